@@ -1,0 +1,46 @@
+# make demo   sets up .venv and evaluates a kernel
+# make test   sets up .venv with the development tools, then lints and tests
+#
+# Needs Python >= 3.11 with venv, a C++ compiler and, on a GPU machine, nvcc. PYTHON chooses the interpreter.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: demo test lint format clean
+
+demo: $(VENV)/.installed
+	$(BIN)/pkb demo
+
+test: lint
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The files in .venv say when it was last brought in line with pyproject.toml and constraints.txt.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo 'Installing into $(VENV); torch is large, so this can take minutes.'
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo 'Installing into $(VENV); torch is large, so this can take minutes.'
+	$(PIP) --editable '.[dev]'
+	touch $(VENV)/.installed $@
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }

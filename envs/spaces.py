@@ -1,0 +1,191 @@
+"""What an agent says and sees: source text in, a Dict of texts and numbers out."""
+
+from __future__ import annotations
+
+import string
+from typing import Any, TypeAlias
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from pkb_gym.engine.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.static_checks import MAX_SOURCE_BYTES
+from pkb_gym.envs.feedback_text import compiler_text, correctness_text, feedback_text, profile_text
+from pkb_gym.envs.words import cut_middle
+
+MAX_TEXT_CHARS = 200_000
+"""Longest text of an observation."""
+
+MAX_TIME_US = 1e12
+MAX_RATIO = 1e9
+MAX_TURNS = 2**31 - 1
+
+STAGES: tuple[Stage, ...] = tuple(Stage)
+FAILURES: tuple[Failure, ...] = tuple(Failure)
+
+Floats: TypeAlias = NDArray[np.float64]
+Observation: TypeAlias = "dict[str, str | np.int64 | NDArray[Any]]"
+
+
+class SourceText(spaces.Text):
+    """Any text of at most `max_length` characters, whatever the characters are.
+
+    `gymnasium.spaces.Text` lists its characters, which costs 193 MB for all of Unicode; here length alone is checked.
+    Samples are short and printable.
+
+    Args:
+        max_length: most characters.
+        min_length: fewest characters.
+        seed: of the samples.
+
+    Example:
+        >>> space = SourceText(100, seed=0)
+        >>> "// αβγ" in space, "" in space, "x" * 101 in space
+        (True, True, False)
+        >>> space.sample() in space
+        True
+    """
+
+    SAMPLE_CHARS = 32
+    """Longest sample, unless the space asks for more."""
+
+    def __init__(self, max_length: int, *, min_length: int = 0, seed: int | np.random.Generator | None = None) -> None:
+        super().__init__(max_length, min_length=min_length, charset=string.ascii_letters + string.digits, seed=seed)
+
+    def contains(self, x: Any) -> bool:  # noqa: ANN401  # as in the base class
+        """Whether it is a text of fitting length."""
+        return isinstance(x, str) and self.min_length <= len(x) <= self.max_length
+
+    def sample(
+        self,
+        mask: tuple[int | None, NDArray[np.int8] | None] | None = None,
+        probability: tuple[int | None, NDArray[np.float64] | None] | None = None,
+    ) -> str:
+        """A short text of letters and digits; masks as in the base class."""
+        if mask is not None or probability is not None:
+            return super().sample(mask, probability)
+        longest = min(self.max_length, max(self.min_length, self.SAMPLE_CHARS))
+        length = int(self.np_random.integers(self.min_length, longest + 1))
+        return "".join(self.np_random.choice(self.character_list, size=length))
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """False: a text of any characters is no array of known width."""
+        return False
+
+    def __repr__(self) -> str:
+        return f"SourceText({self.max_length}, min_length={self.min_length})"
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, SourceText)
+            and self.min_length == other.min_length
+            and self.max_length == other.max_length
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # spaces are mutable, as in the base class
+
+
+def action_space() -> SourceText:
+    """Kernel source. Longer text may be submitted too: it is rejected as any other text that is no source."""
+    return SourceText(MAX_SOURCE_BYTES)
+
+
+def observation_space() -> spaces.Dict:
+    """What an agent may know; `docs/feedback.md` and `observe` say what each entry is.
+
+    Numbers that were not measured are 0, and a flag beside them (`is_...`) says so.
+    """
+    text = MAX_TEXT_CHARS
+    return spaces.Dict(
+        {
+            "task": SourceText(text),
+            "feedback": SourceText(text),
+            "stage": spaces.Discrete(1 + len(STAGES)),
+            "failure": spaces.Discrete(1 + len(FAILURES)),
+            "compiler_log": SourceText(text),
+            "correctness_report": SourceText(text),
+            "profiler_report": SourceText(text),
+            "right_share": spaces.Box(0.0, 1.0, (1,), np.float64),
+            "is_checked": spaces.Discrete(2),
+            "times_us": spaces.Box(0.0, MAX_TIME_US, (2,), np.float64),
+            "speedup": spaces.Box(0.0, MAX_RATIO, (3,), np.float64),
+            "is_timed": spaces.Discrete(2),
+            "roofline_us": spaces.Box(0.0, MAX_TIME_US, (5,), np.float64),
+            "utilisation": spaces.Box(0.0, MAX_RATIO, (2,), np.float64),
+            "is_placed": spaces.Discrete(2),
+            "turn": spaces.Box(0, MAX_TURNS, (1,), np.int64),
+            "best_turn": spaces.Box(0, MAX_TURNS, (1,), np.int64),
+            "best_value": spaces.Box(-MAX_RATIO, MAX_RATIO, (1,), np.float64),
+            "best_speedup": spaces.Box(0.0, MAX_RATIO, (1,), np.float64),
+            "best_source": SourceText(MAX_SOURCE_BYTES),
+        }
+    )
+
+
+def observe(
+    *,
+    task: str,
+    turn: int,
+    feedback: Feedback | None,
+    best_turn: int,
+    best_value: float,
+    best_speedup: float,
+    best_source: str,
+) -> Observation:
+    """One observation, always inside `observation_space`.
+
+    Args:
+        task: the task text.
+        turn: submissions so far.
+        feedback: on the last of them; None before the first.
+        best_turn: turn (from 1) of the best submission so far, 0 before the first.
+        best_value: its value, 0 before the first.
+        best_speedup: its speedup, 0 if it was not timed.
+        best_source: its source.
+
+    Returns:
+        Fresh objects: `stage` is 0 for none, else 1 + position in `STAGES`, and likewise `failure`; `times_us` is
+        (baseline, candidate); `speedup` is (median, low, high); `roofline_us` is (bound, matrix, vector, memory, link);
+        `utilisation` is (baseline, candidate).
+    """
+    timing = None if feedback is None else feedback.timing
+    roofline = None if feedback is None else feedback.roofline
+    check = None if feedback is None else feedback.check
+    stage = None if feedback is None else feedback.stage
+    failure = None if feedback is None else feedback.failure
+    times = (0.0, 0.0) if timing is None else (timing.baseline_us, timing.candidate_us)
+    speedup = (0.0,) * 3 if timing is None else (timing.speedup, timing.speedup_low, timing.speedup_high)
+    bounds, utilisation = (0.0,) * 5, (0.0, 0.0)
+    if roofline is not None:
+        parts = roofline.times
+        bounds = (roofline.bound_us, parts.matrix_us, parts.vector_us, parts.memory_us, parts.link_us)
+        utilisation = (roofline.baseline_utilisation or 0.0, roofline.candidate_utilisation or 0.0)
+    return {
+        "task": cut_middle(task, MAX_TEXT_CHARS),
+        "feedback": "" if feedback is None else feedback_text(feedback),
+        "stage": np.int64(0 if stage is None else 1 + STAGES.index(stage)),
+        "failure": np.int64(0 if failure is None else 1 + FAILURES.index(failure)),
+        "compiler_log": "" if feedback is None else cut_middle(compiler_text(feedback), MAX_TEXT_CHARS),
+        "correctness_report": "" if feedback is None else cut_middle(correctness_text(feedback), MAX_TEXT_CHARS),
+        "profiler_report": "" if feedback is None else cut_middle(profile_text(feedback), MAX_TEXT_CHARS),
+        "right_share": _floats((0.0 if check is None else check.right_share,), 1.0),
+        "is_checked": np.int64(check is not None),
+        "times_us": _floats(times, MAX_TIME_US),
+        "speedup": _floats(speedup, MAX_RATIO),
+        "is_timed": np.int64(timing is not None),
+        "roofline_us": _floats(bounds, MAX_TIME_US),
+        "utilisation": _floats(utilisation, MAX_RATIO),
+        "is_placed": np.int64(roofline is not None),
+        "turn": np.array([min(turn, MAX_TURNS)], np.int64),
+        "best_turn": np.array([min(best_turn, MAX_TURNS)], np.int64),
+        "best_value": np.clip(np.array([best_value]), -MAX_RATIO, MAX_RATIO),
+        "best_speedup": _floats((best_speedup,), MAX_RATIO),
+        "best_source": best_source[:MAX_SOURCE_BYTES],
+    }
+
+
+def _floats(values: tuple[float, ...], most: float) -> Floats:
+    """Numbers within [0, most]."""
+    return np.clip(np.array(values, np.float64), 0.0, most)

@@ -1,0 +1,204 @@
+"""The task in words: all that an author of a kernel is told."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from pkb_gym.engine import environment
+from pkb_gym.engine.axes import Axes
+from pkb_gym.engine.config import ResolvedConfig
+from pkb_gym.engine.hardware import HardwareSpec
+from pkb_gym.engine.leaves import Leaf, argument_leaves, output_leaves
+from pkb_gym.engine.problem import Argument, Group, InPlace, Linear, Problem, Result, Scalar, Tensor, TensorList
+from pkb_gym.engine.signature import cpp_signature
+from pkb_gym.engine.topology import topology_text
+from pkb_gym.problems.catalogue import reference_source
+
+MAX_LISTED = 6
+"""Elements of a list, or ranks, that are listed one by one."""
+
+NATIVE_CONTRACT = """\
+Export `solution` with exactly this signature ({language}; namespace and headers: `#include "pkb/symm.h"`):
+
+```cpp
+{signature}```
+
+- Tensors and preallocated outputs are contiguous, in row-major order; write every element of every output.
+- Each call gets arguments and outputs that no call had before. Calls follow each other on every rank without a barrier
+  between them; `comm.epoch` grows by one each call and is equal on all ranks, so compare flags with it and never reset
+  them. Inputs change at synchronised moments only. A call is complete when it has finished on every rank.
+- Scratch and signals outlive a call: guarding their reuse between consecutive calls is the kernel's business. A peer may
+  still read this rank's inputs or scratch when its own call returns; nobody may write them then.
+
+`pkb::Comm` (one interface on every device):
+- `comm.rank`, `comm.world_size`, `comm.epoch`; `comm.group(g)` gives size, rank and members of group argument `g`.
+- `comm.peer<T>(x, r)`: rank r's counterpart of tensor or pointer `x`. Arguments, preallocated outputs and scratch lie in
+  symmetric memory, so peers' inputs can be read and peers' outputs written in place.
+- `comm.put(to, from, bytes, r)`, `comm.get(to, from, bytes, r)`: copies to and from rank r's counterpart of an address.
+- `comm.signal(slot, r)`, `comm.wait(slot)`: set word `slot` of rank r to the epoch; wait until one's own has reached it.
+  Both take another value to use instead of the epoch. What was written before a signal is seen after its wait.
+- `comm.barrier()`: all ranks meet; `comm.barrier(g)`: those of a group. `comm.scratch<T>(offset)`: symmetric scratch."""
+
+PYTHON_CONTRACT = """\
+Define `solution` in one Python module, with the signature of the reference:
+
+```python
+{signature}
+```
+
+- Tensors are private to the rank; the default process group is initialised, and communication is torch.distributed's.
+- Calls follow each other without a barrier between them; return fresh outputs, complete when the call returns."""
+
+
+def task_text(problem: Problem, config: ResolvedConfig, languages: Sequence[str], hardware: HardwareSpec | None) -> str:
+    """The prompt of one task.
+
+    Args:
+        problem: what is to be solved.
+        config: at which size, on how many ranks, in which dtype, by which rules.
+        languages: dialects that are accepted: "cpp" or "cuda", "python", "triton".
+        hardware: of each rank; None where its peaks are not known.
+
+    Raises:
+        SizeError: size, dtype and world size do not fit the problem.
+    """
+    ranks = [
+        problem.axes(
+            size=config.axes_asked,
+            world_size=config.world_size,
+            rank=rank,
+            dtype=config.dtype,
+            protocol=config.protocol,
+        )
+        for rank in range(config.world_size)
+    ]
+    source = reference_source(problem)
+    sections = [
+        f"# {problem.name}\n\n{problem.summary}\n\n"
+        f"Write a kernel that computes the same as the reference on every one of {config.world_size} ranks, and faster: "
+        f"it is compiled, run, checked against the reference, and timed against it.",
+        f"## Reference\n\n```python\n{source.rstrip()}\n```",
+        "## What to write\n\n" + "\n\nOr:\n\n".join(_contracts(problem, source, languages)),
+        _data_section(problem, config, ranks),
+        _rules_section(problem, config),
+        f"## Machine\n\n{_machine_text(config, hardware)}",
+        f"## Answer\n\nOne complete source file ({' or '.join(languages)}), nothing else. It is judged as it stands: "
+        "static checks, compiler, a run on all ranks, outputs of every rank in several trials, then time.",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def python_signature(source: str) -> str:
+    """The `def` of `solution`, as the reference writes it."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == "solution":
+            lines = source.splitlines()[node.lineno - 1 : node.body[0].lineno - 1]
+            return "\n".join(lines)
+    raise ValueError("the reference defines no `solution` at its top level")
+
+
+def _contracts(problem: Problem, source: str, languages: Sequence[str]) -> list[str]:
+    texts = []
+    for native in ("cpp", "cuda"):
+        if native in languages:
+            texts.append(NATIVE_CONTRACT.format(language=_NAMES[native], signature=cpp_signature(problem)))
+    if "python" in languages or "triton" in languages:
+        texts.append(PYTHON_CONTRACT.format(signature=python_signature(source)))
+    return texts
+
+
+_NAMES = {"cpp": "C++20, one translation unit", "cuda": "CUDA C++, one translation unit"}
+
+
+def _data_section(problem: Problem, config: ResolvedConfig, ranks: Sequence[Axes]) -> str:
+    size = config.size if isinstance(config.size, str) else ", ".join(f"{k}={v}" for k, v in config.size.items())
+    lines = [f"## Data\n\nSize {size}, {config.world_size} ranks, floating dtype {config.dtype}. Arguments:"]
+    lines += [_argument_line(arg, ranks) for arg in problem.args]
+    lines.append("Results:")
+    lines += [_result_line(problem, out, ranks) for out in problem.outputs]
+    if problem.trials(config.protocol).vary is not None:
+        lines.append(
+            "Modes and sizes above are typical: they change from trial to trial, so read them from the arguments."
+        )
+    return "\n".join(lines)
+
+
+def _argument_line(arg: Argument, ranks: Sequence[Axes]) -> str:
+    about = f": {arg.about}" if arg.about else ""
+    if isinstance(arg, Scalar):
+        return f"- `{arg.name}` = {_values(arg.axis or arg.name, ranks)}{about}"
+    if isinstance(arg, Group):
+        partition = ranks[0][arg.axis or arg.name]
+        return f"- `{arg.name}`: process group, {'None' if partition is None else f'of ranks {partition}'}{about}"
+    changed = ", overwritten" if isinstance(arg, Tensor | TensorList) and arg.mutable else ""
+    return f"- `{arg.name}` {_shapes([argument_leaves(arg, ax) for ax in ranks])}{changed}{about}"
+
+
+def _result_line(problem: Problem, out: Result, ranks: Sequence[Axes]) -> str:
+    if isinstance(out, InPlace):
+        return f"- `{out.name}`, in place"
+    about = f": {out.about}" if out.about else ""
+    renamed = f" (key `{out.key}`)" if problem.returns == "dict" and out.key != out.name else ""
+    return f"- `{out.name}`{renamed} {_shapes([output_leaves(out, ax) for ax in ranks])}{about}"
+
+
+def _values(axis: str, ranks: Sequence[Axes]) -> str:
+    values = [ax[axis] for ax in ranks]
+    return _by_rank([_short(repr(value)) for value in values])
+
+
+def _shapes(leaves: Sequence[Sequence[Leaf]]) -> str:
+    return _by_rank([_leaves_text(rank) for rank in leaves])
+
+
+def _leaves_text(leaves: Sequence[Leaf]) -> str:
+    if not leaves:
+        return "None"
+    texts = [f"({_capacity(leaf)})" if leaf.shape is None else str(leaf.shape) for leaf in leaves]
+    if len(leaves) == 1:
+        return f"{texts[0]} {leaves[0].dtype}"
+    listed = ", ".join(texts[:MAX_LISTED]) + (", ..." if len(texts) > MAX_LISTED else "")
+    return f"[{len(leaves)} tensors: {listed}] {leaves[0].dtype}"
+
+
+def _capacity(leaf: Leaf) -> str:
+    return f"length by the data, at most {leaf.capacity} elements"
+
+
+def _by_rank(texts: Sequence[str]) -> str:
+    """One text where all ranks have the same, else one per rank."""
+    if len(set(texts)) == 1:
+        return texts[0]
+    listed = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(texts[:MAX_LISTED]))
+    return f"by rank ({listed}{'; ...' if len(texts) > MAX_LISTED else ''})"
+
+
+def _short(text: str, most: int = 200) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _rules_section(problem: Problem, config: ResolvedConfig) -> str:
+    lines = ["## What counts as right\n", "Every result of every rank is compared with the reference's:"]
+    for out in problem.outputs:
+        rule = out.check if config.protocol == "robust" else out.published
+        lines.append(f"- `{out.name}`: {'not compared' if rule is None else rule.describe()}")
+    lines.append(
+        '"exact" and "same bits" mean just that; "close" is |got - expected| <= rtol |expected| + atol + atol_rms rms(expected); '
+        "tolerances are given for bfloat16 and shrink with finer dtypes."
+    )
+    kept = [arg.name for arg in problem.data_args if not _is_mutable(arg)]
+    if kept:
+        lines.append(f"These arguments must stay as they are: {', '.join(f'`{name}`' for name in kept)}.")
+    return "\n".join(lines)
+
+
+def _is_mutable(arg: Tensor | TensorList | Linear) -> bool:
+    return not isinstance(arg, Linear) and arg.mutable
+
+
+def _machine_text(config: ResolvedConfig, hardware: HardwareSpec | None) -> str:
+    if hardware is None:
+        where = "cores of one CPU machine, sharing memory" if config.device == "cpu" else "GPUs, one each"
+        return f"{config.world_size} ranks, one process each, on {where}. Peaks: not measured yet."
+    return topology_text(hardware, config.world_size, config.dtype, multicast_disabled=environment.multicast_disabled())

@@ -1,0 +1,5 @@
+"""The command line `pkb`."""
+
+from .program import main
+
+__all__ = ["main"]

@@ -1,0 +1,7 @@
+"""`python -m pkb_gym.cli` is `pkb`."""
+
+import sys
+
+from . import main
+
+sys.exit(main())

@@ -1,0 +1,96 @@
+"""What the commands share: exit statuses, how evaluators are opened, where text goes.
+
+A command is a module with `register(commands)`, which adds the command's parser; the parser's default `run` takes the
+parsed arguments and the session and returns the exit status.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pkb_gym.engine.evaluator import Evaluator
+
+PIPE_WIDTH = 120
+"""Columns where the output is no terminal."""
+
+
+class Status(IntEnum):
+    """Exit statuses: whose fault it was."""
+
+    PASSED = 0
+    FAILED = 1
+    """The candidate failed."""
+    USAGE = 2
+    """The question makes no sense."""
+    NOT_JUDGED = 3
+    """This machine could not judge it."""
+    INTERRUPTED = 130
+    """Ctrl-C."""
+
+
+EXIT_STATUSES = "exit status: 0 passed, 1 the candidate failed, 2 wrong usage, 3 this machine could not judge it"
+
+
+@dataclass(frozen=True)
+class Session:
+    """What `main` hands to a command.
+
+    Attributes:
+        argv: the arguments that `pkb` was called with.
+        open_evaluator: makes the evaluator; its argument is the key of the inputs, None a random one.
+    """
+
+    argv: tuple[str, ...]
+    open_evaluator: Callable[[bytes | None], Evaluator]
+
+
+def add_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    run: Callable[[argparse.Namespace, Session], int],
+    *,
+    summary: str,
+    example: str,
+    exit_statuses: str = "",
+) -> argparse.ArgumentParser:
+    """A command's parser, with its example (lines that begin with `pkb`) and its exit statuses below the options."""
+    epilog = "\n".join(["example:", *(f"  {line}" for line in example.splitlines())])
+    parser = commands.add_parser(
+        name,
+        help=summary[0].lower() + summary[1:].rstrip("."),
+        description=summary,
+        epilog=f"{epilog}\n\n{exit_statuses}" if exit_statuses else epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_json_option(parser: argparse.ArgumentParser, what: str) -> None:
+    """Adds `--json`."""
+    parser.add_argument("--json", action="store_true", help=f"print {what} and nothing else")
+
+
+def stdout() -> Console:
+    """Where results go."""
+    return _console(sys.stdout)
+
+
+def stderr() -> Console:
+    """Where everything else goes."""
+    return _console(sys.stderr)
+
+
+def _console(file: IO[str]) -> Console:
+    from rich.console import Console
+
+    # Text of ours and of candidates is printed as it is: brackets are no markup, words are not coloured.
+    return Console(file=file, width=None if file.isatty() else PIPE_WIDTH, markup=False, highlight=False, emoji=False)

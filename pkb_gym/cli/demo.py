@@ -1,0 +1,161 @@
+"""`pkb demo`: three problems, each with a naive, a wrong and an expert kernel, and what the evaluator says of them."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from pkb_gym.engine.config import EvalConfig
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.evaluator import Evaluator
+from pkb_gym.engine.feedback import Failure, Feedback
+from pkb_gym.engine.problem import Problem
+from pkb_gym.problems.catalogue import expert_source, find_problem
+
+from .command import Session, Status, add_parser, stderr, stdout
+from .evaluate import exit_status
+from .progress import StageProgress
+from .verdict import cells, print_card, print_reasons, result_table, reward_of
+
+EXAMPLE = "pkb demo"
+SOURCES = Path(__file__).parent / "demo_sources"
+JOBS = 2
+"""Compilers side by side."""
+
+# Small, on four ranks; the deadline is short because one of the attempts waits for ever.
+CONFIG = EvalConfig(device="cpu", world_size=4, size="tiny", timeout_s=2.0)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One problem of the demo.
+
+    Attributes:
+        problem: its name.
+        slip: (right, wrong), the piece of the naive source that the wrong attempt has otherwise.
+        what: the slip in words.
+        expected: how the wrong attempt fails.
+    """
+
+    problem: str
+    slip: tuple[str, str]
+    what: str
+    expected: Failure
+
+
+LESSONS = (
+    Lesson(
+        "HyenaCP",
+        slip=("if (!zigzag) return r * l + i;", "if (!zigzag || i >= 0) return r * l + i;"),
+        what="overlooks that time is laid out in zigzag",
+        expected=Failure.OUTPUT_MISMATCH,
+    ),
+    Lesson(
+        "AllReduce",
+        slip=("comm.peer<pkb::bf16>(tensor, r)", "comm.peers<pkb::bf16>(tensor, r)"),
+        what="misspells a function",
+        expected=Failure.COMPILE_ERROR,
+    ),
+    Lesson(
+        "SampleSort",
+        slip=("  comm.barrier();", "  if (local_shard.numel() == 0) return;\n  comm.barrier();"),
+        what="lets ranks without values return before the barrier",
+        expected=Failure.DEADLOCK,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One source for one problem."""
+
+    problem: Problem
+    name: str
+    source: str
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `pkb demo`."""
+    add_parser(
+        commands,
+        "demo",
+        run,
+        summary="Judge a naive, a wrong and an expert kernel of three problems on four CPU ranks.",
+        example=EXAMPLE,
+        exit_statuses="exit status: 0 everything was judged, 3 this machine could not judge something",
+    )
+
+
+def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # every command has this signature
+    """Evaluates the attempts and prints a table for each problem, and one card.
+
+    Raises:
+        PkbError: this machine could not even begin.
+    """
+    began = time.monotonic()
+    with StageProgress("demo") as progress, closing(session.open_evaluator(None)) as evaluator:
+        judged = judge(evaluator, attempts(), progress)
+    console = stdout()
+    console.print("Three problems on 4 ranks, size tiny. Time is per call, against the PyTorch + gloo baseline.")
+    console.print("Reward: 1 is right and as fast as the baseline, 2 at the roofline.\n")
+    for lesson in LESSONS:
+        rows = [(attempt.name, feedback) for attempt, feedback in judged if attempt.problem.name == lesson.problem]
+        problem = find_problem(lesson.problem)
+        table = result_table(f"{problem.name}: {problem.summary}", "attempt")
+        for name, feedback in rows:
+            table.add_row(name, *cells(feedback, reward_of(feedback)))
+        console.print(table)
+        console.print(f"The wrong one {lesson.what}; the evaluator says:")
+        print_reasons(console, [row for row in rows if row[1].failure is not None])
+        console.print()
+    shown = next(f for attempt, f in judged if attempt.problem.name == "HyenaCP" and attempt.name == "expert")
+    console.print("All that is known of one attempt, the expert's HyenaCP (`pkb eval HyenaCP FILE` prints this):")
+    print_card(console, shown)
+    console.print("Next: pkb list, pkb show HyenaCP, pkb eval HyenaCP your_kernel.cpp")
+    stderr().print(f"{time.monotonic() - began:.1f} s")
+    ours = any(exit_status(feedback) is Status.NOT_JUDGED for _, feedback in judged)
+    return Status.NOT_JUDGED if ours else Status.PASSED
+
+
+def attempts() -> list[Attempt]:
+    """Three for each problem, in the order in which they are shown.
+
+    Raises:
+        InfrastructureError: the package lacks an expert.
+    """
+    made = []
+    for lesson in LESSONS:
+        problem = find_problem(lesson.problem)
+        naive = (SOURCES / f"{problem.folder}_naive.cpp").read_text(encoding="utf-8")
+        expert = expert_source(problem, "cpp")
+        if expert is None:
+            raise InfrastructureError(f"{problem.name} has no expert.cpp; is the installation complete?")
+        wrong = naive.replace(*lesson.slip)
+        made += [Attempt(problem, "naive", naive), Attempt(problem, "wrong", wrong), Attempt(problem, "expert", expert)]
+    return made
+
+
+def judge(
+    evaluator: Evaluator, chosen: Sequence[Attempt], progress: Callable[[str], None]
+) -> list[tuple[Attempt, Feedback]]:
+    """Judges them side by side."""
+
+    def work(attempt: Attempt) -> Feedback:
+        feedback = evaluator.evaluate(attempt.problem, attempt.source, CONFIG)
+        progress(f"{attempt.problem.name}, {attempt.name}: {feedback.failure or 'passed'}")
+        return feedback
+
+    pool = ThreadPoolExecutor(JOBS)
+    try:
+        futures: list[Future[Feedback]] = [pool.submit(work, attempt) for attempt in chosen]
+        return [(attempt, future.result()) for attempt, future in zip(chosen, futures, strict=True)]
+    except BaseException:
+        evaluator.close()  # ends what the threads are waiting for
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -1,0 +1,187 @@
+"""`pkb doctor`: what this machine can and cannot do, and what to install."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import platform
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from pkb_gym.engine import environment
+
+from .command import Session, Status, add_json_option, add_parser, stdout
+from .machine import calibrated, first_line_of, gpu_names
+
+EXAMPLE = "pkb doctor"
+EXIT = "exit status: 0 this machine can judge kernels, 3 something that every evaluation needs is missing"
+PACKAGES = ("torch", "apache-tvm-ffi", "gymnasium")
+COMPILE = "native kernels (dialect cpp)"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what was looked for.
+        state: "missing" what every evaluation needs, "limited" what some need, "ok" otherwise.
+        detail: version, place, or what does not work without it.
+        remedy: what to do, empty where all is well.
+    """
+
+    name: str
+    state: Literal["ok", "limited", "missing"]
+    detail: str
+    remedy: str = ""
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `pkb doctor`."""
+    parser = add_parser(
+        commands,
+        "doctor",
+        run,
+        summary="Say what this machine can and cannot do, and what to install.",
+        example=EXAMPLE,
+        exit_statuses=EXIT,
+    )
+    add_json_option(parser, "the findings")
+
+
+def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # every command has this signature
+    """Looks at everything and prints it."""
+    findings = examine()
+    if args.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        _print(findings)
+    return exit_status(findings)
+
+
+def exit_status(findings: list[Finding]) -> Status:
+    """3 where something is missing that every evaluation needs."""
+    return Status.NOT_JUDGED if any(finding.state == "missing" for finding in findings) else Status.PASSED
+
+
+def examine() -> list[Finding]:
+    """Everything, what matters most first."""
+    return [
+        Finding("python", "ok", f"{platform.python_version()} ({sys.executable})"),
+        *(package(name) for name in PACKAGES),
+        compiler(),
+        sandbox(),
+        cache(),
+        calibration(),
+        *gpus(),
+        nvcc(),
+    ]
+
+
+def package(name: str) -> Finding:
+    """A Python package, by its metadata; it is not imported."""
+    try:
+        return Finding(name, "ok", importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, "missing", "not installed", "pip install pkb-gym")
+
+
+def compiler() -> Finding:
+    """The C++ compiler of native kernels."""
+    from pkb_gym.engine.calibrate import find_compiler
+
+    path = find_compiler()
+    version = None if path is None else first_line_of([path, "--version"])
+    if path is None or version is None:
+        detail = f"none found; {COMPILE} cannot be compiled"
+        return Finding("C++ compiler", "missing", detail, "apt install g++ (or your system's equivalent)")
+    return Finding("C++ compiler", "ok", f"{version} ({path})")
+
+
+def sandbox() -> Finding:
+    """Whether candidates are shut in."""
+    from pkb_gym.engine.ranks.sandbox import bubblewrap_works
+
+    version = first_line_of(["bwrap", "--version"])
+    if version is None:
+        detail = "bubblewrap is not installed; candidates run under resource limits alone"
+        return Finding("sandbox", "limited", detail, "apt install bubblewrap before judging code that you do not trust")
+    if not bubblewrap_works():
+        detail = f"{version} cannot make namespaces here; candidates run under resource limits alone"
+        remedy = (
+            "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, or the container's policy)"
+        )
+        return Finding("sandbox", "limited", detail, remedy)
+    return Finding("sandbox", "ok", f"{version}, own user, pid, IPC, network and mount namespaces")
+
+
+def cache() -> Finding:
+    """The folder of compiled kernels and measured peaks."""
+    folder = environment.cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return Finding("cache folder", "ok", str(folder))
+    except OSError as error:
+        detail = f"{folder} cannot be written ({error.strerror}); nothing is kept between runs"
+        return Finding("cache folder", "limited", detail, "set PKB_CACHE_DIR to a folder that can be written")
+
+
+def calibration() -> Finding:
+    """Whether the peaks of this CPU were measured."""
+    if calibrated():
+        return Finding("calibration", "ok", "peaks of this machine are measured")
+    return Finding("calibration", "ok", "not done yet; the first evaluation measures this machine's peaks (about 6 s)")
+
+
+def gpus() -> list[Finding]:
+    """The GPUs, and whether their peaks are known."""
+    from pkb_gym.engine.errors import ConfigError
+    from pkb_gym.engine.hardware import find_gpu
+
+    names = gpu_names()
+    if not names:
+        return [Finding("GPUs", "limited", "none; device cpu judges everything but CUDA and Triton kernels")]
+    findings = [Finding("GPUs", "ok", f"{len(names)} x {', '.join(sorted(set(names)))}")]
+    for name in sorted(set(names)):
+        try:
+            find_gpu(name)
+        except ConfigError as error:
+            findings.append(Finding("GPU peaks", "limited", "no roofline", str(error)))
+    return findings
+
+
+def nvcc() -> Finding:
+    """The CUDA compiler; its release stands in the fourth line of what it prints."""
+    text = first_line_of(["nvcc", "--version"], all_lines=True)
+    if text is None:
+        remedy = "install the CUDA toolkit, for CUDA kernels" if gpu_names() else ""
+        return Finding("nvcc", "limited", "none; CUDA kernels cannot be compiled", remedy)
+    release = next((line for line in text.splitlines() if "release" in line), text.strip().splitlines()[-1])
+    return Finding("nvcc", "ok", release.strip())
+
+
+def _print(findings: list[Finding]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    colours = {"ok": "green", "limited": "yellow", "missing": "red"}
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("what", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("found")
+    for finding in findings:
+        detail = f"{finding.detail}\n-> {finding.remedy}" if finding.remedy else finding.detail
+        table.add_row(finding.name, Text(finding.state, style=colours[finding.state]), Text(detail))
+    console = stdout()
+    console.print(table)
+    missing = [finding.name for finding in findings if finding.state == "missing"]
+    console.print(
+        f"This machine cannot judge kernels: {', '.join(missing)} missing."
+        if missing
+        else "This machine can judge kernels."
+    )

@@ -1,0 +1,80 @@
+"""`pkb eval`: judges one source."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shlex
+from contextlib import closing
+
+from pkb_gym.engine.feedback import Failure, Feedback
+from pkb_gym.problems.catalogue import find_problem
+
+from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, stderr, stdout
+from .options import add_evaluation_options, evaluation_config, parse_key
+from .progress import StageProgress
+from .sources import language_of, read_source
+
+KEY_BYTES = 16
+EXAMPLE = """pkb eval HyenaCP kernel.cpp --world-size 2 --size published
+pkb eval AllReduce - --size M=256,N=512 --until check --json < kernel.cpp"""
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `pkb eval`."""
+    parser = add_parser(
+        commands,
+        "eval",
+        run,
+        summary="Compile a source, run it on N ranks, check it, time it against the baseline, and print the feedback.",
+        example=EXAMPLE,
+        exit_statuses=EXIT_STATUSES,
+    )
+    parser.add_argument("problem", metavar="NAME", help="HyenaCP or PKB/HyenaCP-v0 (see: pkb list)")
+    parser.add_argument("file", metavar="FILE", help="a .cpp, .cu or .py file, or - for standard input")
+    add_evaluation_options(parser)
+    parser.add_argument(
+        "--replay-key", type=parse_key, metavar="HEX", help="the key of an earlier run, for the same inputs again"
+    )
+    add_json_option(parser, "the feedback record")
+
+
+def run(args: argparse.Namespace, session: Session) -> int:
+    """Evaluates and prints.
+
+    Raises:
+        PkbError: the question makes no sense, or this machine could not even begin.
+    """
+    problem = find_problem(args.problem)
+    source = read_source(args.file)
+    config = language_of(args.file, evaluation_config(args))
+    key: bytes = args.replay_key or secrets.token_bytes(KEY_BYTES)
+    with closing(session.open_evaluator(key)) as evaluator, StageProgress(problem.name) as progress:
+        feedback = evaluator.evaluate(problem, source, config, progress)
+    if args.json:
+        print(feedback.model_dump_json(indent=2))
+    else:
+        _print_card(feedback)
+    if feedback.failure is not None:
+        stderr().print(f"again, on the same inputs: {again(session.argv, key)}", soft_wrap=True)
+    return exit_status(feedback)
+
+
+def exit_status(feedback: Feedback) -> Status:
+    """Whose fault it was."""
+    if feedback.failure is Failure.INFRASTRUCTURE:
+        return Status.NOT_JUDGED
+    return Status.PASSED if feedback.passed else Status.FAILED
+
+
+def again(argv: tuple[str, ...], key: bytes) -> str:
+    """The command line that repeats a run, inputs included."""
+    given = any(word.split("=", 1)[0] == "--replay-key" for word in argv)
+    words = ["pkb", *argv] if given else ["pkb", *argv, "--replay-key", key.hex()]
+    return shlex.join(words)
+
+
+def _print_card(feedback: Feedback) -> None:
+    from .verdict import print_card
+
+    print_card(stdout(), feedback)

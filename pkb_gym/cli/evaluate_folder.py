@@ -1,0 +1,232 @@
+"""`pkb eval-dir`: judges a folder of sources, side by side, and resumes where it was stopped."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pkb_gym.engine.config import EvalConfig
+from pkb_gym.engine.errors import ConfigError, InfrastructureError, PkbError
+from pkb_gym.engine.evaluator import Evaluator
+from pkb_gym.engine.feedback import Failure, Feedback
+from pkb_gym.engine.problem import Problem
+from pkb_gym.problems.catalogue import catalogue
+
+from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, stderr, stdout
+from .options import add_evaluation_options, evaluation_config, positive_int
+from .results_file import Result, ResultsFile
+from .sources import Found, find_sources, language_of, read_source
+from .verdict import cells, duration, first_line, print_reasons, result_table, reward_of
+
+EXAMPLE = """pkb eval-dir solutions/ --size published --world-size 2 --output results.jsonl
+where solutions/ holds files such as hyena_cp.cpp, AllReduce.cpp and 72_hyena_forward_cp_cuda.py"""
+DEFAULT_OUTPUT = "results.jsonl"
+MOST_JOBS = 8
+ENDING_S = 10.0
+
+
+@dataclass
+class Outcome:
+    """What came of the files.
+
+    Attributes:
+        judged: file name -> feedback, of this run or resumed.
+        skipped: (file name, why it was not judged); no fault of a candidate.
+        unjudged: the same, where this machine is at fault.
+    """
+
+    judged: dict[str, Feedback] = field(default_factory=dict)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    unjudged: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def status(self) -> Status:
+        """3 if anything could not be judged here, else 1 if a candidate failed, 2 if nothing was there to judge."""
+        failures = [feedback.failure for feedback in self.judged.values()]
+        if self.unjudged or Failure.INFRASTRUCTURE in failures:
+            return Status.NOT_JUDGED
+        if not failures:
+            return Status.USAGE
+        return Status.PASSED if all(f.passed for f in self.judged.values()) else Status.FAILED
+
+
+@dataclass(frozen=True)
+class Task:
+    """One source to be judged."""
+
+    file: str
+    problem: Problem
+    source: str
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `pkb eval-dir`."""
+    parser = add_parser(
+        commands,
+        "eval-dir",
+        run,
+        summary="Judge a folder of sources named by their problems, side by side; called again, it resumes.",
+        example=EXAMPLE,
+        exit_statuses=EXIT_STATUSES,
+    )
+    parser.add_argument("folder", metavar="DIR", type=Path, help="its files are named by problem, or by upstream stem")
+    add_evaluation_options(parser)
+    parser.add_argument(
+        "--jobs", type=positive_int, metavar="N", help="evaluations side by side; timing takes turns (default: cores)"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help=f"results, one JSON record a line; those already in it are not repeated (default: DIR/{DEFAULT_OUTPUT})",
+    )
+    add_json_option(parser, "the result records, one a line,")
+
+
+def run(args: argparse.Namespace, session: Session) -> int:
+    """Evaluates what is missing and prints a table of all.
+
+    Raises:
+        PkbError: the folder or the results file is of no use, or this machine could not even begin.
+    """
+    config = evaluation_config(args)
+    output: Path = args.output or args.folder / DEFAULT_OUTPUT
+    found = find_sources(args.folder, catalogue(), ignore=output)
+    if not found.candidates:
+        names = ", ".join(path.name for path, _ in found.others) or "no files"
+        raise ConfigError(f"nothing to judge in {args.folder}: {names}. Name files as `hyena_cp.cpp` (see: pkb list)")
+    with ResultsFile(output, config) as results:
+        outcome = Outcome(skipped=[(path.name, why) for path, why in found.others])
+        tasks = _open_tasks(found, results, outcome)
+        _say_where_we_are(tasks, outcome, output)
+        if tasks:
+            jobs = min(args.jobs or _default_jobs(), len(tasks))
+            with closing(session.open_evaluator(None)) as evaluator:
+                _judge(evaluator, tasks, config, jobs, results, outcome)
+        in_order = [(path.name, problem) for path, problem in found.candidates if path.name in outcome.judged]
+        if args.json:
+            for name, _ in in_order:
+                print(Result(file=name, asked=config, feedback=outcome.judged[name]).model_dump_json())
+        else:
+            _print_table(in_order, outcome)
+    _list_others(outcome)
+    return outcome.status
+
+
+def _open_tasks(found: Found, results: ResultsFile, outcome: Outcome) -> list[Task]:
+    """The sources without a result; what has one, or cannot be read, goes into the outcome."""
+    tasks = []
+    for path, problem in found.candidates:
+        try:
+            source = read_source(str(path))
+        except ConfigError as error:
+            outcome.skipped.append((path.name, str(error)))
+            continue
+        digest = hashlib.sha256(source.encode("utf-8", errors="surrogateescape")).hexdigest()
+        if (feedback := results.judged(path.name, digest)) is not None:
+            outcome.judged[path.name] = feedback
+        else:
+            tasks.append(Task(path.name, problem, source))
+    return tasks
+
+
+def _judge(
+    evaluator: Evaluator, tasks: Sequence[Task], config: EvalConfig, jobs: int, results: ResultsFile, outcome: Outcome
+) -> None:
+    """Judges the tasks on `jobs` threads; results are recorded here, by one thread, as they come."""
+    console, width = stderr(), len(str(len(tasks)))
+    with _workers(evaluator, tasks, config, jobs) as verdicts:
+        for number in range(1, len(tasks) + 1):
+            task, verdict = verdicts.get()
+            if isinstance(verdict, Feedback):
+                results.append(task.file, verdict)
+                outcome.judged[task.file] = verdict
+                words = _in_brief(verdict)
+            elif isinstance(verdict, PkbError):
+                ours = isinstance(verdict, InfrastructureError)
+                (outcome.unjudged if ours else outcome.skipped).append((task.file, str(verdict)))
+                words = f"not judged: {verdict}"
+            else:
+                raise verdict
+            console.print(f"[{number:>{width}}/{len(tasks)}] {task.file}: {words}", soft_wrap=True)
+
+
+Verdicts = queue.SimpleQueue[tuple[Task, Feedback | BaseException]]
+
+
+@contextmanager
+def _workers(evaluator: Evaluator, tasks: Sequence[Task], config: EvalConfig, jobs: int) -> Iterator[Verdicts]:
+    """Threads that put one verdict per task; leaving early (Ctrl-C) ends them by closing the evaluator."""
+    waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    verdicts: Verdicts = queue.SimpleQueue()
+    for task in tasks:
+        waiting.put(task)
+
+    def work() -> None:
+        while True:
+            try:
+                task = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                verdicts.put((task, evaluator.evaluate(task.problem, task.source, language_of(task.file, config))))
+            except BaseException as error:  # noqa: BLE001  # raised again where the verdict is read
+                verdicts.put((task, error))
+
+    # Daemons, so that one that is stuck cannot keep an interrupted process alive.
+    threads = [threading.Thread(target=work, name=f"eval-dir-{i}", daemon=True) for i in range(jobs)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield verdicts
+    except BaseException:
+        with suppress(queue.Empty):
+            while True:
+                waiting.get_nowait()
+        evaluator.close()
+        raise
+    finally:
+        for thread in threads:
+            thread.join(ENDING_S)
+
+
+def _say_where_we_are(tasks: Sequence[Task], outcome: Outcome, output: Path) -> None:
+    resumed = f"{len(outcome.judged)} already judged, " if outcome.judged else ""
+    stderr().print(f"{resumed}{len(tasks)} to judge; results in {output}", soft_wrap=True)
+
+
+def _in_brief(feedback: Feedback) -> str:
+    if feedback.failure is not None:
+        return f"{feedback.failure} {first_line(feedback)}".strip()
+    timing = feedback.timing
+    return "passed" if timing is None else f"passed, {duration(timing.candidate_us)}, {timing.speedup:.2f}x"
+
+
+def _print_table(in_order: Sequence[tuple[str, Problem]], outcome: Outcome) -> None:
+    table = result_table(None, "file", "problem")
+    for name, problem in in_order:
+        feedback = outcome.judged[name]
+        table.add_row(name, problem.name, *cells(feedback, reward_of(feedback)))
+    passed = sum(outcome.judged[name].passed for name, _ in in_order)
+    console = stdout()
+    console.print(table)
+    console.print(f"{passed} of {len(in_order)} passed.")
+    print_reasons(console, [(name, f) for name, _ in in_order if not (f := outcome.judged[name]).passed])
+
+
+def _list_others(outcome: Outcome) -> None:
+    console = stderr()
+    for title, others in (("passed over", outcome.skipped), ("could not be judged here", outcome.unjudged)):
+        for name, why in others:
+            console.print(f"{title}: {name}: {why}", soft_wrap=True)
+
+
+def _default_jobs() -> int:
+    return min(MOST_JOBS, len(os.sched_getaffinity(0)))

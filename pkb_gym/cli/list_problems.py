@@ -1,0 +1,92 @@
+"""`pkb list`: the catalogue."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.problem import CATEGORIES, Problem
+from pkb_gym.problems.catalogue import catalogue, expert_source
+
+from .command import Session, Status, add_json_option, add_parser, stdout
+
+EXAMPLE = """pkb list --category collective_primitive
+pkb list --weaknesses"""
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `pkb list`."""
+    parser = add_parser(commands, "list", run, summary="List the problems.", example=EXAMPLE)
+    parser.add_argument("--category", metavar="NAME", help="only this one, for example tensor_parallel")
+    parser.add_argument(
+        "--weaknesses", action="store_true", help="show what the published version of each accepts wrongly"
+    )
+    add_json_option(parser, "a list of records")
+
+
+def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # every command has this signature
+    """Prints the problems.
+
+    Raises:
+        ConfigError: there is no such category.
+    """
+    if args.category is not None and args.category not in CATEGORIES:
+        raise ConfigError(f"no category {args.category!r}; there are {', '.join(CATEGORIES)}")
+    problems = [problem for problem in catalogue() if args.category in (None, problem.category)]
+    if args.json:
+        print(json.dumps([record(problem) for problem in problems], indent=2))
+    elif args.weaknesses:
+        _print_weaknesses(problems)
+    else:
+        _print_table(problems)
+    return Status.PASSED
+
+
+def record(problem: Problem) -> dict[str, object]:
+    """What `--json` prints of one problem."""
+    return {
+        "name": problem.name,
+        "env_id": problem.env_id,
+        "number": problem.number,
+        "upstream": problem.upstream,
+        "category": problem.category,
+        "summary": problem.summary,
+        "origin": problem.origin,
+        "tags": list(problem.tags),
+        "dtypes": list(problem.dtypes),
+        "world_sizes": list(problem.world_sizes),
+        "experts": experts(problem),
+        "weaknesses": list(problem.weaknesses),
+    }
+
+
+def experts(problem: Problem) -> list[str]:
+    """Suffixes of the known-good kernels that exist."""
+    return [suffix for suffix in ("cpp", "cu") if expert_source(problem, suffix) is not None]
+
+
+def _print_table(problems: list[Problem]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("#", justify="right")
+    for name in ("problem", "category"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("expert", no_wrap=True)
+    table.add_column("summary")
+    for problem in problems:
+        table.add_row(str(problem.number), problem.name, problem.category, " ".join(experts(problem)), problem.summary)
+    console = stdout()
+    console.print(table)
+    console.print(f"{len(problems)} problems. `pkb show NAME` tells more of one.")
+
+
+def _print_weaknesses(problems: list[Problem]) -> None:
+    console = stdout()
+    console.print("What the published inputs and tolerances accept wrongly (the protocol `robust` does not):\n")
+    for problem in problems:
+        console.print(f"{problem.number:>2} {problem.name}")
+        for weakness in problem.weaknesses or ("none known",):
+            console.print(f"   - {weakness}", soft_wrap=True)

@@ -1,0 +1,160 @@
+"""Options that say how to evaluate, and the configuration that they come to."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from pkb_gym.engine.axes import AxisValue
+from pkb_gym.engine.config import EvalConfig
+
+Number = TypeVar("Number", int, float)
+
+WORDS: dict[str, AxisValue] = {"true": True, "false": False, "none": None}
+
+
+def add_machine_options(parser: argparse.ArgumentParser) -> None:
+    """Adds what decides shapes and bounds: device, world size, size, dtype, protocol."""
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: cuda where there is a GPU"
+    )
+    parser.add_argument(
+        "--world-size", type=positive_int, metavar="N", help="ranks (default: every GPU, or 4 on the CPU)"
+    )
+    parser.add_argument(
+        "--size",
+        type=parse_size,
+        metavar="NAME|M=..,K=..",
+        help="tiny, published or large, or axes that replace those of published (default: published; tiny on the CPU)",
+    )
+    parser.add_argument("--dtype", help="floating dtype (default: the problem's first)")
+    parser.add_argument(
+        "--protocol",
+        choices=("robust", "published"),
+        default="robust",
+        help="inputs, tolerances and timing: ours, or the published benchmark's (default: robust)",
+    )
+
+
+def add_evaluation_options(parser: argparse.ArgumentParser) -> None:
+    """Adds every option that `evaluation_config` reads."""
+    add_machine_options(parser)
+    parser.add_argument(
+        "--language",
+        choices=("auto", "cpp", "cuda", "triton", "python"),
+        default="auto",
+        help="default: told by the source",
+    )
+    parser.add_argument(
+        "--until",
+        choices=("compile", "check", "time", "profile"),
+        default="profile",
+        help="stop after this stage (default: profile)",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="with the key, fixes the inputs (default: 0)")
+    parser.add_argument(
+        "--timeout", type=positive_float, metavar="S", help="seconds that a block of calls may take (default: 10)"
+    )
+
+
+def machine_config(args: argparse.Namespace) -> EvalConfig:
+    """What `add_machine_options` was told; the rest is left open."""
+    return EvalConfig(
+        device=args.device,
+        world_size=args.world_size,
+        size=args.size,
+        dtype=args.dtype,
+        protocol=args.protocol,
+    )
+
+
+def evaluation_config(args: argparse.Namespace) -> EvalConfig:
+    """What `add_evaluation_options` was told; the rest is left open."""
+    return EvalConfig(
+        device=args.device,
+        world_size=args.world_size,
+        size=args.size,
+        dtype=args.dtype,
+        language=args.language,
+        protocol=args.protocol,
+        until=args.until,
+        seed=args.seed,
+        timeout_s=args.timeout,
+    )
+
+
+def parse_size(text: str) -> str | dict[str, AxisValue]:
+    """A size's name, or axes: "M=1024,counts=(3,0),pattern=normal" -> {"M": 1024, "counts": (3, 0), ...}.
+
+    Raises:
+        argparse.ArgumentTypeError: it is neither.
+    """
+    if "=" not in text:
+        return text
+    axes: dict[str, AxisValue] = {}
+    for part in re.split(r",(?![^()]*\))", text):  # not at commas inside brackets
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (name.isidentifier() and equals and value):
+            raise argparse.ArgumentTypeError(f"{part!r} is no axis; write NAME=VALUE, for example M=1024,K=512")
+        if name in axes:
+            raise argparse.ArgumentTypeError(f"axis {name} is given twice")
+        axes[name] = _axis_value(value)
+    return axes
+
+
+def _axis_value(text: str) -> AxisValue:
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return value if isinstance(value, int | float | str | tuple) or value is None else text
+
+
+def parse_key(text: str) -> bytes:
+    """A replay key, as hexadecimal digits.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no replay key: hexadecimal digits, as printed by a run"
+        ) from None
+    if not key:
+        raise argparse.ArgumentTypeError("the replay key is empty")
+    return key
+
+
+def positive_int(text: str) -> int:
+    """A whole number above 0.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    return _positive(text, int, "a whole number")
+
+
+def positive_float(text: str) -> float:
+    """A number above 0.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    return _positive(text, float, "a number")
+
+
+def _positive(text: str, kind: Callable[[str], Number], words: str) -> Number:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = kind("0")
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} must be {words} above 0")
+    return value

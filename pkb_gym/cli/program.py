@@ -1,0 +1,80 @@
+"""`pkb`: finds the command, runs it, and turns errors into one line and an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import pkb_gym
+from pkb_gym.engine.errors import InfrastructureError, PkbError
+
+from . import demo, doctor, evaluate, evaluate_folder, list_problems, show
+from .command import EXIT_STATUSES, Session, Status
+
+if TYPE_CHECKING:
+    from pkb_gym.engine.evaluator import Evaluator
+
+COMMANDS = (list_problems, show, evaluate, evaluate_folder, demo, doctor)
+
+
+def open_local_evaluator(key: bytes | None) -> Evaluator:
+    """An evaluator on this machine."""
+    from pkb_gym.engine.local import LocalEvaluator
+
+    return LocalEvaluator(key=key)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of `pkb`, with every command's own below it."""
+    parser = argparse.ArgumentParser(
+        prog="pkb",
+        description="Judge multi-GPU kernels: compile, run on N ranks, check, time, profile, place on the roofline.",
+        epilog=f"example:\n  pkb eval HyenaCP kernel.cpp --world-size 4\n\n{EXIT_STATUSES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"pkb-gym {pkb_gym.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.register(commands)
+    return parser
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    open_evaluator: Callable[[bytes | None], Evaluator] = open_local_evaluator,
+) -> int:
+    """Runs one command.
+
+    Args:
+        argv: arguments, by default those of the process.
+        open_evaluator: makes the evaluator from a key; a test may give another.
+
+    Returns:
+        The exit status, see `Status`.
+    """
+    arguments = tuple(sys.argv[1:] if argv is None else argv)
+    try:
+        args = make_parser().parse_args(arguments)
+        return int(args.run(args, Session(arguments, open_evaluator)))
+    except SystemExit as end:  # argparse, after --help or a wrong option
+        return end.code if isinstance(end.code, int) else Status.USAGE
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return Status.INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough; nothing may be flushed into the closed pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Status.PASSED
+    except InfrastructureError as error:
+        _complain(f"error: {error}")
+        return Status.NOT_JUDGED
+    except PkbError as error:
+        _complain(f"error: {error}")
+        return Status.USAGE
+
+
+def _complain(words: str) -> None:
+    print("pkb: " + " ".join(words.split("\n")), file=sys.stderr)

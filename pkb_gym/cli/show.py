@@ -1,0 +1,181 @@
+"""`pkb show`: one problem, as an author of kernels needs to know it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from pkb_gym.engine.axes import Axes, AxisValue
+from pkb_gym.engine.config import EvalConfig, ResolvedConfig
+from pkb_gym.engine.errors import SizeError
+from pkb_gym.engine.hardware import HardwareSpec
+from pkb_gym.engine.problem import Cost, Problem
+from pkb_gym.engine.roofline import Roofline, place
+from pkb_gym.engine.signature import cpp_signature
+from pkb_gym.problems.catalogue import find_problem
+
+from .command import Session, Status, add_json_option, add_parser, stdout
+from .list_problems import record
+from .machine import hardware_for, resolve_here
+from .options import add_machine_options, machine_config
+from .shapes import shape_texts
+from .verdict import duration
+
+EXAMPLE = "pkb show SampleSort --world-size 2 --size published"
+NAMED_SIZES = ("tiny", "published", "large")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The least work of every rank, and the least time that this machine needs for it."""
+
+    costs: tuple[Cost, ...]
+    roofline: Roofline
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `pkb show`."""
+    parser = add_parser(
+        commands,
+        "show",
+        run,
+        summary="Show a problem: its task, C++ signature, shapes, least work and roofline bound.",
+        example=EXAMPLE,
+    )
+    parser.add_argument("problem", metavar="NAME", help="HyenaCP or PKB/HyenaCP-v0 (see: pkb list)")
+    add_machine_options(parser)
+    add_json_option(parser, "one record")
+
+
+def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # every command has this signature
+    """Prints the problem.
+
+    Raises:
+        PkbError: no such problem, its axes do not fit together, or this machine could not be measured.
+    """
+    problem = find_problem(args.problem)
+    asked = machine_config(args)
+    config = resolve_here(asked, problem)
+    hardware = hardware_for(config.device)
+    bound = least_work(problem, config, hardware)
+    sizes: dict[str, str | Mapping[str, AxisValue]] = {name: name for name in NAMED_SIZES}
+    if not isinstance(config.size, str):
+        sizes["as asked"] = config.axes_asked
+    shapes = {name: shapes_of(problem, size, config) for name, size in sizes.items()}
+    text = task(problem, asked)
+    if args.json:
+        print(json.dumps(_record(problem, config, text, shapes, bound), indent=2))
+    else:
+        _print(problem, config, text, shapes, bound)
+    return Status.PASSED
+
+
+def task(problem: Problem, config: EvalConfig) -> str:
+    """What an agent is told."""
+    from pkb_gym.envs.task_text import task_text
+
+    return task_text(problem, config)
+
+
+def least_work(problem: Problem, config: ResolvedConfig, hardware: HardwareSpec) -> Bound:
+    """The cost of each rank and the bound that follows."""
+    costs = tuple(problem.cost(_axes(problem, config.axes_asked, config, rank)) for rank in range(config.world_size))
+    return Bound(costs, place(costs, config.dtype, hardware, None, None))
+
+
+def shapes_of(problem: Problem, size: str | Mapping[str, AxisValue], config: ResolvedConfig) -> dict[str, str] | str:
+    """Name of each argument and output -> its shape or value, or in words why the size does not fit."""
+    try:
+        ranks = [_axes(problem, size, config, rank) for rank in range(config.world_size)]
+    except SizeError as error:
+        return str(error)
+    return shape_texts(problem, ranks)
+
+
+def _axes(problem: Problem, size: str | Mapping[str, AxisValue], config: ResolvedConfig, rank: int) -> Axes:
+    return problem.axes(
+        size=size, world_size=config.world_size, rank=rank, dtype=config.dtype, protocol=config.protocol
+    )
+
+
+def _record(
+    problem: Problem, config: ResolvedConfig, text: str, shapes: Mapping[str, dict[str, str] | str], bound: Bound
+) -> dict[str, object]:
+    return {
+        **record(problem),
+        "config": config.model_dump(mode="json"),
+        "task": text,
+        "cpp_signature": cpp_signature(problem),
+        "shapes": shapes,
+        "cost": [asdict(cost) for cost in bound.costs],
+        "roofline": bound.roofline.model_dump(mode="json"),
+    }
+
+
+def _print(
+    problem: Problem, config: ResolvedConfig, text: str, shapes: Mapping[str, dict[str, str] | str], bound: Bound
+) -> None:
+    from rich import box
+    from rich.table import Table
+
+    console = stdout()
+    console.rule(f"{problem.name}: {problem.upstream}, {problem.category}", align="left")
+    console.print(text.rstrip(), soft_wrap=True)
+    console.rule("C++ signature", align="left")
+    console.print(cpp_signature(problem).rstrip(), soft_wrap=True)
+
+    console.rule(f"Shapes on {config.world_size} ranks, by size", align="left")
+    fitting = {name: value for name, value in shapes.items() if isinstance(value, dict)}
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("name", no_wrap=True)
+    for name in fitting:
+        table.add_column(name)
+    for row in next(iter(fitting.values()), {}):
+        table.add_row(row, *(value[row] for value in fitting.values()))
+    console.print(table)
+    for name, value in shapes.items():
+        if isinstance(value, str):
+            console.print(f"{name}: {value}", soft_wrap=True)
+
+    size = config.size if isinstance(config.size, str) else "as asked"
+    console.rule(f"Least work of a rank, size {size}, {config.dtype}", align="left")
+    console.print(_work_table(bound))
+    roofline = bound.roofline
+    binds = f"bound by {roofline.binds}" if roofline.binds else "there is nothing to do"
+    console.print(f"roofline: no correct kernel is faster than {duration(roofline.bound_us)} ({binds})", soft_wrap=True)
+    console.print(f"peaks: {roofline.peaks_source}", soft_wrap=True)
+
+
+def _work_table(bound: Bound) -> object:
+    from rich import box
+    from rich.table import Table
+
+    work = [asdict(cost) for cost in bound.costs]
+    peaks, times = bound.roofline.peaks, bound.roofline.times
+    rows = (
+        ("matrix_flops", "flop", peaks.matrix_flops_per_s, times.matrix_us),
+        ("vector_flops", "flop", peaks.vector_flops_per_s, times.vector_us),
+        ("memory_bytes", "B", peaks.memory_bytes_per_s, times.memory_us),
+        ("link_in_bytes", "B", peaks.link_bytes_per_s, times.link_us),
+        ("link_out_bytes", "B", peaks.link_bytes_per_s, times.link_us),
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for name in ("least work", "peak of a rank", "least time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, unit, peak, time_us in rows:
+        values = [cost[name] for cost in work]
+        low, high = min(values), max(values)
+        amount = scaled(high, unit) if low == high else f"{scaled(low, unit)} .. {scaled(high, unit)}"
+        table.add_row(name, amount, scaled(peak, f"{unit}/s"), duration(time_us))
+    return table
+
+
+def scaled(value: float, unit: str) -> str:
+    """Three digits with a decimal prefix: 1.5e9 flop -> "1.5 Gflop"."""
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"

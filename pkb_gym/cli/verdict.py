@@ -1,0 +1,87 @@
+"""One evaluation as a row of a table, or as the card that environments render."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pkb_gym.engine.feedback import Feedback
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+MOST_LINES = 4
+COLUMNS = ("verdict", "right", "baseline", "candidate", "speedup", "of roofline", "reward")
+
+
+def result_table(title: str | None, *first: str) -> Table:
+    """An empty table: the caller's columns, those of `cells`, and what the evaluator says."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in first:
+        table.add_column(name, no_wrap=True)
+    for name in COLUMNS:
+        table.add_column(name, no_wrap=True, justify="left" if name == "verdict" else "right")
+    return table
+
+
+def cells(feedback: Feedback, reward: float | None) -> list[Text]:
+    """The cells under `COLUMNS`; empty where nothing was measured."""
+    from rich.text import Text
+
+    timing, roofline = feedback.timing, feedback.roofline
+    share = None if feedback.check is None else feedback.check.right_share
+    utilisation = None if roofline is None else roofline.candidate_utilisation
+    return [
+        Text("passed" if feedback.passed else str(feedback.failure), style="green" if feedback.passed else "red"),
+        Text("" if share is None else _percent(share)),
+        Text("" if timing is None else duration(timing.baseline_us)),
+        Text("" if timing is None else duration(timing.candidate_us)),
+        Text("" if timing is None else f"{timing.speedup:.2f}x", style="bold"),
+        Text("" if utilisation is None else f"{utilisation:.1%}"),
+        Text("" if reward is None else f"{reward:+.2f}"),
+    ]
+
+
+def duration(time_us: float) -> str:
+    """Three digits and a unit: 12.3 us, 4.56 ms, 1.20 s."""
+    if time_us < 999.5:
+        return f"{time_us:.3g} us"
+    return f"{time_us / 1e3:.3g} ms" if time_us < 999.5e3 else f"{time_us / 1e6:.3g} s"
+
+
+def first_line(feedback: Feedback) -> str:
+    """The first line of what the evaluator says, empty where all is well."""
+    return next((line.strip() for line in feedback.message.splitlines() if line.strip()), "")
+
+
+def print_reasons(console: Console, results: Iterable[tuple[str, Feedback]]) -> None:
+    """For each (name, feedback) that did not pass: its failure and what the evaluator says, a few lines at most."""
+    for name, feedback in results:
+        lines = [line.rstrip() for line in feedback.message.splitlines() if line.strip()]
+        more = [f"({len(lines) - MOST_LINES} more lines)"] if len(lines) > MOST_LINES else []
+        said = "\n    ".join([*lines[:MOST_LINES], *more])
+        console.print(f"  {name}: {feedback.failure}: {said}", soft_wrap=True)
+
+
+def reward_of(feedback: Feedback) -> float | None:
+    """The default reward of a first turn; None where the fault was ours."""
+    from pkb_gym.rewards import find_reward
+
+    return find_reward("default")(feedback)
+
+
+def print_card(console: Console, feedback: Feedback) -> None:
+    """The card, as `render()` of the environment shows it."""
+    from pkb_gym.envs.render import card
+
+    console.print(card(feedback, reward_of(feedback)))
+
+
+def _percent(share: float) -> str:
+    """Never 100 % for anything less than all."""
+    return "100%" if share == 1 else f"{min(share, 0.9999):.2%}"

@@ -1,0 +1,121 @@
+"""Compiled results by content: one file per key, written by the evaluator alone.
+
+A file is a JSON head, a newline, then the binaries it lists. Writers make a temporary file beside it and rename it, so
+that concurrent writers of one key both succeed and no reader sees half a file. A cache that cannot be written or read
+is no failure: the compile is then done again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from pkb_gym.engine.atomic_write import write_atomically
+from pkb_gym.engine.compile.artifact import Artifact
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+
+
+class CompileCache:
+    """A folder of compiled results.
+
+    Args:
+        folder: made when first written to.
+        max_bytes: when the folder grows beyond this, the files that were used longest ago are removed.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int = 2 << 30) -> None:
+        self.folder = folder
+        self.max_bytes = max_bytes
+        self._warned = False
+        self._written_bytes = 0
+
+    @staticmethod
+    def key(**parts: object) -> str:
+        """A digest over everything that the result depends on."""
+        return hashlib.sha256(json.dumps(parts | {"format": FORMAT}, sort_keys=True).encode()).hexdigest()
+
+    def get(self, key: str) -> Artifact | None:
+        """The stored result, or None."""
+        path = self._path(key)
+        try:
+            head, _, body = path.read_bytes().partition(b"\n")
+            stored: dict[str, Any] = json.loads(head)
+            parts, offset = {}, 0
+            for name, size in stored["parts"].items():
+                parts[name] = body[offset : offset + size]
+                offset += size
+            if offset != len(body):
+                raise ValueError("cut short")
+            artifact = Artifact(
+                ok=stored["ok"],
+                log=stored["log"],
+                duration_s=stored["duration_s"],
+                binary=parts.pop("binary", None),
+                extensions={name.removeprefix("extension:"): data for name, data in parts.items()},
+                cached=True,
+            )
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            self._warn(f"cannot read {path}: {error}")
+            return None
+        self._touch(path)
+        return artifact
+
+    def put(self, key: str, artifact: Artifact) -> None:
+        """Stores a result, if that is possible."""
+        parts = {} if artifact.binary is None else {"binary": artifact.binary}
+        parts |= {f"extension:{name}": data for name, data in artifact.extensions.items()}
+        head = {
+            "ok": artifact.ok,
+            "log": artifact.log,
+            "duration_s": artifact.duration_s,
+            "parts": {name: len(data) for name, data in parts.items()},
+        }
+        content = json.dumps(head).encode() + b"\n" + b"".join(parts.values())
+        path = self._path(key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, content)
+        except OSError as error:
+            self._warn(f"cannot write {path}: {error}; results are compiled anew each time")
+            return
+        self._written_bytes += len(content)
+        if self._written_bytes > self.max_bytes // 16:
+            self._written_bytes = 0
+            self._prune()
+
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / key[2:]
+
+    def _touch(self, path: Path) -> None:
+        now = time.time()
+        try:
+            os.utime(path, (now, now))
+        except OSError:
+            return  # read-only: nothing will be pruned either
+
+    def _prune(self) -> None:
+        try:
+            files = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in self.folder.glob("*/*"))
+        except OSError:
+            return  # another evaluator is pruning
+        total = sum(size for _, size, _ in files)
+        for _, size, path in files:
+            if total <= self.max_bytes:
+                return
+            path.unlink(missing_ok=True)
+            total -= size
+
+    def _warn(self, message: str) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning("compile cache: %s", message)

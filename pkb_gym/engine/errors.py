@@ -1,0 +1,45 @@
+"""Errors of pkb-gym.
+
+A candidate's failure is data (`Feedback.failure`), never one of these: an exception means wrong usage or a fault of ours.
+
+    PkbError
+    ├── ProblemNotFound
+    ├── DeclarationError
+    ├── SizeError
+    ├── ConfigError
+    └── InfrastructureError
+        └── SandboxError
+"""
+
+from __future__ import annotations
+
+
+class PkbError(Exception):
+    """Base of every error that pkb-gym raises on purpose."""
+
+
+class ProblemNotFound(PkbError, KeyError):
+    """Raised when a name is not in the catalogue."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""  # KeyError would show the message in quotes
+
+
+class DeclarationError(PkbError, ValueError):
+    """Raised when a problem's declaration contradicts itself."""
+
+
+class SizeError(PkbError, ValueError):
+    """Raised when the axes of a problem do not fit together, or not with the world size."""
+
+
+class ConfigError(PkbError, ValueError):
+    """Raised when an evaluation's configuration is not understood or cannot be met."""
+
+
+class InfrastructureError(PkbError, RuntimeError):
+    """Raised when this machine or this code failed, not the candidate."""
+
+
+class SandboxError(InfrastructureError):
+    """Raised when the sandbox could not be set up as asked."""

@@ -1,0 +1,191 @@
+"""The evaluator of this machine: a loop over stages.
+
+    static -> compile -> run + check -> time -> profile, then the roofline
+
+Texts are compiled side by side; from loading on, one candidate at a time has the machine.
+"""
+
+from __future__ import annotations
+
+import atexit
+import secrets
+import threading
+import weakref
+from pathlib import Path
+from typing import Self
+
+from pkb_gym.engine import environment, machine
+from pkb_gym.engine.compile.artifact import Artifact
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.native import compile_native, exports_solution
+from pkb_gym.engine.compile.python import build_python
+from pkb_gym.engine.config import EvalConfig, ResolvedConfig, resolve
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.evaluator import Progress
+from pkb_gym.engine.feedback import CompileReport, Failure, Feedback, Stage
+from pkb_gym.engine.findings import Findings, Stopped
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.ranks.reference_gang import ReferenceGang
+from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.session import Session
+from pkb_gym.engine.signature import cpp_signature
+from pkb_gym.engine.static_checks import Rejected, check_text, detect_language
+
+
+class LocalEvaluator:
+    """Judges sources on this machine's CPU device.
+
+    Args:
+        key: secret that, with the seed, fixes the inputs; random by default. Give one to reproduce an evaluation.
+        cache_dir: where compiled sources are kept; by default the user's cache folder.
+
+    Processes are started when they are first needed and ended by `close`, at exit, or by the end of this process.
+    """
+
+    def __init__(self, *, key: bytes | None = None, cache_dir: Path | None = None) -> None:
+        self.key = key or secrets.token_bytes(16)
+        self._cache = CompileCache((cache_dir or environment.cache_dir()) / "compile")
+        self._lock = threading.RLock()
+        self._device = threading.Lock()
+        self._compilers = threading.BoundedSemaphore(machine.processors())
+        self._zygotes: dict[bool, Zygote] = {}
+        self._references: dict[int, ReferenceGang] = {}
+        self._closed = False
+        _EVALUATORS.add(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def evaluate(
+        self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None
+    ) -> Feedback:
+        """Judges one source; see `Evaluator.evaluate`."""
+        if self._closed:
+            raise InfrastructureError("this evaluator has been closed")
+        resolved = self.resolve(problem, source, config)
+        findings = Findings(problem, source, resolved, machine.describe(resolved.is_native))
+        say = progress or _say_nothing
+        try:
+            self._evaluate(findings, say)
+        except Stopped:
+            pass
+        except InfrastructureError as error:
+            findings.fail(Failure.INFRASTRUCTURE, f"this machine could not judge it: {error}")
+            self._discard_broken()
+        return findings.feedback()
+
+    def resolve(self, problem: Problem, source: str, config: EvalConfig) -> ResolvedConfig:
+        """The configuration that `evaluate` would run under.
+
+        Raises:
+            ConfigError, SizeError: it cannot be met.
+        """
+        gpus = machine.gpu_count()
+        device = ("cuda" if gpus else "cpu") if config.device == "auto" else config.device
+        if device == "cuda":
+            raise ConfigError(f"{problem.name}: device 'cuda' is not available on this machine; use device='cpu'")
+        return resolve(
+            config.model_copy(update={"device": device}),
+            problem,
+            language=detect_language(source, device),
+            gpu_count=gpus,
+            memory_total_bytes=machine.memory_total_bytes(),
+        )
+
+    def _evaluate(self, findings: Findings, say: Progress) -> None:
+        config = findings.config
+        with findings.stage(Stage.STATIC, say):
+            try:
+                check_text(findings.source, config.language)
+            except Rejected as rejected:
+                raise findings.stop(Failure.REJECTED, str(rejected)) from None
+        with findings.stage(Stage.COMPILE, say):
+            artifact = self._compile(findings)
+        if config.until == "compile":
+            return
+        if artifact.binary is not None and not exports_solution(artifact.binary):
+            expected = cpp_signature(findings.problem)
+            raise findings.stop(
+                Failure.LOAD_ERROR, f"the library exports no `solution`. Expected this signature and export:\n{expected}"
+            )
+        with self._device:
+            reference = self._reference(config.world_size)
+            with Session(findings, artifact, reference, self._zygote(trusted=False), self.key, say) as session:
+                session.run()
+
+    def _compile(self, findings: Findings) -> Artifact:
+        config = findings.config
+        if not config.is_native:
+            zygote = self._zygote(trusted=False)
+            artifact = build_python(findings.source, self._cache, zygote, config.compile_timeout_s)
+        else:
+            with self._compilers:
+                artifact = compile_native(findings.source, self._cache, config.compile_timeout_s)
+        size = None if artifact.binary is None else len(artifact.binary)
+        findings.compile = CompileReport(
+            duration_s=artifact.duration_s, cached=artifact.cached, log=artifact.log, binary_bytes=size
+        )
+        if not artifact.ok:
+            what = "it does not compile" if config.is_native else "it cannot be imported"
+            raise findings.stop(Failure.COMPILE_ERROR, f"{what}:\n{artifact.log}")
+        return artifact
+
+    def _zygote(self, *, trusted: bool) -> Zygote:
+        with self._lock:
+            for kind in (True, False):  # both at once: each takes seconds to import torch
+                if kind not in self._zygotes or not self._zygotes[kind].alive:
+                    self._zygotes[kind] = Zygote(trusted=kind)
+            zygote = self._zygotes[trusted]
+        zygote.wait_until_ready()
+        return zygote
+
+    def _reference(self, world_size: int) -> ReferenceGang:
+        zygote = self._zygote(trusted=True)
+        with self._lock:
+            if world_size not in self._references:
+                threads = machine.threads_per_rank(world_size)
+                self._references[world_size] = ReferenceGang(zygote, world_size, threads)
+            return self._references[world_size]
+
+    def _discard_broken(self) -> None:
+        """After a fault of ours, later evaluations begin with fresh gangs."""
+        with self._lock:
+            for gang in self._references.values():
+                gang.close()
+            self._references.clear()
+            for kind, zygote in list(self._zygotes.items()):
+                if not zygote.alive:
+                    zygote.close()
+                    del self._zygotes[kind]
+
+    def warm_up(self, world_size: int) -> None:
+        """Starts everything that the first evaluation would have to wait for."""
+        self._zygote(trusted=False)
+        self._reference(world_size)
+
+    def close(self) -> None:
+        """Ends every process; calling it again changes nothing."""
+        with self._lock:
+            self._closed = True
+            for gang in self._references.values():
+                gang.close()
+            self._references.clear()
+            for zygote in self._zygotes.values():
+                zygote.close()
+            self._zygotes.clear()
+
+
+_EVALUATORS: weakref.WeakSet[LocalEvaluator] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for evaluator in list(_EVALUATORS):
+        evaluator.close()
+
+
+def _say_nothing(_: str) -> None:
+    """The default progress."""

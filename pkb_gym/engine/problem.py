@@ -1,0 +1,452 @@
+"""What a problem declares: arguments and outputs with symbolic shapes, sizes, inputs, least cost, checks.
+
+A declaration checks itself when it is built and imports no torch, so that the whole catalogue loads at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from pkb_gym.engine.axes import ITEMSIZE, Axes, AxisValue, divide, resolve_shape
+from pkb_gym.engine.checks import Check, allclose, close, exact
+from pkb_gym.engine.errors import DeclarationError, SizeError
+
+if TYPE_CHECKING:
+    from pkb_gym.engine.inputs import Draw, InputMaker, Value
+
+__all__ = [
+    "Argument",
+    "Axes",
+    "AxisValue",
+    "Cost",
+    "Group",
+    "InPlace",
+    "Linear",
+    "Output",
+    "OutputList",
+    "Problem",
+    "Result",
+    "Scalar",
+    "Tensor",
+    "TensorList",
+    "Trials",
+    "close",
+    "divide",
+    "exact",
+]
+
+Shape: TypeAlias = tuple[str | int, ...] | str
+"""Axis names and numbers, one per dimension; or the name of one axis that holds the whole shape."""
+
+PROTOCOLS = ("robust", "published")
+CATEGORIES = (
+    "collective_primitive",
+    "tensor_parallel",
+    "sequence_parallel",
+    "context_parallel",
+    "pipeline_parallel",
+    "data_parallel",
+    "expert_parallel",
+    "fsdp_zero",
+    "vocab_parallel",
+    "graph_parallel",
+    "geometric_spatial",
+    "other",
+)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor argument; its contents come from `Trials.inputs`.
+
+    Attributes:
+        shape: may differ by rank, because axes may.
+        dtype: None is the problem's floating dtype.
+        optional: axis name; where that axis is falsy the argument is None.
+        mutable: the callee may overwrite it. A change of any other argument is a failure (`input_modified`).
+        resident: None, or the reason why the calls of one timing block must share it (only where its size forces it).
+        about: one line for the agent.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str | None = None
+    optional: str | None = None
+    mutable: bool = False
+    resident: str | None = None
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class TensorList:
+    """A list of tensors.
+
+    Attributes:
+        shapes: name of an axis that holds one shape (tuple) per element, None where the element is None.
+        may_hold_none: whether elements can be None; a native kernel's parameter type then says so.
+    """
+
+    name: str
+    shapes: str
+    dtype: str | None = None
+    may_hold_none: bool = False
+    mutable: bool = False
+    resident: str | None = None
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A `torch.nn.Linear` argument; a native kernel gets two tensors, `<name>_weight` and `<name>_bias`.
+
+    Attributes:
+        shape: (out_features, in_features), as the module's weight.
+        bias: False where the module has none.
+    """
+
+    name: str
+    shape: tuple[str | int, str | int]
+    bias: bool = True
+    resident: str | None = None
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number, a mode, or a list of whole numbers, equal on all ranks unless its axis differs by rank.
+
+    Attributes:
+        kind: C++ type of the native dialect: int -> int64_t, float -> double, bool -> bool, ints -> Array<int64_t>.
+        axis: the axis it is read from; None means the axis of its own name.
+        optional: the axis may be None, which is handed over as None.
+    """
+
+    name: str
+    kind: Literal["int", "float", "bool", "ints"]
+    axis: str | None = None
+    optional: bool = False
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group argument.
+
+    Attributes:
+        axis: axis that holds None (the argument is None) or the partition, a tuple of tuples of global ranks; each
+            rank is handed the group that it is in. None means the axis of its own name.
+    """
+
+    name: str
+    axis: str | None = None
+    about: str = ""
+
+
+Argument: TypeAlias = Tensor | TensorList | Linear | Scalar | Group
+
+
+@dataclass(frozen=True)
+class Output:
+    """One tensor that `solution` returns.
+
+    Attributes:
+        shape: "?" marks a dimension that depends on the data. A native kernel returns such an output; all others are
+            preallocated and handed over after the arguments.
+        capacity: with "?", the axis that bounds the number of elements.
+        dtype: None is the problem's floating dtype.
+        when: axis name; where that axis is falsy the output is absent (left out of a dict, None in a tuple).
+        check: the rule under protocol "robust".
+        published: the rule of the published benchmark; None where it does not compare this output.
+        on_host: lies in CPU memory whatever the device.
+        returned_as: its key in the returned dict, where an argument already has that name.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str | None = None
+    capacity: str | None = None
+    when: str | None = None
+    check: Check = field(default_factory=exact)
+    published: Check | None = field(default_factory=allclose)
+    on_host: bool = False
+    about: str = ""
+    returned_as: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Its key where `solution` returns a dict."""
+        return self.returned_as or self.name
+
+    @property
+    def is_returned(self) -> bool:
+        """Whether its shape depends on the data, so that it cannot be preallocated."""
+        return "?" in self.shape
+
+
+@dataclass(frozen=True)
+class OutputList:
+    """A list of tensors that `solution` returns; `shapes` as in `TensorList`."""
+
+    name: str
+    shapes: str
+    dtype: str | None = None
+    check: Check = field(default_factory=exact)
+    published: Check | None = field(default_factory=allclose)
+    about: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its key where `solution` returns a dict."""
+        return self.name
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """The contents of a mutable argument after the call, as a result to be checked."""
+
+    name: str
+    check: Check = field(default_factory=exact)
+    published: Check | None = None
+
+    @property
+    def argument(self) -> str:
+        """Name of the argument."""
+        return self.name
+
+
+Result: TypeAlias = Output | OutputList | InPlace
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Least work of one rank, whatever the algorithm: the numerators of the roofline.
+
+    Operations are in flop, traffic in bytes. `link_in_bytes` and `link_out_bytes` cross the links of one rank;
+    `link_serial_steps` counts dependent exchanges, each at least one link latency.
+    """
+
+    matrix_flops: float = 0.0
+    vector_flops: float = 0.0
+    memory_bytes: float = 0.0
+    link_in_bytes: float = 0.0
+    link_out_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value >= 0:
+                raise DeclarationError(f"cost {name} must be a number >= 0, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Trials:
+    """How one protocol makes its trials.
+
+    Attributes:
+        inputs: returns one value per data argument (Tensor, TensorList, Linear), in declared order: a tensor, a list
+            of tensors and None, or (weight, bias). Called on every rank.
+        vary: changes axes from trial to trial (a root rank, a mode, ragged sizes); its draws are equal on all ranks.
+            Called before `Problem.derive`.
+    """
+
+    inputs: Callable[[InputMaker], tuple[Value, ...]]
+    vary: Callable[[dict[str, AxisValue], Draw], dict[str, AxisValue]] | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One of the benchmark's problems.
+
+    Attributes:
+        name: CamelCase; the environment is `PKB/<name>-v0`, the folder is its snake case.
+        upstream: file stem in ParallelKernelBench, for example "12_allgather_gemm".
+        category: one of `CATEGORIES`.
+        summary: one sentence.
+        origin: the code base or model that the problem comes from.
+        weaknesses: what the published inputs or tolerances accept that they should not, one sentence each.
+        tags: communication pattern and the like, for filters.
+        dtypes: legal floating dtypes, the first is the default.
+        sizes: "tiny", "published" and "large" -> axes.
+        args: in the order of `solution`'s signature.
+        outputs: results, returned ones first, in returned order.
+        returns: "value" (the single returned output itself), "tuple" (in order) or "dict" (by name).
+        derive: adds axes that follow from others; its argument holds all axes, `W` and `r`.
+        robust, published: the two protocols.
+        cost: least work of one rank.
+        world_sizes: legal world sizes.
+        declared_in: path of the `problem.py` that declares it; the catalogue fills it in.
+    """
+
+    name: str
+    upstream: str
+    category: str
+    summary: str
+    dtypes: tuple[str, ...]
+    sizes: Mapping[str, Mapping[str, AxisValue]]
+    args: tuple[Argument, ...]
+    outputs: tuple[Result, ...]
+    robust: Trials
+    published: Trials
+    cost: Callable[[Axes], Cost]
+    derive: Callable[[dict[str, AxisValue]], dict[str, AxisValue]] = lambda axes: axes
+    returns: Literal["value", "tuple", "dict"] = "value"
+    origin: str = ""
+    weaknesses: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    world_sizes: tuple[int, ...] = (1, 2, 4, 8)
+    declared_in: str = ""
+
+    def __post_init__(self) -> None:
+        self._check_names()
+        self._check_sizes()
+        for size in self.sizes:
+            for rank in range(4):
+                self._check_shapes(self.axes(size=size, world_size=4, rank=rank))
+
+    @property
+    def folder(self) -> str:
+        """Snake case of the name: AllGatherGemm -> all_gather_gemm, KJTAllToAll -> kjt_all_to_all."""
+        return snake_case(self.name)
+
+    @property
+    def number(self) -> int:
+        """Position in the upstream benchmark, from 1."""
+        return int(self.upstream.split("_", 1)[0])
+
+    @property
+    def env_id(self) -> str:
+        """Gymnasium id."""
+        return f"PKB/{self.name}-v0"
+
+    @property
+    def data_args(self) -> tuple[Tensor | TensorList | Linear, ...]:
+        """The arguments that hold data, in order."""
+        return tuple(arg for arg in self.args if isinstance(arg, Tensor | TensorList | Linear))
+
+    @property
+    def returned(self) -> tuple[Output | OutputList, ...]:
+        """The outputs that `solution` of the python dialect returns, in order."""
+        return tuple(out for out in self.outputs if not isinstance(out, InPlace))
+
+    def trials(self, protocol: str) -> Trials:
+        """The protocol of that name.
+
+        Raises:
+            DeclarationError: there is no such protocol.
+        """
+        if protocol not in PROTOCOLS:
+            raise DeclarationError(f"{self.name}: no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
+        return self.robust if protocol == "robust" else self.published
+
+    def base_axes(self, size: str | Mapping[str, AxisValue]) -> dict[str, AxisValue]:
+        """The axes of a named size, or of "published" with some replaced.
+
+        Raises:
+            SizeError: unknown size or axis.
+        """
+        if isinstance(size, str):
+            if size not in self.sizes:
+                raise SizeError(f"{self.name}: no size {size!r}; there are {', '.join(self.sizes)}, or axes by name")
+            return dict(self.sizes[size])
+        axes = dict(self.sizes["published"])
+        unknown = sorted(set(size) - set(axes))
+        if unknown:
+            raise SizeError(f"{self.name}: no axis {', '.join(unknown)}; there are {', '.join(sorted(axes))}")
+        return axes | dict(size)
+
+    def axes(
+        self,
+        *,
+        size: str | Mapping[str, AxisValue],
+        world_size: int,
+        rank: int,
+        dtype: str | None = None,
+        protocol: str = "robust",
+        draw: Draw | None = None,
+    ) -> Axes:
+        """One rank's complete axes, of one trial where `draw` is given and otherwise as the size names them.
+
+        Raises:
+            SizeError: the axes do not fit together, or not with the world size or dtype.
+        """
+        if world_size not in self.world_sizes:
+            raise SizeError(f"{self.name}: world size must be one of {self.world_sizes}, got {world_size}")
+        dtype = dtype or self.dtypes[0]
+        if dtype not in self.dtypes:
+            raise SizeError(f"{self.name}: dtype must be one of {', '.join(self.dtypes)}, got {dtype}")
+        values = self.base_axes(size) | {"W": world_size}
+        vary = self.trials(protocol).vary
+        if draw is not None and vary is not None:
+            values = vary(values, draw)
+        try:
+            derived = self.derive(values | {"r": rank})
+        except SizeError as error:
+            raise SizeError(f"{self.name}: {error}") from None
+        return Axes(derived, dtype=dtype, problem=self.name)
+
+    def _check_names(self) -> None:
+        if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", self.name):
+            raise DeclarationError(f"problem name {self.name!r} must be CamelCase")
+        if self.category not in CATEGORIES:
+            raise DeclarationError(f"{self.name}: category {self.category!r} is not one of {', '.join(CATEGORIES)}")
+        names = [arg.name for arg in self.args] + [out.name for out in self.returned]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise DeclarationError(f"{self.name}: {', '.join(twice)} named more than once among arguments and outputs")
+        mutable = {arg.name for arg in self.args if isinstance(arg, Tensor | TensorList) and arg.mutable}
+        for out in self.outputs:
+            if isinstance(out, InPlace) and out.name not in mutable:
+                raise DeclarationError(f"{self.name}: in-place result {out.name!r} is not a mutable argument")
+            if isinstance(out, Output) and out.is_returned != (out.capacity is not None):
+                raise DeclarationError(
+                    f"{self.name}: output {out.name!r} needs a capacity exactly when its shape has '?'"
+                )
+        if not self.outputs:
+            raise DeclarationError(f"{self.name}: declares no output")
+        if self.returns == "value" and len(self.returned) > 1:
+            raise DeclarationError(f"{self.name}: returns {len(self.returned)} outputs; say 'tuple' or 'dict'")
+        unknown = [d for d in (*self.dtypes, *(getattr(x, "dtype", None) for x in (*self.args, *self.outputs))) if d]
+        for dtype in unknown:
+            if dtype not in ITEMSIZE:
+                raise DeclarationError(f"{self.name}: dtype {dtype!r} is not one of {', '.join(ITEMSIZE)}")
+
+    def _check_sizes(self) -> None:
+        missing = {"tiny", "published", "large"} - set(self.sizes)
+        if missing:
+            raise DeclarationError(f"{self.name}: sizes lack {', '.join(sorted(missing))}")
+        tiny = set(self.sizes["tiny"])
+        for size, axes in self.sizes.items():
+            if set(axes) != tiny:
+                raise DeclarationError(f"{self.name}: size {size} has axes {sorted(axes)}, tiny has {sorted(tiny)}")
+
+    def _check_shapes(self, ax: Axes) -> None:
+        for arg in self.args:
+            if isinstance(arg, Tensor | Linear):
+                resolve_shape(arg.shape, ax)
+            elif isinstance(arg, TensorList):
+                ax[arg.shapes]
+            else:
+                ax[arg.axis or arg.name]
+        for out in self.returned:
+            if isinstance(out, OutputList):
+                ax[out.shapes]
+            elif out.capacity is not None:
+                ax.number(out.capacity)
+            else:
+                resolve_shape(out.shape, ax)
+        self.cost(ax)
+
+
+WORDS = ("MoE", "LoRA", "ZeRO", "IoU", "TP", "RMS")
+"""Names that mix cases, or meet another run of capitals, and are one word all the same."""
+
+
+def snake_case(name: str) -> str:
+    """CamelCase in snake case: AllGatherGemm -> all_gather_gemm, SAM3IoUSuppression -> sam3_iou_suppression."""
+    for word in WORDS:
+        name = re.sub(rf"{word}(?=[A-Z0-9]|$)", f"_{word.capitalize()}", name)
+    name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
+    name = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name)
+    return re.sub(r"_+", "_", name).strip("_").lower()

@@ -1,0 +1,377 @@
+"""A gang: `world_size` rank processes that are started, talked to, frozen and ended together."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.feedback import Failure
+from pkb_gym.engine.ranks.zygote import TEMPORARY_BYTES, Zygote
+from pkb_gym.engine.rankside.leader import GangRequest
+from pkb_gym.engine.rankside.wire import Json, Wire, WireError, pair
+
+MAX_OUTPUT_BYTES = 16 << 20
+"""A gang that writes more to stdout and stderr is ended."""
+
+KEPT_OUTPUT_BYTES = 8192
+START_TIMEOUT_S = 30.0
+AFTERMATH_S = 0.05
+"""After a first failure, how long to listen for others: the rank that fell first need not be heard first."""
+
+_PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read error", "connection was closed")
+
+
+class GangFailed(Exception):
+    """Raised when a rank failed or a deadline passed; the gang is of no further use."""
+
+    def __init__(self, failure: Failure, rank: int | None, message: str, call: int = 0) -> None:
+        super().__init__(message)
+        self.failure = failure
+        self.rank = rank
+        self.call = call
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """What candidate ranks may have; None in its place means a trusted gang.
+
+    Attributes:
+        memory_bytes: address space beyond what a fresh rank maps.
+        file_bytes: largest file a rank may write.
+        allow_processes: whether ranks may start programs (a build needs compilers).
+    """
+
+    memory_bytes: int
+    file_bytes: int = 128 << 20
+    allow_processes: bool = False
+
+    def limits(self) -> dict[str, int]:
+        """As `rankside.confine.limit_resources` takes them."""
+        return {
+            "RLIMIT_AS": self.memory_bytes,
+            "RLIMIT_FSIZE": self.file_bytes,
+            "RLIMIT_CORE": 0,
+            "RLIMIT_NOFILE": 1024,
+        }
+
+
+class Gang:
+    """Handle on a running gang; a context manager that ends it."""
+
+    def __init__(self, zygote: Zygote, entry: str, world_size: int, confinement: Confinement | None) -> None:
+        self.world_size = world_size
+        self._output = bytearray()
+        self._output_bytes = 0
+        self._ended: dict[int, int] = {}
+        self._errors: dict[int, dict[str, Any]] = {}
+        self._closed = False
+        self._scratch, self._remove_scratch = zygote.new_scratch()
+        self._isolated = zygote.sandboxed
+        request = GangRequest(
+            entry=entry,
+            world_size=world_size,
+            isolate=zygote.sandboxed,
+            confined=confinement is not None,
+            allow_processes=confinement is not None and confinement.allow_processes,
+            limits={} if confinement is None else confinement.limits(),
+            scratch=self._scratch,
+            temporary_bytes=TEMPORARY_BYTES,
+        )
+        self._leader, leader_end = pair()
+        self._output_fd, output_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(output_end, True)
+        pairs = [pair() for _ in range(world_size)]
+        self._ranks = [mine for mine, _ in pairs]
+        theirs = [leader_end.fileno(), output_end, *(end.fileno() for _, end in pairs)]
+        self._pidfds: list[int] = []
+        try:
+            self._leader_pidfd = zygote.fork(request, theirs)
+        except InfrastructureError:
+            self._release()
+            raise
+        finally:
+            leader_end.close()
+            os.close(output_end)
+            for _, end in pairs:
+                end.close()
+        self._leader.sock.settimeout(START_TIMEOUT_S)
+        try:
+            _, _, self._pidfds = self._leader.receive_with_fds()
+        except (WireError, TimeoutError) as error:
+            time.sleep(AFTERMATH_S)
+            self._drain()
+            said = self.output
+            self.close()
+            raise InfrastructureError(f"a gang of {world_size} did not start: {error}. {said}") from None
+        self._poll = select.epoll()
+        self._wires: dict[int, int] = {}
+        for rank, wire in enumerate(self._ranks):
+            self._wires[wire.fileno()] = rank
+            self._poll.register(wire.fileno(), select.EPOLLIN)
+        self._poll.register(self._leader.fileno(), select.EPOLLIN)
+        self._poll.register(self._output_fd, select.EPOLLIN)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def output(self) -> str:
+        """The tail of what the ranks wrote to stdout and stderr."""
+        return bytes(self._output).decode(errors="replace")
+
+    def ask(
+        self,
+        messages: Sequence[Mapping[str, Json]],
+        *,
+        timeout_s: float,
+        fds: Sequence[int] = (),
+        where: Callable[[int], str] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Sends one message to each rank and waits for one reply from each.
+
+        Args:
+            messages: one per rank.
+            timeout_s: deadline for all of them.
+            fds: descriptors that go to every rank.
+            where: says where a rank stands, for the report of a missed deadline.
+
+        Raises:
+            GangFailed: a rank failed, or the deadline passed.
+        """
+        self.tell(messages, fds)
+        return self.collect(timeout_s=timeout_s, where=where)[0]
+
+    def tell(self, messages: Sequence[Mapping[str, Json]], fds: Sequence[int] = (), raw: bytes = b"") -> None:
+        """Sends one message to each rank; a rank that is gone is noticed by `collect`."""
+        for wire, message in zip(self._ranks, messages, strict=True):
+            try:
+                wire.send(message, raw=raw, fds=fds)
+            except WireError:
+                continue
+
+    def collect(
+        self, *, timeout_s: float, where: Callable[[int], str] | None = None
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Waits for one reply from each rank.
+
+        Returns:
+            The replies, and perf_counter_ns when the last had arrived.
+
+        Raises:
+            GangFailed: a rank failed, or the deadline passed.
+        """
+        frames, ended = self._collect(timeout_s, where)
+        return [message for message, _ in frames], ended
+
+    def collect_raw(self, *, timeout_s: float) -> tuple[list[dict[str, Any]], list[bytes]]:
+        """As `collect`, with the raw bytes that came with each reply."""
+        frames, _ = self._collect(timeout_s, None)
+        return [message for message, _ in frames], [raw for _, raw in frames]
+
+    def _collect(
+        self, timeout_s: float, where: Callable[[int], str] | None
+    ) -> tuple[list[tuple[dict[str, Any], bytes]], int]:
+        replies: dict[int, tuple[dict[str, Any], bytes]] = {}
+        deadline = time.monotonic() + timeout_s
+        try:
+            while True:
+                for rank, wire in enumerate(self._ranks):
+                    if rank not in replies and (frame := wire.take()) is not None:
+                        replies[rank] = frame
+                        if "error" in frame[0]:
+                            self._errors[rank] = frame[0]["error"]  # type: ignore[assignment]
+                if len(replies) == self.world_size and not self._errors:
+                    return [replies[rank] for rank in range(self.world_size)], time.perf_counter_ns()
+                if self._errors or self._ended:
+                    raise self._first_failure()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._missed_deadline(set(range(self.world_size)) - set(replies), timeout_s, where)
+                self._listen(left)
+        except WireError as error:
+            raise self._first_failure(str(error)) from None
+
+    def run_block(
+        self, orders: Sequence[Mapping[str, Json]], *, timeout_s: float, where: Callable[[int], str] | None = None
+    ) -> tuple[int, list[dict[str, Any]]]:
+        """Arms every rank, opens the gate, and waits until the last is done.
+
+        Returns:
+            Nanoseconds from opening the gate to the last completion, and the replies.
+        """
+        self.ask(orders, timeout_s=timeout_s, where=where)
+        go: Mapping[str, Json] = {"go": True}
+        began = time.perf_counter_ns()
+        self.tell([go] * self.world_size)
+        replies, ended = self.collect(timeout_s=timeout_s, where=where)
+        return ended - began, replies
+
+    def freeze(self) -> None:
+        """Stops every rank with all its threads; returns when all have stopped."""
+        self._signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 1.0
+        while not all(_stat(fd)[0] in "TtZX" for fd in self._pidfds):
+            if time.monotonic() > deadline:
+                raise InfrastructureError("a rank could not be stopped")
+
+    def thaw(self) -> None:
+        """Lets frozen ranks go on."""
+        self._signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Ends every process of the gang; calling it again changes nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._isolated:
+            _send(self._leader_pidfd, signal.SIGKILL)  # process 1: the kernel ends its whole namespace
+        self._leader.close()
+        if not select.select([self._leader_pidfd], [], [], 5.0)[0]:
+            _send(self._leader_pidfd, signal.SIGKILL)
+            for pidfd in self._pidfds:
+                _send(pidfd, signal.SIGKILL)
+            select.select([self._leader_pidfd], [], [], 5.0)
+        os.close(self._leader_pidfd)
+        if hasattr(self, "_poll"):
+            self._poll.close()
+        self._release()
+
+    def _release(self) -> None:
+        for pidfd in self._pidfds:
+            os.close(pidfd)
+        for wire in (self._leader, *self._ranks):
+            wire.close()
+        os.close(self._output_fd)
+        self._remove_scratch()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pidfd in self._pidfds:
+            _send(pidfd, number)
+
+    def _listen(self, seconds: float) -> None:
+        """Takes in what arrives first: replies, ends of ranks, output."""
+        for fd, _ in self._poll.poll(seconds):
+            if fd in self._wires:
+                try:
+                    self._ranks[self._wires[fd]].fill()
+                except WireError:
+                    self._poll.unregister(fd)  # its end is reported by the leader
+            elif fd == self._leader.fileno():
+                message, _ = self._leader.receive()
+                self._ended[int(message["rank"])] = int(message["status"])  # type: ignore[call-overload]
+            else:
+                self._drain()
+
+    def _drain(self) -> None:
+        try:
+            data = os.read(self._output_fd, 1 << 20)
+        except BlockingIOError:
+            return
+        if not data and hasattr(self, "_poll"):
+            self._poll.unregister(self._output_fd)
+        self._output_bytes += len(data)
+        self._output = (self._output + data)[-KEPT_OUTPUT_BYTES:]
+        if self._output_bytes > MAX_OUTPUT_BYTES:
+            raise GangFailed(
+                Failure.RUNTIME_ERROR, None, f"the ranks wrote more than {MAX_OUTPUT_BYTES >> 20} MiB to stdout and stderr"
+            )
+
+    def _first_failure(self, said: str = "") -> GangFailed:
+        """Listens a little longer, then blames the rank that fell first."""
+        end = time.monotonic() + AFTERMATH_S
+        while (left := end - time.monotonic()) > 0:
+            try:
+                self._listen(left)
+                for rank, wire in enumerate(self._ranks):
+                    frame = wire.take()
+                    if frame is not None and "error" in frame[0]:
+                        self._errors.setdefault(rank, frame[0]["error"])  # type: ignore[arg-type]
+            except (WireError, GangFailed):
+                break
+        crashed = [rank for rank, status in self._ended.items() if status != 0 and rank not in self._errors]
+        if crashed:
+            return self._crash(crashed[0])
+        own_fault = [rank for rank, error in self._errors.items() if not _is_aftermath(error)]
+        for rank in own_fault or list(self._errors):
+            error = self._errors[rank]
+            return GangFailed(_failure(error["kind"]), rank, str(error["message"]), int(error["call"]))
+        for rank in self._ended:
+            return GangFailed(
+                Failure.RUNTIME_ERROR, rank, f"rank {rank} ended its process (exit status 0) before its work was done"
+            )
+        return GangFailed(Failure.RUNTIME_ERROR, None, f"the gang fell silent: {said}")
+
+    def _crash(self, rank: int) -> GangFailed:
+        status = self._ended[rank]
+        if status > 0:
+            return GangFailed(Failure.RUNTIME_ERROR, rank, f"rank {rank} ended its process with exit status {status}")
+        name = signal.Signals(-status).name
+        if -status == signal.SIGKILL:
+            return GangFailed(
+                Failure.OUT_OF_MEMORY, rank, f"rank {rank} was killed by the kernel ({name}), most likely for its memory"
+            )
+        hint = {
+            "SIGSEGV": "an address outside its memory was touched",
+            "SIGBUS": "an address beyond the end of a mapping was touched, or /tmp is full",
+            "SIGFPE": "an integer was divided by zero",
+            "SIGILL": "an instruction that this processor lacks",
+            "SIGABRT": "abort() was called, or an exception left a noexcept function",
+            "SIGXFSZ": "a file grew beyond the limit",
+        }.get(name, "")
+        return GangFailed(Failure.RUNTIME_ERROR, rank, f"rank {rank} was killed by {name}" + (f": {hint}" if hint else ""))
+
+    def _missed_deadline(
+        self, missing: set[int], timeout_s: float, where: Callable[[int], str] | None
+    ) -> GangFailed:
+        """Tells a deadlock, where every unfinished rank waits, from one that computes on."""
+        before = {rank: _stat(self._pidfds[rank])[1] for rank in missing}
+        time.sleep(0.1)
+        busy = {rank for rank in missing if _stat(self._pidfds[rank])[1] - before[rank] > 2}
+        places = {rank: where(rank) if where is not None else "" for rank in sorted(missing)}
+        waiting = {rank for rank in missing if rank not in busy or "waits" in places[rank]}
+        failure = Failure.DEADLOCK if waiting == missing else Failure.TIMEOUT
+        lines = [f"rank {rank}: {place or ('busy' if rank in busy else 'idle')}" for rank, place in places.items()]
+        first = min(missing - waiting, default=min(missing))
+        what = "every unfinished rank waits for another" if failure is Failure.DEADLOCK else "still computing"
+        return GangFailed(failure, first, f"no end after {timeout_s:.3g} s, {what}. " + "; ".join(lines))
+
+
+def _is_aftermath(error: Mapping[str, Any]) -> bool:
+    """Whether an error only says that another rank is gone."""
+    return any(words in str(error.get("message")) for words in _PEER_GONE)
+
+
+def _failure(kind: object) -> Failure:
+    """The failure that a rank named; a rank that has loaded a candidate can say anything."""
+    allowed = (Failure.LOAD_ERROR, Failure.RUNTIME_ERROR, Failure.OUT_OF_MEMORY, Failure.WRONG_SHAPE_OR_DTYPE)
+    return next((failure for failure in allowed if failure == kind), Failure.RUNTIME_ERROR)
+
+
+def _send(pidfd: int, number: signal.Signals) -> None:
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        pass  # it has ended already
+
+
+def _stat(pidfd: int) -> tuple[str, int]:
+    """State letter and processor time in clock ticks of a process; ("X", 0) if it has ended."""
+    try:
+        with open(f"/proc/self/fdinfo/{pidfd}") as file:
+            pid = next(int(line.split()[1]) for line in file if line.startswith("Pid:"))
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except (OSError, StopIteration):
+        return "X", 0
+    return fields[0], int(fields[11]) + int(fields[12])
+
+

@@ -1,0 +1,115 @@
+"""The evaluator's handle on the persistent reference gang of one world size."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pkb_gym.engine.check import RankCheck
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.layout import Workload
+from pkb_gym.engine.ranks.gang import Gang, GangFailed
+from pkb_gym.engine.ranks.shared_heap import SharedHeap
+from pkb_gym.engine.ranks.workload import workload_to_json
+from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.rankside.wire import Json
+
+TIMEOUT_S = 600.0
+"""Of one order to the reference gang; its code is trusted, so this only ends what has gone wrong."""
+
+
+class ReferenceGang:
+    """Makes inputs, runs the baseline, compares; see `ranks/reference.py` for its other end.
+
+    Args:
+        zygote: the trusted one.
+        world_size: number of ranks.
+        threads: processor threads that each rank computes with.
+    """
+
+    def __init__(self, zygote: Zygote, world_size: int, threads: int) -> None:
+        self.world_size = world_size
+        self._rendezvous = tempfile.mkdtemp(prefix="pkb-gym-")
+        try:
+            self._gang = Gang(zygote, "pkb_gym.engine.ranks.reference", world_size, None)
+            self._ask({"threads": threads, "rendezvous": f"{self._rendezvous}/store"})
+        finally:
+            shutil.rmtree(self._rendezvous, ignore_errors=True)  # once all have met, nobody looks there again
+
+    def take(
+        self, workload: Workload, declaration: Path, source: str, scratch_bytes: int, mine: SharedHeap, theirs: SharedHeap
+    ) -> None:
+        """Hands over what is to be evaluated, and both heaps."""
+        order: dict[str, Json] = {
+            "workload": workload_to_json(workload, declaration),
+            "source": source,
+            "scratch_bytes": scratch_bytes,
+            "segment_bytes": mine.segment_bytes,
+        }
+        self._ask(order, fds=(mine.fd, theirs.fd))
+
+    def make(self, trials: Sequence[int], *, timed: bool) -> None:
+        """Draws the inputs of a block."""
+        self._ask({"make": list(trials), "timed": timed})
+
+    def stage(self) -> None:
+        """Puts the inputs into the candidate's heap and poisons its outputs."""
+        self._ask({"stage": True})
+
+    def run(self, calls: int, *, native: bool) -> int:
+        """Runs the baseline on the block's inputs; returns nanoseconds by the evaluator's clock."""
+        try:
+            order: dict[str, Json] = {"run": calls, "native": native}
+            nanoseconds, _ = self._gang.run_block([order] * self.world_size, timeout_s=TIMEOUT_S)
+            self._collect_replies()
+        except GangFailed as failed:
+            raise self._fault(str(failed)) from None
+        return nanoseconds
+
+    def warm(self, calls: int) -> None:
+        """Runs the baseline without looking at the clock or keeping results."""
+        self._ask({"warm": calls})
+
+    def compare(self, claims: Sequence[Sequence[object]], *, native: bool) -> list[RankCheck]:
+        """Judges the candidate's outputs of the block.
+
+        Args:
+            claims: per rank and call, what the candidate says it returned.
+            native: whether it is of the native dialect.
+        """
+        orders: list[Mapping[str, Json]] = [{"compare": claim, "native": native} for claim in claims]  # type: ignore[dict-item]
+        return [RankCheck.model_validate(report) for reply in self._send(orders) for report in reply["report"]]
+
+    def release(self) -> None:
+        """Lets go of heaps and results."""
+        self._ask({"release": True})
+
+    def close(self) -> None:
+        """Ends it."""
+        self._gang.close()
+
+    def _ask(self, order: Mapping[str, Json], fds: Sequence[int] = ()) -> list[dict[str, Any]]:
+        return self._send([order] * self.world_size, fds)
+
+    def _send(self, orders: Sequence[Mapping[str, Json]], fds: Sequence[int] = ()) -> list[dict[str, Any]]:
+        try:
+            replies = self._gang.ask(orders, timeout_s=TIMEOUT_S, fds=fds)
+        except GangFailed as failed:
+            raise self._fault(str(failed)) from None
+        return self._without_faults(replies)
+
+    def _collect_replies(self) -> None:
+        self._without_faults(self._gang.collect(timeout_s=TIMEOUT_S)[0])
+
+    def _without_faults(self, replies: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        faults = [reply["fault"] for reply in replies if "fault" in reply]
+        if faults:
+            raise self._fault(faults[0])
+        return replies
+
+    def _fault(self, text: str) -> InfrastructureError:
+        self.close()
+        return InfrastructureError(f"the reference gang failed: {text}\n{self._gang.output}".strip())

@@ -1,0 +1,146 @@
+"""The evaluator's handle on a zygote: starts it, asks it for gangs, ends it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from pkb_gym.engine.environment import with_changes
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.ranks.sandbox import (
+    RANKSIDE_INSIDE,
+    bubblewrap_arguments,
+    bubblewrap_works,
+    hidden_package,
+    zygote_policy,
+)
+from pkb_gym.engine.rankside.leader import GangRequest
+from pkb_gym.engine.rankside.wire import Wire, WireError, pair
+
+START_TIMEOUT_S = 120.0
+TEMPORARY_BYTES = 256 << 20
+"""Of /tmp and of /dev/shm in each gang."""
+
+
+class Zygote:
+    """A process that has torch loaded and forks gangs.
+
+    Args:
+        trusted: whether it forks reference gangs, which may import all of pkb_gym; otherwise it is sandboxed where
+            bubblewrap works, and its gangs are confined.
+    """
+
+    def __init__(self, *, trusted: bool) -> None:
+        self.trusted = trusted
+        self.sandboxed = not trusted and bubblewrap_works()
+        self.scratch = Path("/tmp/scratch") if self.sandboxed else Path(tempfile.mkdtemp(prefix="pkb-gym-"))  # noqa: S108
+        self._lock = threading.Lock()
+        self._ready = False
+        mine, theirs = pair()
+        fd = theirs.fileno()
+        os.set_inheritable(fd, True)
+        self._process = subprocess.Popen(
+            self._command(fd),
+            pass_fds=(fd,),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C in a terminal reaches the evaluator alone
+            env=self._environment(),
+        )
+        theirs.close()
+        self._control = mine
+
+    def _command(self, fd: int) -> list[str]:
+        if not self.sandboxed:
+            return [sys.executable, "-m", "pkb_gym.engine.rankside.zygote", str(fd)]
+        command = [sys.executable, "-m", "rankside.zygote", str(fd)]
+        arguments = bubblewrap_arguments(zygote_policy(TEMPORARY_BYTES), command)
+        hidden = hidden_package()
+        if hidden is not None:
+            end = arguments.index("--chdir")
+            arguments[end:end] = ["--tmpfs", hidden]
+        return arguments
+
+    def _environment(self) -> dict[str, str]:
+        inside = str(Path(RANKSIDE_INSIDE).parent)
+        path = inside if self.sandboxed else str(Path(__file__).resolve().parents[3])
+        return with_changes(PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1", HOME="/tmp", GLOO_SOCKET_IFNAME="lo")  # noqa: S108
+
+    def wait_until_ready(self) -> None:
+        """Waits until torch is loaded.
+
+        Raises:
+            InfrastructureError: it did not start.
+        """
+        with self._lock:
+            self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        if self._ready:
+            return
+        self._control.sock.settimeout(START_TIMEOUT_S)
+        try:
+            self._control.receive()
+        except (WireError, TimeoutError) as error:
+            self._process.kill()
+            assert self._process.stderr is not None
+            said = self._process.stderr.read().decode(errors="replace")[-2000:]
+            raise InfrastructureError(f"the zygote did not start: {error}\n{said}") from None
+        self._ready = True
+
+    def fork(self, request: GangRequest, fds: list[int]) -> int:
+        """Forks a gang.
+
+        Args:
+            request: see there.
+            fds: the leader's end, where output goes, the ranks' ends; the caller keeps and closes its own copies.
+
+        Returns:
+            A pidfd of the gang's leader.
+
+        Raises:
+            InfrastructureError: the zygote is gone or could not fork.
+        """
+        with self._lock:
+            self._wait_until_ready()
+            try:
+                self._control.send(request.to_json(), fds=fds)  # type: ignore[arg-type]  # plain JSON values
+                reply, _, received = self._control.receive_with_fds()
+            except (WireError, TimeoutError) as error:
+                raise InfrastructureError(f"the zygote is gone: {error}") from None
+        if "error" in reply:
+            raise InfrastructureError(f"no gang could be forked: {reply['error']}")
+        return received[0]
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """Ends it and every gang it forked; calling it again changes nothing."""
+        self._control.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+        if not self.sandboxed:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def new_scratch(self) -> tuple[str, Any]:
+        """A working folder for one gang: its path as the gang sees it, and a function that removes it."""
+        if self.sandboxed:
+            return str(self.scratch), lambda: None  # in the gang's own /tmp, gone with it
+        path = tempfile.mkdtemp(dir=self.scratch)
+        return path, lambda: shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,82 @@
+"""Mirror of `include/pkb/comm.h`, and the layout of a rank's segment of the symmetric heap.
+
+    segment:  control page | signal pad | scratch | argument and output sets
+"""
+
+from __future__ import annotations
+
+import ctypes
+from enum import IntEnum
+
+MAGIC, VERSION = 0x504B4243, 1
+MAX_RANKS, MAX_GROUPS = 16, 4
+USER_SIGNALS = 1024
+BARRIER_SIGNALS = (MAX_GROUPS + 1) * MAX_RANKS
+
+CONTROL_BYTES = 4096
+PLACE_OFFSET, STATS_OFFSET, BARRIER_COUNTS_OFFSET = 0, 64, 128
+SIGNAL_OFFSET = CONTROL_BYTES
+SIGNAL_BYTES = 12288
+SCRATCH_OFFSET = SIGNAL_OFFSET + SIGNAL_BYTES
+
+assert (USER_SIGNALS + BARRIER_SIGNALS) * 8 <= SIGNAL_BYTES
+
+
+class State(IntEnum):
+    """pkb::State."""
+
+    IDLE, LOADING, AT_GATE, IN_CALL, WAITING, DONE = range(6)
+
+
+class Place(ctypes.Structure):
+    """pkb::Place."""
+
+    _fields_ = [
+        ("state", ctypes.c_uint32),
+        ("slot", ctypes.c_int32),
+        ("want", ctypes.c_uint64),
+        ("call", ctypes.c_uint64),
+    ]
+
+
+class Stats(ctypes.Structure):
+    """pkb::Stats."""
+
+    _fields_ = [
+        ("wait_ns", ctypes.c_uint64),
+        ("copy_ns", ctypes.c_uint64),
+        ("put_bytes", ctypes.c_uint64),
+        ("got_bytes", ctypes.c_uint64),
+        ("signals", ctypes.c_uint64),
+        ("waits", ctypes.c_uint64),
+    ]
+
+
+class Group(ctypes.Structure):
+    """pkb::Group."""
+
+    _fields_ = [("size", ctypes.c_int32), ("rank", ctypes.c_int32), ("ranks", ctypes.c_int32 * MAX_RANKS)]
+
+
+class CommData(ctypes.Structure):
+    """pkb::CommData."""
+
+    _fields_ = [
+        ("magic", ctypes.c_uint32),
+        ("version", ctypes.c_uint32),
+        ("rank", ctypes.c_int32),
+        ("world_size", ctypes.c_int32),
+        ("num_groups", ctypes.c_int32),
+        ("oversubscribed", ctypes.c_int32),
+        ("epoch", ctypes.c_uint64),
+        ("stream", ctypes.c_void_p),
+        ("segment_bytes", ctypes.c_uint64),
+        ("scratch_offset", ctypes.c_uint64),
+        ("scratch_bytes", ctypes.c_uint64),
+        ("signal_offset", ctypes.c_uint64),
+        ("barrier_counts", ctypes.c_void_p),
+        ("stats", ctypes.c_void_p),
+        ("place", ctypes.c_void_p),
+        ("segments", ctypes.c_void_p * MAX_RANKS),
+        ("groups", Group * MAX_GROUPS),
+    ]

@@ -1,0 +1,129 @@
+"""The rank program of a candidate's gang: loads the kernel, calls it in blocks, says when it is done.
+
+Messages from the evaluator, and the reply to each:
+
+    {"load": ...} + fds  -> {"loaded": true}
+    {"bind": sets, "partitions": [...]}  -> {"bound": n}
+    {"run": indices of sets, "epoch": e, "profile": bool}  -> {"armed": true}, then {"go": true}  -> {"done": ...}
+
+An exception is replied as {"error": {"kind": a Failure, "message": text, "call": number}}.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import traceback
+from typing import Any, Protocol
+
+from . import abi
+from .heap import Heap
+from .results import BadResult
+from .wire import Wire
+
+OUT_OF_MEMORY_TEXTS = ("bad_alloc", "can't allocate memory", "Cannot allocate memory", "not enough memory")
+
+
+class CandidateError(Exception):
+    """Raised when a candidate cannot be loaded; carries the kind of failure."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Dialect(Protocol):
+    """How sources of one kind are loaded and called."""
+
+    def bind(self, sets: list[dict[str, Any]], partitions: list[list[list[int]]]) -> None:
+        """Makes the arguments of every set; group arguments are indices into `partitions`."""
+
+    def call(self, index: int, epoch: int) -> list[dict[str, Any]]:
+        """Calls the kernel on one set; returns shape and dtype of what it returned."""
+
+    def profile(self, indices: list[int], epoch: int) -> dict[str, Any]:
+        """Calls the kernel on several sets and says where the time went."""
+
+
+def main(wire: Wire, rank: int, world_size: int) -> None:
+    """Serves one evaluator until the connection ends."""
+    message, _, fds = wire.receive_with_fds()
+    heap = Heap(fds[0], message["segment_bytes"], world_size, rank)  # type: ignore[arg-type]
+    place = heap.place(rank)
+    place.state = abi.State.LOADING
+    try:
+        dialect = _load(dict(message), fds[1:], heap, rank, world_size)
+    except CandidateError as error:
+        wire.send(_error(error.kind, str(error)))
+        return
+    except BaseException as error:  # whatever a candidate's module raises, SystemExit included, is data
+        wire.send(_error(_kind(error), traceback.format_exc()))
+        return
+    wire.send({"loaded": True})
+    while True:
+        message, _ = wire.receive()
+        if "bind" in message:
+            sets: Any = message["bind"]
+            partitions: Any = message["partitions"]
+            dialect.bind(sets, partitions)
+            wire.send({"bound": len(sets)})
+        elif not _run_block(wire, dialect, place, dict(message)):
+            return
+
+
+def _run_block(wire: Wire, dialect: Dialect, place: abi.Place, order: dict[str, Any]) -> bool:
+    """Runs one block; False after an error, since nothing can be trusted then."""
+    indices, epoch = order["run"], order["epoch"]
+    gc.collect()
+    gc.disable()
+    place.state = abi.State.AT_GATE
+    place.call = 0
+    wire.send({"armed": True})
+    wire.receive()
+    call = 0
+    try:
+        place.state = abi.State.IN_CALL
+        if order["profile"]:
+            done = dialect.profile(indices, epoch)
+        else:
+            said = []
+            for call, index in enumerate(indices):  # noqa: B007  # read by the handlers below
+                place.call = call
+                said.append(dialect.call(index, epoch + call))
+            done = {"returned": said}
+        place.state = abi.State.DONE
+    except BadResult as error:
+        wire.send(_error("wrong_shape_or_dtype", str(error), call))
+        return False
+    except BaseException as error:  # SystemExit and KeyboardInterrupt included: a candidate raised it
+        wire.send(_error(_kind(error), traceback.format_exc(limit=-6), call))
+        return False
+    finally:
+        gc.enable()
+    wire.send({"done": done})
+    return True
+
+
+def _load(message: dict[str, Any], fds: list[int], heap: Heap, rank: int, world_size: int) -> Dialect:
+    os.environ["OMP_NUM_THREADS"] = str(message["threads"])  # read by an OpenMP runtime that the candidate brings
+    import torch
+
+    torch.set_num_threads(message["threads"])
+    if message["dialect"] == "native":
+        from .native import Native
+
+        return Native(message, fds[0], heap, rank, world_size)
+    from .python import Python
+
+    libraries = {name: f"/proc/self/fd/{fds[index - 1]}" for name, index in message["extensions"].items()}
+    return Python(message, fds[0], libraries, heap, rank, world_size)
+
+
+def _kind(error: BaseException) -> str:
+    text = str(error)
+    out = isinstance(error, MemoryError) or any(words in text for words in OUT_OF_MEMORY_TEXTS)
+    return "out_of_memory" if out else "runtime_error"
+
+
+def _error(kind: str, message: str, call: int = 0) -> dict[str, Any]:
+    return {"error": {"kind": kind, "message": message[-8000:], "call": call}}

@@ -1,0 +1,156 @@
+"""What a rank process gives up before it sees candidate code: system calls, resources, privileges.
+
+The filter is a classic BPF program (seccomp(2), linux/seccomp.h, linux/bpf_common.h). It stops a rank from starting
+processes, from touching other processes and from changing namespaces, whoever runs it; the file system and the network
+are the sandbox's part.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import resource
+import struct
+from collections.abc import Mapping, Sequence
+
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_CAPBSET_DROP = 1, 38, 22, 36, 24
+SECCOMP_MODE_FILTER = 2
+CLONE_THREAD = 0x00010000
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+# linux/bpf_common.h: load word, jump if equal, if not less, if any bit set; return.
+_LD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_NR_OFFSET, _ARCH_OFFSET, _ARG0_LOW_OFFSET = 0, 4, 16
+
+# Architecture -> (audit number, system call numbers).
+_ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
+    "x86_64": (
+        0xC000003E,
+        {
+            "clone": 56, "fork": 57, "vfork": 58, "execve": 59, "kill": 62, "ptrace": 101, "mount": 165, "umount2": 166,
+            "pivot_root": 155, "add_key": 248, "request_key": 249, "keyctl": 250, "tkill": 200, "tgkill": 234,
+            "unshare": 272, "perf_event_open": 298, "setns": 308, "process_vm_readv": 310, "process_vm_writev": 311,
+            "bpf": 321, "execveat": 322, "userfaultfd": 323, "pidfd_send_signal": 424, "clone3": 435,
+            "pidfd_getfd": 438, "io_uring_setup": 425, "setpriority": 141, "sched_setscheduler": 144,
+        },
+    ),
+    "aarch64": (
+        0xC00000B7,
+        {
+            "clone": 220, "execve": 221, "kill": 129, "ptrace": 117, "mount": 40, "umount2": 39, "pivot_root": 41,
+            "add_key": 217, "request_key": 218, "keyctl": 219, "tkill": 130, "tgkill": 131, "unshare": 97,
+            "perf_event_open": 241, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271, "bpf": 280,
+            "execveat": 281, "userfaultfd": 282, "pidfd_send_signal": 424, "clone3": 435, "pidfd_getfd": 438,
+            "io_uring_setup": 425, "setpriority": 140, "sched_setscheduler": 119,
+        },
+    ),
+}  # fmt: skip
+
+_THREADS_ONLY = ("clone",)
+_SELF_ONLY = ("kill", "tgkill")
+_NOT_THERE = ("clone3",)  # its flags lie in memory that a filter cannot read; libc falls back to clone
+
+
+class ConfineError(Exception):
+    """Raised when a limit could not be put in force."""
+
+
+def call(result: int, what: str) -> None:
+    """Raises ConfineError if a libc call failed."""
+    if result != 0:
+        number = ctypes.get_errno()
+        raise ConfineError(f"{what}: {os.strerror(number)}")
+
+
+def prctl(option: int, argument: int = 0) -> None:
+    """prctl(2) with one argument."""
+    call(_LIBC.prctl(option, ctypes.c_ulong(argument), 0, 0, 0), f"prctl {option}")
+
+
+def die_with_parent() -> None:
+    """This process is killed when the one that forked it ends."""
+    prctl(PR_SET_PDEATHSIG, 9)
+
+
+def drop_capabilities() -> None:
+    """Gives up every capability, for good."""
+    for capability in range(64):
+        _LIBC.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0)  # refused where there is nothing to drop
+    header = struct.pack("II", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
+    call(_LIBC.capset(header, bytes(24)), "capset")
+
+
+def limit_resources(limits: Mapping[str, int]) -> None:
+    """Sets resource limits by their names in `resource`, such as RLIMIT_FSIZE; soft and hard alike.
+
+    RLIMIT_AS counts from what the process maps already.
+    """
+    for name, value in limits.items():
+        number = getattr(resource, name)
+        if name == "RLIMIT_AS":
+            value += _mapped_bytes()
+        hard = resource.getrlimit(number)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(number, (value, value))
+
+
+def _mapped_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def filter_system_calls(allow_processes: bool) -> bool:
+    """Puts the filter in force for this process, its threads and whatever it starts.
+
+    Args:
+        allow_processes: whether it may start processes and programs (a compiler must).
+
+    Returns:
+        False on an architecture that the filter does not know.
+    """
+    known = _ARCHITECTURES.get(platform.machine())
+    if known is None:
+        return False
+    program = b"".join(_program(*known, os.getpid(), allow_processes))
+    buffer = ctypes.create_string_buffer(program)
+    fprog = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    call(_LIBC.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.c_char_p(fprog), 0, 0), "seccomp")
+    return True
+
+
+def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("HBBI", code, if_true, if_false, value)
+
+
+def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: bool) -> Sequence[bytes]:
+    """The filter: each denied call is compared by number; three kinds look at the first argument too."""
+    deny = _op(_RET, _DENY | errno.EPERM)
+    starts = ("clone", "fork", "vfork", "clone3", "execve", "execveat")
+    others = ("kill", "tgkill", "tkill", "pidfd_send_signal")
+    program = [
+        _op(_LD, _ARCH_OFFSET),
+        _op(_JEQ, arch, 1, 0),
+        _op(_RET, _KILL),
+        _op(_LD, _NR_OFFSET),
+        _op(_JGE, 0x40000000, 0, 1),  # the x32 numbers of the same calls
+        deny,
+    ]
+    for name, number in numbers.items():
+        if allow_processes and name in (*starts, *others):
+            continue
+        if name in _THREADS_ONLY:
+            body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JSET, CLONE_THREAD, 1, 0), deny, _op(_RET, _ALLOW)]
+        elif name in _SELF_ONLY:
+            body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JEQ, pid, 1, 0), deny, _op(_RET, _ALLOW)]
+        elif name in _NOT_THERE:
+            body = [_op(_RET, _DENY | errno.ENOSYS)]
+        else:
+            body = [deny]
+        program += [_op(_JEQ, number, 0, len(body)), *body]
+    program.append(_op(_RET, _ALLOW))
+    return program

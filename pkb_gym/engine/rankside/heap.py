@@ -1,0 +1,76 @@
+"""The symmetric heap as one rank sees it: a shared mapping, and tensors that lie in it."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import abi
+
+if TYPE_CHECKING:
+    import torch
+
+MADV_POPULATE_WRITE = 23
+
+
+class Heap:
+    """A mapping of all ranks' segments.
+
+    Attributes:
+        segment_bytes: distance between the segments of two ranks.
+        rank: whose segment `tensor` looks in.
+        base: address of rank 0's segment in this process.
+    """
+
+    def __init__(self, fd: int, segment_bytes: int, world_size: int, rank: int) -> None:
+        self.segment_bytes = segment_bytes
+        self.rank = rank
+        self._map = mmap.mmap(fd, segment_bytes * world_size)
+        self._anchor = ctypes.c_char.from_buffer(self._map)
+        self.base = ctypes.addressof(self._anchor)
+        os.close(fd)
+
+    def segment(self, rank: int) -> int:
+        """Address of a rank's segment in this process."""
+        return self.base + rank * self.segment_bytes
+
+    def place(self, rank: int) -> abi.Place:
+        """Where a rank stands, live."""
+        return abi.Place.from_buffer(self._map, rank * self.segment_bytes + abi.PLACE_OFFSET)
+
+    def stats(self) -> abi.Stats:
+        """This rank's counters, live."""
+        return abi.Stats.from_buffer(self._map, self.rank * self.segment_bytes + abi.STATS_OFFSET)
+
+    def tensor(self, slot: Mapping[str, Any], rank: int | None = None) -> torch.Tensor:
+        """The tensor that a slot describes, in a rank's segment (this one's by default).
+
+        Args:
+            slot: {"offset": bytes into the segment, "shape": numbers, "dtype": name}.
+            rank: whose segment.
+        """
+        import torch
+
+        dtype = getattr(torch, slot["dtype"])
+        shape = tuple(slot["shape"])
+        count = 1
+        for dim in shape:
+            count *= dim
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        offset = (self.rank if rank is None else rank) * self.segment_bytes + slot["offset"]
+        return torch.frombuffer(self._map, dtype=dtype, count=count, offset=offset).view(shape)
+
+    def populate(self, offset: int, nbytes: int) -> None:
+        """Maps the pages of a range of every segment now, so that no call pays for their first touch."""
+        pages = mmap.PAGESIZE
+        first = offset // pages * pages
+        length = -(-(offset + nbytes - first) // pages) * pages
+        world_size = len(self._map) // self.segment_bytes
+        libc = ctypes.CDLL(None)
+        for rank in range(world_size):
+            # Refused before Linux 5.14; the first touches are then paid for by the warm-up calls.
+            libc.madvise(ctypes.c_void_p(self.segment(rank) + first), ctypes.c_size_t(length), MADV_POPULATE_WRITE)

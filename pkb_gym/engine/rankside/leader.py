@@ -1,0 +1,152 @@
+"""The first process of a gang: sets up its surroundings, forks the ranks, reports how each ended, cleans up."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import selectors
+import signal
+import socket
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import confine, namespaces
+from .wire import Wire, WireError
+
+
+@dataclass(frozen=True)
+class GangRequest:
+    """How a gang is to be started.
+
+    Attributes:
+        entry: module whose `main(wire, rank, world_size)` each rank runs; with a leading dot, one of this folder.
+        world_size: number of ranks.
+        isolate: whether the leader is process 1 of its own namespaces.
+        confined: whether ranks give up processes and privileges (they run candidate code).
+        allow_processes: whether confined ranks may start processes (a build needs compilers).
+        limits: resource limits of each rank.
+        scratch: working folder of the ranks.
+        temporary_bytes: size of /tmp and of /dev/shm where isolated.
+    """
+
+    entry: str
+    world_size: int
+    isolate: bool
+    confined: bool
+    allow_processes: bool
+    limits: dict[str, int]
+    scratch: str
+    temporary_bytes: int
+
+    @classmethod
+    def from_json(cls, request: dict[str, object]) -> GangRequest:
+        """Reads a request; unknown keys are an error."""
+        return cls(**request)  # type: ignore[arg-type]  # sent by our own evaluator
+
+    def to_json(self) -> dict[str, object]:
+        """What `from_json` reads."""
+        return dict(vars(self))
+
+
+def lead(request: GangRequest, fds: list[int]) -> None:
+    """Runs a gang until its evaluator closes the connection.
+
+    Args:
+        request: see there.
+        fds: the leader's connection, where stdout and stderr go, then one connection per rank.
+    """
+    leader_fd, output_fd, *rank_fds = fds
+    wire = Wire(socket.socket(fileno=leader_fd))
+    os.setsid()
+    if request.isolate:
+        namespaces.enter(request.temporary_bytes)
+        os.makedirs(request.scratch, exist_ok=True)
+    else:
+        confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)  # what the ranks leave behind becomes ours to end
+    pids = [_fork_rank(request, rank, wire, output_fd, rank_fds) for rank in range(request.world_size)]
+    for fd in (output_fd, *rank_fds):
+        os.close(fd)
+    pidfds = [os.pidfd_open(pid) for pid in pids]
+    wire.send({"pids": pids}, fds=pidfds)
+    try:
+        _report_ends(wire, pids, pidfds)
+    finally:
+        _end_descendants()
+
+
+def _fork_rank(request: GangRequest, rank: int, leader: Wire, output_fd: int, rank_fds: list[int]) -> int:
+    pid = os.fork()
+    if pid != 0:
+        return pid
+    try:
+        confine.die_with_parent()
+        leader.close()
+        os.dup2(output_fd, 1)
+        os.dup2(output_fd, 2)
+        os.close(output_fd)
+        for other, fd in enumerate(rank_fds):
+            if other != rank:
+                os.close(fd)
+        os.chdir(request.scratch)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        entry = importlib.import_module(request.entry, __package__)
+        if request.confined:
+            confine.limit_resources(request.limits)
+            confine.drop_capabilities()
+            confine.filter_system_calls(request.allow_processes)
+        entry.main(Wire(socket.socket(fileno=rank_fds[rank])), rank, request.world_size)
+    except WireError:
+        pass  # the evaluator let go of this gang
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())
+        os._exit(70)
+    finally:
+        os._exit(0)
+
+
+def _report_ends(wire: Wire, pids: list[int], pidfds: list[int]) -> None:
+    """Tells the evaluator of each rank's end, until the evaluator closes the connection."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(wire, selectors.EVENT_READ, -1)
+        for rank, pidfd in enumerate(pidfds):
+            selector.register(pidfd, selectors.EVENT_READ, rank)
+        while True:
+            for key, _ in selector.select():
+                rank = key.data
+                if rank < 0:
+                    return
+                selector.unregister(pidfds[rank])
+                status = os.waitpid(pids[rank], 0)[1]
+                try:
+                    wire.send({"rank": rank, "status": os.waitstatus_to_exitcode(status)})
+                except WireError:
+                    return
+
+
+def _end_descendants() -> None:
+    """Kills and reaps children until there are none, those of children included: orphans become ours."""
+    for _ in range(100):
+        children = _children()
+        if not children:
+            return
+        for pid in children:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            except (ProcessLookupError, ChildProcessError):
+                continue
+
+
+def _children() -> list[int]:
+    me = str(os.getpid())
+    children = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[1] == me:
+                children.append(int(entry.name))
+    return children

@@ -1,0 +1,85 @@
+"""Gives a gang a view of the machine of its own: processes, IPC objects, network, temporary files.
+
+Needs CAP_SYS_ADMIN in the current user namespace, which the sandbox grants to the zygote and the leader gives up.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+import sys
+
+from .confine import ConfineError, call
+
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
+CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
+SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def unshare(flags: int) -> None:
+    """unshare(2)."""
+    call(_LIBC.unshare(flags), "unshare")
+
+
+def fork_into_new_pid_namespace() -> int:
+    """Forks a child that is process 1 of a new pid namespace; this process stays where it is.
+
+    When that child ends, the kernel ends everything in its namespace.
+
+    Returns:
+        As os.fork: 0 in the child, its pid here.
+    """
+    here = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    unshare(CLONE_NEWPID)
+    pid = os.fork()
+    if pid != 0:
+        # Without this, the next child would be born into the same new namespace.
+        call(_LIBC.setns(here, CLONE_NEWPID), "setns")
+    os.close(here)
+    return pid
+
+
+def enter(temporary_bytes: int) -> None:
+    """Moves this process (process 1 of its pid namespace) into fresh mount, IPC, UTS and network namespaces.
+
+    /tmp and /dev/shm become empty memory file systems of `temporary_bytes` each; the network has a loopback alone.
+    """
+    unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET)
+    _mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+    options = f"size={temporary_bytes},mode=1777".encode()
+    # An installation that lies in /tmp stays where it is.
+    kept = {path: os.open(path, os.O_PATH | os.O_DIRECTORY) for path in sorted(_import_folders("/tmp"))}
+    for path in ("/tmp", "/dev/shm"):
+        _mount(b"tmpfs", path.encode(), b"tmpfs", MS_NOSUID | MS_NODEV, options)
+    for path, fd in kept.items():
+        os.makedirs(path, exist_ok=True)
+        _mount(f"/proc/self/fd/{fd}".encode(), path.encode(), None, MS_BIND | MS_REC, None)
+        os.close(fd)
+    try:
+        _mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
+    except ConfineError:
+        pass  # a kernel may refuse this in a nested namespace; the zygote's /proc shows nothing outside the sandbox
+    _bring_up_loopback()
+
+
+def _import_folders(below: str) -> set[str]:
+    """Folders below `below` that this Python still imports from."""
+    folders = {sys.prefix, sys.base_prefix, *sys.path}
+    return {folder for folder in folders if folder.startswith(f"{below}/") and os.path.isdir(folder)}
+
+
+def _mount(source: bytes, target: bytes, kind: bytes | None, flags: int, data: bytes | None) -> None:
+    call(_LIBC.mount(source, target, kind, ctypes.c_ulong(flags), data), f"mount {target.decode()}")
+
+
+def _bring_up_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        request = struct.pack("16sh14x", b"lo", 0)
+        flags = struct.unpack("16sh14x", fcntl.ioctl(sock, SIOCGIFFLAGS, request))[1]
+        fcntl.ioctl(sock, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | IFF_UP))

@@ -1,0 +1,159 @@
+"""Kernels of the native dialect: a shared object that exports `solution` through the TVM FFI."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import time
+from typing import Any
+
+from . import abi
+from .heap import Heap
+from .results import BadResult
+
+
+class Native:
+    """A loaded kernel and the argument sets it is called on."""
+
+    def __init__(self, message: dict[str, Any], library_fd: int, heap: Heap, rank: int, world_size: int) -> None:
+        import tvm_ffi
+
+        from .candidate import CandidateError
+
+        path = os.path.join(os.getcwd(), f"kernel-{rank}.so")
+        os.symlink(f"/proc/self/fd/{library_fd}", path)
+        try:
+            self._module = tvm_ffi.load_module(path)
+            self._function = self._module.get_function("solution")
+        except Exception as error:
+            raise CandidateError("load_error", str(error)) from None
+        if self._function is None:
+            raise CandidateError("load_error", "the library exports no `solution`")
+        self._signature: str = message["signature"]
+        self._heap = heap
+        self._rank, self._world_size = rank, world_size
+        self._comm = self._make_comm(message)
+        self._comm_pointer = ctypes.c_void_p(ctypes.addressof(self._comm))
+        self._arguments: list[list[Any]] = []
+        self._returned: list[list[dict[str, Any]]] = []
+        self._called = False
+
+    def _make_comm(self, message: dict[str, Any]) -> abi.CommData:
+        comm = abi.CommData()
+        comm.magic, comm.version = abi.MAGIC, abi.VERSION
+        comm.rank, comm.world_size = self._rank, self._world_size
+        comm.oversubscribed = int(self._world_size > message["processors"])
+        comm.segment_bytes = self._heap.segment_bytes
+        comm.scratch_offset, comm.scratch_bytes = abi.SCRATCH_OFFSET, message["scratch_bytes"]
+        comm.signal_offset = abi.SIGNAL_OFFSET
+        segment = self._heap.segment(self._rank)
+        comm.barrier_counts = segment + abi.BARRIER_COUNTS_OFFSET
+        comm.place = segment + abi.PLACE_OFFSET
+        for rank in range(self._world_size):
+            comm.segments[rank] = self._heap.segment(rank)
+        return comm
+
+    def bind(self, sets: list[dict[str, Any]], partitions: list[list[list[int]]]) -> None:
+        """See `Dialect`."""
+        for index, partition in enumerate(partitions):
+            self._comm.groups[index] = self._group(partition)
+        self._comm.num_groups = len(partitions)
+        self._heap.populate(abi.SIGNAL_OFFSET, abi.SIGNAL_BYTES)
+        self._arguments = [self._bind_set(spec) for spec in sets]
+        self._returned = [spec["returned"] for spec in sets]
+
+    def _bind_set(self, spec: dict[str, Any]) -> list[Any]:
+        self._heap.populate(spec["offset"], spec["bytes"])
+        arguments = []
+        for arg in spec["args"]:
+            arguments += self._argument(arg)
+        return [*arguments, self._comm_pointer]
+
+    def _argument(self, arg: dict[str, Any]) -> list[Any]:
+        import tvm_ffi
+
+        kind = arg["kind"]
+        if kind == "value":
+            value = arg["value"]
+            return [tvm_ffi.convert(value) if isinstance(value, list) else value]
+        if kind == "group":
+            return [-1 if arg["index"] is None else arg["index"]]
+        tensors = [None if slot is None else tvm_ffi.from_dlpack(self._heap.tensor(slot)) for slot in arg["leaves"]]
+        return [tvm_ffi.convert(tensors)] if kind == "list" else tensors
+
+    def _group(self, partition: list[list[int]]) -> abi.Group:
+        for ranks in partition:
+            if self._rank in ranks:
+                padded = (ctypes.c_int32 * abi.MAX_RANKS)(*ranks)
+                return abi.Group(len(ranks), ranks.index(self._rank), padded)
+        return abi.Group(0, -1, (ctypes.c_int32 * abi.MAX_RANKS)())
+
+    def call(self, index: int, epoch: int) -> list[dict[str, Any]]:
+        """See `Dialect`."""
+        self._comm.epoch = epoch
+        result = self._invoke(index)
+        returned = self._returned[index]
+        return self._deliver(returned, result) if returned else []
+
+    def _invoke(self, index: int) -> Any:
+        if self._called:
+            return self._function(*self._arguments[index])
+        self._called = True
+        try:
+            return self._function(*self._arguments[index])
+        except TypeError as error:
+            if "Mismatched" in str(error):
+                raise SignatureError(f"{error}\nexpected signature:\n{self._signature}") from None
+            raise
+
+    def _deliver(self, slots: list[dict[str, Any]], result: Any) -> list[dict[str, Any]]:
+        import torch
+
+        parts = [result] if len(slots) == 1 and hasattr(result, "__dlpack__") else result
+        try:
+            tensors = [torch.from_dlpack(part) for part in parts]
+        except TypeError:
+            raise BadResult(f"expected {len(slots)} returned tensors, got {type(result).__name__}") from None
+        if len(tensors) != len(slots):
+            raise BadResult(f"expected {len(slots)} returned tensors, got {len(tensors)}")
+        said = []
+        for slot, tensor in zip(slots, tensors, strict=True):
+            shape, dtype = list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+            if tensor.numel() <= slot["capacity"] and dtype == slot["dtype"]:
+                self._heap.tensor({**slot, "shape": shape}).copy_(tensor)
+            said.append({"shape": shape, "dtype": dtype})
+        return said
+
+    def profile(self, indices: list[int], epoch: int) -> dict[str, Any]:
+        """See `Dialect`."""
+        stats = self._heap.stats()
+        ctypes.memset(ctypes.addressof(stats), 0, ctypes.sizeof(stats))
+        self._comm.stats = ctypes.addressof(stats)
+        before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter_ns()
+        inside = 0
+        for call, index in enumerate(indices):
+            call_began = time.perf_counter_ns()
+            self.call(index, epoch + call)
+            inside += time.perf_counter_ns() - call_began
+        wall = time.perf_counter_ns() - began
+        self._comm.stats = None
+        counted = {name: int(getattr(stats, name)) for name, _ in abi.Stats._fields_}
+        return {"wall_ns": wall, "inside_ns": inside, "kernels": [], **counted, **usage_since(before)}
+
+
+class SignatureError(Exception):
+    """Raised when the kernel's C++ signature is not the problem's."""
+
+
+def usage_since(before: resource.struct_rusage) -> dict[str, int]:
+    """Page faults, context switches and processor time of this process since `before`."""
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "minor_page_faults": after.ru_minflt - before.ru_minflt,
+        "major_page_faults": after.ru_majflt - before.ru_majflt,
+        "voluntary_switches": after.ru_nvcsw - before.ru_nvcsw,
+        "involuntary_switches": after.ru_nivcsw - before.ru_nivcsw,
+        "user_ns": int((after.ru_utime - before.ru_utime) * 1e9),
+        "system_ns": int((after.ru_stime - before.ru_stime) * 1e9),
+    }

@@ -1,0 +1,89 @@
+"""What `solution` of the python dialect returned, taken apart and delivered into the heap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from .heap import Heap
+
+
+class BadResult(Exception):
+    """Raised when a result has the wrong structure, shape or dtype; the text goes to the agent."""
+
+
+def split(returns: str, outputs: Sequence[Mapping[str, Any]], result: object) -> list[list[torch.Tensor]]:
+    """The tensors of each declared output.
+
+    Args:
+        returns: "value", "tuple" or "dict".
+        outputs: per output {"name", "key": of a dict, "list": whether it is a list, "leaves": slots}.
+        result: what `solution` returned.
+
+    Raises:
+        BadResult: it is not what was declared.
+    """
+    if not outputs:
+        return []
+    parts: Sequence[object]
+    if returns == "value":
+        parts = [result]
+    elif returns == "dict":
+        names = [output["key"] for output in outputs if output["leaves"]]
+        if not isinstance(result, Mapping) or set(result) != set(names):
+            raise BadResult(f"expected a dict with {', '.join(names)}; got {_say(result)}")
+        parts = [result.get(output["key"]) for output in outputs]
+    else:
+        if not isinstance(result, tuple | list) or len(result) != len(outputs):
+            names = [output["name"] for output in outputs]
+            raise BadResult(f"expected a tuple of {len(names)} ({', '.join(names)}); got {_say(result)}")
+        parts = result
+    return [_tensors(output, part) for output, part in zip(outputs, parts, strict=True)]
+
+
+def _tensors(output: Mapping[str, Any], part: object) -> list[torch.Tensor]:
+    import torch
+
+    if not output["list"] and not output["leaves"] and part is None:
+        return []
+    tensors = list(part) if output["list"] and isinstance(part, list | tuple) else [part]
+    if len(tensors) != len(output["leaves"]):
+        raise BadResult(f"{output['name']}: expected {len(output['leaves'])} tensors, got {len(tensors)}")
+    for tensor in tensors:
+        # A subclass could compute its values later, when they are looked at.
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:  # type: ignore[union-attr]
+            raise BadResult(f"{output['name']}: expected a plain dense tensor, got {_say(tensor)}")
+    return tensors  # type: ignore[return-value]  # checked one by one above
+
+
+def deliver(heap: Heap, outputs: Sequence[Mapping[str, Any]], tensors: list[list[torch.Tensor]]) -> list[dict[str, Any]]:
+    """Copies returned tensors into their slots.
+
+    Returns:
+        Shape and dtype of each, for the evaluator to compare with the declaration; a tensor that does not fit is not
+        copied.
+    """
+    said = []
+    for output, parts in zip(outputs, tensors, strict=True):
+        for slot, tensor in zip(output["leaves"], parts, strict=True):
+            shape, dtype = list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+            fits = shape == slot["shape"] if slot["shape"] is not None else tensor.numel() <= slot["capacity"]
+            if fits and dtype == slot["dtype"]:
+                heap.tensor({**slot, "shape": shape}).copy_(tensor.detach())
+            said.append({"shape": shape, "dtype": dtype})
+    return said
+
+
+def _say(value: object) -> str:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}, {value.layout}"
+    if isinstance(value, Mapping):
+        return f"a dict with {', '.join(map(str, value))}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return type(value).__name__

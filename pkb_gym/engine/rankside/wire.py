@@ -1,0 +1,135 @@
+"""Length-limited frames of JSON and raw bytes over a stream socket, with file descriptors alongside. Never pickle."""
+
+from __future__ import annotations
+
+import array
+import json
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
+
+HEADER = struct.Struct("!II")
+MAX_FRAME_BYTES = 64 << 20
+"""Largest frame that is sent or accepted; a longer one ends the connection."""
+
+MAX_FDS = 64
+
+
+class WireError(Exception):
+    """Raised when the other side closed the connection or broke the protocol."""
+
+
+class Wire:
+    """One end of a connection."""
+
+    def __init__(self, sock: socket.socket, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self.sock = sock
+        self.max_frame_bytes = max_frame_bytes
+        self._buffer = bytearray()
+
+    def fileno(self) -> int:
+        """For selectors."""
+        return self.sock.fileno()
+
+    def send(self, message: Mapping[str, Json], raw: bytes = b"", fds: Sequence[int] = ()) -> None:
+        """Sends one frame.
+
+        Args:
+            message: a JSON object.
+            raw: bytes that follow it.
+            fds: file descriptors that travel with the frame; the sender keeps its own.
+
+        Raises:
+            WireError: the frame is too large, or the other side is gone.
+        """
+        head = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+        if len(head) + len(raw) > self.max_frame_bytes:
+            raise WireError(f"frame of {len(head) + len(raw)} bytes; at most {self.max_frame_bytes} are allowed")
+        frame = HEADER.pack(len(head), len(raw)) + head + raw
+        try:
+            sent = socket.send_fds(self.sock, [frame], list(fds)) if fds else self.sock.send(frame)
+            if sent < len(frame):
+                self.sock.sendall(memoryview(frame)[sent:])
+        except OSError as error:
+            raise WireError(f"the other side is gone: {error}") from None
+
+    def receive(self) -> tuple[dict[str, Json], bytes]:
+        """Waits for one frame.
+
+        Raises:
+            WireError: the connection ended, or the frame is too large or no JSON object.
+        """
+        while (frame := self.take()) is None:
+            self._fill(self._read())
+        return frame
+
+    def receive_with_fds(self) -> tuple[dict[str, Json], bytes, list[int]]:
+        """Waits for one frame and the descriptors sent with it; the receiver owns them."""
+        fds = array.array("i")
+        while (frame := self.take()) is None:
+            try:
+                data, ancillary, _, _ = self.sock.recvmsg(1 << 16, socket.CMSG_SPACE(MAX_FDS * fds.itemsize))
+            except OSError as error:
+                raise WireError(f"the other side is gone: {error}") from None
+            for level, kind, payload in ancillary:
+                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                    fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+            self._fill(data)
+        return *frame, list(fds)
+
+    def fill(self) -> None:
+        """Reads what is there, once; for a socket that a selector reported readable.
+
+        Raises:
+            WireError: the connection ended.
+        """
+        self._fill(self._read())
+
+    def take(self) -> tuple[dict[str, Json], bytes] | None:
+        """The next frame if it has arrived whole, else None.
+
+        Raises:
+            WireError: the frame is too large or no JSON object.
+        """
+        if len(self._buffer) < HEADER.size:
+            return None
+        head_bytes, raw_bytes = HEADER.unpack_from(self._buffer)
+        total = HEADER.size + head_bytes + raw_bytes
+        if total > self.max_frame_bytes + HEADER.size:
+            raise WireError(f"frame of {total} bytes announced; at most {self.max_frame_bytes} are allowed")
+        if len(self._buffer) < total:
+            return None
+        head = bytes(self._buffer[HEADER.size : HEADER.size + head_bytes])
+        raw = bytes(self._buffer[HEADER.size + head_bytes : total])
+        del self._buffer[:total]
+        try:
+            message = json.loads(head)
+        except (ValueError, RecursionError):
+            raise WireError("frame is no JSON") from None
+        if not isinstance(message, dict):
+            raise WireError("frame is no JSON object")
+        return message, raw
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self.sock.close()
+
+    def _read(self) -> bytes:
+        try:
+            return self.sock.recv(1 << 16)
+        except OSError as error:
+            raise WireError(f"the other side is gone: {error}") from None
+
+    def _fill(self, data: bytes) -> None:
+        if not data:
+            raise WireError("the other side closed the connection")
+        self._buffer += data
+
+
+def pair() -> tuple[Wire, Wire]:
+    """Two connected ends."""
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    return Wire(left), Wire(right)

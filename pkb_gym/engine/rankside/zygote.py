@@ -1,0 +1,77 @@
+"""A process that has imported torch once and forks gangs on request.
+
+    python -m pkb_gym.engine.rankside.zygote FD
+
+FD is its end of a connection to the evaluator; when that closes, however the evaluator ended, the zygote ends and its
+gangs with it. It runs no tensor operation itself, so that it stays single-threaded and safe to fork.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import socket
+import sys
+
+from . import leader, namespaces
+from .confine import die_with_parent
+from .wire import Wire, WireError
+
+
+def main() -> None:
+    """Serves fork requests until the connection closes."""
+    control = Wire(socket.socket(fileno=int(sys.argv[1])))
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads must not take processors from other ranks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the evaluator's to handle
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
+    for module in ("torch", "torch.distributed", "tvm_ffi"):
+        importlib.import_module(module)
+    control.send({"ready": True, "pid": os.getpid()})
+    while True:
+        try:
+            request, _, fds = control.receive_with_fds()
+        except WireError:
+            os._exit(0)
+        _fork(control, request, fds)
+
+
+def _fork(control: Wire, request: dict[str, object], fds: list[int]) -> None:
+    isolate = bool(request["isolate"])
+    try:
+        pid = namespaces.fork_into_new_pid_namespace() if isolate else os.fork()
+    except Exception as error:  # reported at the boundary: the evaluator decides what it means
+        control.send({"error": f"{type(error).__name__}: {error}"})
+        for fd in fds:
+            os.close(fd)
+        return
+    if pid == 0:
+        control.close()
+        leader_main(request, fds)
+    for fd in fds:
+        os.close(fd)
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        control.send({"error": "the gang's leader ended at once"})
+        return
+    control.send({"pid": pid}, fds=[pidfd])
+    os.close(pidfd)
+
+
+def leader_main(request: dict[str, object], fds: list[int]) -> None:
+    """Runs the leader of a gang in this freshly forked process; never returns."""
+    status = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        die_with_parent()
+        leader.lead(leader.GangRequest.from_json(request), fds)
+        status = 0
+    except BaseException as error:  # a forked child must never run its parent's code
+        os.write(2, f"gang leader: {type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

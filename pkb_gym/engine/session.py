@@ -1,0 +1,293 @@
+"""One candidate with the machine to itself: run, check, time, profile.
+
+Every call, checked or timed, gets inputs that were never used before, and every output is compared with the baseline's
+from the same inputs. Whenever the baseline runs or outputs are compared, the candidate is frozen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from pkb_gym.engine import integrity, machine, timing
+from pkb_gym.engine.calibrate import cpu_hardware
+from pkb_gym.engine.check import RankCheck, merge
+from pkb_gym.engine.compile.artifact import Artifact
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.evaluator import Progress
+from pkb_gym.engine.feedback import Block, CheckReport, Failure, Stage
+from pkb_gym.engine.findings import Findings
+from pkb_gym.engine.layout import PAGE_BYTES, BlockPlan, Workload, align, delivered_leaves
+from pkb_gym.engine.profile import MAX_CALLS as MAX_PROFILED_CALLS
+from pkb_gym.engine.profile import make_profile
+from pkb_gym.engine.ranks.candidate_gang import CandidateGang, claims
+from pkb_gym.engine.ranks.gang import GangFailed
+from pkb_gym.engine.ranks.reference_gang import ReferenceGang
+from pkb_gym.engine.ranks.shared_heap import SharedHeap
+from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.rankside.abi import MAX_GROUPS, MAX_RANKS
+from pkb_gym.engine.roofline import place
+
+BLOCK_BYTES = 512 << 20
+"""Room for the argument sets of one block, all ranks together."""
+
+MIN_SCRATCH_BYTES = 16 << 20
+DEADLINE_BASELINES = 30
+"""A block's deadline is at least this many times what the baseline takes for it."""
+
+
+class Session:
+    """Judges one compiled candidate; a context manager that ends its gang.
+
+    Args:
+        findings: where reports go.
+        artifact: what to load.
+        reference: the reference gang of the world size.
+        zygote: the sandboxed one.
+        key: the evaluator's secret.
+        say: told of each stage.
+    """
+
+    def __init__(
+        self,
+        findings: Findings,
+        artifact: Artifact,
+        reference: ReferenceGang,
+        zygote: Zygote,
+        key: bytes,
+        say: Progress,
+    ) -> None:
+        config = findings.config
+        self._findings, self._artifact, self._reference, self._say = findings, artifact, reference, say
+        self._native = artifact.binary is not None
+        self._workload = Workload(
+            problem=findings.problem,
+            size=config.axes_asked,
+            world_size=config.world_size,
+            dtype=config.dtype,
+            protocol=config.protocol,
+            key=key,
+            seed=config.seed,
+            turn=config.turn,
+        )
+        self._next_trial = 0
+        self._stack = contextlib.ExitStack()
+        self._zygote = zygote
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            self._lay_out()
+            mine = stack.enter_context(SharedHeap(self._segment_bytes, self._workload.world_size))
+            theirs = stack.enter_context(SharedHeap(self._segment_bytes, self._workload.world_size))
+            config = self._findings.config
+            self._candidate = stack.enter_context(
+                CandidateGang(
+                    self._zygote,
+                    self._workload.problem,
+                    theirs,
+                    scratch_bytes=self._scratch_bytes,
+                    memory_bytes=config.memory_bytes,
+                    threads=machine.threads_per_rank(config.world_size),
+                    processors=machine.processors(),
+                    timeout_s=config.timeout_s,
+                )
+            )
+            declaration = Path(self._workload.problem.declared_in)
+            source = declaration.with_name("reference.py").read_text(encoding="utf-8")
+            self._reference.take(self._workload, declaration, source, self._scratch_bytes, mine, theirs)
+            stack.callback(self._release)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._findings.output = self._candidate.output
+        self._stack.close()
+
+    def _release(self) -> None:
+        with contextlib.suppress(InfrastructureError):
+            self._reference.release()
+
+    def _lay_out(self) -> None:
+        """Sizes the heap: scratch by the size of one call's tensors, then as many calls as fit the room for a block."""
+        check = self._workload.plan(range(self._findings.config.trials), False, 0)
+        timed = self._workload.plan([0], True, 0).sets[0]
+        if self._workload.world_size > MAX_RANKS or len(check.partitions) > MAX_GROUPS:
+            raise InfrastructureError(f"more than {MAX_RANKS} ranks or {MAX_GROUPS} groups")
+        self._scratch_bytes = align(max(MIN_SCRATCH_BYTES, 2 * timed.nbytes), PAGE_BYTES)
+        self._most_calls = max(1, BLOCK_BYTES // (timed.nbytes * self._workload.world_size or 1))
+        # A timed set may be a little larger than the first where sizes differ from trial to trial.
+        block = max(check.end, min(self._most_calls, timing.MAX_CALLS) * (timed.nbytes + timed.nbytes // 4 + PAGE_BYTES))
+        self._segment_bytes = align(self._scratch_bytes + block + (1 << 20), PAGE_BYTES)
+
+    def run(self) -> None:
+        """Runs the stages that were asked for.
+
+        Raises:
+            Stopped: the candidate failed; the findings say how.
+            InfrastructureError: this machine failed.
+        """
+        findings, config = self._findings, self._findings.config
+        with findings.stage(Stage.CHECK, self._say):
+            alone_us, candidate_us = self._check()
+        if config.until == "check":
+            return
+        with findings.stage(Stage.TIME, self._say), _machine_to_itself():
+            self._time(alone_us, candidate_us)
+            self._place()
+        if config.until == "profile" and not findings.failed:
+            with findings.stage(Stage.PROFILE, self._say):
+                self._profile()
+
+    def _check(self) -> tuple[float, float]:
+        """Loads the candidate and compares its outputs on fresh inputs; returns rough times of baseline and candidate."""
+        trials = self._findings.config.trials
+        plan = self._prepare(trials, timed=False)
+        baseline_ns = self._reference.run(trials, native=self._native)
+        limit_s = DEADLINE_BASELINES * baseline_ns * 1e-9
+        self._candidate.timeout_s = max(self._candidate.timeout_s, limit_s)
+        try:
+            self._candidate.load(self._artifact, self._findings.source)
+            self._candidate.bind(plan)
+            candidate_ns, done = self._candidate.run(range(trials))
+        except GangFailed as failed:
+            raise self._failed(failed) from None
+        self._findings.complete(Stage.RUN)
+        report = self._compare(done, trials)
+        self._findings.check = report
+        if not report.passed:
+            raise self._mismatched(report)
+        return baseline_ns / trials / 1e3, candidate_ns / trials / 1e3
+
+    def _prepare(self, calls: int, *, timed: bool) -> BlockPlan:
+        """Fresh inputs for a block, in both heaps."""
+        trials = range(self._next_trial, self._next_trial + calls)
+        self._next_trial += calls
+        plan = self._workload.plan(trials, timed, self._scratch_bytes)
+        if plan.end > self._segment_bytes:
+            raise InfrastructureError(f"a block needs {plan.end} bytes a rank, the heap has {self._segment_bytes}")
+        self._reference.make(trials, timed=timed)
+        self._reference.stage()
+        return plan
+
+    def _compare(self, done: list[dict[str, object]], calls: int) -> CheckReport:
+        checks: list[RankCheck] = self._reference.compare(claims(done, calls), native=self._native)
+        return merge(checks, calls)
+
+    def _failed(self, failed: GangFailed) -> Exception:
+        output = self._candidate.output.strip()
+        said = f"\nlast output:\n{output[-2000:]}" if output else ""
+        return self._findings.stop(failed.failure, f"{failed}{said}", failed.rank)
+
+    def _mismatched(self, report: CheckReport) -> Exception:
+        first = report.mismatches[0]
+        failure = {
+            "shape_or_dtype": Failure.WRONG_SHAPE_OR_DTYPE,
+            "values": Failure.OUTPUT_MISMATCH,
+            "input_modified": Failure.INPUT_MODIFIED,
+        }[first.reason]
+        return self._findings.stop(failure, "\n".join(map(str, report.mismatches)), first.rank)
+
+    def _time(self, alone_us: float, candidate_us: float) -> None:
+        """Times alternating blocks until the interval is tight or the budget is spent."""
+        config = self._findings.config
+        began = time.monotonic()
+        gate_us = self._reference.run(0, native=self._native) / 1e3
+        blocks: list[Block] = []
+        calls = timing.calls_per_block(alone_us, candidate_us, self._most_calls)
+        warm = self._pair(calls, baseline_first=True)
+        alone_us = warm.baseline_us if alone_us > 3 * warm.baseline_us else alone_us
+        calls = timing.calls_per_block(warm.baseline_us, warm.candidate_us, self._most_calls)
+        if config.protocol == "published":
+            self._warm_up_as_published(calls)
+        while not self._timed_enough(blocks, began):
+            blocks.append(self._pair(calls, baseline_first=len(blocks) % 2 == 0))
+        delivers = any(
+            delivered_leaves(self._workload.problem, ax, "native" if self._native else "python")
+            for ax in self._workload.axes(0, True)
+        )
+        self._findings.timing = timing.summarise(
+            blocks, protocol=config.protocol, gate_us=gate_us, baseline_alone_us=alone_us, delivers=delivers
+        )
+        self._findings.suspect(integrity.interference(self._findings.timing))
+
+    def _timed_enough(self, blocks: list[Block], began: float) -> bool:
+        config = self._findings.config
+        if config.protocol == "published":
+            return sum(block.calls for block in blocks) >= timing.PUBLISHED_TIMED_CALLS
+        spent = time.monotonic() - began >= config.timing_budget_s
+        return len(blocks) >= timing.MAX_BLOCKS or (len(blocks) >= 3 and spent) or timing.is_tight(blocks)
+
+    def _pair(self, calls: int, *, baseline_first: bool) -> Block:
+        """One block of each side on the same fresh inputs; the candidate's outputs are compared.
+
+        Raises:
+            Stopped: the candidate failed.
+        """
+        plan = self._prepare(calls, timed=True)
+        baseline_ns = self._reference.run(calls, native=self._native) if baseline_first else 0
+        try:
+            self._candidate.thaw()
+            self._candidate.bind(plan)
+            candidate_ns, done = self._candidate.run(range(calls))
+        except GangFailed as failed:
+            raise self._failed(failed) from None
+        if not baseline_first:
+            baseline_ns = self._reference.run(calls, native=self._native)
+        report = self._compare(done, calls)
+        if not report.passed:
+            self._findings.suspect(integrity.timed_outputs(report))
+            raise self._findings.stop(Failure.INTEGRITY, f"wrong while timed: {report.mismatches[0]}")
+        return Block(calls=calls, baseline_us=baseline_ns / calls / 1e3, candidate_us=candidate_ns / calls / 1e3)
+
+    def _warm_up_as_published(self, calls: int) -> None:
+        """500 calls of each side whose results nobody looks at."""
+        sets = [call % calls for call in range(timing.PUBLISHED_WARMUP_CALLS)]
+        self._reference.warm(len(sets))
+        try:
+            self._candidate.thaw()
+            self._candidate.run(sets)
+        except GangFailed as failed:
+            raise self._failed(failed) from None
+
+    def _place(self) -> None:
+        """The roofline: the declared least work against what this machine can do."""
+        timed = self._findings.timing
+        assert timed is not None
+        axes = self._workload.axes(0, True)
+        costs = [self._workload.problem.cost(ax) for ax in axes]
+        roofline = place(costs, self._workload.dtype, cpu_hardware(), timed.baseline_us, timed.candidate_us)
+        self._findings.roofline = roofline
+        self._findings.suspect(integrity.beats_roofline(roofline, timed))
+
+    def _profile(self) -> None:
+        timed = self._findings.timing
+        assert timed is not None
+        calls = min(MAX_PROFILED_CALLS, timed.blocks[0].calls)
+        plan = self._prepare(calls, timed=True)
+        try:
+            self._candidate.thaw()
+            self._candidate.bind(plan)
+            _, done = self._candidate.run(range(calls), profile=True)
+        except GangFailed as failed:
+            raise self._failed(failed) from None
+        self._findings.profile = make_profile(calls, done)
+
+
+@contextlib.contextmanager
+def _machine_to_itself() -> Iterator[None]:
+    """Keeps other evaluators of this machine from timing meanwhile.
+
+    Locks the folder for temporary files itself, which leaves nothing behind and is let go of however this process ends.
+    """
+    fd = os.open(tempfile.gettempdir(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,58 @@
+"""Stage static: what can be told from the text alone."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pkb_gym.engine.config import Language
+
+MAX_SOURCE_BYTES = 1 << 20
+"""Longest source; hand-written kernels are far shorter."""
+
+_PYTHON_MARK = re.compile(r"^\s*(?:def\s+solution\s*\(|import\s+\w|from\s+[\w.]+\s+import\b)", re.MULTILINE)
+_NATIVE_MARK = re.compile(r"^\s*#\s*include\b|TVM_FFI_DLL_EXPORT_TYPED_FUNC|\bvoid\s+solution\s*\(", re.MULTILINE)
+# Files of the machine must not find their way into a compiler's input or messages.
+_OUTSIDE_FILE = re.compile(r'#\s*(?:include|embed)\s*[<"]\s*(?:/|[^<">]*\.\./)|\.incbin\b|__has_include\s*\(\s*[<"]/')
+
+
+class Rejected(Exception):
+    """Raised when a text is no source; the message goes to the agent."""
+
+
+def check_text(source: str, language: Language | None = None) -> None:
+    """Rejects what no compiler needs to see.
+
+    Args:
+        source: the text.
+        language: as resolved, or None where it is not known yet.
+
+    Raises:
+        Rejected: empty, too long, not text, or not the kind of source asked for.
+    """
+    if not source.strip():
+        raise Rejected("the source is empty; expected a C++ translation unit or a Python module that defines `solution`")
+    try:
+        size = len(source.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise Rejected(f"the source is not valid Unicode text (position {error.start}: {error.reason})") from None
+    if size > MAX_SOURCE_BYTES:
+        raise Rejected(f"the source has {size} bytes; at most {MAX_SOURCE_BYTES} are accepted")
+    if "\0" in source:
+        raise Rejected(f"the source contains a NUL character at position {source.index(chr(0))}")
+    if language in ("cpp", "cuda") and (found := _OUTSIDE_FILE.search(source)):
+        raise Rejected(f"the source refers to a file of this machine: {found.group(0)!r}; include library headers by name")
+    if language in ("cpp", "cuda") and "solution" not in source:
+        raise Rejected("the source never mentions `solution`; export it with TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution)")
+    if language in ("python", "triton") and not re.search(r"\bsolution\b", source):
+        raise Rejected("the module never mentions `solution`; define solution(...) with the reference's signature")
+
+
+def detect_language(source: str, device: str) -> Language:
+    """Tells the dialect by content: a Python module, or a native translation unit of the device."""
+    native = _NATIVE_MARK.search(source)
+    python = _PYTHON_MARK.search(source)
+    if python and (native is None or python.start() < native.start()):
+        return "triton" if device == "cuda" and re.search(r"^\s*(?:import|from)\s+triton\b", source, re.MULTILINE) else "python"
+    return "cuda" if device == "cuda" else "cpp"

@@ -1,0 +1,106 @@
+"""Stage time: the statistics of alternating blocks. Running them is `ranks/session.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+import numpy as np
+
+from pkb_gym.engine.feedback import Block, Timing
+
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+TIGHT_RELATIVE = 0.02
+"""Timing ends when the interval's half width is below this share of the speedup."""
+
+SYSTEMATIC_RELATIVE = 0.02
+"""Two gangs that do the same work differ by up to this, block after block, by where their pages and threads happen to
+lie; repeating blocks within one gang cannot see it, so the interval is widened by it (benchmarks/README.md)."""
+
+MIN_BLOCKS, MAX_BLOCKS = 5, 60
+TARGET_BLOCK_US = 10_000.0
+"""Length that the faster side's blocks aim at: two orders above what the gate costs."""
+
+LONGEST_BLOCK_US = 60_000.0
+"""Length that the slower side's blocks should not exceed for the sake of the faster side's."""
+
+MAX_CALLS = 256
+PUBLISHED_WARMUP_CALLS, PUBLISHED_TIMED_CALLS = 500, 100
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median with its bootstrap interval."""
+
+    middle: float
+    low: float
+    high: float
+
+    @property
+    def relative_half_width(self) -> float:
+        """Half of the interval over the median."""
+        return (self.high - self.low) / 2 / self.middle
+
+
+def calls_per_block(baseline_us: float, candidate_us: float, most: int) -> int:
+    """How many calls a block gets.
+
+    Enough that the faster side's block reaches `TARGET_BLOCK_US`, unless that made the slower side's longer than
+    `LONGEST_BLOCK_US`; never more than `most`, which the memory for fresh inputs allows.
+    """
+    fast, slow = sorted((max(baseline_us, 0.1), max(candidate_us, 0.1)))
+    wanted = min(ceil(TARGET_BLOCK_US / fast), max(ceil(LONGEST_BLOCK_US / slow), 1))
+    return max(1, min(wanted, most, MAX_CALLS))
+
+
+def bootstrap_median(ratios: Sequence[float], seed: int = 0) -> Interval:
+    """Median of the samples and its percentile bootstrap interval (Efron and Tibshirani 1993, ch. 13).
+
+    Args:
+        ratios: at least one positive sample.
+        seed: of the resampling; the same samples give the same interval.
+    """
+    samples = np.asarray(ratios, dtype=np.float64)
+    generator = np.random.default_rng(seed)
+    medians = np.median(samples[generator.integers(0, len(samples), (RESAMPLES, len(samples)))], axis=1)
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(medians, [tail, 100 - tail])
+    return Interval(float(np.median(samples)), float(low), float(high))
+
+
+def is_tight(blocks: Sequence[Block]) -> bool:
+    """Whether enough blocks were timed for the interval to be narrow."""
+    if len(blocks) < MIN_BLOCKS:
+        return False
+    return bootstrap_median([b.baseline_us / b.candidate_us for b in blocks]).relative_half_width <= TIGHT_RELATIVE
+
+
+def summarise(
+    blocks: Sequence[Block],
+    *,
+    protocol: Literal["robust", "published"],
+    gate_us: float,
+    baseline_alone_us: float | None,
+    delivers: bool,
+) -> Timing:
+    """Medians over blocks, and the interval of the speedup.
+
+    The interval is the bootstrap's, widened on both sides by `SYSTEMATIC_RELATIVE`.
+    """
+    ratio = bootstrap_median([block.baseline_us / block.candidate_us for block in blocks])
+    return Timing(
+        protocol=protocol,
+        baseline_us=float(np.median([block.baseline_us for block in blocks])),
+        candidate_us=float(np.median([block.candidate_us for block in blocks])),
+        speedup=ratio.middle,
+        speedup_low=ratio.low * (1 - SYSTEMATIC_RELATIVE),
+        speedup_high=ratio.high * (1 + SYSTEMATIC_RELATIVE),
+        gate_us=gate_us,
+        baseline_alone_us=baseline_alone_us,
+        delivers=delivers,
+        converged=protocol == "published" or is_tight(blocks),
+        blocks=tuple(blocks),
+    )

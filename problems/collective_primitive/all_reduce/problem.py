@@ -1,0 +1,67 @@
+"""AllReduce: every rank receives the elementwise sum of all ranks' tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pkb_gym.engine.checks import UNIT_ROUNDOFF, CheckContext, wide, within
+from pkb_gym.engine.inputs import InputMaker
+from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Tensor, Trials
+
+if TYPE_CHECKING:
+    import torch
+
+
+def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
+    """Standard normal, so that no closed form, and no narrower number on the wire, gives the sum."""
+    return (make.normal("tensor"),)
+
+
+def published_inputs(make: InputMaker) -> tuple[torch.Tensor]:
+    """The constant r + 1."""
+    import torch
+
+    return (torch.full((make.ax.M, make.ax.N), make.rank + 1, dtype=make.dtype, device=make.device),)
+
+
+def exact_sum(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum of all ranks' tensors, and 2^-8 W sum |x_r|: what W - 1 roundings in any order can amount to."""
+    import torch
+
+    terms = torch.stack([wide(context.tensor("tensor", rank)) for rank in range(context.world_size)])
+    bound = UNIT_ROUNDOFF[context.ax.dtype] * context.world_size * terms.abs().sum(0)
+    return terms.sum(0), bound
+
+
+def cost(ax: Axes) -> Cost:
+    """Endpoints do the adding: reduce-scatter, then all-gather."""
+    elements = ax.M * ax.N
+    share = (ax.W - 1) / ax.W
+    return Cost(
+        vector_flops=share * elements,
+        memory_bytes=2 * elements * ax.itemsize,
+        link_in_bytes=2 * share * elements * ax.itemsize,
+        link_out_bytes=2 * share * elements * ax.itemsize,
+    )
+
+
+PROBLEM = Problem(
+    name="AllReduce",
+    upstream="1_allreduce",
+    category="collective_primitive",
+    origin="NCCL / torch.distributed all-reduce",
+    summary="Every rank holds a tensor of the same shape and every rank receives the elementwise sum over all ranks.",
+    weaknesses=("Inputs are constant over positions and trials: writing W(W+1)/2 without communication passes.",),
+    tags=("all_reduce",),
+    dtypes=("bfloat16", "float16", "float32", "float64"),
+    sizes={
+        "tiny": {"M": 32, "N": 48},
+        "published": {"M": 1024, "N": 1024},
+        "large": {"M": 8192, "N": 4096},
+    },
+    args=(Tensor("tensor", ("M", "N"), about="this rank's addend"),),
+    outputs=(Output("out", ("M", "N"), check=within(exact_sum, says="|out - sum| <= 2^-8 W sum |x_r| (bfloat16)")),),
+    robust=Trials(robust_inputs),
+    published=Trials(published_inputs),
+    cost=cost,
+)

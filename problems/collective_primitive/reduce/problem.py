@@ -1,0 +1,102 @@
+"""Reduce: the elementwise sum of all ranks' tensors lands on one rank; the others hand back a copy of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pkb_gym.engine.axes import AxisValue, rank_axis
+from pkb_gym.engine.checks import UNIT_ROUNDOFF, CheckContext, outside, rule, unequal, wide
+from pkb_gym.engine.inputs import Draw, InputMaker
+from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Scalar, Tensor, Trials
+
+if TYPE_CHECKING:
+    import torch
+
+
+def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Counts a negative dst from the last rank."""
+    return axes | {"dst": rank_axis(axes, "dst")}
+
+
+def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """Every rank is the root in turn, the size's own first; one trial in three has whole numbers."""
+    if draw.timed:
+        return axes
+    return axes | {"dst": rank_axis(axes, "dst", shift=draw.trial), "whole": draw.trial % 3 == 1}
+
+
+def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """Always to rank 0."""
+    return axes | {"dst": 0}
+
+
+def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
+    """Whole numbers in [-8, 8], whose sums are exact in any order, or standard normal ones, which no code shortens."""
+    return (make.integers("tensor", -8, 9) if make.ax["whole"] else make.normal("tensor"),)
+
+
+def published_inputs(make: InputMaker) -> tuple[torch.Tensor]:
+    """The constant r + 1."""
+    import torch
+
+    return (torch.full((make.ax.M, make.ax.N), make.rank + 1, dtype=make.dtype, device=make.device),)
+
+
+def mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+    """On dst the sum, exact for whole numbers, else within what W - 1 roundings amount to; elsewhere the own tensor."""
+    import torch
+
+    ax = context.ax
+    if context.rank != ax.dst:
+        return unequal(got, context.tensor("tensor"))
+    terms = torch.stack([wide(context.tensor("tensor", rank)) for rank in range(ax.W)])
+    roundings = 0 if ax["whole"] else UNIT_ROUNDOFF[ax.dtype] * ax.W
+    return outside(wide(got), terms.sum(0), roundings * terms.abs().sum(0))
+
+
+def cost(ax: Axes) -> Cost:
+    """Additions spread over the ranks; the root takes in one tensor (a pipelined chain, or the switch adds)."""
+    elements = ax.M * ax.N
+    size = elements * ax.itemsize
+    is_root = ax.r == ax.dst
+    return Cost(
+        vector_flops=(ax.W - 1) / ax.W * elements,
+        memory_bytes=2 * size,
+        link_in_bytes=size if is_root and ax.W > 1 else 0,
+        link_out_bytes=0 if is_root else size,
+    )
+
+
+PROBLEM = Problem(
+    name="Reduce",
+    upstream="4_reduce",
+    category="collective_primitive",
+    origin="NCCL / torch.distributed reduce to one root",
+    summary="The elementwise sum of all ranks' tensors lands on one rank; the others return a copy of their input.",
+    weaknesses=("Inputs are constant and dst is always 0: writing W(W+1)/2 on rank 0 passes.",),
+    tags=("reduce",),
+    dtypes=("bfloat16", "float16", "float32", "float64"),
+    sizes={
+        "tiny": {"M": 32, "N": 48, "dst": -1, "whole": False},
+        "published": {"M": 1024, "N": 1024, "dst": 0, "whole": False},
+        "large": {"M": 8192, "N": 4096, "dst": 0, "whole": False},
+    },
+    args=(
+        Tensor("tensor", ("M", "N"), about="this rank's addend"),
+        Scalar("dst", "int", about="rank that receives the sum, equal on all ranks"),
+    ),
+    outputs=(
+        Output(
+            "out",
+            ("M", "N"),
+            check=rule(
+                mark, says="on dst |out - sum| <= 2^-8 W sum |x_r| (bfloat16; 0 for whole numbers), else exact"
+            ),
+            about="the sum on rank dst, a copy of `tensor` elsewhere",
+        ),
+    ),
+    derive=derive,
+    robust=Trials(robust_inputs, vary=robust_vary),
+    published=Trials(published_inputs, vary=published_vary),
+    cost=cost,
+)

@@ -1,0 +1,89 @@
+"""ReduceScatter: all ranks' tensors are summed, and the sum is cut into W row blocks, one for each rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pkb_gym.engine.axes import AxisValue
+from pkb_gym.engine.checks import UNIT_ROUNDOFF, CheckContext, wide, within
+from pkb_gym.engine.inputs import Draw, InputMaker
+from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Tensor, Trials
+
+if TYPE_CHECKING:
+    import torch
+
+
+def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Adds the rows of the whole tensor."""
+    ax = Axes(axes)
+    return axes | {"D0": ax.W * ax.M}
+
+
+def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """Whole and normal numbers by turns."""
+    return axes if draw.timed else axes | {"whole": draw.trial % 2 == 1}
+
+
+def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
+    """Whole numbers in [-8, 8], whose sums are exact in any order, or standard normal ones, which no code shortens."""
+    return (make.integers("tensor", -8, 9) if make.ax["whole"] else make.normal("tensor"),)
+
+
+def published_inputs(make: InputMaker) -> tuple[torch.Tensor]:
+    """The constant r + 1."""
+    import torch
+
+    return (torch.full((make.ax.D0, make.ax.N), make.rank + 1, dtype=make.dtype, device=make.device),)
+
+
+def exact_sum(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum of all ranks' blocks, and 2^-8 W sum |x_s|, what W - 1 roundings amount to; 0 for whole numbers."""
+    import torch
+
+    ax = context.ax
+    rows = slice(ax.r * ax.M, (ax.r + 1) * ax.M)
+    terms = torch.stack([wide(context.tensor("tensor", rank)[rows]) for rank in range(ax.W)])
+    roundings = 0 if ax["whole"] else UNIT_ROUNDOFF[ax.dtype] * ax.W
+    return terms.sum(0), roundings * terms.abs().sum(0)
+
+
+def cost(ax: Axes) -> Cost:
+    """Every block for another rank goes out once."""
+    block = ax.M * ax.N
+    return Cost(
+        vector_flops=(ax.W - 1) * block,
+        memory_bytes=(ax.W + 1) * block * ax.itemsize,
+        # A switch that adds hands down the sum alone; a lower bound must allow for it.
+        link_in_bytes=block * ax.itemsize if ax.W > 1 else 0,
+        link_out_bytes=(ax.W - 1) * block * ax.itemsize,
+    )
+
+
+PROBLEM = Problem(
+    name="ReduceScatter",
+    upstream="7_reducescatter",
+    category="collective_primitive",
+    origin="NCCL / torch.distributed reduce-scatter",
+    summary="All ranks' tensors are summed elementwise and rank r receives row block r of the sum.",
+    weaknesses=("Inputs are constant and all row blocks equal: writing W(W+1)/2, or the wrong block, passes.",),
+    tags=("reduce_scatter",),
+    dtypes=("bfloat16", "float16", "float32", "float64"),
+    sizes={
+        "tiny": {"M": 32, "N": 48, "whole": False},
+        "published": {"M": 1024, "N": 1024, "whole": False},
+        "large": {"M": 4096, "N": 4096, "whole": False},
+    },
+    args=(Tensor("tensor", ("D0", "N"), about="this rank's addend, W row blocks of M rows one after another"),),
+    outputs=(
+        Output(
+            "out",
+            ("M", "N"),
+            check=within(exact_sum, says="|out - sum| <= 2^-8 W sum |x_s| (bfloat16; exact for whole numbers)"),
+            about="row block r of the sum",
+        ),
+    ),
+    derive=derive,
+    robust=Trials(robust_inputs, vary=robust_vary),
+    published=Trials(published_inputs),
+    cost=cost,
+)

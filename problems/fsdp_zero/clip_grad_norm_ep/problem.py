@@ -1,0 +1,192 @@
+"""ClipGradNormEP: clip by the global norm, where expert gradients have process groups of their own."""
+
+from __future__ import annotations
+
+from math import gamma, pi, prod, sqrt
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from pkb_gym.engine.axes import AxisValue
+from pkb_gym.engine.checks import allclose
+from pkb_gym.engine.inputs import Draw, InputMaker, Stream
+from pkb_gym.engine.problem import Axes, Cost, Group, InPlace, Output, Problem, Scalar, TensorList, Trials, close
+
+if TYPE_CHECKING:
+    import torch
+
+Shapes: TypeAlias = "tuple[tuple[int, ...] | None, ...]"
+
+
+def ep_layout(world_size: int, ep_size: int) -> dict[str, AxisValue]:
+    """The three partitions; rank = f * ep_size + e."""
+    world = tuple(range(world_size))
+    if ep_size <= 1 or world_size % ep_size:
+        return {"fsdp_group": (world,), "ep_fsdp_group": (world,), "ep_group": None}
+    return {
+        "fsdp_group": (world,),
+        "ep_fsdp_group": tuple(world[e::ep_size] for e in range(ep_size)),
+        "ep_group": tuple(world[first : first + ep_size] for first in range(0, world_size, ep_size)),
+    }
+
+
+def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Adds the expert-parallel size (half the world where not given), the groups, and this rank's shapes."""
+    world_size = cast(int, axes["W"])
+    ep_size = cast("int | None", axes["ep_size"]) or max(1, world_size // 2)
+    expert = cast(Shapes, axes["expert"])
+    if axes.get("bare_rank") == axes["r"]:
+        expert = (None,) * len(expert)
+    return axes | ep_layout(world_size, ep_size) | {"ep_size": ep_size, "expert": expert}
+
+
+def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """Draws a scale for every tensor of every rank, and max_norm well below or well above the norm to be expected.
+
+    Checks cycle through clipping or not, norms, expert-parallel sizes (one that does not divide the world too) and a
+    rank without expert gradients; the lists get more tensors and None entries.
+    """
+    world_size = cast(int, axes["W"])
+    if not draw.timed:
+        dense, expert = cast(Shapes, axes["dense"]), cast(Shapes, axes["expert"])
+        axes = axes | {
+            "dense": (*dense, None, (draw.randint(1, 99),)),
+            "expert": (None, *expert, (draw.randint(1, 9), 7)),
+        }
+        axes |= (
+            {"clips": True},
+            {"clips": False, "bare_rank": draw.randrange(world_size)},
+            {"clips": True, "norm_type": 1.0, "ep_size": world_size},
+            {"clips": False, "norm_type": 3.0, "ep_size": 3},
+        )[draw.trial % 4]
+    count = len(cast(Shapes, axes["dense"])) + len(cast(Shapes, axes["expert"]))
+    axes = axes | {"scales": tuple(tuple(10 ** draw.uniform(-3, 1) for _ in range(count)) for _ in range(world_size))}
+    # The norm differs from its estimate by some percent; these factors keep it away from max_norm.
+    factor = draw.uniform(0.1, 0.5) if axes["clips"] else draw.uniform(2.0, 4.0)
+    return axes | {"max_norm": factor * expected_norm(axes)}
+
+
+def expected_norm(axes: dict[str, AxisValue]) -> float:
+    """The norm of all ranks' gradients, for elements distributed as scale * N(0, 1)."""
+    p = cast(float, axes["norm_type"])
+    total = 0.0
+    for rank in range(cast(int, axes["W"])):
+        mine = derive(axes | {"r": rank})
+        dense, expert = cast(Shapes, mine["dense"]), cast(Shapes, mine["expert"])
+        factors = [1.0] * len(dense) + [1.0 / cast(int, mine["ep_size"])] * len(expert)
+        scales = cast("tuple[tuple[float, ...], ...]", axes["scales"])[rank]
+        for shape, factor, scale in zip((*dense, *expert), factors, scales, strict=True):
+            total += 0.0 if shape is None else prod(shape) * (factor * scale) ** p
+    moment = 2 ** (p / 2) * gamma((p + 1) / 2) / sqrt(pi)  # E |N(0, 1)|^p
+    return float((total * moment) ** (1 / p))
+
+
+Lists: TypeAlias = "tuple[list[torch.Tensor | None], list[torch.Tensor | None]]"
+
+
+def gradients(stream: Stream, make: InputMaker, scales: tuple[float, ...]) -> Lists:
+    """Scaled standard normal values, dense first."""
+    dense, expert = cast(Shapes, make.ax["dense"]), cast(Shapes, make.ax["expert"])
+    drawn = [
+        None if shape is None else (stream.randn(*shape) * scale).to(make.dtype)
+        for shape, scale in zip((*dense, *expert), scales, strict=True)
+    ]
+    return drawn[: len(dense)], drawn[len(dense) :]
+
+
+def robust_inputs(make: InputMaker) -> Lists:
+    """Every tensor has its own scale in 10^(-3 .. 1), so that the norm differs by trial."""
+    return gradients(make, make, cast("tuple[tuple[float, ...], ...]", make.ax["scales"])[make.rank])
+
+
+def published_inputs(make: InputMaker) -> Lists:
+    """Standard normal, from the published seed."""
+    stream = make.seeded(42 + 22_000 + make.rank + 1_000_003 * make.trial)
+    count = len(cast(Shapes, make.ax["dense"])) + len(cast(Shapes, make.ax["expert"]))
+    return gradients(stream, make, (1.0,) * count)
+
+
+def elements(ax: Axes, name: str) -> int:
+    """Elements of one of this rank's lists."""
+    return sum(prod(shape) for shape in cast(Shapes, ax[name]) if shape is not None)
+
+
+def cost(ax: Axes) -> Cost:
+    """Gradients are read once and written once where they change; one all-reduce of a float32 scalar."""
+    dense, expert = elements(ax, "dense"), elements(ax, "expert")
+    scaled = expert if ax.ep_size > 1 else 0
+    every = dense + expert
+    written = every if ax["clips"] else scaled
+    exchange = 8 * (ax.W - 1) / ax.W
+    return Cost(
+        vector_flops=scaled + 2 * every + (every if ax["clips"] else 0),
+        memory_bytes=(every + written) * ax.itemsize,
+        link_in_bytes=exchange,
+        link_out_bytes=exchange,
+    )
+
+
+# A coefficient rounded to bfloat16 and the rounding of the product stay within this.
+CLIPPED = close(rtol=1e-2, atol_rms=1e-3)
+
+PROBLEM = Problem(
+    name="ClipGradNormEP",
+    upstream="22_clip_grad_norm_ep",
+    category="fsdp_zero",
+    origin="FSDP2 + expert-parallel gradient clipping of VeOmni",
+    summary="Clip all gradients by their global norm, where expert gradients are first divided by the expert-parallel "
+    "size and summed over two process groups of their own.",
+    weaknesses=(
+        "The norm is sqrt(W 2^20 (1 + 1/ep_size^2)) to within 0.05 % in every trial, so a constant passes.",
+        "Only the norm is compared: neither the scaling nor the clipping is, and no trial leaves gradients unclipped.",
+        "Repeated timing calls act on tensors that earlier calls have already scaled and clipped.",
+    ),
+    tags=("all_reduce", "subgroups", "in_place", "norm"),
+    dtypes=("bfloat16", "float16", "float32"),
+    # ep_size None is half the world, at least 1; clips tells whether max_norm lies below the norm.
+    sizes={
+        "tiny": {
+            "dense": ((32, 32), (48,)),
+            "expert": ((2, 16, 24), None),
+            "max_norm": 1.0,
+            "norm_type": 2.0,
+            "ep_size": None,
+            "clips": True,
+        },
+        "published": {
+            "dense": ((1024, 1024),),
+            "expert": ((1024, 1024),),
+            "max_norm": 1.0,
+            "norm_type": 2.0,
+            "ep_size": None,
+            "clips": True,
+        },
+        "large": {
+            "dense": ((4096, 4096),) * 8,
+            "expert": ((8, 2048, 1536),) * 8,
+            "max_norm": 1.0,
+            "norm_type": 2.0,
+            "ep_size": None,
+            "clips": True,
+        },
+    },
+    args=(
+        TensorList("non_ep_grad_tensors", "dense", mutable=True, about="dense gradients, sharded over fsdp_group"),
+        TensorList(
+            "ep_grad_tensors", "expert", mutable=True, about="expert gradients, sharded over ep_fsdp_group and ep_group"
+        ),
+        Scalar("max_norm", "float", about="threshold"),
+        Scalar("norm_type", "float", about="p of the norm, 0 < p < inf"),
+        Scalar("ep_size", "int", about="expert-parallel size"),
+        Group("fsdp_group", about="sums the dense part"),
+        Group("ep_fsdp_group", about="sums the expert part first; ranks ep_size apart"),
+        Group("ep_group", about="sums the expert part next; consecutive ranks"),
+    ),
+    outputs=(
+        Output("total_norm", (), dtype="float32", check=allclose(rtol=1e-4, atol=0.0), about="norm before clipping"),
+        InPlace("non_ep_grad_tensors", check=CLIPPED),
+        InPlace("ep_grad_tensors", check=CLIPPED),
+    ),
+    derive=derive,
+    robust=Trials(robust_inputs, vary),
+    published=Trials(published_inputs),
+    cost=cost,
+)

@@ -1,0 +1,183 @@
+"""SAM3IoUSuppression: gathers uneven numbers of masks and blanks overlapping objects that were occluded recently."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pkb_gym.engine.axes import AxisValue
+from pkb_gym.engine.errors import SizeError
+from pkb_gym.engine.inputs import Draw, InputMaker
+from pkb_gym.engine.problem import Axes, Cost, Group, Output, Problem, Scalar, Tensor, Trials
+
+if TYPE_CHECKING:
+    import torch
+
+
+def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Keeps the first W counts, and adds this rank's count, the sum and the default group."""
+    W, r, counts = axes["W"], axes["r"], axes["num_obj_per_gpu"]
+    assert isinstance(W, int)
+    assert isinstance(r, int)
+    if not isinstance(counts, tuple) or len(counts) < W:
+        raise SizeError(f"axis num_obj_per_gpu={counts!r} must be a tuple of at least W={W} counts")
+    numbers = [n for n in counts[:W] if isinstance(n, int) and n >= 0]
+    if len(numbers) < W:
+        raise SizeError(f"axis num_obj_per_gpu={counts!r} must hold whole numbers >= 0")
+    return axes | {"num_obj_per_gpu": tuple(numbers), "n": numbers[r], "N": sum(numbers), "group": None}
+
+
+def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """Outside timing: some more objects, that fall on the ranks at random; both directions and several thresholds.
+
+    On every second trial one rank has none, and on one of eight there is no more than one.
+    """
+    if draw.timed:
+        return axes
+    W, counts = axes["W"], axes["num_obj_per_gpu"]
+    assert isinstance(W, int)
+    assert isinstance(counts, tuple)
+    total = sum(n for n in counts[:W] if isinstance(n, int))
+    ranks = list(range(W))
+    if draw.trial % 2 and W > 1:
+        ranks.remove(draw.randrange(W))
+    total = draw.randrange(2) if draw.trial % 8 == 6 else total + draw.randrange(8)
+    owners = draw.choices(ranks, weights=[draw.random() + 0.2 for _ in ranks], k=total)
+    changed: dict[str, AxisValue] = {"num_obj_per_gpu": tuple(owners.count(rank) for rank in range(W))}
+    if draw.trial % 2:
+        changed["reverse"] = not axes["reverse"]
+    if draw.trial % 4 > 1:
+        changed["iou_threshold"] = draw.choice((0.5, 0.6, 0.75, 0.8))
+    return axes | changed
+
+
+def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """Rotates the counts by the trial."""
+    counts = axes["num_obj_per_gpu"]
+    assert isinstance(counts, tuple)
+    shift = draw.trial % len(counts)
+    return axes | {"num_obj_per_gpu": counts[shift:] + counts[:shift]}
+
+
+def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rectangles and ellipses around a few places common to all ranks, with shifted edges and noise at the border.
+
+    About half of the pairs at one place overlap by more than 0.7. Many places are small ones, so that pairs from
+    different places seldom do. Some pixels are exactly 0, which is background.
+    """
+    import torch
+
+    ax, n, N = make.ax, make.ax.n, make.ax.N
+    places = max(1, (N + 2) // 3)
+    extent = torch.tensor([ax.Hm, ax.Wm], device=make.device)
+    scale = min(1.0, 1.7 / places**0.5)
+    centre = (0.5 + (0.8 - 0.6 * scale) * (make.shared.rand(places, 2) - 0.5)) * extent
+    half = (0.2 + 0.15 * make.shared.rand(places, 2)) * scale * extent
+    is_ellipse = make.shared.rand(places) < 0.5
+    last_occluded = make.shared.integers("last_occluded", -1, 6)
+
+    place = make.randint(0, places, n)
+    low = centre[place] - half[place] * (1 + 0.24 * (make.rand(n, 2) - 0.5) * 2)
+    high = centre[place] + half[place] * (1 + 0.24 * (make.rand(n, 2) - 0.5) * 2)
+    y = torch.arange(ax.Hm, device=make.device).view(1, -1, 1) + 0.5
+    x = torch.arange(ax.Wm, device=make.device).view(1, 1, -1) + 0.5
+    (top, left), (bottom, right) = (edge.view(n, 2, 1, 1).unbind(1) for edge in (low, high))
+    rectangle = torch.minimum(torch.minimum(y - top, bottom - y), torch.minimum(x - left, right - x))
+    a, b = (bottom - top) / 2, (right - left) / 2
+    radius = torch.hypot((y - top - a) / a, (x - left - b) / b)
+    ellipse = (1 - radius) * torch.minimum(a, b)
+    inside = torch.where(is_ellipse[place].view(n, 1, 1), ellipse, rectangle)  # about the pixels to the border
+    masks = inside.clamp(-4, 4) + 0.4 * make.randn(n, ax.Hm, ax.Wm)
+    masks[masks.abs() < 0.05] = 0
+    return masks.to(make.dtype), make.normal("obj_scores_local"), last_occluded
+
+
+def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Noise with diagonal stripes, evenly spaced scores, and last_occluded counting -1 .. 3."""
+    import torch
+
+    ax = make.ax
+    stream = make.seeded(42 + 81_000 + make.rank + 1_000_003 * make.trial)
+    row = torch.arange(ax.Hm, device=make.device).view(1, -1, 1)
+    column = torch.arange(ax.Wm, device=make.device).view(1, 1, -1)
+    index = torch.arange(ax.n, device=make.device).view(-1, 1, 1)
+    stripes = ((row + column + index + make.rank) % 5 == 0).to(make.dtype)
+    masks = stream.normal("low_res_masks_local") + 4 * stripes - 1
+    scores = torch.linspace(-5, 5, ax.n, device=make.device).to(make.dtype)
+    return masks, scores, torch.arange(ax.N, device=make.device) % 5 - 1
+
+
+def cost(ax: Axes) -> Cost:
+    """Own masks are read, all are written; foreground bits travel for all objects, logits for the half that stays.
+
+    Logits of suppressed objects need not be sent, and the inputs suppress fewer than half of them. Overlaps are
+    counted with 64 pixels to a word; a switch that multicasts takes what a rank sends once.
+    """
+    pixels = ax.Hm * ax.Wm
+    sent = pixels * (ax.itemsize / 2 + 1 / 8)
+    return Cost(
+        vector_flops=ax.n * pixels + ax.N * (ax.N - 1) / 2 * pixels / 64,
+        memory_bytes=ax.itemsize * ax.n * pixels + 4 * ax.N * pixels,
+        link_in_bytes=(ax.N - ax.n) * sent,
+        link_out_bytes=ax.n * sent if ax.n < ax.N else 0,
+    )
+
+
+PROBLEM = Problem(
+    name="SAM3IoUSuppression",
+    upstream="81_sam3_allgather_iou_suppression",
+    category="geometric_spatial",
+    origin="SAM 3, multi-GPU video tracking: suppression of recently occluded overlapping objects",
+    summary=(
+        "Gather variable numbers of object masks from all ranks and blank those that overlap another object strongly "
+        "and were occluded more recently."
+    ),
+    weaknesses=(
+        "No pair reaches IoU 0.7, so nothing is ever suppressed and a solution that only gathers passes.",
+        "Scores and last_occluded are closed forms.",
+    ),
+    tags=("all_gather", "uneven", "pairwise"),
+    dtypes=("bfloat16", "float16", "float32"),
+    sizes={
+        # The first W counts are used; nine of them, so that rotating by the trial keeps the period of three.
+        "tiny": {
+            "Hm": 16,
+            "Wm": 16,
+            "num_obj_per_gpu": (1, 2, 3, 1, 0, 2, 1, 2),
+            "iou_threshold": 0.7,
+            "reverse": False,
+        },
+        "published": {
+            "Hm": 256,
+            "Wm": 256,
+            "num_obj_per_gpu": (1, 2, 3, 1, 2, 3, 1, 2, 3),
+            "iou_threshold": 0.7,
+            "reverse": False,
+        },
+        "large": {
+            "Hm": 288,
+            "Wm": 288,
+            "num_obj_per_gpu": (63, 64, 65, 63, 64, 65, 63, 64, 65),
+            "iou_threshold": 0.7,
+            "reverse": False,
+        },
+    },
+    args=(
+        Tensor("low_res_masks_local", ("n", "Hm", "Wm"), about="mask logits of this rank's n objects"),
+        Tensor("obj_scores_local", ("n",), about="their scores"),
+        Scalar("num_obj_per_gpu", "ints", about="objects of each rank, zeros included"),
+        Tensor("last_occluded", ("N",), dtype="int64", about="frame of last occlusion, -1 never; equal on all ranks"),
+        Scalar("iou_threshold", "float", about="compared in float32, >= counts as overlap"),
+        Scalar("reverse", "bool", about="tracking backward in time"),
+        Group("group", about="None means all ranks"),
+    ),
+    outputs=(
+        Output("masks", ("N", "Hm", "Wm"), dtype="float32", about="-10 everywhere in suppressed objects"),
+        Output("scores", ("N",), dtype="float32", about="of all objects, unchanged"),
+        Output("suppressed", ("N",), dtype="bool", about="whether an object was suppressed"),
+    ),
+    returns="tuple",
+    derive=derive,
+    robust=Trials(robust_inputs, vary=robust_vary),
+    published=Trials(published_inputs, vary=published_vary),
+    cost=cost,
+)

@@ -1,0 +1,250 @@
+"""KJTAllToAll: ragged id lists go from the ranks that hold their samples to the ranks that own their features."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from pkb_gym.engine.axes import AxisValue
+from pkb_gym.engine.errors import SizeError
+from pkb_gym.engine.inputs import Draw, InputMaker, Stream
+from pkb_gym.engine.problem import Axes, Cost, Group, Output, Problem, Scalar, Tensor, Trials
+
+if TYPE_CHECKING:
+    import torch
+
+Inputs: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]"
+Splits: TypeAlias = tuple[int, ...]
+
+MAX_UNEQUAL = 1024
+"""Batches larger than this stay equal, as bags of unequal batches may be regrouped one by one on the host."""
+
+
+def default_splits(axes: dict[str, AxisValue]) -> Splits:
+    """Features spread evenly over the ranks; 1, 2, 3, 1, 2, 3, ... of them where no number is given."""
+    world_size, features = cast(int, axes["W"]), cast("int | None", axes["features"])
+    if features is None:
+        return tuple(1 + d % 3 for d in range(world_size))
+    return tuple(features // world_size + (d < features % world_size) for d in range(world_size))
+
+
+def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Adds features, samples and ids of this rank, and what it receives.
+
+    How many ids a feature has is decided by its contents; axes hold each rank's total, and its mean for one feature.
+    """
+    world_size, rank = cast(int, axes["W"]), cast(int, axes["r"])
+    if world_size % cast(int, axes["stagger"]):
+        raise SizeError(f"axis stagger={axes['stagger']} must divide W={world_size}")
+    splits = cast(Splits, axes.get("key_splits", default_splits(axes)))
+    first = sum(splits[:rank])
+    strides = cast("tuple[Splits, ...]", axes.get("strides", ((axes["B"],) * sum(splits),) * world_size))
+    bags = [sum(mine) for mine in strides]
+    low, high = cast(int, axes["low"]), cast(int, axes["high"])
+    ids = cast(Splits, axes.get("ids_by_rank", tuple((low + high) * count // 2 for count in bags)))
+    bags_from = [sum(mine[first : first + splits[rank]]) for mine in strides]
+    ids_from = [ids[q] * count / bags[q] if count else 0.0 for q, count in enumerate(bags_from)]
+    return axes | {
+        "key_splits": splits,
+        "k": splits[rank],
+        "batch_size": axes["B"] if axes["variable"] else strides[rank][0],
+        "stride_per_key": strides[rank] if axes["variable"] else None,
+        "fixed": not axes["variable"],
+        "bags": bags[rank],
+        "ids": ids[rank],
+        "bags_in": sum(bags_from),
+        "bags_kept": bags_from[rank],
+        "mean_ids_in": sum(ids_from),
+        "mean_ids_kept": ids_from[rank],
+        "most_ids_in": min(sum(ids), high * sum(bags_from)),
+    }
+
+
+def vary_totals(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """Draws each rank's number of ids, distributed as the sum of its uniform bag lengths."""
+    world_size = cast(int, axes["W"])
+    low, high = cast(int, axes["low"]), cast(int, axes["high"])
+    totals = []
+    for rank in range(world_size):
+        count = cast(int, derive(axes | {"r": rank})["bags"])
+        deviation = (count * ((high - low + 1) ** 2 - 1) / 12) ** 0.5
+        total = round(draw.gauss(count * (low + high) / 2, deviation))
+        totals.append(min(max(total, low * count), high * count))
+    return axes | {"ids_by_rank": tuple(totals)}
+
+
+def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """Checks have empty bags and cycle through unequal batches, strides per feature, weights, stagger, no features."""
+    if draw.timed:
+        return vary_totals(axes, draw)
+    world_size = cast(int, axes["W"])
+    staggered = 2 if world_size % 2 == 0 else 1
+    modes: tuple[dict[str, AxisValue], ...] = (
+        {"weighted": True, "stagger": staggered},
+        {"strides": "batches", "key_splits": "one without"},
+        {"strides": "features", "key_splits": "one without", "weighted": True, "stagger": staggered},
+        {"strides": "batches", "weighted": True, "stagger": staggered},
+        {"strides": "features"},
+        {},
+    )
+    mode = modes[draw.trial % len(modes)]
+    splits = default_splits(axes)
+    if "key_splits" in mode and world_size > 1:
+        splits = with_an_empty_rank(splits, draw)
+    count, batch = sum(splits), cast(int, axes["B"])
+    strides: tuple[Splits, ...] = ((batch,) * count,) * world_size
+    if mode.get("strides") == "batches" and batch <= MAX_UNEQUAL:
+        strides = tuple((size,) * count for size in unequal_batches(batch, world_size, draw))
+    elif mode.get("strides") == "features":
+        strides = tuple(tuple(draw.randint(0, batch) for _ in range(count)) for _ in range(world_size))
+    world = tuple(range(world_size))
+    return vary_totals(
+        axes
+        | mode
+        | {
+            "key_splits": splits,
+            "strides": strides,
+            "variable": mode.get("strides") == "features",
+            "low": 0,
+            "pg": (world,) if draw.trial % 2 else None,
+        },
+        draw,
+    )
+
+
+def with_an_empty_rank(splits: Splits, draw: Draw) -> Splits:
+    """One rank hands its features to the next."""
+    empty = draw.randrange(len(splits))
+    changed = list(splits)
+    changed[(empty + 1) % len(splits)] += changed[empty]
+    changed[empty] = 0
+    return tuple(changed)
+
+
+def unequal_batches(batch: int, world_size: int, draw: Draw) -> Splits:
+    """A batch size per rank; one of several is 0 now and then."""
+    batches = [draw.randint(max(1, batch // 2), batch + batch // 2) for _ in range(world_size)]
+    if world_size > 1 and draw.random() < 0.5:
+        batches[draw.randrange(world_size)] = 0
+    return tuple(batches)
+
+
+def bag_lengths(stream: Stream, make: InputMaker) -> torch.Tensor:
+    """Uniform whole numbers in low .. high, some of them moved by 1 until their sum is the number of ids."""
+    low, high = make.ax.low, make.ax.high
+    lengths = stream.randint(low, high + 1, make.ax.bags)
+    while missing := make.ax.ids - int(lengths.sum()):
+        movable = (lengths < high if missing > 0 else lengths > low).nonzero().flatten()
+        chosen = movable[stream.permutation(len(movable))[: abs(missing)]]
+        lengths[chosen] += 1 if missing > 0 else -1
+    return lengths
+
+
+def robust_inputs(make: InputMaker) -> Inputs:
+    """Bags, ids and weights that differ by rank and trial."""
+    weights = make.normal("weights") if make.ax["weighted"] else None
+    return bag_lengths(make, make), make.integers("values", 0, 1_000_000), weights
+
+
+def published_inputs(make: InputMaker) -> Inputs:
+    """Bags and ids from the published seed, no weights."""
+    stream = make.seeded(42 + 70_000 + make.rank + 1_000_003 * make.trial)
+    return bag_lengths(stream, make), stream.integers("values", 0, 1_000_000), None
+
+
+def cost(ax: Axes) -> Cost:
+    """Every bag is read and written once, and crosses the link once unless it stays.
+
+    Features hold their mean share of the source's ids; over many trials no kernel moves fewer.
+    """
+    per_bag, per_id = 8, 8 + (ax.itemsize if ax["weighted"] else 0)
+    own = ax.bags * per_bag + ax.ids * per_id
+    received = ax.bags_in * per_bag + ax.mean_ids_in * per_id
+    kept = ax.bags_kept * per_bag + ax.mean_ids_kept * per_id
+    return Cost(memory_bytes=own + received, link_in_bytes=received - kept, link_out_bytes=own - kept)
+
+
+PROBLEM = Problem(
+    name="KJTAllToAll",
+    upstream="70_torchrec_kjt_all2all",
+    category="other",
+    origin="TorchRec, KJTAllToAll: input redistribution of KeyedJaggedTensor for model-parallel embedding tables",
+    summary="Each rank has a batch of ragged id lists for all sparse features; the exchange gives every rank the lists "
+    "of all ranks' batches for just the features it owns, regrouped feature by feature.",
+    weaknesses=(
+        "Unequal batches, weights, stride_per_key, stagger, empty bags and ranks without features never occur, and "
+        "whole numbers are compared with 1 % tolerance.",
+    ),
+    tags=("all_to_all", "ragged", "recommender"),
+    dtypes=("float32", "float64", "float16", "bfloat16"),
+    # features None: 1, 2, 3, 1, 2, 3, ... per rank. Bag lengths are low .. high.
+    sizes={
+        "tiny": {
+            "features": None,
+            "B": 8,
+            "low": 0,
+            "high": 5,
+            "weighted": False,
+            "variable": False,
+            "stagger": 1,
+            "pg": None,
+        },
+        "published": {
+            "features": None,
+            "B": 512,
+            "low": 5,
+            "high": 20,
+            "weighted": False,
+            "variable": False,
+            "stagger": 1,
+            "pg": None,
+        },
+        "large": {
+            "features": 26,
+            "B": 16384,
+            "low": 1,
+            "high": 20,
+            "weighted": False,
+            "variable": False,
+            "stagger": 1,
+            "pg": None,
+        },
+    },
+    args=(
+        Tensor("lengths", ("bags",), dtype="int64", about="bag lengths, feature-major"),
+        Tensor("values", ("ids",), dtype="int64", about="ids of the bags, in the same order"),
+        Scalar("key_splits", "ints", about="number of features owned by each rank, 0 allowed"),
+        Scalar("batch_size", "int", about="samples on this rank; ignored if stride_per_key is given"),
+        Group("pg", about="None means WORLD"),
+        Tensor("weights", ("ids",), optional="weighted", about="one weight per id; None on all ranks or on none"),
+        Scalar("stride_per_key", "ints", optional=True, about="samples of each feature on this rank, if they differ"),
+        Scalar("stagger", "int", about="number of node blocks in the order of source ranks"),
+    ),
+    outputs=(
+        Output(
+            "lengths_out",
+            ("?",),
+            dtype="int64",
+            capacity="bags_in",
+            returned_as="lengths",
+            about="bag lengths of the owned features: by feature, then staggered rank, then sample",
+        ),
+        Output(
+            "values_out", ("?",), dtype="int64", capacity="most_ids_in", returned_as="values", about="their contents"
+        ),
+        Output("weights_out", ("?",), capacity="most_ids_in", when="weighted", returned_as="weights", about="likewise"),
+        Output("stride", (), dtype="int64", when="fixed", about="samples over all ranks"),
+        Output("stride_per_rank", ("W",), dtype="int64", when="fixed", about="samples of each rank, in rank order"),
+        Output(
+            "stride_per_key_per_rank",
+            ("k", "W"),
+            dtype="int64",
+            when="variable",
+            about="samples of each owned feature and rank, columns in staggered order",
+        ),
+    ),
+    returns="dict",
+    derive=derive,
+    robust=Trials(robust_inputs, vary),
+    published=Trials(published_inputs, vary_totals),
+    cost=cost,
+)

@@ -1,0 +1,58 @@
+"""The default value of a submission: the ladder, then performance once it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pkb_gym.engine.feedback import Feedback
+from pkb_gym.rewards.ladder import Ladder
+from pkb_gym.rewards.performance import LogPerformance
+from pkb_gym.rewards.reward import is_our_fault, is_right
+
+
+@dataclass(frozen=True)
+class LadderThenPerformance:
+    """The ladder's value, and the performance of a right kernel on top of it.
+
+        r = ladder(feedback)                             not right
+        r = ladder(feedback) + performance(feedback)     right and timed
+
+    The slowest right kernel is worth more than the best that is not: 1 + performance.floor > ladder.almost. What is
+    caught cheating gets the floor, 0, as does what is rejected.
+
+    Range: [0, 1 + performance.cap]; by default [0, 2], with 1 at the baseline and 2 at the roofline.
+    Source: own; see `Ladder` and `LogPerformance`.
+
+    Example:
+        >>> from .examples import fallen, timed
+        >>> reward = LadderThenPerformance()
+        >>> reward(fallen("runtime_error")), reward(timed(baseline_us=100, roofline_us=25, speedup_low=2.0))
+        (0.2, 1.5)
+        >>> reward(timed(speedup_low=2.0, caught="late_output")), reward(fallen("infrastructure"))
+        (0.0, None)
+    """
+
+    ladder: Ladder = field(default_factory=Ladder)
+    performance: LogPerformance = field(default_factory=lambda: LogPerformance(floor=-0.25))
+
+    def __post_init__(self) -> None:
+        if 1 + self.performance.floor <= self.ladder.almost:
+            raise ValueError(
+                f"a slow right kernel (1 + {self.performance.floor}) must be worth more than one that is almost right "
+                f"({self.ladder.almost}): raise performance.floor or lower ladder.almost"
+            )
+
+    def __call__(self, feedback: Feedback) -> float | None:
+        """See `Reward`."""
+        return None if is_our_fault(feedback) else sum(self.parts(feedback).values())
+
+    def parts(self, feedback: Feedback) -> Mapping[str, float]:
+        """See `ItemisedReward`: "ladder", and "performance" of what is right and timed."""
+        rung = self.ladder(feedback)
+        if rung is None:
+            return {}
+        speed = self.performance(feedback)
+        if speed is None or feedback.timing is None or not is_right(feedback):
+            return {"ladder": rung}
+        return {"ladder": rung, "performance": speed}

@@ -1,0 +1,168 @@
+"""Small `Feedback` records for trying rewards: what an evaluation would have found."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pkb_gym.engine.config import ResolvedConfig
+from pkb_gym.engine.feedback import Block, CheckReport, Environment, Failure, Feedback, Finding, Mismatch, Stage, Timing
+from pkb_gym.engine.roofline import Rates, ResourceTimes, Roofline
+
+CONFIG = ResolvedConfig(
+    device="cpu",
+    world_size=4,
+    size="tiny",
+    dtype="bfloat16",
+    language="cpp",
+    protocol="robust",
+    until="profile",
+    trials=4,
+    seed=0,
+    turn=0,
+    timeout_s=10.0,
+    compile_timeout_s=60.0,
+    timing_budget_s=0.2,
+    memory_bytes=1 << 30,
+)
+
+MACHINE = Environment(
+    hardware="example", processors=4, sandbox="limits", python="3.12", torch="2.13", toolchain="g++ 13"
+)
+
+FELL_AFTER: dict[str, Stage | None] = {
+    "rejected": None,
+    "compile_error": Stage.STATIC,
+    "load_error": Stage.COMPILE,
+    "runtime_error": Stage.COMPILE,
+    "out_of_memory": Stage.COMPILE,
+    "deadlock": Stage.COMPILE,
+    "timeout": Stage.COMPILE,
+    "wrong_shape_or_dtype": Stage.RUN,
+    "output_mismatch": Stage.RUN,
+    "input_modified": Stage.RUN,
+    "infrastructure": Stage.STATIC,
+}
+"""Failure -> the last stage that is usually completed before it."""
+
+
+def fallen(failure: str, right_share: float = 0.0, message: str = "example") -> Feedback:
+    """A submission that failed.
+
+    Args:
+        failure: one of `FELL_AFTER`.
+        right_share: outputs that matched, in hundredths, where outputs were compared at all.
+        message: for the agent.
+    """
+    stage = FELL_AFTER[failure]
+    check = None
+    if stage is Stage.RUN:
+        right = round(100 * right_share)
+        wrong = Mismatch(
+            trial=0,
+            rank=0,
+            output="out",
+            reason="values",
+            shape=(2,),
+            dtype="bfloat16",
+            wrong_elements=1,
+            elements=2,
+            bounding_box=((0, 0),),
+            worst_index=(0,),
+            got="0.0",
+            expected="1.0",
+            rule="exact",
+        )
+        check = CheckReport(
+            trials=4,
+            outputs_compared=100,
+            outputs_right=min(99, right),
+            elements_compared=200,
+            elements_right=100 + min(99, right),
+            mismatches=(wrong,),
+        )
+    return _feedback(stage=stage, failure=Failure(failure), message=message, check=check)
+
+
+def timed(
+    baseline_us: float = 100.0,
+    roofline_us: float = 25.0,
+    speedup_low: float | None = None,
+    speedup: float | None = None,
+    caught: Literal["beats_roofline", "wrong_while_timed", "late_output", "interference"] | None = None,
+) -> Feedback:
+    """A submission that was right and was timed.
+
+    Args:
+        baseline_us: the baseline's time of one call.
+        roofline_us: the bound.
+        speedup_low: lower end of the interval; by default the speedup itself.
+        speedup: by default the lower end of the interval, or 1.
+        caught: code of an integrity finding.
+    """
+    middle = speedup if speedup is not None else speedup_low if speedup_low is not None else 1.0
+    low = middle if speedup_low is None else speedup_low
+    candidate_us = baseline_us / middle
+    timing = Timing(
+        protocol="robust",
+        baseline_us=baseline_us,
+        candidate_us=candidate_us,
+        speedup=middle,
+        speedup_low=low,
+        speedup_high=max(middle, 2 * middle - low),
+        gate_us=1.0,
+        baseline_alone_us=baseline_us,
+        delivers=False,
+        converged=True,
+        blocks=(Block(calls=10, baseline_us=baseline_us, candidate_us=candidate_us),),
+    )
+    rates = Rates(matrix_flops_per_s=1e9, vector_flops_per_s=1e9, memory_bytes_per_s=1e9, link_bytes_per_s=1e9)
+    roofline = Roofline(
+        bound_us=roofline_us,
+        binds="link",
+        times=ResourceTimes(matrix_us=0.0, vector_us=roofline_us / 4, memory_us=roofline_us / 2, link_us=roofline_us),
+        latency_floor_us=0.1,
+        peaks=rates,
+        peaks_source="example",
+        baseline_utilisation=roofline_us / baseline_us,
+        candidate_utilisation=roofline_us / candidate_us,
+        baseline_achieved=rates,
+        candidate_achieved=rates,
+    )
+    check = CheckReport(
+        trials=4, outputs_compared=100, outputs_right=100, elements_compared=200, elements_right=200, mismatches=()
+    )
+    return _feedback(
+        stage=Stage.TIME,
+        failure=None if caught is None else Failure.INTEGRITY,
+        message="" if caught is None else "example",
+        check=check,
+        timing=timing,
+        roofline=roofline,
+        findings=() if caught is None else (Finding(code=caught, detail="example"),),
+    )
+
+
+def _feedback(
+    *,
+    stage: Stage | None,
+    failure: Failure | None,
+    message: str,
+    check: CheckReport | None = None,
+    timing: Timing | None = None,
+    roofline: Roofline | None = None,
+    findings: tuple[Finding, ...] = (),
+) -> Feedback:
+    return Feedback(
+        problem="AllReduce",
+        problem_sha256="0" * 64,
+        source_sha256="0" * 64,
+        config=CONFIG,
+        environment=MACHINE,
+        stage=stage,
+        failure=failure,
+        message=message,
+        check=check,
+        timing=timing,
+        roofline=roofline,
+        integrity=findings,
+    )

@@ -1,0 +1,86 @@
+"""How fast a right kernel is, on a log scale between the baseline and the roofline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite, log
+
+from pkb_gym.engine.feedback import Feedback
+from pkb_gym.rewards.reward import is_our_fault, is_right
+
+MIN_HEADROOM = 1.25
+"""Baselines nearer to the roofline are treated as this far from it, or noise in the denominator would be paid."""
+
+MAX_HEADROOM = 1000.0
+"""Baselines farther from the roofline, and those whose roofline is unknown or zero, are treated as this far from it."""
+
+
+def headroom(feedback: Feedback) -> float:
+    """Greatest possible speedup, baseline_us / roofline_us, clamped to [MIN_HEADROOM, MAX_HEADROOM].
+
+    Raises:
+        ValueError: the kernel was not timed.
+    """
+    if feedback.timing is None:
+        raise ValueError(f"{feedback.problem}: no headroom without timing; the furthest stage was {feedback.stage}")
+    bound_us = 0.0 if feedback.roofline is None else feedback.roofline.bound_us
+    if bound_us <= 0:
+        return MAX_HEADROOM
+    return min(MAX_HEADROOM, max(MIN_HEADROOM, feedback.timing.baseline_us / bound_us))
+
+
+def log_performance(feedback: Feedback) -> float:
+    """Places a kernel between the baseline (0) and the roofline (1) on a log scale.
+
+        r = log(speedup_low) / log(baseline_us / roofline_us)
+
+    speedup_low is the lower end of the 95 % interval, so that noise is never paid. The denominator is clamped, see
+    `headroom`.
+
+    Range: unbounded below, at most 1 for a kernel that keeps to the roofline (more where the headroom was clamped).
+    Source: own; the utilisation of the roofline model (Williams, Waterman, Patterson, CACM 52(4), 2009) on a log scale,
+    on which each further factor of speedup is worth the same.
+
+    Raises:
+        ValueError: the kernel was not timed, or its speedup is not positive.
+
+    Example:
+        >>> from .examples import timed
+        >>> log_performance(timed(baseline_us=100, roofline_us=25, speedup_low=2.0))
+        0.5
+    """
+    scale = log(headroom(feedback))
+    assert feedback.timing is not None
+    speedup = feedback.timing.speedup_low
+    if not (isfinite(speedup) and speedup > 0):
+        raise ValueError(f"{feedback.problem}: speedup_low must be positive, got {speedup}")
+    return log(speedup) / scale
+
+
+@dataclass(frozen=True)
+class LogPerformance:
+    """`log_performance` within [floor, cap]; the floor for whatever is not right or not timed.
+
+    Range: [floor, cap].
+
+    Example:
+        >>> from .examples import fallen, timed
+        >>> reward = LogPerformance(floor=-0.25)
+        >>> reward(timed(speedup_low=0.001)), reward(timed(speedup_low=1.0)), reward(fallen("output_mismatch"))
+        (-0.25, 0.0, -0.25)
+    """
+
+    floor: float = -1.0
+    cap: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.floor <= 0 <= self.cap:
+            raise ValueError(f"floor <= 0 <= cap is needed, got {self}")
+
+    def __call__(self, feedback: Feedback) -> float | None:
+        """See `Reward`."""
+        if is_our_fault(feedback):
+            return None
+        if feedback.timing is None or not is_right(feedback) or feedback.timing.speedup_low <= 0:
+            return self.floor
+        return min(self.cap, max(self.floor, log_performance(feedback)))

@@ -1,0 +1,45 @@
+"""What a reward is: a function from one `Feedback` to a number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+from pkb_gym.engine.feedback import Failure, Feedback
+
+
+class Reward(Protocol):
+    """Values one submission. Rewards are picklable and keep no state between calls."""
+
+    def __call__(self, feedback: Feedback) -> float | None:
+        """The value of one submission.
+
+        Args:
+            feedback: what its evaluation found.
+
+        Returns:
+            A finite number; None where the fault was ours (`Failure.INFRASTRUCTURE`): nothing is to be learnt from it.
+        """
+
+
+@runtime_checkable
+class ItemisedReward(Reward, Protocol):
+    """A reward that can say what it is made of."""
+
+    def parts(self, feedback: Feedback) -> Mapping[str, float]:
+        """Named summands of the value; empty where the fault was ours."""
+
+
+def is_our_fault(feedback: Feedback) -> bool:
+    """Whether the evaluation failed through no fault of the candidate."""
+    return feedback.failure is Failure.INFRASTRUCTURE
+
+
+def is_caught(feedback: Feedback) -> bool:
+    """Whether something was found that no honest kernel does."""
+    return feedback.failure is Failure.INTEGRITY or bool(feedback.integrity)
+
+
+def is_right(feedback: Feedback) -> bool:
+    """Whether every check passed and nothing failed afterwards, not even while it was timed or profiled."""
+    return feedback.is_correct and feedback.failure is None and not feedback.integrity

@@ -1,0 +1,124 @@
+"""Rewards over the turns of an episode: potential-based shaping over the best submission so far.
+
+An episode is worth its best submission. Paid at the end alone, that is sparse; potential-based shaping (Ng, Harada,
+Russell: Policy invariance under reward transformations, ICML 1999) pays it as it comes without changing which policies
+are best. With the potential Phi = value of the best submission so far, turn t is paid
+
+    F_t = gamma * Phi_t - Phi_(t-1),    Phi_0 = 0
+
+and the discounted sum over T turns telescopes to gamma^T * Phi_T. A worse submission changes nothing of it, the same
+one again earns nothing, and going down and up again earns nothing either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pkb_gym.engine.feedback import Feedback
+from pkb_gym.rewards.reward import ItemisedReward, Reward
+
+INITIAL_POTENTIAL = 0.0
+"""Phi_0: the value of no submission at all."""
+
+
+def shaping_reward(previous: float, current: float, gamma: float) -> float:
+    """One turn's pay, gamma * Phi(current state) - Phi(previous state).
+
+    Example:
+        >>> shaping_reward(0.25, 1.0, gamma=1.0)
+        0.75
+    """
+    return gamma * current - previous
+
+
+@dataclass(frozen=True)
+class BestSoFar:
+    """A reward whose turns are paid by what they add to the best submission so far.
+
+    As a function of one `Feedback` it is the value of that submission alone; an `EpisodeScore` pays the differences.
+
+    Attributes:
+        value: the value of one submission.
+        gamma: discount of the learner; with 1 the pay of an episode is the value of its best submission.
+
+    Range of one turn: [-(1 - gamma) * m, m], where m is the greatest value.
+    Source: Ng, Harada, Russell, ICML 1999; see the module.
+
+    Example:
+        >>> from .default import LadderThenPerformance
+        >>> from .examples import fallen, timed
+        >>> score = EpisodeScore(BestSoFar(LadderThenPerformance()))
+        >>> turns = [fallen("runtime_error"), timed(speedup_low=1.0), fallen("compile_error"), timed(speedup_low=1.0)]
+        >>> [score.add(turn).reward for turn in turns]
+        [0.2, 0.8, 0.0, 0.0]
+        >>> score.best
+        1.0
+    """
+
+    value: Reward
+    gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gamma <= 1:
+            raise ValueError(f"gamma must be in (0, 1], got {self.gamma}")
+
+    def __call__(self, feedback: Feedback) -> float | None:
+        """See `Reward`."""
+        return self.value(feedback)
+
+    def parts(self, feedback: Feedback) -> Mapping[str, float]:
+        """See `ItemisedReward`: those of the value."""
+        return self.value.parts(feedback) if isinstance(self.value, ItemisedReward) else {}
+
+
+@dataclass(frozen=True)
+class TurnScore:
+    """What one turn is paid.
+
+    Attributes:
+        reward: the pay; 0 where it is not valid.
+        value: of this submission alone; None where the fault was ours.
+        parts: what the value is made of, where its reward can say.
+    """
+
+    reward: float
+    value: float | None
+    parts: dict[str, float]
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether something can be learnt from it: False where the fault was ours."""
+        return self.value is not None
+
+
+class EpisodeScore:
+    """Scores the turns of one episode, one after another.
+
+    `BestSoFar` pays what a turn adds; any other reward pays each turn the value of its submission.
+
+    Attributes:
+        best: value of the best submission so far, None before the first valid one.
+        total: sum of what the turns were paid, undiscounted.
+    """
+
+    def __init__(self, reward: Reward) -> None:
+        self._reward = reward
+        self._potential = INITIAL_POTENTIAL
+        self.best: float | None = None
+        self.total = 0.0
+
+    def add(self, feedback: Feedback) -> TurnScore:
+        """Scores the next turn. A fault of ours leaves everything as it was."""
+        value = self._reward(feedback)
+        if value is None:
+            return TurnScore(reward=0.0, value=None, parts={})
+        parts = dict(self._reward.parts(feedback)) if isinstance(self._reward, ItemisedReward) else {}
+        self.best = value if self.best is None else max(self.best, value)
+        paid = value
+        if isinstance(self._reward, BestSoFar):
+            potential = max(self._potential, value)
+            paid = shaping_reward(self._potential, potential, self._reward.gamma)
+            self._potential = potential
+        self.total += paid
+        return TurnScore(reward=paid, value=value, parts=parts)

@@ -1,0 +1,55 @@
+"""Rewards that pay one thing alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pkb_gym.engine.feedback import Feedback
+from pkb_gym.rewards.reward import is_our_fault, is_right
+
+
+@dataclass(frozen=True)
+class Correctness:
+    """1 for a right kernel, however slow; 0 for any other.
+
+    Range: {0, 1}. Source: the functional half of every kernel benchmark.
+
+    Example:
+        >>> from .examples import fallen, timed
+        >>> Correctness()(timed(speedup_low=0.1)), Correctness()(fallen("output_mismatch", right_share=0.99))
+        (1.0, 0.0)
+    """
+
+    def __call__(self, feedback: Feedback) -> float | None:
+        """See `Reward`."""
+        return None if is_our_fault(feedback) else float(is_right(feedback))
+
+
+@dataclass(frozen=True)
+class FastP:
+    """1 for a right kernel whose speedup over the baseline is greater than p, else 0.
+
+        r = [right and speedup > p]
+
+    Its mean over a set of problems is the fast_p of KernelBench, which compares the measured speedup itself, not the
+    lower end of its interval.
+
+    Range: {0, 1}. Source: Ouyang et al., KernelBench: Can LLMs Write Efficient GPU Kernels?, 2025, section 3.3.
+
+    Example:
+        >>> from .examples import timed
+        >>> FastP(1.0)(timed(speedup=1.2)), FastP(2.0)(timed(speedup=1.2))
+        (1.0, 0.0)
+    """
+
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.p < float("inf"):
+            raise ValueError(f"fast_p needs a finite p >= 0, got {self.p}")
+
+    def __call__(self, feedback: Feedback) -> float | None:
+        """See `Reward`."""
+        if is_our_fault(feedback):
+            return None
+        return float(is_right(feedback) and feedback.speedup is not None and feedback.speedup > self.p)

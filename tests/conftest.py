@@ -1,0 +1,48 @@
+"""What every test shares: nothing that it started may outlive it."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from tests.leaks import Lasting, leftovers, snapshot
+
+PR_SET_CHILD_SUBREAPER = 36
+
+settings.register_profile("project", deadline=None, derandomize=True)
+settings.load_profile("project")
+
+
+def pytest_configure() -> None:
+    # Orphans become children of this process instead of vanishing to init, so that they are found.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if shutil.which("nvidia-smi") is None:
+        no_gpu = pytest.mark.skip(reason="needs a CUDA GPU, and nvidia-smi is not on this machine")
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(no_gpu)
+
+
+@pytest.fixture(scope="session")
+def lasting() -> Lasting:
+    """Where session-scoped fixtures name the processes and files that may outlive a test.
+
+    An evaluator that starts its processes on first use registers a function: `lasting.keep_process(evaluator.pids)`.
+    """
+    return Lasting()
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind(lasting: Lasting) -> Iterator[None]:
+    """Fail a test that leaves processes or files in /dev/shm behind."""
+    before = snapshot()
+    yield
+    if found := leftovers(before, lasting):
+        pytest.fail("left behind: " + "; ".join(found), pytrace=False)

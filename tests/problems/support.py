@@ -1,0 +1,262 @@
+"""Runs a problem's reference on forked gloo ranks and hands back every rank's axes, arguments and outputs."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import multiprocessing
+import os
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import pkb_gym
+from pkb_gym.engine.checks import Check, CheckContext, as_integers
+from pkb_gym.engine.inputs import Draw, TrialKey, make_inputs
+from pkb_gym.engine.leaves import result_leaves
+from pkb_gym.engine.problem import Axes, InPlace, Linear, Problem, Scalar, Tensor, TensorList, snake_case
+
+DEADLINE_S = 60.0
+KEY = b"tests"
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one call of a reference saw and gave.
+
+    Attributes:
+        problem: its declaration.
+        axes: per rank.
+        args: per rank, data arguments by name, as they were before the call.
+        outputs: per rank, results by leaf name, in-place results included.
+        protocol: which of the two.
+    """
+
+    problem: Problem
+    axes: list[Axes]
+    args: list[dict[str, Any]]
+    outputs: list[dict[str, torch.Tensor]]
+    protocol: str = "robust"
+
+    def wrong(self, rank: int, leaf: str, got: torch.Tensor | None = None) -> torch.Tensor:
+        """The elements that the problem's own check marks wrong in `got` (default: in the reference's output)."""
+        owner = leaf.split("[")[0]
+        out = next(out for out in self.problem.outputs if out.name == owner)
+        check: Check | None = out.check if self.protocol == "robust" else out.published
+        mine = self.outputs[rank]
+        got = mine[leaf] if got is None else got
+        if check is None:
+            return torch.zeros_like(got, dtype=torch.bool)
+        return check.wrong(got, CheckContext(self.axes[rank], mine[leaf], self.args, mine, mine | {leaf: got}, leaf))
+
+    def assert_passes_own_checks(self) -> None:
+        """The reference's outputs satisfy the problem's checks on every rank."""
+        for rank, outputs in enumerate(self.outputs):
+            for leaf, value in outputs.items():
+                wrong = int(self.wrong(rank, leaf).sum())
+                assert wrong == 0, f"{self.problem.name} rank {rank} {leaf}: {wrong} of {value.numel()} marked wrong"
+
+
+def find_problem(name: str) -> Problem:
+    """The declaration of the problem called `name`, for example "AllReduce"."""
+    return importlib.import_module(f"{_module(name)}.problem").PROBLEM
+
+
+def make_axes(
+    problem: Problem,
+    *,
+    size: str | Mapping[str, Any] = "tiny",
+    world_size: int = 4,
+    protocol: str = "robust",
+    trial: int = 0,
+    timed: bool = False,
+    dtype: str | None = None,
+) -> list[Axes]:
+    """Every rank's axes of one trial, without running anything."""
+    draw = TrialKey(KEY, 0, problem.name, 0, trial, timed)
+    return [
+        problem.axes(size=size, world_size=world_size, rank=r, dtype=dtype, protocol=protocol, draw=Draw(draw))
+        for r in range(world_size)
+    ]
+
+
+def run_reference(
+    name: str,
+    *,
+    size: str | Mapping[str, Any] = "tiny",
+    world_size: int = 4,
+    protocol: str = "robust",
+    trial: int = 0,
+    timed: bool = False,
+    dtype: str | None = None,
+    args: list[dict[str, Any]] | None = None,
+) -> Run:
+    """Calls the problem's `solution` once on `world_size` gloo ranks.
+
+    Args:
+        args: replaces the drawn data arguments (per rank, by name; shapes as declared), for edge cases.
+
+    Raises:
+        RuntimeError: a rank raised, died or took too long; holds its traceback.
+    """
+    problem = find_problem(name)
+    axes = make_axes(
+        problem, size=size, world_size=world_size, protocol=protocol, trial=trial, timed=timed, dtype=dtype
+    )
+    if args is None:
+        key = TrialKey(KEY, 0, name, 0, trial, timed)
+        names = [arg.name for arg in problem.data_args]
+        args = [dict(zip(names, make_inputs(problem, ax, key, protocol), strict=True)) for ax in axes]
+    torch.set_num_threads(1)  # a forked process has no OpenMP threads, and must not wait for any
+    with tempfile.TemporaryDirectory() as folder:
+        fork = multiprocessing.get_context("fork")
+        ranks = [fork.Process(target=_rank, args=(rank, problem, axes, args, folder)) for rank in range(world_size)]
+        try:
+            for process in ranks:
+                process.start()
+            _wait(ranks, Path(folder))
+            outputs = [torch.load(f"{folder}/{rank}.pt", weights_only=True) for rank in range(world_size)]
+        finally:
+            for process in ranks:
+                if process.pid is not None:
+                    process.kill()
+                    process.join()
+    return Run(problem, axes, args, outputs, protocol)
+
+
+def _wait(ranks: list[Any], folder: Path) -> None:
+    """Waits until every rank has ended well."""
+    deadline = time.monotonic() + DEADLINE_S
+    running = list(ranks)
+    while running:
+        wait([process.sentinel for process in running], timeout=max(0.0, deadline - time.monotonic()))
+        for rank, process in enumerate(ranks):
+            if process.exitcode:
+                error = folder / f"{rank}.error"
+                raise RuntimeError(error.read_text() if error.exists() else f"rank {rank}: exit {process.exitcode}")
+        running = [process for process in running if process.exitcode is None]
+        if running and time.monotonic() > deadline:
+            raise RuntimeError(f"{len(running)} ranks still run after {DEADLINE_S} s")
+
+
+def _rank(rank: int, problem: Problem, axes: list[Axes], args: list[dict[str, Any]], folder: str) -> None:
+    """One rank: joins the gang, calls `solution`, stores its outputs."""
+    status = 1
+    try:
+        warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # torch 2.13 renames two collectives
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{folder}/store",
+            rank=rank,
+            world_size=len(axes),
+            timeout=timedelta(seconds=DEADLINE_S),
+        )
+        behave_as_nccl()
+        mine = copy.deepcopy(args[rank])
+        solution = importlib.import_module(f"{_module(problem.name)}.reference").solution
+        result = solution(*[_call_value(arg, axes[rank], mine, rank) for arg in problem.args])
+        for arg in problem.data_args:
+            if not getattr(arg, "mutable", False):
+                assert same(mine[arg.name], args[rank][arg.name]), f"{arg.name} was modified"
+        torch.save(_outputs(problem, axes[rank], result, mine), f"{folder}/{rank}.pt")
+        dist.barrier()
+        status = 0
+    except BaseException:
+        Path(folder, f"{rank}.error").write_text(f"rank {rank}: {traceback.format_exc()}")
+    os._exit(status)  # no teardown: what the fork copied belongs to the test process
+
+
+def _call_value(arg: Any, ax: Axes, data: Mapping[str, Any], rank: int) -> Any:
+    """The argument as `solution` receives it."""
+    if isinstance(arg, Tensor | TensorList):
+        return data[arg.name]
+    if isinstance(arg, Linear):
+        weight, bias = data[arg.name]
+        layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
+        layer.weight = torch.nn.Parameter(weight)
+        if bias is not None:
+            layer.bias = torch.nn.Parameter(bias)
+        return layer
+    value = ax[arg.axis or arg.name]
+    if isinstance(arg, Scalar):
+        return list(value) if isinstance(value, tuple) else value
+    if value is None:
+        return None
+    made = [dist.new_group(list(part)) for part in value]  # every rank makes every group
+    return next(group for group, part in zip(made, value, strict=True) if rank in part)
+
+
+def _outputs(problem: Problem, ax: Axes, result: Any, data: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Results by leaf name, their shapes and dtypes compared with the declaration."""
+    if problem.returns == "value":
+        values = [result] if problem.returned else []
+    else:
+        values = [result.get(out.key) for out in problem.returned] if problem.returns == "dict" else list(result)
+    named = [(out.name, value) for out, value in zip(problem.returned, values, strict=True)]
+    named += [(out.name, data[out.name]) for out in problem.outputs if isinstance(out, InPlace)]
+    found: dict[str, Any] = {}
+    for owner, value in named:
+        found |= {f"{owner}[{i}]": part for i, part in enumerate(value)} if isinstance(value, list) else {owner: value}
+    outputs = {leaf: value.detach() for leaf, value in found.items() if value is not None}
+    assert list(outputs) == [leaf.name for leaf in result_leaves(problem, ax)], list(outputs)
+    for leaf in result_leaves(problem, ax):
+        got = outputs[leaf.name]
+        assert str(got.dtype) == f"torch.{leaf.dtype}", (leaf, got.dtype)
+        assert got.numel() <= leaf.capacity if leaf.shape is None else tuple(got.shape) == leaf.shape, (leaf, got.shape)
+    return outputs
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two values (tensors, or lists and tuples of them, or None) hold the same bits."""
+    if isinstance(left, torch.Tensor):
+        return (
+            left.shape == right.shape
+            and left.dtype == right.dtype
+            and torch.equal(as_integers(left.contiguous()), as_integers(right.contiguous()))
+        )
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(same(one, other) for one, other in zip(left, right, strict=True))
+    return left == right
+
+
+def behave_as_nccl() -> None:
+    """Gives gloo the three habits of NCCL that references rely on; patches this process."""
+    reduce, gather_into, gather = dist.reduce, dist.all_gather_into_tensor, dist.all_gather
+
+    def reduce_to_root_only(tensor: torch.Tensor, dst: int = 0, *rest: Any, **options: Any) -> Any:
+        before = tensor.clone()
+        work = reduce(tensor, dst, *rest, **options)
+        if dist.get_rank() != dst:
+            tensor.copy_(before)
+        return work
+
+    def gather_stacked(out: torch.Tensor, tensor: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        return gather_into(out.view(-1), tensor.contiguous().view(-1), *rest, **options)
+
+    def gather_uneven(outs: list[torch.Tensor], tensor: torch.Tensor, group: Any = None, async_op: bool = False) -> Any:
+        if len({tuple(out.shape) for out in outs}) == 1:
+            return gather(outs, tensor, group=group, async_op=async_op)
+        outs[dist.get_rank(group)].copy_(tensor)
+        for source, out in enumerate(outs):
+            dist.broadcast(out, group=group, group_src=source)
+        return None
+
+    dist.reduce, dist.all_gather_into_tensor, dist.all_gather = reduce_to_root_only, gather_stacked, gather_uneven
+
+
+def _module(name: str) -> str:
+    """Dotted name of the problem's folder."""
+    root = Path(pkb_gym.__file__).parent / "problems"
+    found = [path.parent for path in root.glob(f"*/{snake_case(name)}/problem.py")]
+    assert len(found) == 1, f"{name}: {len(found)} folders called {snake_case(name)}"
+    return f"pkb_gym.problems.{found[0].parent.name}.{found[0].name}"

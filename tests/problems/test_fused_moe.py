@@ -1,0 +1,125 @@
+"""FusedMoE: oracle, counterfeits, modes, edge cases, cost."""
+
+import pytest
+import torch
+
+from pkb_gym.engine.errors import SizeError
+from tests.problems.support import Run, find_problem, make_axes, run_reference
+
+
+def routing(ax, args):
+    """Probabilities (T, E) of one rank's tokens, the logits rounded once to bfloat16."""
+    logits = args["hidden_states"].reshape(-1, ax.H).float() @ args["gate_weight"].float().T
+    if args["gate_bias"] is not None:
+        logits += args["gate_bias"].float()
+    return logits.bfloat16().float().softmax(-1).bfloat16()
+
+
+def layer(pair, rows):
+    return rows @ pair[0].double().T + pair[1].double()
+
+
+def expected(run: Run, rank: int, keep: int | None = None) -> torch.Tensor:
+    """Every rank's MLP applied to every token in float64, mixed by the `keep` (default K) largest probabilities."""
+    ax, args = run.axes[rank], run.args[rank]
+    group = list(range(ax.W)) if ax["group"] is None else next(part for part in ax["group"] if rank in part)
+    weights, experts = routing(ax, args).topk(keep or ax.K, dim=-1)
+    rows = args["hidden_states"].reshape(-1, ax.H).double()
+    out = torch.zeros(len(rows), ax.H, dtype=torch.float64)
+    for place, host in enumerate(group):
+        at_host = experts // (ax.E // len(group)) == place
+        share = (weights.double() * at_host).sum(-1, keepdim=True)
+        gate, up = layer(run.args[host]["gate_proj"], rows), layer(run.args[host]["up_proj"], rows)
+        out += share * layer(run.args[host]["down_proj"], gate * gate.sigmoid() * up)
+    return out
+
+
+def assert_rows_are_right(run):
+    run.assert_passes_own_checks()
+    for rank, outputs in enumerate(run.outputs):
+        exact = expected(run, rank)
+        assert outputs["out"].shape == exact.shape
+        error = (outputs["out"].double() - exact).norm(dim=-1)
+        assert bool((error <= 1e-2 * exact.norm(dim=-1)).all())
+
+
+@pytest.mark.parametrize(
+    ("world_size", "trial"), [(1, 0), (1, 1), (2, 0), (2, 2), (4, 0), (4, 1), (4, 2), (4, 5), (8, 3)]
+)
+def test_every_row(world_size, trial):
+    assert_rows_are_right(run_reference("FusedMoE", world_size=world_size, trial=trial))
+
+
+@pytest.mark.parametrize("size", [{"K": 8}, {"K": 4, "E": 16}, {"T": 0}, {"K": 1}])
+def test_edge_sizes(size):
+    tiny = dict(find_problem("FusedMoE").sizes["tiny"])
+    assert_rows_are_right(run_reference("FusedMoE", size=tiny | size, world_size=2))
+
+
+def test_more_dimensions_come_back_as_rows():
+    run = run_reference("FusedMoE", world_size=2)
+    for args in run.args:
+        args["hidden_states"] = args["hidden_states"].view(4, 16, 64)
+    again = run_reference("FusedMoE", world_size=2, args=run.args)
+    assert all(torch.equal(one["out"], two["out"]) for one, two in zip(run.outputs, again.outputs, strict=True))
+
+
+def test_counterfeits_are_refused():
+    run = run_reference("FusedMoE")
+    shift = {rank: run.args[(rank + 1) % 4] for rank in range(4)}
+    elsewhere = [args | {"down_proj": shift[rank]["down_proj"]} for rank, args in enumerate(run.args)]
+    moved = Run(run.problem, run.axes, elsewhere, run.outputs)
+    for fake in (expected(run, 0, keep=1), expected(run, 0, keep=3), expected(moved, 0)):
+        assert run.wrong(0, "out", fake.bfloat16()).all(-1).float().mean() > 0.6
+    assert not run.wrong(0, "out", expected(run, 0).bfloat16()).any()
+
+
+def test_choices_are_far_apart_and_all_weights_matter():
+    run = run_reference("FusedMoE", size="published", world_size=1, trial=0)
+    ordered = routing(run.axes[0], run.args[0]).float().sort(-1, descending=True).values
+    assert bool((ordered[:, 1] > ordered[:, 2] * (1 + 2**-7)).all())
+    assert float(ordered[:, 1].median()) > 0.05
+
+
+def test_another_order_of_the_routers_sums_passes():
+    run = run_reference("FusedMoE", size={"I": 32}, world_size=1)
+    turned = {name: run.args[0][name].flip(-1) for name in ("hidden_states", "gate_weight")}
+    turned |= {name: (run.args[0][name][0].flip(-1), run.args[0][name][1]) for name in ("gate_proj", "up_proj")}
+    again = run_reference("FusedMoE", size={"I": 32}, world_size=1, args=[run.args[0] | turned])
+    assert not torch.equal(again.outputs[0]["out"], run.outputs[0]["out"])
+    assert not run.wrong(0, "out", again.outputs[0]["out"]).any()
+
+
+def test_modes():
+    problem = find_problem("FusedMoE")
+    trials = [make_axes(problem, trial=trial) for trial in range(6)]
+    assert {axes[0]["biased"] for axes in trials} == {True, False}
+    assert {axes[0]["group"] for axes in trials} == {None, ((0, 2), (1, 3))}
+    assert any(0 in {ax.T for ax in axes} and len({ax.T for ax in axes}) > 1 for axes in trials)
+    assert [len(axes[0]["idle"]) for axes in trials] == [0, 2, 0, 0, 0, 4]  # a whole rank of 4, and of a group of 2
+    timed = make_axes(problem, trial=5, timed=True)
+    assert timed[0]["biased"] and timed[0]["group"] is None and [ax.T for ax in timed] == [64] * 4
+    run = run_reference("FusedMoE", trial=1)
+    idle = list(run.axes[0]["idle"])
+    chosen = [routing(ax, args).topk(2, dim=-1).indices for ax, args in zip(run.axes, run.args, strict=True)]
+    assert not torch.isin(torch.cat(chosen), torch.tensor(idle)).any()
+
+
+def test_sizes_that_do_not_fit():
+    problem = find_problem("FusedMoE")
+    with pytest.raises(SizeError, match="FusedMoE: axis E=6 must be a multiple of G=4"):
+        problem.axes(size={"E": 6}, world_size=4, rank=0)
+    with pytest.raises(SizeError, match="axis K=9 must be at most E=8"):
+        problem.axes(size={"K": 9}, world_size=4, rank=0)
+
+
+def test_cost():
+    problem = find_problem("FusedMoE")
+    cost = problem.cost(problem.axes(size="published", world_size=4, rank=0))
+    assert cost.matrix_flops == pytest.approx(16_777_216 + 1_495_568_969)
+    assert cost.memory_bytes == 4_999_696
+    assert (cost.link_in_bytes, cost.link_out_bytes) == (2_366_976, 788_992)
+    large = problem.cost(problem.axes(size="large", world_size=4, rank=0))
+    assert large.link_in_bytes == pytest.approx(186_946_121, rel=1e-6)
+    assert large.memory_bytes == 234_971_152
+    assert problem.cost(problem.axes(size="published", world_size=1, rank=0)).link_in_bytes == 0

@@ -1,0 +1,93 @@
+"""The guard that fails a test for what it leaves behind does find it."""
+
+import os
+import subprocess
+import sys
+import uuid
+
+import pytest
+
+from tests.leaks import SHM, Lasting, leftovers, snapshot
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+@pytest.fixture
+def sleeper():
+    started = []
+
+    def start(command=SLEEP):
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_living_child_is_found_and_an_ended_one_is_not(sleeper):
+    before = snapshot()
+    process = sleeper()
+    (line,) = leftovers(before, Lasting(), grace_s=0)
+    assert line.startswith(f"process {process.pid}: ")
+    process.kill()
+    process.wait()
+    assert leftovers(before, Lasting()) == []
+
+
+def test_what_was_there_before_is_not_counted(sleeper):
+    sleeper()
+    assert leftovers(snapshot(), Lasting(), grace_s=0) == []
+
+
+def test_a_process_whose_parent_has_ended_is_found():
+    before = snapshot()
+    orphan = subprocess.check_output(["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"], text=True).strip()
+    try:
+        (line,) = leftovers(before, Lasting(), grace_s=0)
+        assert line == f"process {orphan}: sleep 60"
+    finally:
+        os.kill(int(orphan), 9)
+        os.waitpid(int(orphan), 0)
+
+
+def test_a_lasting_process_may_stay_with_its_descendants(sleeper):
+    before = snapshot()
+    lasting = Lasting()
+    parent = sleeper(["sh", "-c", "sleep 60 >/dev/null & echo $!; wait"])
+    child = int(parent.stdout.readline())
+    try:
+        assert len(leftovers(before, lasting, grace_s=0)) == 2
+        lasting.keep_process(lambda: [parent.pid])
+        assert leftovers(before, lasting, grace_s=0) == []
+    finally:
+        os.kill(child, 9)
+
+
+def test_a_file_in_shm_is_found_unless_it_lasts():
+    before = snapshot()
+    path = SHM / f"pkb-test-{uuid.uuid4().hex}"
+    path.touch()
+    try:
+        assert leftovers(before, Lasting(), grace_s=0) == [f"file {path}"]
+        lasting = Lasting()
+        lasting.keep_file(path.name)
+        assert leftovers(before, lasting, grace_s=0) == []
+    finally:
+        path.unlink()
+
+
+def test_a_file_in_shm_of_somebody_else_is_not_counted(sleeper, monkeypatch):
+    """Two test runs on one machine once failed each other's tests."""
+    before = snapshot()
+    path = SHM / f"pkb-test-{uuid.uuid4().hex}"
+    code = f"import time; f = open({str(path)!r}, 'w'); print('open', flush=True); time.sleep(60)"
+    try:
+        other = sleeper([sys.executable, "-c", code])
+        assert other.stdout.readline() == "open\n"
+        assert f"file {path}" in leftovers(before, Lasting(), grace_s=0), "a child's file is ours"
+        monkeypatch.setattr("psutil.Process.children", lambda self, recursive=False: [])
+        assert leftovers(before, Lasting(), grace_s=0) == []
+    finally:
+        path.unlink(missing_ok=True)

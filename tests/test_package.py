@@ -1,0 +1,137 @@
+"""The package as a whole: what importing it loads, what a wheel holds, what the linters forbid."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import pkb_gym
+
+ROOT = Path(__file__).resolve().parents[1]
+LINKS = ("envs", "problems", "rewards", "training")
+MADE_BY_TOOLS = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", ".*", "build", "dist", "venv")
+
+
+def modules_loaded_by(statement: str) -> set[str]:
+    """Names that a fresh interpreter adds to sys.modules when it runs the statement."""
+    code = f"import sys; before = set(sys.modules); {statement}; print('\\n'.join(set(sys.modules) - before))"
+    return set(subprocess.check_output([sys.executable, "-c", code], text=True, cwd="/").split())
+
+
+def test_import_loads_gymnasium_and_what_gymnasium_loads_and_little_else():
+    names = modules_loaded_by("import pkb_gym")
+    gymnasium = modules_loaded_by("import gymnasium")
+    others = {name.partition(".")[0] for name in names - gymnasium} - set(sys.stdlib_module_names)
+    assert {name for name in others if not name.startswith("__editable__")} == {"pkb_gym"}
+    ours = sorted(name for name in names if name.startswith("pkb_gym."))
+    assert len(ours) < 40, f"import pkb_gym loads {len(ours)} of its modules; load them on first use: {ours}"
+
+
+def test_links_lead_to_the_folders_at_the_root():
+    for name in LINKS:
+        link = ROOT / "pkb_gym" / name
+        assert str(link.readlink()) == f"../{name}", f"{link} must be the relative link ../{name}"
+        assert link.resolve() == ROOT / name
+        assert (link / "__init__.py").is_file(), f"{name}/ is no package, so no wheel would hold it"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> zipfile.ZipFile:
+    """A wheel built from a copy of the tree, so that building leaves nothing in it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    shutil.copytree(ROOT, source, symlinks=True, ignore=MADE_BY_TOOLS)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder]
+    built = subprocess.run([*command, source], capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (path,) = folder.glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+def test_wheel_holds_every_file_of_the_package(wheel):
+    """Problem folders are not packages: setuptools leaves out what no pattern of `package-data` names."""
+    expected = set()
+    for folder, subfolders, files in os.walk(ROOT / "pkb_gym", followlinks=True):
+        skipped = MADE_BY_TOOLS(folder, subfolders + files)
+        subfolders[:] = sorted(set(subfolders) - skipped)
+        expected |= {str((Path(folder) / name).relative_to(ROOT)) for name in set(files) - skipped}
+    assert any(name.endswith("/reference.py") for name in expected)
+    assert "pkb_gym/engine/include/pkb/symm.h" in expected
+    missing = sorted(expected - set(wheel.namelist()))
+    assert not missing, f"add a pattern to [tool.setuptools.package-data] for {missing}"
+
+
+def test_wheel_installs_one_name_and_the_command(wheel):
+    tops = {name.partition("/")[0] for name in wheel.namelist()}
+    metadata = f"pkb_gym-{pkb_gym.__version__}.dist-info"
+    assert tops == {"pkb_gym", metadata}
+    assert not [name for name in wheel.namelist() if "tests/" in name or "benchmarks/" in name]
+    assert "pkb = pkb_gym.cli:main" in wheel.read(f"{metadata}/entry_points.txt").decode()
+
+
+def ruff(source: str, filename: str) -> list[str]:
+    """Rules that ruff, with the project's configuration, finds broken: one entry per finding."""
+    command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format=concise"]
+    done = subprocess.run(
+        [*command, f"--stdin-filename={filename}", "-"], input=source, capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return [line.split()[1] for line in done.stdout.splitlines() if line.startswith(filename)]
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_ruff_refuses_the_bare_name_of_a_root_folder(name):
+    """Under `python -m pytest` a bare `import envs` succeeds, and its classes are not those of pkb_gym.envs."""
+    head = '"""Imports."""\n\n'
+    assert "TID251" in ruff(f"{head}import {name}\n", "tests/probe.py")
+    assert "TID251" in ruff(f"{head}from {name} import something\n", "tests/probe.py")
+    assert "TID251" not in ruff(f"{head}from pkb_gym import {name}\n", "tests/probe.py")
+
+
+def test_ruff_refuses_print_in_the_library_but_not_in_the_command_line():
+    source = '"""Prints."""\n\nprint("x")\n'
+    assert "T201" in ruff(source, "pkb_gym/engine/probe.py")
+    assert "T201" not in ruff(source, "pkb_gym/cli/probe.py")
+
+
+def test_ruff_refuses_torch_at_module_level():
+    source = '"""Imports."""\n\nimport torch\n\n__all__ = ["torch"]\n'
+    assert "TID253" in ruff(source, "pkb_gym/engine/probe.py")
+    assert "TID253" in ruff(source, "problems/other/probe/problem.py")
+    assert "TID253" not in ruff(source, "problems/other/probe/reference.py")
+
+
+def imports_of(path: Path) -> set[str]:
+    """Full names of the modules that a file imports anywhere."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add("." * node.level + (node.module or ""))
+    return found
+
+
+def test_problem_folders_keep_the_layers():
+    """They are not packages, so `lint-imports` does not see them."""
+    declarations = sorted(ROOT.glob("problems/*/*/problem.py"))
+    assert declarations
+    for path in declarations:
+        ours = {name for name in imports_of(path) if name.startswith((".", "pkb_gym"))}
+        wrong = {name for name in ours if not name.startswith("pkb_gym.engine.")}
+        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}; a declaration imports pkb_gym.engine alone"
+
+
+def test_references_stand_alone():
+    references = sorted(ROOT.glob("problems/*/*/reference.py"))
+    assert references
+    for path in references:
+        tops = {name.partition(".")[0] for name in imports_of(path)}
+        wrong = tops - {"torch"} - set(sys.stdlib_module_names)
+        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}; a reference needs torch alone"
