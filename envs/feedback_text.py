@@ -13,16 +13,18 @@ MAX_LOG_CHARS = 3_000
 MAX_OUTPUT_CHARS = 1_500
 MAX_MISMATCHES = 4
 
+CALLS_LIBRARY = "It calls torch.distributed, as the baseline does, and so is no custom communication kernel."
+
 ADVICE: dict[Failure, str] = {
     Failure.REJECTED: "Submit one complete source file that defines `solution`, and nothing else.",
     Failure.COMPILE_ERROR: "Mend the first error in the log; later ones often follow from it.",
     Failure.LOAD_ERROR: "Export `solution` with exactly the signature of the task.",
-    Failure.RUNTIME_ERROR: "It crashed or raised while running: look at indices, sizes that differ by rank, peers' memory.",
+    Failure.RUNTIME_ERROR: "It crashed or raised while running: look at indices, sizes by rank, peers' memory.",
     Failure.OUT_OF_MEMORY: "Allocate less, and nothing that grows from call to call.",
     Failure.DEADLOCK: "Ranks wait for each other: see that each wait has its signal, on every rank, in every call.",
     Failure.TIMEOUT: "It did not end in time: look for an endless loop, or far too much work.",
     Failure.WRONG_SHAPE_OR_DTYPE: "Return outputs of the structure, shape and dtype that the task names.",
-    Failure.OUTPUT_MISMATCH: "Compare with the reference at the place named; one wrong rank hints at a race or an offset.",
+    Failure.OUTPUT_MISMATCH: "Compare with the reference at the place named; one wrong rank hints at a race.",
     Failure.INPUT_MODIFIED: "Leave arguments as they are unless the task says that they are overwritten.",
     Failure.INTEGRITY: "Do the work in every call, on every rank, before returning; nothing else is paid.",
     Failure.INFRASTRUCTURE: "This is a fault of the evaluator, not of the source; the attempt does not count.",
@@ -46,6 +48,7 @@ def feedback_text(feedback: Feedback, max_chars: int = MAX_FEEDBACK_CHARS) -> st
         "" if feedback.timing is None else _timing_text(feedback.timing),
         "" if feedback.roofline is None else _roofline_text(feedback.roofline),
         profile_text(feedback),
+        CALLS_LIBRARY if feedback.calls_torch_distributed else "",
     ]
     return cut_middle("\n\n".join(paragraph for paragraph in paragraphs if paragraph), max_chars)
 
@@ -67,8 +70,11 @@ def verdict_text(feedback: Feedback) -> str:
     where = "" if feedback.failed_rank is None else f" on rank {feedback.failed_rank}"
     after = "before any stage was completed" if feedback.stage is None else f"after stage {feedback.stage}"
     lines = [f"FAILED: {feedback.failure}{where}, {after}."]
-    if feedback.message:
-        lines.append(cut_middle(feedback.message, MAX_LOG_CHARS))
+    message = feedback.message
+    if feedback.compile is not None and feedback.compile.log:
+        message = message.replace(feedback.compile.log, "").strip().removesuffix(":")  # it has a paragraph of its own
+    if message:
+        lines.append(cut_middle(message, MAX_LOG_CHARS))
     lines.append(ADVICE[feedback.failure])
     return "\n".join(lines)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 
-from pkb_gym.engine import environment
+from pkb_gym.engine import environment, machine
 from pkb_gym.engine.calibrate import cpu_hardware, find_compiler, machine_key
 from pkb_gym.engine.config import Device, EvalConfig, Language, ResolvedConfig, resolve
 from pkb_gym.engine.cpu_info import cpu_info
@@ -33,10 +32,10 @@ def resolve_here(config: EvalConfig, problem: Problem) -> ResolvedConfig:
         ConfigError: it cannot be met here.
         SizeError: size, dtype and world size do not fit the problem.
     """
-    gpus = len(gpu_names())
+    gpus = machine.gpu_count()
     cuda = config.device == "cuda" or (config.device == "auto" and gpus > 0)
     language: Language = "cuda" if cuda else "cpp"
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory_bytes = machine.memory_total_bytes()
     return resolve(config, problem, language=language, gpu_count=gpus, memory_total_bytes=memory_bytes)
 
 

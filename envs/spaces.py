@@ -93,7 +93,7 @@ def action_space() -> SourceText:
 
 
 def observation_space() -> spaces.Dict:
-    """What an agent may know; `docs/feedback.md` and `observe` say what each entry is.
+    """What an agent may know; `PKBEnv` and `observe` say what each entry is.
 
     Numbers that were not measured are 0, and a flag beside them (`is_...`) says so.
     """

@@ -15,30 +15,38 @@ from pkb_gym.engine.signature import cpp_signature
 from pkb_gym.engine.topology import topology_text
 from pkb_gym.problems.catalogue import reference_source
 
+NATIVE_NAMES = {"cpp": "C++, one translation unit", "cuda": "CUDA C++, one translation unit"}
+
 MAX_LISTED = 6
 """Elements of a list, or ranks, that are listed one by one."""
 
+CLOSE = """\
+"close" is |got - expected| <= rtol |expected| + atol + atol_rms rms(expected), over one output of one rank; tolerances
+said to be "for bfloat16" shrink with finer dtypes."""
+
 NATIVE_CONTRACT = """\
-Export `solution` with exactly this signature ({language}; namespace and headers: `#include "pkb/symm.h"`):
+Export `solution` with exactly this signature ({language}, with `#include "pkb/symm.h"`):
 
 ```cpp
 {signature}```
 
 - Tensors and preallocated outputs are contiguous, in row-major order; write every element of every output.
-- Each call gets arguments and outputs that no call had before. Calls follow each other on every rank without a barrier
-  between them; `comm.epoch` grows by one each call and is equal on all ranks, so compare flags with it and never reset
-  them. Inputs change at synchronised moments only. A call is complete when it has finished on every rank.
-- Scratch and signals outlive a call: guarding their reuse between consecutive calls is the kernel's business. A peer may
-  still read this rank's inputs or scratch when its own call returns; nobody may write them then.
+- Each call gets arguments and outputs that no call had before. Calls follow each other on every rank without a
+  barrier between them; `comm.epoch` grows by one each call and is equal on all ranks, so compare flags with it and
+  never reset them. Inputs change at synchronised moments only. A call is complete when it has finished on every rank.
+- Scratch and signals outlive a call: guarding their reuse between consecutive calls is the kernel's business. A peer
+  may still read this rank's inputs or scratch when this rank's call returns.
 
 `pkb::Comm` (one interface on every device):
 - `comm.rank`, `comm.world_size`, `comm.epoch`; `comm.group(g)` gives size, rank and members of group argument `g`.
-- `comm.peer<T>(x, r)`: rank r's counterpart of tensor or pointer `x`. Arguments, preallocated outputs and scratch lie in
-  symmetric memory, so peers' inputs can be read and peers' outputs written in place.
-- `comm.put(to, from, bytes, r)`, `comm.get(to, from, bytes, r)`: copies to and from rank r's counterpart of an address.
-- `comm.signal(slot, r)`, `comm.wait(slot)`: set word `slot` of rank r to the epoch; wait until one's own has reached it.
-  Both take another value to use instead of the epoch. What was written before a signal is seen after its wait.
-- `comm.barrier()`: all ranks meet; `comm.barrier(g)`: those of a group. `comm.scratch<T>(offset)`: symmetric scratch."""
+- `comm.peer<T>(x, r)`: rank r's counterpart of tensor or pointer `x`. Arguments, preallocated outputs and scratch lie
+  in symmetric memory, so peers' inputs can be read and peers' outputs written in place.
+- `comm.put(to, from, bytes, r)`, `comm.get(to, from, bytes, r)`: copies to and from rank r's counterpart of an
+  address.
+- `comm.signal(slot, r)`, `comm.wait(slot)`: set word `slot` of rank r to the epoch; wait until one's own has reached
+  it. Both take another value to use instead of the epoch. What was written before a signal is seen after its wait.
+- `comm.barrier()`: all ranks meet; `comm.barrier(g)`: those of a group. `comm.scratch<T>(offset)`: symmetric
+  scratch."""
 
 PYTHON_CONTRACT = """\
 Define `solution` in one Python module, with the signature of the reference:
@@ -76,8 +84,7 @@ def task_text(problem: Problem, config: ResolvedConfig, languages: Sequence[str]
     source = reference_source(problem)
     sections = [
         f"# {problem.name}\n\n{problem.summary}\n\n"
-        f"Write a kernel that computes the same as the reference on every one of {config.world_size} ranks, and faster: "
-        f"it is compiled, run, checked against the reference, and timed against it.",
+        f"Write a kernel that computes the same as the reference on each of {config.world_size} ranks, and faster.",
         f"## Reference\n\n```python\n{source.rstrip()}\n```",
         "## What to write\n\n" + "\n\nOr:\n\n".join(_contracts(problem, source, languages)),
         _data_section(problem, config, ranks),
@@ -99,16 +106,14 @@ def python_signature(source: str) -> str:
 
 
 def _contracts(problem: Problem, source: str, languages: Sequence[str]) -> list[str]:
-    texts = []
-    for native in ("cpp", "cuda"):
-        if native in languages:
-            texts.append(NATIVE_CONTRACT.format(language=_NAMES[native], signature=cpp_signature(problem)))
+    texts = [
+        NATIVE_CONTRACT.format(language=name, signature=cpp_signature(problem))
+        for native, name in NATIVE_NAMES.items()
+        if native in languages
+    ]
     if "python" in languages or "triton" in languages:
         texts.append(PYTHON_CONTRACT.format(signature=python_signature(source)))
     return texts
-
-
-_NAMES = {"cpp": "C++20, one translation unit", "cuda": "CUDA C++, one translation unit"}
 
 
 def _data_section(problem: Problem, config: ResolvedConfig, ranks: Sequence[Axes]) -> str:
@@ -155,15 +160,15 @@ def _shapes(leaves: Sequence[Sequence[Leaf]]) -> str:
 def _leaves_text(leaves: Sequence[Leaf]) -> str:
     if not leaves:
         return "None"
-    texts = [f"({_capacity(leaf)})" if leaf.shape is None else str(leaf.shape) for leaf in leaves]
+    texts = [_shape_text(leaf) for leaf in leaves]
     if len(leaves) == 1:
         return f"{texts[0]} {leaves[0].dtype}"
     listed = ", ".join(texts[:MAX_LISTED]) + (", ..." if len(texts) > MAX_LISTED else "")
     return f"[{len(leaves)} tensors: {listed}] {leaves[0].dtype}"
 
 
-def _capacity(leaf: Leaf) -> str:
-    return f"length by the data, at most {leaf.capacity} elements"
+def _shape_text(leaf: Leaf) -> str:
+    return f"(decided by the data, at most {leaf.capacity} elements)" if leaf.shape is None else str(leaf.shape)
 
 
 def _by_rank(texts: Sequence[str]) -> str:
@@ -183,10 +188,8 @@ def _rules_section(problem: Problem, config: ResolvedConfig) -> str:
     for out in problem.outputs:
         rule = out.check if config.protocol == "robust" else out.published
         lines.append(f"- `{out.name}`: {'not compared' if rule is None else rule.describe()}")
-    lines.append(
-        '"exact" and "same bits" mean just that; "close" is |got - expected| <= rtol |expected| + atol + atol_rms rms(expected); '
-        "tolerances are given for bfloat16 and shrink with finer dtypes."
-    )
+    if any("close(" in line for line in lines):
+        lines.append(CLOSE)
     kept = [arg.name for arg in problem.data_args if not _is_mutable(arg)]
     if kept:
         lines.append(f"These arguments must stay as they are: {', '.join(f'`{name}`' for name in kept)}.")

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from pkb_gym.engine.evaluator import Evaluator
 
@@ -87,6 +88,14 @@ def stdout() -> Console:
 def stderr() -> Console:
     """Where everything else goes."""
     return _console(sys.stderr)
+
+
+def plain_table() -> Table:
+    """An empty table with a line below its head and no other."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
 
 
 def _console(file: IO[str]) -> Console:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import InfrastructureError
@@ -24,11 +25,13 @@ from .verdict import cells, print_card, print_reasons, result_table, reward_of
 
 EXAMPLE = "pkb demo"
 SOURCES = Path(__file__).parent / "demo_sources"
-JOBS = 2
-"""Compilers side by side."""
+JOBS = 4
+"""Evaluations side by side before anything is timed."""
 
 # Small, on four ranks; the deadline is short because one of the attempts waits for ever.
-CONFIG = EvalConfig(device="cpu", world_size=4, size="tiny", timeout_s=2.0)
+CONFIG = EvalConfig(device="cpu", world_size=4, size="tiny", timeout_s=1.0)
+
+COMPILE_ONLY = CONFIG.model_copy(update={"until": "compile"})
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,18 @@ LESSONS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Attempt:
     """One source for one problem."""
 
     problem: Problem
-    name: str
+    name: Literal["naive", "wrong", "expert"]
     source: str
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it is meant to fail, so that it is never timed."""
+        return self.name == "wrong"
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -102,11 +110,13 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
         judged = judge(evaluator, attempts(), progress)
     console = stdout()
     console.print("Three problems on 4 ranks, size tiny. Time is per call, against the PyTorch + gloo baseline.")
-    console.print("Reward: 1 is right and as fast as the baseline, 2 at the roofline.\n")
+    console.print("Reward: 1 is right and as fast as the baseline, 2 at the roofline. See docs/feedback.md.\n")
     for lesson in LESSONS:
         rows = [(attempt.name, feedback) for attempt, feedback in judged if attempt.problem.name == lesson.problem]
         problem = find_problem(lesson.problem)
-        table = result_table(f"{problem.name}: {problem.summary}", "attempt")
+        console.rule(problem.name, align="left")
+        console.print(f"{problem.summary}\n")
+        table = result_table("attempt")
         for name, feedback in rows:
             table.add_row(name, *cells(feedback, reward_of(feedback)))
         console.print(table)
@@ -115,7 +125,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
         console.print()
     shown = next(f for attempt, f in judged if attempt.problem.name == "HyenaCP" and attempt.name == "expert")
     console.print("All that is known of one attempt, the expert's HyenaCP (`pkb eval HyenaCP FILE` prints this):")
-    print_card(console, shown)
+    print_card(console, find_problem("HyenaCP"), shown)
     console.print("Next: pkb list, pkb show HyenaCP, pkb eval HyenaCP your_kernel.cpp")
     stderr().print(f"{time.monotonic() - began:.1f} s")
     ours = any(exit_status(feedback) is Status.NOT_JUDGED for _, feedback in judged)
@@ -143,19 +153,28 @@ def attempts() -> list[Attempt]:
 def judge(
     evaluator: Evaluator, chosen: Sequence[Attempt], progress: Callable[[str], None]
 ) -> list[tuple[Attempt, Feedback]]:
-    """Judges them side by side."""
+    """Compiles all and judges the wrong ones meanwhile; then the others one by one, so that nothing disturbs the clock.
 
-    def work(attempt: Attempt) -> Feedback:
-        feedback = evaluator.evaluate(attempt.problem, attempt.source, CONFIG)
-        progress(f"{attempt.problem.name}, {attempt.name}: {feedback.failure or 'passed'}")
-        return feedback
+    Returns:
+        The attempts as given, each with what was found.
+    """
+    progress(f"compiling {len(chosen)} kernels, running the wrong ones")
 
+    def first_round(attempt: Attempt) -> Feedback:
+        return evaluator.evaluate(attempt.problem, attempt.source, CONFIG if attempt.is_wrong else COMPILE_ONLY)
+
+    # Those that run have the longest way to go.
+    in_turn = sorted(chosen, key=lambda attempt: not attempt.is_wrong)
     pool = ThreadPoolExecutor(JOBS)
     try:
-        futures: list[Future[Feedback]] = [pool.submit(work, attempt) for attempt in chosen]
-        return [(attempt, future.result()) for attempt, future in zip(chosen, futures, strict=True)]
+        found = dict(zip(in_turn, pool.map(first_round, in_turn), strict=True))
     except BaseException:
         evaluator.close()  # ends what the threads are waiting for
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+    for attempt in chosen:
+        if not attempt.is_wrong:
+            progress(f"timing {attempt.problem.name}, {attempt.name}")
+            found[attempt] = evaluator.evaluate(attempt.problem, attempt.source, CONFIG)
+    return [(attempt, found[attempt]) for attempt in chosen]

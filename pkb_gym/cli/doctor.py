@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from pkb_gym.engine import environment
+from pkb_gym.envs.machine import gpu_names, known_hardware
 
-from .command import Session, Status, add_json_option, add_parser, stdout
-from .machine import calibrated, first_line_of, gpu_names
+from .command import Session, Status, add_json_option, add_parser, plain_table, stdout
+from .machine import output_of
 
 EXAMPLE = "pkb doctor"
 EXIT = "exit status: 0 this machine can judge kernels, 3 something that every evaluation needs is missing"
@@ -94,18 +95,18 @@ def compiler() -> Finding:
     from pkb_gym.engine.calibrate import find_compiler
 
     path = find_compiler()
-    version = None if path is None else first_line_of([path, "--version"])
+    version = None if path is None else output_of([path, "--version"])
     if path is None or version is None:
         detail = f"none found; {COMPILE} cannot be compiled"
         return Finding("C++ compiler", "missing", detail, "apt install g++ (or your system's equivalent)")
-    return Finding("C++ compiler", "ok", f"{version} ({path})")
+    return Finding("C++ compiler", "ok", f"{version.splitlines()[0]} ({path})")
 
 
 def sandbox() -> Finding:
     """Whether candidates are shut in."""
     from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 
-    version = first_line_of(["bwrap", "--version"])
+    version = output_of(["bwrap", "--version"])
     if version is None:
         detail = "bubblewrap is not installed; candidates run under resource limits alone"
         return Finding("sandbox", "limited", detail, "apt install bubblewrap before judging code that you do not trust")
@@ -132,7 +133,7 @@ def cache() -> Finding:
 
 def calibration() -> Finding:
     """Whether the peaks of this CPU were measured."""
-    if calibrated():
+    if known_hardware("cpu") is not None:
         return Finding("calibration", "ok", "peaks of this machine are measured")
     return Finding("calibration", "ok", "not done yet; the first evaluation measures this machine's peaks (about 6 s)")
 
@@ -155,22 +156,20 @@ def gpus() -> list[Finding]:
 
 
 def nvcc() -> Finding:
-    """The CUDA compiler; its release stands in the fourth line of what it prints."""
-    text = first_line_of(["nvcc", "--version"], all_lines=True)
+    """The CUDA compiler."""
+    text = output_of(["nvcc", "--version"])
     if text is None:
         remedy = "install the CUDA toolkit, for CUDA kernels" if gpu_names() else ""
         return Finding("nvcc", "limited", "none; CUDA kernels cannot be compiled", remedy)
-    release = next((line for line in text.splitlines() if "release" in line), text.strip().splitlines()[-1])
+    release = next((line for line in text.splitlines() if "release" in line), text.splitlines()[-1])
     return Finding("nvcc", "ok", release.strip())
 
 
 def _print(findings: list[Finding]) -> None:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     colours = {"ok": "green", "limited": "yellow", "missing": "red"}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = plain_table()
     table.add_column("what", no_wrap=True)
     table.add_column("state", no_wrap=True)
     table.add_column("found")

@@ -14,6 +14,7 @@ from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser
 from .options import add_evaluation_options, evaluation_config, parse_key
 from .progress import StageProgress
 from .sources import language_of, read_source
+from .verdict import print_card
 
 KEY_BYTES = 16
 EXAMPLE = """pkb eval HyenaCP kernel.cpp --world-size 2 --size published
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if args.json:
         print(feedback.model_dump_json(indent=2))
     else:
-        _print_card(feedback)
+        print_card(stdout(), problem, feedback)
     if feedback.failure is not None:
         stderr().print(f"again, on the same inputs: {again(session.argv, key)}", soft_wrap=True)
     return exit_status(feedback)
@@ -72,9 +73,3 @@ def again(argv: tuple[str, ...], key: bytes) -> str:
     given = any(word.split("=", 1)[0] == "--replay-key" for word in argv)
     words = ["pkb", *argv] if given else ["pkb", *argv, "--replay-key", key.hex()]
     return shlex.join(words)
-
-
-def _print_card(feedback: Feedback) -> None:
-    from .verdict import print_card
-
-    print_card(stdout(), feedback)

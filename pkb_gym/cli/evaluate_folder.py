@@ -7,6 +7,7 @@ import hashlib
 import os
 import queue
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,19 +18,21 @@ from pkb_gym.engine.errors import ConfigError, InfrastructureError, PkbError
 from pkb_gym.engine.evaluator import Evaluator
 from pkb_gym.engine.feedback import Failure, Feedback
 from pkb_gym.engine.problem import Problem
+from pkb_gym.envs.words import time_text
 from pkb_gym.problems.catalogue import catalogue
 
 from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, stderr, stdout
 from .options import add_evaluation_options, evaluation_config, positive_int
 from .results_file import Result, ResultsFile
 from .sources import Found, find_sources, language_of, read_source
-from .verdict import cells, duration, first_line, print_reasons, result_table, reward_of
+from .verdict import cells, first_line, print_reasons, result_table, reward_of
 
 EXAMPLE = """pkb eval-dir solutions/ --size published --world-size 2 --output results.jsonl
 where solutions/ holds files such as hyena_cp.cpp, AllReduce.cpp and 72_hyena_forward_cp_cuda.py"""
 DEFAULT_OUTPUT = "results.jsonl"
 MOST_JOBS = 8
-ENDING_S = 10.0
+ENDING_S = 3.0
+"""How long evaluations that were broken off may take to notice."""
 
 
 @dataclass
@@ -193,8 +196,9 @@ def _workers(evaluator: Evaluator, tasks: Sequence[Task], config: EvalConfig, jo
         evaluator.close()
         raise
     finally:
+        deadline = time.monotonic() + ENDING_S
         for thread in threads:
-            thread.join(ENDING_S)
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _say_where_we_are(tasks: Sequence[Task], outcome: Outcome, output: Path) -> None:
@@ -206,11 +210,11 @@ def _in_brief(feedback: Feedback) -> str:
     if feedback.failure is not None:
         return f"{feedback.failure} {first_line(feedback)}".strip()
     timing = feedback.timing
-    return "passed" if timing is None else f"passed, {duration(timing.candidate_us)}, {timing.speedup:.2f}x"
+    return "passed" if timing is None else f"passed, {time_text(timing.candidate_us)}, {timing.speedup:.2f}x"
 
 
 def _print_table(in_order: Sequence[tuple[str, Problem]], outcome: Outcome) -> None:
-    table = result_table(None, "file", "problem")
+    table = result_table("file", "problem")
     for name, problem in in_order:
         feedback = outcome.judged[name]
         table.add_row(name, problem.name, *cells(feedback, reward_of(feedback)))

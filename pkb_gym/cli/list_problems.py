@@ -9,7 +9,7 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import CATEGORIES, Problem
 from pkb_gym.problems.catalogue import catalogue, expert_source
 
-from .command import Session, Status, add_json_option, add_parser, stdout
+from .command import Session, Status, add_json_option, add_parser, plain_table, stdout
 
 EXAMPLE = """pkb list --category collective_primitive
 pkb list --weaknesses"""
@@ -67,10 +67,8 @@ def experts(problem: Problem) -> list[str]:
 
 
 def _print_table(problems: list[Problem]) -> None:
-    from rich import box
-    from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = plain_table()
     table.add_column("#", justify="right")
     for name in ("problem", "category"):
         table.add_column(name, no_wrap=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import re
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -95,7 +94,7 @@ def parse_size(text: str) -> str | dict[str, AxisValue]:
     if "=" not in text:
         return text
     axes: dict[str, AxisValue] = {}
-    for part in re.split(r",(?![^()]*\))", text):  # not at commas inside brackets
+    for part in _split_outside_brackets(text):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not (name.isidentifier() and equals and value):
             raise argparse.ArgumentTypeError(f"{part!r} is no axis; write NAME=VALUE, for example M=1024,K=512")
@@ -103,6 +102,17 @@ def parse_size(text: str) -> str | dict[str, AxisValue]:
             raise argparse.ArgumentTypeError(f"axis {name} is given twice")
         axes[name] = _axis_value(value)
     return axes
+
+
+def _split_outside_brackets(text: str) -> list[str]:
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
 
 
 def _axis_value(text: str) -> AxisValue:

@@ -8,22 +8,25 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from pkb_gym.engine.axes import Axes, AxisValue
-from pkb_gym.engine.config import EvalConfig, ResolvedConfig
+from pkb_gym.engine.config import Device, Language, ResolvedConfig
 from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.hardware import HardwareSpec
 from pkb_gym.engine.problem import Cost, Problem
 from pkb_gym.engine.roofline import Roofline, place
 from pkb_gym.engine.signature import cpp_signature
+from pkb_gym.envs.machine import resolve_here
+from pkb_gym.envs.task_text import task_text
+from pkb_gym.envs.words import time_text
 from pkb_gym.problems.catalogue import find_problem
 
-from .command import Session, Status, add_json_option, add_parser, stdout
+from .command import Session, Status, add_json_option, add_parser, plain_table, stdout
 from .list_problems import record
-from .machine import hardware_for, resolve_here
+from .machine import hardware_for
 from .options import add_machine_options, machine_config
 from .shapes import shape_texts
-from .verdict import duration
 
 EXAMPLE = "pkb show SampleSort --world-size 2 --size published"
+LANGUAGES: dict[Device, tuple[Language, ...]] = {"cpu": ("cpp", "python"), "cuda": ("cuda", "triton", "python")}
 NAMED_SIZES = ("tiny", "published", "large")
 
 
@@ -56,27 +59,19 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
         PkbError: no such problem, its axes do not fit together, or this machine could not be measured.
     """
     problem = find_problem(args.problem)
-    asked = machine_config(args)
-    config = resolve_here(asked, problem)
+    config = resolve_here(machine_config(args), problem)
     hardware = hardware_for(config.device)
     bound = least_work(problem, config, hardware)
     sizes: dict[str, str | Mapping[str, AxisValue]] = {name: name for name in NAMED_SIZES}
     if not isinstance(config.size, str):
         sizes["as asked"] = config.axes_asked
     shapes = {name: shapes_of(problem, size, config) for name, size in sizes.items()}
-    text = task(problem, asked)
+    text = task_text(problem, config, LANGUAGES[config.device], hardware)
     if args.json:
         print(json.dumps(_record(problem, config, text, shapes, bound), indent=2))
     else:
         _print(problem, config, text, shapes, bound)
     return Status.PASSED
-
-
-def task(problem: Problem, config: EvalConfig) -> str:
-    """What an agent is told."""
-    from pkb_gym.envs.task_text import task_text
-
-    return task_text(problem, config)
 
 
 def least_work(problem: Problem, config: ResolvedConfig, hardware: HardwareSpec) -> Bound:
@@ -117,18 +112,13 @@ def _record(
 def _print(
     problem: Problem, config: ResolvedConfig, text: str, shapes: Mapping[str, dict[str, str] | str], bound: Bound
 ) -> None:
-    from rich import box
-    from rich.table import Table
 
     console = stdout()
     console.rule(f"{problem.name}: {problem.upstream}, {problem.category}", align="left")
-    console.print(text.rstrip(), soft_wrap=True)
-    console.rule("C++ signature", align="left")
-    console.print(cpp_signature(problem).rstrip(), soft_wrap=True)
-
+    console.print(text.rstrip(), soft_wrap=True)  # the signature is part of it
     console.rule(f"Shapes on {config.world_size} ranks, by size", align="left")
     fitting = {name: value for name, value in shapes.items() if isinstance(value, dict)}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = plain_table()
     table.add_column("name", no_wrap=True)
     for name in fitting:
         table.add_column(name)
@@ -144,13 +134,13 @@ def _print(
     console.print(_work_table(bound))
     roofline = bound.roofline
     binds = f"bound by {roofline.binds}" if roofline.binds else "there is nothing to do"
-    console.print(f"roofline: no correct kernel is faster than {duration(roofline.bound_us)} ({binds})", soft_wrap=True)
+    console.print(
+        f"roofline: no correct kernel is faster than {time_text(roofline.bound_us)} ({binds})", soft_wrap=True
+    )
     console.print(f"peaks: {roofline.peaks_source}", soft_wrap=True)
 
 
 def _work_table(bound: Bound) -> object:
-    from rich import box
-    from rich.table import Table
 
     work = [asdict(cost) for cost in bound.costs]
     peaks, times = bound.roofline.peaks, bound.roofline.times
@@ -161,7 +151,7 @@ def _work_table(bound: Bound) -> object:
         ("link_in_bytes", "B", peaks.link_bytes_per_s, times.link_us),
         ("link_out_bytes", "B", peaks.link_bytes_per_s, times.link_us),
     )
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = plain_table()
     table.add_column("", no_wrap=True)
     for name in ("least work", "peak of a rank", "least time"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -169,7 +159,7 @@ def _work_table(bound: Bound) -> object:
         values = [cost[name] for cost in work]
         low, high = min(values), max(values)
         amount = scaled(high, unit) if low == high else f"{scaled(low, unit)} .. {scaled(high, unit)}"
-        table.add_row(name, amount, scaled(peak, f"{unit}/s"), duration(time_us))
+        table.add_row(name, amount, scaled(peak, f"{unit}/s"), time_text(time_us))
     return table
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.problem import Problem
+from pkb_gym.envs.words import time_text
+
+from .command import plain_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -13,15 +18,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MOST_LINES = 4
+MOST_CHARS = 220
 COLUMNS = ("verdict", "right", "baseline", "candidate", "speedup", "of roofline", "reward")
 
 
-def result_table(title: str | None, *first: str) -> Table:
+def result_table(*first: str) -> Table:
     """An empty table: the caller's columns, those of `cells`, and what the evaluator says."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = plain_table()
     for name in first:
         table.add_column(name, no_wrap=True)
     for name in COLUMNS:
@@ -39,19 +42,12 @@ def cells(feedback: Feedback, reward: float | None) -> list[Text]:
     return [
         Text("passed" if feedback.passed else str(feedback.failure), style="green" if feedback.passed else "red"),
         Text("" if share is None else _percent(share)),
-        Text("" if timing is None else duration(timing.baseline_us)),
-        Text("" if timing is None else duration(timing.candidate_us)),
+        Text("" if timing is None else time_text(timing.baseline_us)),
+        Text("" if timing is None else time_text(timing.candidate_us)),
         Text("" if timing is None else f"{timing.speedup:.2f}x", style="bold"),
         Text("" if utilisation is None else f"{utilisation:.1%}"),
         Text("" if reward is None else f"{reward:+.2f}"),
     ]
-
-
-def duration(time_us: float) -> str:
-    """Three digits and a unit: 12.3 us, 4.56 ms, 1.20 s."""
-    if time_us < 999.5:
-        return f"{time_us:.3g} us"
-    return f"{time_us / 1e3:.3g} ms" if time_us < 999.5e3 else f"{time_us / 1e6:.3g} s"
 
 
 def first_line(feedback: Feedback) -> str:
@@ -64,7 +60,11 @@ def print_reasons(console: Console, results: Iterable[tuple[str, Feedback]]) -> 
     for name, feedback in results:
         lines = [line.rstrip() for line in feedback.message.splitlines() if line.strip()]
         more = [f"({len(lines) - MOST_LINES} more lines)"] if len(lines) > MOST_LINES else []
-        said = "\n    ".join([*lines[:MOST_LINES], *more])
+        shown = [
+            textwrap.shorten(line, MOST_CHARS, placeholder=" ...") if len(line) > MOST_CHARS else line
+            for line in lines[:MOST_LINES]
+        ]
+        said = "\n    ".join([*shown, *more])
         console.print(f"  {name}: {feedback.failure}: {said}", soft_wrap=True)
 
 
@@ -75,11 +75,11 @@ def reward_of(feedback: Feedback) -> float | None:
     return find_reward("default")(feedback)
 
 
-def print_card(console: Console, feedback: Feedback) -> None:
+def print_card(console: Console, problem: Problem, feedback: Feedback) -> None:
     """The card, as `render()` of the environment shows it."""
     from pkb_gym.envs.render import card
 
-    console.print(card(feedback, reward_of(feedback)))
+    console.print(card(problem, feedback.config, feedback, reward_of(feedback)))
 
 
 def _percent(share: float) -> str:

@@ -251,7 +251,6 @@ class Finding(Record):
         "wrong_while_timed",
         "late_output",
         "interference",
-        "uses_baseline_collectives",
         "harness_tampering",
     ]
     detail: str
@@ -276,6 +275,9 @@ class Feedback(Record):
     """The rank that fell first."""
     output: str = ""
     """The tail of what the candidate wrote to stdout and stderr."""
+    calls_torch_distributed: bool | None = None
+    """Whether a python source calls the library that the baseline uses, and so is no custom communication kernel; None
+    where it was not looked at."""
     compile: CompileReport | None = None
     check: CheckReport | None = None
     """Present when stage `run` completed, whatever the verdict."""

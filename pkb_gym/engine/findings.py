@@ -33,7 +33,7 @@ class Findings:
     """Collects the reports of the stages.
 
     Attributes:
-        compile, check, timing, profile, roofline, output: see `Feedback`.
+        compile, check, timing, profile, roofline, output, calls_torch_distributed: see `Feedback`.
     """
 
     def __init__(self, problem: Problem, source: str, config: ResolvedConfig, environment: Environment) -> None:
@@ -44,6 +44,7 @@ class Findings:
         self.profile: Profile | None = None
         self.roofline: Roofline | None = None
         self.output = ""
+        self.calls_torch_distributed: bool | None = None
         self._environment = environment
         self._stage: Stage | None = None
         self._failure: Failure | None = None
@@ -101,6 +102,7 @@ class Findings:
             message=self._message,
             failed_rank=self._failed_rank,
             output=self.output,
+            calls_torch_distributed=self.calls_torch_distributed,
             compile=self.compile,
             check=self.check,
             timing=self.timing if timed else None,

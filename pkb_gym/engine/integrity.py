@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pkb_gym.engine.feedback import CheckReport, Finding, Timing
+from pkb_gym.engine.feedback import CheckReport, Finding, Mismatch, Timing
 from pkb_gym.engine.roofline import Roofline
 
-DRIFT = 1.5
-"""The baseline beside the candidate may take this many times what it took before the candidate was loaded."""
+FROZEN_TICKS = 1
+"""Clock ticks that a frozen gang may seem to have used: a tick that was running when it was stopped."""
 
 
 def timed_outputs(report: CheckReport) -> Sequence[Finding]:
@@ -27,10 +27,23 @@ def beats_roofline(roofline: Roofline, timing: Timing) -> Sequence[Finding]:
     return (Finding(code="beats_roofline", detail=f"{detail} ({roofline.binds})"),)
 
 
-def interference(timing: Timing) -> Sequence[Finding]:
-    """A baseline that became slower once the candidate was there: something of it runs on beside the baseline."""
-    alone = timing.baseline_alone_us
-    if alone is None or timing.baseline_us <= DRIFT * alone:
+def interference(ticks: int) -> Sequence[Finding]:
+    """A candidate that used the processor while the baseline was timed.
+
+    Args:
+        ticks: clock ticks that its processes used meanwhile, though they were frozen.
+    """
+    if ticks <= FROZEN_TICKS:
         return ()
-    detail = f"the baseline took {alone:.4g} us a call before the candidate was loaded, {timing.baseline_us:.4g} us since"
-    return (Finding(code="interference", detail=detail),)
+    return (Finding(code="interference", detail=f"{ticks} clock ticks were used beside the baseline"),)
+
+
+def late_output(mismatch: Mismatch) -> Sequence[Finding]:
+    """Outputs that were wrong when the last rank said it was done, and right a moment later."""
+    detail = f"rank {mismatch.rank}, {mismatch.output}: the output was not there when the call ended; it came later"
+    return (Finding(code="late_output", detail=detail),)
+
+
+def tampering(what: str) -> Sequence[Finding]:
+    """A rank that broke the protocol between it and the evaluator, which its program cannot do by itself."""
+    return (Finding(code="harness_tampering", detail=what),)

@@ -29,7 +29,7 @@ from pkb_gym.engine.ranks.reference_gang import ReferenceGang
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.session import Session
 from pkb_gym.engine.signature import cpp_signature
-from pkb_gym.engine.static_checks import Rejected, check_text, detect_language
+from pkb_gym.engine.static_checks import Rejected, calls_torch_distributed, check_text, detect_language
 
 
 class LocalEvaluator:
@@ -100,6 +100,7 @@ class LocalEvaluator:
         with findings.stage(Stage.STATIC, say):
             try:
                 check_text(findings.source, config.language)
+                findings.calls_torch_distributed = not config.is_native and calls_torch_distributed(findings.source)
             except Rejected as rejected:
                 raise findings.stop(Failure.REJECTED, str(rejected)) from None
         with findings.stage(Stage.COMPILE, say):

@@ -38,6 +38,12 @@ BLOCK_BYTES = 512 << 20
 """Room for the argument sets of one block, all ranks together."""
 
 MIN_SCRATCH_BYTES = 16 << 20
+ALONE_CALLS = 3
+"""Calls of the baseline that are timed before the candidate is loaded."""
+
+LATE_S = 0.2
+"""How long a gang with wrong outputs may go on, to see whether it was merely late."""
+
 DEADLINE_BASELINES = 30
 """A block's deadline is at least this many times what the baseline takes for it."""
 
@@ -145,12 +151,16 @@ class Session:
                 self._profile()
 
     def _check(self) -> tuple[float, float]:
-        """Loads the candidate and compares its outputs on fresh inputs; returns rough times of baseline and candidate."""
+        """Loads the candidate and compares its outputs on fresh inputs.
+
+        Returns:
+            Microseconds a call of the baseline, alone on the machine, and roughly of the candidate.
+        """
+        alone_us = self._baseline_alone()
         trials = self._findings.config.trials
         plan = self._prepare(trials, timed=False)
         baseline_ns = self._reference.run(trials, native=self._native)
-        limit_s = DEADLINE_BASELINES * baseline_ns * 1e-9
-        self._candidate.timeout_s = max(self._candidate.timeout_s, limit_s)
+        self._allow(baseline_ns)
         try:
             self._candidate.load(self._artifact, self._findings.source)
             self._candidate.bind(plan)
@@ -161,16 +171,31 @@ class Session:
         report = self._compare(done, trials)
         self._findings.check = report
         if not report.passed:
-            raise self._mismatched(report)
-        return baseline_ns / trials / 1e3, candidate_ns / trials / 1e3
+            raise self._mismatched(report, done)
+        return alone_us, candidate_ns / trials / 1e3
+
+    def _baseline_alone(self) -> float:
+        """What a call of the baseline takes, in microseconds, while there is no candidate yet."""
+        calls = len(self._prepare(min(ALONE_CALLS, self._most_calls), timed=True).sets)
+        self._reference.warm(1)
+        return self._reference.run(calls, native=self._native) / calls / 1e3
+
+    def _allow(self, baseline_ns: float) -> None:
+        """Lengthens the candidate's deadline where the baseline itself takes long."""
+        limit_s = DEADLINE_BASELINES * baseline_ns * 1e-9
+        self._candidate.timeout_s = max(self._findings.config.timeout_s, limit_s)
 
     def _prepare(self, calls: int, *, timed: bool) -> BlockPlan:
-        """Fresh inputs for a block, in both heaps."""
-        trials = range(self._next_trial, self._next_trial + calls)
+        """Fresh inputs for a block, in both heaps; fewer calls than asked for if these sets are unusually large."""
+        while True:
+            trials = range(self._next_trial, self._next_trial + calls)
+            plan = self._workload.plan(trials, timed, self._scratch_bytes)
+            if plan.end <= self._segment_bytes:
+                break
+            if calls == 1:
+                raise InfrastructureError(f"one call needs {plan.end} bytes a rank, the heap has {self._segment_bytes}")
+            calls //= 2
         self._next_trial += calls
-        plan = self._workload.plan(trials, timed, self._scratch_bytes)
-        if plan.end > self._segment_bytes:
-            raise InfrastructureError(f"a block needs {plan.end} bytes a rank, the heap has {self._segment_bytes}")
         self._reference.make(trials, timed=timed)
         self._reference.stage()
         return plan
@@ -182,16 +207,30 @@ class Session:
     def _failed(self, failed: GangFailed) -> Exception:
         output = self._candidate.output.strip()
         said = f"\nlast output:\n{output[-2000:]}" if output else ""
+        if failed.failure is Failure.INTEGRITY:
+            self._findings.suspect(integrity.tampering(str(failed)))
         return self._findings.stop(failed.failure, f"{failed}{said}", failed.rank)
 
-    def _mismatched(self, report: CheckReport) -> Exception:
+    def _mismatched(self, report: CheckReport, done: list[dict[str, object]]) -> Exception:
         first = report.mismatches[0]
+        text = "\n".join(map(str, report.mismatches))
+        if first.reason == "values" and self._becomes_right(done):
+            late = integrity.late_output(first)
+            self._findings.suspect(late)
+            return self._findings.stop(Failure.INTEGRITY, f"{late[0].detail}\n{text}", first.rank)
         failure = {
             "shape_or_dtype": Failure.WRONG_SHAPE_OR_DTYPE,
             "values": Failure.OUTPUT_MISMATCH,
             "input_modified": Failure.INPUT_MODIFIED,
         }[first.reason]
-        return self._findings.stop(failure, "\n".join(map(str, report.mismatches)), first.rank)
+        return self._findings.stop(failure, text, first.rank)
+
+    def _becomes_right(self, done: list[dict[str, object]]) -> bool:
+        """Whether wrong outputs turn right once the gang may go on: work that was put off past the clock."""
+        self._candidate.thaw()
+        time.sleep(LATE_S)
+        self._candidate.freeze()
+        return self._compare(done, self._findings.config.trials).passed
 
     def _time(self, alone_us: float, candidate_us: float) -> None:
         """Times alternating blocks until the interval is tight or the budget is spent."""
@@ -201,10 +240,10 @@ class Session:
         blocks: list[Block] = []
         calls = timing.calls_per_block(alone_us, candidate_us, self._most_calls)
         warm = self._pair(calls, baseline_first=True)
-        alone_us = warm.baseline_us if alone_us > 3 * warm.baseline_us else alone_us
         calls = timing.calls_per_block(warm.baseline_us, warm.candidate_us, self._most_calls)
+        self._allow(warm.baseline_us * 1e3 * calls)
         if config.protocol == "published":
-            self._warm_up_as_published(calls)
+            self._warm_up_as_published(warm.baseline_us, calls)
         while not self._timed_enough(blocks, began):
             blocks.append(self._pair(calls, baseline_first=len(blocks) % 2 == 0))
         delivers = any(
@@ -214,7 +253,6 @@ class Session:
         self._findings.timing = timing.summarise(
             blocks, protocol=config.protocol, gate_us=gate_us, baseline_alone_us=alone_us, delivers=delivers
         )
-        self._findings.suspect(integrity.interference(self._findings.timing))
 
     def _timed_enough(self, blocks: list[Block], began: float) -> bool:
         config = self._findings.config
@@ -230,7 +268,8 @@ class Session:
             Stopped: the candidate failed.
         """
         plan = self._prepare(calls, timed=True)
-        baseline_ns = self._reference.run(calls, native=self._native) if baseline_first else 0
+        calls = len(plan.sets)
+        baseline_ns = self._baseline(calls) if baseline_first else 0
         try:
             self._candidate.thaw()
             self._candidate.bind(plan)
@@ -238,19 +277,29 @@ class Session:
         except GangFailed as failed:
             raise self._failed(failed) from None
         if not baseline_first:
-            baseline_ns = self._reference.run(calls, native=self._native)
+            baseline_ns = self._baseline(calls)
         report = self._compare(done, calls)
         if not report.passed:
             self._findings.suspect(integrity.timed_outputs(report))
             raise self._findings.stop(Failure.INTEGRITY, f"wrong while timed: {report.mismatches[0]}")
         return Block(calls=calls, baseline_us=baseline_ns / calls / 1e3, candidate_us=candidate_ns / calls / 1e3)
 
-    def _warm_up_as_published(self, calls: int) -> None:
+    def _baseline(self, calls: int) -> int:
+        """Times the baseline beside the frozen candidate; returns nanoseconds."""
+        before = self._candidate.processor_ticks()
+        nanoseconds = self._reference.run(calls, native=self._native)
+        self._findings.suspect(integrity.interference(self._candidate.processor_ticks() - before))
+        return nanoseconds
+
+    def _warm_up_as_published(self, baseline_us: float, calls: int) -> None:
         """500 calls of each side whose results nobody looks at."""
-        sets = [call % calls for call in range(timing.PUBLISHED_WARMUP_CALLS)]
+        plan = self._prepare(calls, timed=True)
+        sets = [call % len(plan.sets) for call in range(timing.PUBLISHED_WARMUP_CALLS)]
+        self._allow(baseline_us * 1e3 * len(sets))
         self._reference.warm(len(sets))
         try:
             self._candidate.thaw()
+            self._candidate.bind(plan)
             self._candidate.run(sets)
         except GangFailed as failed:
             raise self._failed(failed) from None
@@ -268,8 +317,8 @@ class Session:
     def _profile(self) -> None:
         timed = self._findings.timing
         assert timed is not None
-        calls = min(MAX_PROFILED_CALLS, timed.blocks[0].calls)
-        plan = self._prepare(calls, timed=True)
+        plan = self._prepare(min(MAX_PROFILED_CALLS, timed.blocks[0].calls), timed=True)
+        calls = len(plan.sets)
         try:
             self._candidate.thaw()
             self._candidate.bind(plan)

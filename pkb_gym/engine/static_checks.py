@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,30 @@ def check_text(source: str, language: Language | None = None) -> None:
         raise Rejected("the source never mentions `solution`; export it with TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution)")
     if language in ("python", "triton") and not re.search(r"\bsolution\b", source):
         raise Rejected("the module never mentions `solution`; define solution(...) with the reference's signature")
+
+
+COLLECTIVES = frozenset(
+    """all_gather all_gather_coalesced all_gather_into_tensor all_gather_object all_reduce all_reduce_coalesced all_to_all
+    all_to_all_single barrier batch_isend_irecv broadcast broadcast_object_list gather gather_object irecv isend recv
+    reduce reduce_scatter reduce_scatter_tensor scatter scatter_object_list send""".split()
+)
+
+
+def calls_torch_distributed(source: str) -> bool:
+    """Whether a Python source names a collective of torch.distributed: the baseline's own means of communication."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.distributed"):
+            if any(alias.name in COLLECTIVES for alias in node.names):
+                return True
+        elif isinstance(node, ast.Attribute) and node.attr in COLLECTIVES:
+            base = ast.unparse(node.value)
+            if base in ("dist", "torch.distributed", "c10d", "distributed", "funcol"):
+                return True
+    return False
 
 
 def detect_language(source: str, device: str) -> Language:

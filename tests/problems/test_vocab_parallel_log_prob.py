@@ -19,7 +19,8 @@ def nucleus(
     row: list[float], kept: list[bool], p: float, *, within: list[bool] | None = None, extra: int = 0
 ) -> list[bool]:
     """Keeps the likeliest tokens until their mass reaches p of that of `within`, then `extra` more, in float64."""
-    weights = [math.exp(x - max(row)) for x in row]
+    best = max(row)
+    weights = [math.exp(x - best) for x in row]
     total = math.fsum(w for w, counts in zip(weights, within or kept, strict=True) if counts)
     order = sorted((i for i, stays in enumerate(kept) if stays), key=lambda i: -row[i])
     mass = list(accumulate(weights[i] for i in order))

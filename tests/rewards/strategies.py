@@ -164,6 +164,7 @@ def feedbacks(draw: st.DrawFn, right: bool = False) -> Feedback:
         message=draw(texts),
         failed_rank=draw(st.none() | st.integers(0, 7)),
         output=draw(texts),
+        calls_torch_distributed=draw(st.sampled_from([None, True, False])),
         compile=draw(st.none() | compile_reports) if order >= 0 else None,
         check=check,
         timing=draw(timings()) if timed else None,

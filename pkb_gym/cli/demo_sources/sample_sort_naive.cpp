@@ -1,7 +1,7 @@
 // SampleSort, naive: every rank reads all values from its peers, sorts all of them and keeps its own piece. bfloat16 only.
 //
-// Nothing is shared of the work: W ranks each sort N values. Shards differ in length, and a rank knows its own alone:
-// lengths are told through scratch, of which consecutive calls use different words.
+// Nothing is shared of the work: W ranks each sort N values. Shards differ in length, and one without values has no
+// address either: both are told through scratch, of which consecutive calls use different places.
 #include <algorithm>
 #include <vector>
 
@@ -10,15 +10,21 @@
 
 using pkb::bf16;
 
+struct Shard {
+  int64_t length;
+  int64_t offset;  // into the rank's segment
+};
+
 void solution(tvm::ffi::TensorView local_shard, int64_t group, tvm::ffi::TensorView sorted_shard, pkb::Comm comm) {
-  int64_t* length = comm.scratch<int64_t>() + comm.epoch % 2;
-  *length = local_shard.numel();
+  Shard* shard = comm.scratch<Shard>() + comm.epoch % 2;
+  *shard = {local_shard.numel(), static_cast<char*>(local_shard.data_ptr()) - comm.segments[comm.rank]};
   comm.barrier();
 
   std::vector<float> all;
   for (int r = 0; r < comm.world_size; ++r) {
-    const bf16* shard = comm.peer<bf16>(local_shard, r);
-    all.insert(all.end(), shard, shard + *comm.peer(length, r));
+    const Shard* theirs = comm.peer(shard, r);
+    const auto* values = reinterpret_cast<const bf16*>(comm.segments[r] + theirs->offset);
+    all.insert(all.end(), values, values + theirs->length);
   }
   std::sort(all.begin(), all.end());
   const int64_t N = all.size(), W = comm.world_size;

@@ -35,7 +35,7 @@ def build_python(source: str, compile_cache: CompileCache, zygote: Zygote, timeo
     with Gang(zygote, ".builder", 1, BUILD) as gang:
         try:
             gang.tell([{"build": True}], raw=source.encode())
-            replies, bodies = gang.collect_raw(timeout_s=timeout_s)
+            replies = gang.collect("ok", timeout_s=timeout_s)
         except GangFailed as failed:
             log = f"{failed}\n{gang.output}".strip()
             lasting = failed.failure not in (Failure.TIMEOUT, Failure.DEADLOCK)
@@ -43,7 +43,7 @@ def build_python(source: str, compile_cache: CompileCache, zygote: Zygote, timeo
             if lasting:
                 compile_cache.put(key, artifact)
             return artifact
-        said, body = replies[0], bodies[0]
+        said, body = replies.messages[0], replies.raw[0]
         log = f"{said['log']}\n{gang.output}".strip()
     extensions, offset = {}, 0
     for name, size in said["parts"].items():

@@ -87,6 +87,7 @@ class CandidateGang:
         try:
             self._gang.ask(
                 [order] * self._heap.world_size,
+                "loaded",
                 timeout_s=self.timeout_s,
                 fds=(self._heap.fd, *fds),
                 where=self._heap.place,
@@ -110,7 +111,7 @@ class CandidateGang:
             }
             for rank in range(self._heap.world_size)
         ]
-        self._gang.ask(orders, timeout_s=self.timeout_s, where=self._heap.place)
+        self._gang.ask(orders, "bound", timeout_s=self.timeout_s, where=self._heap.place)
 
     def run(self, sets: Sequence[int], *, profile: bool = False) -> tuple[int, list[dict[str, Any]]]:
         """Calls the candidate once on each of these sets, then freezes the gang.
@@ -128,6 +129,14 @@ class CandidateGang:
         )
         self._gang.freeze()
         return nanoseconds, [reply["done"] for reply in replies]
+
+    def processor_ticks(self) -> int:
+        """Processor time of all ranks so far, in clock ticks."""
+        return self._gang.processor_ticks()
+
+    def freeze(self) -> None:
+        """Stops the ranks with all their threads."""
+        self._gang.freeze()
 
     def thaw(self) -> None:
         """Lets the ranks go on."""

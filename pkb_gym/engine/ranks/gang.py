@@ -14,13 +14,16 @@ from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.feedback import Failure
 from pkb_gym.engine.ranks.zygote import TEMPORARY_BYTES, Zygote
 from pkb_gym.engine.rankside.leader import GangRequest
-from pkb_gym.engine.rankside.wire import Json, Wire, WireError, pair
+from pkb_gym.engine.rankside.wire import Json, ProtocolError, WireError, pair
 
 MAX_OUTPUT_BYTES = 16 << 20
 """A gang that writes more to stdout and stderr is ended."""
 
 KEPT_OUTPUT_BYTES = 8192
 START_TIMEOUT_S = 30.0
+SEND_TIMEOUT_S = 5.0
+"""A rank that does not read what it is sent is stuck; its deadline then passes."""
+
 AFTERMATH_S = 0.05
 """After a first failure, how long to listen for others: the rank that fell first need not be heard first."""
 
@@ -30,11 +33,25 @@ _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read err
 class GangFailed(Exception):
     """Raised when a rank failed or a deadline passed; the gang is of no further use."""
 
-    def __init__(self, failure: Failure, rank: int | None, message: str, call: int = 0) -> None:
+    def __init__(self, failure: Failure, rank: int | None, message: str) -> None:
         super().__init__(message)
         self.failure = failure
         self.rank = rank
-        self.call = call
+
+
+@dataclass(frozen=True)
+class Replies:
+    """One reply from each rank.
+
+    Attributes:
+        messages: in order of ranks.
+        raw: the bytes that came with them.
+        ended_ns: perf_counter_ns when the last had arrived.
+    """
+
+    messages: list[dict[str, Any]]
+    raw: list[bytes]
+    ended_ns: int
 
 
 @dataclass(frozen=True)
@@ -114,6 +131,7 @@ class Gang:
         for rank, wire in enumerate(self._ranks):
             self._wires[wire.fileno()] = rank
             self._poll.register(wire.fileno(), select.EPOLLIN)
+            wire.sock.settimeout(SEND_TIMEOUT_S)
         self._poll.register(self._leader.fileno(), select.EPOLLIN)
         self._poll.register(self._output_fd, select.EPOLLIN)
 
@@ -131,6 +149,7 @@ class Gang:
     def ask(
         self,
         messages: Sequence[Mapping[str, Json]],
+        expect: str,
         *,
         timeout_s: float,
         fds: Sequence[int] = (),
@@ -140,63 +159,54 @@ class Gang:
 
         Args:
             messages: one per rank.
+            expect: key that each reply must hold.
             timeout_s: deadline for all of them.
             fds: descriptors that go to every rank.
             where: says where a rank stands, for the report of a missed deadline.
 
         Raises:
-            GangFailed: a rank failed, or the deadline passed.
+            GangFailed: a rank failed, spoke out of turn, or the deadline passed.
         """
         self.tell(messages, fds)
-        return self.collect(timeout_s=timeout_s, where=where)[0]
+        return self.collect(expect, timeout_s=timeout_s, where=where).messages
 
     def tell(self, messages: Sequence[Mapping[str, Json]], fds: Sequence[int] = (), raw: bytes = b"") -> None:
-        """Sends one message to each rank; a rank that is gone is noticed by `collect`."""
+        """Sends one message to each rank; a rank that is gone is noticed by `collect`.
+
+        Raises:
+            GangFailed: a rank has said something that it was not asked for.
+        """
+        for rank, wire in enumerate(self._ranks):
+            if wire.pending():
+                raise GangFailed(Failure.INTEGRITY, rank, f"rank {rank} spoke to the evaluator out of turn")
         for wire, message in zip(self._ranks, messages, strict=True):
             try:
                 wire.send(message, raw=raw, fds=fds)
             except WireError:
                 continue
 
-    def collect(
-        self, *, timeout_s: float, where: Callable[[int], str] | None = None
-    ) -> tuple[list[dict[str, Any]], int]:
-        """Waits for one reply from each rank.
-
-        Returns:
-            The replies, and perf_counter_ns when the last had arrived.
-
-        Raises:
-            GangFailed: a rank failed, or the deadline passed.
-        """
-        frames, ended = self._collect(timeout_s, where)
-        return [message for message, _ in frames], ended
-
-    def collect_raw(self, *, timeout_s: float) -> tuple[list[dict[str, Any]], list[bytes]]:
-        """As `collect`, with the raw bytes that came with each reply."""
-        frames, _ = self._collect(timeout_s, None)
-        return [message for message, _ in frames], [raw for _, raw in frames]
-
-    def _collect(
-        self, timeout_s: float, where: Callable[[int], str] | None
-    ) -> tuple[list[tuple[dict[str, Any], bytes]], int]:
-        replies: dict[int, tuple[dict[str, Any], bytes]] = {}
+    def collect(self, expect: str, *, timeout_s: float, where: Callable[[int], str] | None = None) -> Replies:
+        """Waits for one reply from each rank; arguments and errors as `ask`."""
+        frames: dict[int, tuple[dict[str, Any], bytes]] = {}
         deadline = time.monotonic() + timeout_s
         try:
             while True:
                 for rank, wire in enumerate(self._ranks):
-                    if rank not in replies and (frame := wire.take()) is not None:
-                        replies[rank] = frame
-                        if "error" in frame[0]:
-                            self._errors[rank] = frame[0]["error"]  # type: ignore[assignment]
-                if len(replies) == self.world_size and not self._errors:
-                    return [replies[rank] for rank in range(self.world_size)], time.perf_counter_ns()
+                    if rank not in frames and (frame := wire.take()) is not None:
+                        frames[rank] = frame
+                        self._note(rank, frame[0], expect)
+                if len(frames) == self.world_size and not self._errors:
+                    ended_ns = time.perf_counter_ns()
+                    ordered = [frames[rank] for rank in range(self.world_size)]
+                    return Replies([message for message, _ in ordered], [raw for _, raw in ordered], ended_ns)
                 if self._errors or self._ended:
                     raise self._first_failure()
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise self._missed_deadline(set(range(self.world_size)) - set(replies), timeout_s, where)
+                    raise self._missed_deadline(set(range(self.world_size)) - set(frames), timeout_s, where)
                 self._listen(left)
+        except ProtocolError as error:
+            raise GangFailed(Failure.INTEGRITY, None, f"a rank sent what its program does not: {error}") from None
         except WireError as error:
             raise self._first_failure(str(error)) from None
 
@@ -208,12 +218,20 @@ class Gang:
         Returns:
             Nanoseconds from opening the gate to the last completion, and the replies.
         """
-        self.ask(orders, timeout_s=timeout_s, where=where)
+        self.ask(orders, "armed", timeout_s=timeout_s, where=where)
         go: Mapping[str, Json] = {"go": True}
-        began = time.perf_counter_ns()
+        began_ns = time.perf_counter_ns()
         self.tell([go] * self.world_size)
-        replies, ended = self.collect(timeout_s=timeout_s, where=where)
-        return ended - began, replies
+        replies = self.collect("done", timeout_s=timeout_s, where=where)
+        return replies.ended_ns - began_ns, replies.messages
+
+    def _note(self, rank: int, message: dict[str, Any], expect: str) -> None:
+        """Looks whether a reply is an error, and of the expected kind."""
+        error = message.get("error")
+        if isinstance(error, dict):
+            self._errors[rank] = error
+        elif expect not in message:
+            raise GangFailed(Failure.INTEGRITY, rank, f"rank {rank} sent {sorted(message)!r:.80} where {expect!r} was due")
 
     def freeze(self) -> None:
         """Stops every rank with all its threads; returns when all have stopped."""
@@ -226,6 +244,10 @@ class Gang:
     def thaw(self) -> None:
         """Lets frozen ranks go on."""
         self._signal(signal.SIGCONT)
+
+    def processor_ticks(self) -> int:
+        """Processor time of all ranks since they began, in clock ticks; it stands still while they are frozen."""
+        return sum(_stat(pidfd)[1] for pidfd in self._pidfds)
 
     def close(self) -> None:
         """Ends every process of the gang; calling it again changes nothing."""
@@ -293,8 +315,8 @@ class Gang:
                 self._listen(left)
                 for rank, wire in enumerate(self._ranks):
                     frame = wire.take()
-                    if frame is not None and "error" in frame[0]:
-                        self._errors.setdefault(rank, frame[0]["error"])  # type: ignore[arg-type]
+                    if frame is not None:
+                        self._note(rank, frame[0], "error")
             except (WireError, GangFailed):
                 break
         crashed = [rank for rank, status in self._ended.items() if status != 0 and rank not in self._errors]
@@ -303,7 +325,7 @@ class Gang:
         own_fault = [rank for rank, error in self._errors.items() if not _is_aftermath(error)]
         for rank in own_fault or list(self._errors):
             error = self._errors[rank]
-            return GangFailed(_failure(error["kind"]), rank, str(error["message"]), int(error["call"]))
+            return GangFailed(_failure(error.get("kind")), rank, f"rank {rank}: {error.get('message')}"[:10_000])
         for rank in self._ended:
             return GangFailed(
                 Failure.RUNTIME_ERROR, rank, f"rank {rank} ended its process (exit status 0) before its work was done"

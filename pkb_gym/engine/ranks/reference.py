@@ -49,8 +49,8 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
         message, _, fds = wire.receive_with_fds()
         try:
             reply = reference.handle(dict(message), fds)
-        except Exception:  # ours: reported as infrastructure, never as the candidate's failure
-            reply = {"fault": traceback.format_exc()}
+        except Exception:  # the evaluator reports it as infrastructure, never as the candidate's failure
+            reply = {"error": {"message": traceback.format_exc()}}
         wire.send(reply)
 
 

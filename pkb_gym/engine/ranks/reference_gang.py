@@ -35,7 +35,7 @@ class ReferenceGang:
         self._rendezvous = tempfile.mkdtemp(prefix="pkb-gym-")
         try:
             self._gang = Gang(zygote, "pkb_gym.engine.ranks.reference", world_size, None)
-            self._ask({"threads": threads, "rendezvous": f"{self._rendezvous}/store"})
+            self._ask({"threads": threads, "rendezvous": f"{self._rendezvous}/store"}, "ready")
         finally:
             shutil.rmtree(self._rendezvous, ignore_errors=True)  # once all have met, nobody looks there again
 
@@ -49,29 +49,29 @@ class ReferenceGang:
             "scratch_bytes": scratch_bytes,
             "segment_bytes": mine.segment_bytes,
         }
-        self._ask(order, fds=(mine.fd, theirs.fd))
+        self._ask(order, "ready", fds=(mine.fd, theirs.fd))
 
     def make(self, trials: Sequence[int], *, timed: bool) -> None:
         """Draws the inputs of a block."""
-        self._ask({"make": list(trials), "timed": timed})
+        self._ask({"make": list(trials), "timed": timed}, "made")
 
     def stage(self) -> None:
         """Puts the inputs into the candidate's heap and poisons its outputs."""
-        self._ask({"stage": True})
+        self._ask({"stage": True}, "staged")
 
     def run(self, calls: int, *, native: bool) -> int:
         """Runs the baseline on the block's inputs; returns nanoseconds by the evaluator's clock."""
         try:
             order: dict[str, Json] = {"run": calls, "native": native}
             nanoseconds, _ = self._gang.run_block([order] * self.world_size, timeout_s=TIMEOUT_S)
-            self._collect_replies()
+            self._gang.collect("finished", timeout_s=TIMEOUT_S)
         except GangFailed as failed:
             raise self._fault(str(failed)) from None
         return nanoseconds
 
     def warm(self, calls: int) -> None:
         """Runs the baseline without looking at the clock or keeping results."""
-        self._ask({"warm": calls})
+        self._ask({"warm": calls}, "warmed")
 
     def compare(self, claims: Sequence[Sequence[object]], *, native: bool) -> list[RankCheck]:
         """Judges the candidate's outputs of the block.
@@ -81,34 +81,24 @@ class ReferenceGang:
             native: whether it is of the native dialect.
         """
         orders: list[Mapping[str, Json]] = [{"compare": claim, "native": native} for claim in claims]  # type: ignore[dict-item]
-        return [RankCheck.model_validate(report) for reply in self._send(orders) for report in reply["report"]]
+        return [RankCheck.model_validate(report) for reply in self._send(orders, "report") for report in reply["report"]]
 
     def release(self) -> None:
         """Lets go of heaps and results."""
-        self._ask({"release": True})
+        self._ask({"release": True}, "released")
 
     def close(self) -> None:
         """Ends it."""
         self._gang.close()
 
-    def _ask(self, order: Mapping[str, Json], fds: Sequence[int] = ()) -> list[dict[str, Any]]:
-        return self._send([order] * self.world_size, fds)
+    def _ask(self, order: Mapping[str, Json], expect: str, fds: Sequence[int] = ()) -> list[dict[str, Any]]:
+        return self._send([order] * self.world_size, expect, fds)
 
-    def _send(self, orders: Sequence[Mapping[str, Json]], fds: Sequence[int] = ()) -> list[dict[str, Any]]:
+    def _send(self, orders: Sequence[Mapping[str, Json]], expect: str, fds: Sequence[int] = ()) -> list[dict[str, Any]]:
         try:
-            replies = self._gang.ask(orders, timeout_s=TIMEOUT_S, fds=fds)
+            return self._gang.ask(orders, expect, timeout_s=TIMEOUT_S, fds=fds)
         except GangFailed as failed:
             raise self._fault(str(failed)) from None
-        return self._without_faults(replies)
-
-    def _collect_replies(self) -> None:
-        self._without_faults(self._gang.collect(timeout_s=TIMEOUT_S)[0])
-
-    def _without_faults(self, replies: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        faults = [reply["fault"] for reply in replies if "fault" in reply]
-        if faults:
-            raise self._fault(faults[0])
-        return replies
 
     def _fault(self, text: str) -> InfrastructureError:
         self.close()

@@ -54,6 +54,9 @@ def bubblewrap_arguments(policy: Policy, command: Sequence[str]) -> list[str]:
         arguments += ["--ro-bind", outside, inside]
     for outside, inside in policy.writable:
         arguments += ["--bind", outside, inside]
+    # The rest is a memory file system that all gangs of a sandbox share: writable, it would have no limit, and what one
+    # candidate left there the next would find.
+    arguments += ["--remount-ro", "/dev", "--remount-ro", "/"]
     return [*arguments, "--chdir", "/tmp", "--", *command]
 
 

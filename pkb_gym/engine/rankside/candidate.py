@@ -6,7 +6,7 @@ Messages from the evaluator, and the reply to each:
     {"bind": sets, "partitions": [...]}  -> {"bound": n}
     {"run": indices of sets, "epoch": e, "profile": bool}  -> {"armed": true}, then {"go": true}  -> {"done": ...}
 
-An exception is replied as {"error": {"kind": a Failure, "message": text, "call": number}}.
+An exception is replied as {"error": {"kind": a Failure, "message": text}}.
 """
 
 from __future__ import annotations
@@ -126,4 +126,4 @@ def _kind(error: BaseException) -> str:
 
 
 def _error(kind: str, message: str, call: int = 0) -> dict[str, Any]:
-    return {"error": {"kind": kind, "message": message[-8000:], "call": call}}
+    return {"error": {"kind": kind, "message": f"call {call}: {message[-8000:]}" if call else message[-8000:]}}

@@ -36,6 +36,8 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "unshare": 272, "perf_event_open": 298, "setns": 308, "process_vm_readv": 310, "process_vm_writev": 311,
             "bpf": 321, "execveat": 322, "userfaultfd": 323, "pidfd_send_signal": 424, "clone3": 435,
             "pidfd_getfd": 438, "io_uring_setup": 425, "setpriority": 141, "sched_setscheduler": 144,
+            "sched_setattr": 314, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297, "prlimit64": 302, "prctl": 157,
+            "socket": 41, "memfd_create": 319, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240,
         },
     ),
     "aarch64": (
@@ -45,13 +47,26 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "add_key": 217, "request_key": 218, "keyctl": 219, "tkill": 130, "tgkill": 131, "unshare": 97,
             "perf_event_open": 241, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271, "bpf": 280,
             "execveat": 281, "userfaultfd": 282, "pidfd_send_signal": 424, "clone3": 435, "pidfd_getfd": 438,
-            "io_uring_setup": 425, "setpriority": 140, "sched_setscheduler": 119,
+            "io_uring_setup": 425, "setpriority": 140, "sched_setscheduler": 119, "sched_setattr": 274,
+            "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240, "prlimit64": 261, "prctl": 167, "socket": 198,
+            "memfd_create": 279, "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180,
         },
     ),
 }  # fmt: skip
+# The newer calls have one number everywhere.
+_EVERYWHERE = {
+    "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433,
+    "process_madvise": 440, "mount_setattr": 442, "memfd_secret": 447, "process_mrelease": 448,
+}  # fmt: skip
 
-_THREADS_ONLY = ("clone",)
-_SELF_ONLY = ("kill", "tgkill")
+_STARTS = ("fork", "vfork", "execve", "execveat")
+_SIGNALS = ("kill", "tgkill", "tkill", "pidfd_send_signal", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
+_NEW_NAMESPACES = 0x7E020000
+"""Every CLONE_NEW flag: inside a user namespace of its own a process has all capabilities again."""
+
+_SOCKETS = (1, 2, 10, 16)
+"""AF_UNIX, AF_INET, AF_INET6, and AF_NETLINK to list interfaces; AF_VSOCK for one heeds no network namespace."""
+
 _NOT_THERE = ("clone3",)  # its flags lie in memory that a filter cannot read; libc falls back to clone
 
 
@@ -82,6 +97,12 @@ def drop_capabilities() -> None:
         _LIBC.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0)  # refused where there is nothing to drop
     header = struct.pack("II", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
     call(_LIBC.capset(header, bytes(24)), "capset")
+
+
+def offer_to_the_oom_killer() -> None:
+    """When the machine runs out of memory, this process and those that it forks are killed before any other."""
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
 
 
 def limit_resources(limits: Mapping[str, int]) -> None:
@@ -128,10 +149,17 @@ def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 
 
 def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: bool) -> Sequence[bytes]:
-    """The filter: each denied call is compared by number; three kinds look at the first argument too."""
+    """The filter: each denied call is compared by number; some kinds look at the first argument too.
+
+    Memory files, and the IPC objects of System V, hold memory that no resource limit counts.
+    """
     deny = _op(_RET, _DENY | errno.EPERM)
-    starts = ("clone", "fork", "vfork", "clone3", "execve", "execveat")
-    others = ("kill", "tgkill", "tkill", "pidfd_send_signal")
+    only = {
+        "kill": (pid,),
+        "tgkill": (pid,),
+        "prlimit64": (0, pid),
+        "socket": _SOCKETS,
+    }
     program = [
         _op(_LD, _ARCH_OFFSET),
         _op(_JEQ, arch, 1, 0),
@@ -140,13 +168,19 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
         _op(_JGE, 0x40000000, 0, 1),  # the x32 numbers of the same calls
         deny,
     ]
-    for name, number in numbers.items():
-        if allow_processes and name in (*starts, *others):
+    for name, number in {**numbers, **_EVERYWHERE}.items():
+        if allow_processes and name in (*_STARTS, *_SIGNALS, "prlimit64", "memfd_create"):
             continue
-        if name in _THREADS_ONLY:
-            body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JSET, CLONE_THREAD, 1, 0), deny, _op(_RET, _ALLOW)]
-        elif name in _SELF_ONLY:
-            body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JEQ, pid, 1, 0), deny, _op(_RET, _ALLOW)]
+        if name == "clone":
+            body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JSET, _NEW_NAMESPACES, 0, 1), deny]
+            body += [] if allow_processes else [_op(_JSET, CLONE_THREAD, 1, 0), deny]
+            body.append(_op(_RET, _ALLOW))
+        elif name == "prctl":  # a rank must not outlive its leader
+            body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JEQ, PR_SET_PDEATHSIG, 0, 1), deny, _op(_RET, _ALLOW)]
+        elif name in only:
+            values = only[name]
+            jumps = [_op(_JEQ, value, len(values) - index, 0) for index, value in enumerate(values)]
+            body = [_op(_LD, _ARG0_LOW_OFFSET), *jumps, deny, _op(_RET, _ALLOW)]
         elif name in _NOT_THERE:
             body = [_op(_RET, _DENY | errno.ENOSYS)]
         else:

@@ -59,6 +59,8 @@ def lead(request: GangRequest, fds: list[int]) -> None:
     leader_fd, output_fd, *rank_fds = fds
     wire = Wire(socket.socket(fileno=leader_fd))
     os.setsid()
+    if request.confined:
+        confine.offer_to_the_oom_killer()  # now: /proc is read-only later
     if request.isolate:
         namespaces.enter(request.temporary_bytes)
         os.makedirs(request.scratch, exist_ok=True)
@@ -89,7 +91,8 @@ def _fork_rank(request: GangRequest, rank: int, leader: Wire, output_fd: int, ra
             if other != rank:
                 os.close(fd)
         os.chdir(request.scratch)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGXFSZ):  # Python ignores the latter: a file's limit would go unnoticed
+            signal.signal(number, signal.SIG_DFL)
         entry = importlib.import_module(request.entry, __package__)
         if request.confined:
             confine.limit_resources(request.limits)

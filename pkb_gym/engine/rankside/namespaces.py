@@ -16,7 +16,11 @@ from .confine import ConfineError, call
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
+MAX_FILES = 1 << 16
+"""Files in /tmp and in /dev/shm: an empty one costs kernel memory too."""
+
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -52,7 +56,7 @@ def enter(temporary_bytes: int) -> None:
     """
     unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET)
     _mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
-    options = f"size={temporary_bytes},mode=1777".encode()
+    options = f"size={temporary_bytes},nr_inodes={MAX_FILES},mode=1777".encode()
     # An installation that lies in /tmp stays where it is.
     kept = {path: os.open(path, os.O_PATH | os.O_DIRECTORY) for path in sorted(_import_folders("/tmp"))}
     for path in ("/tmp", "/dev/shm"):
@@ -65,6 +69,8 @@ def enter(temporary_bytes: int) -> None:
         _mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
     except ConfineError:
         pass  # a kernel may refuse this in a nested namespace; the zygote's /proc shows nothing outside the sandbox
+    # The machine's own settings lie in /proc/sys, and to the kernel a sandboxed root is root: no capability is needed.
+    _mount(None, b"/proc", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
     _bring_up_loopback()
 
 
@@ -74,7 +80,7 @@ def _import_folders(below: str) -> set[str]:
     return {folder for folder in folders if folder.startswith(f"{below}/") and os.path.isdir(folder)}
 
 
-def _mount(source: bytes, target: bytes, kind: bytes | None, flags: int, data: bytes | None) -> None:
+def _mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, data: bytes | None) -> None:
     call(_LIBC.mount(source, target, kind, ctypes.c_ulong(flags), data), f"mount {target.decode()}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import json
+import select
 import socket
 import struct
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,10 @@ MAX_FDS = 64
 
 class WireError(Exception):
     """Raised when the other side closed the connection or broke the protocol."""
+
+
+class ProtocolError(WireError):
+    """Raised when the other side sent what is no frame."""
 
 
 class Wire:
@@ -80,6 +85,16 @@ class Wire:
             self._fill(data)
         return *frame, list(fds)
 
+    def pending(self) -> bool:
+        """Whether something has arrived that nobody took."""
+        return bool(self._buffer) or bool(select.select([self.sock], [], [], 0)[0] and self._has_data())
+
+    def _has_data(self) -> bool:
+        try:
+            return bool(self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except OSError:
+            return False  # gone, which is for others to notice
+
     def fill(self) -> None:
         """Reads what is there, once; for a socket that a selector reported readable.
 
@@ -92,14 +107,14 @@ class Wire:
         """The next frame if it has arrived whole, else None.
 
         Raises:
-            WireError: the frame is too large or no JSON object.
+            ProtocolError: the frame is too large or no JSON object.
         """
         if len(self._buffer) < HEADER.size:
             return None
         head_bytes, raw_bytes = HEADER.unpack_from(self._buffer)
         total = HEADER.size + head_bytes + raw_bytes
         if total > self.max_frame_bytes + HEADER.size:
-            raise WireError(f"frame of {total} bytes announced; at most {self.max_frame_bytes} are allowed")
+            raise ProtocolError(f"frame of {total} bytes announced; at most {self.max_frame_bytes} are allowed")
         if len(self._buffer) < total:
             return None
         head = bytes(self._buffer[HEADER.size : HEADER.size + head_bytes])
@@ -108,9 +123,9 @@ class Wire:
         try:
             message = json.loads(head)
         except (ValueError, RecursionError):
-            raise WireError("frame is no JSON") from None
+            raise ProtocolError("frame is no JSON") from None
         if not isinstance(message, dict):
-            raise WireError("frame is no JSON object")
+            raise ProtocolError("frame is no JSON object")
         return message, raw
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ gangs with it. It runs no tensor operation itself, so that it stays single-threa
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -27,6 +28,8 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
     for module in ("torch", "torch.distributed", "tvm_ffi"):
         importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # collections in the ranks then pass over what was imported, and leave its pages shared
     control.send({"ready": True, "pid": os.getpid()})
     while True:
         try:

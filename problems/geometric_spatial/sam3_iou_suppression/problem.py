@@ -138,7 +138,7 @@ PROBLEM = Problem(
     tags=("all_gather", "uneven", "pairwise"),
     dtypes=("bfloat16", "float16", "float32"),
     sizes={
-        # The first W counts are used; nine of them, so that rotating by the trial keeps the period of three.
+        # The first W counts are used.
         "tiny": {
             "Hm": 16,
             "Wm": 16,
@@ -146,6 +146,7 @@ PROBLEM = Problem(
             "iou_threshold": 0.7,
             "reverse": False,
         },
+        # Nine, so that rotating by the trial keeps the period of three.
         "published": {
             "Hm": 256,
             "Wm": 256,

@@ -18,8 +18,8 @@ TOLERANCE = 1e-2
 BORDER = 4e-3
 """Distance of a bfloat16 running sum from 1 - top_p within which rounding may decide."""
 
-ROWS_AT_ONCE = 2**24
-"""Logits that the check sorts at a time."""
+LOGITS_AT_ONCE = 2**24
+"""How many the check sorts at a time."""
 
 
 def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
@@ -153,7 +153,7 @@ def filtered_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     border = BORDER * max(DTYPE_SCALE[ax.dtype], 2.0**-8) if p > 0 else 0.0
     shards = [context.tensor("vocab_parallel_logits", rank).view(ax.T, ax.Vl) for rank in range(context.world_size)]
     targets = context.tensor("target").flatten()
-    for some in rows.split(max(1, ROWS_AT_ONCE // ax.V)):
+    for some in torch.split(rows, max(1, LOGITS_AT_ONCE // ax.V)):
         logits = torch.cat([shard[some] for shard in shards], dim=1).float()
         bad[some] = ~either_decision(got.flatten()[some].double(), logits, targets[some], k, p, border, tol)
     return bad.view(got.shape)

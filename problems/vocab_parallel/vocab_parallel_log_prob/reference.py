@@ -5,18 +5,16 @@ import torch.distributed as dist
 def filter_logits(logits: torch.Tensor, top_k: int | None, top_p: float | None) -> torch.Tensor:
     """Sets the logits (n, V) that top-k and top-p sampling leave out to -inf; ties at the k-th largest stay."""
     V = logits.shape[-1]
-    need_k = top_k is not None and top_k > 0
-    need_p = top_p is not None and top_p < 1.0
-    if need_k and not need_p:
-        threshold = logits.topk(min(top_k, V), dim=-1).values[:, -1:]
+    k = min(top_k, V) if top_k is not None and top_k > 0 else None
+    if top_p is None or top_p >= 1.0:
+        if k is None:
+            return logits
+        threshold = logits.topk(k, dim=-1).values[:, -1:]
         return logits.masked_fill(logits < threshold, -torch.inf)
-    if not need_p:
-        return logits
 
     ascending, order = logits.sort(dim=-1)
-    if need_k:
-        threshold = ascending[:, V - min(top_k, V), None]
-        ascending = ascending.masked_fill(ascending < threshold, -torch.inf)
+    if k is not None:
+        ascending = ascending.masked_fill(ascending < ascending[:, V - k, None], -torch.inf)
     running_sum = ascending.softmax(dim=-1).cumsum(dim=-1)
     keep = running_sum > running_sum.new_tensor(1 - top_p)
     keep[:, -1] = True

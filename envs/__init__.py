@@ -1,0 +1,47 @@
+"""Gymnasium environments: spaces, task text, environments, vector environments, wrappers, the TRL adapter.
+
+Modules here import `pkb_gym.engine`, `pkb_gym.problems` and `pkb_gym.rewards`. They are loaded on first use, because
+`import pkb_gym` registers the environments and must load little.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pkb_gym.envs.env import PKBEnv
+    from pkb_gym.envs.evaluators import add_evaluator
+    from pkb_gym.envs.spaces import SourceText
+    from pkb_gym.envs.suite import SuiteEnv
+    from pkb_gym.envs.trl import KernelTool
+    from pkb_gym.envs.vector import PKBVectorEnv, SuiteVectorEnv
+    from pkb_gym.envs.wrappers import ChatObservation
+
+__all__ = [
+    "ChatObservation",
+    "KernelTool",
+    "PKBEnv",
+    "PKBVectorEnv",
+    "SourceText",
+    "SuiteEnv",
+    "SuiteVectorEnv",
+    "add_evaluator",
+]
+
+_HOMES = {
+    "ChatObservation": "wrappers",
+    "KernelTool": "trl",
+    "PKBEnv": "env",
+    "PKBVectorEnv": "vector",
+    "SourceText": "spaces",
+    "SuiteEnv": "suite",
+    "SuiteVectorEnv": "vector",
+    "add_evaluator": "evaluators",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,266 @@
+"""The Gymnasium environment of one problem: kernel source in, feedback and reward out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+
+from pkb_gym.engine.axes import AxisValue
+from pkb_gym.engine.config import EvalConfig, Protocol, ResolvedConfig
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.evaluator import Evaluator
+from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.problem import Problem
+from pkb_gym.envs import evaluators
+from pkb_gym.envs.machine import known_hardware, resolve_here
+from pkb_gym.envs.spaces import Observation, action_space, observation_space, observe
+from pkb_gym.envs.task_text import task_text
+from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.rewards import EpisodeScore, Reward, TurnScore, find_reward
+
+Frame: TypeAlias = "str | np.ndarray[Any, np.dtype[np.uint8]]"
+MAX_SEED = 2**31 - 1
+
+LANGUAGES: dict[str, tuple[str, ...]] = {"cpu": ("cpp", "python"), "cuda": ("cuda", "triton", "python")}
+"""Device -> dialects that are accepted where `language` is "auto"."""
+
+
+@dataclass
+class _Episode:
+    """What changes from turn to turn."""
+
+    input_seed: int
+    score: EpisodeScore
+    task: str = ""
+    turn: int = 0
+    feedback: Feedback | None = None
+    reward: float | None = None
+    best_turn: int = 0
+    best_value: float = 0.0
+    best_speedup: float = 0.0
+    best_source: str = ""
+
+    def add(self, source: str, feedback: Feedback) -> TurnScore:
+        """Enters one submission."""
+        scored = self.score.add(feedback)
+        self.turn += 1
+        self.feedback = feedback
+        self.reward = scored.reward
+        if scored.value is not None and (self.best_turn == 0 or scored.value > self.best_value):
+            self.best_turn, self.best_value = self.turn, scored.value
+            self.best_speedup, self.best_source = feedback.speedup or 0.0, source
+        return scored
+
+
+class PKBEnv(gym.Env[Observation, str]):
+    """One problem of ParallelKernelBench.
+
+    ## Description
+    An agent writes a kernel that computes, on several ranks, what a PyTorch + torch.distributed reference computes, and
+    does it faster. Each step submits a source; it is compiled, run on every rank, checked against the reference, timed
+    against it, profiled, and placed on a roofline. What was found comes back as feedback and reward, and the agent may
+    submit an improved source.
+
+    ## Action Space
+    `SourceText`: the source of one kernel, in the native dialect (C++ or CUDA C++ that exports `solution`) or as a
+    Python module. Text that is no source (empty, too long, with NUL characters) is rejected before a compiler runs.
+
+    ## Observation Space
+    `Dict` of what the agent may know. Numbers that were not measured are 0, with a flag that says so.
+
+    | entry                                                   | meaning                                                |
+    |---------------------------------------------------------|--------------------------------------------------------|
+    | `task`                                                  | the task: reference, signature, shapes, rules, machine |
+    | `feedback`                                              | all that was found of the last submission, as text     |
+    | `stage`, `failure`                                      | 0, or 1 + position in `STAGES`, `FAILURES`             |
+    | `compiler_log`, `correctness_report`, `profiler_report` | its parts                                              |
+    | `is_checked`, `right_share`                             | right elements among all compared                      |
+    | `is_timed`, `times_us`, `speedup`                       | (baseline, candidate); (median, low, high)             |
+    | `is_placed`, `roofline_us`                              | (bound, matrix, vector, memory, link)                  |
+    | `utilisation`                                           | bound over time, of (baseline, candidate)              |
+    | `turn`                                                  | submissions so far                                     |
+    | `best_turn`, `best_value`                               | the best submission so far; turn 0 means none          |
+    | `best_speedup`, `best_source`                           | its speedup, 0 if not timed, and its text              |
+
+    ## Rewards
+    By default a submission is worth up to 0.55 for how far it came, 1 if it is right and as fast as the baseline, 2 at
+    the roofline, in between by the logarithm of the lower end of its speedup's interval; a step is paid what it adds to
+    the best submission so far. `pkb_gym.rewards` holds others.
+
+    ## Starting State
+    The task text; nothing is compiled or started. The seed fixes the inputs, together with the evaluator's key.
+
+    ## Episode End
+    An episode never terminates: a right kernel may become faster still. It is truncated after `max_episode_steps` turns
+    (default 8), and when the evaluator itself failed; then the reward is 0 and `info["reward_valid"]` is False.
+
+    ## Information
+    `reset` returns `problem` and `input_seed`; `step` returns `feedback` (the `Feedback` record), `reward_valid`,
+    `reward_parts` (what the value of the submission is made of) and, where it is valid, `value`.
+
+    ## Arguments
+    ```python
+    import gymnasium as gym
+    import pkb_gym
+
+    env = gym.make("PKB/HyenaCP-v0", device="cpu", world_size=2, size="tiny", reward="default")
+    ```
+
+    | argument      | values                                                    | default                          |
+    |---------------|-----------------------------------------------------------|----------------------------------|
+    | `device`      | "auto", "cuda", "cpu"                                     | "auto": "cuda" where there is one |
+    | `world_size`  | ranks                                                     | every GPU, or 4 on the CPU       |
+    | `size`        | "tiny", "published", "large", or a dict of axes           | "published"; "tiny" on the CPU   |
+    | `dtype`       | one of the problem's                                      | the problem's first              |
+    | `language`    | "auto", "cpp", "cuda", "triton", "python"                 | "auto": told by the source       |
+    | `protocol`    | "robust", "published"                                     | "robust"                         |
+    | `reward`      | a name (see `pkb_gym.rewards.presets`), or a function     | "default"                        |
+    | `evaluator`   | "local", a name given to `add_evaluator`, or an object    | "local"                          |
+    | `render_mode` | None, "ansi", "rgb_array"                                 | None                             |
+
+    ## Version History
+    * v0: initial version
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}  # noqa: RUF012  # as in gym.Env
+    OPTIONS: ClassVar[tuple[str, ...]] = ()
+    """What `reset` understands in `options`."""
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
+        world_size: int | None = None,
+        size: str | Mapping[str, AxisValue] | None = None,
+        dtype: str | None = None,
+        language: Literal["auto", "cpp", "cuda", "triton", "python"] = "auto",
+        protocol: Protocol = "robust",
+        reward: str | Reward = "default",
+        evaluator: str | Evaluator = "local",
+        render_mode: Literal["ansi", "rgb_array"] | None = None,
+    ) -> None:
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise ConfigError(f"render_mode must be None, 'ansi' or 'rgb_array', got {render_mode!r}")
+        evaluators.check_evaluator(evaluator)
+        self.render_mode = render_mode
+        self.action_space = action_space()
+        self.observation_space = observation_space()  # type: ignore[assignment]  # Dict says less of its entries
+        self._asked = EvalConfig(
+            device=device,
+            world_size=world_size,
+            size=dict(size) if isinstance(size, Mapping) else size,
+            dtype=dtype,
+            language=language,
+            protocol=protocol,
+        )
+        self._reward = find_reward(reward)
+        self._evaluator = evaluator
+        self._set_problem(find_problem(problem))
+        self._episode = self._begin(input_seed=0)
+
+    @property
+    def problem(self) -> Problem:
+        """The problem of this episode."""
+        return self._problem
+
+    @property
+    def config(self) -> ResolvedConfig:
+        """How submissions are judged, where the source does not decide it."""
+        return self._config
+
+    @property
+    def feedback(self) -> Feedback | None:
+        """On the last submission; None before the first of an episode."""
+        return self._episode.feedback
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begins an episode; see the class.
+
+        Args:
+            seed: fixes the inputs of this episode and, through the generator, of those that follow.
+            options: none are known here.
+
+        Returns:
+            The observation with the task text, and `problem` and `input_seed`.
+
+        Raises:
+            ConfigError: an option is not known.
+        """
+        super().reset(seed=seed)
+        unknown = sorted(set(options or {}) - set(self.OPTIONS))
+        if unknown:
+            known = ", ".join(self.OPTIONS) or "none"
+            raise ConfigError(f"{type(self).__name__}.reset: no option {', '.join(unknown)}; known: {known}")
+        self._choose_problem(options or {})
+        self._episode = self._begin(input_seed=int(self.np_random.integers(MAX_SEED)))
+        return self._observe(), {"problem": self._problem.name, "input_seed": self._episode.input_seed}
+
+    def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Judges a source; see the class.
+
+        Args:
+            action: its text.
+
+        Raises:
+            InvalidAction: it is not a string.
+            InfrastructureError: the evaluator could not be started.
+        """
+        if not isinstance(action, str):
+            raise gym.error.InvalidAction(f"an action is source text (str), got {type(action).__name__}")
+        episode = self._episode
+        config = self._asked.model_copy(update={"seed": episode.input_seed, "turn": episode.turn})
+        feedback = evaluators.find_evaluator(self._evaluator).evaluate(self._problem, action, config)
+        turn_score = episode.add(action, feedback)
+        info: dict[str, Any] = {
+            "feedback": feedback,
+            "reward_valid": turn_score.is_valid,
+            "reward_parts": turn_score.parts,
+        }
+        if turn_score.value is not None:
+            info["value"] = turn_score.value
+        return self._observe(), turn_score.reward, False, not turn_score.is_valid, info
+
+    def render(self) -> Frame | None:
+        """The last submission as a card ("ansi") or as a roofline picture ("rgb_array": (height, width, 3) uint8)."""
+        if self.render_mode is None:
+            return None
+        from pkb_gym.envs import render
+
+        if self.render_mode == "ansi":
+            return render.card_text(self._problem, self._config, self._episode.feedback, self._episode.reward)
+        return render.roofline_picture(self._problem, self._config, self._episode.feedback)
+
+    def _choose_problem(self, options: Mapping[str, Any]) -> None:
+        """Called at each reset; this environment keeps its problem."""
+
+    def _set_problem(self, problem: Problem) -> None:
+        self._problem = problem
+        self._config = resolve_here(self._asked, problem)
+
+    def _begin(self, input_seed: int) -> _Episode:
+        return _Episode(input_seed, EpisodeScore(self._reward))
+
+    def _observe(self) -> Observation:
+        episode = self._episode
+        if not episode.task:
+            languages = LANGUAGES[self._config.device]
+            if self._asked.language != "auto":
+                languages = (self._asked.language,)
+            hardware = known_hardware(self._config.device)
+            episode.task = task_text(self._problem, self._config, languages, hardware)
+        return observe(
+            task=episode.task,
+            turn=episode.turn,
+            feedback=episode.feedback,
+            best_turn=episode.best_turn,
+            best_value=episode.best_value,
+            best_speedup=episode.best_speedup,
+            best_source=episode.best_source,
+        )

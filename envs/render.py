@@ -1,0 +1,223 @@
+"""Feedback for human eyes: a card for the terminal, and a picture of the roofline."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from pkb_gym.engine.config import ResolvedConfig
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.feedback import Feedback, RankProfile, Stage
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.roofline import Roofline
+from pkb_gym.envs.words import cut_middle, rate_text, size_text, time_text
+
+CARD_WIDTH = 100
+BAR_WIDTH = 40
+MAX_LOG_LINES = 12
+MAX_RANKS = 8
+PICTURE_INCHES = (6.4, 4.0)
+PICTURE_DPI = 100
+
+
+def card_text(
+    problem: Problem, config: ResolvedConfig, feedback: Feedback | None, reward: float | None, width: int = CARD_WIDTH
+) -> str:
+    """The card as text with ANSI colours, see `card`."""
+    console = Console(
+        file=io.StringIO(), width=width, force_terminal=True, color_system="standard", legacy_windows=False
+    )
+    with console.capture() as capture:
+        console.print(card(problem, config, feedback, reward))
+    return capture.get()
+
+
+def card(problem: Problem, config: ResolvedConfig, feedback: Feedback | None, reward: float | None) -> RenderableType:
+    """One submission at a glance: stages, compiler, correctness, time, roofline, profile, reward.
+
+    Args:
+        problem: what was to be solved.
+        config: how it was judged, where there is no feedback yet.
+        feedback: what was found; None before the first submission.
+        reward: what it was paid; None where it was not.
+    """
+    used = config if feedback is None else feedback.config
+    size = used.size if isinstance(used.size, str) else "custom size"
+    title = f"[bold]{problem.name}[/] {used.world_size} ranks, {used.device}, {size}, {used.dtype}, {used.protocol}"
+    if feedback is None:
+        return Panel(Text(f"{problem.summary}\n\nNothing was submitted yet."), title=title, title_align="left")
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column()
+    for name, content in _rows(feedback, reward):
+        rows.add_row(name, content)
+    colour = "green" if feedback.passed else "red"
+    return Panel(rows, title=title, title_align="left", border_style=colour)
+
+
+def _rows(feedback: Feedback, reward: float | None) -> list[tuple[str, RenderableType]]:
+    rows: list[tuple[str, RenderableType]] = [("stages", _ladder(feedback))]
+    if feedback.failure is not None:
+        where = "" if feedback.failed_rank is None else f" on rank {feedback.failed_rank}"
+        rows.append(("failure", Text(f"{feedback.failure}{where}: {cut_middle(feedback.message, 1000)}", style="red")))
+    rows += [("integrity", Text(f"{found.code}: {found.detail}", style="red")) for found in feedback.integrity]
+    if feedback.compile is not None:
+        rows.append(("compiler", _compiler(feedback)))
+    if feedback.check is not None:
+        rows.append(("check", _check(feedback)))
+    if feedback.timing is not None:
+        rows.append(("time", _time(feedback)))
+    if feedback.roofline is not None:
+        rows.append(("roofline", _roofline(feedback.roofline)))
+    if feedback.profile is not None:
+        rows.append(("profile", _profile(feedback.profile.ranks[:MAX_RANKS])))
+    if reward is not None:
+        rows.append(("reward", Text(f"{reward:.3f}", style="bold")))
+    return rows
+
+
+def _ladder(feedback: Feedback) -> Text:
+    text = Text()
+    reached = -1 if feedback.stage is None else feedback.stage.order
+    for stage in Stage:
+        if stage.order:
+            text.append(" > ", style="dim")
+        if stage.order <= reached:
+            text.append(f"✓ {stage}", style="green")
+        elif stage.order == reached + 1 and feedback.failure is not None:
+            text.append(f"✗ {stage}", style="red")
+        else:
+            text.append(str(stage), style="dim")
+    return text
+
+
+def _compiler(feedback: Feedback) -> RenderableType:
+    report = feedback.compile
+    assert report is not None
+    binary = "" if report.binary_bytes is None else f", {size_text(report.binary_bytes)}"
+    head = Text(f"{report.duration_s:.2f} s{', cached' if report.cached else ''}{binary}")
+    lines = report.log.strip().splitlines()
+    if not lines:
+        return head
+    shown = lines[:MAX_LOG_LINES]
+    if len(lines) > len(shown):
+        shown.append(f"... {len(lines) - len(shown)} more lines")
+    return Group(head, Text("\n".join(shown), style="yellow"))
+
+
+def _check(feedback: Feedback) -> RenderableType:
+    check = feedback.check
+    assert check is not None
+    head = Text(
+        f"{check.outputs_right} of {check.outputs_compared} outputs right in {check.trials} trials",
+        style="green" if check.passed else "red",
+    )
+    return Group(head, *(Text(str(mismatch)) for mismatch in check.mismatches[:3]))
+
+
+def _time(feedback: Feedback) -> RenderableType:
+    timing = feedback.timing
+    assert timing is not None
+    faster = timing.speedup_low > 1
+    slower = timing.speedup_high < 1
+    return Text.assemble(
+        f"candidate {time_text(timing.candidate_us)}, baseline {time_text(timing.baseline_us)}, ",
+        (f"{timing.speedup:.3g}x", "bold green" if faster else "bold red" if slower else "bold"),
+        f" [{timing.speedup_low:.3g}, {timing.speedup_high:.3g}] over {len(timing.blocks)} pairs of blocks",
+        "" if timing.converged else " (interval still wide)",
+    )
+
+
+def _roofline(roofline: Roofline) -> RenderableType:
+    head = Text(f"bound {time_text(roofline.bound_us)}" + (f" by the {roofline.binds}" if roofline.binds else ""))
+    lines = [head]
+    for name, share in (("baseline", roofline.baseline_utilisation), ("candidate", roofline.candidate_utilisation)):
+        if share is not None:
+            lines.append(Text.assemble(f"{name:<10}", bar(share), f" {100 * share:.3g} %"))
+    return Group(*lines)
+
+
+def bar(share: float, width: int = BAR_WIDTH) -> Text:
+    """A bar that is filled by a share of 1; red where the share is greater."""
+    filled = round(width * min(1.0, max(0.0, share)))
+    style = "red" if share > 1 else "cyan"
+    return Text.assemble(("█" * filled, style), ("░" * (width - filled), "dim"))
+
+
+def _profile(ranks: tuple[RankProfile, ...]) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("rank", "per call", "compute", "comm", "wait", "host", "put", "got", "link"):
+        table.add_column(name, justify="right")
+    for rank in ranks:
+        parts = (rank.compute_us, rank.communication_us, rank.waiting_us, rank.host_us)
+        whole = sum(parts) or 1.0
+        shares = [f"{100 * part / whole:.0f} %" for part in parts]
+        link = "-" if rank.link_bytes_per_s is None else rate_text(rank.link_bytes_per_s)
+        moved = (size_text(rank.put_bytes), size_text(rank.got_bytes), link)
+        table.add_row(str(rank.rank), time_text(rank.wall_us), *shares, *moved)
+    return table
+
+
+def roofline_picture(problem: Problem, config: ResolvedConfig, feedback: Feedback | None) -> NDArray[np.uint8]:
+    """Least time of each resource, the bound, baseline and candidate, on a log scale.
+
+    Args:
+        problem: what was to be solved.
+        config: how it is judged.
+        feedback: what was found; None before the first submission.
+
+    Returns:
+        (height, width, 3) uint8.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError("render_mode 'rgb_array' needs matplotlib: pip install 'pkb-gym[plot]'") from error
+    figure = Figure(figsize=PICTURE_INCHES, dpi=PICTURE_DPI, layout="constrained")
+    canvas: Any = FigureCanvasAgg(figure)  # partly unannotated
+    axes: Any = figure.add_subplot()
+    axes.set_title(f"{problem.name}: {config.world_size} ranks, {config.device}, {config.dtype}")
+    _draw(axes, feedback)
+    canvas.draw()
+    return np.array(canvas.buffer_rgba(), np.uint8)[..., :3].copy()
+
+
+def _draw(axes: Any, feedback: Feedback | None) -> None:  # noqa: ANN401  # matplotlib is an optional dependency
+    if feedback is None or feedback.roofline is None or feedback.timing is None:
+        why = "nothing was submitted yet" if feedback is None else f"not timed: {feedback.failure or feedback.stage}"
+        axes.text(0.5, 0.5, why, ha="center", va="center", transform=axes.transAxes)
+        axes.set_axis_off()
+        return
+    roofline, timing = feedback.roofline, feedback.timing
+    times = roofline.times
+    bars = {
+        "matrix": (times.matrix_us, "tab:gray"),
+        "vector": (times.vector_us, "tab:gray"),
+        "memory": (times.memory_us, "tab:gray"),
+        "link": (times.link_us, "tab:gray"),
+        "baseline": (timing.baseline_us, "tab:orange"),
+        "candidate": (timing.candidate_us, "tab:blue"),
+    }
+    shown = {name: bar for name, bar in bars.items() if bar[0] > 0}
+    names = list(shown)[::-1]
+    axes.barh(names, [shown[name][0] for name in names], color=[shown[name][1] for name in names])
+    for name in names:
+        axes.annotate(
+            time_text(shown[name][0]), (shown[name][0], name), xytext=(3, 0), textcoords="offset points", va="center"
+        )
+    if roofline.bound_us > 0:
+        axes.axvline(roofline.bound_us, color="tab:red", linestyle="--")
+        axes.set_xlabel(f"time per call, us (dashed: bound{f' by the {roofline.binds}' if roofline.binds else ''})")
+    axes.set_xscale("log")
+    axes.margins(x=0.25)

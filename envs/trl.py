@@ -1,0 +1,87 @@
+"""The tool environment for TRL's `GRPOTrainer(environment_factory=...)`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pkb_gym.envs.env import PKBEnv
+from pkb_gym.envs.spaces import Observation
+from pkb_gym.envs.suite import SuiteEnv
+from pkb_gym.envs.wrappers import chat_message
+
+
+class KernelTool:
+    """One rollout: the model reads the task and submits sources with the tool `submit`.
+
+    TRL makes a tool of every public method but `reset` and `get_reward`, so there is one, `submit`. TRL calls `reset`
+    with the columns of the dataset's row, appends what it returns to the prompt, and asks for the reward at the end.
+
+    Args:
+        split: problems to draw from where the row names none, see `split_names`.
+        max_turns: submissions that are judged; later ones are answered and count for nothing.
+        **kwargs: arguments of `PKBEnv`, without `problem`.
+
+    Example:
+        >>> from functools import partial
+        >>> factory = partial(KernelTool, split=["AllReduce"], world_size=2)
+        >>> tool = factory()
+        >>> tool.reset(problem="AllReduce", seed=7).splitlines()[0]
+        '# AllReduce'
+    """
+
+    def __init__(self, split: str | list[str] = "train", max_turns: int = 8, **kwargs: Any) -> None:
+        if max_turns < 1:
+            raise ValueError(f"max_turns must be at least 1, got {max_turns}")
+        self._env: PKBEnv = SuiteEnv(split, **kwargs)
+        self._max_turns = max_turns
+        self._turns = 0
+        self._is_broken = False
+        self._best: float | None = None
+
+    def reset(self, *, problem: str | None = None, seed: int | None = None, **_: object) -> str:
+        """Begins a rollout.
+
+        Args:
+            problem: column of the dataset's row; drawn from the split where it is missing.
+            seed: column of the dataset's row; fixes the inputs, so that rollouts of one group can share them.
+            **_: the row's other columns.
+
+        Returns:
+            The task text.
+        """
+        options = {} if problem is None else {"problem": problem}
+        observation, _info = self._env.reset(seed=seed, options=options)
+        self._turns, self._is_broken, self._best = 0, False, None
+        return self._message(observation)
+
+    def submit(self, source: str) -> str:
+        """Compile a kernel, run it on all ranks, check it against the reference and time it against the baseline.
+
+        Args:
+            source: The complete source file of the kernel, in one of the languages that the task accepts.
+
+        Returns:
+            What was found: compiler errors, wrong outputs, times, the roofline, and where the time went.
+        """
+        if self._is_broken:
+            return "The evaluator failed earlier in this episode; nothing more is judged."
+        if self._turns >= self._max_turns:
+            return f"All {self._max_turns} submissions of this episode are spent; nothing more is judged."
+        observation, _reward, _terminated, _truncated, info = self._env.step(source)
+        self._turns += 1
+        if info["reward_valid"]:
+            self._best = info["value"] if self._best is None else max(self._best, info["value"])
+        else:
+            self._is_broken = True
+        left = self._max_turns - self._turns
+        return f"{self._message(observation)}\n{left} submission{'' if left == 1 else 's'} left."
+
+    def get_reward(self) -> float | None:
+        """The value of the best submission, 0 without any; None where the evaluator failed: nothing is to be learnt."""
+        if self._is_broken:
+            return None
+        return 0.0 if self._best is None else self._best
+
+    @staticmethod
+    def _message(observation: Observation) -> str:
+        return chat_message(observation)

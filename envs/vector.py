@@ -1,0 +1,139 @@
+"""Vector environments whose submissions are evaluated side by side over one evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar, TypeAlias, cast
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+from numpy.typing import NDArray
+
+from pkb_gym.envs.env import Frame, PKBEnv
+from pkb_gym.envs.spaces import Observation
+from pkb_gym.envs.suite import SuiteEnv
+
+Batch: TypeAlias = "dict[str, tuple[str, ...] | NDArray[Any]]"
+Turn: TypeAlias = tuple[Observation, float, bool, bool, dict[str, Any]]
+
+
+class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
+    """Several copies of `PKBEnv`; `gym.make_vec("PKB/...")` makes one.
+
+    Threads are enough, since an evaluator's work is done by other processes: compiling runs in parallel, and the
+    evaluator itself sees to it that nothing else runs while it times. (`AsyncVectorEnv` would start an evaluator per
+    sub-environment, whose timings disturb each other, and its shared memory does not hold arbitrary text.)
+
+    An episode that ended is reset by the next step, whose action for it is ignored (`AutoresetMode.NEXT_STEP`).
+
+    Args:
+        num_envs: number of sub-environments.
+        max_episode_steps: turns of an episode; None for no limit.
+        **kwargs: arguments of the sub-environments, the same for all.
+    """
+
+    env_class: ClassVar[Callable[..., PKBEnv]] = PKBEnv
+
+    def __init__(self, num_envs: int = 1, *, max_episode_steps: int | None = None, **kwargs: Any) -> None:
+        super().__init__()
+        if num_envs < 1:
+            raise ValueError(f"num_envs must be at least 1, got {num_envs}")
+        self.num_envs = num_envs
+        self.bare_envs = [type(self).env_class(**kwargs) for _ in range(num_envs)]
+        self.envs: list[gym.Env[Observation, str]] = [
+            env if max_episode_steps is None else gym.wrappers.TimeLimit(env, max_episode_steps)
+            for env in self.bare_envs
+        ]
+        first = self.bare_envs[0]
+        self.metadata = dict(first.metadata) | {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.render_mode = first.render_mode
+        self.single_action_space = first.action_space
+        self.single_observation_space = first.observation_space
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self._ended = np.zeros(num_envs, np.bool_)
+        self._threads: ThreadPoolExecutor | None = None
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Batch, dict[str, Any]]:
+        """Begins an episode in every sub-environment.
+
+        Args:
+            seed: of the first; the others get the numbers that follow. Or one for each.
+            options: for all of them.
+
+        Raises:
+            ValueError: the number of seeds is not the number of sub-environments.
+        """
+        super().reset(seed=seed if isinstance(seed, int) else None)
+        seeds = [seed] * self.num_envs if seed is None else seed
+        if isinstance(seeds, int):
+            seeds = [seeds + index for index in range(self.num_envs)]
+        if len(seeds) != self.num_envs:
+            raise ValueError(f"expected {self.num_envs} seeds, one per sub-environment, got {len(seeds)}")
+        results = [env.reset(seed=one, options=options) for env, one in zip(self.envs, seeds, strict=True)]
+        self._ended = np.zeros(self.num_envs, np.bool_)
+        return self._batch(observation for observation, _ in results), self._infos(info for _, info in results)
+
+    def step(
+        self, actions: Sequence[str]
+    ) -> tuple[Batch, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Judges one source per sub-environment, all at the same time.
+
+        Args:
+            actions: sources, in the order of the sub-environments.
+
+        Raises:
+            ValueError: the number of actions is not the number of sub-environments.
+        """
+        if isinstance(actions, str) or len(actions) != self.num_envs:
+            raise ValueError(f"expected a sequence of {self.num_envs} sources, one per sub-environment")
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.num_envs, thread_name_prefix="pkb-vector")
+        turns = list(self._threads.map(self._turn, range(self.num_envs), actions))
+        terminated = np.array([turn[2] for turn in turns], np.bool_)
+        truncated = np.array([turn[3] for turn in turns], np.bool_)
+        self._ended = terminated | truncated
+        rewards = np.array([turn[1] for turn in turns], np.float64)
+        infos = self._infos(turn[4] for turn in turns)
+        return self._batch(turn[0] for turn in turns), rewards, terminated, truncated, infos
+
+    def render(self) -> tuple[Frame | None, ...]:  # type: ignore[override]  # the base class knows no plain text
+        """One card or picture per sub-environment."""
+        return tuple(env.render() for env in self.bare_envs)
+
+    def close_extras(self, **_: Any) -> None:
+        """Ends the threads; a shared evaluator stays for others."""
+        if self._threads is not None:
+            self._threads.shutdown()
+        for env in self.envs:
+            env.close()
+
+    def _turn(self, index: int, action: str) -> Turn:
+        env = self.envs[index]
+        if self._ended[index]:
+            observation, info = env.reset()
+            return observation, 0.0, False, False, info
+        observation, reward, terminated, truncated, info = env.step(action)
+        return observation, float(reward), terminated, truncated, info
+
+    def _batch(self, observations: Iterable[Observation]) -> Batch:
+        space = self.single_observation_space
+        empty = cast(Batch, create_empty_array(space, n=self.num_envs, fn=np.zeros))  # a Dict gives a dict
+        return cast(Batch, concatenate(space, list(observations), empty))
+
+    def _infos(self, each: Iterable[dict[str, Any]]) -> dict[str, Any]:
+        infos: dict[str, Any] = {}
+        for index, info in enumerate(each):
+            infos = self._add_info(infos, info, index)
+        return infos
+
+
+class SuiteVectorEnv(PKBVectorEnv):
+    """Several copies of `SuiteEnv`, each on a problem of its own."""
+
+    env_class: ClassVar[Callable[..., PKBEnv]] = SuiteEnv

@@ -1,0 +1,48 @@
+"""Wrappers for those who want something other than a Dict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+
+from pkb_gym.envs.spaces import MAX_TEXT_CHARS, Observation, SourceText
+
+
+class ChatObservation(gym.ObservationWrapper[str, str, Observation], gym.utils.RecordConstructorArgs):
+    """Turns the Dict into the next message to a chat model.
+
+    The first message of an episode is the task; each later one is the feedback on the submission just made, headed by
+    its turn and closed by where the best submission so far stands. The conversation itself keeps the rest.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> import pkb_gym
+        >>> env = ChatObservation(gym.make("PKB/AllReduce-v0"))
+        >>> message, _ = env.reset(seed=0)
+        >>> message.splitlines()[0]
+        '# AllReduce'
+    """
+
+    def __init__(self, env: gym.Env[Observation, str]) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self)
+        gym.ObservationWrapper.__init__(self, env)
+        self.observation_space = SourceText(MAX_TEXT_CHARS)
+
+    def observation(self, observation: Observation) -> str:
+        """See the class."""
+        return chat_message(observation)
+
+
+def chat_message(observation: Observation) -> str:
+    """The next message to a chat model, see `ChatObservation`."""
+    entries: dict[str, Any] = dict(observation)
+    turn, best = int(entries["turn"][0]), int(entries["best_turn"][0])
+    if turn == 0:
+        return str(entries["task"])
+    standing = "No submission counts yet."
+    if best:
+        speedup = float(entries["best_speedup"][0])
+        speed = f", speedup {speedup:.3g}" if speedup > 0 else ""
+        standing = f"Best so far: turn {best}, worth {float(entries['best_value'][0]):.3g}{speed}."
+    return f"Turn {turn}\n\n{entries['feedback']}\n\n{standing}"

@@ -1,0 +1,4 @@
+# expect: runtime_error RecursionError
+# The interpreter's stack ends.
+def solution(tensor):
+    return solution(tensor)

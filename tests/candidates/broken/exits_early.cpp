@@ -1,0 +1,19 @@
+// expect: runtime_error rank 1 ended its process (exit status 0) before its work was done
+// Rank 1 exits with status 0; the others wait for it.
+#include <cstdlib>
+
+#include "pkb/bf16.h"
+#include "pkb/symm.h"
+
+void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm comm) {
+  if (comm.rank == 1) std::exit(0);
+  auto* result = static_cast<pkb::bf16*>(out.data_ptr());
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    float sum = 0;
+    for (int r = 0; r < comm.world_size; ++r) sum += comm.peer<pkb::bf16>(tensor, r)[i];
+    result[i] = pkb::bf16(sum);
+  }
+  comm.barrier();
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

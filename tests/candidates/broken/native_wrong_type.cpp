@@ -1,0 +1,8 @@
+// expect: runtime_error Mismatched; expected signature
+// problem: Broadcast
+// The root rank is taken as a tensor.
+#include "pkb/symm.h"
+
+void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView src, tvm::ffi::TensorView out, pkb::Comm comm) {}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

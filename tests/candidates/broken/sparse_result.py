@@ -1,0 +1,10 @@
+# expect: wrong_shape_or_dtype expected a plain dense tensor; sparse
+# A sparse tensor of the right values.
+import torch
+import torch.distributed as dist
+
+
+def solution(tensor: torch.Tensor) -> torch.Tensor:
+    out = tensor.clone()
+    dist.all_reduce(out)
+    return out.to_sparse()

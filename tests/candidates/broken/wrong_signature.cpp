@@ -1,0 +1,7 @@
+// expect: runtime_error Mismatched; expected signature; pkb::Comm comm
+// The communicator is missing.
+#include "pkb/symm.h"
+
+void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out) {}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

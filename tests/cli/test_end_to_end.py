@@ -1,0 +1,67 @@
+"""`pkb` with the real evaluator, as a process of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from pkb_gym.cli.demo import LESSONS, SOURCES
+from pkb_gym.problems.catalogue import expert_source, find_problem
+
+NAIVE = SOURCES / "all_reduce_naive.cpp"
+PKB = (sys.executable, "-m", "pkb_gym.cli")
+
+ENDLESS = """
+#include "pkb/symm.h"
+void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm comm) {
+  comm.wait(0, comm.epoch);  // nobody ever signals
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);
+"""
+
+
+def test_eval_judges_a_real_kernel():
+    argv = [*PKB, "eval", "AllReduce", "-", "--device", "cpu", "--world-size", "2", "--until", "check", "--json"]
+    ran = subprocess.run(argv, input=NAIVE.read_text(), capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    feedback = json.loads(ran.stdout)
+    assert feedback["stage"] == "check" and feedback["check"]["elements_right"] > 0
+    assert "AllReduce: compile" in ran.stderr
+
+
+def test_ctrl_c_ends_everything(tmp_path):
+    (tmp_path / "endless.cpp").write_text(ENDLESS)
+    argv = [*PKB, "eval", "AllReduce", str(tmp_path / "endless.cpp"), "--device", "cpu", "--timeout", "60"]
+    # A session of its own, so that the signal reaches its whole process group as Ctrl-C does, and nobody else.
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None and process.stdout is not None
+        while "check" not in (line := process.stderr.readline()):
+            assert line, "it ended before the check"
+        time.sleep(1.0)
+        children = psutil.Process(process.pid).children(recursive=True)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stdout.read() == ""
+        assert "interrupted" in process.stderr.read()
+    assert children
+    assert psutil.wait_procs(children, timeout=5)[1] == [], "still alive"
+
+
+@pytest.mark.slow
+def test_demo_shows_what_each_attempt_is_meant_to_show():
+    if any(expert_source(find_problem(lesson.problem)) is None for lesson in LESSONS):
+        pytest.skip("a problem of the demo has no expert.cpp")
+    ran = subprocess.run([*PKB, "demo"], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    for lesson in LESSONS:
+        assert f"wrong: {lesson.expected}: " in ran.stdout
+    for attempt in ("naive", "expert"):
+        rows = [line for line in ran.stdout.splitlines() if line.startswith(f"{attempt} ")]
+        assert len(rows) == len(LESSONS) and all(" passed " in row for row in rows), ran.stdout

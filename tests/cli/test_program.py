@@ -1,0 +1,110 @@
+"""`pkb` as a whole: help, errors, exit statuses."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pkb_gym.cli.program import COMMANDS, main, make_parser
+
+NAMES = ("list", "show", "eval", "eval-dir", "demo", "doctor")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_of_each_command_shows_an_example(name, capsys):
+    assert main([name, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"example:\n  pkb {name}" in out
+
+
+def test_help_lists_every_command_and_the_exit_statuses(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert len(COMMANDS) == len(NAMES)
+    assert all(f"    {name} " in out for name in NAMES)
+    assert "exit status: 0 passed, 1 the candidate failed, 2 wrong usage, 3 this machine could not judge it" in out
+
+
+def test_help_imports_neither_torch_nor_rich():
+    code = (
+        "import sys; from pkb_gym.cli import main; main(['--help']);"
+        "print(sorted({'torch', 'tvm_ffi', 'numpy', 'rich'} & set(sys.modules)), file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = ran.stderr.strip()
+    assert "torch" not in loaded and "tvm_ffi" not in loaded and "rich" not in loaded
+
+
+def test_no_command_is_wrong_usage(capsys):
+    assert main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and "COMMAND" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--world-size", "0"], "'0' must be a whole number above 0"),
+        (["--world-size", "two"], "'two' must be a whole number above 0"),
+        (["--timeout", "nan"], "'nan' must be a number above 0"),
+        (["--size", "M=,K=2"], "'M=' is no axis"),
+        (["--size", "M=1,M=2"], "axis M is given twice"),
+        (["--replay-key", "xyz"], "'xyz' is no replay key"),
+        (["--until", "never"], "invalid choice: 'never'"),
+    ],
+)
+def test_wrong_options_are_wrong_usage(pkb, argv, words):
+    ran = pkb("eval", "AllReduce", "-", *argv)
+    assert ran.status == 2
+    assert words in ran.err
+    assert ran.out == "" and not ran.evaluators
+
+
+def test_unknown_problem_suggests_the_nearest_in_one_line(pkb):
+    ran = pkb("eval", "AllGatherGem", "-")
+    assert ran.status == 2
+    assert ran.err.startswith("pkb: error: no problem 'AllGatherGem' among ")
+    assert "Did you mean 'AllGatherGemm'?" in ran.err and ran.err.count("\n") == 1
+    assert not ran.evaluators
+
+
+def test_our_fault_is_exit_status_3(pkb):
+    ran = pkb("eval", "AllReduce", "-", stdin=b"broken")
+    assert (ran.status, ran.out) == (3, "")
+    assert ran.err.endswith("pkb: error: the machine is on fire\n")
+
+
+def test_a_question_without_sense_is_exit_status_2(pkb):
+    ran = pkb("eval", "AllReduce", "-", stdin=b"usage")
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.endswith("pkb: error: AllReduce: no such thing\n")
+
+
+def test_ctrl_c_closes_the_evaluator_and_is_exit_status_130(pkb):
+    """The fixture asserts that the evaluator was closed."""
+    ran = pkb("eval", "AllReduce", "-", stdin=b"interrupt")
+    assert (ran.status, ran.out) == (130, "")
+    assert ran.err.endswith("pkb: interrupted\n")
+    assert len(ran.evaluators) == 1
+
+
+def test_a_reader_that_stops_reading_is_no_error():
+    code = "import sys; from pkb_gym.cli import main; sys.exit(main(['list', '--json'] ))"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 0
+
+
+def test_commands_in_the_documentation_exist():
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    commands = [line.removeprefix("$ pkb ") for line in text.splitlines() if line.startswith("$ pkb ")]
+    assert len(commands) >= 5
+    for command in commands:
+        assert make_parser().parse_args(shlex.split(command)).run
+    assert {name for name in NAMES if f"`pkb {name}`" in text} == set(NAMES)

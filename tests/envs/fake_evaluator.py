@@ -1,0 +1,56 @@
+"""An evaluator that starts nothing: it finds what the source says it will find."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from pkb_gym.engine import machine
+from pkb_gym.engine.config import EvalConfig, resolve
+from pkb_gym.engine.evaluator import Progress
+from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.static_checks import Rejected, check_text
+from pkb_gym.rewards.examples import FELL_AFTER, fallen, timed
+
+
+@dataclass
+class FakeEvaluator:
+    """Judges by the source's first word.
+
+    `speedup 2.5` is right and that fast; the name of a failure fails so, with `0.5` after it as the share of right
+    outputs; all other text fails to compile. What is no text at all is rejected as by a real evaluator.
+
+    Attributes:
+        meet: as many evaluations as this barrier has parties wait for each other, to prove that they run side by side.
+        asked: problem, source and configuration of each evaluation.
+    """
+
+    meet: threading.Barrier | None = None
+    asked: list[tuple[str, str, EvalConfig]] = field(default_factory=list)
+    closed: bool = False
+
+    def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
+        self.asked.append((problem.name, source, config))
+        if self.meet is not None:
+            self.meet.wait(timeout=10)
+        resolved = resolve(
+            config, problem, language="cpp", gpu_count=0, memory_total_bytes=machine.memory_total_bytes()
+        )
+        return self._found(source).model_copy(update={"problem": problem.name, "config": resolved})
+
+    def close(self) -> None:
+        self.closed = True
+
+    @staticmethod
+    def _found(source: str) -> Feedback:
+        try:
+            check_text(source)
+        except Rejected as rejected:
+            return fallen("rejected", message=str(rejected))
+        word, _, number = source.partition(" ")
+        if word == "speedup":
+            return timed(baseline_us=100, roofline_us=10, speedup_low=float(number))
+        if word in FELL_AFTER:
+            return fallen(word, right_share=float(number or 0))
+        return fallen("compile_error", message="error: expected unqualified-id")

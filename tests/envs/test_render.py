@@ -1,0 +1,96 @@
+"""Cards and pictures of whatever an evaluation may find."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from pkb_gym.engine.config import EvalConfig
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.envs import PKBEnv
+from pkb_gym.envs.machine import resolve_here
+from pkb_gym.envs.render import bar, card_text, roofline_picture
+from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.rewards.examples import fallen, timed
+from tests.rewards.strategies import feedbacks
+
+pytestmark = pytest.mark.usefixtures("evaluator")
+PROBLEM = find_problem("AllReduce")
+CONFIG = resolve_here(EvalConfig(device="cpu", world_size=4), PROBLEM)
+
+
+def plain(feedback, reward=None) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", card_text(PROBLEM, CONFIG, feedback, reward))
+
+
+def test_the_card_of_a_right_kernel():
+    card = plain(timed(baseline_us=100, roofline_us=25, speedup_low=2.0), reward=1.5)
+    assert "AllReduce 4 ranks, cpu, tiny, bfloat16, robust" in card
+    assert "✓ static > ✓ compile > ✓ run > ✓ check > ✓ time > profile" in card
+    assert "100 of 100 outputs right in 4 trials" in card
+    assert "candidate 50 us, baseline 100 us, 2x [2, 2]" in card
+    assert "bound 25 us by the link" in card and "50 %" in card and "25 %" in card
+    assert "1.500" in card
+
+
+def test_the_card_of_a_wrong_kernel():
+    card = plain(fallen("output_mismatch", right_share=0.5), reward=0.4)
+    assert "✓ run > ✗ check > time" in card
+    assert "failure" in card and "output_mismatch: example" in card
+    assert "50 of 100 outputs right" in card and "got 0.0, expected 1.0" in card.replace("\n", " ")
+    assert "roofline" not in card
+
+
+def test_the_card_before_the_first_submission():
+    assert "Nothing was submitted yet." in plain(None)
+
+
+@given(feedback=feedbacks())
+@settings(max_examples=50)
+def test_every_feedback_has_a_card(feedback):
+    card = plain(feedback, reward=0.0)
+    assert "stages" in card and all(len(line) <= 100 for line in card.splitlines() if line.isascii())
+
+
+def test_brackets_of_the_candidate_are_no_markup():
+    """rich reads [red] in a string as a colour; what a candidate writes must be shown as it is."""
+    card = plain(fallen("runtime_error", message="a[red] = [/nothing]"))
+    assert "a[red] = [/nothing]" in card
+
+
+def test_bars_are_filled_by_the_share():
+    assert [bar(share, 4).plain for share in (0, 0.5, 1, 7)] == ["░░░░", "██░░", "████", "████"]
+
+
+@pytest.mark.parametrize("feedback", [None, fallen("compile_error"), timed(), timed(roofline_us=0.0)])
+def test_pictures_are_pixels(feedback):
+    picture = roofline_picture(PROBLEM, CONFIG, feedback)
+    assert picture.dtype == np.uint8 and picture.shape == (400, 640, 3)
+    assert len(np.unique(picture)) > 2
+
+
+def test_pictures_need_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ConfigError, match=r"needs matplotlib: pip install 'pkb-gym\[plot\]'"):
+        roofline_picture(PROBLEM, CONFIG, None)
+
+
+@pytest.mark.parametrize("mode", ["ansi", "rgb_array"])
+def test_an_environment_renders_its_last_submission(mode):
+    env = gym.make("PKB/AllReduce-v0", evaluator="fake", device="cpu", render_mode=mode)
+    env.reset(seed=0)
+    before = env.render()
+    env.step("speedup 2")
+    after = env.render()
+    assert type(before) is type(after) is {"ansi": str, "rgb_array": np.ndarray}[mode]
+    assert not np.array_equal(before, after)
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ConfigError, match="render_mode must be None, 'ansi' or 'rgb_array', got 'svg'"):
+        PKBEnv("AllReduce", render_mode="svg")

@@ -1,0 +1,44 @@
+"""ChatObservation: the Dict as messages."""
+
+from __future__ import annotations
+
+import doctest
+
+import gymnasium as gym
+import pytest
+
+from pkb_gym.envs import ChatObservation, wrappers
+
+pytestmark = pytest.mark.usefixtures("evaluator")
+
+
+@pytest.fixture
+def env():
+    return ChatObservation(gym.make("PKB/AllReduce-v0", evaluator="fake", device="cpu"))
+
+
+def test_examples_in_docstrings_hold():
+    result = doctest.testmod(wrappers)
+    assert result.attempted and not result.failed
+
+
+def test_the_first_message_is_the_task(env):
+    message, _ = env.reset(seed=0)
+    assert message == env.unwrapped.reset(seed=0)[0]["task"]
+    assert message in env.observation_space
+
+
+def test_later_messages_are_the_feedback_and_the_standing(env):
+    env.reset(seed=0)
+    first, *_ = env.step("infrastructure")
+    assert first.startswith("Turn 1\n\nFAILED: infrastructure") and first.endswith("No submission counts yet.")
+    second, *_ = env.step("output_mismatch 0.5")
+    assert second.endswith("Best so far: turn 2, worth 0.4.")
+    third, *_ = env.step("speedup 2")
+    assert third.startswith("Turn 3\n\nPASSED") and third.endswith("Best so far: turn 3, worth 1.3, speedup 2.")
+    assert third in env.observation_space
+
+
+def test_the_wrapper_survives_json(env):
+    again = gym.make(gym.envs.registration.EnvSpec.from_json(env.spec.to_json()))
+    assert isinstance(again, ChatObservation) and isinstance(again.reset(seed=0)[0], str)
