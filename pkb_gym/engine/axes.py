@@ -29,22 +29,22 @@ class Axes(Mapping[str, AxisValue]):
     """One rank's quantities, read as attributes (`ax.M`) or as a mapping (`ax["M"]`).
 
     Attributes:
-        values: name -> value; always holds ``W`` (world size) and ``r`` (this rank).
+        entries: name -> value; always holds ``W`` (world size) and ``r`` (this rank).
         dtype: the problem's floating dtype in this evaluation, for example ``"bfloat16"``.
     """
 
-    values: Mapping[str, AxisValue]
+    entries: Mapping[str, AxisValue]
     dtype: str = "float32"
     problem: str = field(default="", compare=False)
 
     def __getitem__(self, name: str) -> AxisValue:
-        if name not in self.values:
-            raise SizeError(f"{self.problem}: no axis {name!r}; there are {', '.join(sorted(self.values))}")
-        return self.values[name]
+        if name not in self.entries:
+            raise SizeError(f"{self.problem}: no axis {name!r}; there are {', '.join(sorted(self.entries))}")
+        return self.entries[name]
 
     def __getattr__(self, name: str) -> int:
         # Typed as int because nearly every axis is one; `ax[name]` gives the exact type for the others.
-        if name.startswith("__") or "values" not in self.__dict__:
+        if name.startswith("__") or "entries" not in self.__dict__:
             raise AttributeError(name)
         try:
             return self[name]  # type: ignore[return-value]  # see the comment above
@@ -52,10 +52,10 @@ class Axes(Mapping[str, AxisValue]):
             raise AttributeError(str(error)) from None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.values)
+        return iter(self.entries)
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.entries)
 
     @property
     def itemsize(self) -> int:
@@ -72,6 +72,18 @@ class Axes(Mapping[str, AxisValue]):
         if not isinstance(value, int) or isinstance(value, bool):
             raise SizeError(f"{self.problem}: axis {name} must be a whole number, got {value!r}")
         return value
+
+
+def frozen_axes(axes: Mapping[str, object]) -> dict[str, AxisValue]:
+    """Axes that came as JSON, which has lists where axes have tuples."""
+    return {name: _frozen(value) for name, value in axes.items()}
+
+
+def _frozen(value: object) -> AxisValue:
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(item) for item in value)
+    assert value is None or isinstance(value, int | float | bool | str), value
+    return value
 
 
 def divide(axes: Mapping[str, AxisValue], name: str, by: str) -> int:

@@ -135,9 +135,7 @@ def _shape_mismatch(
     )
 
 
-def _judge(
-    trial: int, rank: int, rule: Check, got: torch.Tensor, context: CheckContext
-) -> tuple[int, Mismatch | None]:
+def _judge(trial: int, rank: int, rule: Check, got: torch.Tensor, context: CheckContext) -> tuple[int, Mismatch | None]:
     from pkb_gym.engine.checks import wide
 
     wrong = rule.wrong(got, context)

@@ -169,7 +169,8 @@ class rows_close:  # noqa: N801
         expected = wide(context.expected)
         error = torch.linalg.vector_norm(wide(got) - expected, dim=-1, keepdim=True)
         norm = torch.linalg.vector_norm(expected, dim=-1, keepdim=True)
-        return (~(error <= self.rel * DTYPE_SCALE[context.ax.dtype] * norm)).expand(got.shape)
+        bad: torch.Tensor = ~(error <= self.rel * DTYPE_SCALE[context.ax.dtype] * norm)
+        return bad.expand(got.shape)
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ class norm_close:  # noqa: N801
 
         expected = wide(context.expected)
         error = torch.linalg.vector_norm(wide(got) - expected)
-        bad = ~(error <= self.rel * DTYPE_SCALE[context.ax.dtype] * torch.linalg.vector_norm(expected))
+        bad: torch.Tensor = ~(error <= self.rel * DTYPE_SCALE[context.ax.dtype] * torch.linalg.vector_norm(expected))
         return bad.expand(got.shape)
 
 

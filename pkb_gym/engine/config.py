@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
-from pkb_gym.engine.axes import AxisValue
+from pkb_gym.engine.axes import AxisValue, frozen_axes
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.record import Record
@@ -55,7 +55,7 @@ class EvalConfig(Record):
     @classmethod
     def _lists_become_tuples(cls, size: object) -> object:
         """JSON has no tuples; axes have no lists."""
-        return {name: _freeze(value) for name, value in size.items()} if isinstance(size, dict) else size
+        return frozen_axes(size) if isinstance(size, dict) else size
 
 
 class ResolvedConfig(Record):
@@ -79,7 +79,7 @@ class ResolvedConfig(Record):
     @field_validator("size")
     @classmethod
     def _lists_become_tuples(cls, size: object) -> object:
-        return {name: _freeze(value) for name, value in size.items()} if isinstance(size, dict) else size
+        return frozen_axes(size) if isinstance(size, dict) else size
 
     @property
     def is_native(self) -> bool:
@@ -109,7 +109,7 @@ def resolve(
         SizeError: size, dtype and world size do not fit the problem.
     """
     device: Device = ("cuda" if gpu_count else "cpu") if config.device == "auto" else config.device
-    if config.language == "cpp" and device == "cuda" or config.language in ("cuda", "triton") and device == "cpu":
+    if (config.language == "cpp" and device == "cuda") or (config.language in ("cuda", "triton") and device == "cpu"):
         raise ConfigError(f"{problem.name}: language {config.language!r} does not run on device {device!r}")
     world_size = config.world_size or (gpu_count if device == "cuda" and gpu_count else 4)
     size = config.size or ("published" if device == "cuda" else "tiny")
@@ -132,7 +132,3 @@ def resolve(
         timing_budget_s=config.timing_budget_s or (0.2 if size == "tiny" else 6.0),
         memory_bytes=config.memory_bytes or max(1 << 30, memory_total_bytes // (2 * world_size)),
     )
-
-
-def _freeze(value: object) -> object:
-    return tuple(_freeze(item) for item in value) if isinstance(value, list | tuple) else value

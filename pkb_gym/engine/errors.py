@@ -1,6 +1,7 @@
 """Errors of pkb-gym.
 
-A candidate's failure is data (`Feedback.failure`), never one of these: an exception means wrong usage or a fault of ours.
+A candidate's failure is data (`Feedback.failure`), never one of these: an exception means wrong usage or a fault of
+ours.
 
     PkbError
     ├── ProblemNotFound

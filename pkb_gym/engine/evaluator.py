@@ -16,9 +16,7 @@ Progress: TypeAlias = Callable[[str], None]
 class Evaluator(Protocol):
     """Judges sources; safe to call from several threads."""
 
-    def evaluate(
-        self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None
-    ) -> Feedback:
+    def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
         """Judges one source.
 
         Args:

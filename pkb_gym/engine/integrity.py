@@ -15,7 +15,9 @@ def timed_outputs(report: CheckReport) -> Sequence[Finding]:
     """A candidate that was right in the check and wrong while it was timed told the two apart, or has a race."""
     if report.passed:
         return ()
-    detail = f"right when checked, wrong while timed: {report.mismatches[0]}" if report.mismatches else "wrong while timed"
+    detail = (
+        f"right when checked, wrong while timed: {report.mismatches[0]}" if report.mismatches else "wrong while timed"
+    )
     return (Finding(code="wrong_while_timed", detail=detail),)
 
 

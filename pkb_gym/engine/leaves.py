@@ -102,7 +102,7 @@ def result_leaves(problem: Problem, ax: Axes) -> list[Leaf]:
     return leaves
 
 
-def flatten_value(arg: Tensor | TensorList | Linear, value: Value) -> list[torch.Tensor]:
+def flatten_value(value: Value) -> list[torch.Tensor]:
     """The tensors of an argument's value, in the order of `argument_leaves`."""
     parts = value if isinstance(value, list | tuple) else [value]
     return [part for part in parts if part is not None]
@@ -115,12 +115,11 @@ def check_value(problem: str, arg: Tensor | TensorList | Linear, value: Value, a
         DeclarationError: kind, shape or dtype differ.
     """
     expected = argument_leaves(arg, ax)
-    tensors = flatten_value(arg, value)
+    tensors = flatten_value(value)
     if len(expected) != len(tensors):
         raise DeclarationError(f"{problem}: {arg.name} has {len(tensors)} tensors, declared are {len(expected)}")
     for leaf, tensor in zip(expected, tensors, strict=True):
         dtype = str(tensor.dtype).removeprefix("torch.")
         if tuple(tensor.shape) != leaf.shape or dtype != leaf.dtype:
-            raise DeclarationError(
-                f"{problem}: {leaf.name} on rank {ax.r} is {tuple(tensor.shape)} {dtype}, declared {leaf.shape} {leaf.dtype}"
-            )
+            what = f"{leaf.name} on rank {ax.r} is {tuple(tensor.shape)} {dtype}"
+            raise DeclarationError(f"{problem}: {what}, declared {leaf.shape} {leaf.dtype}")

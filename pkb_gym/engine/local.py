@@ -59,9 +59,11 @@ class LocalEvaluator:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def evaluate(
-        self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None
-    ) -> Feedback:
+    def __deepcopy__(self, _: object) -> Self:
+        """It stands for processes of this machine, and so is shared: Gymnasium copies an environment's arguments."""
+        return self
+
+    def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
         """Judges one source; see `Evaluator.evaluate`."""
         if self._closed:
             raise InfrastructureError("this evaluator has been closed")
@@ -110,7 +112,8 @@ class LocalEvaluator:
         if artifact.binary is not None and not exports_solution(artifact.binary):
             expected = cpp_signature(findings.problem)
             raise findings.stop(
-                Failure.LOAD_ERROR, f"the library exports no `solution`. Expected this signature and export:\n{expected}"
+                Failure.LOAD_ERROR,
+                f"the library exports no `solution`. Expected this signature and export:\n{expected}",
             )
         with self._device:
             reference = self._reference(config.world_size)
@@ -131,11 +134,13 @@ class LocalEvaluator:
         )
         if not artifact.ok:
             what = "it does not compile" if config.is_native else "it cannot be imported"
-            raise findings.stop(Failure.COMPILE_ERROR, f"{what}:\n{artifact.log}")
+            raise findings.stop(Failure.COMPILE_ERROR, f"{what}: {_first_error(artifact.log)}")
         return artifact
 
     def _zygote(self, *, trusted: bool) -> Zygote:
         with self._lock:
+            if self._closed:
+                raise InfrastructureError("this evaluator has been closed")
             for kind in (True, False):  # both at once: each takes seconds to import torch
                 if kind not in self._zygotes or not self._zygotes[kind].alive:
                     self._zygotes[kind] = Zygote(trusted=kind)
@@ -177,6 +182,12 @@ class LocalEvaluator:
             for zygote in self._zygotes.values():
                 zygote.close()
             self._zygotes.clear()
+
+
+def _first_error(log: str) -> str:
+    """The line of a log that matters most: the first error of a compiler, the last line of a traceback."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()] or ["nothing was said"]
+    return next((line for line in lines if "error:" in line or "undefined reference" in line), lines[-1])
 
 
 _EVALUATORS: weakref.WeakSet[LocalEvaluator] = weakref.WeakSet()

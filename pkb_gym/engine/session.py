@@ -128,7 +128,8 @@ class Session:
         self._scratch_bytes = align(max(MIN_SCRATCH_BYTES, 2 * timed.nbytes), PAGE_BYTES)
         self._most_calls = max(1, BLOCK_BYTES // (timed.nbytes * self._workload.world_size or 1))
         # A timed set may be a little larger than the first where sizes differ from trial to trial.
-        block = max(check.end, min(self._most_calls, timing.MAX_CALLS) * (timed.nbytes + timed.nbytes // 4 + PAGE_BYTES))
+        most_calls = min(self._most_calls, timing.MAX_CALLS)
+        block = max(check.end, most_calls * (timed.nbytes + timed.nbytes // 4 + PAGE_BYTES))
         self._segment_bytes = align(self._scratch_bytes + block + (1 << 20), PAGE_BYTES)
 
     def run(self) -> None:
@@ -177,7 +178,8 @@ class Session:
     def _baseline_alone(self) -> float:
         """What a call of the baseline takes, in microseconds, while there is no candidate yet."""
         calls = len(self._prepare(min(ALONE_CALLS, self._most_calls), timed=True).sets)
-        self._reference.warm(1)
+        self._reference.run(calls, native=self._native)
+        calls = len(self._prepare(calls, timed=True).sets)
         return self._reference.run(calls, native=self._native) / calls / 1e3
 
     def _allow(self, baseline_ns: float) -> None:

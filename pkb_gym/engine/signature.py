@@ -24,12 +24,10 @@ def cpp_signature(problem: Problem) -> str:
             kind = f"tvm::ffi::Optional<{_VIEW}>" if out.when else _VIEW
             lines.append((f"{kind} {out.name}", f"output, {_shape(out.shape)} {out.dtype or 'floating'}"))
     lines.append(("pkb::Comm comm", "ranks, peers' memory, signals: see pkb/symm.h"))
-    width = max(len(text) for text, _ in lines) + 1
-    body = "\n".join(
-        f"    {text + (',' if index < len(lines) - 1 else ')'):<{width}}  // {note}"
-        for index, (text, note) in enumerate(lines)
-    )
-    return f"{_result(problem)} solution(\n{body};\n\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);\n"
+    width = max(len(text) for text, _ in lines) + 2
+    ends = [","] * (len(lines) - 1) + [");"]
+    body = "\n".join(f"    {text + end:<{width}}  // {note}" for (text, note), end in zip(lines, ends, strict=True))
+    return f"{_result(problem)} solution(\n{body}\n\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);\n"
 
 
 def _parameters(arg: Tensor | TensorList | Linear | Scalar | Group) -> list[tuple[str, str]]:

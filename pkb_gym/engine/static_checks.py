@@ -33,7 +33,7 @@ def check_text(source: str, language: Language | None = None) -> None:
         Rejected: empty, too long, not text, or not the kind of source asked for.
     """
     if not source.strip():
-        raise Rejected("the source is empty; expected a C++ translation unit or a Python module that defines `solution`")
+        raise Rejected("the source is empty; expected a C++ source or a Python module that defines `solution`")
     try:
         size = len(source.encode("utf-8"))
     except UnicodeEncodeError as error:
@@ -43,17 +43,22 @@ def check_text(source: str, language: Language | None = None) -> None:
     if "\0" in source:
         raise Rejected(f"the source contains a NUL character at position {source.index(chr(0))}")
     if language in ("cpp", "cuda") and (found := _OUTSIDE_FILE.search(source)):
-        raise Rejected(f"the source refers to a file of this machine: {found.group(0)!r}; include library headers by name")
+        what = f"the source refers to a file of this machine: {found.group(0)!r}"
+        raise Rejected(f"{what}; include library headers by name")
     if language in ("cpp", "cuda") and "solution" not in source:
-        raise Rejected("the source never mentions `solution`; export it with TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution)")
+        export = "TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution)"
+        raise Rejected(f"the source never mentions `solution`; export it with {export}")
     if language in ("python", "triton") and not re.search(r"\bsolution\b", source):
         raise Rejected("the module never mentions `solution`; define solution(...) with the reference's signature")
 
 
 COLLECTIVES = frozenset(
-    """all_gather all_gather_coalesced all_gather_into_tensor all_gather_object all_reduce all_reduce_coalesced all_to_all
-    all_to_all_single barrier batch_isend_irecv broadcast broadcast_object_list gather gather_object irecv isend recv
-    reduce reduce_scatter reduce_scatter_tensor scatter scatter_object_list send""".split()
+    {
+        *("all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object"),
+        *("all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier", "batch_isend_irecv"),
+        *("broadcast", "broadcast_object_list", "gather", "gather_object", "irecv", "isend", "recv", "reduce"),
+        *("reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send"),
+    }
 )
 
 
@@ -79,5 +84,6 @@ def detect_language(source: str, device: str) -> Language:
     native = _NATIVE_MARK.search(source)
     python = _PYTHON_MARK.search(source)
     if python and (native is None or python.start() < native.start()):
-        return "triton" if device == "cuda" and re.search(r"^\s*(?:import|from)\s+triton\b", source, re.MULTILINE) else "python"
+        uses_triton = re.search(r"^\s*(?:import|from)\s+triton\b", source, re.MULTILINE)
+        return "triton" if device == "cuda" and uses_triton else "python"
     return "cuda" if device == "cuda" else "cpp"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -85,7 +86,7 @@ def _run_compiler(source: str, timeout_s: float) -> tuple[Artifact, bool]:
     with tempfile.TemporaryDirectory(prefix="pkb-compile-") as folder:
         build = Path(folder)
         (build / "kernel.cpp").write_text(source, encoding="utf-8")
-        with open(build / "log", "wb") as log:
+        with (build / "log").open("wb") as log:
             process = subprocess.Popen(
                 _command(build), cwd=build, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
@@ -98,7 +99,9 @@ def _run_compiler(source: str, timeout_s: float) -> tuple[Artifact, bool]:
         duration_s = time.monotonic() - began
         text = _cut((build / "log").read_text(encoding="utf-8", errors="replace"))
         if status is None:
-            return Artifact(ok=False, log=f"{text}\nthe compiler took longer than {timeout_s:g} s", duration_s=duration_s), False
+            return Artifact(
+                ok=False, log=f"{text}\nthe compiler took longer than {timeout_s:g} s", duration_s=duration_s
+            ), False
         library = build / "kernel.so"
         if status != 0 or not library.exists():
             reason = "" if "error" in text else f"\nthe compiler ended with status {status}"
@@ -182,10 +185,8 @@ def ffi_root() -> Path:
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()
 
 

@@ -27,7 +27,10 @@ def build_python(source: str, compile_cache: CompileCache, zygote: Zygote, timeo
         InfrastructureError: no gang could be started.
     """
     key = CompileCache.key(
-        python=source, torch=importlib.metadata.version("torch"), processor=cpu_info().identity, sandbox=zygote.sandboxed
+        python=source,
+        torch=importlib.metadata.version("torch"),
+        processor=cpu_info().identity,
+        sandbox=zygote.sandboxed,
     )
     found = compile_cache.get(key)
     if found is not None:

@@ -144,21 +144,24 @@ class CandidateGang:
 
 
 def claims(done: Sequence[Any], calls: int) -> list[list[list[dict[str, Any]]]]:
-    """Per rank and call, the shapes that the candidate claims; nonsense becomes no claim, which fails the comparison."""
+    """Per rank and call, the shapes that the candidate claims; nonsense becomes no claim, which is then found wrong."""
     return [_rank_claims(said, calls) for said in done]
 
 
-def _rank_claims(said: Any, calls: int) -> list[list[dict[str, Any]]]:
+def _rank_claims(said: object, calls: int) -> list[list[dict[str, Any]]]:
     returned = said.get("returned") if isinstance(said, dict) else None
     if not isinstance(returned, list) or len(returned) != calls:
         return [[] for _ in range(calls)]
     return [[_claim(leaf) for leaf in call] if isinstance(call, list) else [] for call in returned]
 
 
-def _claim(leaf: Any) -> dict[str, Any]:
+def _claim(leaf: object) -> dict[str, Any]:
     shape = leaf.get("shape") if isinstance(leaf, dict) else None
     sound = isinstance(shape, list) and all(isinstance(dim, int) and 0 <= dim < 1 << 40 for dim in shape)
-    return {"shape": shape if sound else [], "dtype": str(leaf.get("dtype"))[:40] if isinstance(leaf, dict) else "nothing"}
+    return {
+        "shape": shape if sound else [],
+        "dtype": str(leaf.get("dtype"))[:40] if isinstance(leaf, dict) else "nothing",
+    }
 
 
 def _memory_file(name: str, content: bytes) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from pkb_gym.engine.errors import InfrastructureError
@@ -231,7 +233,8 @@ class Gang:
         if isinstance(error, dict):
             self._errors[rank] = error
         elif expect not in message:
-            raise GangFailed(Failure.INTEGRITY, rank, f"rank {rank} sent {sorted(message)!r:.80} where {expect!r} was due")
+            said = ", ".join(sorted(message))[:80]
+            raise GangFailed(Failure.INTEGRITY, rank, f"rank {rank} sent {said!r} where {expect!r} was due")
 
     def freeze(self) -> None:
         """Stops every rank with all its threads; returns when all have stopped."""
@@ -289,7 +292,9 @@ class Gang:
                     self._poll.unregister(fd)  # its end is reported by the leader
             elif fd == self._leader.fileno():
                 message, _ = self._leader.receive()
-                self._ended[int(message["rank"])] = int(message["status"])  # type: ignore[call-overload]
+                rank, status = message["rank"], message["status"]
+                assert isinstance(rank, int) and isinstance(status, int)
+                self._ended[rank] = status
             else:
                 self._drain()
 
@@ -304,7 +309,9 @@ class Gang:
         self._output = (self._output + data)[-KEPT_OUTPUT_BYTES:]
         if self._output_bytes > MAX_OUTPUT_BYTES:
             raise GangFailed(
-                Failure.RUNTIME_ERROR, None, f"the ranks wrote more than {MAX_OUTPUT_BYTES >> 20} MiB to stdout and stderr"
+                Failure.RUNTIME_ERROR,
+                None,
+                f"the ranks wrote more than {MAX_OUTPUT_BYTES >> 20} MiB to stdout and stderr",
             )
 
     def _first_failure(self, said: str = "") -> GangFailed:
@@ -339,7 +346,9 @@ class Gang:
         name = signal.Signals(-status).name
         if -status == signal.SIGKILL:
             return GangFailed(
-                Failure.OUT_OF_MEMORY, rank, f"rank {rank} was killed by the kernel ({name}), most likely for its memory"
+                Failure.OUT_OF_MEMORY,
+                rank,
+                f"rank {rank} was killed by the kernel ({name}), most likely for its memory",
             )
         hint = {
             "SIGSEGV": "an address outside its memory was touched",
@@ -349,11 +358,11 @@ class Gang:
             "SIGABRT": "abort() was called, or an exception left a noexcept function",
             "SIGXFSZ": "a file grew beyond the limit",
         }.get(name, "")
-        return GangFailed(Failure.RUNTIME_ERROR, rank, f"rank {rank} was killed by {name}" + (f": {hint}" if hint else ""))
+        return GangFailed(
+            Failure.RUNTIME_ERROR, rank, f"rank {rank} was killed by {name}" + (f": {hint}" if hint else "")
+        )
 
-    def _missed_deadline(
-        self, missing: set[int], timeout_s: float, where: Callable[[int], str] | None
-    ) -> GangFailed:
+    def _missed_deadline(self, missing: set[int], timeout_s: float, where: Callable[[int], str] | None) -> GangFailed:
         """Tells a deadlock, where every unfinished rank waits, from one that computes on."""
         before = {rank: _stat(self._pidfds[rank])[1] for rank in missing}
         time.sleep(0.1)
@@ -379,21 +388,16 @@ def _failure(kind: object) -> Failure:
 
 
 def _send(pidfd: int, number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # it has ended already
         signal.pidfd_send_signal(pidfd, number)
-    except ProcessLookupError:
-        pass  # it has ended already
 
 
 def _stat(pidfd: int) -> tuple[str, int]:
     """State letter and processor time in clock ticks of a process; ("X", 0) if it has ended."""
     try:
-        with open(f"/proc/self/fdinfo/{pidfd}") as file:
-            pid = next(int(line.split()[1]) for line in file if line.startswith("Pid:"))
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
+        lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
+        pid = next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (OSError, StopIteration):
         return "X", 0
     return fields[0], int(fields[11]) + int(fields[12])
-
-

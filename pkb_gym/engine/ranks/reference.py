@@ -15,6 +15,8 @@ Two heaps of one layout: the reference heap, which only this gang maps, keeps ev
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import traceback
 from typing import Any
 
@@ -23,7 +25,7 @@ import torch.distributed as dist
 
 from pkb_gym.engine.check import compare_rank
 from pkb_gym.engine.inputs import Value, make_inputs
-from pkb_gym.engine.layout import BlockPlan, Workload, delivered_leaves, rank_spec
+from pkb_gym.engine.layout import BlockPlan, Dialect, SetPlan, delivered_leaves, rank_spec
 from pkb_gym.engine.leaves import argument_leaves, flatten_value, output_leaves
 from pkb_gym.engine.problem import InPlace, Linear, Problem, Tensor, TensorList
 from pkb_gym.engine.rankside import results
@@ -39,7 +41,9 @@ POISON = 0xB5
 def main(wire: Wire, rank: int, world_size: int) -> None:
     """Serves one evaluator until the connection ends."""
     hello, _ = wire.receive()
-    torch.set_num_threads(int(hello["threads"]))  # type: ignore[call-overload]  # sent by our own evaluator
+    threads = hello["threads"]
+    assert isinstance(threads, int)
+    torch.set_num_threads(threads)
     dist.init_process_group("gloo", init_method=f"file://{hello['rendezvous']}", rank=rank, world_size=world_size)
     install()
     dist.barrier()
@@ -49,7 +53,7 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
         message, _, fds = wire.receive_with_fds()
         try:
             reply = reference.handle(dict(message), fds)
-        except Exception:  # the evaluator reports it as infrastructure, never as the candidate's failure
+        except Exception:  # noqa: BLE001  # the evaluator reports it as infrastructure, never as the candidate's failure
             reply = {"error": {"message": traceback.format_exc()}}
         wire.send(reply)
 
@@ -85,6 +89,7 @@ class Reference:
         if "compare" in message:
             return self._compare(message["compare"], message["native"])
         self._forget()
+        ctypes.CDLL(None).malloc_trim(0)  # memory that blocks reuse (see the zygote) goes back between evaluations
         return {"released": True}
 
     def _take_workload(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -114,18 +119,18 @@ class Reference:
         self._expected = []
         for planned in plan.sets:
             ax = planned.axes[self._rank]
-            values = make_inputs(
-                self._problem, ax, self._workload.trial_key(planned.trial, timed), self._workload.protocol
-            )
-            for arg, value in zip(self._problem.data_args, values, strict=True):
-                for leaf, tensor in zip(argument_leaves(arg, ax), flatten_value(arg, value), strict=True):
+            key = self._workload.trial_key(planned.trial, timed)
+            drawn = make_inputs(self._problem, ax, key, self._workload.protocol)
+            for arg, value in zip(self._problem.data_args, drawn, strict=True):
+                for leaf, tensor in zip(argument_leaves(arg, ax), flatten_value(value), strict=True):
                     self._mine.tensor(planned.slots[self._rank][leaf.name].to_json()).copy_(tensor)
         groups = [self._group(partition) for partition in plan.partitions]
         self._arguments = []
         for planned in plan.sets:
             spec = rank_spec(self._problem, plan, planned, self._rank, "python")
-            arguments = [make_argument(self._mine, arg, groups) for arg in spec["args"]]
-            self._arguments.append([self._private(arg, value) for arg, value in zip(self._problem.args, arguments, strict=True)])
+            values = [make_argument(self._mine, arg, groups) for arg in spec["args"]]
+            pairs = zip(self._problem.args, values, strict=True)
+            self._arguments.append([self._private(arg, value) for arg, value in pairs])
         dist.barrier()  # rules read other ranks' inputs
         return {"made": len(trials)}
 
@@ -158,29 +163,36 @@ class Reference:
         return {"staged": True}
 
     def _run(self, count: int, native: bool) -> dict[str, Any]:
-        """Runs the baseline on the first sets of the block; the evaluator's clock runs from go to done."""
-        assert self._plan is not None
-        dialect = "native" if native else "python"
+        """Runs the baseline on the first sets of the block; the evaluator's clock runs from go to done.
+
+        What a candidate of this dialect has to deliver into its heap, the baseline delivers into the reference heap
+        inside the clock, so that both sides pay alike; other results are kept as they were returned.
+        """
+        assert self._plan is not None and self._mine is not None
         plan = self._plan.sets[:count]
-        names = [
-            {leaf.name for leaf in delivered_leaves(self._problem, planned.axes[self._rank], dialect)}  # type: ignore[arg-type]
+        outputs = [self._output_specs(planned) for planned in plan]
+        dialect: Dialect = "native" if native else "python"
+        delivered = [
+            {leaf.owner for leaf in delivered_leaves(self._problem, planned.axes[self._rank], dialect)}
             for planned in plan
         ]
-        landing = self._landing(names, plan)
-        outputs = [self._output_specs(planned) for planned in plan]
+        for planned in plan:
+            self._mine.populate(planned.outputs_offset, planned.offset + planned.nbytes - planned.outputs_offset)
+        gc.collect()
+        gc.disable()
         dist.barrier()
         self._wire.send({"armed": True})
         self._wire.receive()
-        tensors = []
+        kept: list[list[list[torch.Tensor]]] = []
         for index in range(count):
-            result = self._solution(*self._arguments[index])
-            parts = results.split(self._problem.returns, outputs[index], result)
-            if landing is not None:
-                for output, part in zip(outputs[index], parts, strict=True):
-                    self._deliver(landing, names[index], output, part)
-            tensors.append(parts)
+            parts = results.split(self._problem.returns, outputs[index], self._solution(*self._arguments[index]))
+            for output, tensors in zip(outputs[index], parts, strict=True):
+                if output["name"] in delivered[index]:
+                    tensors[:] = results.deliver_one(self._mine, output, tensors)
+            kept.append(parts)
         self._wire.send({"done": True})
-        self._expected = [self._named(index, parts) for index, parts in enumerate(tensors)]
+        gc.enable()
+        self._expected = [self._named(index, parts) for index, parts in enumerate(kept)]
         return {"finished": True}
 
     def _warm(self, calls: int) -> dict[str, Any]:
@@ -189,28 +201,7 @@ class Reference:
             self._solution(*self._arguments[call % len(self._arguments)])
         return {"warmed": True}
 
-    def _landing(self, names: list[set[str]], plan: Any) -> torch.Tensor | None:
-        """A buffer that takes what a candidate would have to deliver, so that both sides pay for the copy."""
-        largest = max(
-            (
-                slot.leaf.capacity_bytes
-                for planned, delivered in zip(plan, names, strict=True)
-                for name, slot in planned.slots[self._rank].items()
-                if name in delivered
-            ),
-            default=0,
-        )
-        return torch.zeros(largest, dtype=torch.uint8) if largest else None
-
-    @staticmethod
-    def _deliver(landing: torch.Tensor, names: set[str], output: dict[str, Any], parts: list[torch.Tensor]) -> None:
-        for index, tensor in enumerate(parts):
-            name = f"{output['name']}[{index}]" if output["list"] else output["name"]
-            if name in names:
-                flat = landing[: tensor.numel() * tensor.element_size()].view(tensor.dtype)
-                flat.view(tensor.shape).copy_(tensor.detach())
-
-    def _output_specs(self, planned: Any) -> list[dict[str, Any]]:
+    def _output_specs(self, planned: SetPlan) -> list[dict[str, Any]]:
         assert self._plan is not None
         specs: list[dict[str, Any]] = rank_spec(self._problem, self._plan, planned, self._rank, "python")["outputs"]
         return specs
@@ -224,12 +215,12 @@ class Reference:
             for leaf, tensor in zip(output_leaves(out, ax), tensors, strict=True):
                 named[leaf.name] = tensor.detach()
         position = {arg.name: place for place, arg in enumerate(self._problem.args)}
-        for out in self._problem.outputs:
-            if isinstance(out, InPlace):
-                arg = self._problem.args[position[out.name]]
+        for in_place in self._problem.outputs:
+            if isinstance(in_place, InPlace):
+                arg = self._problem.args[position[in_place.name]]
                 assert isinstance(arg, Tensor | TensorList)
-                value = self._arguments[index][position[out.name]]
-                for leaf, tensor in zip(argument_leaves(arg, ax), flatten_value(arg, value), strict=True):
+                value = self._arguments[index][position[in_place.name]]
+                for leaf, tensor in zip(argument_leaves(arg, ax), flatten_value(value), strict=True):
                     named[leaf.name] = tensor.detach()
         return named
 
@@ -253,7 +244,7 @@ class Reference:
             reports.append(report.model_dump(mode="json"))
         return {"report": reports}
 
-    def _values(self, planned: Any, rank: int) -> dict[str, Value]:
+    def _values(self, planned: SetPlan, rank: int) -> dict[str, Value]:
         """A rank's data arguments as they were made, by name."""
         assert self._mine is not None
         ax, slots = planned.axes[rank], planned.slots[rank]

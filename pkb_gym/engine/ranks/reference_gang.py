@@ -32,6 +32,7 @@ class ReferenceGang:
 
     def __init__(self, zygote: Zygote, world_size: int, threads: int) -> None:
         self.world_size = world_size
+        self._failed = False
         self._rendezvous = tempfile.mkdtemp(prefix="pkb-gym-")
         try:
             self._gang = Gang(zygote, "pkb_gym.engine.ranks.reference", world_size, None)
@@ -40,7 +41,13 @@ class ReferenceGang:
             shutil.rmtree(self._rendezvous, ignore_errors=True)  # once all have met, nobody looks there again
 
     def take(
-        self, workload: Workload, declaration: Path, source: str, scratch_bytes: int, mine: SharedHeap, theirs: SharedHeap
+        self,
+        workload: Workload,
+        declaration: Path,
+        source: str,
+        scratch_bytes: int,
+        mine: SharedHeap,
+        theirs: SharedHeap,
     ) -> None:
         """Hands over what is to be evaluated, and both heaps."""
         order: dict[str, Json] = {
@@ -80,11 +87,15 @@ class ReferenceGang:
             claims: per rank and call, what the candidate says it returned.
             native: whether it is of the native dialect.
         """
-        orders: list[Mapping[str, Json]] = [{"compare": claim, "native": native} for claim in claims]  # type: ignore[dict-item]
-        return [RankCheck.model_validate(report) for reply in self._send(orders, "report") for report in reply["report"]]
+        orders: list[Any] = [{"compare": claim, "native": native} for claim in claims]
+        return [
+            RankCheck.model_validate(report) for reply in self._send(orders, "report") for report in reply["report"]
+        ]
 
     def release(self) -> None:
-        """Lets go of heaps and results."""
+        """Lets go of heaps and results; a gang that has failed holds none any more."""
+        if self._failed:
+            return
         self._ask({"release": True}, "released")
 
     def close(self) -> None:
@@ -101,5 +112,6 @@ class ReferenceGang:
             raise self._fault(str(failed)) from None
 
     def _fault(self, text: str) -> InfrastructureError:
+        self._failed = True
         self.close()
         return InfrastructureError(f"the reference gang failed: {text}\n{self._gang.output}".strip())

@@ -66,7 +66,8 @@ def python_paths() -> tuple[tuple[str, str], ...]:
     folders = {Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), Path(sys.prefix)}
     folders |= {Path(entry) for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
     inside_system = tuple(f"{folder}/" for folder in SYSTEM_FOLDERS)
-    paths += [str(folder) for folder in sorted(folders) if folder.exists() and not f"{folder}/".startswith(inside_system)]
+    outside = [folder for folder in sorted(folders) if not f"{folder}/".startswith(inside_system)]
+    paths += [str(folder) for folder in outside if folder.exists()]
     return tuple((path, path) for path in paths)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pkb_gym.engine.axes import frozen_axes
 from pkb_gym.engine.layout import Workload
 from pkb_gym.engine.problem import Problem
 
@@ -26,7 +27,7 @@ def workload_to_json(workload: Workload, declaration: Path) -> dict[str, Any]:
 
 def workload_from_json(data: dict[str, Any]) -> Workload:
     """The workload on the reference gang's side; its problem is loaded from its file."""
-    size = data["size"] if isinstance(data["size"], str) else {k: _freeze(v) for k, v in data["size"].items()}
+    size = data["size"] if isinstance(data["size"], str) else frozen_axes(data["size"])
     return Workload(
         problem=load_declaration(data["declaration"]),
         size=size,
@@ -49,7 +50,3 @@ def load_declaration(path: str) -> Problem:
 
 
 _LOADED: dict[str, Problem] = {}
-
-
-def _freeze(value: object) -> Any:
-    return tuple(_freeze(item) for item in value) if isinstance(value, list | tuple) else value

@@ -22,7 +22,7 @@ from pkb_gym.engine.ranks.sandbox import (
     zygote_policy,
 )
 from pkb_gym.engine.rankside.leader import GangRequest
-from pkb_gym.engine.rankside.wire import Wire, WireError, pair
+from pkb_gym.engine.rankside.wire import WireError, pair
 
 START_TIMEOUT_S = 120.0
 TEMPORARY_BYTES = 256 << 20
@@ -40,7 +40,7 @@ class Zygote:
     def __init__(self, *, trusted: bool) -> None:
         self.trusted = trusted
         self.sandboxed = not trusted and bubblewrap_works()
-        self.scratch = Path("/tmp/scratch") if self.sandboxed else Path(tempfile.mkdtemp(prefix="pkb-gym-"))  # noqa: S108
+        self.scratch = Path("/tmp/scratch") if self.sandboxed else Path(tempfile.mkdtemp(prefix="pkb-gym-"))
         self._lock = threading.Lock()
         self._ready = False
         mine, theirs = pair()
@@ -72,7 +72,7 @@ class Zygote:
     def _environment(self) -> dict[str, str]:
         inside = str(Path(RANKSIDE_INSIDE).parent)
         path = inside if self.sandboxed else str(Path(__file__).resolve().parents[3])
-        return with_changes(PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1", HOME="/tmp", GLOO_SOCKET_IFNAME="lo")  # noqa: S108
+        return with_changes(PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1", HOME="/tmp", GLOO_SOCKET_IFNAME="lo")
 
     def wait_until_ready(self) -> None:
         """Waits until torch is loaded.

@@ -1,6 +1,6 @@
 """Mirror of `include/pkb/comm.h`, and the layout of a rank's segment of the symmetric heap.
 
-    segment:  control page | signal pad | scratch | argument and output sets
+A segment holds: control page | signal pad | scratch | argument and output sets.
 """
 
 from __future__ import annotations
@@ -39,17 +39,13 @@ class Place(ctypes.Structure):
     ]
 
 
+STATS_FIELDS = ("wait_ns", "copy_ns", "put_bytes", "got_bytes", "signals", "waits")
+
+
 class Stats(ctypes.Structure):
     """pkb::Stats."""
 
-    _fields_ = [
-        ("wait_ns", ctypes.c_uint64),
-        ("copy_ns", ctypes.c_uint64),
-        ("put_bytes", ctypes.c_uint64),
-        ("got_bytes", ctypes.c_uint64),
-        ("signals", ctypes.c_uint64),
-        ("waits", ctypes.c_uint64),
-    ]
+    _fields_ = [(name, ctypes.c_uint64) for name in STATS_FIELDS]
 
 
 class Group(ctypes.Structure):

@@ -15,7 +15,7 @@ MAX_EXTENSIONS_BYTES = 48 << 20
 
 
 def main(wire: Wire, rank: int, world_size: int) -> None:
-    """Serves one build: {"build": true} and the source as raw bytes -> {"built": names, sizes, ...} and the libraries."""
+    """Serves one build: {"build": true} and the source as raw bytes -> {"ok": ..., "parts": sizes}, the libraries."""
     _, source = wire.receive()
     folder = os.path.join(os.getcwd(), "extensions")
     os.makedirs(folder, exist_ok=True)
@@ -33,7 +33,8 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
                 libraries.append(file.read())
             reply["parts"][os.path.basename(path).removesuffix(".so")] = len(libraries[-1])
         if sum(map(len, libraries)) > MAX_EXTENSIONS_BYTES:
-            reply |= {"ok": False, "log": f"its extensions are larger than {MAX_EXTENSIONS_BYTES >> 20} MiB", "parts": {}}
+            too_large = f"its extensions are larger than {MAX_EXTENSIONS_BYTES >> 20} MiB"
+            reply |= {"ok": False, "log": too_large, "parts": {}}
             libraries = []
     except BaseException:  # SystemExit included: whatever a module raises when imported is data
         reply |= {"ok": False, "log": traceback.format_exc(limit=-8)[-8000:], "parts": {}}

@@ -17,19 +17,9 @@ import traceback
 from typing import Any, Protocol
 
 from . import abi
+from .failures import CandidateError, kind_of
 from .heap import Heap
-from .results import BadResult
 from .wire import Wire
-
-OUT_OF_MEMORY_TEXTS = ("bad_alloc", "can't allocate memory", "Cannot allocate memory", "not enough memory")
-
-
-class CandidateError(Exception):
-    """Raised when a candidate cannot be loaded; carries the kind of failure."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 class Dialect(Protocol):
@@ -57,7 +47,7 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
         wire.send(_error(error.kind, str(error)))
         return
     except BaseException as error:  # whatever a candidate's module raises, SystemExit included, is data
-        wire.send(_error(_kind(error), traceback.format_exc()))
+        wire.send(_error(kind_of(error), traceback.format_exc()))
         return
     wire.send({"loaded": True})
     while True:
@@ -87,16 +77,16 @@ def _run_block(wire: Wire, dialect: Dialect, place: abi.Place, order: dict[str, 
             done = dialect.profile(indices, epoch)
         else:
             said = []
-            for call, index in enumerate(indices):  # noqa: B007  # read by the handlers below
+            for call, index in enumerate(indices):  # read by the handlers below
                 place.call = call
                 said.append(dialect.call(index, epoch + call))
             done = {"returned": said}
         place.state = abi.State.DONE
-    except BadResult as error:
-        wire.send(_error("wrong_shape_or_dtype", str(error), call))
+    except CandidateError as error:
+        wire.send(_error(error.kind, str(error), call))
         return False
     except BaseException as error:  # SystemExit and KeyboardInterrupt included: a candidate raised it
-        wire.send(_error(_kind(error), traceback.format_exc(limit=-6), call))
+        wire.send(_error(kind_of(error), traceback.format_exc(limit=-6), call))
         return False
     finally:
         gc.enable()
@@ -117,12 +107,6 @@ def _load(message: dict[str, Any], fds: list[int], heap: Heap, rank: int, world_
 
     libraries = {name: f"/proc/self/fd/{fds[index - 1]}" for name, index in message["extensions"].items()}
     return Python(message, fds[0], libraries, heap, rank, world_size)
-
-
-def _kind(error: BaseException) -> str:
-    text = str(error)
-    out = isinstance(error, MemoryError) or any(words in text for words in OUT_OF_MEMORY_TEXTS)
-    return "out_of_memory" if out else "runtime_error"
 
 
 def _error(kind: str, message: str, call: int = 0) -> dict[str, Any]:

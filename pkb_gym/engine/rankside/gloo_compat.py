@@ -23,7 +23,9 @@ def install() -> None:
 
     def reduce(tensor: torch.Tensor, dst: int | None = None, *args: Any, **kwargs: Any) -> Any:
         keep = tensor.clone()
-        root = dist.get_global_rank(kwargs["group"], kwargs["group_dst"]) if kwargs.get("group_dst") is not None else dst
+        root = dst
+        if kwargs.get("group_dst") is not None:
+            root = dist.get_global_rank(kwargs["group"], kwargs["group_dst"])
         work = _reduce(tensor, dst, *args, **kwargs)
         if dist.get_rank() == root:
             return work

@@ -8,6 +8,7 @@ import selectors
 import signal
 import socket
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +41,7 @@ class GangRequest:
     temporary_bytes: int
 
     @classmethod
-    def from_json(cls, request: dict[str, object]) -> GangRequest:
+    def from_json(cls, request: Mapping[str, object]) -> GangRequest:
         """Reads a request; unknown keys are an error."""
         return cls(**request)  # type: ignore[arg-type]  # sent by our own evaluator
 

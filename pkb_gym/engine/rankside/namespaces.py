@@ -5,6 +5,7 @@ Needs CAP_SYS_ADMIN in the current user namespace, which the sandbox grants to t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -65,10 +66,9 @@ def enter(temporary_bytes: int) -> None:
         os.makedirs(path, exist_ok=True)
         _mount(f"/proc/self/fd/{fd}".encode(), path.encode(), None, MS_BIND | MS_REC, None)
         os.close(fd)
-    try:
+    # A kernel may refuse this in a nested namespace; the zygote's /proc shows nothing outside the sandbox.
+    with contextlib.suppress(ConfineError):
         _mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
-    except ConfineError:
-        pass  # a kernel may refuse this in a nested namespace; the zygote's /proc shows nothing outside the sandbox
     # The machine's own settings lie in /proc/sys, and to the kernel a sandboxed root is root: no capability is needed.
     _mount(None, b"/proc", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
     _bring_up_loopback()

@@ -9,8 +9,10 @@ import time
 from typing import Any
 
 from . import abi
+from .dlpack import HeapTensor
+from .failures import CandidateError
 from .heap import Heap
-from .results import BadResult
+from .results import bad_result
 
 
 class Native:
@@ -18,8 +20,6 @@ class Native:
 
     def __init__(self, message: dict[str, Any], library_fd: int, heap: Heap, rank: int, world_size: int) -> None:
         import tvm_ffi
-
-        from .candidate import CandidateError
 
         path = os.path.join(os.getcwd(), f"kernel-{rank}.so")
         os.symlink(f"/proc/self/fd/{library_fd}", path)
@@ -36,6 +36,7 @@ class Native:
         self._comm = self._make_comm(message)
         self._comm_pointer = ctypes.c_void_p(ctypes.addressof(self._comm))
         self._arguments: list[list[Any]] = []
+        self._tensors: list[HeapTensor] = []
         self._returned: list[list[dict[str, Any]]] = []
         self._called = False
 
@@ -60,6 +61,8 @@ class Native:
             self._comm.groups[index] = self._group(partition)
         self._comm.num_groups = len(partitions)
         self._heap.populate(abi.SIGNAL_OFFSET, abi.SIGNAL_BYTES)
+        self._arguments.clear()
+        self._tensors.clear()
         self._arguments = [self._bind_set(spec) for spec in sets]
         self._returned = [spec["returned"] for spec in sets]
 
@@ -79,8 +82,17 @@ class Native:
             return [tvm_ffi.convert(value) if isinstance(value, list) else value]
         if kind == "group":
             return [-1 if arg["index"] is None else arg["index"]]
-        tensors = [None if slot is None else tvm_ffi.from_dlpack(self._heap.tensor(slot)) for slot in arg["leaves"]]
+        tensors = [None if slot is None else self._tensor(slot) for slot in arg["leaves"]]
         return [tvm_ffi.convert(tensors)] if kind == "list" else tensors
+
+    def _tensor(self, slot: dict[str, Any]) -> Any:
+        """The tensor of a slot; an empty one has its address too, for `comm.peer`."""
+        import tvm_ffi
+
+        address = self._heap.segment(self._rank) + slot["offset"]
+        tensor = HeapTensor(address, slot["shape"], slot["dtype"])
+        self._tensors.append(tensor)
+        return tvm_ffi.from_dlpack(tensor)
 
     def _group(self, partition: list[list[int]]) -> abi.Group:
         for ranks in partition:
@@ -104,7 +116,8 @@ class Native:
             return self._function(*self._arguments[index])
         except TypeError as error:
             if "Mismatched" in str(error):
-                raise SignatureError(f"{error}\nexpected signature:\n{self._signature}") from None
+                wrong = f"the kernel has another signature: {error}\nexpected:\n{self._signature}"
+                raise CandidateError("load_error", wrong) from None
             raise
 
     def _deliver(self, slots: list[dict[str, Any]], result: Any) -> list[dict[str, Any]]:
@@ -112,11 +125,11 @@ class Native:
 
         parts = [result] if len(slots) == 1 and hasattr(result, "__dlpack__") else result
         try:
-            tensors = [torch.from_dlpack(part) for part in parts]
+            tensors = [torch.utils.dlpack.from_dlpack(part) for part in parts]
         except TypeError:
-            raise BadResult(f"expected {len(slots)} returned tensors, got {type(result).__name__}") from None
+            raise bad_result(f"expected {len(slots)} returned tensors, got {type(result).__name__}") from None
         if len(tensors) != len(slots):
-            raise BadResult(f"expected {len(slots)} returned tensors, got {len(tensors)}")
+            raise bad_result(f"expected {len(slots)} returned tensors, got {len(tensors)}")
         said = []
         for slot, tensor in zip(slots, tensors, strict=True):
             shape, dtype = list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
@@ -138,12 +151,8 @@ class Native:
             inside += time.perf_counter_ns() - call_began
         wall = time.perf_counter_ns() - began
         self._comm.stats = None
-        counted = {name: int(getattr(stats, name)) for name, _ in abi.Stats._fields_}
+        counted = {name: int(getattr(stats, name)) for name in abi.STATS_FIELDS}
         return {"wall_ns": wall, "inside_ns": inside, "kernels": [], **counted, **usage_since(before)}
-
-
-class SignatureError(Exception):
-    """Raised when the kernel's C++ signature is not the problem's."""
 
 
 def usage_since(before: resource.struct_rusage) -> dict[str, int]:

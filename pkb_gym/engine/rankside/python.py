@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from . import results
+from .failures import CandidateError
 from .gloo_compat import install
 from .heap import Heap
 from .native import usage_since
@@ -31,8 +32,6 @@ class Python:
         world_size: int,
     ) -> None:
         import torch.distributed as dist
-
-        from .candidate import CandidateError
 
         dist.init_process_group(
             "gloo", init_method=f"file://{os.getcwd()}/rendezvous", rank=rank, world_size=world_size
@@ -79,30 +78,31 @@ class Python:
         """See `Dialect`."""
         from torch.profiler import ProfilerActivity, profile
 
-        before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter_ns()
-        inside = 0
+        with profile(activities=[ProfilerActivity.CPU]):  # starting the profiler for the first time takes long
+            self._solution(*self._arguments[indices[0]])
         with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter_ns()
+            inside = 0
             for index in indices:
                 call_began = time.perf_counter_ns()
                 self._solution(*self._arguments[index])
                 inside += time.perf_counter_ns() - call_began
-        wall = time.perf_counter_ns() - began
+            wall = time.perf_counter_ns() - began
+            usage = usage_since(before)
         events = sorted(profiler.key_averages(), key=lambda event: -event.self_cpu_time_total)
         communication = sum(e.self_cpu_time_total for e in events if e.key.startswith(COMMUNICATION))
-        kernels = [
-            {"name": e.key[:80], "calls": e.count, "self_us": e.self_cpu_time_total} for e in events[:8]
-        ]
+        kernels = [{"name": e.key[:80], "calls": e.count, "self_us": e.self_cpu_time_total} for e in events[:8]]
         return {
             "wall_ns": wall,
             "inside_ns": inside,
-            "wait_ns": int(communication * 1000),
-            "copy_ns": 0,
+            "wait_ns": 0,
+            "copy_ns": int(communication * 1000),
             "put_bytes": 0,
             "got_bytes": 0,
             "signals": 0,
             "waits": 0,
             "kernels": kernels,
-            **usage_since(before),
+            **usage,
         }
 
 
@@ -124,7 +124,8 @@ def make_argument(heap: Heap, arg: dict[str, Any], groups: list[Any]) -> Any:
     assert weight is not None
     module = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     module.weight = torch.nn.Parameter(weight, requires_grad=False)
-    module.bias = None if bias is None else torch.nn.Parameter(bias, requires_grad=False)
+    if bias is not None:
+        module.bias = torch.nn.Parameter(bias, requires_grad=False)
     return module
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .failures import CandidateError
+
 if TYPE_CHECKING:
     import torch
 
     from .heap import Heap
 
 
-class BadResult(Exception):
-    """Raised when a result has the wrong structure, shape or dtype; the text goes to the agent."""
+def bad_result(message: str) -> CandidateError:
+    """What to raise when a result has another structure, shape or dtype than declared."""
+    return CandidateError("wrong_shape_or_dtype", message)
 
 
 def split(returns: str, outputs: Sequence[Mapping[str, Any]], result: object) -> list[list[torch.Tensor]]:
@@ -24,7 +27,7 @@ def split(returns: str, outputs: Sequence[Mapping[str, Any]], result: object) ->
         result: what `solution` returned.
 
     Raises:
-        BadResult: it is not what was declared.
+        CandidateError: it is not what was declared.
     """
     if not outputs:
         return []
@@ -34,12 +37,12 @@ def split(returns: str, outputs: Sequence[Mapping[str, Any]], result: object) ->
     elif returns == "dict":
         names = [output["key"] for output in outputs if output["leaves"]]
         if not isinstance(result, Mapping) or set(result) != set(names):
-            raise BadResult(f"expected a dict with {', '.join(names)}; got {_say(result)}")
+            raise bad_result(f"expected a dict with {', '.join(names)}; got {_say(result)}")
         parts = [result.get(output["key"]) for output in outputs]
     else:
         if not isinstance(result, tuple | list) or len(result) != len(outputs):
             names = [output["name"] for output in outputs]
-            raise BadResult(f"expected a tuple of {len(names)} ({', '.join(names)}); got {_say(result)}")
+            raise bad_result(f"expected a tuple of {len(names)} ({', '.join(names)}); got {_say(result)}")
         parts = result
     return [_tensors(output, part) for output, part in zip(outputs, parts, strict=True)]
 
@@ -51,30 +54,47 @@ def _tensors(output: Mapping[str, Any], part: object) -> list[torch.Tensor]:
         return []
     tensors = list(part) if output["list"] and isinstance(part, list | tuple) else [part]
     if len(tensors) != len(output["leaves"]):
-        raise BadResult(f"{output['name']}: expected {len(output['leaves'])} tensors, got {len(tensors)}")
+        raise bad_result(f"{output['name']}: expected {len(output['leaves'])} tensors, got {len(tensors)}")
     for tensor in tensors:
         # A subclass could compute its values later, when they are looked at.
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:  # type: ignore[union-attr]
-            raise BadResult(f"{output['name']}: expected a plain dense tensor, got {_say(tensor)}")
+            raise bad_result(f"{output['name']}: expected a plain dense tensor, got {_say(tensor)}")
     return tensors  # type: ignore[return-value]  # checked one by one above
 
 
-def deliver(heap: Heap, outputs: Sequence[Mapping[str, Any]], tensors: list[list[torch.Tensor]]) -> list[dict[str, Any]]:
-    """Copies returned tensors into their slots.
+def deliver(
+    heap: Heap, outputs: Sequence[Mapping[str, Any]], tensors: Sequence[Sequence[torch.Tensor]]
+) -> list[dict[str, Any]]:
+    """Copies all returned tensors into their slots.
 
     Returns:
-        Shape and dtype of each, for the evaluator to compare with the declaration; a tensor that does not fit is not
-        copied.
+        Shape and dtype of each, for the evaluator to compare with the declaration.
     """
-    said = []
     for output, parts in zip(outputs, tensors, strict=True):
-        for slot, tensor in zip(output["leaves"], parts, strict=True):
-            shape, dtype = list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-            fits = shape == slot["shape"] if slot["shape"] is not None else tensor.numel() <= slot["capacity"]
-            if fits and dtype == slot["dtype"]:
-                heap.tensor({**slot, "shape": shape}).copy_(tensor.detach())
-            said.append({"shape": shape, "dtype": dtype})
-    return said
+        deliver_one(heap, output, parts)
+    return [describe(tensor) for parts in tensors for tensor in parts]
+
+
+def deliver_one(heap: Heap, output: Mapping[str, Any], parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies one output's tensors into their slots.
+
+    Returns:
+        The copies; a tensor whose shape or dtype does not fit is not copied and stands for itself.
+    """
+    copies = []
+    for slot, tensor in zip(output["leaves"], parts, strict=True):
+        said = describe(tensor)
+        fits = said["shape"] == slot["shape"] if slot["shape"] is not None else tensor.numel() <= slot["capacity"]
+        if fits and said["dtype"] == slot["dtype"]:
+            copies.append(heap.tensor({**slot, "shape": said["shape"]}).copy_(tensor.detach()))
+        else:
+            copies.append(tensor)
+    return copies
+
+
+def describe(tensor: torch.Tensor) -> dict[str, Any]:
+    """Shape and dtype as JSON."""
+    return {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
 
 
 def _say(value: object) -> str:

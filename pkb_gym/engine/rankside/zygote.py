@@ -8,16 +8,20 @@ gangs with it. It runs no tensor operation itself, so that it stays single-threa
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import os
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 
 from . import leader, namespaces
 from .confine import die_with_parent
 from .wire import Wire, WireError
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 def main() -> None:
@@ -28,6 +32,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
     for module in ("torch", "torch.distributed", "tvm_ffi"):
         importlib.import_module(module)
+    _keep_freed_memory()
     gc.collect()
     gc.freeze()  # collections in the ranks then pass over what was imported, and leave its pages shared
     control.send({"ready": True, "pid": os.getpid()})
@@ -39,7 +44,18 @@ def main() -> None:
         _fork(control, request, fds)
 
 
-def _fork(control: Wire, request: dict[str, object], fds: list[int]) -> None:
+def _keep_freed_memory() -> None:
+    """Lets malloc keep what is freed, as GPU allocators do: otherwise each large result costs fresh pages every time.
+
+    mallopt(3): up to 32 MiB, the most that glibc takes, from the heap; never give the heap's end back.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # glibc alone has it
+        libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)
+        libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def _fork(control: Wire, request: Mapping[str, object], fds: list[int]) -> None:
     isolate = bool(request["isolate"])
     try:
         pid = namespaces.fork_into_new_pid_namespace() if isolate else os.fork()
@@ -62,7 +78,7 @@ def _fork(control: Wire, request: dict[str, object], fds: list[int]) -> None:
     os.close(pidfd)
 
 
-def leader_main(request: dict[str, object], fds: list[int]) -> None:
+def leader_main(request: Mapping[str, object], fds: list[int]) -> None:
     """Runs the leader of a gang in this freshly forked process; never returns."""
     status = 1
     try:

@@ -14,7 +14,7 @@ using tvm::ffi::TensorView;
 
 namespace {
 
-constexpr int64_t kChunk = 2048;  // elements whose sums stay in the first-level cache
+constexpr int64_t kChunk = 1024;  // elements whose sums stay in the first-level cache
 constexpr int64_t kLine = 64;     // parts begin at cache lines, so that no two ranks write one line
 
 template <class T>

@@ -10,10 +10,6 @@
 #include <cstdint>
 #include <vector>
 
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
-
 #include "pkb/bf16.h"
 #include "pkb/symm.h"
 
@@ -27,32 +23,16 @@ constexpr float kBlank = -10.0f;
 // that bits are collected lane by lane. Which pixel has which bit does not matter, as long as all masks agree.
 constexpr int kLanes = 16, kRows = 32, kBlock = kLanes * kRows;
 
-// Writes that are not read again soon should not push other data out of the caches, nor read the line first.
-struct Streamed {
-  static void store(float* to, const float* lanes) {
-#if defined(__AVX512F__)
-    if (reinterpret_cast<uintptr_t>(to) % 64 == 0) return _mm512_stream_ps(to, _mm512_loadu_ps(lanes));
-#endif
-    std::copy(lanes, lanes + kLanes, to);
-  }
-  static void fence() {
-#if defined(__AVX512F__)
-    _mm_sfence();
-#endif
-  }
-};
-
-// Widens the first `pixels` of one block and collects its foreground bits.
+// Widens one block and collects its foreground bits.
 template <typename T>
-void widen_block(const T* from, float* to, uint32_t* bits) {
+void widen_block(const T* __restrict from, float* __restrict to, uint32_t* __restrict bits) {
   uint32_t collected[kLanes] = {};
   for (int i = 0; i < kRows; ++i) {
-    float lanes[kLanes];
     for (int j = 0; j < kLanes; ++j) {
-      lanes[j] = float(from[i * kLanes + j]);
-      collected[j] |= uint32_t(lanes[j] > 0) << i;
+      const float value = float(from[i * kLanes + j]);
+      to[i * kLanes + j] = value;
+      collected[j] |= uint32_t(value > 0) << i;
     }
-    Streamed::store(to + i * kLanes, lanes);
   }
   std::copy(collected, collected + kLanes, bits);
 }
@@ -151,7 +131,6 @@ void suppress(const Globals& g, const pkb::Group& group, const pkb::Comm& comm, 
     out.suppressed[i] = is_suppressed(i, foreground, g.last, g.reverse);
     if (out.suppressed[i]) std::fill_n(out.masks + i * g.pixels, g.pixels, kBlank);
   }
-  Streamed::fence();
 }
 
 // Writes this rank's outputs, and those of the ranks without objects that fall to it.

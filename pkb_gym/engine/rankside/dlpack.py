@@ -1,0 +1,79 @@
+"""Tensors for native kernels, made of an address: DLPack structures (dlpack.h, version 0) that own nothing.
+
+torch gives an empty tensor no address; a kernel needs one to find its peers' tensors, which need not be empty.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+_CODES = {
+    "bfloat16": (4, 16),
+    "float16": (2, 16),
+    "float32": (2, 32),
+    "float64": (2, 64),
+    "int64": (0, 64),
+    "int32": (0, 32),
+    "uint8": (1, 8),
+    "bool": (6, 8),
+}
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class _DLManagedTensor(ctypes.Structure):
+    _fields_ = [("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+class HeapTensor:
+    """A contiguous CPU tensor at an address; keep it alive as long as anything made from it."""
+
+    def __init__(self, address: int, shape: Sequence[int], dtype: str) -> None:
+        self._shape = (ctypes.c_int64 * max(1, len(shape)))(*shape)
+        strides, step = [0] * len(shape), 1
+        for dim in reversed(range(len(shape))):
+            strides[dim], step = step, step * max(1, shape[dim])
+        self._strides = (ctypes.c_int64 * max(1, len(shape)))(*strides)
+        code, bits = _CODES[dtype]
+        as_pointer = ctypes.POINTER(ctypes.c_int64)
+        tensor = _DLTensor(
+            address,
+            1,  # kDLCPU
+            0,
+            len(shape),
+            code,
+            bits,
+            1,
+            ctypes.cast(self._shape, as_pointer),
+            ctypes.cast(self._strides, as_pointer),
+            0,
+        )
+        self._managed = _DLManagedTensor(tensor, None, None)
+
+    def __dlpack__(self, **_: Any) -> object:
+        """A capsule whose deleter does nothing."""
+        return _new_capsule(ctypes.addressof(self._managed), b"dltensor", None)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The CPU."""
+        return (1, 0)

@@ -1,0 +1,38 @@
+// AllToAll: every rank copies its block out of each rank's stack, from where it lies.
+//
+// W - 1 blocks cross the link into each rank, each once, and nothing is staged. Inputs are ready when the call starts and
+// each output is written by its own rank alone, so no rank ever waits for another. Bound: memory, one read and one write
+// of W blocks a rank.
+#include "pkb/symm.h"
+
+using tvm::ffi::TensorView;
+
+namespace {
+
+uint64_t bytes_of(const TensorView& x) {
+  const uint64_t bits = uint64_t(x.dtype().bits) * x.dtype().lanes;
+  if (bits % 8 != 0) TVM_FFI_THROW(TypeError) << "expected elements of whole bytes, got " << x.dtype();
+  if (!x.IsContiguous()) TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got shape " << x.shape() << " with strides " << x.strides();
+  return uint64_t(x.numel()) * bits / 8;
+}
+
+}  // namespace
+
+void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
+  const int W = comm.world_size;
+  const uint64_t bytes = bytes_of(tensor);
+  if (tensor.ndim() < 1 || tensor.size(0) % W != 0) {
+    TVM_FFI_THROW(ValueError) << "expected a leading dimension that " << W << " ranks divide, got shape " << tensor.shape();
+  }
+  if (bytes_of(out) != bytes) TVM_FFI_THROW(ValueError) << "expected out of " << bytes << " bytes, got " << bytes_of(out);
+
+  const uint64_t block = bytes / W;
+  const char* mine = static_cast<const char*>(tensor.data_ptr()) + comm.rank * block;
+  char* stack = static_cast<char*>(out.data_ptr());
+  for (int step = 0; step < W; ++step) {
+    const int source = (comm.rank + step) % W;  // the own block first; no two ranks read from the same one at a time
+    comm.get(stack + source * block, mine, block, source);
+  }
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

@@ -1,0 +1,246 @@
+// GemmAllReduce: every rank computes one block of the sum out of all ranks' A and B, and writes it to all ranks.
+//
+// Side by side, the ranks' slices are one product with W times the depth, so a block of the sum costs as much as this
+// rank's own partial product would, and no partial sum is ever rounded, stored or sent. Packing A and B for the cache, which a
+// matrix product does anyway, reads them from where they lie; blocks are as square as W allows, so that each rank reads
+// little of the others. Inputs are ready when the call starts and each element of an output is written by one rank, so no
+// rank ever waits for another. Bound: arithmetic, 2 M N K operations a rank.
+#include <algorithm>
+
+#include "pkb/bf16.h"
+#include "pkb/fp16.h"
+#include "pkb/symm.h"
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
+using tvm::ffi::TensorView;
+
+namespace {
+
+// ---- matrix product: blocks packed for the cache, tiles kept in registers (Goto and van de Geijn, 2008) ----
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64, kTileRows = 12;  // 24 of 32 registers hold the tile
+#elif defined(__AVX__)
+constexpr int kVectorBytes = 32, kTileRows = 6;  // 12 of 16
+#else
+constexpr int kVectorBytes = 16, kTileRows = 6;
+#endif
+
+constexpr int kBlockRows = 86 * kTileRows;  // of A: packed, it stays in the last-level cache
+constexpr int kBlockCols = 512;             // of B: packed, too, and a tile's share of it in the second level
+constexpr int kBlockDepth = 512;
+
+template <class T>
+using Vector __attribute__((vector_size(kVectorBytes))) = T;
+
+struct Range {
+  int64_t begin, end;
+};
+
+// How elements T are multiplied: packed units of kDepth values along k, added up in Sum.
+template <class T>
+struct Arithmetic {
+  using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  using Unit = Sum;
+  static constexpr int kDepth = 1;
+  static Unit pack(const T* values) { return Unit(values[0]); }
+  static Vector<Sum> multiply_add(Vector<Sum> sum, Unit a, Vector<Unit> b) { return sum + a * b; }
+};
+
+#if defined(__AVX512BF16__)
+template <>
+struct Arithmetic<pkb::bf16> {
+  using Sum = float;
+  using Unit = uint32_t;  // two neighbours along k, which one instruction multiplies
+  static constexpr int kDepth = 2;
+  static Unit pack(const pkb::bf16* values) { return uint32_t(values[0].bits) | uint32_t(values[1].bits) << 16; }
+  static Vector<Sum> multiply_add(Vector<Sum> sum, Unit a, Vector<Unit> b) {
+    return (Vector<Sum>)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(int(a)), (__m512bh)b);
+  }
+};
+#endif
+
+template <class T>
+struct Product {
+  using Math = Arithmetic<T>;
+  using Sum = typename Math::Sum;
+  using Unit = typename Math::Unit;
+  static constexpr int kLanes = kVectorBytes / sizeof(Sum);
+  static constexpr int kTileCols = 2 * kLanes;
+  static constexpr int kUnits = kBlockDepth / Math::kDepth;
+
+  alignas(64) Unit packed_a[kBlockRows * kUnits];
+  alignas(64) Unit packed_b[kBlockCols * kUnits];
+  alignas(64) Sum sums[kBlockRows * kBlockCols];
+
+  // The rows and columns of C = A B that the ranges name, with K as the depth.
+  //   read_a(i, k, count, values): copies A[i, k .. k + count - 1]
+  //   row_of_b(k): where row k of B lies
+  //   write_c(i, j, count, sums): takes C[i, j .. j + count - 1]
+  template <class ReadA, class RowOfB, class WriteC>
+  void run(Range c_rows, Range c_cols, int64_t K, ReadA read_a, RowOfB row_of_b, WriteC write_c) {
+    for (int64_t i = c_rows.begin; i < c_rows.end; i += kBlockRows) {
+      const int rows = int(std::min<int64_t>(kBlockRows, c_rows.end - i));
+      for (int64_t j = c_cols.begin; j < c_cols.end; j += kBlockCols) {
+        const int cols = int(std::min<int64_t>(kBlockCols, c_cols.end - j));
+        int64_t k = 0;
+        do {  // once even if K is 0: the sums are set, then added to
+          const int depth = int(std::min<int64_t>(kBlockDepth, K - k));
+          const int units = (depth + Math::kDepth - 1) / Math::kDepth;
+          pack_a(i, rows, k, depth, units, read_a);
+          pack_b(j, cols, k, depth, units, row_of_b);
+          multiply(rows, cols, units, k != 0);
+          k += kBlockDepth;
+        } while (k < K);
+        for (int row = 0; row < rows; ++row) write_c(i + row, j, cols, sums + row * kBlockCols);
+      }
+    }
+  }
+
+ private:
+  // Panels of kTileRows rows, unit after unit; rows beyond the end are zero.
+  template <class ReadA>
+  void pack_a(int64_t i, int rows, int64_t k, int depth, int units, ReadA read_a) {
+    T values[kBlockDepth + 1];
+    Unit* panel = packed_a;
+    for (int first = 0; first < rows; first += kTileRows, panel += units * kTileRows) {
+      for (int row = 0; row < kTileRows; ++row) {
+        if (first + row < rows) {
+          read_a(i + first + row, k, depth, values);
+        } else {
+          std::fill_n(values, depth, T(0));
+        }
+        values[depth] = T(0);
+        for (int unit = 0; unit < units; ++unit) panel[unit * kTileRows + row] = Math::pack(values + unit * Math::kDepth);
+      }
+    }
+  }
+
+  // Panels of kTileCols columns, unit after unit; columns beyond the end are zero.
+  template <class RowOfB>
+  void pack_b(int64_t j, int cols, int64_t k, int depth, int units, RowOfB row_of_b) {
+    for (int unit = 0; unit < units; ++unit) {
+      const T* values[Math::kDepth];
+      for (int d = 0; d < Math::kDepth; ++d) {
+        const int at = unit * Math::kDepth + d;
+        values[d] = at < depth ? row_of_b(k + at) + j : nullptr;
+      }
+      for (int first = 0; first < cols; first += kTileCols) {
+        pack_columns(values, first, std::min(kTileCols, cols - first), packed_b + first * units + unit * kTileCols);
+      }
+    }
+  }
+
+  static void pack_columns(const T* const* values, int first, int count, Unit* to) {
+    T pairs[kTileCols][Math::kDepth] = {};
+    for (int d = 0; d < Math::kDepth; ++d) {
+      if (values[d] == nullptr) continue;
+      for (int col = 0; col < count; ++col) pairs[col][d] = values[d][first + col];
+    }
+    for (int col = 0; col < kTileCols; ++col) to[col] = Math::pack(pairs[col]);
+  }
+
+  // Sets sums to packed_a packed_b, or adds it, tile by tile; a panel of B stays in the cache while all of A passes.
+  void multiply(int rows, int cols, int units, bool add) {
+    for (int col = 0; col < cols; col += kTileCols) {
+      for (int row = 0; row < rows; row += kTileRows) {
+        multiply_tile(packed_a + row * units, packed_b + col * units, units, add, sums + row * kBlockCols + col);
+      }
+    }
+  }
+
+  static void multiply_tile(const Unit* a, const Unit* b, int units, bool add, Sum* to) {
+    Vector<Sum> tile[kTileRows][2] = {};
+    for (int unit = 0; unit < units; ++unit, a += kTileRows, b += kTileCols) {
+      const auto* columns = reinterpret_cast<const Vector<Unit>*>(b);
+      const Vector<Unit> left = columns[0], right = columns[1];
+#pragma GCC unroll 16
+      for (int row = 0; row < kTileRows; ++row) {
+        tile[row][0] = Math::multiply_add(tile[row][0], a[row], left);
+        tile[row][1] = Math::multiply_add(tile[row][1], a[row], right);
+      }
+    }
+#pragma GCC unroll 16
+    for (int row = 0; row < kTileRows; ++row) {
+      auto* sum = reinterpret_cast<Vector<Sum>*>(to + row * kBlockCols);
+      sum[0] = add ? sum[0] + tile[row][0] : tile[row][0];
+      sum[1] = add ? sum[1] + tile[row][1] : tile[row][1];
+    }
+  }
+};
+
+// ---- the kernel ------------------------------------------------------------------------------------------------
+
+constexpr int64_t kLine = 64;  // elements; parts of a row begin at cache lines, so that no two ranks write one line
+
+// Part `place` of `parts` of n, cut at multiples of `unit`.
+Range part_of(int64_t n, int64_t place, int64_t parts, int64_t unit) {
+  const auto cut = [&](int64_t p) { return p == parts ? n : n * p / parts / unit * unit; };
+  return {cut(place), cut(place + 1)};
+}
+
+// Rows of the grid of blocks: the largest divisor of W that is not above its square root.
+int grid_rows(int W) {
+  int rows = 1;
+  for (int divisor = 2; divisor * divisor <= W; ++divisor) {
+    if (W % divisor == 0) rows = divisor;
+  }
+  return rows;
+}
+
+template <class T>
+void gemm_all_reduce(const TensorView& a_local, const TensorView& b_local, const TensorView& out, const pkb::Comm& comm) {
+  static Product<T> product;  // its room is kept from call to call
+  const int W = comm.world_size, down = grid_rows(W), across = W / down;
+  const int64_t M = a_local.size(0), K = a_local.size(1), N = b_local.size(1);
+  const Range rows = part_of(M, comm.rank / across, down, 1);
+  const Range cols = part_of(N, comm.rank % across, across, kLine);
+
+  const auto read_a = [&](int64_t i, int64_t k, int64_t count, T* values) {
+    for (const int64_t end = k + count; k < end;) {
+      const int64_t run = std::min(end - k, K - k % K);
+      comm.get(values, static_cast<const T*>(a_local.data_ptr()) + i * K + k % K, run * sizeof(T), int(k / K));
+      values += run;
+      k += run;
+    }
+  };
+  const auto row_of_b = [&](int64_t k) { return comm.peer<const T>(b_local, int(k / K)) + k % K * N; };
+  const auto write_c = [&](int64_t i, int64_t j, int64_t count, const auto* sums) {
+    T row[kBlockCols];
+    for (int64_t col = 0; col < count; ++col) row[col] = T(sums[col]);
+    for (int r = 0; r < W; ++r) comm.put(static_cast<T*>(out.data_ptr()) + i * N + j, row, count * sizeof(T), r);
+  };
+  product.run(rows, cols, W * K, read_a, row_of_b, write_c);
+}
+
+void check_matrix(const char* name, const TensorView& x, DLDataType dtype) {
+  if (x.ndim() != 2 || !x.IsContiguous()) {
+    TVM_FFI_THROW(ValueError) << "expected " << name << " to be a contiguous matrix, got shape " << x.shape();
+  }
+  if (x.dtype() != dtype) TVM_FFI_THROW(TypeError) << "expected " << name << " in " << dtype << ", got " << x.dtype();
+}
+
+}  // namespace
+
+void solution(TensorView A_local, TensorView B_local, TensorView out, pkb::Comm comm) {
+  const DLDataType dtype = A_local.dtype();
+  check_matrix("A_local", A_local, dtype);
+  check_matrix("B_local", B_local, dtype);
+  check_matrix("out", out, dtype);
+  if (B_local.size(0) != A_local.size(1)) {
+    TVM_FFI_THROW(ValueError) << "expected B_local of " << A_local.size(1) << " rows, got shape " << B_local.shape();
+  }
+  if (out.size(0) != A_local.size(0) || out.size(1) != B_local.size(1)) {
+    TVM_FFI_THROW(ValueError) << "expected out (" << A_local.size(0) << ", " << B_local.size(1) << "), got shape " << out.shape();
+  }
+  if (dtype == DLDataType{kDLBfloat, 16, 1}) return gemm_all_reduce<pkb::bf16>(A_local, B_local, out, comm);
+  if (dtype == DLDataType{kDLFloat, 16, 1}) return gemm_all_reduce<pkb::fp16>(A_local, B_local, out, comm);
+  if (dtype == DLDataType{kDLFloat, 32, 1}) return gemm_all_reduce<float>(A_local, B_local, out, comm);
+  if (dtype == DLDataType{kDLFloat, 64, 1}) return gemm_all_reduce<double>(A_local, B_local, out, comm);
+  TVM_FFI_THROW(TypeError) << "expected bfloat16, float16, float32 or float64, got " << dtype;
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

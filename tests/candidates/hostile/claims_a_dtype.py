@@ -1,0 +1,13 @@
+# expect: wrong_shape_or_dtype expected (32, 48) bfloat16
+# Says that its output has a dtype whose name is no valid Unicode.
+import sys
+
+import torch
+
+for name, module in list(sys.modules.items()):
+    if name.endswith("rankside.results"):
+        module.deliver = lambda heap, outputs, tensors: [{"shape": [32, 48], "dtype": "\ud800" * 1000}]
+
+
+def solution(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone()

@@ -1,0 +1,13 @@
+# expect: wrong_shape_or_dtype expected (32, 48)
+# Says that its output is larger than the machine's memory.
+import sys
+
+import torch
+
+for name, module in list(sys.modules.items()):
+    if name.endswith("rankside.results"):
+        module.deliver = lambda heap, outputs, tensors: [{"shape": [1 << 39, 1 << 39], "dtype": "bfloat16"}]
+
+
+def solution(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone()

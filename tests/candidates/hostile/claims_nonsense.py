@@ -1,0 +1,13 @@
+# expect: wrong_shape_or_dtype expected (32, 48)
+# Says of its output what is no shape.
+import sys
+
+import torch
+
+for name, module in list(sys.modules.items()):
+    if name.endswith("rankside.results"):
+        module.deliver = lambda heap, outputs, tensors: [{"shape": {"a": [-1, 1e999]}}, None, 5]
+
+
+def solution(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone()

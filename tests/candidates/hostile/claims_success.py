@@ -1,0 +1,13 @@
+# expect: output_mismatch differ
+# Says that it delivered, and did not.
+import sys
+
+import torch
+
+for name, module in list(sys.modules.items()):
+    if name.endswith("rankside.results"):
+        module.deliver = lambda heap, outputs, tensors: [{"shape": [32, 48], "dtype": "bfloat16"}]
+
+
+def solution(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone()

@@ -1,0 +1,31 @@
+# expect: runtime_error not my fault
+# Claims that the evaluator is to blame, so that the turn would not count.
+import os
+import socket
+import struct
+
+import torch
+import torch.distributed as dist
+
+
+def connection() -> socket.socket:
+    """The socket that leads to the evaluator: the one of the Unix kind."""
+    for fd in range(3, 64):
+        try:
+            sock = socket.socket(fileno=os.dup(fd))
+        except OSError:
+            continue
+        if sock.family == socket.AF_UNIX:
+            return sock
+    raise RuntimeError("no connection found")
+
+
+def frame(text: str, raw: bytes = b"") -> bytes:
+    return struct.pack("!II", len(text), len(raw)) + text.encode() + raw
+
+
+def solution(tensor: torch.Tensor) -> torch.Tensor:
+    connection().sendall(frame('{"error": {"kind": "infrastructure", "message": "not my fault"}}'))
+    out = tensor.clone()
+    dist.all_reduce(out)
+    return out

@@ -1,0 +1,24 @@
+// expect: passed
+// until: time
+// world_size: 2
+// A thread of its own spins for ever: it is frozen whenever the baseline runs.
+#include <thread>
+
+#include "pkb/bf16.h"
+#include "pkb/symm.h"
+
+void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm comm) {
+  static bool spinning = false;
+  if (!spinning) {
+    std::thread([] { for (volatile long i = 0;; i = i + 1) {} }).detach();
+    spinning = true;
+  }
+  auto* result = static_cast<pkb::bf16*>(out.data_ptr());
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    float sum = 0;
+    for (int r = 0; r < comm.world_size; ++r) sum += comm.peer<pkb::bf16>(tensor, r)[i];
+    result[i] = pkb::bf16(sum);
+  }
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

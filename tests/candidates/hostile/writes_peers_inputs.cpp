@@ -1,0 +1,18 @@
+// expect: input_modified rank 1; were modified
+// Rank 0 spoils rank 1's argument once everyone has read it.
+#include "pkb/bf16.h"
+#include "pkb/symm.h"
+
+void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm comm) {
+  auto* result = static_cast<pkb::bf16*>(out.data_ptr());
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    float sum = 0;
+    for (int r = 0; r < comm.world_size; ++r) sum += comm.peer<pkb::bf16>(tensor, r)[i];
+    result[i] = pkb::bf16(sum);
+  }
+  comm.barrier();
+  if (comm.rank == 0) comm.peer<pkb::bf16>(tensor, 1)[3] = pkb::bf16(1.f);
+  comm.barrier();
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

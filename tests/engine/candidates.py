@@ -1,0 +1,82 @@
+"""Candidates as files: tests/candidates/{good,broken,hostile}/*.{cpp,py}.
+
+The first lines of a file are comments of the form `key: value`:
+
+    expect: <a Failure, or passed> [words that the message must contain, separated by ;]
+    problem: name                  (default AllReduce)
+    world_size, until, memory_mib, compile_timeout_s: as in EvalConfig (default 2, check, the evaluator's own, 60)
+    needs: bubblewrap              could harm the machine, or cannot be refused, without it
+    twice: true                    evaluated twice in a row; both times as expected
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from pkb_gym.engine.config import EvalConfig
+from pkb_gym.engine.feedback import Feedback
+
+FOLDER = Path(__file__).resolve().parent.parent / "candidates"
+TIMEOUT_S = 1.5
+KEYS = {"expect", "problem", "world_size", "until", "memory_mib", "compile_timeout_s", "needs", "twice"}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One file."""
+
+    path: Path
+    source: str
+    outcome: str
+    words: tuple[str, ...]
+    options: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.path.parent.name}/{self.path.name}"
+
+    @property
+    def problem(self) -> str:
+        return self.options.get("problem", "AllReduce")
+
+    @property
+    def config(self) -> EvalConfig:
+        options = self.options
+        memory_mib = options.get("memory_mib")
+        return EvalConfig(
+            device="cpu",
+            size="tiny",
+            world_size=int(options.get("world_size", 2)),
+            until=options.get("until", "check"),
+            timeout_s=10 if options.get("until") == "profile" else TIMEOUT_S,
+            compile_timeout_s=float(options.get("compile_timeout_s", 60)),
+            memory_bytes=None if memory_mib is None else int(memory_mib) << 20,
+            timing_budget_s=0.1,
+        )
+
+    def assert_as_expected(self, feedback: Feedback) -> None:
+        outcome = "passed" if feedback.passed else feedback.failure
+        integrity = "; ".join(finding.code for finding in feedback.integrity)
+        assert outcome == self.outcome, f"{self.name}: {outcome}\n{feedback.message}\n{feedback.output}"
+        for word in self.words:
+            assert word in f"{integrity}\n{feedback.message}", f"{self.name}: {word!r} is not in\n{feedback.message}"
+
+
+def read(path: Path) -> Candidate:
+    """Parses a file's first lines."""
+    source = path.read_text(encoding="utf-8")
+    options: dict[str, str] = {}
+    for line in source.splitlines():
+        found = re.match(r"(?://|#) (\w+): (.+)", line)
+        if found is None or found[1] not in KEYS:
+            break
+        options[found[1]] = found[2]
+    outcome, _, words = options.pop("expect").partition(" ")
+    return Candidate(path, source, outcome, tuple(word.strip() for word in words.split(";") if word.strip()), options)
+
+
+def candidates(kind: str) -> list[Candidate]:
+    """Every file of one kind, in order of names."""
+    return [read(path) for path in sorted((FOLDER / kind).iterdir()) if path.suffix in (".cpp", ".py")]
