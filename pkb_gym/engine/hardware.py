@@ -94,33 +94,29 @@ class HardwareSpec(BaseModel):
     def rank_peaks(self, world_size: int) -> Peaks:
         """What one of `world_size` equally busy ranks can count on.
 
-        A GPU is one rank's own. On a CPU, ranks run on one core each, or on cores / world_size of one where there are
-        more ranks than cores; what the cores share (last cache, DRAM) is divided among the ranks.
+        A GPU is one rank's own. On a CPU the whole machine is divided among the ranks: a rank may run threads on every
+        core, so that even a single one can use all of them.
 
         Raises:
             ConfigError: the world size is not positive.
         """
         if world_size < 1:
             raise ConfigError(f"world size must be at least 1, got {world_size}")
-        if self.core is None:
+        if self.device == "cuda":
             return self.peaks
-        one, all_ = self.core, self.peaks
+        whole = self.peaks
 
-        def share(alone: float, together: float) -> float:
-            return min(alone, together / world_size)
-
-        def tier_share(alone: MemoryTier, together: MemoryTier) -> MemoryTier:
-            both = alone.capacity_bytes, together.capacity_bytes
-            capacity = None if both[0] is None or both[1] is None else share(both[0], both[1])
-            return MemoryTier(alone.name, capacity, share(alone.bytes_per_s, together.bytes_per_s))
+        def tier_share(tier: MemoryTier) -> MemoryTier:
+            capacity = None if tier.capacity_bytes is None else tier.capacity_bytes / world_size
+            return MemoryTier(tier.name, capacity, tier.bytes_per_s / world_size)
 
         return Peaks(
-            matrix_flops_per_s={d: share(r, all_.matrix_flops_per_s[d]) for d, r in one.matrix_flops_per_s.items()},
-            vector_flops_per_s={d: share(r, all_.vector_flops_per_s[d]) for d, r in one.vector_flops_per_s.items()},
-            memory=tuple(tier_share(a, b) for a, b in zip(one.memory, all_.memory, strict=True)),
-            link_bytes_per_s=share(one.link_bytes_per_s, all_.link_bytes_per_s),
-            link_latency_s=one.link_latency_s,
-            source=all_.source,
+            matrix_flops_per_s={dtype: rate / world_size for dtype, rate in whole.matrix_flops_per_s.items()},
+            vector_flops_per_s={dtype: rate / world_size for dtype, rate in whole.vector_flops_per_s.items()},
+            memory=tuple(tier_share(tier) for tier in whole.memory),
+            link_bytes_per_s=whole.link_bytes_per_s / world_size,
+            link_latency_s=whole.link_latency_s,
+            source=whole.source,
         )
 
 

@@ -11,8 +11,8 @@ Link bytes are the greater of both directions, which are independent.
 "cuda": each rank has its own device, and all must finish, so each resource counts at the rank that needs it longest.
 
 "cpu": all ranks share one memory, and a kernel may let any core do any rank's work (the cores of three ranks may push
-into the fourth's memory at once). Only the total over all ranks is bound, by the cores that the ranks run on; so each
-resource counts as the mean over the ranks, each with its share of the machine (`HardwareSpec.rank_peaks`).
+into the fourth's memory at once). Only the total over all ranks is bound, by all cores together; so each resource
+counts as the mean over the ranks, each with its share of the machine (`HardwareSpec.rank_peaks`).
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def test_all_gather_gemm_on_h200_by_hand():
 
 def test_cpu_ranks_share_cores():
     cost = Cost(matrix_flops=1e6)
-    assert place([cost], "float32", cpu(2), None, None).bound_us == pytest.approx(1000)
+    assert place([cost], "float32", cpu(2), None, None).bound_us == pytest.approx(500)
     assert place([cost] * 2, "float32", cpu(2), None, None).bound_us == pytest.approx(1000)
     assert place([cost] * 8, "float32", cpu(2), None, None).bound_us == pytest.approx(4000)
 

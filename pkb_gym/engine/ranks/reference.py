@@ -34,7 +34,7 @@ from pkb_gym.engine.rankside.heap import Heap
 from pkb_gym.engine.rankside.python import make_argument
 from pkb_gym.engine.rankside.wire import Wire
 
-POISON = 0xB5
+POISON = 0xF5
 """Byte that fills the candidate's outputs before a block: a large negative number in every float format."""
 
 

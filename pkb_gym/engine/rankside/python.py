@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import os
 import resource
@@ -157,10 +158,12 @@ def _serve_built_extensions(extensions: dict[str, str]) -> None:
     def built(name: str, *args: object, **kwargs: object) -> Any:
         if name not in extensions:
             raise RuntimeError(f"extension {name!r} was not built when the module was first imported")
-        spec = importlib.util.spec_from_file_location(name, extensions[name])
-        assert spec is not None and spec.loader is not None
+        # The path has no suffix of an extension, so that the loader must be named.
+        loader = importlib.machinery.ExtensionFileLoader(name, extensions[name])
+        spec = importlib.util.spec_from_loader(name, loader)
+        assert spec is not None
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
         return module
 
     cpp_extension.load_inline = built

@@ -12,7 +12,9 @@ namespace {
 uint64_t bytes_of(const TensorView& x) {
   const uint64_t bits = uint64_t(x.dtype().bits) * x.dtype().lanes;
   if (bits % 8 != 0) TVM_FFI_THROW(TypeError) << "expected elements of whole bytes, got " << x.dtype();
-  if (!x.IsContiguous()) TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got shape " << x.shape() << " with strides " << x.strides();
+  if (!x.IsContiguous()) {
+    TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got shape " << x.shape() << " with strides " << x.strides();
+  }
   return uint64_t(x.numel()) * bits / 8;
 }
 
@@ -21,7 +23,9 @@ uint64_t bytes_of(const TensorView& x) {
 void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
   const int W = comm.world_size;
   const uint64_t block = bytes_of(tensor);
-  if (bytes_of(out) != W * block) TVM_FFI_THROW(ValueError) << "expected out to hold " << W << " blocks of " << block << " bytes, got " << bytes_of(out);
+  if (bytes_of(out) != W * block) {
+    TVM_FFI_THROW(ValueError) << "expected out to hold " << W << " blocks of " << block << " bytes, got " << bytes_of(out);
+  }
 
   char* stack = static_cast<char*>(out.data_ptr());
   for (int step = 0; step < W; ++step) {

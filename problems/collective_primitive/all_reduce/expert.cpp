@@ -53,7 +53,9 @@ void all_reduce(const TensorView& x, const TensorView& out, const pkb::Comm& com
 }  // namespace
 
 void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
-  if (!tensor.IsContiguous()) TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got strides " << tensor.strides();
+  if (!tensor.IsContiguous()) {
+    TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got strides " << tensor.strides();
+  }
   if (out.numel() != tensor.numel() || out.dtype() != tensor.dtype()) {
     TVM_FFI_THROW(ValueError) << "expected out like tensor, " << tensor.shape() << " " << tensor.dtype() << ", got " << out.shape() << " " << out.dtype();
   }

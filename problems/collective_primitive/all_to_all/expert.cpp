@@ -12,7 +12,9 @@ namespace {
 uint64_t bytes_of(const TensorView& x) {
   const uint64_t bits = uint64_t(x.dtype().bits) * x.dtype().lanes;
   if (bits % 8 != 0) TVM_FFI_THROW(TypeError) << "expected elements of whole bytes, got " << x.dtype();
-  if (!x.IsContiguous()) TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got shape " << x.shape() << " with strides " << x.strides();
+  if (!x.IsContiguous()) {
+    TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got shape " << x.shape() << " with strides " << x.strides();
+  }
   return uint64_t(x.numel()) * bits / 8;
 }
 
@@ -24,7 +26,9 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
   if (tensor.ndim() < 1 || tensor.size(0) % W != 0) {
     TVM_FFI_THROW(ValueError) << "expected a leading dimension that " << W << " ranks divide, got shape " << tensor.shape();
   }
-  if (bytes_of(out) != bytes) TVM_FFI_THROW(ValueError) << "expected out of " << bytes << " bytes, got " << bytes_of(out);
+  if (bytes_of(out) != bytes) {
+    TVM_FFI_THROW(ValueError) << "expected out of " << bytes << " bytes, got " << bytes_of(out);
+  }
 
   const uint64_t block = bytes / W;
   const char* mine = static_cast<const char*>(tensor.data_ptr()) + comm.rank * block;

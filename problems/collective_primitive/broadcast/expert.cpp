@@ -12,7 +12,9 @@ namespace {
 uint64_t bytes_of(const TensorView& x) {
   const uint64_t bits = uint64_t(x.dtype().bits) * x.dtype().lanes;
   if (bits % 8 != 0) TVM_FFI_THROW(TypeError) << "expected elements of whole bytes, got " << x.dtype();
-  if (!x.IsContiguous()) TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got shape " << x.shape() << " with strides " << x.strides();
+  if (!x.IsContiguous()) {
+    TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got shape " << x.shape() << " with strides " << x.strides();
+  }
   return uint64_t(x.numel()) * bits / 8;
 }
 
@@ -20,8 +22,12 @@ uint64_t bytes_of(const TensorView& x) {
 
 void solution(TensorView tensor, int64_t src, TensorView out, pkb::Comm comm) {
   const uint64_t bytes = bytes_of(tensor);
-  if (src < 0 || src >= comm.world_size) TVM_FFI_THROW(ValueError) << "expected src in 0.." << comm.world_size - 1 << ", got " << src;
-  if (bytes_of(out) != bytes) TVM_FFI_THROW(ValueError) << "expected out of " << bytes << " bytes, got " << bytes_of(out);
+  if (src < 0 || src >= comm.world_size) {
+    TVM_FFI_THROW(ValueError) << "expected src in 0.." << comm.world_size - 1 << ", got " << src;
+  }
+  if (bytes_of(out) != bytes) {
+    TVM_FFI_THROW(ValueError) << "expected out of " << bytes << " bytes, got " << bytes_of(out);
+  }
 
   comm.get(out.data_ptr(), tensor.data_ptr(), bytes, int(src));
 }

@@ -15,7 +15,9 @@ constexpr uint64_t kLineBytes = 64;  // the fetched parts begin at cache lines
 uint64_t bytes_of(const TensorView& x) {
   const uint64_t bits = uint64_t(x.dtype().bits) * x.dtype().lanes;
   if (bits % 8 != 0) TVM_FFI_THROW(TypeError) << "expected elements of whole bytes, got " << x.dtype();
-  if (!x.IsContiguous()) TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got shape " << x.shape() << " with strides " << x.strides();
+  if (!x.IsContiguous()) {
+    TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got shape " << x.shape() << " with strides " << x.strides();
+  }
   return uint64_t(x.numel()) * bits / 8;
 }
 
@@ -26,7 +28,9 @@ void solution(TensorView tensor, int64_t dst, TensorView out, pkb::Comm comm) {
   const uint64_t block = bytes_of(tensor);
   if (dst < 0 || dst >= W) TVM_FFI_THROW(ValueError) << "expected dst in 0.." << W - 1 << ", got " << dst;
   const uint64_t expected = comm.rank == dst ? W * block : block;
-  if (bytes_of(out) != expected) TVM_FFI_THROW(ValueError) << "expected out of " << expected << " bytes, got " << bytes_of(out);
+  if (bytes_of(out) != expected) {
+    TVM_FFI_THROW(ValueError) << "expected out of " << expected << " bytes, got " << bytes_of(out);
+  }
 
   const char* mine = static_cast<const char*>(tensor.data_ptr());
   char* stack = static_cast<char*>(out.data_ptr());  // the root's stack stands at the address of the others' outputs

@@ -63,8 +63,12 @@ void reduce(const TensorView& x, int dst, const TensorView& out, const pkb::Comm
 }  // namespace
 
 void solution(TensorView tensor, int64_t dst, TensorView out, pkb::Comm comm) {
-  if (!tensor.IsContiguous()) TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got strides " << tensor.strides();
-  if (dst < 0 || dst >= comm.world_size) TVM_FFI_THROW(ValueError) << "expected dst in 0.." << comm.world_size - 1 << ", got " << dst;
+  if (!tensor.IsContiguous()) {
+    TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got strides " << tensor.strides();
+  }
+  if (dst < 0 || dst >= comm.world_size) {
+    TVM_FFI_THROW(ValueError) << "expected dst in 0.." << comm.world_size - 1 << ", got " << dst;
+  }
   if (out.numel() != tensor.numel() || out.dtype() != tensor.dtype()) {
     TVM_FFI_THROW(ValueError) << "expected out like tensor, " << tensor.shape() << " " << tensor.dtype() << ", got " << out.shape() << " " << out.dtype();
   }

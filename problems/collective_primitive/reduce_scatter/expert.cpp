@@ -45,7 +45,9 @@ void reduce_scatter(const TensorView& x, const TensorView& out, const pkb::Comm&
 }  // namespace
 
 void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
-  if (!tensor.IsContiguous()) TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got strides " << tensor.strides();
+  if (!tensor.IsContiguous()) {
+    TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got strides " << tensor.strides();
+  }
   if (tensor.numel() != comm.world_size * out.numel() || out.dtype() != tensor.dtype()) {
     TVM_FFI_THROW(ValueError) << "expected out to be one of " << comm.world_size << " blocks of tensor, " << tensor.shape() << " " << tensor.dtype() << ", got "
                               << out.shape() << " " << out.dtype();

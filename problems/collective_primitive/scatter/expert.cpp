@@ -12,7 +12,9 @@ namespace {
 uint64_t bytes_of(const TensorView& x) {
   const uint64_t bits = uint64_t(x.dtype().bits) * x.dtype().lanes;
   if (bits % 8 != 0) TVM_FFI_THROW(TypeError) << "expected elements of whole bytes, got " << x.dtype();
-  if (!x.IsContiguous()) TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got shape " << x.shape() << " with strides " << x.strides();
+  if (!x.IsContiguous()) {
+    TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got shape " << x.shape() << " with strides " << x.strides();
+  }
   return uint64_t(x.numel()) * bits / 8;
 }
 
@@ -24,7 +26,9 @@ void solution(TensorView tensor, int64_t src, TensorView out, pkb::Comm comm) {
   if (src < 0 || src >= W) TVM_FFI_THROW(ValueError) << "expected src in 0.." << W - 1 << ", got " << src;
   // The stack stands on the source only; elsewhere the tensor is a template of one block, at the same address.
   const uint64_t expected = comm.rank == src ? W * block : block;
-  if (bytes_of(tensor) != expected) TVM_FFI_THROW(ValueError) << "expected a tensor of " << expected << " bytes, got " << bytes_of(tensor);
+  if (bytes_of(tensor) != expected) {
+    TVM_FFI_THROW(ValueError) << "expected a tensor of " << expected << " bytes, got " << bytes_of(tensor);
+  }
 
   comm.get(out.data_ptr(), static_cast<const char*>(tensor.data_ptr()) + comm.rank * block, block, int(src));
 }

@@ -293,7 +293,8 @@ class Hyena {
     const int64_t late = length_ + 1, end = std::min(2 * length_, g_.taps);
     if (late < end) load_taps(late, end, plan_.size + late - 2 * length_);
     const T* bias = static_cast<const T*>(g_.bias.data_ptr()) + channel_;
-    for (int64_t c = 0; c < channels_; ++c) (c < kLanes ? filters_[0].re : filters_[0].im)[c % kLanes] += float(bias[c]);
+    auto* weights = reinterpret_cast<float*>(filters_);  // of tap 0, first A's, then B's
+    for (int64_t c = 0; c < channels_; ++c) weights[c] += float(bias[c]);
   }
 
   void load_taps(int64_t begin, int64_t end, int64_t to) {

@@ -38,13 +38,17 @@ struct Range {
   int64_t begin, end;
 };
 
-// How elements T are multiplied: packed units of kDepth values along k, added up in Sum.
+// How elements T are multiplied: packed units of kDepth values along k, added up in Sum. pack() makes one unit of
+// neighbours in memory, or a row of units of kDepth rows.
 template <class T>
 struct Arithmetic {
   using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
   using Unit = Sum;
   static constexpr int kDepth = 1;
-  static Unit pack(const T* values) { return Unit(values[0]); }
+  static Unit pack(const T* column) { return Unit(column[0]); }
+  static void pack(const T* const* rows, int columns, Unit* to) {
+    for (int col = 0; col < columns; ++col) to[col] = Unit(rows[0][col]);
+  }
   static Vector<Sum> multiply_add(Vector<Sum> sum, Unit a, Vector<Unit> b) { return sum + a * b; }
 };
 
@@ -54,7 +58,12 @@ struct Arithmetic<pkb::bf16> {
   using Sum = float;
   using Unit = uint32_t;  // two neighbours along k, which one instruction multiplies
   static constexpr int kDepth = 2;
-  static Unit pack(const pkb::bf16* values) { return uint32_t(values[0].bits) | uint32_t(values[1].bits) << 16; }
+  static Unit pair(pkb::bf16 even, pkb::bf16 odd) { return uint32_t(even.bits) | uint32_t(odd.bits) << 16; }
+  static Unit pack(const pkb::bf16* column) { return pair(column[0], column[1]); }
+  static void pack(const pkb::bf16* const* rows, int columns, Unit* to) {
+    const pkb::bf16 *even = rows[0], *odd = rows[1];
+    for (int col = 0; col < columns; ++col) to[col] = pair(even[col], odd[col]);
+  }
   static Vector<Sum> multiply_add(Vector<Sum> sum, Unit a, Vector<Unit> b) {
     return (Vector<Sum>)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(int(a)), (__m512bh)b);
   }
@@ -120,25 +129,24 @@ struct Product {
   // Panels of kTileCols columns, unit after unit; columns beyond the end are zero.
   template <class RowOfB>
   void pack_b(int64_t j, int cols, int64_t k, int depth, int units, RowOfB row_of_b) {
+    static const T zeros[kBlockCols] = {};  // stands for the row that a last unit may lack
     for (int unit = 0; unit < units; ++unit) {
-      const T* values[Math::kDepth];
+      const T* rows[Math::kDepth];
       for (int d = 0; d < Math::kDepth; ++d) {
         const int at = unit * Math::kDepth + d;
-        values[d] = at < depth ? row_of_b(k + at) + j : nullptr;
+        rows[d] = at < depth ? row_of_b(k + at) + j : zeros;
       }
-      for (int first = 0; first < cols; first += kTileCols) {
-        pack_columns(values, first, std::min(kTileCols, cols - first), packed_b + first * units + unit * kTileCols);
+      Unit* to = packed_b + unit * kTileCols;
+      int left = cols;
+      for (; left >= kTileCols; left -= kTileCols, to += units * kTileCols) {
+        Math::pack(rows, kTileCols, to);
+        for (const T*& row : rows) row += kTileCols;
+      }
+      if (left > 0) {
+        Math::pack(rows, left, to);
+        std::fill(to + left, to + kTileCols, Unit(0));
       }
     }
-  }
-
-  static void pack_columns(const T* const* values, int first, int count, Unit* to) {
-    T pairs[kTileCols][Math::kDepth] = {};
-    for (int d = 0; d < Math::kDepth; ++d) {
-      if (values[d] == nullptr) continue;
-      for (int col = 0; col < count; ++col) pairs[col][d] = values[d][first + col];
-    }
-    for (int col = 0; col < kTileCols; ++col) to[col] = Math::pack(pairs[col]);
   }
 
   // Sets sums to packed_a packed_b, or adds it, tile by tile; a panel of B stays in the cache while all of A passes.

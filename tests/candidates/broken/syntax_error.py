@@ -1,4 +1,4 @@
-# expect: compile_error SyntaxError; candidate.py; line 5
+# expect: compile_error SyntaxError; expected ':'
 # A colon is missing.
 import torch
 

@@ -1,21 +1,26 @@
 # expect: passed
 # world_size: 2
-# Builds a C++ extension when it is imported; ranks get what was built.
+# Builds a C++ extension when it is imported; the ranks, which may start no compiler, get what was built.
 import torch
 import torch.distributed as dist
 from torch.utils.cpp_extension import load_inline
 
 SOURCE = """
-#include <torch/extension.h>
-torch::Tensor add(torch::Tensor a, torch::Tensor b) { return a + b; }
+#include <Python.h>
+
+static PyObject* add(PyObject*, PyObject* args) {
+  double a, b;
+  return PyArg_ParseTuple(args, "dd", &a, &b) ? PyFloat_FromDouble(a + b) : nullptr;
+}
+static PyMethodDef methods[] = {{"add", add, METH_VARARGS, nullptr}, {}};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "adder", nullptr, -1, methods};
+PyMODINIT_FUNC PyInit_adder() { return PyModule_Create(&module); }
 """
-extension = load_inline(name="adder", cpp_sources=SOURCE, functions=["add"], extra_cflags=["-O0"])
+adder = load_inline(name="adder", cpp_sources=SOURCE, extra_cflags=["-O0"], no_implicit_headers=True)
 
 
 def solution(tensor: torch.Tensor) -> torch.Tensor:
-    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, tensor)
-    out = parts[0].float()
-    for part in parts[1:]:
-        out = extension.add(out, part.float())
-    return out.to(tensor.dtype)
+    assert adder.add(1.0, 2.0) == 3.0
+    out = tensor.clone()
+    dist.all_reduce(out)
+    return out

@@ -1,4 +1,4 @@
-# expect: integrity harness_tampering
+# expect: integrity late_output
 # until: time
 # Says that it is done before it is, and again when it is.
 import os

@@ -1,4 +1,4 @@
-// expect: integrity wrong_while_timed; right when checked
+// expect: integrity wrong_while_timed; wrong while timed
 // until: time
 // Right while it is checked, stale while it is timed.
 #include <cstring>

@@ -1,4 +1,4 @@
-// expect: deadlock rank 0; idle
+// expect: deadlock rank 0; every unfinished rank waits
 // Stops its own process.
 #include <csignal>
 

@@ -1,0 +1,36 @@
+"""What the benchmarks share: the header of a result, where results go."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import platform
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from pkb_gym.engine.atomic_write import write_atomically
+from pkb_gym.engine.cpu_info import cpu_info
+from pkb_gym.engine.machine import processors
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def header() -> dict[str, Any]:
+    """Date, machine, versions and command of this run."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": f"{cpu_info().model}, {processors()} processors",
+        "python": platform.python_version(),
+        "torch": importlib.metadata.version("torch"),
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+    }
+
+
+def save(name: str, result: dict[str, Any]) -> None:
+    """Writes one result with its header and prints it."""
+    content = json.dumps(header() | result, indent=1)
+    write_atomically(RESULTS / f"{name}.json", content + "\n")
+    print(content)

@@ -1,0 +1,97 @@
+"""How long one evaluation takes, from cold and from warm, against starting processes anew each time.
+
+python benchmarks/latency.py
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.common import save
+
+from pkb_gym.engine.config import EvalConfig
+from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.ranks.gang import Confinement, Gang
+from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.problems.catalogue import expert_source, find_problem
+
+WORLD_SIZE = 4
+REPETITIONS = 10
+IMPORTS = "import torch, torch.distributed"
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def evaluations() -> dict[str, float]:
+    """AllReduce, tiny, 4 ranks, all stages: with a cold compile, and with the compile cached."""
+    problem = find_problem("AllReduce")
+    source = expert_source(problem)
+    assert source is not None
+    config = EvalConfig(device="cpu", world_size=WORLD_SIZE, size="tiny")
+    with tempfile.TemporaryDirectory() as folder, LocalEvaluator(cache_dir=Path(folder)) as evaluator:
+        evaluator.warm_up(WORLD_SIZE)
+        evaluator.evaluate(problem, source + "\n// the first one calibrates\n", config)
+
+        def once(text: str) -> float:
+            began = time.perf_counter()
+            feedback = evaluator.evaluate(problem, text, config)
+            assert feedback.passed, feedback.message
+            return time.perf_counter() - began
+
+        cold = [once(f"{source}\n// {repetition}\n") for repetition in range(3)]
+        warm = [once(source) for _ in range(REPETITIONS + 1)][1:]
+    return {
+        "evaluate_cold_compile_s": statistics.median(cold),
+        "evaluate_cached_s": statistics.median(warm),
+        "evaluate_cached_worst_s": max(warm),
+    }
+
+
+def gang_starts() -> dict[str, float]:
+    """Starting and ending a gang of 4, by forking the sandboxed zygote."""
+    zygote = Zygote(trusted=False)
+    try:
+        zygote.wait_until_ready()
+        starts, ends = [], []
+        for _ in range(REPETITIONS):
+            began = time.perf_counter()
+            gang = Gang(zygote, ".candidate", WORLD_SIZE, Confinement(memory_bytes=1 << 30))
+            starts.append(time.perf_counter() - began)
+            ends.append(seconds(gang.close))
+        return {"gang_start_s": statistics.median(starts), "gang_end_s": statistics.median(ends)}
+    finally:
+        zygote.close()
+
+
+def fresh_processes() -> float:
+    """Launching 4 Python processes that import torch, and waiting until all have."""
+
+    def launch() -> None:
+        started = [subprocess.Popen([sys.executable, "-c", IMPORTS]) for _ in range(WORLD_SIZE)]
+        for process in started:
+            process.wait()
+
+    return statistics.median(seconds(launch) for _ in range(3))
+
+
+def main() -> None:
+    """Measures and saves."""
+    result = evaluations() | gang_starts() | {"fresh_processes_s": fresh_processes()}
+    result["gang_start_advantage"] = result["fresh_processes_s"] / result["gang_start_s"]
+    result["evaluation_advantage"] = result["fresh_processes_s"] / result["evaluate_cached_s"]
+    save("latency", {name: round(value, 4) for name, value in result.items()})
+
+
+if __name__ == "__main__":
+    main()

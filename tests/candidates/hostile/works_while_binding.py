@@ -1,0 +1,30 @@
+# expect: output_mismatch differ
+# until: time
+# Does all the work when it is told of a block's arguments, before the clock starts.
+import sys
+
+import torch
+import torch.distributed as dist
+
+ready: list[torch.Tensor] = []
+
+
+def early(bind):
+    def bind_and_work(self, sets, partitions):
+        bind(self, sets, partitions)
+        ready.clear()
+        for (tensor,) in self._arguments:
+            out = tensor.clone()
+            dist.all_reduce(out)
+            ready.append(out)
+
+    return bind_and_work
+
+
+for name, module in list(sys.modules.items()):
+    if name.endswith("rankside.python"):
+        module.Python.bind = early(module.Python.bind)
+
+
+def solution(tensor: torch.Tensor) -> torch.Tensor:
+    return ready.pop(0)
