@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import importlib.metadata
 import json
 import platform
@@ -21,7 +21,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 def header() -> dict[str, Any]:
     """Date, machine, versions and command of this run."""
     return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "machine": f"{cpu_info().model}, {processors()} processors",
         "python": platform.python_version(),
         "torch": importlib.metadata.version("torch"),

@@ -1,6 +1,6 @@
 """Every expert kernel of the CPU device against the baseline, at tiny and published, on 1, 2 and 4 ranks.
 
-python benchmarks/experts.py [PROBLEM ...]
+python -m benchmarks.experts [PROBLEM ...]
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 from benchmarks.common import save
-
 from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.local import LocalEvaluator
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem

@@ -1,6 +1,6 @@
 """How long one evaluation takes, from cold and from warm, against starting processes anew each time.
 
-python benchmarks/latency.py
+python -m benchmarks.latency
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.common import save
-
 from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.local import LocalEvaluator
 from pkb_gym.engine.ranks.gang import Confinement, Gang

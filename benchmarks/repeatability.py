@@ -2,7 +2,7 @@
 
 Once for an expert kernel, once for a candidate that is the baseline itself: its interval should contain 1.
 
-python benchmarks/repeatability.py [PROBLEM ...]
+python -m benchmarks.repeatability [PROBLEM ...]
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import sys
 from typing import Any
 
 from benchmarks.common import save
-
 from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.feedback import Timing
 from pkb_gym.engine.local import LocalEvaluator

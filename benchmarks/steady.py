@@ -1,13 +1,13 @@
 """50 cached evaluations in a row: memory, open files and processes must not grow.
 
-python benchmarks/steady.py
+python -m benchmarks.steady
 """
 
 from __future__ import annotations
 
 import psutil
-from benchmarks.common import save
 
+from benchmarks.common import save
 from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.local import LocalEvaluator
 from pkb_gym.problems.catalogue import expert_source, find_problem

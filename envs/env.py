@@ -112,9 +112,9 @@ class PKBEnv(gym.Env[Observation, str]):
 
     | argument      | values                                                    | default                          |
     |---------------|-----------------------------------------------------------|----------------------------------|
-    | `device`      | "auto", "cuda", "cpu"                                     | "auto": "cuda" where there is one |
-    | `world_size`  | ranks                                                     | every GPU, or 4 on the CPU       |
-    | `size`        | "tiny", "published", "large", or a dict of axes           | "published"; "tiny" on the CPU   |
+    | `device`      | "auto", "cuda", "cpu"                                     | "auto": the evaluator's own       |
+    | `world_size`  | ranks                                                     | 4                                |
+    | `size`        | "tiny", "published", "large", or a dict of axes           | "tiny" on the CPU                |
     | `dtype`       | one of the problem's                                      | the problem's first              |
     | `language`    | "auto", "cpp", "cuda", "triton", "python"                 | "auto": told by the source       |
     | `protocol`    | "robust", "published"                                     | "robust"                         |

@@ -32,11 +32,10 @@ def resolve_here(config: EvalConfig, problem: Problem) -> ResolvedConfig:
         ConfigError: it cannot be met here.
         SizeError: size, dtype and world size do not fit the problem.
     """
-    gpus = machine.gpu_count()
-    cuda = config.device == "cuda" or (config.device == "auto" and gpus > 0)
-    language: Language = "cuda" if cuda else "cpp"
+    device = machine.choose_device(config.device)
+    language: Language = "cuda" if device == "cuda" else "cpp"
     memory_bytes = machine.memory_total_bytes()
-    return resolve(config, problem, language=language, gpu_count=gpus, memory_total_bytes=memory_bytes)
+    return resolve(config, problem, device=device, language=language, memory_total_bytes=memory_bytes)
 
 
 def known_hardware(device: Device) -> HardwareSpec | None:

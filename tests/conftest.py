@@ -6,9 +6,11 @@ import ctypes
 import shutil
 from collections.abc import Iterator
 
+import psutil
 import pytest
 from hypothesis import settings
 
+from pkb_gym.engine.local import LocalEvaluator
 from tests.leaks import Lasting, leftovers, snapshot
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -37,6 +39,18 @@ def lasting() -> Lasting:
     An evaluator that starts its processes on first use registers a function: `lasting.keep_process(evaluator.pids)`.
     """
     return Lasting()
+
+
+@pytest.fixture(scope="session")
+def local_evaluator(tmp_path_factory: pytest.TempPathFactory, lasting: Lasting) -> Iterator[LocalEvaluator]:
+    """The evaluator of all tests that really compile and run: its processes take seconds to start."""
+    before = {child.pid for child in psutil.Process().children()}
+    with LocalEvaluator(key=b"tests", cache_dir=tmp_path_factory.mktemp("cache")) as evaluator:
+        evaluator.warm_up(2)
+        for child in psutil.Process().children():
+            if child.pid not in before:
+                lasting.keep_process(child.pid)
+        yield evaluator
 
 
 @pytest.fixture(autouse=True)

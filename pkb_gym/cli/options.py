@@ -18,7 +18,7 @@ WORDS: dict[str, AxisValue] = {"true": True, "false": False, "none": None}
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
     """Adds what decides shapes and bounds: device, world size, size, dtype, protocol."""
     parser.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: cuda where there is a GPU"
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: what this machine can judge"
     )
     parser.add_argument(
         "--world-size", type=positive_int, metavar="N", help="ranks (default: every GPU, or 4 on the CPU)"

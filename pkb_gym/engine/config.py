@@ -23,9 +23,9 @@ class EvalConfig(Record):
     """What was asked for; None leaves the choice to `resolve`."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """"auto" is "cuda" where there is a GPU."""
+    """"auto" is the evaluator's own."""
     world_size: int | None = Field(default=None, ge=1)
-    """Ranks; by default every GPU, or 4 on the CPU."""
+    """Ranks; by default 4."""
     size: str | dict[str, object] | None = None
     """A named size, or axes that replace those of "published"; by default "published" on GPUs, "tiny" on the CPU."""
     dtype: str | None = None
@@ -93,25 +93,24 @@ class ResolvedConfig(Record):
 
 
 def resolve(
-    config: EvalConfig, problem: Problem, *, language: Language, gpu_count: int, memory_total_bytes: int
+    config: EvalConfig, problem: Problem, *, device: Device, language: Language, memory_total_bytes: int
 ) -> ResolvedConfig:
     """Fills in what was left open; the only place where defaults are decided.
 
     Args:
         config: what was asked for.
         problem: the problem to be solved.
+        device: what the configuration's comes to.
         language: of the source at hand, where the configuration says "auto".
-        gpu_count: GPUs of this machine.
         memory_total_bytes: main memory of this machine.
 
     Raises:
         ConfigError: the configuration cannot be met on this machine.
         SizeError: size, dtype and world size do not fit the problem.
     """
-    device: Device = ("cuda" if gpu_count else "cpu") if config.device == "auto" else config.device
     if (config.language == "cpp" and device == "cuda") or (config.language in ("cuda", "triton") and device == "cpu"):
         raise ConfigError(f"{problem.name}: language {config.language!r} does not run on device {device!r}")
-    world_size = config.world_size or (gpu_count if device == "cuda" and gpu_count else 4)
+    world_size = config.world_size or 4
     size = config.size or ("published" if device == "cuda" else "tiny")
     dtype = config.dtype or problem.dtypes[0]
     for rank in range(world_size):

@@ -21,6 +21,15 @@ def multicast_disabled() -> bool:
     return os.environ.get("TORCH_SYMM_MEM_DISABLE_MULTICAST", "0") not in ("", "0")
 
 
+FOR_CANDIDATES = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
+"""What processes that may run or compile candidate code see of the environment: no tokens, no keys."""
+
+
+def for_candidates(**changes: str) -> dict[str, str]:
+    """The environment of such a process, with some variables set."""
+    return {name: os.environ[name] for name in FOR_CANDIDATES if name in os.environ} | changes
+
+
 def with_changes(**changes: str) -> dict[str, str]:
     """This process's environment with some variables set, for a child."""
     return {**os.environ, **changes}

@@ -79,8 +79,9 @@ class Findings:
         return Stopped(message)
 
     def fail(self, failure: Failure, message: str, rank: int | None = None) -> None:
-        """Notes a failure."""
-        self._failure, self._message, self._failed_rank = failure, message, rank
+        """Notes a failure; what a candidate says may hold half characters, which no encoding can carry."""
+        readable = message.encode("utf-8", "replace").decode()
+        self._failure, self._message, self._failed_rank = failure, readable, rank
 
     def suspect(self, findings: Sequence[Finding]) -> None:
         """Notes integrity findings; any of them fails the evaluation."""

@@ -8,7 +8,7 @@ from pkb_gym.engine.feedback import CheckReport, Finding, Mismatch, Timing
 from pkb_gym.engine.roofline import Roofline
 
 MEASURED_SLACK = 2.0
-"""A CPU's peaks are measured, perhaps while the machine was busy: only a time below the bound by this factor is proof."""
+"""A CPU's peaks are measured, perhaps while it was busy: only a time below the bound by this factor is proof."""
 
 FROZEN_TICKS = 1
 """Clock ticks that a frozen gang may seem to have used: a tick that was running when it was stopped."""

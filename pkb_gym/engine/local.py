@@ -20,7 +20,7 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.native import compile_native, exports_solution
 from pkb_gym.engine.compile.python import build_python
 from pkb_gym.engine.config import EvalConfig, ResolvedConfig, resolve
-from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluator import Progress
 from pkb_gym.engine.feedback import CompileReport, Failure, Feedback, Stage
 from pkb_gym.engine.findings import Findings, Stopped
@@ -85,15 +85,12 @@ class LocalEvaluator:
         Raises:
             ConfigError, SizeError: it cannot be met.
         """
-        gpus = machine.gpu_count()
-        device = ("cuda" if gpus else "cpu") if config.device == "auto" else config.device
-        if device == "cuda":
-            raise ConfigError(f"{problem.name}: device 'cuda' is not available on this machine; use device='cpu'")
+        device = machine.choose_device(config.device)
         return resolve(
-            config.model_copy(update={"device": device}),
+            config,
             problem,
+            device=device,
             language=detect_language(source, device),
-            gpu_count=gpus,
             memory_total_bytes=machine.memory_total_bytes(),
         )
 

@@ -6,12 +6,29 @@ import importlib.metadata
 import os
 import platform
 from functools import cache
-from pathlib import Path
+from typing import Literal
 
 from pkb_gym.engine.compile.native import compiler_version
+from pkb_gym.engine.config import Device
 from pkb_gym.engine.cpu_info import cpu_info
+from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.feedback import Environment
 from pkb_gym.engine.ranks.sandbox import bubblewrap_works
+
+DEVICES: tuple[Device, ...] = ("cpu",)
+"""Devices that `LocalEvaluator` runs kernels on; the first is what "auto" stands for."""
+
+
+def choose_device(asked: Literal["auto", "cpu", "cuda"]) -> Device:
+    """The device that a configuration comes to here.
+
+    Raises:
+        ConfigError: it cannot be had.
+    """
+    device = DEVICES[0] if asked == "auto" else asked
+    if device not in DEVICES:
+        raise ConfigError(f"device {device!r} is not available here; there is {', '.join(map(repr, DEVICES))}")
+    return device
 
 
 def processors() -> int:
@@ -27,11 +44,6 @@ def threads_per_rank(world_size: int) -> int:
 def memory_total_bytes() -> int:
     """Main memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def gpu_count() -> int:
-    """GPUs of this machine, told without loading a driver."""
-    return sum(1 for path in Path("/dev").glob("nvidia[0-9]*"))
 
 
 @cache

@@ -165,7 +165,7 @@ class Session:
         try:
             self._candidate.load(self._artifact, self._findings.source)
             self._candidate.bind(plan)
-            candidate_ns, done = self._candidate.run(range(trials))
+            candidate_ns, done = self._candidate.run(range(trials), self._reference.stage)
         except GangFailed as failed:
             raise self._failed(failed) from None
         self._findings.complete(Stage.RUN)
@@ -188,7 +188,7 @@ class Session:
         self._candidate.timeout_s = max(self._findings.config.timeout_s, limit_s)
 
     def _prepare(self, calls: int, *, timed: bool) -> BlockPlan:
-        """Fresh inputs for a block, in both heaps; fewer calls than asked for if these sets are unusually large."""
+        """Draws fresh inputs for a block; fewer calls than asked for if these sets are unusually large."""
         while True:
             trials = range(self._next_trial, self._next_trial + calls)
             plan = self._workload.plan(trials, timed, self._scratch_bytes)
@@ -199,7 +199,6 @@ class Session:
             calls //= 2
         self._next_trial += calls
         self._reference.make(trials, timed=timed)
-        self._reference.stage()
         return plan
 
     def _compare(self, done: list[dict[str, object]], calls: int) -> CheckReport:
@@ -275,7 +274,7 @@ class Session:
         try:
             self._candidate.thaw()
             self._candidate.bind(plan)
-            candidate_ns, done = self._candidate.run(range(calls))
+            candidate_ns, done = self._candidate.run(range(calls), self._reference.stage)
         except GangFailed as failed:
             raise self._failed(failed) from None
         if not baseline_first:
@@ -302,7 +301,7 @@ class Session:
         try:
             self._candidate.thaw()
             self._candidate.bind(plan)
-            self._candidate.run(sets)
+            self._candidate.run(sets, self._reference.stage)
         except GangFailed as failed:
             raise self._failed(failed) from None
 
@@ -324,7 +323,7 @@ class Session:
         try:
             self._candidate.thaw()
             self._candidate.bind(plan)
-            _, done = self._candidate.run(range(calls), profile=True)
+            _, done = self._candidate.run(range(calls), self._reference.stage, profile=True)
         except GangFailed as failed:
             raise self._failed(failed) from None
         self._findings.profile = make_profile(calls, done)

@@ -1,4 +1,4 @@
-"""Stage time: the statistics of alternating blocks. Running them is `ranks/session.py`."""
+"""Stage time: the statistics of alternating blocks. Running them is `session.py`."""
 
 from __future__ import annotations
 

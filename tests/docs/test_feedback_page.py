@@ -33,7 +33,11 @@ def test_every_stage_failure_and_finding_is_explained():
 
 
 def test_words_of_the_generator_stand_in_for_missing_docstrings_only():
-    fields = {f"{record.__name__}.{name}": field for record in generator.records() for name, field in record.model_fields.items()}
+    fields = {
+        f"{record.__name__}.{name}": field
+        for record in generator.records()
+        for name, field in record.model_fields.items()
+    }
     assert set(generator.PLAIN) <= set(fields), "a field that is gone"
     both = [name for name in generator.PLAIN if fields[name].description]
     assert not both, f"{both} have docstrings of their own now: take them out of PLAIN"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -56,7 +55,3 @@ def test_a_rank_that_looks_at_its_own_shard_only_is_wrong(problem, evaluator):
     assert lonely != FILES["reference.py"]
     feedback = evaluator.evaluate(problem, lonely, CONFIG)
     assert feedback.failure is Failure.OUTPUT_MISMATCH, feedback.message
-
-
-def test_the_files_are_written_as_the_page_shows(problem):
-    assert Path(problem.declared_in).read_text(encoding="utf-8") == FILES["problem.py"]

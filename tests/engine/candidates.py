@@ -60,6 +60,9 @@ class Candidate:
         outcome = "passed" if feedback.passed else feedback.failure
         integrity = "; ".join(finding.code for finding in feedback.integrity)
         assert outcome == self.outcome, f"{self.name}: {outcome}\n{feedback.message}\n{feedback.output}"
+        assert Feedback.model_validate_json(feedback.model_dump_json()) == feedback, (
+            f"{self.name}: does not survive JSON"
+        )
         for word in self.words:
             assert word in f"{integrity}\n{feedback.message}", f"{self.name}: {word!r} is not in\n{feedback.message}"
 

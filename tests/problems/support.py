@@ -10,7 +10,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import wait
@@ -100,11 +100,13 @@ def run_reference(
     timed: bool = False,
     dtype: str | None = None,
     args: list[dict[str, Any]] | None = None,
+    solution: Callable[..., Any] | None = None,
 ) -> Run:
     """Calls the problem's `solution` once on `world_size` gloo ranks.
 
     Args:
         args: replaces the drawn data arguments (per rank, by name; shapes as declared), for edge cases.
+        solution: replaces the reference; what it keeps at module level is gone after the call, with its processes.
 
     Raises:
         RuntimeError: a rank raised, died or took too long; holds its traceback.
@@ -120,7 +122,9 @@ def run_reference(
     torch.set_num_threads(1)  # a forked process has no OpenMP threads, and must not wait for any
     with tempfile.TemporaryDirectory() as folder:
         fork = multiprocessing.get_context("fork")
-        ranks = [fork.Process(target=_rank, args=(rank, problem, axes, args, folder)) for rank in range(world_size)]
+        ranks = [
+            fork.Process(target=_rank, args=(rank, problem, axes, args, solution, folder)) for rank in range(world_size)
+        ]
         try:
             for process in ranks:
                 process.start()
@@ -149,8 +153,15 @@ def _wait(ranks: list[Any], folder: Path) -> None:
             raise RuntimeError(f"{len(running)} ranks still run after {DEADLINE_S} s")
 
 
-def _rank(rank: int, problem: Problem, axes: list[Axes], args: list[dict[str, Any]], folder: str) -> None:
-    """One rank: joins the gang, calls `solution`, stores its outputs."""
+def _rank(
+    rank: int,
+    problem: Problem,
+    axes: list[Axes],
+    args: list[dict[str, Any]],
+    solution: Callable[..., Any] | None,
+    folder: str,
+) -> None:
+    """One rank: joins the gang, calls `solution` (the reference by default), stores its outputs."""
     status = 1
     try:
         warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # torch 2.13 renames two collectives
@@ -163,7 +174,8 @@ def _rank(rank: int, problem: Problem, axes: list[Axes], args: list[dict[str, An
         )
         behave_as_nccl()
         mine = copy.deepcopy(args[rank])
-        solution = importlib.import_module(f"{_module(problem.name)}.reference").solution
+        if solution is None:
+            solution = importlib.import_module(f"{_module(problem.name)}.reference").solution
         result = solution(*[_call_value(arg, axes[rank], mine, rank) for arg in problem.args])
         for arg in problem.data_args:
             if not getattr(arg, "mutable", False):

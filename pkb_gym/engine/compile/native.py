@@ -25,6 +25,7 @@ from elftools.elf.sections import SymbolTableSection
 from pkb_gym.engine.compile.artifact import Artifact
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.cpu_info import cpu_info
+from pkb_gym.engine.environment import for_candidates
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.sandbox import SYSTEM_FILES, SYSTEM_FOLDERS, Policy, bubblewrap_arguments, bubblewrap_works
 
@@ -88,7 +89,13 @@ def _run_compiler(source: str, timeout_s: float) -> tuple[Artifact, bool]:
         (build / "kernel.cpp").write_text(source, encoding="utf-8")
         with (build / "log").open("wb") as log:
             process = subprocess.Popen(
-                _command(build), cwd=build, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                _command(build),
+                cwd=build,
+                env=for_candidates(TMPDIR="/tmp" if bubblewrap_works() else str(build)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
             try:
                 status = process.wait(timeout_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from pkb_gym.engine.compile.artifact import Artifact
@@ -113,8 +113,16 @@ class CandidateGang:
         ]
         self._gang.ask(orders, "bound", timeout_s=self.timeout_s, where=self._heap.place)
 
-    def run(self, sets: Sequence[int], *, profile: bool = False) -> tuple[int, list[dict[str, Any]]]:
+    def run(
+        self, sets: Sequence[int], stage: Callable[[], None], *, profile: bool = False
+    ) -> tuple[int, list[dict[str, Any]]]:
         """Calls the candidate once on each of these sets, then freezes the gang.
+
+        Args:
+            sets: indices into the bound block.
+            stage: puts the inputs into the heap; called while every rank stands frozen before the gate, so that no
+                thread of a candidate sees them before the clock runs.
+            profile: whether ranks say where their time went.
 
         Returns:
             Nanoseconds by the evaluator's clock, and what each rank said of its block.
@@ -125,7 +133,7 @@ class CandidateGang:
         order: dict[str, Json] = {"run": list(sets), "epoch": self._epoch, "profile": profile}
         self._epoch += len(sets)
         nanoseconds, replies = self._gang.run_block(
-            [order] * self._heap.world_size, timeout_s=self.timeout_s, where=self._heap.place
+            [order] * self._heap.world_size, timeout_s=self.timeout_s, stage=stage, where=self._heap.place
         )
         self._gang.freeze()
         return nanoseconds, [reply["done"] for reply in replies]

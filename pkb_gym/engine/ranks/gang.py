@@ -213,17 +213,26 @@ class Gang:
             raise self._first_failure(str(error)) from None
 
     def run_block(
-        self, orders: Sequence[Mapping[str, Json]], *, timeout_s: float, where: Callable[[int], str] | None = None
+        self,
+        orders: Sequence[Mapping[str, Json]],
+        *,
+        timeout_s: float,
+        stage: Callable[[], None] | None = None,
+        where: Callable[[int], str] | None = None,
     ) -> tuple[int, list[dict[str, Any]]]:
-        """Arms every rank, opens the gate, and waits until the last is done.
+        """Arms every rank and freezes the gang, stages its inputs, opens the gate, and waits until the last is done.
 
         Returns:
             Nanoseconds from opening the gate to the last completion, and the replies.
         """
         self.ask(orders, "armed", timeout_s=timeout_s, where=where)
+        self.freeze()
+        if stage is not None:
+            stage()
         go: Mapping[str, Json] = {"go": True}
         began_ns = time.perf_counter_ns()
         self.tell([go] * self.world_size)
+        self.thaw()
         replies = self.collect("done", timeout_s=timeout_s, where=where)
         return replies.ended_ns - began_ns, replies.messages
 
@@ -329,14 +338,14 @@ class Gang:
         crashed = [rank for rank, status in self._ended.items() if status != 0 and rank not in self._errors]
         if crashed:
             return self._crash(crashed[0])
+        silent = [rank for rank in self._ended if rank not in self._errors]
         own_fault = [rank for rank, error in self._errors.items() if not _is_aftermath(error)]
+        if silent and not own_fault:
+            said = f"rank {silent[0]} ended its process (exit status 0) before its work was done"
+            return GangFailed(Failure.RUNTIME_ERROR, silent[0], said)
         for rank in own_fault or list(self._errors):
             error = self._errors[rank]
             return GangFailed(_failure(error.get("kind")), rank, f"rank {rank}: {error.get('message')}"[:10_000])
-        for rank in self._ended:
-            return GangFailed(
-                Failure.RUNTIME_ERROR, rank, f"rank {rank} ended its process (exit status 0) before its work was done"
-            )
         return GangFailed(Failure.RUNTIME_ERROR, None, f"the gang fell silent: {said}")
 
     def _crash(self, rank: int) -> GangFailed:

@@ -40,11 +40,12 @@ POISON = 0xF5
 
 def main(wire: Wire, rank: int, world_size: int) -> None:
     """Serves one evaluator until the connection ends."""
-    hello, _ = wire.receive()
+    hello, _, fds = wire.receive_with_fds()
     threads = hello["threads"]
     assert isinstance(threads, int)
     torch.set_num_threads(threads)
-    dist.init_process_group("gloo", init_method=f"file://{hello['rendezvous']}", rank=rank, world_size=world_size)
+    store = f"file:///proc/self/fd/{fds[0]}"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
     install()
     dist.barrier()
     wire.send({"ready": True})

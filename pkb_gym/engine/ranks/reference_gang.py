@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,12 +32,13 @@ class ReferenceGang:
     def __init__(self, zygote: Zygote, world_size: int, threads: int) -> None:
         self.world_size = world_size
         self._failed = False
-        self._rendezvous = tempfile.mkdtemp(prefix="pkb-gym-")
+        # Where ranks meet, now and whenever they make a group: a file without a name, gone with the last of them.
+        store = os.memfd_create("pkb-rendezvous", os.MFD_CLOEXEC)
         try:
             self._gang = Gang(zygote, "pkb_gym.engine.ranks.reference", world_size, None)
-            self._ask({"threads": threads, "rendezvous": f"{self._rendezvous}/store"}, "ready")
+            self._ask({"threads": threads}, "ready", fds=(store,))
         finally:
-            shutil.rmtree(self._rendezvous, ignore_errors=True)  # once all have met, nobody looks there again
+            os.close(store)
 
     def take(
         self,

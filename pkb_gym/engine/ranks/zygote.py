@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from pkb_gym.engine.environment import with_changes
+from pkb_gym.engine.environment import for_candidates, with_changes
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.sandbox import (
     RANKSIDE_INSIDE,
@@ -72,7 +72,8 @@ class Zygote:
     def _environment(self) -> dict[str, str]:
         inside = str(Path(RANKSIDE_INSIDE).parent)
         path = inside if self.sandboxed else str(Path(__file__).resolve().parents[3])
-        return with_changes(PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1", HOME="/tmp", GLOO_SOCKET_IFNAME="lo")
+        base = with_changes if self.trusted else for_candidates
+        return base(PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1", HOME="/tmp", GLOO_SOCKET_IFNAME="lo")
 
     def wait_until_ready(self) -> None:
         """Waits until torch is loaded.

@@ -1,10 +1,11 @@
 // AllReduce: every rank adds up one part of all ranks' tensors and writes the sum to all of them.
 //
-// (W - 1) / W of a tensor crosses the link into each rank to be added and as much out again as sums, which is what
-// reduce-scatter and all-gather need together, without the stop between them: inputs are ready when the call starts, and
+// (W - 1) / W of a tensor crosses the link into each rank to be added, and as much comes back as sums, which is what
+// reduce-scatter and all-gather need together, without the stop between them: inputs are ready when the call starts and
 // each element of an output is written by one rank, so no rank ever waits for another. Sums are float32 (float64 for
-// float64) in rank order, rounded once. Bound: memory, two tensors a rank each way.
+// float64) in rank order, rounded once. Bound: memory, one tensor read and one written a rank.
 #include <algorithm>
+#include <type_traits>
 
 #include "pkb/bf16.h"
 #include "pkb/fp16.h"
@@ -57,7 +58,8 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
     TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got strides " << tensor.strides();
   }
   if (out.numel() != tensor.numel() || out.dtype() != tensor.dtype()) {
-    TVM_FFI_THROW(ValueError) << "expected out like tensor, " << tensor.shape() << " " << tensor.dtype() << ", got " << out.shape() << " " << out.dtype();
+    TVM_FFI_THROW(ValueError) << "expected out like tensor, " << tensor.shape() << " " << tensor.dtype() << ", got "
+                              << out.shape() << " " << out.dtype();
   }
   const DLDataType dtype = tensor.dtype();
   if (dtype == DLDataType{kDLBfloat, 16, 1}) return all_reduce<pkb::bf16>(tensor, out, comm);

@@ -1,8 +1,8 @@
 // AllToAll: every rank copies its block out of each rank's stack, from where it lies.
 //
-// W - 1 blocks cross the link into each rank, each once, and nothing is staged. Inputs are ready when the call starts and
-// each output is written by its own rank alone, so no rank ever waits for another. Bound: memory, one read and one write
-// of W blocks a rank.
+// W - 1 blocks cross the link into each rank, each once, and nothing is staged. Inputs are ready when the call starts
+// and each output is written by its own rank alone, so no rank ever waits for another. Bound: memory, one read and one
+// write of W blocks a rank.
 #include "pkb/symm.h"
 
 using tvm::ffi::TensorView;
@@ -13,7 +13,7 @@ uint64_t bytes_of(const TensorView& x) {
   const uint64_t bits = uint64_t(x.dtype().bits) * x.dtype().lanes;
   if (bits % 8 != 0) TVM_FFI_THROW(TypeError) << "expected elements of whole bytes, got " << x.dtype();
   if (!x.IsContiguous()) {
-    TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got shape " << x.shape() << " with strides " << x.strides();
+    TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got strides " << x.strides();
   }
   return uint64_t(x.numel()) * bits / 8;
 }
@@ -24,7 +24,7 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
   const int W = comm.world_size;
   const uint64_t bytes = bytes_of(tensor);
   if (tensor.ndim() < 1 || tensor.size(0) % W != 0) {
-    TVM_FFI_THROW(ValueError) << "expected a leading dimension that " << W << " ranks divide, got shape " << tensor.shape();
+    TVM_FFI_THROW(ValueError) << "expected a first dimension divisible by " << W << ", got shape " << tensor.shape();
   }
   if (bytes_of(out) != bytes) {
     TVM_FFI_THROW(ValueError) << "expected out of " << bytes << " bytes, got " << bytes_of(out);

@@ -2,7 +2,7 @@
 //
 // One tensor crosses the link into each rank but the source. The copies run side by side, and no rank ever waits for
 // another: inputs are ready when the call starts, and each output is written by its own rank alone. Bound: memory, one
-// read and one write of a tensor a rank (where ranks do not share their memory, a chain would unload the source's link).
+// read and one write of a tensor a rank (ranks that do not share their memory would unload the source with a chain).
 #include "pkb/symm.h"
 
 using tvm::ffi::TensorView;
@@ -13,7 +13,7 @@ uint64_t bytes_of(const TensorView& x) {
   const uint64_t bits = uint64_t(x.dtype().bits) * x.dtype().lanes;
   if (bits % 8 != 0) TVM_FFI_THROW(TypeError) << "expected elements of whole bytes, got " << x.dtype();
   if (!x.IsContiguous()) {
-    TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got shape " << x.shape() << " with strides " << x.strides();
+    TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got strides " << x.strides();
   }
   return uint64_t(x.numel()) * bits / 8;
 }

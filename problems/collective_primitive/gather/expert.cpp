@@ -1,9 +1,9 @@
 // Gather: the other ranks push their blocks into the root's stack, and the root helps by fetching the end of each.
 //
-// W - 1 blocks cross the link into the root, each once. Every rank but the root copies its block into its own output too,
-// 2 W - 1 copies in all; the root fetches 1 / W of each foreign block, so that all ranks copy (2 W - 1) / W blocks. Inputs
-// are ready when the call starts and each byte of an output is written by one rank, so no rank ever waits for another.
-// Bound: memory, one read and one write of that much a rank.
+// W - 1 blocks cross the link into the root, each once. Every rank but the root copies its block into its own output
+// too, 2 W - 1 copies in all; the root fetches 1 / W of each foreign block, so that every rank copies (2 W - 1) / W
+// blocks. Inputs are ready when the call starts and each byte of an output is written by one rank, so no rank waits
+// for another. Bound: memory, one read and one write of that much a rank.
 #include "pkb/symm.h"
 
 using tvm::ffi::TensorView;
@@ -16,7 +16,7 @@ uint64_t bytes_of(const TensorView& x) {
   const uint64_t bits = uint64_t(x.dtype().bits) * x.dtype().lanes;
   if (bits % 8 != 0) TVM_FFI_THROW(TypeError) << "expected elements of whole bytes, got " << x.dtype();
   if (!x.IsContiguous()) {
-    TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got shape " << x.shape() << " with strides " << x.strides();
+    TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got strides " << x.strides();
   }
   return uint64_t(x.numel()) * bits / 8;
 }

@@ -1,10 +1,11 @@
 // Reduce: the ranks share the adding and write their sums to the root; the others copy their own tensor as well.
 //
-// Adding moves W + 1 tensors through memory and each copy two, so the root takes the larger part of the adding, and every
-// rank moves (3 W - 1) / W tensors. Inputs are ready when the call starts and each element of an output is written by one
-// rank, so no rank ever waits for another. Sums are float32 (float64 for float64) in rank order, rounded once. Bound:
-// memory, as much a rank.
+// Adding moves W + 1 tensors through memory and each copy two, so the root takes the larger part of the adding, and
+// every rank moves (3 W - 1) / W tensors. Inputs are ready when the call starts and each element of an output is set
+// by one rank, so no rank ever waits for another. Sums are float32 (float64 for float64) in rank order, rounded once.
+// Bound: memory, that much a rank.
 #include <algorithm>
+#include <type_traits>
 
 #include "pkb/bf16.h"
 #include "pkb/fp16.h"
@@ -70,7 +71,8 @@ void solution(TensorView tensor, int64_t dst, TensorView out, pkb::Comm comm) {
     TVM_FFI_THROW(ValueError) << "expected dst in 0.." << comm.world_size - 1 << ", got " << dst;
   }
   if (out.numel() != tensor.numel() || out.dtype() != tensor.dtype()) {
-    TVM_FFI_THROW(ValueError) << "expected out like tensor, " << tensor.shape() << " " << tensor.dtype() << ", got " << out.shape() << " " << out.dtype();
+    TVM_FFI_THROW(ValueError) << "expected out like tensor, " << tensor.shape() << " " << tensor.dtype() << ", got "
+                              << out.shape() << " " << out.dtype();
   }
   const DLDataType dtype = tensor.dtype();
   if (dtype == DLDataType{kDLBfloat, 16, 1}) return reduce<pkb::bf16>(tensor, int(dst), out, comm);

@@ -1,9 +1,10 @@
 // ReduceScatter: every rank adds up its own row block of all ranks' tensors, read from where they lie.
 //
-// W - 1 blocks cross the link into each rank, each once, and nothing is staged. Inputs are ready when the call starts and
-// each output is written by its own rank alone, so no rank ever waits for another. Sums are float32 (float64 for float64)
-// in rank order, rounded once. Bound: memory, W blocks read and one written a rank.
+// W - 1 blocks cross the link into each rank, each once, and nothing is staged. Inputs are ready when the call starts
+// and each output is written by its own rank alone, so no rank ever waits for another. Sums are float32 (float64 for
+// float64) in rank order, rounded once. Bound: memory, W blocks read and one written a rank.
 #include <algorithm>
+#include <type_traits>
 
 #include "pkb/bf16.h"
 #include "pkb/fp16.h"
@@ -49,8 +50,8 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
     TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got strides " << tensor.strides();
   }
   if (tensor.numel() != comm.world_size * out.numel() || out.dtype() != tensor.dtype()) {
-    TVM_FFI_THROW(ValueError) << "expected out to be one of " << comm.world_size << " blocks of tensor, " << tensor.shape() << " " << tensor.dtype() << ", got "
-                              << out.shape() << " " << out.dtype();
+    TVM_FFI_THROW(ValueError) << "expected out to be 1 / " << comm.world_size << " of tensor, " << tensor.shape()
+                              << " " << tensor.dtype() << ", got " << out.shape() << " " << out.dtype();
   }
   const DLDataType dtype = tensor.dtype();
   if (dtype == DLDataType{kDLBfloat, 16, 1}) return reduce_scatter<pkb::bf16>(tensor, out, comm);

@@ -13,7 +13,7 @@ uint64_t bytes_of(const TensorView& x) {
   const uint64_t bits = uint64_t(x.dtype().bits) * x.dtype().lanes;
   if (bits % 8 != 0) TVM_FFI_THROW(TypeError) << "expected elements of whole bytes, got " << x.dtype();
   if (!x.IsContiguous()) {
-    TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got shape " << x.shape() << " with strides " << x.strides();
+    TVM_FFI_THROW(ValueError) << "expected a contiguous tensor, got strides " << x.strides();
   }
   return uint64_t(x.numel()) * bits / 8;
 }

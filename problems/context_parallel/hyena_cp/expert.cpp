@@ -1,5 +1,5 @@
-// HyenaCP: no messages at all. Each rank owns C / W channels: it reads them, over all of time, from every rank's inputs,
-// convolves, gates, and writes the results into every rank's output.
+// HyenaCP: no messages at all. Each rank owns C / W channels: it reads them, over all of time, from every rank's
+// inputs, convolves, gates, and writes the results into every rank's output.
 //
 // What moves: all three inputs of the owned channels once, and the outputs once, 1 - 1/W of each over the link. The
 // bound is the arithmetic of the FFTs. They run over vectors of kLanes channels, so that neither butterflies nor the
@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <memory>
-#include <type_traits>
 #include <vector>
 
 #include "pkb/bf16.h"
@@ -31,6 +31,10 @@ using Places = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
 struct Point {
   Lanes re, im;
 };
+
+// A's values, then B's.
+float* values_of(Point& point) { return reinterpret_cast<float*>(&point); }
+const float* values_of(const Point& point) { return reinterpret_cast<const float*>(&point); }
 
 Point operator+(const Point& a, const Point& b) { return {a.re + b.re, a.im + b.im}; }
 Point operator-(const Point& a, const Point& b) { return {a.re - b.re, a.im - b.im}; }
@@ -244,6 +248,13 @@ Plan make_plan(int64_t T, int64_t taps, int64_t batch) {
   return best;
 }
 
+// Private memory that is kept between calls.
+struct Workspace {
+  explicit Workspace(int64_t size) : fft(size), sequence(new Point[size]), filters(new Point[size]) {}
+  Fft fft;
+  std::unique_ptr<Point[]> sequence, filters;
+};
+
 struct Globals {
   TensorView x1, x2, v, h, bias, out;
   int64_t batch, C, l, taps, group_dim;
@@ -255,19 +266,11 @@ class Hyena {
  public:
   Hyena(const Globals& g, const pkb::Group& group, const pkb::Comm& comm)
       : g_(g), group_(group), comm_(comm), length_(group.size * g.l), plan_(make_plan(length_, g.taps, g.batch)) {
-    static Fft fft(4);
-    static std::unique_ptr<Point[]> sequence, filters;
-    if (fft.size() != plan_.size) {
-      fft = Fft(plan_.size);
-      sequence.reset(new Point[plan_.size]);
-      filters.reset(new Point[plan_.size]);
-    } else if (!sequence) {
-      sequence.reset(new Point[plan_.size]);
-      filters.reset(new Point[plan_.size]);
-    }
-    fft_ = &fft;
-    z_ = sequence.get();
-    filters_ = filters.get();
+    static std::unique_ptr<Workspace> workspace;
+    if (!workspace || workspace->fft.size() != plan_.size) workspace.reset(new Workspace(plan_.size));
+    fft_ = &workspace->fft;
+    z_ = workspace->sequence.get();
+    filters_ = workspace->filters.get();
   }
 
   void run() {
@@ -293,8 +296,7 @@ class Hyena {
     const int64_t late = length_ + 1, end = std::min(2 * length_, g_.taps);
     if (late < end) load_taps(late, end, plan_.size + late - 2 * length_);
     const T* bias = static_cast<const T*>(g_.bias.data_ptr()) + channel_;
-    auto* weights = reinterpret_cast<float*>(filters_);  // of tap 0, first A's, then B's
-    for (int64_t c = 0; c < channels_; ++c) weights[c] += float(bias[c]);
+    for (int64_t c = 0; c < channels_; ++c) values_of(filters_[0])[c] += float(bias[c]);
   }
 
   void load_taps(int64_t begin, int64_t end, int64_t to) {
@@ -348,7 +350,7 @@ class Hyena {
         for (int64_t i = 0; i < m; ++i) tile.rows[c][i] = rounded<T>(float(x2[i]) * float(v[i]));
       }
       Point* target = z_ + to + (t - begin);
-      tile.for_positions(m, [&](int64_t i, Lanes a, Lanes b) { target[i] = {a, b}; });
+      tile.for_positions(m, [&](int64_t i, Lanes of_a, Lanes of_b) { target[i] = {of_a, of_b}; });
     });
   }
 
@@ -363,11 +365,10 @@ class Hyena {
       const Point* source = z_ + (t - begin);
       T* out = comm_.peer<T>(g_.out, rank) + (b * g_.l + position) * g_.C + channel_;
       gates.for_positions(m, [&](int64_t i, Lanes gate_a, Lanes gate_b) {
+        const Point gate{gate_a, gate_b};
+        const float *y = values_of(source[i]), *x1 = values_of(gate);
         T values[kSet];
-        for (int c = 0; c < kLanes; ++c) {
-          values[c] = T(gate_a[c] * rounded<T>(source[i].re[c]));
-          values[kLanes + c] = T(gate_b[c] * rounded<T>(source[i].im[c]));
-        }
+        for (int c = 0; c < kSet; ++c) values[c] = T(x1[c] * rounded<T>(y[c]));
         std::copy(values, values + channels_, out + i * g_.C);
       });
     });

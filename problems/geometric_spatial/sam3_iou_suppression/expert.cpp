@@ -3,11 +3,12 @@
 // suppressed.
 //
 // What moves: a rank reads N masks in the dtype of the inputs, those of its peers over the link, and writes N masks in
-// float32. Deciding costs N (N - 1) / 2 popcounts of the bits at most, far less than writing. The bound is the memory's:
-// 4 N Hm Wm bytes written. A rank that has no objects has no address of the masks either: ranks with objects write its
-// outputs.
+// float32. Deciding takes N (N - 1) / 2 popcounts of the bits at most, far less than writing. The bound is memory:
+// 4 N Hm Wm bytes written. A rank without objects has no address of the masks either: ranks with objects write what it
+// should return.
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "pkb/bf16.h"
@@ -146,7 +147,8 @@ void suppress_for_all(const Globals& g, const pkb::Group& group, const pkb::Comm
     const int writer = g.counts[w] > 0 ? w : writers[next++ % writers.size()];
     if (writer != group.rank) continue;
     const int rank = group.ranks[w];
-    suppress<T>(g, group, comm, {comm.peer(own.masks, rank), comm.peer(own.scores, rank), comm.peer(own.suppressed, rank)});
+    const Outputs theirs{comm.peer(own.masks, rank), comm.peer(own.scores, rank), comm.peer(own.suppressed, rank)};
+    suppress<T>(g, group, comm, theirs);
   }
 }
 
@@ -164,6 +166,9 @@ void solution(TensorView low_res_masks_local, TensorView obj_scores_local, tvm::
   if (low_res_masks_local.shape()[0] != n || obj_scores_local.numel() != n) {
     TVM_FFI_THROW(ValueError) << "expected " << n << " objects, got " << low_res_masks_local.shape()[0] << " masks and "
                               << obj_scores_local.numel() << " scores";
+  }
+  if (std::accumulate(counts.begin(), counts.end(), int64_t(0)) != N) {
+    TVM_FFI_THROW(ValueError) << "num_obj_per_gpu does not add up to the " << N << " objects of last_occluded";
   }
   const int64_t pixels = low_res_masks_local.shape()[1] * low_res_masks_local.shape()[2];
   const Globals g{low_res_masks_local, obj_scores_local, counts, static_cast<const int64_t*>(last_occluded.data_ptr()),

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "pkb/symm.h"
@@ -178,7 +179,8 @@ void sort_shards(const TensorView& local, int64_t group_index, const TensorView&
   auto* long_keys = comm.scratch<Key>(kHeadersBytes);
   if (!all_fit) {
     if (uint64_t(n) * sizeof(Key) > comm.scratch_bytes - kHeadersBytes) {
-      TVM_FFI_THROW(ValueError) << "a shard of " << n << " values does not fit " << comm.scratch_bytes << " bytes of scratch";
+      TVM_FFI_THROW(ValueError) << "a shard of " << n << " values does not fit " << comm.scratch_bytes
+                                << " bytes of scratch";
     }
     if (!fits(n)) radix_sort<O>(values, long_keys, buffer<Key, 0>(n), n);
     comm.barrier(group_index);

@@ -1,9 +1,11 @@
 // AllGatherGemm: every rank multiplies straight out of all ranks' shards of A, without gathering them first.
 //
-// Packing A for the cache, which a matrix product does anyway, reads each shard from where it lies: W - 1 shards cross the
-// link into each rank, each once. Inputs are ready when the call starts and each output is written by its own rank alone,
-// so no rank ever waits for another. Bound: arithmetic, 2 M N K operations a rank.
+// Packing A for the cache, which a matrix product does anyway, reads each shard from where it lies: nothing is staged.
+// W - 1 shards cross the link into each rank, once for every kBlockCols columns of B. Inputs are ready when the call
+// starts and each output is written by its own rank alone, so no rank ever waits for another. Bound: arithmetic,
+// 2 M N K operations a rank.
 #include <algorithm>
+#include <type_traits>
 
 #include "pkb/bf16.h"
 #include "pkb/fp16.h"
@@ -121,7 +123,9 @@ struct Product {
           std::fill_n(values, depth, T(0));
         }
         values[depth] = T(0);
-        for (int unit = 0; unit < units; ++unit) panel[unit * kTileRows + row] = Math::pack(values + unit * Math::kDepth);
+        for (int unit = 0; unit < units; ++unit) {
+          panel[unit * kTileRows + row] = Math::pack(values + unit * Math::kDepth);
+        }
       }
     }
   }
@@ -217,10 +221,12 @@ void solution(TensorView A_local, TensorView B, TensorView out, pkb::Comm comm) 
   check_matrix("B", B, dtype);
   check_matrix("out", out, dtype);
   if (B.size(0) != comm.world_size * A_local.size(1)) {
-    TVM_FFI_THROW(ValueError) << "expected B of " << comm.world_size << " * " << A_local.size(1) << " rows, got shape " << B.shape();
+    TVM_FFI_THROW(ValueError) << "expected B of " << comm.world_size << " * " << A_local.size(1) << " rows, got shape "
+                              << B.shape();
   }
   if (out.size(0) != A_local.size(0) || out.size(1) != B.size(1)) {
-    TVM_FFI_THROW(ValueError) << "expected out (" << A_local.size(0) << ", " << B.size(1) << "), got shape " << out.shape();
+    TVM_FFI_THROW(ValueError) << "expected out (" << A_local.size(0) << ", " << B.size(1) << "), got shape "
+                              << out.shape();
   }
   if (dtype == DLDataType{kDLBfloat, 16, 1}) return all_gather_gemm<pkb::bf16>(A_local, B, out, comm);
   if (dtype == DLDataType{kDLFloat, 16, 1}) return all_gather_gemm<pkb::fp16>(A_local, B, out, comm);

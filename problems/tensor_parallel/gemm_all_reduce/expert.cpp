@@ -1,11 +1,12 @@
 // GemmAllReduce: every rank computes one block of the sum out of all ranks' A and B, and writes it to all ranks.
 //
 // Side by side, the ranks' slices are one product with W times the depth, so a block of the sum costs as much as this
-// rank's own partial product would, and no partial sum is ever rounded, stored or sent. Packing A and B for the cache, which a
-// matrix product does anyway, reads them from where they lie; blocks are as square as W allows, so that each rank reads
-// little of the others. Inputs are ready when the call starts and each element of an output is written by one rank, so no
-// rank ever waits for another. Bound: arithmetic, 2 M N K operations a rank.
+// rank's own partial product would, and no partial product is ever rounded, stored or sent. Packing A and B for the
+// cache, which a matrix product does anyway, reads them from where they lie; blocks are as square as W allows,
+// so that each rank reads little of the others. Inputs are ready when the call starts and each element of an output is
+// written by one rank, so no rank ever waits for another. Bound: arithmetic, 2 M N K operations a rank.
 #include <algorithm>
+#include <type_traits>
 
 #include "pkb/bf16.h"
 #include "pkb/fp16.h"
@@ -123,7 +124,9 @@ struct Product {
           std::fill_n(values, depth, T(0));
         }
         values[depth] = T(0);
-        for (int unit = 0; unit < units; ++unit) panel[unit * kTileRows + row] = Math::pack(values + unit * Math::kDepth);
+        for (int unit = 0; unit < units; ++unit) {
+          panel[unit * kTileRows + row] = Math::pack(values + unit * Math::kDepth);
+        }
       }
     }
   }
@@ -200,7 +203,8 @@ int grid_rows(int W) {
 }
 
 template <class T>
-void gemm_all_reduce(const TensorView& a_local, const TensorView& b_local, const TensorView& out, const pkb::Comm& comm) {
+void gemm_all_reduce(const TensorView& a_local, const TensorView& b_local, const TensorView& out,
+                     const pkb::Comm& comm) {
   static Product<T> product;  // its room is kept from call to call
   const int W = comm.world_size, down = grid_rows(W), across = W / down;
   const int64_t M = a_local.size(0), K = a_local.size(1), N = b_local.size(1);
@@ -242,7 +246,8 @@ void solution(TensorView A_local, TensorView B_local, TensorView out, pkb::Comm 
     TVM_FFI_THROW(ValueError) << "expected B_local of " << A_local.size(1) << " rows, got shape " << B_local.shape();
   }
   if (out.size(0) != A_local.size(0) || out.size(1) != B_local.size(1)) {
-    TVM_FFI_THROW(ValueError) << "expected out (" << A_local.size(0) << ", " << B_local.size(1) << "), got shape " << out.shape();
+    TVM_FFI_THROW(ValueError) << "expected out (" << A_local.size(0) << ", " << B_local.size(1) << "), got shape "
+                              << out.shape();
   }
   if (dtype == DLDataType{kDLBfloat, 16, 1}) return gemm_all_reduce<pkb::bf16>(A_local, B_local, out, comm);
   if (dtype == DLDataType{kDLFloat, 16, 1}) return gemm_all_reduce<pkb::fp16>(A_local, B_local, out, comm);

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -153,6 +155,7 @@ Cut find_cut(std::vector<float>& logits, float most, double allowed) {
 // Whether a target that equals the border is among the first of its equals, which are left out.
 template <typename T>
 bool is_among_first(const Row<T>& row, int64_t target, const Cut& cut) {
+  if (cut.equals == 0) return false;
   const float own = row[target];
   int64_t before = 0;
   for (int64_t id = 0; id < target; ++id) before += row[id] == own;
@@ -174,7 +177,7 @@ float log_prob(const Row<T>& row, int64_t target, const Filters& filters) {
   double mass = mass_of(kept.data(), kept.size(), most);
   if (filters.has_p) {
     const Cut cut = find_cut(kept, most, filters.tail * mass);
-    if (own < cut.border || (own == cut.border && cut.equals > 0 && is_among_first(row, target, cut))) return -kInfinity;
+    if (own < cut.border || (own == cut.border && is_among_first(row, target, cut))) return -kInfinity;
     mass -= cut.mass;
   }
   return float(own - most - std::log(mass));
@@ -198,11 +201,15 @@ void write_log_probs(Globals g, const pkb::Group& group, const pkb::Comm& comm) 
   std::vector<float> results(tokens);
   for (int64_t i = 0; i < tokens; ++i) {
     const int64_t token = first + i, id = g.target[token];
-    if (id < 0 || id >= V) TVM_FFI_THROW(IndexError) << "target " << id << " of token " << token << " is not in 0 .. " << V - 1;
+    if (id < 0 || id >= V) {
+      TVM_FFI_THROW(IndexError) << "target " << id << " of token " << token << " is not in 0 .. " << V - 1;
+    }
     for (int w = 0; w < group.size; ++w) row.pieces[w] = comm.peer<T>(g.logits, group.ranks[w]) + token * Vl;
     results[i] = log_prob(row, id, g.filters);
   }
-  for (int w = 0; w < group.size; ++w) comm.put(g.logprobs + first, results.data(), tokens * sizeof(float), group.ranks[w]);
+  for (int w = 0; w < group.size; ++w) {
+    comm.put(g.logprobs + first, results.data(), tokens * sizeof(float), group.ranks[w]);
+  }
 }
 
 }  // namespace

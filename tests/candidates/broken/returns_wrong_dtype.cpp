@@ -1,4 +1,4 @@
-// expect: wrong_shape_or_dtype lengths_out; int64; float32
+// expect: wrong_shape_or_dtype values_out; int64; float32
 // problem: KJTAllToAll
 // Outputs whose length depends on the data are returned; these have the wrong dtype.
 #include <cstdlib>

@@ -125,7 +125,7 @@ class Comm : public CommData {
 
   // Spins while that is cheap, then yields, then sleeps, so that a lost peer does not burn the processor.
   void wait_slowly(const std::atomic<uint64_t>* word, uint64_t value) const {
-    const int spins = oversubscribed ? 20 : 4000;
+    const int spins = oversubscribed ? 20 : 1000;
     for (int i = 0; i < spins; ++i) {
       if (word->load(std::memory_order_acquire) >= value) return;
 #if defined(__x86_64__)

@@ -1,0 +1,32 @@
+"""Expert kernels of the CPU device: right under the robust protocol at tiny on 1, 2 and 4 ranks, and at published."""
+
+from __future__ import annotations
+
+import pytest
+
+from pkb_gym.engine.config import EvalConfig
+from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.problems.catalogue import catalogue, expert_source
+
+EXPERTS = [problem for problem in catalogue() if expert_source(problem) is not None]
+
+
+@pytest.mark.parametrize("problem", EXPERTS, ids=lambda problem: problem.name)
+def test_expert_is_right(problem, local_evaluator: LocalEvaluator):
+    source = expert_source(problem)
+    assert source is not None
+    for size, world_size, trials in (("tiny", 1, 8), ("tiny", 2, 8), ("tiny", 4, 8), ("published", 2, 2)):
+        config = EvalConfig(
+            device="cpu", world_size=world_size, size=size, until="check", trials=trials, seed=world_size, timeout_s=30
+        )
+        feedback = local_evaluator.evaluate(problem, source, config)
+        assert feedback.passed, f"{size} on {world_size}: {feedback.failure}\n{feedback.message}"
+
+
+@pytest.mark.parametrize("problem", EXPERTS, ids=lambda problem: problem.name)
+def test_expert_says_what_moves(problem):
+    source = expert_source(problem)
+    assert source is not None
+    opening = source.split("#include")[0]
+    assert opening.startswith(f"// {problem.name}: "), "opens with a comment that names the problem"
+    assert "bound" in opening.lower(), "the opening names the bound it aims at"
