@@ -124,8 +124,10 @@ def test_problem_folders_keep_the_layers():
     assert declarations
     for path in declarations:
         ours = {name for name in imports_of(path) if name.startswith((".", "pkb_gym"))}
-        wrong = {name for name in ours if not name.startswith("pkb_gym.engine.")}
-        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}; a declaration imports pkb_gym.engine alone"
+        # Near relatives of one category may share a module that lies beside their folders.
+        allowed = ("pkb_gym.engine.", f"pkb_gym.problems.{path.parent.parent.name}.")
+        wrong = {name for name in ours if not name.startswith(allowed)}
+        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}; a declaration imports {' or '.join(allowed)}"
 
 
 def test_references_stand_alone():

@@ -69,16 +69,17 @@ class Linear:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number, a mode, or a list of whole numbers, equal on all ranks unless its axis differs by rank.
+    """A number, a mode, or a list of whole numbers or shapes, equal on all ranks unless its axis differs by rank.
 
     Attributes:
-        kind: C++ type of the native dialect: int -> int64_t, float -> double, bool -> bool, ints -> Array<int64_t>.
+        kind: C++ type of the native dialect: int -> int64_t, float -> double, bool -> bool, str -> String,
+            ints -> Array<int64_t>, shapes (a list of tuples in Python) -> Array<Array<int64_t>>.
         axis: the axis it is read from; None means the axis of its own name.
         optional: the axis may be None, which is handed over as None.
     """
 
     name: str
-    kind: Literal["int", "float", "bool", "ints"]
+    kind: Literal["int", "float", "bool", "str", "ints", "shapes"]
     axis: str | None = None
     optional: bool = False
     about: str = ""

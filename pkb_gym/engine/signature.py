@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pkb_gym.engine.problem import Group, InPlace, Linear, Output, OutputList, Problem, Scalar, Tensor, TensorList
 
-_SCALARS = {"int": "int64_t", "float": "double", "bool": "bool", "ints": "tvm::ffi::Array<int64_t>"}
+_SCALARS = {
+    "int": "int64_t",
+    "float": "double",
+    "bool": "bool",
+    "str": "tvm::ffi::String",
+    "ints": "tvm::ffi::Array<int64_t>",
+    "shapes": "tvm::ffi::Array<tvm::ffi::Array<int64_t>>",
+}
 _VIEW = "tvm::ffi::TensorView"
 
 

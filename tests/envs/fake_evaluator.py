@@ -35,7 +35,7 @@ class FakeEvaluator:
         if self.meet is not None:
             self.meet.wait(timeout=10)
         resolved = resolve(
-            config, problem, language="cpp", gpu_count=0, memory_total_bytes=machine.memory_total_bytes()
+            config, problem, language="cpp", device="cpu", memory_total_bytes=machine.memory_total_bytes()
         )
         return self._found(source).model_copy(update={"problem": problem.name, "config": resolved})
 

@@ -168,7 +168,7 @@ def _claim(leaf: object) -> dict[str, Any]:
     sound = isinstance(shape, list) and all(isinstance(dim, int) and 0 <= dim < 1 << 40 for dim in shape)
     return {
         "shape": shape if sound else [],
-        "dtype": str(leaf.get("dtype"))[:40] if isinstance(leaf, dict) else "nothing",
+        "dtype": ascii(leaf.get("dtype"))[:40].strip("'") if isinstance(leaf, dict) else "nothing",
     }
 
 

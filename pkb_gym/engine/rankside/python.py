@@ -113,7 +113,9 @@ def make_argument(heap: Heap, arg: dict[str, Any], groups: list[Any]) -> Any:
 
     kind = arg["kind"]
     if kind == "value":
-        return arg["value"]
+        value = arg["value"]
+        # JSON has lists where a list of shapes has tuples.
+        return [tuple(v) if isinstance(v, list) else v for v in value] if isinstance(value, list) else value
     if kind == "group":
         return None if arg["index"] is None else groups[arg["index"]]
     tensors = [None if slot is None else heap.tensor(slot) for slot in arg["leaves"]]

@@ -1,4 +1,4 @@
-// expect: runtime_error Mismatched; expected signature
+// expect: load_error Mismatched; another signature; pkb::Comm comm
 // problem: Broadcast
 // The root rank is taken as a tensor.
 #include "pkb/symm.h"

@@ -1,4 +1,4 @@
-// expect: runtime_error Mismatched; expected signature; pkb::Comm comm
+// expect: load_error Mismatched; another signature; pkb::Comm comm
 // The communicator is missing.
 #include "pkb/symm.h"
 

@@ -1,0 +1,119 @@
+"""MoEAllToAll: ragged pieces of rows, piece d of every rank goes to rank d."""
+
+from __future__ import annotations
+
+from math import exp
+from typing import TYPE_CHECKING, cast
+
+from pkb_gym.engine.axes import AxisValue
+from pkb_gym.engine.checks import same_bits
+from pkb_gym.engine.inputs import Draw, InputMaker
+from pkb_gym.engine.problem import Axes, Cost, Group, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.problems.expert_parallel.routing import Ints, even_pieces, interleaved, own_group, ragged_rows
+
+if TYPE_CHECKING:
+    import torch
+
+
+def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Adds the split sizes, and the rows T and R that this rank sends and receives; even pieces where none are drawn."""
+    ax = Axes(axes)
+    group = own_group(axes)
+    place = group.index(ax.r)
+    pieces = cast("tuple[Ints, ...] | None", axes["pieces"])
+    if pieces is None:
+        pieces = (even_pieces(axes, "T", len(group)),) * ax.W
+    sent, received = pieces[ax.r], tuple(pieces[rank][place] for rank in group)
+    return axes | {
+        "T": sum(sent),
+        "R": sum(received),
+        "kept": sent[place],
+        "G": len(group),
+        "input_split_sizes": sent if axes["explicit"] else None,
+        "output_split_sizes": received if axes["explicit"] else None,
+    }
+
+
+def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """Checks cycle through skewed pieces, no lists, ragged rows with an idle sender or receiver, and subgroups."""
+    ax = Axes(axes)
+    if draw.timed:
+        return axes | {"pieces": skewed_pieces((ax.T,) * ax.W, ax.W, draw) if axes["ragged"] else None}
+    trial = draw.trial
+    parts = 2 if trial % 5 in (2, 3) and ax.W > 1 else 1
+    group = interleaved(ax.W, parts) if parts > 1 else axes["group"]
+    if trial % 5 == 3:
+        return axes | {"group": group, "explicit": False}
+    rows = ragged_rows(ax.W, ax.T, draw) if trial % 5 in (1, 2) else (ax.T,) * ax.W
+    pieces = skewed_pieces(rows, ax.W // parts, draw)
+    if trial % 5 == 4 and ax.W > 1:
+        idle = draw.randrange(ax.W)
+        pieces = tuple(tuple(0 if d == idle else n for d, n in enumerate(piece)) for piece in pieces)
+    return axes | {"group": group, "pieces": pieces}
+
+
+def skewed_pieces(rows: Ints, destinations: int, draw: Draw) -> tuple[Ints, ...]:
+    """Each rank's rows, cut in proportion to softmax of normal scores.
+
+    One destination gets twice its share of everybody, and one piece of every other rank is empty where there are three or more.
+    """
+    heavy = draw.randrange(destinations)
+    pieces = []
+    for source, count in enumerate(rows):
+        weights = [exp(draw.gauss(0, 1)) * (2 if d == heavy else 1) for d in range(destinations)]
+        if destinations > 2 and source % 2 == 0:
+            weights[draw.randrange(destinations)] = 0.0
+        cuts = [round(count * sum(weights[:d]) / sum(weights)) for d in range(destinations + 1)]
+        pieces.append(tuple(cuts[d + 1] - cuts[d] for d in range(destinations)))
+    return tuple(pieces)
+
+
+def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
+    """Random bit patterns, so that nothing but a copy of every element gives the result."""
+    return (make.bits("local_tensor"),)
+
+
+def published_inputs(make: InputMaker) -> tuple[torch.Tensor]:
+    """Standard normal, from the published seed."""
+    return (make.seeded(42 + 27_000 + make.rank + 1_000_003 * make.trial).normal("local_tensor"),)
+
+
+def cost(ax: Axes) -> Cost:
+    """Rows are read and written once, and cross the link once unless they stay; a group of one hands its input back."""
+    row = ax.H * ax.itemsize
+    return Cost(
+        memory_bytes=(ax.T + ax.R) * row if ax.G > 1 else 0,
+        link_in_bytes=(ax.R - ax.kept) * row,
+        link_out_bytes=(ax.T - ax.kept) * row,
+    )
+
+
+MODES = {"pieces": None, "explicit": True, "group": None}
+
+PROBLEM = Problem(
+    name="MoEAllToAll",
+    upstream="27_moe_all2all_primitive",
+    category="expert_parallel",
+    origin="VeOmni, the row exchange of its expert-parallel layer; as in Megatron-LM and DeepSpeed",
+    summary="Each rank cuts its rows into consecutive pieces of given sizes and sends piece d to rank d; every rank ends "
+    "with the pieces meant for it, in order of sender.",
+    weaknesses=("Every split is equal: a fixed-size exchange that ignores both lists passes.",),
+    tags=("all_to_all", "ragged", "moe"),
+    dtypes=("bfloat16", "float16", "float32", "float64"),
+    sizes={
+        "tiny": {"T": 64, "H": 32, "ragged": True, **MODES},
+        "published": {"T": 1024, "H": 1024, "ragged": False, **MODES},
+        "large": {"T": 16384, "H": 4096, "ragged": True, **MODES},
+    },
+    args=(
+        Tensor("local_tensor", ("T", "H"), about="rows in order of destination; T may differ by rank"),
+        Scalar("input_split_sizes", "ints", optional=True, about="rows for each rank; None: T / W each"),
+        Scalar("output_split_sizes", "ints", optional=True, about="rows from each rank; None: T / W each"),
+        Group("group", about="None means all ranks"),
+    ),
+    outputs=(Output("out", ("R", "H"), check=same_bits(), about="the pieces for this rank, in order of sender"),),
+    derive=derive,
+    robust=Trials(robust_inputs, vary=robust_vary),
+    published=Trials(published_inputs),
+    cost=cost,
+)

@@ -1,0 +1,189 @@
+"""What the token exchanges share: groups of ranks, ragged tokens, and a routing that is known before it is drawn.
+
+The sizes of a token exchange follow from the experts that all ranks' tokens chose. Axes hold them, so that every rank
+knows them beforehand: a rank's routing is a tuple of kinds, each a number of tokens and the experts of their K slots.
+Tokens whose slots are empty are dropped: no expert gets them.
+"""
+
+from __future__ import annotations
+
+from math import comb, exp
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from pkb_gym.engine.axes import Axes, AxisValue, divide
+from pkb_gym.engine.errors import SizeError
+from pkb_gym.engine.inputs import Draw, InputMaker
+
+if TYPE_CHECKING:
+    import torch
+
+Kinds: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
+"""(number of tokens, experts of their slots), ...; of one rank."""
+
+Partition: TypeAlias = tuple[tuple[int, ...], ...]
+Ints: TypeAlias = tuple[int, ...]
+
+MOST_KINDS = 96
+"""Kinds of a rank; up to this number of tokens each token is drawn on its own."""
+
+
+def interleaved(world_size: int, parts: int) -> Partition:
+    """Ranks i, i + parts, i + 2 parts, ... together."""
+    return tuple(tuple(range(i, world_size, parts)) for i in range(parts))
+
+
+def own_group(axes: dict[str, AxisValue]) -> Ints:
+    """The global ranks of this rank's group, in order; all ranks where no group is given."""
+    partition = cast("Partition | None", axes["group"])
+    if partition is None:
+        return tuple(range(cast(int, axes["W"])))
+    return next(part for part in partition if axes["r"] in part)
+
+
+def even_pieces(axes: dict[str, AxisValue], name: str, group_size: int) -> Ints:
+    """axes[name] rows in equal pieces, one for each rank of the group.
+
+    Raises:
+        SizeError: they leave a remainder.
+    """
+    return (divide(axes | {"G": group_size}, name, by="G"),) * group_size
+
+
+def ragged_rows(world_size: int, most: int, draw: Draw) -> Ints:
+    """A number of tokens for each rank, none for one of several."""
+    empty = draw.randrange(world_size) if world_size > 1 else None
+    return tuple(0 if rank == empty else draw.randint(1, most) for rank in range(world_size))
+
+
+def vary_routing(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """Draws every rank's routing from a skewed law, softmax of normal scores.
+
+    Checks, trial by trial: ragged tokens with an empty rank, an idle expert, experts named twice by one token, dropped
+    tokens, and interleaved subgroups. Each rank and trial has an expert of its own that it never chooses.
+    """
+    ax = Axes(axes)
+    trial = 0 if draw.timed else draw.trial
+    rows = ragged_rows(ax.W, ax.T, draw) if trial % 2 else (ax.T,) * ax.W
+    popularity = [exp(draw.gauss(0, 1)) for _ in range(ax.E)]
+    if trial % 4 in (1, 2) and ax.K < ax.E:
+        popularity[draw.randrange(ax.E)] = 0.0
+    routing = []
+    for count in rows:
+        weights = list(popularity)
+        if sum(weight > 0 for weight in weights) > ax.K:
+            weights[draw.choice([e for e, weight in enumerate(weights) if weight])] = 0.0
+        kinds = draw_kinds(draw, count, weights, ax.K)
+        if trial % 4 == 3:
+            kinds = tuple((size, (*experts[:-1], experts[0]) if i % 3 == 0 else experts) for i, (size, experts) in enumerate(kinds))
+        if trial % 4 == 2:
+            kinds = tuple((size, () if i % 5 == 0 else experts) for i, (size, experts) in enumerate(kinds))
+        routing.append(kinds)
+    parts = 2 if trial % 3 == 2 and ax.W > 1 else 1
+    return axes | {
+        "rows": rows,
+        "routing": tuple(routing),
+        "group": interleaved(ax.W, parts) if parts > 1 else axes["group"],
+    }
+
+
+def draw_kinds(draw: Draw, tokens: int, weights: list[float], slots: int) -> Kinds:
+    """Kinds of equal size, give or take one; the experts of a kind are distinct, drawn one after the other."""
+    count = min(tokens, MOST_KINDS)
+    kinds = []
+    for i in range(count):
+        left, experts = list(weights), []
+        for _ in range(slots):
+            experts += draw.choices(range(len(left)), left)
+            left[experts[-1]] = 0.0
+        kinds.append((tokens // count + (i < tokens % count), tuple(experts)))
+    return tuple(kinds)
+
+
+def derive_routing(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Adds what the exchange of a routing needs on this rank.
+
+    Without a routing everything is cut evenly, whatever the tokens choose, as the published benchmark has it.
+
+        T           this rank's tokens
+        G, L        size of the group, experts of one rank
+        counts      (G, L) nested: rows that each rank has for each expert of this one
+        P, R        rows that this rank sends and receives
+        input_splits, output_splits
+                    the same by rank of the group
+        rows_out, rows_in
+                    pairs (token, other rank) that need a row of their own over the link; expected where not known
+
+    Raises:
+        SizeError: E, or without a routing the number of rows, does not divide by G.
+    """
+    ax = Axes(axes)
+    if ax.K > ax.E:
+        raise SizeError(f"axis K={ax.K} must be at most E={ax.E}")
+    group = own_group(axes)
+    size = len(group)
+    local = divide(axes | {"G": size}, "E", by="G")
+    axes = axes | {"G": size, "L": local}
+    routing = cast("tuple[Kinds, ...] | None", axes["routing"])
+    if routing is None:
+        pieces = even_pieces(axes | {"rows": ax.T * ax.K}, "rows", size)
+        P = R = sum(pieces)
+        slots = [P // ax.E + (slot < P % ax.E) for slot in range(ax.E)]
+        counts = tuple(tuple(slots[s * local : (s + 1) * local]) for s in range(size))
+        remote = ax.T * (size - 1) * (1 - comb(ax.E - local, ax.K) / comb(ax.E, ax.K))
+        return axes | {
+            **{"counts": counts, "P": P, "R": R, "input_splits": pieces, "output_splits": pieces},
+            **{"rows_out": remote, "rows_in": remote},
+        }
+    place = group.index(ax.r)
+    sent = {rank: expert_counts(routing[rank], ax.E) for rank in group}
+    counts = tuple(tuple(sent[rank][place * local : (place + 1) * local]) for rank in group)
+    input_splits = tuple(sum(sent[ax.r][d * local : (d + 1) * local]) for d in range(size))
+    output_splits = tuple(sum(row) for row in counts)
+    return axes | {
+        "T": cast(Ints, axes["rows"])[ax.r],
+        "counts": counts,
+        "P": sum(input_splits),
+        "R": sum(output_splits),
+        "input_splits": input_splits,
+        "output_splits": output_splits,
+        "rows_out": sum(visits(routing[ax.r], d, local) for d in range(size) if d != place),
+        "rows_in": sum(visits(routing[rank], place, local) for rank in group if rank != ax.r),
+    }
+
+
+def expert_counts(kinds: Kinds, experts: int) -> list[int]:
+    """How many tokens chose each expert."""
+    counts = [0] * experts
+    for tokens, chosen in kinds:
+        for expert in set(chosen):
+            counts[expert] += tokens
+    return counts
+
+
+def visits(kinds: Kinds, place: int, local: int) -> int:
+    """How many tokens chose an expert of the rank at that place in the group."""
+    return sum(tokens for tokens, chosen in kinds if any(expert // local == place for expert in chosen))
+
+
+def routed_experts(make: InputMaker) -> torch.Tensor:
+    """The experts (T, K) int64 of this rank's tokens, in random order of tokens and slots; -1 in dropped tokens."""
+    import torch
+
+    ax = make.ax
+    kinds = cast("tuple[Kinds, ...]", ax["routing"])[make.rank]
+    experts = torch.tensor([chosen or (-1,) * ax.K for _, chosen in kinds], device=make.device).view(len(kinds), ax.K)
+    tokens = torch.tensor([count for count, _ in kinds], dtype=torch.int64, device=make.device)
+    ids = experts.long().repeat_interleave(tokens, dim=0)[make.permutation(ax.T)]
+    return ids.gather(1, make.rand(ax.T, ax.K).argsort(dim=1))
+
+
+def uniform_experts(stream_values: torch.Tensor, slots: int) -> torch.Tensor:
+    """K distinct experts (T, K) of each token, the first of a random permutation; from uniform values (T, E)."""
+    return stream_values.argsort(dim=1)[:, :slots]
+
+
+def mask_of(ids: torch.Tensor, experts: int) -> torch.Tensor:
+    """bool (E, K, T): slot k of token t names expert e."""
+    import torch
+
+    return ids.T.unsqueeze(0) == torch.arange(experts, device=ids.device).view(-1, 1, 1)

@@ -1,0 +1,206 @@
+"""What DDP, ZeRO1, ZeRO2 and FSDPStep share: one Adam step of a two-layer MLP on a batch that is split over ranks.
+
+The parameters in flat order are W1 (hid, d_in), b1 (hid), W2 (d_out, hid), b2 (d_out), each row-major: Pn elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import accumulate
+from math import prod, sqrt
+from typing import TYPE_CHECKING, cast
+
+from pkb_gym.engine.axes import Axes, AxisValue, divide
+from pkb_gym.engine.checks import Check, CheckContext, outside, rms, rule, wide
+from pkb_gym.engine.inputs import Draw, InputMaker, Stream
+
+if TYPE_CHECKING:
+    import torch
+
+PARAMETERS = ("W1", "b1", "W2", "b2")
+
+# n None: the global batch is fixed. eps None: an eighth of `gradient_scale`.
+_CONSTANTS: dict[str, AxisValue] = {"lr": 2e-2, "beta1": 0.9, "beta2": 0.97, "eps": None, "step": 8}
+SIZES: dict[str, dict[str, AxisValue]] = {
+    "tiny": {"n": 16, "batch": None, "d_in": 32, "hid": 64, "d_out": 16} | _CONSTANTS,
+    "published": {"n": None, "batch": 1024, "d_in": 256, "hid": 512, "d_out": 256} | _CONSTANTS,
+    "large": {"n": 4096, "batch": None, "d_in": 2048, "hid": 8192, "d_out": 2048} | _CONSTANTS,
+}
+
+
+def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Adds local rows, number of parameters and eps where the size leaves them open."""
+    ax = Axes(axes)
+    n = ax.n if axes["n"] is not None else -(-ax.batch // ax.W)
+    axes = axes | {"n": n, "Pn": ax.hid * ax.d_in + ax.hid + ax.d_out * ax.hid + ax.d_out}
+    return axes | {"eps": gradient_scale(Axes(axes)) / 8 if axes["eps"] is None else axes["eps"]}
+
+
+def derive_sharded(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Adds this rank's share of the flat parameters too."""
+    axes = derive(axes)
+    return axes | {"part": divide(axes, "Pn", by="W")}
+
+
+def gradient_scale(ax: Axes) -> float:
+    """About the root mean square of the averaged gradient of W1 under `robust_inputs`; the others' are larger."""
+    return 1.5 / (ax.d_out * sqrt(ax.n * ax.W))
+
+
+def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """Draws beta2 (0.999 would be lost in bfloat16) and the step: the first one, or one of 8 .. 20.
+
+    At step 2 the two bias corrections nearly cancel.
+    """
+    step = 1 if draw.trial % 4 == 1 else draw.randint(8, 20)
+    return axes | {"beta2": draw.uniform(0.95, 0.99), "step": step}
+
+
+def vary_published(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """The published constants."""
+    return axes | {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "step": 1 + draw.trial % 7}
+
+
+def parameter_std(ax: Axes) -> dict[str, float]:
+    """Standard deviation of each parameter, so that both layers' gradients have about one size."""
+    return {"W1": ax.d_in**-0.5, "b1": 0.1, "W2": ax.hid**-0.5, "b2": 0.1}
+
+
+def first_moment(make: InputMaker, name: str) -> torch.Tensor:
+    """Normal, a tenth of the gradient's scale."""
+    return make.normal(name, 0.1 * gradient_scale(make.ax))
+
+
+def second_moment(make: InputMaker, name: str) -> torch.Tensor:
+    """Positive, so that no update hangs on the sign of a tiny gradient; as large as what a gradient adds."""
+    unit = (1 - cast(float, make.ax["beta2"])) * gradient_scale(make.ax) ** 2
+    return make.uniform(name, 0.5 * unit, 2 * unit)
+
+
+def published_batch(make: InputMaker, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
+    """This rank's rows of a standard normal global batch: inputs, targets."""
+    ax = make.ax
+    rows = slice(ax.r * ax.n, (ax.r + 1) * ax.n)
+    X, y = stream.randn(ax.W * ax.n, ax.d_in), stream.randn(ax.W * ax.n, ax.d_out)
+    return X[rows].to(make.dtype), y[rows].to(make.dtype)
+
+
+def parameter_shapes(ax: Axes) -> tuple[tuple[int, ...], ...]:
+    """Shapes of W1, b1, W2, b2."""
+    return (ax.hid, ax.d_in), (ax.hid,), (ax.d_out, ax.hid), (ax.d_out,)
+
+
+def published_parameters(make: InputMaker, stream: Stream) -> list[torch.Tensor]:
+    """Standard normal on rank 0, zeros elsewhere."""
+    import torch
+
+    shapes = parameter_shapes(make.ax)
+    drawn = [stream.randn(*shape) for shape in shapes]
+    return [(p if make.rank == 0 else torch.zeros_like(p)).to(make.dtype) for p in drawn]
+
+
+def own_pieces(ax: Axes) -> Iterator[tuple[str, slice]]:
+    """The parameters that this rank's slice of the flat ones has a part of, and where in the slice that lies."""
+    first, last = ax.r * ax.part, (ax.r + 1) * ax.part
+    ends = list(accumulate(prod(shape) for shape in parameter_shapes(ax)))
+    for name, start, end in zip(PARAMETERS, [0, *ends], ends, strict=False):
+        if max(start, first) < min(end, last):
+            yield name, slice(max(start, first) - first, min(end, last) - first)
+
+
+# Tolerances. A float32 evaluation of the whole step, or another order of the sums, comes to about a third of each
+# elementwise one; the relative norms are at most 0.005 (parameters), 0.007 (m), 0.01 (v) and, of the change of the
+# parameters, 0.025 (0.05 with weight decay, whose own rounding counts), and more the fewer elements there are.
+
+Start = Callable[[CheckContext], "torch.Tensor"]
+Cut = Callable[[CheckContext], "list[slice]"]
+
+
+def whole(context: CheckContext) -> list[slice]:
+    """A tensor that belongs to one parameter."""
+    return [slice(None)]
+
+
+def by_parameter(context: CheckContext) -> list[slice]:
+    """A rank's slice of the flat parameters or of a moment, cut at their borders: they differ in scale."""
+    return [where for _, where in own_pieces(context.ax)]
+
+
+def root_value(name: str, context: CheckContext) -> torch.Tensor:
+    """Rank 0's value of a parameter."""
+    return context.tensor(name, rank=0)
+
+
+def updated(start: Start, cut: Cut = whole, rel: float = 4.5e-2) -> Check:
+    """Rule for parameters after the step; `start` gives them as they were before."""
+    mark = partial(_mark_updated, start=start, cut=cut, rel=rel)
+    return rule(mark, f"||error|| <= 1e-2 ||out|| and {rel:g} ||change||; |error| <= 2^-7 |out| + 0.15 rms(change)")
+
+
+def averaged(rtol: float, rel: float, cut: Cut = whole) -> Check:
+    """Rule for a moment after the step."""
+    mark = partial(_mark_averaged, rtol=rtol, rel=rel, cut=cut)
+    return rule(mark, f"||error|| <= {rel:g} ||out||; |error| <= {rtol:.3g} |out| + 0.08 rms(out)")
+
+
+def averaged_gradient(cut: Cut = whole) -> Check:
+    """Rule for a first moment."""
+    return averaged(2.0**-6, 1.5e-2, cut)
+
+
+def averaged_square(cut: Cut = whole) -> Check:
+    """Rule for a second moment."""
+    return averaged(2.0**-5, 1.8e-2, cut)
+
+
+def _mark_updated(got: torch.Tensor, context: CheckContext, *, start: Start, cut: Cut, rel: float) -> torch.Tensor:
+    expected = wide(context.expected)
+    change = expected - wide(start(context))
+    rel += 0.2 / sqrt(max(1, expected.numel()))
+    norms = _far(got, expected, expected, 1e-2) | _far(got, expected, change, rel)
+    return _outside_pieces(got, expected, change, cut(context), 2.0**-7, 0.15) | norms
+
+
+def _mark_averaged(got: torch.Tensor, context: CheckContext, *, rtol: float, rel: float, cut: Cut) -> torch.Tensor:
+    expected = wide(context.expected)
+    return _outside_pieces(got, expected, expected, cut(context), rtol, 0.08) | _far(got, expected, expected, rel)
+
+
+def _far(got: torch.Tensor, expected: torch.Tensor, unit: torch.Tensor, rel: float) -> torch.Tensor:
+    """Whether ||got - expected|| > rel ||unit||."""
+    import torch
+
+    return ~(torch.linalg.vector_norm(wide(got) - expected) <= rel * torch.linalg.vector_norm(unit))
+
+
+def _outside_pieces(
+    got: torch.Tensor, expected: torch.Tensor, unit: torch.Tensor, pieces: list[slice], rtol: float, share: float
+) -> torch.Tensor:
+    """Marks |got - expected| > rtol |expected| + share rms(unit), with the rms of each piece by itself.
+
+    Pieces too short to tell their scale take that of the whole.
+    """
+    import torch
+
+    marks = []
+    for piece in pieces:
+        scale = rms(unit[piece]) if unit[piece].numel() >= 16 else rms(unit)
+        bound = rtol * expected[piece].abs() + share * scale
+        marks.append(outside(wide(got[piece]), expected[piece], bound))
+    return torch.cat(marks)
+
+
+def matrix_flops(ax: Axes) -> int:
+    """The five products of forward and backward."""
+    return 2 * ax.n * ax.hid * (2 * ax.d_in + 3 * ax.d_out)
+
+
+def elementwise_flops(ax: Axes) -> int:
+    """Activation, loss and bias gradients of the local rows."""
+    return 4 * ax.n * (ax.hid + ax.d_out)
+
+
+def batch_bytes(ax: Axes) -> int:
+    """The local rows of X and y."""
+    return ax.itemsize * ax.n * (ax.d_in + ax.d_out)

@@ -1,0 +1,78 @@
+"""Every file of tests/candidates: its own named failure, in time, and the next evaluation is none the worse."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.ranks.sandbox import bubblewrap_works
+from pkb_gym.problems.catalogue import find_problem
+from tests.engine.candidates import DEADLINE_S, FOLDER, Candidate, candidates, read
+
+ALL = [candidate for kind in ("good", "broken", "hostile") for candidate in candidates(kind)]
+GOOD = read(FOLDER / "good" / "reads_peers.cpp")
+SLACK_S = 8.0
+"""What an evaluation may take beyond its deadlines, on a machine that others use too."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left(local_evaluator: LocalEvaluator) -> Iterator[None]:
+    """After all of them: the processes are those from before, and no file is left in /tmp or /dev/shm."""
+    evaluate(local_evaluator, GOOD)
+    evaluate(local_evaluator, read(FOLDER / "good" / "reference.py"))
+    local_evaluator.warm_up(4)
+    local_evaluator.warm_up(1)
+    before, files = descendants(), temporary_files()
+    yield
+    deadline = time.monotonic() + 5
+    while descendants() != before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert descendants() == before
+    assert temporary_files() <= files
+
+
+def descendants() -> set[psutil.Process]:
+    return {
+        child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE
+    }
+
+
+def temporary_files() -> set[str]:
+    """Files of the engine: their names begin with pkb."""
+    folders = {Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")}
+    return {str(path) for folder in folders if folder.is_dir() for path in folder.glob("pkb*")}
+
+
+def evaluate(evaluator: LocalEvaluator, candidate: Candidate) -> Feedback:
+    return evaluator.evaluate(find_problem(candidate.problem), candidate.source, candidate.config)
+
+
+@pytest.mark.parametrize("candidate", ALL, ids=lambda candidate: candidate.name)
+def test_candidate(local_evaluator: LocalEvaluator, candidate: Candidate) -> None:
+    if candidate.options.get("needs") == "bubblewrap" and not bubblewrap_works():
+        pytest.skip("needs bubblewrap: without it the machine's files, network or processes are within its reach")
+    for _ in range(2 if "twice" in candidate.options else 1):
+        began = time.monotonic()
+        feedback = evaluate(local_evaluator, candidate)
+        took_s = time.monotonic() - began
+        candidate.assert_as_expected(feedback)
+        compile_s = feedback.durations_s.get("compile", 0.0)
+        assert compile_s < candidate.config.compile_timeout_s + 1
+        assert took_s - compile_s < 2 * DEADLINE_S + SLACK_S
+    if candidate.path.parent.name != "good":
+        GOOD.assert_as_expected(evaluate(local_evaluator, GOOD))
+
+
+def test_every_file_says_what_it_stands_for() -> None:
+    for candidate in ALL:
+        assert candidate.outcome == "passed" or candidate.words, f"{candidate.name}: words of its message are missing"
+        kind = candidate.path.parent.name
+        assert kind != "good" or candidate.outcome == "passed", candidate.name
+        assert kind != "broken" or candidate.outcome != "passed", candidate.name
