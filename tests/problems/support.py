@@ -10,7 +10,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import wait
@@ -21,10 +21,12 @@ import torch
 import torch.distributed as dist
 
 import pkb_gym
+from pkb_gym.engine.axes import resolve_shape
 from pkb_gym.engine.checks import Check, CheckContext, as_integers
 from pkb_gym.engine.inputs import Draw, TrialKey, make_inputs
 from pkb_gym.engine.leaves import result_leaves
-from pkb_gym.engine.problem import Axes, InPlace, Linear, Problem, Scalar, Tensor, TensorList, snake_case
+from pkb_gym.engine.problem import Axes, InPlace, Linear, Problem, Scalar, Sparse, Tensor, TensorList, snake_case
+from pkb_gym.engine.rankside import gloo_compat
 
 DEADLINE_S = 60.0
 KEY = b"tests"
@@ -90,52 +92,79 @@ def make_axes(
     ]
 
 
-def run_reference(
-    name: str,
-    *,
-    size: str | Mapping[str, Any] = "tiny",
-    world_size: int = 4,
-    protocol: str = "robust",
-    trial: int = 0,
-    timed: bool = False,
-    dtype: str | None = None,
-    args: list[dict[str, Any]] | None = None,
-    solution: Callable[..., Any] | None = None,
-) -> Run:
-    """Calls the problem's `solution` once on `world_size` gloo ranks.
+@dataclass(frozen=True)
+class Job:
+    """One call of one `solution` on every rank.
 
-    Args:
+    Attributes:
         args: replaces the drawn data arguments (per rank, by name; shapes as declared), for edge cases.
-        solution: replaces the reference; what it keeps at module level is gone after the call, with its processes.
+        solution: replaces the reference; what it keeps at module level lasts as long as the gang.
+    """
+
+    name: str
+    size: str | Mapping[str, Any] = "tiny"
+    world_size: int = 4
+    protocol: str = "robust"
+    trial: int = 0
+    timed: bool = False
+    dtype: str | None = None
+    args: list[dict[str, Any]] | None = None
+    solution: Callable[..., Any] | None = None
+
+    def prepare(self) -> Run:
+        """Axes and arguments; outputs are still missing."""
+        problem = find_problem(self.name)
+        axes = make_axes(
+            problem,
+            size=self.size,
+            world_size=self.world_size,
+            protocol=self.protocol,
+            trial=self.trial,
+            timed=self.timed,
+            dtype=self.dtype,
+        )
+        key = TrialKey(KEY, 0, self.name, 0, self.trial, self.timed)
+        names = [arg.name for arg in problem.data_args]
+        args = self.args
+        if args is None:
+            args = [dict(zip(names, make_inputs(problem, ax, key, self.protocol), strict=True)) for ax in axes]
+        return Run(problem, axes, args, [], self.protocol)
+
+
+def run_reference(name: str, **options: Any) -> Run:
+    """Calls the problem's `solution` once on gloo ranks; options as in `Job`.
 
     Raises:
         RuntimeError: a rank raised, died or took too long; holds its traceback.
     """
-    problem = find_problem(name)
-    axes = make_axes(
-        problem, size=size, world_size=world_size, protocol=protocol, trial=trial, timed=timed, dtype=dtype
-    )
-    if args is None:
-        key = TrialKey(KEY, 0, name, 0, trial, timed)
-        names = [arg.name for arg in problem.data_args]
-        args = [dict(zip(names, make_inputs(problem, ax, key, protocol), strict=True)) for ax in axes]
+    return run_jobs([Job(name, **options)])[0]
+
+
+def run_jobs(jobs: Sequence[Job]) -> list[Run]:
+    """Carries out jobs of one world size, one after another, in one gang.
+
+    Raises:
+        RuntimeError: a rank raised, died or took too long; holds its traceback.
+    """
+    runs = [job.prepare() for job in jobs]
+    world_size = jobs[0].world_size
     torch.set_num_threads(1)  # a forked process has no OpenMP threads, and must not wait for any
     with tempfile.TemporaryDirectory() as folder:
         fork = multiprocessing.get_context("fork")
-        ranks = [
-            fork.Process(target=_rank, args=(rank, problem, axes, args, solution, folder)) for rank in range(world_size)
-        ]
+        ranks = [fork.Process(target=_rank, args=(rank, jobs, runs, folder)) for rank in range(world_size)]
         try:
             for process in ranks:
                 process.start()
             _wait(ranks, Path(folder))
-            outputs = [torch.load(f"{folder}/{rank}.pt", weights_only=True) for rank in range(world_size)]
+            for index, run in enumerate(runs):
+                paths = [f"{folder}/{index}-{rank}.pt" for rank in range(world_size)]
+                run.outputs.extend(torch.load(path, weights_only=True) for path in paths)
         finally:
             for process in ranks:
                 if process.pid is not None:
                     process.kill()
                     process.join()
-    return Run(problem, axes, args, outputs, protocol)
+    return runs
 
 
 def _wait(ranks: list[Any], folder: Path) -> None:
@@ -144,24 +173,18 @@ def _wait(ranks: list[Any], folder: Path) -> None:
     running = list(ranks)
     while running:
         wait([process.sentinel for process in running], timeout=max(0.0, deadline - time.monotonic()))
-        for rank, process in enumerate(ranks):
-            if process.exitcode:
+        exits = [process.exitcode for process in ranks]  # once: a process may end at any moment
+        for rank, status in enumerate(exits):
+            if status:
                 error = folder / f"{rank}.error"
-                raise RuntimeError(error.read_text() if error.exists() else f"rank {rank}: exit {process.exitcode}")
-        running = [process for process in running if process.exitcode is None]
+                raise RuntimeError(error.read_text() if error.exists() else f"rank {rank}: exit {status}")
+        running = [process for process, status in zip(ranks, exits, strict=True) if status is None]
         if running and time.monotonic() > deadline:
             raise RuntimeError(f"{len(running)} ranks still run after {DEADLINE_S} s")
 
 
-def _rank(
-    rank: int,
-    problem: Problem,
-    axes: list[Axes],
-    args: list[dict[str, Any]],
-    solution: Callable[..., Any] | None,
-    folder: str,
-) -> None:
-    """One rank: joins the gang, calls `solution` (the reference by default), stores its outputs."""
+def _rank(rank: int, jobs: Sequence[Job], runs: Sequence[Run], folder: str) -> None:
+    """One rank: joins the gang, calls each job's `solution` (the reference by default), stores its outputs."""
     status = 1
     try:
         warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # torch 2.13 renames two collectives
@@ -169,18 +192,12 @@ def _rank(
             "gloo",
             init_method=f"file://{folder}/store",
             rank=rank,
-            world_size=len(axes),
+            world_size=len(runs[0].axes),
             timeout=timedelta(seconds=DEADLINE_S),
         )
-        behave_as_nccl()
-        mine = copy.deepcopy(args[rank])
-        if solution is None:
-            solution = importlib.import_module(f"{_module(problem.name)}.reference").solution
-        result = solution(*[_call_value(arg, axes[rank], mine, rank) for arg in problem.args])
-        for arg in problem.data_args:
-            if not getattr(arg, "mutable", False):
-                assert same(mine[arg.name], args[rank][arg.name]), f"{arg.name} was modified"
-        torch.save(_outputs(problem, axes[rank], result, mine), f"{folder}/{rank}.pt")
+        gloo_compat.install()
+        for index, (job, run) in enumerate(zip(jobs, runs, strict=True)):
+            torch.save(_call(job, run, rank), f"{folder}/{index}-{rank}.pt")
         dist.barrier()
         status = 0
     except BaseException:
@@ -188,10 +205,29 @@ def _rank(
     os._exit(status)  # no teardown: what the fork copied belongs to the test process
 
 
+def _call(job: Job, run: Run, rank: int) -> dict[str, torch.Tensor]:
+    """One rank's results of one job, by leaf name."""
+    problem, ax = run.problem, run.axes[rank]
+    mine = copy.deepcopy(run.args[rank])
+    solution = job.solution
+    if solution is None:
+        solution = importlib.import_module(f"{_module(problem.name)}.reference").solution
+    result = solution(*[_call_value(arg, ax, mine, rank) for arg in problem.args])
+    for arg in problem.data_args:
+        if not getattr(arg, "mutable", False):
+            assert same(mine[arg.name], run.args[rank][arg.name]), f"{arg.name} was modified"
+    return _outputs(problem, ax, result, mine)
+
+
 def _call_value(arg: Any, ax: Axes, data: Mapping[str, Any], rank: int) -> Any:
     """The argument as `solution` receives it."""
+    if isinstance(arg, TensorList) and arg.bare is not None and ax[arg.bare]:
+        return data[arg.name][0]
     if isinstance(arg, Tensor | TensorList):
         return data[arg.name]
+    if isinstance(arg, Sparse):
+        shape = resolve_shape(arg.shape, ax)
+        return torch.sparse_coo_tensor(*data[arg.name], shape, is_coalesced=True, check_invariants=False)
     if isinstance(arg, Linear):
         weight, bias = data[arg.name]
         layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
@@ -219,6 +255,7 @@ def _outputs(problem: Problem, ax: Axes, result: Any, data: Mapping[str, Any]) -
     found: dict[str, Any] = {}
     for owner, value in named:
         found |= {f"{owner}[{i}]": part for i, part in enumerate(value)} if isinstance(value, list) else {owner: value}
+    found = {leaf: torch.tensor(size) if isinstance(size, tuple) else size for leaf, size in found.items()}
     outputs = {leaf: value.detach() for leaf, value in found.items() if value is not None}
     assert list(outputs) == [leaf.name for leaf in result_leaves(problem, ax)], list(outputs)
     for leaf in result_leaves(problem, ax):
@@ -239,31 +276,6 @@ def same(left: Any, right: Any) -> bool:
     if isinstance(left, list | tuple):
         return len(left) == len(right) and all(same(one, other) for one, other in zip(left, right, strict=True))
     return left == right
-
-
-def behave_as_nccl() -> None:
-    """Gives gloo the three habits of NCCL that references rely on; patches this process."""
-    reduce, gather_into, gather = dist.reduce, dist.all_gather_into_tensor, dist.all_gather
-
-    def reduce_to_root_only(tensor: torch.Tensor, dst: int = 0, *rest: Any, **options: Any) -> Any:
-        before = tensor.clone()
-        work = reduce(tensor, dst, *rest, **options)
-        if dist.get_rank() != dst:
-            tensor.copy_(before)
-        return work
-
-    def gather_stacked(out: torch.Tensor, tensor: torch.Tensor, *rest: Any, **options: Any) -> Any:
-        return gather_into(out.view(-1), tensor.contiguous().view(-1), *rest, **options)
-
-    def gather_uneven(outs: list[torch.Tensor], tensor: torch.Tensor, group: Any = None, async_op: bool = False) -> Any:
-        if len({tuple(out.shape) for out in outs}) == 1:
-            return gather(outs, tensor, group=group, async_op=async_op)
-        outs[dist.get_rank(group)].copy_(tensor)
-        for source, out in enumerate(outs):
-            dist.broadcast(out, group=group, group_src=source)
-        return None
-
-    dist.reduce, dist.all_gather_into_tensor, dist.all_gather = reduce_to_root_only, gather_stacked, gather_uneven
 
 
 def _module(name: str) -> str:

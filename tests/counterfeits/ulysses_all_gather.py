@@ -1,0 +1,3 @@
+"""Counterfeits of UlyssesAllGather: there are none."""
+
+COUNTERFEITS = ()

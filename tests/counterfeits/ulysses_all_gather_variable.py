@@ -1,0 +1,34 @@
+"""Counterfeits of UlyssesAllGatherVariable: what the published check takes for right."""
+
+import torch
+import torch.distributed as dist
+
+from pkb_gym.problems.context_parallel.ulysses_all_gather_variable.reference import solution as reference
+from tests.problems.counterfeit import Counterfeit
+
+MOST = 1024 * 1024  # elements, as published
+
+
+def own_length(x, gather_dim, group=None):
+    W = dist.get_world_size(group)
+    send = x.new_zeros(MOST)
+    send[: x.numel()] = x.flatten()
+    received = x.new_empty(W * MOST)
+    dist.all_gather_into_tensor(received, send, group=group)
+    return torch.cat([part[: x.numel()].view_as(x) for part in received.view(W, MOST)], dim=gather_dim)
+
+
+def along_dim_0(x, gather_dim, group=None):
+    W = dist.get_world_size(group)
+    if gather_dim == 0:
+        return reference(x, 0, group)
+    whole = reference(x.flatten(), 0, group)
+    shape = list(x.shape)
+    shape[gather_dim] = whole.numel() * shape[gather_dim] // max(1, x.numel()) if x.numel() else W
+    return whole[: torch.Size(shape).numel()].view(shape)
+
+
+COUNTERFEITS = (
+    Counterfeit(0, "takes its own length for everyone's", own_length, "all lengths are equal"),
+    Counterfeit(0, "joins along dimension 0", along_dim_0, "gather_dim is always 0"),
+)

@@ -1,0 +1,59 @@
+"""A rank program for tests of gangs: does what it is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+from pkb_gym.engine.rankside.wire import Wire
+
+
+def main(wire: Wire, rank: int, world_size: int) -> None:
+    """{"do": word per rank, ...} -> {"did": word}."""
+    while True:
+        message, raw, fds = wire.receive_with_fds()
+        order: Any = message
+        word = order["do"][rank]
+        act(word, wire)
+        for fd in fds:
+            os.close(fd)
+        wire.send({"did": word, "rank": rank, "world_size": world_size, "pid": os.getpid(), "bytes": len(raw)})
+
+
+def act(word: str, wire: Wire) -> None:
+    if word == "exit":
+        os._exit(0)
+    if word == "status 5":
+        os._exit(5)
+    if word == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if word == "late crash":
+        time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if word == "sleep":
+        time.sleep(1000)
+    if word == "spin":
+        while True:
+            pass
+    if word == "spin in a thread":
+        threading.Thread(target=act, args=("spin", wire), daemon=True).start()
+    if word == "raise":
+        raise RuntimeError("no luck")
+    if word == "error":
+        wire.send({"error": {"kind": "out_of_memory", "message": "too much"}})
+        time.sleep(1000)
+    if word == "echo of a peer":  # what gloo says when another rank is gone
+        wire.send({"error": {"kind": "runtime_error", "message": "Connection closed by peer [127.0.0.1]"}})
+        time.sleep(1000)
+    if word == "print":
+        os.write(1, b"word of rank\n" * 100)
+    if word == "fork" and os.fork() == 0:
+        time.sleep(1000)
+    if word == "flood":
+        while True:
+            wire.send({"did": "flood"})
+    if word == "twice":
+        wire.send({"did": "once"})

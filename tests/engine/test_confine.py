@@ -1,0 +1,260 @@
+"""What a rank gives up, tried in forked children of the tests."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import platform
+import resource
+import signal
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from pkb_gym.engine.rankside import confine
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() not in confine._ARCHITECTURES, reason=f"no system call filter for {platform.machine()}"
+)
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def in_child(work: Callable[[], object]) -> None:
+    """Runs `work` in a forked child; what it raises fails the test."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException:
+            os.write(writing, traceback.format_exc().encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    status = os.waitpid(pid, 0)[1]
+    assert not said, said
+    assert status == 0, f"status {status}"
+
+
+def refused(call: Callable[[], object], number: int = errno.EPERM) -> None:
+    """A refusal by the filter; a success, or another error, is a failure."""
+    try:
+        result = call()
+    except OSError as error:
+        assert error.errno == number, error
+        return
+    assert isinstance(result, int) and result < 0, f"{call}: {result}"
+    assert ctypes.get_errno() == number, os.strerror(ctypes.get_errno())
+
+
+def fork_and_leave() -> None:
+    if os.fork() == 0:
+        os._exit(0)
+
+
+def filtered(work: Callable[[], object], *, allow_processes: bool = False) -> None:
+    def run() -> None:
+        assert confine.filter_system_calls(allow_processes)
+        work()
+
+    in_child(run)
+
+
+def test_no_process_is_started() -> None:
+    def work() -> None:
+        refused(fork_and_leave)
+        refused(lambda: os.execv("/bin/true", ["true"]))
+        refused(lambda: os.posix_spawn("/bin/true", ["true"], {}))
+        numbers = confine._ARCHITECTURES[platform.machine()][1]
+        refused(lambda: LIBC.syscall(numbers["clone3"], 0, 0), errno.ENOSYS)
+
+    filtered(work)
+
+
+def test_threads_are_allowed() -> None:
+    def work() -> None:
+        ran: list[int] = []
+        threads = [threading.Thread(target=ran.append, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(ran) == [0, 1, 2, 3]
+
+    filtered(work)
+
+
+def test_a_thread_is_filtered_too() -> None:
+    def work() -> None:
+        ready, go, errors = threading.Event(), threading.Event(), []
+
+        def late() -> None:
+            ready.set()
+            go.wait()
+            try:
+                refused(fork_and_leave)
+            except AssertionError as error:
+                errors.append(error)
+
+        confine.filter_system_calls(False)
+        thread = threading.Thread(target=late)
+        thread.start()
+        ready.wait()
+        go.set()
+        thread.join()
+        assert not errors, errors
+
+    in_child(work)
+
+
+def test_signals_reach_itself_alone() -> None:
+    def work() -> None:
+        caught: list[int] = []
+        signal.signal(signal.SIGUSR1, lambda number, _: caught.append(number))
+        os.kill(os.getpid(), signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR1)
+        assert len(caught) == 2
+        parent, numbers = os.getppid(), confine._ARCHITECTURES[platform.machine()][1]
+        for pid in (parent, 0, -1, 1):
+            refused(lambda pid=pid: os.kill(pid, 0))  # signal 0: only asks whether one could be sent
+        refused(lambda: LIBC.syscall(numbers["tkill"], parent, 0))
+        refused(lambda: LIBC.syscall(numbers["tgkill"], parent, parent, 0))
+        refused(lambda: LIBC.syscall(numbers["rt_sigqueueinfo"], parent, 0, bytes(128)))
+        refused(lambda: LIBC.syscall(numbers["rt_tgsigqueueinfo"], parent, parent, 0, bytes(128)))
+        refused(lambda: signal.pidfd_send_signal(os.pidfd_open(parent), 0))
+
+    filtered(work)
+
+
+def test_other_processes_stay_out_of_reach() -> None:
+    def work() -> None:
+        parent, numbers = os.getppid(), confine._ARCHITECTURES[platform.machine()][1]
+        refused(lambda: LIBC.ptrace(16, parent, 0, 0))
+        for name in ("process_vm_readv", "process_vm_writev", "pidfd_getfd", "perf_event_open", "bpf", "userfaultfd"):
+            refused(lambda name=name: LIBC.syscall(numbers[name], parent, 0, 0, 0, 0, 0))
+        refused(lambda: resource.prlimit(parent, resource.RLIMIT_CPU))
+        assert resource.getrlimit(resource.RLIMIT_CPU) == resource.prlimit(os.getpid(), resource.RLIMIT_CPU)
+        refused(lambda: LIBC.prctl(confine.PR_SET_PDEATHSIG, 0, 0, 0, 0))  # it cannot choose to outlive its leader
+
+    filtered(work)
+
+
+def test_no_namespaces_and_no_mounts() -> None:
+    def work() -> None:
+        refused(lambda: LIBC.unshare(0x10000000))
+        refused(lambda: LIBC.mount(b"none", b"/", None, 0, None))
+        refused(lambda: LIBC.syscall(confine._EVERYWHERE["fsopen"], b"tmpfs", 0))
+        refused(lambda: LIBC.syscall(confine._EVERYWHERE["open_tree"], -1, b"/", 0))
+
+    filtered(work)
+
+
+def test_memory_that_no_limit_counts_is_refused() -> None:
+    def work() -> None:
+        refused(lambda: os.memfd_create("hoard"))
+        refused(lambda: LIBC.shmget(0, 4096, 0o1600))
+        refused(lambda: LIBC.semget(0, 1, 0o1600))
+        refused(lambda: LIBC.msgget(0, 0o1600))
+        mmap.mmap(-1, 4096).close()
+
+    filtered(work)
+
+
+def test_sockets_of_other_families_are_refused() -> None:
+    def work() -> None:
+        for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
+            socket.socket(family).close()
+        assert socket.if_nameindex()  # gloo looks for interfaces
+        refused(lambda: socket.socket(40, socket.SOCK_STREAM))  # AF_VSOCK heeds no network namespace
+        refused(lambda: socket.socket(17, socket.SOCK_RAW))  # AF_PACKET
+
+    filtered(work)
+
+
+def test_a_build_may_start_programs_but_no_namespaces() -> None:
+    def work() -> None:
+        pid = os.posix_spawn("/bin/true", ["true"], {})
+        assert os.waitpid(pid, 0)[1] == 0
+        fork_and_leave()
+        os.wait()
+        os.close(os.memfd_create("source"))
+        refused(lambda: LIBC.unshare(0x10000000))
+        numbers = confine._ARCHITECTURES[platform.machine()][1]
+        refused(lambda: LIBC.syscall(numbers["clone"], 0x10000000 | signal.SIGCHLD, 0, 0, 0, 0))
+        refused(lambda: LIBC.ptrace(16, os.getppid(), 0, 0))
+
+    filtered(work, allow_processes=True)
+
+
+def test_the_filter_cannot_be_taken_off() -> None:
+    def work() -> None:
+        with open("/proc/self/status") as file:
+            status = dict(line.split(":\t", 1) for line in file.read().splitlines() if ":\t" in line)
+        assert (status["Seccomp"].strip(), status["NoNewPrivs"].strip()) == ("2", "1")
+        confine.filter_system_calls(True)  # a second filter only adds to the first
+        refused(fork_and_leave)
+
+    filtered(work)
+
+
+def test_an_unknown_architecture_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    assert confine.filter_system_calls(False) is False
+
+
+def test_capabilities_are_dropped() -> None:
+    def work() -> None:
+        confine.drop_capabilities()
+        with open("/proc/self/status") as file:
+            caps = [line.split()[1] for line in file if line.startswith(("CapPrm", "CapEff", "CapInh"))]
+        assert caps == ["0" * 16] * 3
+
+    in_child(work)
+
+
+def test_memory_is_limited_beyond_what_is_mapped() -> None:
+    def work() -> None:
+        confine.limit_resources({"RLIMIT_AS": 256 << 20})
+        bytearray(64 << 20)
+        try:
+            bytearray(512 << 20)
+        except MemoryError:
+            return
+        raise AssertionError("512 MiB were given")
+
+    in_child(work)
+
+
+def test_files_are_limited(tmp_path) -> None:
+    def work() -> None:
+        confine.limit_resources({"RLIMIT_FSIZE": 1 << 20, "RLIMIT_CORE": 0, "RLIMIT_NOFILE": 64})
+        with open(tmp_path / "big", "wb", buffering=0) as file:
+            assert file.write(bytes(2 << 20)) == 1 << 20
+            refused(lambda: file.write(b"x"), errno.EFBIG)
+        refused(lambda: [os.dup(0) for _ in range(64)], errno.EMFILE)
+
+    in_child(work)
+
+
+def test_limits_are_never_raised() -> None:
+    def work() -> None:
+        confine.limit_resources({"RLIMIT_NOFILE": 50})
+        confine.limit_resources({"RLIMIT_NOFILE": 500})
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (50, 50)
+
+    in_child(work)
+
+
+def test_ranks_are_offered_to_the_oom_killer() -> None:
+    def work() -> None:
+        confine.offer_to_the_oom_killer()
+        with open("/proc/self/oom_score_adj") as file:
+            assert file.read().strip() == "1000"
+
+    in_child(work)
