@@ -10,7 +10,7 @@ from pkb_gym.engine.axes import Axes
 from pkb_gym.engine.config import ResolvedConfig
 from pkb_gym.engine.hardware import HardwareSpec
 from pkb_gym.engine.leaves import Leaf, argument_leaves, output_leaves
-from pkb_gym.engine.problem import Argument, Group, InPlace, Linear, Problem, Result, Scalar, Tensor, TensorList
+from pkb_gym.engine.problem import Argument, Group, InPlace, Linear, Problem, Result, Scalar, Sparse, Tensor, TensorList
 from pkb_gym.engine.signature import cpp_signature
 from pkb_gym.engine.topology import topology_text
 from pkb_gym.problems.catalogue import reference_source
@@ -196,8 +196,8 @@ def _rules_section(problem: Problem, config: ResolvedConfig) -> str:
     return "\n".join(lines)
 
 
-def _is_mutable(arg: Tensor | TensorList | Linear) -> bool:
-    return not isinstance(arg, Linear) and arg.mutable
+def _is_mutable(arg: Tensor | TensorList | Linear | Sparse) -> bool:
+    return isinstance(arg, Tensor | TensorList) and arg.mutable
 
 
 def _machine_text(config: ResolvedConfig, hardware: HardwareSpec | None) -> str:

@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from math import prod
 
 from pkb_gym.engine.axes import Axes, AxisValue, resolve_shape
-from pkb_gym.engine.problem import Argument, Group, Linear, Output, OutputList, Problem, Scalar, Tensor, TensorList
+from pkb_gym.engine.problem import (
+    Argument,
+    Group,
+    Linear,
+    Output,
+    OutputList,
+    Problem,
+    Scalar,
+    Sparse,
+    Tensor,
+    TensorList,
+)
 
 MOST_DIFFERENT = 4
 """So many different shapes of the ranks are spelt out."""
@@ -38,6 +49,8 @@ def _argument(arg: Argument, ax: Axes) -> str:
         return _list(ax[arg.shapes])
     if isinstance(arg, Linear):
         return f"Linear {_shape(resolve_shape(arg.shape, ax))}"
+    if isinstance(arg, Sparse):
+        return f"sparse {_shape(resolve_shape(arg.shape, ax))}, {ax.number(arg.nnz)} entries"
     value = ax[arg.axis or arg.name]
     if isinstance(arg, Group):
         return "all ranks" if value is None else f"ranks {value}"

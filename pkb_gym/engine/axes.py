@@ -16,8 +16,11 @@ ITEMSIZE = {
     "float16": 2,
     "float32": 4,
     "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
     "int64": 8,
     "int32": 4,
+    "float8_e4m3fn": 1,
     "uint8": 1,
     "bool": 1,
 }
@@ -111,6 +114,24 @@ def rank_axis(axes: Mapping[str, AxisValue], name: str, shift: int = 0) -> int:
     if not -world_size <= value < world_size:
         raise SizeError(f"axis {name}={value} must name a rank, {-world_size} .. {world_size - 1}")
     return (value + shift) % world_size
+
+
+def resolve_dtype(dtype: str | None, ax: Axes) -> str:
+    """A declared dtype's name.
+
+    Args:
+        dtype: a dtype; the name of an axis that holds one, or None; None is the problem's floating dtype.
+        ax: this rank's axes.
+
+    Raises:
+        SizeError: the axis holds something else.
+    """
+    name = dtype if dtype is None or dtype in ITEMSIZE else ax[dtype]
+    if name is None:
+        return ax.dtype
+    if not isinstance(name, str) or name not in ITEMSIZE:
+        raise SizeError(f"{ax.problem}: axis {dtype}={name!r} must be one of {', '.join(ITEMSIZE)}")
+    return name
 
 
 def resolve_shape(shape: tuple[str | int, ...] | str, ax: Axes) -> tuple[int, ...]:

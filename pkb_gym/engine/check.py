@@ -144,7 +144,7 @@ def _judge(trial: int, rank: int, rule: Check, got: torch.Tensor, context: Check
         return 0, None
     expected = context.expected
     places = wrong.nonzero()
-    if got.is_floating_point():
+    if got.is_floating_point() or got.is_complex():
         distance = (wide(got) - wide(expected)).abs()
         distance = distance.masked_fill(distance.isnan(), float("inf")).masked_fill(~wrong, -1)
     else:
@@ -222,4 +222,4 @@ def merge(checks: Sequence[RankCheck], trials: int) -> CheckReport:
 
 def _show(element: torch.Tensor) -> str:
     value = element.item()
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float | complex) else str(value)

@@ -248,29 +248,36 @@ class all_of:  # noqa: N801
 
 
 def as_integers(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's bit patterns as whole numbers of the same width; same shape, no copy."""
+    """The tensor's bit patterns as whole numbers of the same width; same shape, no copy.
+
+    complex128, which has no whole number of its width, gets a last dimension of two.
+    """
     import torch
 
+    if tensor.dtype == torch.complex128:
+        tensor = torch.view_as_real(tensor)
     width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.dtype.itemsize]
     return tensor.view(width)
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in a dtype in which differences do not round: float32 for 16-bit floats, else float64."""
+    """The tensor in a dtype in which differences do not round: float32 for 16-bit floats, else 64 bits a number."""
     import torch
 
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
     return tensor.to(torch.float32 if tensor.dtype in (torch.bfloat16, torch.float16) else torch.float64)
 
 
 def rms(tensor: torch.Tensor) -> torch.Tensor:
     """Root mean square, 0-dim, 0 for an empty tensor."""
-    return tensor.square().mean().sqrt() if tensor.numel() else tensor.new_zeros(())
+    return tensor.abs().square().mean().sqrt() if tensor.numel() else tensor.new_zeros(())
 
 
 def unequal(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     """Marks where two tensors differ; NaN equals NaN."""
     different = got != expected
-    if got.is_floating_point() and bool(different.any()):
+    if (got.is_floating_point() or got.is_complex()) and bool(different.any()):
         different &= ~(got.isnan() & expected.isnan())
     return different
 

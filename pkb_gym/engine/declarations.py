@@ -17,7 +17,7 @@ class Tensor:
 
     Attributes:
         shape: may differ by rank, because axes may.
-        dtype: None is the problem's floating dtype.
+        dtype: None is the problem's floating dtype; may name an axis of the sizes that holds a dtype or None.
         optional: axis name; where that axis is falsy the argument is None.
         mutable: the callee may overwrite it. A change of any other argument is a failure (`input_modified`).
         resident: None, or the reason why the calls of one timing block must share it (only where its size forces it).
@@ -39,6 +39,8 @@ class TensorList:
 
     Attributes:
         shapes: name of an axis that holds one shape (tuple) per element, None where the element is None.
+        bare: axis name; where that axis is truthy the list has one element, which `solution` of the python dialect
+            receives by itself. Native kernels always get an array.
         may_hold_none: whether elements can be None; a native kernel's parameter type then says so.
     """
 
@@ -46,6 +48,7 @@ class TensorList:
     shapes: str
     dtype: str | None = None
     may_hold_none: bool = False
+    bare: str | None = None
     mutable: bool = False
     resident: str | None = None
     about: str = ""
@@ -63,6 +66,24 @@ class Linear:
     name: str
     shape: tuple[str | int, str | int]
     bias: bool = True
+    resident: str | None = None
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """A sparse COO tensor argument, coalesced; a native kernel gets `<name>_indices` (dims, nnz) and `<name>_values`.
+
+    Attributes:
+        shape: as of a dense tensor; axis names and numbers.
+        nnz: axis that holds the number of stored entries on this rank.
+        dtype: of the values; None is the problem's floating dtype. Indices are int64.
+    """
+
+    name: str
+    shape: tuple[str | int, ...]
+    nnz: str
+    dtype: str | None = None
     resident: str | None = None
     about: str = ""
 
@@ -99,7 +120,7 @@ class Group:
     about: str = ""
 
 
-Argument: TypeAlias = Tensor | TensorList | Linear | Scalar | Group
+Argument: TypeAlias = Tensor | TensorList | Linear | Sparse | Scalar | Group
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,17 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from pkb_gym.engine.axes import Axes, resolve_shape
+from pkb_gym.engine.axes import Axes, resolve_dtype, resolve_shape
 from pkb_gym.engine.errors import DeclarationError
 
 if TYPE_CHECKING:
     import torch
 
-    from pkb_gym.engine.problem import Linear, Problem, Tensor, TensorList
+    from pkb_gym.engine.problem import Linear, Problem, Sparse, Tensor, TensorList
 
 Value: TypeAlias = "torch.Tensor | None | list[torch.Tensor | None] | tuple[torch.Tensor, torch.Tensor | None]"
-"""What a data argument holds: a tensor, None, a list of tensors and None, or a Linear's (weight, bias)."""
+"""What a data argument holds: a tensor, None, a list of tensors and None; a Linear's (weight, bias) or a Sparse's
+(indices, values)."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ class InputMaker(Stream):
         self.trial_key = trial_key
         self.trial = trial_key.trial
         self.device = device
-        self._args: dict[str, Tensor | TensorList | Linear] = {arg.name: arg for arg in problem.data_args}
+        self._args: dict[str, Tensor | TensorList | Linear | Sparse] = {arg.name: arg for arg in problem.data_args}
         super().__init__(self, "rank", self.rank)
         self.shared = Stream(self, "shared")
 
@@ -197,7 +198,7 @@ class InputMaker(Stream):
         if not isinstance(arg, Tensor):
             tensors = ", ".join(key for key, value in self._args.items() if isinstance(value, Tensor))
             raise DeclarationError(f"{self.problem.name}: no tensor argument {name!r}; there are {tensors}")
-        return resolve_shape(arg.shape, self.ax), torch_dtype(arg.dtype or self.ax.dtype)
+        return resolve_shape(arg.shape, self.ax), torch_dtype(resolve_dtype(arg.dtype, self.ax))
 
 
 def torch_dtype(name: str) -> torch.dtype:

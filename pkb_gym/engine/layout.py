@@ -10,10 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pkb_gym.engine.axes import Axes, AxisValue
+from pkb_gym.engine.axes import Axes, AxisValue, resolve_shape
 from pkb_gym.engine.inputs import Draw, TrialKey
 from pkb_gym.engine.leaves import Leaf, argument_leaves, output_leaves
-from pkb_gym.engine.problem import Group, InPlace, Linear, Output, OutputList, Problem, Scalar, Tensor, TensorList
+from pkb_gym.engine.problem import (
+    Group,
+    InPlace,
+    Linear,
+    Output,
+    OutputList,
+    Problem,
+    Scalar,
+    Sparse,
+    Tensor,
+    TensorList,
+)
 from pkb_gym.engine.rankside.abi import SCRATCH_OFFSET
 
 Dialect = Literal["native", "python"]
@@ -187,14 +198,17 @@ def _argument(arg: object, ax: Axes, slots: Mapping[str, Slot], block: BlockPlan
     if isinstance(arg, Group):
         partition: Any = ax[arg.axis or arg.name]
         return {"kind": "group", "index": None if partition is None else block.partitions.index(partition)}
-    assert isinstance(arg, Tensor | TensorList | Linear)
+    assert isinstance(arg, Tensor | TensorList | Linear | Sparse)
     if isinstance(arg, TensorList):
         shapes: Any = ax[arg.shapes]
         named = [None if shape is None else slots[f"{arg.name}[{i}]"] for i, shape in enumerate(shapes)]
-        return {"kind": "list", "leaves": [None if slot is None else slot.to_json() for slot in named]}
+        kind = "bare" if arg.bare is not None and ax[arg.bare] else "list"
+        return {"kind": kind, "leaves": [None if slot is None else slot.to_json() for slot in named]}
     leaves: list[Any] = [slots[leaf.name].to_json() for leaf in argument_leaves(arg, ax)]
     if isinstance(arg, Linear):
         return {"kind": "linear", "leaves": leaves if arg.bias else [*leaves, None]}
+    if isinstance(arg, Sparse):
+        return {"kind": "sparse", "leaves": leaves, "shape": list(resolve_shape(arg.shape, ax))}
     return {"kind": "tensor", "leaves": leaves or [None]}
 
 

@@ -1,6 +1,7 @@
 """Arguments and results as flat lists of tensors ("leaves"): what the heap holds and what is compared.
 
-A leaf has a name: `x` for a tensor, `grads[2]` for a list's element, `gate_proj.weight` for a module's.
+A leaf has a name: `x` for a tensor, `grads[2]` for a list's element, `gate_proj.weight` for a module's,
+`psi.values` for a sparse tensor's.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.axes import ITEMSIZE, Axes, AxisValue, resolve_shape
+from pkb_gym.engine.axes import ITEMSIZE, Axes, AxisValue, resolve_dtype, resolve_shape
 from pkb_gym.engine.errors import DeclarationError, SizeError
-from pkb_gym.engine.problem import InPlace, Linear, Output, OutputList, Problem, Tensor, TensorList
+from pkb_gym.engine.problem import InPlace, Linear, Output, OutputList, Problem, Sparse, Tensor, TensorList
 
 if TYPE_CHECKING:
     import torch
@@ -65,16 +66,21 @@ def _numbers(axis: str, shape: AxisValue, ax: Axes) -> tuple[int, ...]:
     raise SizeError(f"{ax.problem}: axis {axis} holds {shape!r} where a shape was expected")
 
 
-def argument_leaves(arg: Tensor | TensorList | Linear, ax: Axes) -> list[Leaf]:
+def argument_leaves(arg: Tensor | TensorList | Linear | Sparse, ax: Axes) -> list[Leaf]:
     """The tensors of one data argument on one rank; those that are None are left out."""
     if isinstance(arg, Tensor):
         if arg.optional is not None and not ax[arg.optional]:
             return []
-        return [_leaf(arg.name, arg.name, resolve_shape(arg.shape, ax), arg.dtype or ax.dtype)]
+        return [_leaf(arg.name, arg.name, resolve_shape(arg.shape, ax), resolve_dtype(arg.dtype, ax))]
     if isinstance(arg, TensorList):
-        dtype = arg.dtype or ax.dtype
+        dtype = resolve_dtype(arg.dtype, ax)
         shapes = enumerate(list_shapes(arg.shapes, ax))
         return [_leaf(f"{arg.name}[{i}]", arg.name, shape, dtype) for i, shape in shapes if shape is not None]
+    if isinstance(arg, Sparse):
+        nnz = ax.number(arg.nnz)
+        dims = len(resolve_shape(arg.shape, ax))
+        indices = _leaf(f"{arg.name}.indices", arg.name, (dims, nnz), "int64")
+        return [indices, _leaf(f"{arg.name}.values", arg.name, (nnz,), resolve_dtype(arg.dtype, ax))]
     weight = resolve_shape(arg.shape, ax)
     leaves = [_leaf(f"{arg.name}.weight", arg.name, weight, ax.dtype)]
     return [*leaves, _leaf(f"{arg.name}.bias", arg.name, weight[:1], ax.dtype)] if arg.bias else leaves
@@ -82,7 +88,7 @@ def argument_leaves(arg: Tensor | TensorList | Linear, ax: Axes) -> list[Leaf]:
 
 def output_leaves(out: Output | OutputList, ax: Axes) -> list[Leaf]:
     """The tensors of one returned output on one rank; those that are absent are left out."""
-    dtype = out.dtype or ax.dtype
+    dtype = resolve_dtype(out.dtype, ax)
     if isinstance(out, OutputList):
         shapes = enumerate(list_shapes(out.shapes, ax))
         return [_leaf(f"{out.name}[{i}]", out.name, shape, dtype) for i, shape in shapes if shape is not None]
@@ -108,7 +114,7 @@ def flatten_value(value: Value) -> list[torch.Tensor]:
     return [part for part in parts if part is not None]
 
 
-def check_value(problem: str, arg: Tensor | TensorList | Linear, value: Value, ax: Axes) -> None:
+def check_value(problem: str, arg: Tensor | TensorList | Linear | Sparse, value: Value, ax: Axes) -> None:
     """Compares a drawn value with its declaration.
 
     Raises:

@@ -21,6 +21,7 @@ from pkb_gym.engine.declarations import (
     OutputList,
     Result,
     Scalar,
+    Sparse,
     Tensor,
     TensorList,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "Problem",
     "Result",
     "Scalar",
+    "Sparse",
     "Tensor",
     "TensorList",
     "Trials",
@@ -91,8 +93,8 @@ class Trials:
     """How one protocol makes its trials.
 
     Attributes:
-        inputs: returns one value per data argument (Tensor, TensorList, Linear), in declared order: a tensor, a list
-            of tensors and None, or (weight, bias). Called on every rank.
+        inputs: returns one value per data argument (Tensor, TensorList, Linear, Sparse), in declared order: a tensor, a
+            list of tensors and None, (weight, bias), or (indices, values). Called on every rank.
         vary: changes axes from trial to trial (a root rank, a mode, ragged sizes); its draws are equal on all ranks.
             Called before `Problem.derive`.
     """
@@ -167,9 +169,9 @@ class Problem:
         return f"PKB/{self.name}-v0"
 
     @property
-    def data_args(self) -> tuple[Tensor | TensorList | Linear, ...]:
+    def data_args(self) -> tuple[Tensor | TensorList | Linear | Sparse, ...]:
         """The arguments that hold data, in order."""
-        return tuple(arg for arg in self.args if isinstance(arg, Tensor | TensorList | Linear))
+        return tuple(arg for arg in self.args if isinstance(arg, Tensor | TensorList | Linear | Sparse))
 
     @property
     def returned(self) -> tuple[Output | OutputList, ...]:
@@ -253,9 +255,9 @@ class Problem:
             raise DeclarationError(f"{self.name}: declares no output")
         if self.returns == "value" and len(self.returned) > 1:
             raise DeclarationError(f"{self.name}: returns {len(self.returned)} outputs; say 'tuple' or 'dict'")
-        unknown = [d for d in (*self.dtypes, *(getattr(x, "dtype", None) for x in (*self.args, *self.outputs))) if d]
-        for dtype in unknown:
-            if dtype not in ITEMSIZE:
+        named = [d for d in (*self.dtypes, *(getattr(x, "dtype", None) for x in (*self.args, *self.outputs))) if d]
+        for dtype in named:
+            if dtype not in ITEMSIZE and dtype not in self.sizes.get("tiny", {}):
                 raise DeclarationError(f"{self.name}: dtype {dtype!r} is not one of {', '.join(ITEMSIZE)}")
 
     def _check_sizes(self) -> None:
@@ -269,7 +271,7 @@ class Problem:
 
     def _check_shapes(self, ax: Axes) -> None:
         for arg in self.args:
-            if isinstance(arg, Tensor | Linear):
+            if isinstance(arg, Tensor | Linear | Sparse):
                 resolve_shape(arg.shape, ax)
             elif isinstance(arg, TensorList):
                 ax[arg.shapes]

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from pkb_gym.engine.problem import Group, InPlace, Linear, Output, OutputList, Problem, Scalar, Tensor, TensorList
+from pkb_gym.engine.problem import (
+    Group,
+    InPlace,
+    Linear,
+    Output,
+    OutputList,
+    Problem,
+    Scalar,
+    Sparse,
+    Tensor,
+    TensorList,
+)
 
 _SCALARS = {
     "int": "int64_t",
@@ -37,7 +48,7 @@ def cpp_signature(problem: Problem) -> str:
     return f"{_result(problem)} solution(\n{body}\n\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);\n"
 
 
-def _parameters(arg: Tensor | TensorList | Linear | Scalar | Group) -> list[tuple[str, str]]:
+def _parameters(arg: Tensor | TensorList | Linear | Sparse | Scalar | Group) -> list[tuple[str, str]]:
     if isinstance(arg, Scalar):
         kind = _SCALARS[arg.kind]
         return [(f"{f'tvm::ffi::Optional<{kind}>' if arg.optional else kind} {arg.name}", arg.about or "scalar")]
@@ -48,6 +59,9 @@ def _parameters(arg: Tensor | TensorList | Linear | Scalar | Group) -> list[tupl
         bias = f"{_VIEW} {arg.name}_bias" if arg.bias else f"tvm::ffi::Optional<{_VIEW}> {arg.name}_bias"
         return [weight, (bias, f"({arg.shape[0]},)" if arg.bias else "always None")]
     dtype = arg.dtype or "floating"
+    if isinstance(arg, Sparse):
+        note = f"({len(arg.shape)}, {arg.nnz}) int64, coalesced COO of {_shape(arg.shape)}; {arg.about}".rstrip("; ")
+        return [(f"{_VIEW} {arg.name}_indices", note), (f"{_VIEW} {arg.name}_values", f"({arg.nnz},) {dtype}")]
     if isinstance(arg, TensorList):
         element = "tvm::ffi::Optional<tvm::ffi::Tensor>" if arg.may_hold_none else "tvm::ffi::Tensor"
         note = f"list, {dtype}{', overwritten' if arg.mutable else ''}; {arg.about}"

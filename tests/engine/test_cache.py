@@ -112,7 +112,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: py
 
     class Full:
         def __init__(self, handle: int, mode: str) -> None:
-            self.file = open(handle, mode)  # noqa: PTH123, SIM115
+            self.file = open(handle, mode)  # noqa: SIM115
 
         def __enter__(self) -> Full:
             return self

@@ -39,9 +39,7 @@ def nothing_left(local_evaluator: LocalEvaluator) -> Iterator[None]:
 
 
 def descendants() -> set[psutil.Process]:
-    return {
-        child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE
-    }
+    return {child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE}
 
 
 def temporary_files() -> set[str]:

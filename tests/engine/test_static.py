@@ -55,7 +55,9 @@ def test_a_rejected_text_is_a_record_like_any_other(tmp_path, source: str, words
     assert type(feedback).model_validate_json(feedback.model_dump_json()) == feedback
 
 
-@pytest.mark.parametrize("source", [CPP, PYTHON, CPP + "// h\u00e9\U0001f600\n", CPP.replace("\n", "\r\n"), "\ufeff" + CPP])
+@pytest.mark.parametrize(
+    "source", [CPP, PYTHON, CPP + "// h\u00e9\U0001f600\n", CPP.replace("\n", "\r\n"), "\ufeff" + CPP]
+)
 def test_sources_are_accepted(source: str) -> None:
     check_text(source, detect_language(source, "cpu"))
 

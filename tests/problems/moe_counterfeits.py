@@ -29,7 +29,7 @@ def coarse(reference):
 
 
 def fixed_capacity(mlp, group_of=lambda num_experts, group: group):
-    """Exchanges pieces of one size, with room for 1.6 times the mean; tokens that find no place are dropped.
+    """Exchanges pieces of one size, with room for 1.45 times the mean; tokens that find no place are dropped.
 
     Args:
         mlp: (rows, further arguments) -> results.
@@ -42,7 +42,7 @@ def fixed_capacity(mlp, group_of=lambda num_experts, group: group):
         size = dist.get_world_size(group)
         tokens = torch.tensor(len(hidden_states))
         dist.all_reduce(tokens, op=dist.ReduceOp.MAX, group=group)
-        room = int(min(1.6 * top_k / size, num_experts // size) * int(tokens) + 1)
+        room = int(min(1.45 * top_k / size, num_experts // size) * int(tokens) + 1)
         probs = F.softmax(F.linear(hidden_states, gate_weight, gate_bias), dim=-1)
         top_weights, top_experts = probs.topk(top_k, dim=-1)
         chosen = torch.zeros_like(probs, dtype=torch.bool).scatter_(1, top_experts, True)

@@ -25,9 +25,7 @@ def test_matches_exact_products(world_size: int, trial: int, protocol: str) -> N
     run = run_reference(NAME, world_size=world_size, trial=trial, protocol=protocol)
     run.assert_passes_own_checks()
     for rank in range(world_size):
-        expected = [
-            [[element(run, rank, j, m, n) for n in range(192)] for m in range(4)] for j in range(world_size)
-        ]
+        expected = [[[element(run, rank, j, m, n) for n in range(192)] for m in range(4)] for j in range(world_size)]
         assert torch.equal(run.outputs[rank]["out"], torch.tensor(expected, dtype=torch.float64).float())
 
 

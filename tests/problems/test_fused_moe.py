@@ -4,43 +4,8 @@ import pytest
 import torch
 
 from pkb_gym.engine.errors import SizeError
+from tests.problems.moe_oracle import assert_rows_are_right, expected, routing
 from tests.problems.support import Run, find_problem, make_axes, run_reference
-
-
-def routing(ax, args):
-    """Probabilities (T, E) of one rank's tokens, the logits rounded once to bfloat16."""
-    logits = args["hidden_states"].reshape(-1, ax.H).float() @ args["gate_weight"].float().T
-    if args["gate_bias"] is not None:
-        logits += args["gate_bias"].float()
-    return logits.bfloat16().float().softmax(-1).bfloat16()
-
-
-def layer(pair, rows):
-    return rows @ pair[0].double().T + pair[1].double()
-
-
-def expected(run: Run, rank: int, keep: int | None = None) -> torch.Tensor:
-    """Every rank's MLP applied to every token in float64, mixed by the `keep` (default K) largest probabilities."""
-    ax, args = run.axes[rank], run.args[rank]
-    group = list(range(ax.W)) if ax["group"] is None else next(part for part in ax["group"] if rank in part)
-    weights, experts = routing(ax, args).topk(keep or ax.K, dim=-1)
-    rows = args["hidden_states"].reshape(-1, ax.H).double()
-    out = torch.zeros(len(rows), ax.H, dtype=torch.float64)
-    for place, host in enumerate(group):
-        at_host = experts // (ax.E // len(group)) == place
-        share = (weights.double() * at_host).sum(-1, keepdim=True)
-        gate, up = layer(run.args[host]["gate_proj"], rows), layer(run.args[host]["up_proj"], rows)
-        out += share * layer(run.args[host]["down_proj"], gate * gate.sigmoid() * up)
-    return out
-
-
-def assert_rows_are_right(run):
-    run.assert_passes_own_checks()
-    for rank, outputs in enumerate(run.outputs):
-        exact = expected(run, rank)
-        assert outputs["out"].shape == exact.shape
-        error = (outputs["out"].double() - exact).norm(dim=-1)
-        assert bool((error <= 1e-2 * exact.norm(dim=-1)).all())
 
 
 @pytest.mark.parametrize(

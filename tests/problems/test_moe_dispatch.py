@@ -63,7 +63,9 @@ def test_more_dimensions_are_flattened():
     run = run_reference("MoEDispatch", world_size=2)
     args = [one | {"hidden_states": one["hidden_states"].view(4, 16, 64)} for one in run.args]
     again = run_reference("MoEDispatch", world_size=2, args=args)
-    assert all(same(list(one.values()), list(two.values())) for one, two in zip(run.outputs, again.outputs, strict=True))
+    assert all(
+        same(list(one.values()), list(two.values())) for one, two in zip(run.outputs, again.outputs, strict=True)
+    )
 
 
 def test_splits_that_do_not_add_up_raise():

@@ -52,9 +52,7 @@ def test_bfloat16_probabilities_pass_and_near_misses_do_not() -> None:
 
 
 def test_nan_in_one_key_reaches_the_rows_that_see_it() -> None:
-    args = [
-        {name: torch.ones(1, 1, 8, 2, dtype=torch.bfloat16) for name in ("q", "k", "v")} for _ in range(2)
-    ]
+    args = [{name: torch.ones(1, 1, 8, 2, dtype=torch.bfloat16) for name in ("q", "k", "v")} for _ in range(2)]
     args[1]["k"][0, 0, 3] = float("nan")
     run = run_reference(NAME, world_size=2, args=args, size={"B": 1, "S": 1, "d": 2})
     assert not run.outputs[0]["out"].isnan().any()

@@ -64,7 +64,7 @@ class CompileCache:
             )
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             self._warn(f"cannot read {path}: {error}")
             return None
         self._touch(path)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from functools import cache
 from io import BytesIO
+from math import ceil
 from pathlib import Path
 
 from elftools.common.exceptions import ELFError
@@ -50,7 +51,12 @@ MEMORY_KIB, FILE_BLOCKS = 6 << 20, 1 << 19
 """Limits of the compiler: 6 GiB of address space, 256 MiB per file."""
 
 MAX_LOG_CHARS = 12_000
-_LIMITED = ["sh", "-c", 'ulimit -v "$1"; ulimit -f "$2"; ulimit -c 0; shift 2; exec "$@"', "sh"]
+_SCRIPT = """
+ulimit -v "$1"; ulimit -f "$2"; ulimit -t "$3"; ulimit -c 0
+library="$4"; shift 4
+"$@" && cat kernel.so > "/proc/self/fd/$library"
+"""
+_LIMITED = ("sh", "-c", _SCRIPT, "sh")
 
 
 def compile_native(source: str, compile_cache: CompileCache, timeout_s: float) -> Artifact:
@@ -84,46 +90,50 @@ def compile_native(source: str, compile_cache: CompileCache, timeout_s: float) -
 def _run_compiler(source: str, timeout_s: float) -> tuple[Artifact, bool]:
     """The result, and whether it would be the same again (a deadline might not)."""
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="pkb-compile-") as folder:
-        build = Path(folder)
-        (build / "kernel.cpp").write_text(source, encoding="utf-8")
-        with (build / "log").open("wb") as log:
-            process = subprocess.Popen(
-                _command(build),
-                cwd=build,
-                env=for_candidates(TMPDIR="/tmp" if bubblewrap_works() else str(build)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-            try:
-                status = process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                status = None
-            finally:
-                _kill_session(process)
+    with contextlib.ExitStack() as stack:
+        text, library, log = (_memory_file(stack, name) for name in ("kernel.cpp", "kernel.so", "log"))
+        os.write(text, source.encode())
+        os.lseek(text, 0, os.SEEK_SET)
+        folder = None if bubblewrap_works() else stack.enter_context(tempfile.TemporaryDirectory(prefix="pkb-compile-"))
+        if folder is not None:
+            (Path(folder) / "kernel.cpp").write_text(source, encoding="utf-8")
+        process = subprocess.Popen(
+            _command(text, library, timeout_s, sandboxed=folder is None),
+            cwd=folder,
+            env=for_candidates(TMPDIR=folder or "/tmp"),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(text, library),
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            _kill_session(process)
         duration_s = time.monotonic() - began
-        text = _cut((build / "log").read_text(encoding="utf-8", errors="replace"))
-        if status is None:
-            return Artifact(
-                ok=False, log=f"{text}\nthe compiler took longer than {timeout_s:g} s", duration_s=duration_s
-            ), False
-        library = build / "kernel.so"
-        if status != 0 or not library.exists():
-            reason = "" if "error" in text else f"\nthe compiler ended with status {status}"
-            return Artifact(ok=False, log=text + reason, duration_s=duration_s), True
-        return Artifact(ok=True, log=text, duration_s=duration_s, binary=library.read_bytes()), True
+        said = _cut(_content(log).decode(errors="replace"))
+        binary = _content(library)
+    if status is None:
+        said = f"{said}\nthe compiler took longer than {timeout_s:g} s"
+        return Artifact(ok=False, log=said, duration_s=duration_s), False
+    if status != 0 or not binary:
+        reason = "" if "error" in said else f"\nthe compiler ended with status {status}"
+        return Artifact(ok=False, log=said + reason, duration_s=duration_s), True
+    return Artifact(ok=True, log=said, duration_s=duration_s, binary=binary), True
 
 
-def _command(build: Path) -> Sequence[str]:
-    sandboxed = bubblewrap_works()
-    inside = "/build" if sandboxed else str(build)
+def _command(text: int, library: int, timeout_s: float, *, sandboxed: bool) -> Sequence[str]:
+    """The compiler in its sandbox: the source comes in, and the shared object goes out, by descriptors."""
     ffi = ffi_root()
     compiler = [
-        *(_LIMITED),
+        *_LIMITED,
         str(MEMORY_KIB),
         str(FILE_BLOCKS),
+        str(ceil(timeout_s) + 1),
+        str(library),
         "g++",
         *FLAGS,
         f"-I{INCLUDE}",
@@ -139,10 +149,21 @@ def _command(build: Path) -> Sequence[str]:
         return compiler
     system = [path for path in (*SYSTEM_FOLDERS, *SYSTEM_FILES) if Path(path).exists()]
     readable = tuple((path, path) for path in (*system, str(INCLUDE), str(ffi)))
-    policy = Policy(read_only=readable, writable=((str(build), inside),))
-    arguments = bubblewrap_arguments(policy, compiler)
-    arguments[arguments.index("--chdir") + 1] = inside
+    arguments = bubblewrap_arguments(Policy(read_only=readable, dies_with_parent=True), compiler)
+    place = arguments.index("--chdir")
+    arguments[place:place] = ["--file", str(text), "/tmp/kernel.cpp"]
     return arguments
+
+
+def _memory_file(stack: contextlib.ExitStack, name: str) -> int:
+    """A file without a name, gone with the last process that has it open."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    stack.callback(os.close, fd)
+    return fd
+
+
+def _content(fd: int) -> bytes:
+    return os.pread(fd, os.fstat(fd).st_size, 0)
 
 
 def exports_solution(binary: bytes) -> bool:

@@ -29,6 +29,9 @@ SEND_TIMEOUT_S = 5.0
 AFTERMATH_S = 0.05
 """After a first failure, how long to listen for others: the rank that fell first need not be heard first."""
 
+CAUSE_S = 1.0
+"""How long to wait for the cause where ranks have only complained that another is gone."""
+
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read error", "connection was closed")
 
 
@@ -325,8 +328,8 @@ class Gang:
 
     def _first_failure(self, said: str = "") -> GangFailed:
         """Listens a little longer, then blames the rank that fell first."""
-        end = time.monotonic() + AFTERMATH_S
-        while (left := end - time.monotonic()) > 0:
+        began = time.monotonic()
+        while (left := began + (AFTERMATH_S if self._cause_is_known() else CAUSE_S) - time.monotonic()) > 0:
             try:
                 self._listen(left)
                 for rank, wire in enumerate(self._ranks):
@@ -347,6 +350,11 @@ class Gang:
             error = self._errors[rank]
             return GangFailed(_failure(error.get("kind")), rank, f"rank {rank}: {error.get('message')}"[:10_000])
         return GangFailed(Failure.RUNTIME_ERROR, None, f"the gang fell silent: {said}")
+
+    def _cause_is_known(self) -> bool:
+        """Whether anything but complaints about another rank has been heard."""
+        own_fault = any(not _is_aftermath(error) for error in self._errors.values())
+        return own_fault or any(rank not in self._errors for rank in self._ended)
 
     def _crash(self, rank: int) -> GangFailed:
         status = self._ended[rank]

@@ -27,7 +27,7 @@ from pkb_gym.engine.check import compare_rank
 from pkb_gym.engine.inputs import Value, make_inputs
 from pkb_gym.engine.layout import BlockPlan, Dialect, SetPlan, delivered_leaves, rank_spec
 from pkb_gym.engine.leaves import argument_leaves, flatten_value, output_leaves
-from pkb_gym.engine.problem import InPlace, Linear, Problem, Tensor, TensorList
+from pkb_gym.engine.problem import InPlace, Linear, Problem, Sparse, Tensor, TensorList
 from pkb_gym.engine.rankside import results
 from pkb_gym.engine.rankside.gloo_compat import install
 from pkb_gym.engine.rankside.heap import Heap
@@ -256,6 +256,8 @@ class Reference:
                 values[arg.name] = tensors[0] if tensors else None
             elif isinstance(arg, Linear):
                 values[arg.name] = (tensors[0], tensors[1] if arg.bias else None)
+            elif isinstance(arg, Sparse):
+                values[arg.name] = (tensors[0], tensors[1])
             else:
                 shapes: Any = ax[arg.shapes]
                 present = iter(tensors)

@@ -33,17 +33,21 @@ class Policy:
         writable: (outside, inside) paths that can be written.
         capabilities: kept inside, relative to the sandbox's own user namespace.
         temporary_bytes: size of /tmp and of /dev/shm.
+        dies_with_parent: whether it ends with the thread that started it.
     """
 
     read_only: tuple[tuple[str, str], ...]
     writable: tuple[tuple[str, str], ...] = ()
     capabilities: tuple[str, ...] = ()
     temporary_bytes: int = 1 << 30
+    dies_with_parent: bool = False
 
 
 def bubblewrap_arguments(policy: Policy, command: Sequence[str]) -> list[str]:
     """The command line that runs `command` under a policy: own user, pid, IPC, network and mount namespaces."""
     arguments = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net", "--unshare-uts"]
+    if policy.dies_with_parent:
+        arguments.append("--die-with-parent")
     for capability in policy.capabilities:
         arguments += ["--cap-add", capability]
     size = str(policy.temporary_bytes)

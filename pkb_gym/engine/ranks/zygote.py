@@ -60,7 +60,7 @@ class Zygote:
 
     def _command(self, fd: int) -> list[str]:
         if not self.sandboxed:
-            return [sys.executable, "-m", "pkb_gym.engine.rankside.zygote", str(fd)]
+            return [sys.executable, "-m", "pkb_gym.engine.rankside.zygote", str(fd), str(self.scratch)]
         command = [sys.executable, "-m", "rankside.zygote", str(fd)]
         arguments = bubblewrap_arguments(zygote_policy(TEMPORARY_BYTES), command)
         hidden = hidden_package()
@@ -140,8 +140,16 @@ class Zygote:
             shutil.rmtree(self.scratch, ignore_errors=True)
 
     def new_scratch(self) -> tuple[str, Any]:
-        """A working folder for one gang: its path as the gang sees it, and a function that removes it."""
+        """A working folder for one gang: its path as the gang sees it, and a function that removes it.
+
+        Raises:
+            InfrastructureError: the zygote is gone, and its folder with it, or no folder can be made.
+        """
         if self.sandboxed:
             return str(self.scratch), lambda: None  # in the gang's own /tmp, gone with it
-        path = tempfile.mkdtemp(dir=self.scratch)
+        try:
+            path = tempfile.mkdtemp(dir=self.scratch)
+        except OSError as error:
+            gone = "the zygote is gone: " if not self.alive else ""
+            raise InfrastructureError(f"{gone}no working folder for a gang can be made: {error}") from None
         return path, lambda: shutil.rmtree(path, ignore_errors=True)

@@ -83,7 +83,7 @@ class Native:
         if kind == "group":
             return [-1 if arg["index"] is None else arg["index"]]
         tensors = [None if slot is None else self._tensor(slot) for slot in arg["leaves"]]
-        return [tvm_ffi.convert(tensors)] if kind == "list" else tensors
+        return [tvm_ffi.convert(tensors)] if kind in ("list", "bare") else tensors
 
     def _tensor(self, slot: dict[str, Any]) -> Any:
         """The tensor of a slot; an empty one has its address too, for `comm.peer`."""

@@ -121,8 +121,13 @@ def make_argument(heap: Heap, arg: dict[str, Any], groups: list[Any]) -> Any:
     tensors = [None if slot is None else heap.tensor(slot) for slot in arg["leaves"]]
     if kind == "list":
         return tensors
-    if kind == "tensor":
+    if kind in ("tensor", "bare"):
         return tensors[0]
+    if kind == "sparse":
+        indices, values = tensors
+        assert indices is not None and values is not None
+        shape = tuple(arg["shape"])
+        return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True, check_invariants=False)
     weight, bias = tensors
     assert weight is not None
     module = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")

@@ -52,6 +52,8 @@ def _tensors(output: Mapping[str, Any], part: object) -> list[torch.Tensor]:
 
     if not output["list"] and not output["leaves"] and part is None:
         return []
+    if not output["list"] and isinstance(part, tuple) and all(type(number) is int for number in part):
+        part = torch.tensor(part, dtype=torch.int64)  # a size, such as torch.Size
     tensors = list(part) if output["list"] and isinstance(part, list | tuple) else [part]
     if len(tensors) != len(output["leaves"]):
         raise bad_result(f"{output['name']}: expected {len(output['leaves'])} tensors, got {len(tensors)}")

@@ -16,6 +16,9 @@ HEADER = struct.Struct("!II")
 MAX_FRAME_BYTES = 64 << 20
 """Largest frame that is sent or accepted; a longer one ends the connection."""
 
+MAX_HEAD_BYTES = 8 << 20
+"""Largest JSON part of one that is accepted: parsed, it takes many times its room."""
+
 MAX_FDS = 64
 
 
@@ -115,6 +118,8 @@ class Wire:
         total = HEADER.size + head_bytes + raw_bytes
         if total > self.max_frame_bytes + HEADER.size:
             raise ProtocolError(f"frame of {total} bytes announced; at most {self.max_frame_bytes} are allowed")
+        if head_bytes > MAX_HEAD_BYTES:
+            raise ProtocolError(f"frame with {head_bytes} bytes of JSON announced; at most {MAX_HEAD_BYTES} allowed")
         if len(self._buffer) < total:
             return None
         head = bytes(self._buffer[HEADER.size : HEADER.size + head_bytes])
@@ -141,6 +146,8 @@ class Wire:
     def _fill(self, data: bytes) -> None:
         if not data:
             raise WireError("the other side closed the connection")
+        if len(self._buffer) > self.max_frame_bytes + HEADER.size:
+            raise ProtocolError(f"more than {self.max_frame_bytes} bytes arrived that nobody waits for")
         self._buffer += data
 
 

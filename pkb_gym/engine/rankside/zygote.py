@@ -1,9 +1,9 @@
 """A process that has imported torch once and forks gangs on request.
 
-    python -m pkb_gym.engine.rankside.zygote FD
+    python -m pkb_gym.engine.rankside.zygote FD [FOLDER]
 
-FD is its end of a connection to the evaluator; when that closes, however the evaluator ended, the zygote ends and its
-gangs with it. It runs no tensor operation itself, so that it stays single-threaded and safe to fork.
+FD is its end of a connection to the evaluator; when that closes, however the evaluator ended, the zygote removes FOLDER
+and ends, and its gangs with it. It runs no tensor operation itself, so that it stays single-threaded and safe to fork.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ctypes
 import gc
 import importlib
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -40,6 +41,8 @@ def main() -> None:
         try:
             request, _, fds = control.receive_with_fds()
         except WireError:
+            for folder in sys.argv[2:]:
+                shutil.rmtree(folder, ignore_errors=True)  # in place of an evaluator that was killed
             os._exit(0)
         _fork(control, request, fds)
 

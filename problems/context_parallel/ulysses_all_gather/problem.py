@@ -63,7 +63,8 @@ PROBLEM = Problem(
     upstream="34_ulysses_all_gather_into_tensor_primitive",
     category="context_parallel",
     origin="VeOmni sequence-parallel primitives (DeepSpeed-Ulysses family)",
-    summary="Every rank ends with all ranks' equally shaped tensors stacked one after another along the first dimension.",
+    summary="Every rank ends with all ranks' equally shaped tensors stacked one after another along the first "
+    "dimension.",
     tags=("all_gather", "ulysses"),
     dtypes=("bfloat16", "float16", "float32", "float64"),
     sizes={

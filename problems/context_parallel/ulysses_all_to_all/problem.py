@@ -24,7 +24,9 @@ def dims_of(axes: dict[str, AxisValue]) -> tuple[list[int], int, int]:
     shape = list(cast("tuple[int, ...]", axes["x_shape"]))
     dims = cast(int, axes["scatter_dim"]), cast(int, axes["gather_dim"])
     if len(shape) < 2 or not all(-len(shape) <= dim < len(shape) for dim in dims):
-        raise SizeError(f"axes scatter_dim, gather_dim={dims} must name dimensions of x_shape={tuple(shape)}, 2 or more")
+        raise SizeError(
+            f"axes scatter_dim, gather_dim={dims} must name dimensions of x_shape={tuple(shape)}, 2 or more"
+        )
     return shape, dims[0] % len(shape), dims[1] % len(shape)
 
 
@@ -51,9 +53,9 @@ def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
     modes: tuple[tuple[tuple[int, ...], int, int], ...] = (
         (tuple(shape), scatter, gather),
         ((2, length, heads, 4), 2, 1),
-        ((joined, cut), -1, -2),
-        ((2, heads, length, 4), 1, 2),
+        ((2, heads, length, 4), -3, -2),
         ((cut, joined), 0, 0),
+        ((joined, cut), 1, 0),
         ((3, heads, 5), 1, 0),
     )
     chosen = modes[draw.trial % len(modes)]

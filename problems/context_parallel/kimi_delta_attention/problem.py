@@ -1,0 +1,128 @@
+"""KimiDeltaAttention: delta-rule linear attention of a split sequence, with one decay per key channel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from pkb_gym.engine.axes import AxisValue
+from pkb_gym.engine.checks import all_of, norm_close
+from pkb_gym.engine.errors import SizeError
+from pkb_gym.engine.inputs import Draw, InputMaker
+from pkb_gym.engine.problem import Axes, Cost, Group, Output, Problem, Tensor, Trials, close
+
+if TYPE_CHECKING:
+    import torch
+
+
+def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Adds the grid of ranks (rank = c * P + p) and its groups; those that are the default stay None."""
+    world_size, rank = cast(int, axes["W"]), cast(int, axes["r"])
+    summed = cast("int | None", axes["P"]) or (2 if world_size >= 4 and world_size % 2 == 0 else 1)
+    if world_size % summed:
+        raise SizeError(f"axis P={summed} must divide W={world_size}")
+    world = range(world_size)
+    return axes | {
+        "P": summed,
+        "C": world_size // summed,
+        "p": rank % summed,
+        "c": rank // summed,
+        "HK": cast(int, axes["H"]) * cast(int, axes["K"]),
+        "tp_group": tuple(tuple(world[i : i + summed]) for i in range(0, world_size, summed)) if summed > 1 else None,
+        "cp_group": tuple(tuple(world[p::summed]) for p in range(summed)) if summed > 1 else None,
+    }
+
+
+def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """Outside timing, the factoring of the world: as the size names it, context alone, and one or two in turn."""
+    if draw.timed:
+        return axes
+    world_size = cast(int, axes["W"])
+    factors: tuple[AxisValue, ...] = (axes["P"], 1, axes["P"], min(2, world_size) if draw.trial % 8 > 3 else world_size)
+    return axes | {"P": factors[draw.trial % len(factors)]}
+
+
+def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
+    """Gates N(-4, 2), under which many channels decay slowly, so that the state crosses the borders of shards.
+
+    Gate scale and bias are equal on the ranks of a cp_group alone.
+    """
+    gates = make.stream("gates", make.ax.p)
+    return (
+        make.normal("q"),
+        make.normal("k"),
+        make.normal("v"),
+        make.normal("g", mean=-4.0, std=2.0),
+        make.normal("beta"),
+        gates.uniform("a_log", -1.0, 1.0),
+        gates.normal("dt_bias"),
+    )
+
+
+def published_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
+    """Standard normal from the published seed; gate scale and bias count evenly from -0.1 to 0.1."""
+    import torch
+
+    stream = make.seeded(42 + 74_000 + make.rank + 1_000_003 * make.trial)
+    even = (torch.linspace(-0.1, 0.1, n, device=make.device).to(make.dtype) for n in (make.ax.H, make.ax.HK))
+    return (*(stream.normal(name) for name in ("q", "k", "v", "g", "beta")), *even)
+
+
+def cost(ax: Axes) -> Cost:
+    """The recurrence of the rank's own positions, on whichever unit is faster: in chunks its products suit matrix units.
+
+    Over a cp_group the cheaper of two ways: positions for heads and back, or the float32 state handed to the next rank.
+    """
+    n = ax.B * ax.L * ax.H
+    inputs = n * (3 * ax.K + ax.D + 1)
+    heads = (ax.C - 1) / ax.C * (inputs + n * ax.D) * ax.itemsize
+    state = 4 * ax.B * ax.H * ax.K * ax.D
+    total = 2 * (ax.P - 1) / ax.P * n * ax.D * ax.itemsize
+    return Cost(
+        matrix_flops=7 * ax.K * ax.D * n,
+        vector_flops=10 * ax.K * n,
+        memory_bytes=(inputs + n * ax.D + ax.H * (ax.K + 1)) * ax.itemsize,
+        link_in_bytes=min(heads, state if ax.c > 0 else 0) + total,
+        link_out_bytes=min(heads, state if ax.c < ax.C - 1 else 0) + total,
+    )
+
+
+PROBLEM = Problem(
+    name="KimiDeltaAttention",
+    upstream="74_fla_kimi_delta_attention_cp_tp",
+    category="context_parallel",
+    origin="flash-linear-attention: Kimi Delta Attention of Kimi Linear, with context and tensor parallel groups",
+    summary="Gated delta-rule linear attention with one decay per key channel; the sequence is split over the context "
+    "group and the results are summed over the tensor group.",
+    weaknesses=(
+        "Outputs are tiny against the absolute tolerance.",
+        "The state forgets within a few tokens, so that what earlier ranks hold hardly matters.",
+        "Gate scale and bias never change.",
+    ),
+    tags=("all_gather", "all_reduce", "linear_attention", "recurrence", "subgroups"),
+    dtypes=("bfloat16", "float16", "float32"),
+    # P None is 2 for even world sizes from 4 on, else 1.
+    sizes={
+        "tiny": {"B": 2, "L": 8, "H": 2, "K": 16, "D": 8, "P": None},
+        "published": {"B": 1, "L": 64, "H": 16, "K": 128, "D": 128, "P": None},
+        "large": {"B": 1, "L": 4096, "H": 32, "K": 128, "D": 128, "P": None},
+    },
+    args=(
+        Tensor("q", ("B", "L", "H", "K"), about="queries of positions c*L .. (c+1)*L-1, not normalised"),
+        Tensor("k", ("B", "L", "H", "K"), about="keys, not normalised"),
+        Tensor("v", ("B", "L", "H", "D"), about="values"),
+        Tensor("g", ("B", "L", "H", "K"), about="gate of the decay, per key channel"),
+        Tensor("beta", ("B", "L", "H"), about="write strength before the sigmoid"),
+        Tensor("a_log", ("H",), about="log of the gate's scale, equal on the ranks of a cp_group"),
+        Tensor("dt_bias", ("HK",), about="gate bias (H, K), equal on the ranks of a cp_group"),
+        Group("cp_group", about="ranks that share the sequence, P apart; None means all"),
+        Group("tp_group", about="ranks whose outputs are summed, consecutive; None means no sum"),
+    ),
+    # Two units of bfloat16 and 2 % of the rms.
+    outputs=(
+        Output("out", ("B", "L", "H", "D"), check=all_of((close(rtol=2**-6, atol_rms=2e-2), norm_close(rel=1e-2)))),
+    ),
+    derive=derive,
+    robust=Trials(robust_inputs, vary),
+    published=Trials(published_inputs),
+    cost=cost,
+)

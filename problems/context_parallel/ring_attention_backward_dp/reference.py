@@ -1,0 +1,103 @@
+import torch
+import torch.distributed as dist
+
+
+@torch.no_grad()
+def solution(
+    dout: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    softmax_lse: torch.Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    cp_group: dist.ProcessGroup | None = None,
+    dp_group: dist.ProcessGroup | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Backward pass of attention over a sequence that is split over cp_group, averaged over the replicas of dp_group.
+
+    Keys and values travel around the ring of C ranks, and one step behind them their gradients.
+
+    Args:
+        dout, q, k, v, out: (B, S, h, d) each, positions c*S .. (c+1)*S-1 on cp rank c.
+        softmax_lse: (B, h, S) float32, logsumexp of each query's scores; used as given.
+        softmax_scale: None means d^(-1/2).
+        causal: mask future positions.
+        cp_group: None means WORLD.
+        dp_group: None means no averaging.
+
+    Returns:
+        dq, dk, dv: (B, S, h, d) each, for this rank's positions, in the dtype of q.
+    """
+    C, c = dist.get_world_size(cp_group), dist.get_rank(cp_group)
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+
+    grad_hop = []
+    for step in range(C):  # holds keys and values of cp rank (c - step) mod C
+        if step < C - 1:
+            next_k, next_v = torch.empty_like(k), torch.empty_like(v)
+            kv_hop = pass_on([k, v], [next_k, next_v], cp_group)
+        if not causal or step <= c:
+            block = block_backward(dout, q, k, v, out, softmax_lse, scale, triangular=causal and step == 0)
+        if step == 0:
+            dq, dk, dv = block
+        else:
+            for work in grad_hop:
+                work.wait()
+            dk, dv = next_dk, next_dv
+            if not causal or step <= c:
+                dq, dk, dv = dq + block[0], dk + block[1], dv + block[2]
+        if step < C - 1:
+            for work in kv_hop:
+                work.wait()
+            k, v = next_k, next_v
+        if C > 1:
+            next_dk, next_dv = torch.empty_like(dk), torch.empty_like(dv)
+            grad_hop = pass_on([dk, dv], [next_dk, next_dv], cp_group)
+    for work in grad_hop:  # after C hops each gradient is at its owner
+        work.wait()
+    if C > 1:
+        dk, dv = next_dk, next_dv
+
+    grads = tuple(grad.to(q.dtype) for grad in (dq, dk, dv))
+    if dp_group is not None and dist.get_world_size(dp_group) > 1:
+        for grad in grads:
+            dist.all_reduce(grad, op=dist.ReduceOp.SUM, group=dp_group)
+            grad.div_(dist.get_world_size(dp_group))
+    return grads
+
+
+def pass_on(
+    outgoing: list[torch.Tensor], incoming: list[torch.Tensor], group: dist.ProcessGroup | None
+) -> list[dist.Work]:
+    """Starts sending to the next rank of the ring and receiving from the previous one."""
+    C, c = dist.get_world_size(group), dist.get_rank(group)
+    sends = [dist.P2POp(dist.isend, tensor, group=group, group_peer=(c + 1) % C) for tensor in outgoing]
+    receives = [dist.P2POp(dist.irecv, tensor, group=group, group_peer=(c - 1) % C) for tensor in incoming]
+    return dist.batch_isend_irecv(sends + receives)
+
+
+def block_backward(
+    dout: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    scale: float,
+    triangular: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """This rank's queries against one block of keys: float32 dq, dk, dv of shape (B, S, h, d)."""
+    dout, q, k, v, out = (x.float() for x in (dout, q, k, v, out))
+    row = torch.einsum("bihd,bihd->bhi", dout, out)
+    scores = torch.einsum("bihd,bjhd->bhij", q, k) * scale
+    if triangular:
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(diagonal=1)
+        scores = scores.masked_fill(future, float("-inf"))
+    p = torch.exp(scores - lse[..., None])
+    ds = p * (torch.einsum("bihd,bjhd->bhij", dout, v) - row[..., None])
+    dq = scale * torch.einsum("bhij,bjhd->bihd", ds, k)
+    dk = scale * torch.einsum("bhij,bihd->bjhd", ds, q)
+    dv = torch.einsum("bhij,bihd->bjhd", p, dout)
+    return dq.contiguous(), dk.contiguous(), dv.contiguous()

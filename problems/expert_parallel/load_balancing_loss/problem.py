@@ -1,0 +1,189 @@
+"""LoadBalancingLoss: how unevenly a router spreads its tokens over experts, averaged over the ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pkb_gym.engine.axes import ITEMSIZE, AxisValue
+from pkb_gym.engine.checks import allclose
+from pkb_gym.engine.errors import SizeError
+from pkb_gym.engine.inputs import Draw, InputMaker, Value
+from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Scalar, Tensor, TensorList, Trials
+
+if TYPE_CHECKING:
+    import torch
+
+NEAR = 2.0**-6
+"""A token is redrawn when the k-th and (k+1)-th probabilities are this near, relatively: two bfloat16 steps."""
+
+
+def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Adds the rows T of all layers, and the shapes of the logits: one tensor, or one per layer.
+
+    Raises:
+        SizeError: fewer experts than choices.
+    """
+    ax = Axes(axes)
+    if not 1 <= ax.k <= ax.E:
+        raise SizeError(f"axis k={ax.k} must be 1 .. E={ax.E}")
+    rows = ax.batch * ax.seq
+    shapes = ((ax.L * rows, ax.E),) if ax["plain"] else ((rows, ax.E),) * ax.L
+    return axes | {"T": ax.L * rows, "logit_shapes": shapes}
+
+
+def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """Outside timing, after the size's own form: plain without mask, layers with a mask, plain with weights, other k."""
+    if draw.timed or draw.trial == 0:
+        return axes
+    ax = Axes(axes)
+    layers, masked = max(2, ax.L), {"masked": True, "k": draw.randint(1, min(ax.E - 1, ax.k + 2) or 1)}
+    forms: tuple[dict[str, AxisValue], ...] = (
+        {"L": layers, "plain": False, **masked, "mask_dtype": "int64"},
+        {"plain": True, "masked": False},
+        {"L": layers, "plain": False, **masked, "mask_dtype": "float32"},
+        {"plain": True, **masked, "mask_dtype": "bool"},
+        {"L": layers + 1, "plain": False, "masked": False, "k": draw.randint(1, ax.E)},
+    )
+    return axes | forms[draw.trial % len(forms)]
+
+
+def robust_inputs(make: InputMaker) -> tuple[Value, ...]:
+    """Normal logits and a bias per expert, normal times U(0, 3), of each rank; padding of each sequence its own."""
+    bias = 3 * make.rand(1) * make.randn(make.ax.E)
+    logits = clear_choices(make, bias).to(make.dtype)
+    return split(make, logits), padding(make) if make.ax["masked"] else None
+
+
+def published_inputs(make: InputMaker) -> tuple[Value, ...]:
+    """Standard normal logits, nearly balanced; no padding."""
+    import torch
+
+    stream = make.seeded(42 + 24_000 + make.rank + 1_000_003 * make.trial)
+    logits = stream.randn(make.ax.T, make.ax.E).to(make.dtype)
+    if not make.ax["masked"]:
+        return split(make, logits), None
+    shape, dtype = make.spec("attention_mask")
+    return split(make, logits), torch.ones(shape, dtype=dtype, device=make.device)
+
+
+def split(make: InputMaker, logits: torch.Tensor) -> list[torch.Tensor | None]:
+    """The logits as the layers' own tensors."""
+    if make.ax["plain"]:
+        return [logits]
+    return [layer.clone() for layer in logits.chunk(make.ax.L)]
+
+
+def clear_choices(make: InputMaker, bias: torch.Tensor) -> torch.Tensor:
+    """Logits whose k largest probabilities do not depend on rounding.
+
+    Raises:
+        SizeError: some stay doubtful however often they are drawn.
+    """
+    import torch
+
+    ax = make.ax
+    logits = make.randn(ax.T, ax.E) + bias
+    if ax.k == ax.E:
+        return logits
+    doubtful = torch.arange(ax.T, device=logits.device)
+    for _ in range(200):
+        best = logits[doubtful].to(make.dtype).float().topk(ax.k + 1, dim=-1).values
+        doubtful = doubtful[best[:, -2] - best[:, -1] <= NEAR]
+        if not len(doubtful):
+            return logits
+        logits[doubtful] = make.randn(len(doubtful), ax.E) + bias
+    raise SizeError(f"{make.problem.name}: {len(doubtful)} tokens keep near ties; choose fewer experts")
+
+
+def padding(make: InputMaker) -> torch.Tensor:
+    """1 for the first tokens of each sequence and 0 for its end; as float32, tokens weigh 0.5, 1 or 2."""
+    import torch
+
+    (batch, seq), dtype = make.spec("attention_mask")
+    lengths = make.randint(1, seq + 1, batch, 1)
+    mask = (torch.arange(seq, device=make.device) < lengths).to(dtype)
+    if dtype == torch.float32:
+        mask *= torch.exp2(make.randint(-1, 2, batch, seq).float())
+    return mask
+
+
+def cost(ax: Axes) -> Cost:
+    """Softmax, selection and column sums of one pass over the logits; one all-reduce of a float32 scalar."""
+    elements = ax.T * ax.E
+    mask = ax.batch * ax.seq * ITEMSIZE[str(ax["mask_dtype"])] if ax["masked"] else 0
+    exchange = 8 * (ax.W - 1) / ax.W
+    return Cost(
+        vector_flops=(6 + ax.k) * elements + 2 * ax.k * ax.E,
+        memory_bytes=ax.itemsize * elements + mask + 4,
+        link_in_bytes=exchange,
+        link_out_bytes=exchange,
+    )
+
+
+PROBLEM = Problem(
+    name="LoadBalancingLoss",
+    upstream="24_load_balancing_loss_fn",
+    category="expert_parallel",
+    origin="auxiliary loss of Mixtral and Qwen-MoE in HuggingFace Transformers (Switch Transformer, equations 4-6)",
+    summary="Measure how unevenly a router spreads its tokens over experts on each rank, and average over the ranks.",
+    weaknesses=(
+        "Logits are nearly balanced: the answer is 2.000 +- 0.003 whatever the trial, and no mask or layer is run.",
+    ),
+    tags=("all_reduce", "moe", "top_k", "latency"),
+    dtypes=("bfloat16", "float16", "float32"),
+    # plain: one tensor rather than a list of L; its rows are L * batch * seq all the same.
+    sizes={
+        "tiny": {
+            "L": 2,
+            "batch": 4,
+            "seq": 8,
+            "E": 8,
+            "k": 2,
+            "plain": False,
+            "masked": True,
+            "mask_dtype": "int64",
+        },
+        "published": {
+            "L": 1,
+            "batch": 1,
+            "seq": 1024,
+            "E": 8,
+            "k": 2,
+            "plain": True,
+            "masked": False,
+            "mask_dtype": "int64",
+        },
+        "large": {
+            "L": 32,
+            "batch": 2,
+            "seq": 4096,
+            "E": 128,
+            "k": 8,
+            "plain": False,
+            "masked": True,
+            "mask_dtype": "int64",
+        },
+    },
+    args=(
+        TensorList(
+            "gate_logits", "logit_shapes", bare="plain", about="router logits of each layer, or one tensor of all rows"
+        ),
+        Scalar("num_experts", "int", axis="E", about="E"),
+        Scalar("top_k", "int", axis="k", about="k, experts of a token"),
+        Tensor(
+            "attention_mask",
+            ("batch", "seq"),
+            dtype="mask_dtype",
+            optional="masked",
+            about="weight of each token, 0 for padding; int64, bool or float32",
+        ),
+    ),
+    outputs=(
+        # Probabilities and their means are rounded to bfloat16, which moves the loss by some 2e-3.
+        Output("loss", (), dtype="float32", check=allclose(rtol=1e-2, atol=0.0), about="equal on all ranks"),
+    ),
+    derive=derive,
+    robust=Trials(robust_inputs, vary=robust_vary),
+    published=Trials(published_inputs),
+    cost=cost,
+)

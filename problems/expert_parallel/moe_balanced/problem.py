@@ -1,0 +1,64 @@
+"""MoEBalanced: the mixture-of-experts layer with one expert per rank."""
+
+from __future__ import annotations
+
+from pkb_gym.engine.axes import Axes, AxisValue
+from pkb_gym.engine.problem import Problem
+from pkb_gym.problems.expert_parallel.moe_layer import (
+    COARSE,
+    COUNT_ARGS,
+    DATA_ARGS,
+    GROUP_ARG,
+    MODES,
+    NEARLY_ONE_HOT,
+    ORIGIN,
+    OUTPUT,
+    PUBLISHED,
+    ROBUST,
+    SMALL_WEIGHTS,
+    UNIFORM,
+    cost,
+    derive_layer,
+    group_size,
+)
+
+
+def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Adds the group, the experts (`experts_per_rank` for each rank of a group) and this rank's number of tokens.
+
+    K is at most E, which matters where a group has one rank.
+    """
+    ax = Axes(axes)
+    size = group_size(axes)
+    experts = ax.experts_per_rank * size
+    return derive_layer(axes | {"G": size, "E": experts, "K": min(ax.K, experts)})
+
+
+PROBLEM = Problem(
+    name="MoEBalanced",
+    upstream="49_moe_ep_balanced",
+    category="expert_parallel",
+    origin=ORIGIN,
+    summary="The expert-parallel mixture-of-experts layer with exactly one expert per rank, so that every rank sends and "
+    "receives about the same number of tokens.",
+    weaknesses=(
+        NEARLY_ONE_HOT.format(share="88 %"),
+        UNIFORM,
+        COARSE,
+        SMALL_WEIGHTS,
+        "The function is that of FusedMoE and MoEWide; on 8 ranks even the shapes are those of FusedMoE.",
+    ),
+    tags=("all_to_all", "moe", "gemm", "overlap"),
+    dtypes=("bfloat16",),
+    sizes={
+        "tiny": {"T": 64, "H": 64, "I": 32, "experts_per_rank": 1, "K": 2, **MODES},
+        "published": {"T": 1024, "H": 1024, "I": 128, "experts_per_rank": 1, "K": 2, **MODES},
+        "large": {"T": 8192, "H": 4096, "I": 4096, "experts_per_rank": 1, "K": 2, **MODES},
+    },
+    args=(*DATA_ARGS, *COUNT_ARGS, GROUP_ARG),
+    outputs=(OUTPUT,),
+    derive=derive,
+    robust=ROBUST,
+    published=PUBLISHED,
+    cost=cost,
+)

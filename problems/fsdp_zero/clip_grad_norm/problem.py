@@ -1,0 +1,155 @@
+"""ClipGradNorm: scale sharded gradients down, in place, where their norm over all ranks is too large."""
+
+from __future__ import annotations
+
+from math import gamma, pi, prod, sqrt
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from pkb_gym.engine.axes import AxisValue
+from pkb_gym.engine.checks import allclose
+from pkb_gym.engine.errors import SizeError
+from pkb_gym.engine.inputs import Draw, InputMaker
+from pkb_gym.engine.problem import Axes, Cost, Group, InPlace, Output, Problem, Scalar, TensorList, Trials, close
+
+if TYPE_CHECKING:
+    import torch
+
+Shapes: TypeAlias = "tuple[tuple[int, ...] | None, ...]"
+Partition: TypeAlias = "tuple[tuple[int, ...], ...]"
+
+
+def partition(world_size: int, ranks: AxisValue) -> Partition | None:
+    """The groups: all ranks in one, every second rank in one of two, or none at all.
+
+    Raises:
+        SizeError: `ranks` is something else.
+    """
+    if ranks not in ("all", "interleaved", "alone"):
+        raise SizeError(f"axis ranks={ranks!r} must be 'all', 'interleaved' or 'alone'")
+    if ranks == "alone":
+        return None
+    parts = 2 if ranks == "interleaved" and world_size > 1 else 1
+    return tuple(tuple(range(first, world_size, parts)) for first in range(parts))
+
+
+def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Adds the groups, their size G, and this rank's shapes."""
+    ax = Axes(axes)
+    groups, shapes = partition(ax.W, axes["ranks"]), cast(Shapes, axes["shapes"])
+    if axes.get("bare_rank") == ax.r:
+        shapes = (None,) * len(shapes)
+    elif axes.get("uneven"):  # later ranks hold a few rows less, and the last tensor not at all
+        cut = tuple(None if s is None else (max(0, s[0] - ax.r), *s[1:]) for s in shapes)
+        shapes = cut[:-1] if ax.r % 2 else cut
+    return axes | {"fsdp_group": groups, "G": 1 if groups is None else len(groups[0]), "local_shapes": shapes}
+
+
+def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """Draws a scale for every tensor of every rank, and max_norm well below or well above the norms to be expected.
+
+    Checks cycle through clipping or not, norms, groups, uneven shards and a rank without gradients.
+    """
+    world_size = cast(int, axes["W"])
+    if not draw.timed:
+        axes = axes | {"shapes": (*cast(Shapes, axes["shapes"]), None, (draw.randint(20, 99),), (draw.randint(9, 30), 7))}
+        axes |= (
+            {"clips": True, "uneven": True},
+            {"clips": False, "bare_rank": draw.randrange(world_size) if world_size > 1 else None},
+            {"clips": True, "norm_type": 1.0, "ranks": "interleaved", "uneven": True},
+            {"clips": True, "norm_type": 3.0, "bare_rank": draw.randrange(world_size) if world_size > 1 else None},
+            {"clips": False, "norm_type": 3.0, "ranks": "interleaved"},
+            {"clips": True, "ranks": "alone"},
+        )[draw.trial % 6]
+    count = len(cast(Shapes, axes["shapes"]))
+    axes = axes | {"scales": tuple(tuple(10 ** draw.uniform(-3, 1) for _ in range(count)) for _ in range(world_size))}
+    # A norm differs from its estimate by some percent; these factors keep it away from max_norm.
+    norms = expected_norms(axes)
+    clipped = draw.uniform(0.1, 0.5) * min(norms)
+    return axes | {"max_norm": clipped if axes["clips"] else draw.uniform(2.0, 4.0) * max(norms)}
+
+
+def expected_norms(axes: dict[str, AxisValue]) -> list[float]:
+    """The norm of every group's gradients, for elements distributed as scale * N(0, 1)."""
+    world_size, p = cast(int, axes["W"]), cast(float, axes["norm_type"])
+    moment = 2 ** (p / 2) * gamma((p + 1) / 2) / sqrt(pi)  # E |N(0, 1)|^p
+    totals = []
+    for rank in range(world_size):
+        shapes = cast(Shapes, derive(axes | {"r": rank})["local_shapes"])
+        scales = cast("tuple[tuple[float, ...], ...]", axes["scales"])[rank]
+        pairs = zip(shapes, scales, strict=False)
+        totals.append(sum(prod(shape) * scale**p for shape, scale in pairs if shape is not None))
+    groups = partition(world_size, axes["ranks"]) or tuple((rank,) for rank in range(world_size))
+    return [float((moment * sum(totals[rank] for rank in ranks)) ** (1 / p)) for ranks in groups]
+
+
+def robust_inputs(make: InputMaker) -> tuple[list[torch.Tensor | None]]:
+    """Normal values; every tensor of every rank has its own scale in 10^(-3 .. 1), so that the norm differs by trial."""
+    scales = cast("tuple[tuple[float, ...], ...]", make.ax["scales"])[make.rank]
+    shapes = cast(Shapes, make.ax["local_shapes"])
+    return (
+        [
+            None if shape is None else (make.randn(*shape) * scale).to(make.dtype)
+            for shape, scale in zip(shapes, scales, strict=False)
+        ],
+    )
+
+
+def published_inputs(make: InputMaker) -> tuple[list[torch.Tensor | None]]:
+    """Standard normal."""
+    stream = make.seeded(42 + 21_000 + make.rank + 1_000_003 * make.trial)
+    shapes = cast(Shapes, make.ax["local_shapes"])
+    return ([None if shape is None else stream.randn(*shape).to(make.dtype) for shape in shapes],)
+
+
+def cost(ax: Axes) -> Cost:
+    """Gradients are read once and written once where they change; one all-reduce of a float32 scalar."""
+    elements = sum(prod(shape) for shape in cast(Shapes, ax["local_shapes"]) if shape is not None)
+    written = elements if ax["clips"] else 0
+    exchange = 8 * (ax.G - 1) / ax.G
+    return Cost(
+        vector_flops=2 * elements + written,
+        memory_bytes=(elements + written) * ax.itemsize,
+        link_in_bytes=exchange,
+        link_out_bytes=exchange,
+    )
+
+
+MODES = {"max_norm": 1.0, "norm_type": 2.0, "ranks": "all", "clips": True}
+
+PROBLEM = Problem(
+    name="ClipGradNorm",
+    upstream="21_clip_grad_norm_no_ep",
+    category="fsdp_zero",
+    origin="FSDP2 gradient clipping of VeOmni, without expert parallelism",
+    summary="Compute the norm of all gradients, sharded over the ranks, and scale them down in place if it is too large.",
+    weaknesses=(
+        "The norm is the square root of the number of elements to within 0.02 % in every trial, so a constant passes.",
+        "Only the returned norm is compared: neither the scaling nor the clipping is, and no trial leaves them alone.",
+        "Repeated timing calls act on tensors that earlier calls have already clipped.",
+    ),
+    tags=("all_reduce", "in_place", "norm", "latency"),
+    dtypes=("bfloat16", "float16", "float32"),
+    # ranks tells who is in a group; clips tells whether max_norm lies below the norm.
+    sizes={
+        "tiny": {"shapes": ((32, 32), (64,), None, (16, 48)), **MODES},
+        "published": {"shapes": ((1024, 1024),) * 3, **MODES},
+        "large": {"shapes": ((4096, 4096), (1024, 4096), (14336, 1024), (4096,)) * 8, **MODES},
+    },
+    args=(
+        TensorList(
+            "grad_tensors", "local_shapes", may_hold_none=True, mutable=True, about="this rank's shards of gradients"
+        ),
+        Scalar("max_norm", "float", about="threshold"),
+        Scalar("norm_type", "float", about="p of the norm, 0 < p < inf"),
+        Group("fsdp_group", about="ranks to sum over; None skips the sum"),
+    ),
+    outputs=(
+        Output("total_norm", (), dtype="float32", check=allclose(rtol=1e-4, atol=0.0), about="norm before clipping"),
+        # A coefficient rounded to bfloat16 and the rounding of the product stay within this.
+        InPlace("grad_tensors", check=close(rtol=1e-2, atol_rms=1e-3)),
+    ),
+    derive=derive,
+    robust=Trials(robust_inputs, vary),
+    published=Trials(published_inputs),
+    cost=cost,
+)

@@ -1,0 +1,153 @@
+"""RingAttentionPP: a stack of attention layers, one per pipeline stage, each over a ring of ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from pkb_gym.engine.axes import AxisValue
+from pkb_gym.engine.checks import all_of, norm_close, rows_close
+from pkb_gym.engine.errors import SizeError
+from pkb_gym.engine.inputs import Draw, InputMaker
+from pkb_gym.engine.problem import Axes, Cost, Group, Output, Problem, Scalar, Tensor, Trials
+
+if TYPE_CHECKING:
+    import torch
+
+MOST_STAGES = 4
+"""In drawn trials: rounding errors grow from stage to stage."""
+
+
+def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Adds the grid of ranks (rank = p * C + c), its groups, and this rank's rows and positions."""
+    world_size, rank = cast(int, axes["W"]), cast(int, axes["r"])
+    stages = cast("int | None", axes["stages"]) or min(2, world_size)
+    if world_size % stages:
+        raise SizeError(f"axis stages={stages} must divide W={world_size}")
+    if stages > 1 and axes["D_out"] != axes["D"]:
+        raise SizeError(f"axis D_out={axes['D_out']} must equal D={axes['D']} where there are {stages} stages")
+    ring = world_size // stages
+    world = range(world_size)
+    width = cast(int, axes["h"]) * cast(int, axes["d"])
+    return axes | {
+        "stages": stages,
+        "C": ring,
+        "p": rank // ring,
+        "c": rank % ring,
+        "S": cast("int | None", axes["S"]) or max(1, cast(int, axes["T"]) // ring),
+        "width": width,
+        "rows": 3 * width,
+        "cp_group": tuple(tuple(world[first : first + ring]) for first in range(0, world_size, ring)),
+        # Without stages both spellings of "no pipeline" come up: None, and groups of one rank in published axes.
+        "pp_group": tuple(tuple(world[c::ring]) for c in range(ring)) if axes["pipeline"] else None,
+    }
+
+
+def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """Checks cycle through mask, softmax scale, number of stages, and widths that differ."""
+    if draw.timed:
+        return axes
+    hidden, head, world_size = cast(int, axes["D"]), cast(int, axes["d"]), cast(int, axes["W"])
+    scale = draw.choice((0.6, 1.6)) * draw.uniform(0.9, 1.1) * head**-0.5
+    wider = hidden + 16 * draw.randint(1, 4)
+    modes: tuple[dict[str, AxisValue], ...] = (
+        {},
+        {"causal": False, "softmax_scale": scale, "D": wider, "D_out": wider},
+        {"causal": True, "softmax_scale": scale, "stages": 1, "pipeline": False, "D_out": wider},
+        {"causal": False, "softmax_scale": None, "stages": min(MOST_STAGES, world_size)},
+    )
+    return axes | modes[draw.trial % len(modes)]
+
+
+def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Weights of std fan_in^(-1/2), a quarter more after stage 0, so that no average of the values passes there.
+
+    Later stages must not use their hidden states: they are unrelated numbers, and NaN on odd trials.
+    """
+    import torch
+
+    ax = make.ax
+    weights = make.stream("weights", ax.p)
+    gain = 1.25 if ax.p else 1.0
+    hidden = make.normal("hidden_states")
+    if ax.p and make.trial % 2:
+        hidden = torch.full_like(hidden, torch.nan)
+    return (
+        hidden,
+        weights.normal("w_qkv", std=gain * ax.D**-0.5),
+        weights.normal("w_o", std=gain * ax.width**-0.5),
+    )
+
+
+def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Weights of std 0.02, from the published seeds (which are those of the next problem's number)."""
+    seed = 42 + 57_000 + 1_000_003 * make.trial
+    weights = make.seeded(seed + 20_000 + make.ax.p)
+    return (
+        make.seeded(seed + make.ax.c).normal("hidden_states"),
+        weights.normal("w_qkv") * 0.02,
+        weights.normal("w_o") * 0.02,
+    )
+
+
+def cost(ax: Axes) -> Cost:
+    """Mean over a stage's ranks, since a kernel may balance the causal mask's work among them.
+
+    Stages follow one another, so that a kernel in which every rank works on its own stage alone takes `stages` times
+    as long; but ranks may help out at other stages. The sequence is exchanged by the cheapest of three ways: keys and
+    values sent to those who need them, hidden states likewise, or heads for positions and back.
+    """
+    tokens = ax.B * ax.S
+    length = ax.C * ax.S
+    pairs = ax.S * (length + 1) / 2 if ax["causal"] else ax.S * length
+    senders = (ax.C - 1) / (2 if ax["causal"] else 1)  # foreign blocks that a rank needs
+    heads = 4 * (ax.C - 1) / ax.C * tokens * ax.width
+    sequence = min(senders * tokens * 2 * ax.width, senders * tokens * ax.D, heads)
+    hand_over = tokens * ax.D
+    return Cost(
+        matrix_flops=2 * tokens * ax.width * (3 * ax.D + ax.D_out) + 4 * ax.B * ax.width * pairs,
+        vector_flops=5 * ax.B * ax.h * pairs,
+        memory_bytes=(tokens * (ax.D + ax.D_out) + ax.rows * ax.D + ax.width * ax.D_out) * ax.itemsize,
+        link_in_bytes=(sequence + (hand_over if ax.p > 0 else 0)) * ax.itemsize,
+        link_out_bytes=(sequence + (hand_over if ax.p < ax.stages - 1 else 0)) * ax.itemsize,
+    )
+
+
+# S None is T / C, T being the global length; stages None is min(2, W); without pipeline pp_group is None.
+DEFAULTS: dict[str, AxisValue] = {"stages": None, "pipeline": True, "causal": True, "softmax_scale": None}
+
+PROBLEM = Problem(
+    name="RingAttentionPP",
+    upstream="56_ring_attention_pp",
+    category="pipeline_parallel",
+    origin="Megatron-LM style pipeline x context parallel layout with ring attention",
+    summary="A stack of attention layers, one per pipeline stage; inside a stage the sequence is split over a ring, "
+    "and each rank passes its output to the same place of the next stage.",
+    weaknesses=(
+        "Weights of std 0.02 shrink the signal from stage to stage and make the second softmax uniform, so that a "
+        "causal mean of its values passes.",
+        "Hidden states of later stages equal those of stage 0; two stages, the mask and the default scale never change.",
+    ),
+    tags=("ring", "send_recv", "pipeline", "attention", "subgroups", "overlap"),
+    dtypes=("bfloat16", "float16", "float32"),
+    sizes={
+        "tiny": {"B": 2, "S": 4, "T": None, "D": 48, "D_out": 48, "h": 4, "d": 8, **DEFAULTS},
+        "published": {"B": 16, "S": None, "T": 16, "D": 512, "D_out": 512, "h": 8, "d": 64, **DEFAULTS},
+        "large": {"B": 1, "S": 4096, "T": None, "D": 4096, "D_out": 4096, "h": 32, "d": 128, **DEFAULTS},
+    },
+    args=(
+        Tensor("hidden_states", ("B", "S", "D"), about="positions c*S .. (c+1)*S-1; only stage 0 reads the values"),
+        Tensor("w_qkv", ("rows", "D"), about="rows Q, K, V of this stage; equal on the ranks of a cp_group"),
+        Tensor("w_o", ("D_out", "width"), about="of this stage; equal on the ranks of a cp_group"),
+        Scalar("num_heads", "int", axis="h", about="heads"),
+        Scalar("softmax_scale", "float", optional=True, about="None means d^(-1/2)"),
+        Scalar("causal", "bool", about="mask future positions"),
+        Group("cp_group", about="ranks of one stage, consecutive"),
+        Group("pp_group", about="ranks at one place of every stage, C apart; None means a single stage"),
+    ),
+    # The norm counts, since averages of values shrink with the number of positions and stages.
+    outputs=(Output("out", ("B", "S", "D_out"), check=all_of((norm_close(rel=1e-2), rows_close(rel=2e-2)))),),
+    derive=derive,
+    robust=Trials(robust_inputs, vary),
+    published=Trials(published_inputs),
+    cost=cost,
+)

@@ -1,0 +1,67 @@
+"""AllGatherGemmAT: as AllGatherGemm, with the pieces of A gathered transposed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pkb_gym.engine.axes import AxisValue
+from pkb_gym.engine.inputs import InputMaker
+from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Tensor, Trials, close, divide
+
+if TYPE_CHECKING:
+    import torch
+
+
+def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Adds the width of one rank's shard of A."""
+    return axes | {"Kl": divide(axes, "K", by="W")}
+
+
+def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both standard normal and different on every rank and trial, so that no stored answer passes."""
+    return make.normal("A_local"), make.normal("B")
+
+
+def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
+    """As robust, from the published seed."""
+    stream = make.seeded(42 + 11_000 + make.rank + 1_000_003 * make.trial)
+    return stream.normal("A_local"), stream.normal("B")
+
+
+def cost(ax: Axes) -> Cost:
+    """One product, and every foreign shard of A over the link once."""
+    shard = ax.M * ax.Kl
+    return Cost(
+        matrix_flops=2 * ax.M * ax.N * ax.K,
+        memory_bytes=(shard + ax.K * ax.N + ax.M * ax.N) * ax.itemsize,
+        link_in_bytes=(ax.W - 1) * shard * ax.itemsize,
+        # A switch that multicasts takes each shard once; a lower bound must allow for it.
+        link_out_bytes=shard * ax.itemsize if ax.W > 1 else 0,
+    )
+
+
+PROBLEM = Problem(
+    name="AllGatherGemmAT",
+    upstream="11_allgather_gemm_AT",
+    category="tensor_parallel",
+    origin="all-gather + GEMM of Megatron-LM-type tensor parallelism, in transposed layout",
+    summary="The left matrix is cut by columns over the ranks; its transposed pieces are gathered, and each rank "
+    "multiplies the whole matrix by its own right matrix.",
+    tags=("all_gather", "gemm", "overlap"),
+    dtypes=("bfloat16", "float16", "float32", "float64"),
+    sizes={
+        "tiny": {"M": 32, "K": 64, "N": 48},
+        "published": {"M": 1024, "K": 512, "N": 1024},
+        "large": {"M": 8192, "K": 8192, "N": 7168},
+    },
+    args=(
+        Tensor("A_local", ("M", "Kl"), about="columns r*Kl .. (r+1)*Kl-1 of A, not transposed"),
+        Tensor("B", ("K", "N"), about="this rank's right matrix"),
+    ),
+    # One bfloat16 unit, plus the order of a float32 accumulation.
+    outputs=(Output("out", ("M", "N"), check=close(rtol=2**-7, atol_rms=2**-8), about="A B, in any memory layout"),),
+    derive=derive,
+    robust=Trials(robust_inputs),
+    published=Trials(published_inputs),
+    cost=cost,
+)

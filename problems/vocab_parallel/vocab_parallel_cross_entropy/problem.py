@@ -1,0 +1,94 @@
+"""VocabParallelCrossEntropy: per-token cross-entropy of logits that are split along the vocabulary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pkb_gym.engine.axes import AxisValue
+from pkb_gym.engine.checks import close
+from pkb_gym.engine.inputs import InputMaker
+from pkb_gym.engine.problem import Axes, Cost, Group, InPlace, Output, Problem, Tensor, Trials, divide
+
+if TYPE_CHECKING:
+    import torch
+
+OFFSET = 120.0
+"""Of whole rows: exp overflows and underflows float32 from 89 on."""
+
+
+def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Adds this rank's share of the vocabulary, and keeps the default group."""
+    return axes | {"Vl": divide(axes, "V", by="W"), "group": None}
+
+
+def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits 4 N(0, 1), with +-120 added to two rows in three; uniform targets.
+
+    The offsets are equal on all ranks and make the shift by the row maximum necessary.
+    """
+    ax = make.ax
+    offset = OFFSET * make.shared.randint(-1, 2, ax.B, ax.S, 1)
+    logits = (4 * make.randn(ax.B, ax.S, ax.Vl) + offset).to(make.dtype)
+    return logits, make.shared.integers("target", 0, ax.V)
+
+
+def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
+    """Standard normal logits; targets follow a closed form."""
+    import torch
+
+    ax = make.ax
+    logits = make.seeded(42 + 73_000 + make.rank + 1_000_003 * make.trial).normal("vocab_parallel_logits")
+    token = torch.arange(ax.B * ax.S, device=make.device)
+    return logits, ((13 * token + 7 + make.trial) % ax.V).view(ax.B, ax.S)
+
+
+def cost(ax: Axes) -> Cost:
+    """Logits are read and shifted in place once.
+
+    Each token's local logsumexp and target go to one rank, and loss and maximum return: 4 (W-1)/W numbers per token;
+    or a switch adds, and three all-reduces take one each.
+    """
+    tokens = ax.B * ax.S
+    link = min(4 * (ax.W - 1) / ax.W, 3) * tokens * ax.itemsize
+    return Cost(
+        vector_flops=4 * tokens * ax.Vl,
+        memory_bytes=2 * tokens * ax.Vl * ax.itemsize + 8 * tokens + tokens * ax.itemsize,
+        link_in_bytes=link,
+        link_out_bytes=link,
+    )
+
+
+PROBLEM = Problem(
+    name="VocabParallelCrossEntropy",
+    upstream="73_vocab_parallel_cross_entropy_loss",
+    category="vocab_parallel",
+    origin="Megatron-LM: vocab-parallel cross entropy of the tensor-parallel layers",
+    summary="Per-token cross-entropy of logits that are split over ranks along the vocabulary, without gathering them.",
+    weaknesses=("Targets follow a closed form, and logits are so small that the shift by their maximum may be left out.",),
+    tags=("all_reduce", "softmax", "loss", "in_place"),
+    dtypes=("bfloat16", "float16", "float32"),
+    sizes={
+        "tiny": {"B": 2, "S": 16, "V": 64},
+        "published": {"B": 8, "S": 1024, "V": 512},
+        "large": {"B": 4, "S": 8192, "V": 128256},
+    },
+    args=(
+        Tensor(
+            "vocab_parallel_logits",
+            ("B", "S", "Vl"),
+            mutable=True,
+            about="vocabulary ids r*Vl .. (r+1)*Vl-1; the row maximum over all ranks is subtracted in place",
+        ),
+        Tensor("target", ("B", "S"), dtype="int64", about="a vocabulary id per token, equal on all ranks"),
+        Group("group", about="None means all ranks"),
+    ),
+    outputs=(
+        # Two units of bfloat16: the target's shifted logit and the loss are each rounded, and a float32 one is not.
+        Output("loss", ("B", "S"), check=close(rtol=2**-6, atol=1e-2), about="logsumexp(logits) - logits[target]"),
+        InPlace("vocab_parallel_logits", check=close(rtol=2**-7)),
+    ),
+    derive=derive,
+    robust=Trials(robust_inputs),
+    published=Trials(published_inputs),
+    cost=cost,
+)

@@ -1,0 +1,94 @@
+"""LoadBalancingLoss against sums in plain Python over every token of every rank."""
+
+import math
+
+import pytest
+import torch
+
+from tests.problems.support import Run, find_problem, make_axes, run_reference
+
+NAME = "LoadBalancingLoss"
+
+
+def rank_loss(logits: list[torch.Tensor], k: int, mask: torch.Tensor | None) -> float:
+    """E times the sum over experts of (share of tokens that choose it) * (mean probability), in float64."""
+    rows = torch.cat(logits).double().tolist()
+    weights = [1.0] * len(rows) if mask is None else mask.double().flatten().tolist() * (len(rows) // mask.numel())
+    experts = len(rows[0])
+    chosen, probability = [0.0] * experts, [0.0] * experts
+    for row, weight in zip(rows, weights, strict=True):
+        total = math.fsum(math.exp(x) for x in row)
+        for e, x in enumerate(row):
+            probability[e] += weight * math.exp(x) / total
+        for e in sorted(range(experts), key=lambda e: -row[e])[:k]:
+            chosen[e] += weight
+    return experts * math.fsum(c * p for c, p in zip(chosen, probability, strict=True)) / sum(weights) ** 2
+
+
+def oracle(run: Run) -> list[float]:
+    return [
+        rank_loss(args["gate_logits"], ax.k, args["attention_mask"])
+        for ax, args in zip(run.axes, run.args, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("protocol", ["robust", "published"])
+@pytest.mark.parametrize(("world_size", "trial"), [(1, 0), (4, 1), (2, 2), (2, 3), (4, 4), (2, 5)])
+def test_matches_plain_sums(world_size: int, trial: int, protocol: str) -> None:
+    run = run_reference(NAME, world_size=world_size, trial=trial, protocol=protocol)
+    losses = oracle(run)
+    mean = sum(losses) / world_size
+    for rank in range(world_size):
+        assert run.outputs[rank]["loss"].item() == pytest.approx(mean, rel=5e-3)
+        assert not Run(run.problem, run.axes, run.args, run.outputs).wrong(rank, "loss", torch.tensor(mean))
+
+
+def test_float32_is_accurate() -> None:
+    run = run_reference(NAME, world_size=2, trial=2, dtype="float32")
+    assert run.outputs[0]["loss"].item() == pytest.approx(sum(oracle(run)) / 2, rel=1e-5)
+
+
+def test_robust_losses_spread_and_shortcuts_fail() -> None:
+    runs = [run_reference(NAME, world_size=2, trial=trial) for trial in (0, 1, 2)]
+    values = [run.outputs[0]["loss"].item() for run in runs]
+    assert max(values) > 1.1 * min(values)
+    for run in runs:
+        for wrong in (2.0, *oracle(run), 1.02 * run.outputs[0]["loss"].item()):
+            assert run.wrong(0, "loss", torch.tensor(wrong)), wrong
+    args = runs[0].args  # padding counts
+    unmasked = [rank_loss(one["gate_logits"], 2, None) for one in args]
+    assert runs[0].wrong(0, "loss", torch.tensor(sum(unmasked) / 2))
+
+
+def test_a_uniform_router_gives_k_and_padding_alone_gives_nan() -> None:
+    size = {"L": 1, "batch": 2, "seq": 8, "E": 4, "k": 3, "plain": False, "masked": True, "mask_dtype": "int64"}
+    logits = torch.zeros(16, 4, dtype=torch.bfloat16)
+    mask = torch.ones(2, 8, dtype=torch.int64)
+    args = [{"gate_logits": [logits], "attention_mask": mask}] * 2
+    run = run_reference(NAME, world_size=2, size=size, args=args)
+    assert run.outputs[1]["loss"].item() == pytest.approx(3.0)
+    args = [args[0], {"gate_logits": [logits], "attention_mask": 0 * mask}]
+    assert run_reference(NAME, world_size=2, size=size, args=args).outputs[0]["loss"].isnan()
+
+
+def test_trials_cover_the_forms() -> None:
+    problem = find_problem(NAME)
+    trials = [make_axes(problem, trial=trial)[0] for trial in range(6)]
+    forms = [(ax["plain"], ax["mask_dtype"] if ax["masked"] else None) for ax in trials]
+    assert forms == [
+        (False, "int64"),
+        (True, None),
+        (False, "float32"),
+        (True, "bool"),
+        (False, None),
+        (False, "int64"),
+    ]
+    assert trials[1]["logit_shapes"] == ((64, 8),)
+    assert len({ax.k for ax in (make_axes(problem, trial=trial)[0] for trial in range(12))}) > 2
+    assert make_axes(problem, size="published", trial=2, timed=True)[0]["plain"]
+
+
+def test_published_cost() -> None:
+    problem = find_problem(NAME)
+    least = problem.cost(problem.axes(size="published", world_size=4, rank=0))
+    assert (least.vector_flops, least.memory_bytes, least.link_in_bytes) == (65_568, 16_388, 6)

@@ -1,0 +1,51 @@
+"""MoEBalanced: oracle, one expert per rank at every group size, edge cases, cost."""
+
+import pytest
+
+from tests.problems.moe_oracle import assert_rows_are_right, expected
+from tests.problems.support import find_problem, make_axes, run_reference
+
+
+@pytest.mark.parametrize(("world_size", "trial"), [(1, 0), (2, 0), (2, 2), (4, 0), (4, 1), (4, 2), (4, 3), (8, 5)])
+def test_every_row(world_size, trial):
+    assert_rows_are_right(run_reference("MoEBalanced", world_size=world_size, trial=trial))
+
+
+@pytest.mark.parametrize("size", [{"K": 4}, {"K": 1}, {"T": 0}, {"experts_per_rank": 3}])
+def test_edge_sizes(size):
+    tiny = dict(find_problem("MoEBalanced").sizes["tiny"])
+    assert_rows_are_right(run_reference("MoEBalanced", size=tiny | size))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_published(world_size):
+    run_reference("MoEBalanced", world_size=world_size, protocol="published").assert_passes_own_checks()
+
+
+def test_one_expert_less_is_refused():
+    run = run_reference("MoEBalanced")
+    assert run.wrong(0, "out", expected(run, 0, keep=1).bfloat16()).all(-1).float().mean() > 0.6
+    assert not run.wrong(0, "out", expected(run, 0).bfloat16()).any()
+
+
+def test_experts_follow_the_group():
+    problem = find_problem("MoEBalanced")
+    assert [make_axes(problem, world_size=W)[0].E for W in (1, 2, 4, 8)] == [1, 2, 4, 8]
+    assert [make_axes(problem, world_size=W)[0].K for W in (1, 2, 4, 8)] == [1, 2, 2, 2]
+    halves = make_axes(problem, trial=2)[0]
+    assert (halves["group"], halves.E, halves.L, halves.K) == (((0, 2), (1, 3)), 2, 1, 2)
+    idle = make_axes(problem, trial=1)[0]
+    assert len(idle["idle"]) == 1 and idle.E == 4
+
+
+def test_cost():
+    problem = find_problem("MoEBalanced")
+    cost = problem.cost(problem.axes(size="published", world_size=4, rank=0))
+    assert cost.matrix_flops == pytest.approx(8_388_608 + 1_610_612_736)
+    assert cost.vector_flops == pytest.approx(5_525_504)
+    assert cost.memory_bytes == 4_991_496
+    assert (cost.link_in_bytes, cost.link_out_bytes) == (2_366_976, 788_992)
+    large = problem.cost(problem.axes(size="large", world_size=4, rank=0))
+    assert large.matrix_flops == pytest.approx(268_435_456 + 1_649_267_441_664)
+    assert large.memory_bytes == 234_938_376
+    assert large.link_in_bytes == pytest.approx(201_326_592)

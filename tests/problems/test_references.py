@@ -1,0 +1,20 @@
+"""Every reference, submitted as a candidate of the python dialect, passes the whole way to the check."""
+
+from __future__ import annotations
+
+import pytest
+
+from pkb_gym.engine.config import EvalConfig
+from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.problems.catalogue import catalogue, reference_source
+
+
+@pytest.mark.parametrize("protocol", ["robust", "published"])
+@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+def test_reference_is_a_right_candidate(problem, protocol, local_evaluator: LocalEvaluator):
+    trials = 6 if protocol == "robust" else 1
+    config = EvalConfig(device="cpu", world_size=2, size="tiny", until="check", protocol=protocol, trials=trials)
+    feedback = local_evaluator.evaluate(problem, reference_source(problem), config)
+    assert feedback.passed, f"{feedback.failure}: {feedback.message}"
+    assert feedback.check is not None and feedback.check.trials == trials
+    assert feedback.calls_torch_distributed, "a reference communicates by torch.distributed"
