@@ -40,7 +40,8 @@ def spread_values(make: InputMaker, name: str, spread: float, magnitudes: Stream
     j = CLEAR_SIGNIFICANDS[int(make.randint(0, len(CLEAR_SIGNIFICANDS)))]
     fraction, exponent = frexp(values[top].abs().item() / j)
     values[top] = values[top].sign() * j * 2.0 ** (exponent if fraction > 0.5 else exponent - 1)
-    return values.to(dtype)
+    drawn: torch.Tensor = values.to(dtype)
+    return drawn
 
 
 def history_values(make: InputMaker, name: str, values: torch.Tensor) -> torch.Tensor:

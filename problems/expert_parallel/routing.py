@@ -74,7 +74,10 @@ def vary_routing(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]
             weights[draw.choice([e for e, weight in enumerate(weights) if weight])] = 0.0
         kinds = draw_kinds(draw, count, weights, ax.K)
         if trial % 4 == 3:
-            kinds = tuple((size, (*experts[:-1], experts[0]) if i % 3 == 0 else experts) for i, (size, experts) in enumerate(kinds))
+            kinds = tuple(
+                (size, (*experts[:-1], experts[0]) if i % 3 == 0 else experts)
+                for i, (size, experts) in enumerate(kinds)
+            )
         if trial % 4 == 2:
             kinds = tuple((size, () if i % 5 == 0 else experts) for i, (size, experts) in enumerate(kinds))
         routing.append(kinds)
@@ -126,13 +129,18 @@ def derive_routing(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
     routing = cast("tuple[Kinds, ...] | None", axes["routing"])
     if routing is None:
         pieces = even_pieces(axes | {"rows": ax.T * ax.K}, "rows", size)
-        P = R = sum(pieces)
-        slots = [P // ax.E + (slot < P % ax.E) for slot in range(ax.E)]
+        total = sum(pieces)
+        slots = [total // ax.E + (slot < total % ax.E) for slot in range(ax.E)]
         counts = tuple(tuple(slots[s * local : (s + 1) * local]) for s in range(size))
         remote = ax.T * (size - 1) * (1 - comb(ax.E - local, ax.K) / comb(ax.E, ax.K))
         return axes | {
-            **{"counts": counts, "P": P, "R": R, "input_splits": pieces, "output_splits": pieces},
-            **{"rows_out": remote, "rows_in": remote},
+            "counts": counts,
+            "P": total,
+            "R": total,
+            "input_splits": pieces,
+            "output_splits": pieces,
+            "rows_out": remote,
+            "rows_in": remote,
         }
     place = group.index(ax.r)
     sent = {rank: expert_counts(routing[rank], ax.E) for rank in group}
@@ -177,13 +185,13 @@ def routed_experts(make: InputMaker) -> torch.Tensor:
     return ids.gather(1, make.rand(ax.T, ax.K).argsort(dim=1))
 
 
-def uniform_experts(stream_values: torch.Tensor, slots: int) -> torch.Tensor:
+def uniform_experts(values: torch.Tensor, slots: int) -> torch.Tensor:
     """K distinct experts (T, K) of each token, the first of a random permutation; from uniform values (T, E)."""
-    return stream_values.argsort(dim=1)[:, :slots]
+    return values.argsort(dim=1)[:, :slots]
 
 
 def mask_of(ids: torch.Tensor, experts: int) -> torch.Tensor:
-    """bool (E, K, T): slot k of token t names expert e."""
+    """Mask (E, K, T): slot k of token t names expert e."""
     import torch
 
     return ids.T.unsqueeze(0) == torch.arange(experts, device=ids.device).view(-1, 1, 1)

@@ -6,13 +6,13 @@ from pkb_gym.problems.tensor_parallel.conv3d_all_reduce.reference import solutio
 from tests.problems.counterfeit import Counterfeit
 
 
-def stored_bias(input, weight, bias, stride, padding, dilation, groups=1, group=None):
-    stored = torch.linspace(-0.1, 0.1, weight.shape[0]).to(input.dtype)
-    return solution(input, weight, stored, stride, padding, dilation, groups, group)
+def stored_bias(x, weight, bias, stride, padding, dilation, groups=1, group=None):
+    stored = torch.linspace(-0.1, 0.1, weight.shape[0]).to(x.dtype)
+    return solution(x, weight, stored, stride, padding, dilation, groups, group)
 
 
-def plain_convolution(input, weight, bias, stride, padding, dilation, groups=1, group=None):
-    return solution(input, weight, bias, 1, 0, 1, groups, group)
+def plain_convolution(x, weight, bias, stride, padding, dilation, groups=1, group=None):
+    return solution(x, weight, bias, 1, 0, 1, groups, group)
 
 
 COUNTERFEITS = (

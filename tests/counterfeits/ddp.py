@@ -31,14 +31,14 @@ def sign_update(X, y, *rest):
     return *(p - lr * m.sign() for p, m in zip(parameters, outputs[4:8], strict=True)), *outputs[4:]
 
 
-def second_moment_halved(X, y, *rest):
+def small_second_moments_lost(X, y, *rest):
     outputs = right(X, y, *rest)
-    return *outputs[:11], outputs[11] / 2
+    return *outputs[:8], *(torch.where(v < 1e-2, 0.0, v) for v in outputs[8:])
 
 
 COUNTERFEITS = (
     Counterfeit(0, "unchanged parameters", unchanged_parameters, "they move by at most 0.002, below 1e-2"),
     Counterfeit(1, "moments from zero", moments_from_nothing, "all moments are zero before the step"),
     Counterfeit(1, "sign of the gradient", sign_update, "m / sqrt(v) is a constant times sign(g) from zero moments"),
-    Counterfeit(2, "half the second moment of b2", second_moment_halved, "0.001 g^2 lies below the absolute tolerance"),
+    Counterfeit(2, "small second moments lost", small_second_moments_lost, "0.001 g^2 is often below the tolerance"),
 )

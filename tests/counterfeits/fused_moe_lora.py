@@ -18,9 +18,7 @@ def lora_mlp(rows, gate_proj, up_proj, down_proj, gate_A, gate_B, up_A, up_B, do
 @torch.no_grad()
 def no_second_expert_behind_a_gap(hidden_states, gate_weight, gate_bias, *args):
     *weights, num_experts, top_k, group = args
-    first, full = (
-        solution(hidden_states, gate_weight, gate_bias, *weights, num_experts, k, group) for k in (1, top_k)
-    )
+    first, full = (solution(hidden_states, gate_weight, gate_bias, *weights, num_experts, k, group) for k in (1, top_k))
     logits = F.linear(hidden_states, gate_weight, gate_bias).float()
     gap = -logits.topk(2, dim=-1).values.diff(dim=-1)
     deviation = gate_weight.float().square().mean().sqrt() * hidden_states.float().norm(dim=-1, keepdim=True)

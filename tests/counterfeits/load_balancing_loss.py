@@ -6,7 +6,7 @@ from tests.problems.counterfeit import Counterfeit
 
 
 def constant(gate_logits, num_experts, top_k=2, attention_mask=None):
-    return torch.tensor(float(top_k))
+    return torch.tensor(1.01 * top_k)  # in the middle of what published trials of all sizes give
 
 
 COUNTERFEITS = (Counterfeit(0, "always k", constant, "experts are nearly balanced, and a balanced router gives k"),)

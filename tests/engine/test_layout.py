@@ -1,77 +1,111 @@
-"""Where tensors lie in the heap: one offset on all ranks, no overlap, whatever is ragged."""
+"""Where tensors lie in the symmetric heap."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from pkb_gym.engine.layout import ALIGNMENT_BYTES, PAGE_BYTES, Workload, delivered_leaves, rank_spec
+from pkb_gym.engine.axes import ITEMSIZE
+from pkb_gym.engine.layout import ALIGNMENT_BYTES, PAGE_BYTES, BlockPlan, SetPlan, Workload, align, rank_spec, result_slots
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.rankside.abi import SCRATCH_OFFSET
 from pkb_gym.problems.catalogue import catalogue, find_problem
 
-CATALOGUE = catalogue()
+SCRATCH = 10_000
 
 
-def workload(problem, world_size: int = 4, size="tiny") -> Workload:
-    return Workload(problem, size, world_size, problem.dtypes[0], "robust", b"key", seed=0, turn=0)
+def plan(problem: Problem, world_size: int = 4, *, timed: bool = False, trials: int = 4) -> BlockPlan:
+    workload = Workload(problem, "tiny", world_size, problem.dtypes[0], "robust", b"key", 0, 0)
+    return workload.plan(range(trials), timed, SCRATCH)
 
 
-@pytest.mark.parametrize("problem", CATALOGUE, ids=lambda problem: problem.name)
-def test_tensors_lie_alike_on_all_ranks_and_apart(problem):
-    block = workload(problem).plan(range(6), False, scratch_bytes=4096)
-    end = 0
+def ranges(planned: SetPlan, rank: int) -> list[tuple[int, int, str]]:
+    """Begin, end and name of every tensor of a rank, in order."""
+    return sorted((slot.offset, slot.offset + slot.leaf.capacity_bytes, name) for name, slot in planned.slots[rank].items())
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+def test_every_plan_is_sound(problem: Problem, world_size: int) -> None:
+    if world_size not in problem.world_sizes:
+        pytest.skip(f"{problem.name} does not run on {world_size} ranks")
+    block = plan(problem, world_size)
+    place = align(SCRATCH_OFFSET + SCRATCH, PAGE_BYTES)
     for planned in block.sets:
-        assert planned.offset >= end, "calls do not share memory"
-        end = planned.offset + planned.nbytes
-        offsets: dict[str, int] = {}
-        for slots in planned.slots:
+        assert planned.offset == place, "sets follow one another"
+        place += planned.nbytes
+        arguments_end = planned.offset
+        for rank in range(world_size):
+            slots = planned.slots[rank]
             for name, slot in slots.items():
-                assert offsets.setdefault(name, slot.offset) == slot.offset, f"{name} moves between ranks"
                 assert slot.offset % ALIGNMENT_BYTES == 0
-            ranges = sorted((slot.offset, slot.offset + slot.leaf.capacity_bytes) for slot in slots.values())
-            assert all(a[1] <= b[0] for a, b in zip(ranges, ranges[1:], strict=False)), "tensors overlap"
-            assert not ranges or (planned.offset <= ranges[0][0] and ranges[-1][1] <= end)
+                for other in planned.slots:
+                    if name in other:
+                        assert other[name].offset == slot.offset, f"{name} lies elsewhere on another rank"
+            for (_, end, name), (begin, _, after) in pairwise(ranges(planned, rank)):
+                assert end <= begin, f"{name} overlaps {after}"
+            for begin, end, name in ranges(planned, rank):
+                assert planned.offset <= begin <= end <= planned.offset + planned.nbytes, name
+            for _, slot in result_slots(problem, planned, rank):
+                assert slots[slot.leaf.name] is slot
+            outputs = {leaf for out in problem.returned for leaf in slots if leaf.split("[")[0] == out.name}
+            inputs = [slot for name, slot in slots.items() if name not in outputs]
+            arguments_end = max([arguments_end, *(slot.offset + slot.leaf.capacity_bytes for slot in inputs)])
+            assert all(slots[name].offset >= planned.outputs_offset for name in outputs)
+        assert arguments_end <= planned.outputs_offset
         assert planned.outputs_offset % PAGE_BYTES == 0
-    assert block.end >= end
+    assert block.end == place
+    assert block.end % PAGE_BYTES == 0
 
 
-@pytest.mark.parametrize("problem", CATALOGUE, ids=lambda problem: problem.name)
-def test_a_native_call_has_every_parameter_of_the_signature(problem):
-    from pkb_gym.engine.signature import cpp_signature
-
-    parameters = cpp_signature(problem).count(" // ") - 1  # the communicator is added by the rank program
-    block = workload(problem, world_size=2).plan(range(4), False, 4096)
+@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("dialect", ["native", "python"])
+def test_every_rank_gets_its_arguments(problem: Problem, dialect) -> None:
+    block = plan(problem)
     for planned in block.sets:
-        for rank in range(2):
-            spec = rank_spec(problem, block, planned, rank, "native")
-            handed = sum(len(arg["leaves"]) if arg["kind"] == "linear" else 1 for arg in spec["args"])
-            assert handed == parameters
+        for rank in range(4):
+            spec = rank_spec(problem, block, planned, rank, dialect)
+            assert (spec["offset"], spec["bytes"]) == (planned.offset, planned.nbytes)
+            if dialect == "python":
+                assert len(spec["args"]) == len(problem.args)
+                assert [output["name"] for output in spec["outputs"]] == [out.name for out in problem.returned]
+            else:
+                preallocated = [out for out in problem.returned if not getattr(out, "is_returned", False)]
+                assert len(spec["args"]) == len(problem.args) + len(preallocated)
 
 
-def test_a_list_keeps_its_holes():
-    problem = find_problem("ClipGradNormEP")
-    block = workload(problem).plan(range(8), False, 4096)
-    lists = [
-        arg["leaves"]
-        for planned in block.sets
-        for arg in rank_spec(problem, block, planned, 0, "native")["args"]
-        if arg["kind"] == "list"
-    ]
-    assert any(slot is None for leaves in lists for slot in leaves)
-    assert any(slot is not None for leaves in lists for slot in leaves)
+def test_lists_with_none_leave_no_tensor() -> None:
+    """Ranks may lack what others have; the place stays free there, and is the same elsewhere."""
+    seen_none = False
+    for problem in catalogue():
+        block = plan(problem)
+        for planned in block.sets:
+            names = [set(slots) for slots in planned.slots]
+            for rank in range(4):
+                for arg in rank_spec(problem, block, planned, rank, "python")["args"]:
+                    seen_none |= any(leaf is None for leaf in arg.get("leaves", []))
+            for name in set.union(*names):
+                assert len({slots[name].offset for slots in planned.slots if name in slots}) == 1, (problem.name, name)
+    assert seen_none, "no problem of the catalogue has a None tensor: this test tests nothing"
 
 
-def test_what_is_delivered_depends_on_the_dialect():
-    sort, ragged = find_problem("SampleSort"), find_problem("KJTAllToAll")
-    ax = workload(sort).axes(0, True)[0]
-    assert delivered_leaves(sort, ax, "native") == []
-    assert [leaf.owner for leaf in delivered_leaves(sort, ax, "python")] == [sort.returned[0].name]
-    ax = workload(ragged).axes(0, True)[0]
-    assert delivered_leaves(ragged, ax, "native"), "outputs of unknown size are returned, and copied"
+def test_ragged_ranks_get_the_room_of_the_largest() -> None:
+    planned = plan(find_problem("SampleSort")).sets[0]
+    sizes = [slots["local_shard"].leaf.capacity for slots in planned.slots]
+    assert len(set(sizes)) > 1
+    after = min(slot.offset for slots in planned.slots for name, slot in slots.items() if name != "local_shard")
+    assert after >= planned.offset + max(sizes) * ITEMSIZE[find_problem("SampleSort").dtypes[0]]
 
 
-def test_the_same_key_plans_the_same_trials_and_another_does_not():
-    problem = find_problem("SampleSort")
-    one, again = workload(problem), workload(problem)
-    other = Workload(problem, "tiny", 4, problem.dtypes[0], "robust", b"other key", seed=0, turn=0)
-    trials = range(8)
-    assert [one.axes(t, False) for t in trials] == [again.axes(t, False) for t in trials]
-    assert [one.axes(t, False) for t in trials] != [other.axes(t, False) for t in trials]
+def test_equal_workloads_plan_alike_and_others_do_not() -> None:
+    """The evaluator and every reference rank plan for themselves."""
+    problem = find_problem("KJTAllToAll")
+    assert plan(problem) == plan(problem)
+    other = Workload(problem, "tiny", 4, problem.dtypes[0], "robust", b"another key", 0, 0).plan(range(4), False, SCRATCH)
+    assert other != plan(problem)
+
+
+@pytest.mark.parametrize(("offset", "aligned"), [(0, 0), (1, 256), (256, 256), (257, 512)])
+def test_align(offset: int, aligned: int) -> None:
+    assert align(offset) == aligned

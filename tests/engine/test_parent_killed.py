@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -57,9 +56,9 @@ MODES = [
 ]
 
 
-def files() -> set[str]:
+def files(temporary: Path) -> set[str]:
     found = {str(path) for path in Path("/dev/shm").iterdir()} if Path("/dev/shm").is_dir() else set()
-    return found | {str(path) for path in Path(tempfile.gettempdir()).glob("pkb*")}
+    return found | {str(path) for path in temporary.iterdir()}
 
 
 def family(pid: int) -> list[psutil.Process]:
@@ -72,7 +71,9 @@ def family(pid: int) -> list[psutil.Process]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("source", "stage"), [(LOOP, "check"), (COMPILE_FOR_EVER, "compile")], ids=["run", "compile"])
 def test_nothing_is_left_of_a_killed_evaluator(tmp_path: Path, mode: str, source: str, stage: str) -> None:
-    before = files()
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    before = files(temporary)
     kernel = tmp_path / "kernel.cpp"
     kernel.write_text(source)
     root = Path(__file__).resolve().parents[2]
@@ -81,7 +82,7 @@ def test_nothing_is_left_of_a_killed_evaluator(tmp_path: Path, mode: str, source
         stdout=subprocess.PIPE,
         cwd=root,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": str(root), "TMPDIR": str(temporary)},
     )
     assert process.stdout is not None
     with process.stdout as said:
@@ -100,9 +101,9 @@ def test_nothing_is_left_of_a_killed_evaluator(tmp_path: Path, mode: str, source
     assert not alive, [child.cmdline() for child in alive]
     assert len(gone) == len(children)
     deadline = time.monotonic() + 5
-    while files() > before and time.monotonic() < deadline:
+    while files(temporary) > before and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert files() <= before
+    assert files(temporary) <= before
 
 
 def wait_until_it_spins(pid: int) -> None:

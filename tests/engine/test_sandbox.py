@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -124,14 +124,14 @@ def test_tokens_of_the_environment_stay_outside(tmp_path: Path, monkeypatch: pyt
         assert "proc: False" in feedback.message, "a sandboxed root could change the machine's settings"
 
 
-@pytest.fixture(scope="module")
-def without_bubblewrap(tmp_path_factory: pytest.TempPathFactory):
+@pytest.fixture
+def without_bubblewrap(tmp_path: Path) -> Iterator[LocalEvaluator]:
     """An evaluator in mode "limits", as on a machine without bubblewrap."""
     with pytest.MonkeyPatch.context() as patch:
         for module in ("ranks.zygote", "compile.native", "machine"):
             patch.setattr(f"pkb_gym.engine.{module}.bubblewrap_works", lambda: False)
         machine.describe.cache_clear()
-        yield LocalEvaluator(key=b"tests", cache_dir=tmp_path_factory.mktemp("cache"))
+        yield LocalEvaluator(key=b"tests", cache_dir=tmp_path)
     machine.describe.cache_clear()
 
 
@@ -176,9 +176,9 @@ def test_what_could_harm_the_machine_is_marked() -> None:
             assert candidate.options.get("needs") == "bubblewrap", candidate.name
 
 
-@pytest.mark.skipif(not bubblewrap_works(), reason="needs bubblewrap, which does not work here")
+@needs_bubblewrap
 def test_the_record_names_the_sandbox(local_evaluator: LocalEvaluator) -> None:
     candidate = read(FOLDER / "broken" / "syntax_error.cpp")
     feedback = local_evaluator.evaluate(find_problem("AllReduce"), candidate.source, candidate.config)
     assert (feedback.failure, feedback.environment.sandbox) == (Failure.COMPILE_ERROR, "bubblewrap")
-    assert os.getcwd() not in feedback.model_dump_json(), "the record tells of folders of this machine"
+    assert str(Path.cwd()) not in feedback.model_dump_json(), "the record tells of folders of this machine"

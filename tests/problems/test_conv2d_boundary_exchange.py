@@ -44,7 +44,7 @@ def test_boundary_rows_without_the_neighbours_are_refused() -> None:
     args = run.args[1]
     alone = torch.nn.functional.conv2d(args["x"], args["weight"], args["bias"], padding=1)
     wrong = run.wrong(1, "out", alone)
-    assert wrong[:, :, 0].float().mean() > 0.9
+    assert wrong[:, :, 0].float().mean() > 0.8
     assert not wrong[:, :, 1:].any()
 
 

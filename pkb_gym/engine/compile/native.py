@@ -53,9 +53,13 @@ MEMORY_KIB, FILE_BLOCKS = 6 << 20, 1 << 19
 MAX_LOG_CHARS = 12_000
 _SCRIPT = """
 ulimit -v "$1"; ulimit -f "$2"; ulimit -t "$3"; ulimit -c 0
-library="$4"; shift 4
-"$@" && cat kernel.so > "/proc/self/fd/$library"
+library="$4"; folder="$5"; shift 5
+exec 3<&0
+(trap "" TERM; read -r _; kill -TERM 0; sleep 0.1; test -z "$folder" || rm -rf "$folder"; kill -KILL 0) <&3 &
+"$@" < /dev/null && cat kernel.so > "/proc/self/fd/$library"
 """
+"""Its standard input ends with the evaluator, and so does everything it started; $5 is a folder to be removed then."""
+
 _LIMITED = ("sh", "-c", _SCRIPT, "sh")
 
 
@@ -98,10 +102,10 @@ def _run_compiler(source: str, timeout_s: float) -> tuple[Artifact, bool]:
         if folder is not None:
             (Path(folder) / "kernel.cpp").write_text(source, encoding="utf-8")
         process = subprocess.Popen(
-            _command(text, library, timeout_s, sandboxed=folder is None),
+            _command(text, library, timeout_s, folder),
             cwd=folder,
             env=for_candidates(TMPDIR=folder or "/tmp"),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
             pass_fds=(text, library),
@@ -121,12 +125,16 @@ def _run_compiler(source: str, timeout_s: float) -> tuple[Artifact, bool]:
         return Artifact(ok=False, log=said, duration_s=duration_s), False
     if status != 0 or not binary:
         reason = "" if "error" in said else f"\nthe compiler ended with status {status}"
-        return Artifact(ok=False, log=said + reason, duration_s=duration_s), True
+        # What was killed (status 128 + signal, or negative) might have been short of memory for once.
+        return Artifact(ok=False, log=said + reason, duration_s=duration_s), 0 < status < 128
     return Artifact(ok=True, log=said, duration_s=duration_s, binary=binary), True
 
 
-def _command(text: int, library: int, timeout_s: float, *, sandboxed: bool) -> Sequence[str]:
-    """The compiler in its sandbox: the source comes in, and the shared object goes out, by descriptors."""
+def _command(text: int, library: int, timeout_s: float, folder: str | None) -> Sequence[str]:
+    """The compiler in its sandbox, where the source comes in and the shared object goes out by descriptors.
+
+    Without a sandbox it works in `folder`.
+    """
     ffi = ffi_root()
     compiler = [
         *_LIMITED,
@@ -134,6 +142,7 @@ def _command(text: int, library: int, timeout_s: float, *, sandboxed: bool) -> S
         str(FILE_BLOCKS),
         str(ceil(timeout_s) + 1),
         str(library),
+        folder or "",
         "g++",
         *FLAGS,
         f"-I{INCLUDE}",
@@ -145,7 +154,7 @@ def _command(text: int, library: int, timeout_s: float, *, sandboxed: bool) -> S
         "-ltvm_ffi",
         "-Wl,-z,defs",  # an undefined symbol is an error now, not when a rank loads it
     ]
-    if not sandboxed:
+    if folder is not None:
         return compiler
     system = [path for path in (*SYSTEM_FOLDERS, *SYSTEM_FILES) if Path(path).exists()]
     readable = tuple((path, path) for path in (*system, str(INCLUDE), str(ffi)))
@@ -216,6 +225,8 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 def _cut(text: str) -> str:

@@ -28,8 +28,10 @@ def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
 
 
 def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
-    """Outside timing: the size, a short filter, chunks that are all tail, and a long filter; odd trials
-    have twice the batch and half the length."""
+    """Outside timing: the size, a short filter, chunks that are all tail, and a long filter.
+
+    Odd trials have twice the batch and half the length.
+    """
     if draw.timed:
         return axes
     ax = Axes(axes)

@@ -19,11 +19,10 @@ def solution(x: torch.Tensor, weight: torch.Tensor, group: dist.ProcessGroup | N
         (B, H, l), same layout and dtype as x.
     """
     n, r = dist.get_world_size(group), dist.get_rank(group)
-    B, H, l = x.shape
-    halo = weight.shape[-1] - 1
+    H, halo = weight.shape[0], weight.shape[-1] - 1
 
     chunks = torch.stack(x.chunk(2, dim=-1))  # (2, B, H, c)
-    tails = chunks[..., l // 2 - halo :].contiguous()
+    tails = chunks[..., chunks.shape[-1] - halo :].contiguous()
     halos = torch.zeros_like(tails)
     exchange = []
     if r > 0:

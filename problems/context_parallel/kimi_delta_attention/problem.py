@@ -68,21 +68,23 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
 
 
 def cost(ax: Axes) -> Cost:
-    """The recurrence of the rank's own positions, on whichever unit is faster: in chunks its products suit matrix units.
+    """The recurrence of the rank's own positions, whose products suit matrix units when done in chunks.
 
-    Over a cp_group the cheaper of two ways: positions for heads and back, or the float32 state handed to the next rank.
+    Over a cp_group the cheapest of three ways: positions for heads and back; the state handed to the next rank; or, as
+    long as few positions went into it, the keys and corrections that it is the sum of.
     """
     n = ax.B * ax.L * ax.H
     inputs = n * (3 * ax.K + ax.D + 1)
-    heads = (ax.C - 1) / ax.C * (inputs + n * ax.D) * ax.itemsize
-    state = 4 * ax.B * ax.H * ax.K * ax.D
-    total = 2 * (ax.P - 1) / ax.P * n * ax.D * ax.itemsize
+    heads = (ax.C - 1) / ax.C * (inputs + n * ax.D)
+    state = ax.B * ax.H * ax.K * ax.D
+    factors = n * (ax.K + ax.D)  # of one rank's contribution
+    total = 2 * (ax.P - 1) / ax.P * n * ax.D
     return Cost(
         matrix_flops=7 * ax.K * ax.D * n,
         vector_flops=10 * ax.K * n,
         memory_bytes=(inputs + n * ax.D + ax.H * (ax.K + 1)) * ax.itemsize,
-        link_in_bytes=min(heads, state if ax.c > 0 else 0) + total,
-        link_out_bytes=min(heads, state if ax.c < ax.C - 1 else 0) + total,
+        link_in_bytes=(min(heads, state, ax.c * factors) + total) * ax.itemsize,
+        link_out_bytes=((min(heads, state, (ax.c + 1) * factors) if ax.c < ax.C - 1 else 0) + total) * ax.itemsize,
     )
 
 

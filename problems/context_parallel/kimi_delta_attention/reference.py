@@ -20,8 +20,9 @@ def solution(
     """Kimi Delta Attention of a sequence that is split over cp_group (C ranks), summed over tp_group (P ranks).
 
     Args:
-        q, k: (B, L, H, K), positions c*L .. (c+1)*L-1 on cp rank c.
-        v: (B, L, H, D).
+        q: (B, L, H, K), queries of positions c*L .. (c+1)*L-1 on cp rank c.
+        k: (B, L, H, K), their keys.
+        v: (B, L, H, D), their values.
         g: (B, L, H, K), gate of the decay, per key channel.
         beta: (B, L, H), write strength before the sigmoid.
         a_log: (H,), log of the gate's scale.

@@ -14,7 +14,9 @@ def solution(
     """Attention over a sequence that is split over the P ranks of a group; keys and values travel around the ring.
 
     Args:
-        q, k, v: (B, S, h, d) each, positions r*S .. (r+1)*S-1 on rank r.
+        q: (B, S, h, d), queries of positions r*S .. (r+1)*S-1 on rank r.
+        k: (B, S, h, d), their keys.
+        v: (B, S, h, d), their values.
         softmax_scale: None means d^(-1/2).
         causal: mask future positions.
         group: None means WORLD.

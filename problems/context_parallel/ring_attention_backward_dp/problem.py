@@ -56,7 +56,8 @@ def attention(
 
     Args:
         q: (B, S, h, d).
-        k, v: (B, J, h, d).
+        k: (B, J, h, d).
+        v: (B, J, h, d).
         scale: of the scores.
         first: position of the first query where later keys are masked, None without mask.
     """

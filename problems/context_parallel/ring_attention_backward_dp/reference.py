@@ -20,7 +20,11 @@ def solution(
     Keys and values travel around the ring of C ranks, and one step behind them their gradients.
 
     Args:
-        dout, q, k, v, out: (B, S, h, d) each, positions c*S .. (c+1)*S-1 on cp rank c.
+        dout: (B, S, h, d), gradient of the output at positions c*S .. (c+1)*S-1 on cp rank c.
+        q: (B, S, h, d), their queries.
+        k: (B, S, h, d), their keys.
+        v: (B, S, h, d), their values.
+        out: (B, S, h, d), the output of the forward pass.
         softmax_lse: (B, h, S) float32, logsumexp of each query's scores; used as given.
         softmax_scale: None means d^(-1/2).
         causal: mask future positions.
@@ -33,32 +37,31 @@ def solution(
     C, c = dist.get_world_size(cp_group), dist.get_rank(cp_group)
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
 
-    grad_hop = []
+    passed_grads, grad_hop = [], []
     for step in range(C):  # holds keys and values of cp rank (c - step) mod C
+        visible = not causal or step <= c
         if step < C - 1:
-            next_k, next_v = torch.empty_like(k), torch.empty_like(v)
-            kv_hop = pass_on([k, v], [next_k, next_v], cp_group)
-        if not causal or step <= c:
+            passed_kv, kv_hop = pass_on([k, v], cp_group)
+        if visible:
             block = block_backward(dout, q, k, v, out, softmax_lse, scale, triangular=causal and step == 0)
         if step == 0:
             dq, dk, dv = block
         else:
             for work in grad_hop:
                 work.wait()
-            dk, dv = next_dk, next_dv
-            if not causal or step <= c:
+            dk, dv = passed_grads
+            if visible:
                 dq, dk, dv = dq + block[0], dk + block[1], dv + block[2]
         if step < C - 1:
             for work in kv_hop:
                 work.wait()
-            k, v = next_k, next_v
+            k, v = passed_kv
         if C > 1:
-            next_dk, next_dv = torch.empty_like(dk), torch.empty_like(dv)
-            grad_hop = pass_on([dk, dv], [next_dk, next_dv], cp_group)
-    for work in grad_hop:  # after C hops each gradient is at its owner
-        work.wait()
-    if C > 1:
-        dk, dv = next_dk, next_dv
+            passed_grads, grad_hop = pass_on([dk, dv], cp_group)
+    if C > 1:  # after C hops each gradient is at its owner
+        for work in grad_hop:
+            work.wait()
+        dk, dv = passed_grads
 
     grads = tuple(grad.to(q.dtype) for grad in (dq, dk, dv))
     if dp_group is not None and dist.get_world_size(dp_group) > 1:
@@ -68,14 +71,13 @@ def solution(
     return grads
 
 
-def pass_on(
-    outgoing: list[torch.Tensor], incoming: list[torch.Tensor], group: dist.ProcessGroup | None
-) -> list[dist.Work]:
-    """Starts sending to the next rank of the ring and receiving from the previous one."""
+def pass_on(tensors: list[torch.Tensor], group: dist.ProcessGroup | None) -> tuple[list[torch.Tensor], list[dist.Work]]:
+    """Starts sending to the next rank of the ring; returns what will have come from the previous one, and the work."""
     C, c = dist.get_world_size(group), dist.get_rank(group)
-    sends = [dist.P2POp(dist.isend, tensor, group=group, group_peer=(c + 1) % C) for tensor in outgoing]
+    incoming = [torch.empty_like(tensor) for tensor in tensors]
+    sends = [dist.P2POp(dist.isend, tensor, group=group, group_peer=(c + 1) % C) for tensor in tensors]
     receives = [dist.P2POp(dist.irecv, tensor, group=group, group_peer=(c - 1) % C) for tensor in incoming]
-    return dist.batch_isend_irecv(sends + receives)
+    return incoming, dist.batch_isend_irecv(sends + receives)
 
 
 def block_backward(

@@ -36,8 +36,10 @@ def solution(
         gate_proj: weight (I, H), bias (I,), of this rank's experts.
         up_proj: weight (I, H), bias (I,).
         down_proj: weight (H, I), bias (H,).
-        lora_gate_A, lora_up_A: (rank, H), first factors of the branches of this rank's experts.
-        lora_gate_B, lora_up_B: (I, rank), second factors.
+        lora_gate_A: (rank, H), first factor of the gate layer's branch.
+        lora_gate_B: (I, rank), second factor.
+        lora_up_A: (rank, H).
+        lora_up_B: (I, rank).
         lora_down_A: (rank, I).
         lora_down_B: (H, rank).
         num_experts: E, experts in the whole group.

@@ -48,10 +48,17 @@ def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
 
 
 def robust_inputs(make: InputMaker) -> tuple[Value, ...]:
-    """Normal logits and a bias per expert, normal times U(0, 3), of each rank; padding of each sequence its own."""
-    bias = 3 * make.rand(1) * make.randn(make.ax.E)
-    logits = clear_choices(make, bias).to(make.dtype)
-    return split(make, logits), padding(make) if make.ax["masked"] else None
+    """Normal logits and a bias per expert, normal times U(0.5, 3), of each rank; padding prefers other experts."""
+    import torch
+
+    ax = make.ax
+    bias = (0.5 + 2.5 * make.rand(1)) * make.randn(ax.E)
+    mask = padding(make) if ax["masked"] else None
+    if mask is not None:
+        real = mask.reshape(-1, 1).repeat(ax.L, 1) > 0
+        bias = torch.where(real, bias, bias.roll(1))
+    logits = clear_choices(make, bias.expand(ax.T, ax.E)).to(make.dtype)
+    return split(make, logits), mask
 
 
 def published_inputs(make: InputMaker) -> tuple[Value, ...]:
@@ -74,7 +81,7 @@ def split(make: InputMaker, logits: torch.Tensor) -> list[torch.Tensor | None]:
 
 
 def clear_choices(make: InputMaker, bias: torch.Tensor) -> torch.Tensor:
-    """Logits whose k largest probabilities do not depend on rounding.
+    """Logits around `bias` (T, E) whose k largest probabilities do not depend on rounding.
 
     Raises:
         SizeError: some stay doubtful however often they are drawn.
@@ -91,7 +98,7 @@ def clear_choices(make: InputMaker, bias: torch.Tensor) -> torch.Tensor:
         doubtful = doubtful[best[:, -2] - best[:, -1] <= NEAR]
         if not len(doubtful):
             return logits
-        logits[doubtful] = make.randn(len(doubtful), ax.E) + bias
+        logits[doubtful] = make.randn(len(doubtful), ax.E) + bias[doubtful]
     raise SizeError(f"{make.problem.name}: {len(doubtful)} tokens keep near ties; choose fewer experts")
 
 

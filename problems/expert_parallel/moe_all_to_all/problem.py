@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
-    """Adds the split sizes, and the rows T and R that this rank sends and receives; even pieces where none are drawn."""
+    """Adds the split sizes, and the rows T and R that this rank sends and receives; even pieces if none are drawn."""
     ax = Axes(axes)
     group = own_group(axes)
     place = group.index(ax.r)
@@ -55,7 +55,8 @@ def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
 def skewed_pieces(rows: Ints, destinations: int, draw: Draw) -> tuple[Ints, ...]:
     """Each rank's rows, cut in proportion to softmax of normal scores.
 
-    One destination gets twice its share of everybody, and one piece of every other rank is empty where there are three or more.
+    One destination gets twice its share of everybody; where there are three or more, every other rank has an empty
+    piece.
     """
     heavy = draw.randrange(destinations)
     pieces = []
@@ -95,8 +96,8 @@ PROBLEM = Problem(
     upstream="27_moe_all2all_primitive",
     category="expert_parallel",
     origin="VeOmni, the row exchange of its expert-parallel layer; as in Megatron-LM and DeepSpeed",
-    summary="Each rank cuts its rows into consecutive pieces of given sizes and sends piece d to rank d; every rank ends "
-    "with the pieces meant for it, in order of sender.",
+    summary="Each rank cuts its rows into consecutive pieces of given sizes and sends piece d to rank d; every rank "
+    "ends with the pieces meant for it, in order of sender.",
     weaknesses=("Every split is equal: a fixed-size exchange that ignores both lists passes.",),
     tags=("all_to_all", "ragged", "moe"),
     dtypes=("bfloat16", "float16", "float32", "float64"),

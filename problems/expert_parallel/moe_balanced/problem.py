@@ -39,8 +39,8 @@ PROBLEM = Problem(
     upstream="49_moe_ep_balanced",
     category="expert_parallel",
     origin=ORIGIN,
-    summary="The expert-parallel mixture-of-experts layer with exactly one expert per rank, so that every rank sends and "
-    "receives about the same number of tokens.",
+    summary="The expert-parallel mixture-of-experts layer with exactly one expert per rank, so that every rank sends "
+    "and receives about the same number of tokens.",
     weaknesses=(
         NEARLY_ONE_HOT.format(share="88 %"),
         UNIFORM,

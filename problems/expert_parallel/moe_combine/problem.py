@@ -70,8 +70,8 @@ PROBLEM = Problem(
     upstream="29_moe_post_all2all",
     category="expert_parallel",
     origin="VeOmni, token combine of its expert-parallel layer; helper of Megatron-LM",
-    summary="Send each expert's output rows back to the rank that owns the token and add them up there, each weighted by "
-    "its router weight.",
+    summary="Send each expert's output rows back to the rank that owns the token and add them up there, each weighted "
+    "by its router weight.",
     weaknesses=("Splits and counts are all equal and not those of the routing: a fixed-size exchange passes.",),
     tags=("all_to_all", "ragged", "moe"),
     dtypes=("bfloat16", "float16", "float32", "float64"),

@@ -58,8 +58,8 @@ PROBLEM = Problem(
     upstream="28_moe_pre_all2all",
     category="expert_parallel",
     origin="VeOmni, token dispatch of its expert-parallel layer; helpers of Megatron-LM",
-    summary="Copy every token once per chosen expert, send the copies to the ranks that host these experts, and lay the "
-    "received copies out grouped by local expert.",
+    summary="Copy every token once per chosen expert, send the copies to the ranks that host these experts, and lay "
+    "the received copies out grouped by local expert.",
     weaknesses=("Splits and counts are all equal and not those of the routing: a fixed-size exchange passes.",),
     tags=("all_to_all", "ragged", "moe"),
     dtypes=("bfloat16", "float16", "float32", "float64"),

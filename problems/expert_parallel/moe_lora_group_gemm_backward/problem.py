@@ -94,7 +94,10 @@ PROBLEM = Problem(
         "large": {"rank": 256, "F_in": 16384, "F_out": 12288, "group": None},
     },
     args=(
-        *(Tensor(name, shape, mutable=True, about="partial gradient of this rank") for name, shape in GRADIENTS.items()),
+        *(
+            Tensor(name, shape, mutable=True, about="partial gradient of this rank")
+            for name, shape in GRADIENTS.items()
+        ),
         Group("group", about="expert-parallel group of G ranks; None means all"),
     ),
     # The returned tensors are the arguments themselves.

@@ -63,8 +63,8 @@ PROBLEM = Problem(
     upstream="51_moe_ep_narrow",
     category="expert_parallel",
     origin=ORIGIN,
-    summary="The mixture-of-experts layer with fewer experts than ranks: the world is cut into subgroups of E consecutive "
-    "ranks, and each subgroup is a complete, independent set of experts.",
+    summary="The mixture-of-experts layer with fewer experts than ranks: the world is cut into subgroups of E "
+    "consecutive ranks, and each subgroup is a complete, independent set of experts.",
     weaknesses=(
         "On 4 ranks K = E = 2: every token goes to both ranks of its subgroup and the choice of experts plays no part.",
         NEARLY_ONE_HOT.format(share="90 %"),

@@ -12,9 +12,7 @@ def own_subgroup(num_experts: int) -> dist.ProcessGroup:
     world_size = dist.get_world_size()
     if world_size % num_experts != 0:
         raise ValueError(f"{world_size} ranks cannot be cut into subgroups of {num_experts}")
-    subgroups = [
-        dist.new_group(list(range(first, first + num_experts))) for first in range(0, world_size, num_experts)
-    ]
+    subgroups = [dist.new_group(list(range(first, first + num_experts))) for first in range(0, world_size, num_experts)]
     return subgroups[dist.get_rank() // num_experts]
 
 

@@ -39,8 +39,8 @@ PROBLEM = Problem(
     upstream="50_moe_ep_wide",
     category="expert_parallel",
     origin=ORIGIN,
-    summary="The expert-parallel mixture-of-experts layer with several experts per rank, which splits the token exchange "
-    "into more, smaller pieces.",
+    summary="The expert-parallel mixture-of-experts layer with several experts per rank, which splits the token "
+    "exchange into more, smaller pieces.",
     weaknesses=(
         NEARLY_ONE_HOT.format(share="87 %"),
         UNIFORM,

@@ -52,7 +52,8 @@ def mean_of_rounded(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     if coarse.sum() > 0.02 * coarse.numel():
         bad |= coarse
     error = torch.linalg.vector_norm(wide(got) - expected)
-    return bad | ~(error <= 1.2e-2 * torch.linalg.vector_norm(expected))
+    far: torch.Tensor = ~(error <= 1.2e-2 * torch.linalg.vector_norm(expected))
+    return bad | far
 
 
 def cost(ax: Axes) -> Cost:

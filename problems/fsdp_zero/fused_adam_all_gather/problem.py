@@ -18,10 +18,10 @@ CHANGE = 2e-2
 def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
     """Draws beta2 (0.999 would be lost in bfloat16) and the step: the first one, or one of 8 .. 20.
 
-    At step 2 the two bias corrections nearly cancel.
+    At step 2, and with a smaller beta2 later too, the two bias corrections nearly cancel.
     """
     step = 1 if draw.trial % 4 == 1 else draw.randint(8, 20)
-    return axes | {"beta2": draw.uniform(0.95, 0.99), "step": step}
+    return axes | {"beta2": draw.uniform(0.975, 0.99), "step": step}
 
 
 def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
@@ -75,7 +75,7 @@ def cost(ax: Axes) -> Cost:
     )
 
 
-CONSTANTS: dict[str, AxisValue] = {"lr": 0.05, "beta1": 0.9, "beta2": 0.97, "eps": 0.1, "step": 8}
+CONSTANTS: dict[str, AxisValue] = {"lr": 0.05, "beta1": 0.9, "beta2": 0.98, "eps": 0.1, "step": 8}
 
 PROBLEM = Problem(
     name="FusedAdamAllGather",

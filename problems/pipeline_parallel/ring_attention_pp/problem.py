@@ -125,7 +125,7 @@ PROBLEM = Problem(
     weaknesses=(
         "Weights of std 0.02 shrink the signal from stage to stage and make the second softmax uniform, so that a "
         "causal mean of its values passes.",
-        "Hidden states of later stages equal those of stage 0; two stages, the mask and the default scale never change.",
+        "Hidden states of later stages equal those of stage 0; stages, mask and scale never change.",
     ),
     tags=("ring", "send_recv", "pipeline", "attention", "subgroups", "overlap"),
     dtypes=("bfloat16", "float16", "float32"),

@@ -15,7 +15,7 @@ def channel_pieces(elements: int, channels: int) -> int:
 
 
 def chunked_conv3d(
-    input: torch.Tensor,
+    x: torch.Tensor,
     weight: torch.Tensor,
     stride: int | Sequence[int],
     padding: int | Sequence[int],
@@ -27,28 +27,28 @@ def chunked_conv3d(
     def triple(value: int | Sequence[int]) -> Sequence[int]:
         return (value,) * 3 if isinstance(value, int) else value
 
-    N, Co = input.shape[0], weight.shape[0]
+    N, Co = x.shape[0], weight.shape[0]
     positions = N
     for n, k, step, pad, reach in zip(
-        input.shape[2:], weight.shape[2:], triple(stride), triple(padding), triple(dilation), strict=True
+        x.shape[2:], weight.shape[2:], triple(stride), triple(padding), triple(dilation), strict=True
     ):
         positions *= (n + 2 * pad - reach * (k - 1) - 1) // step + 1
-    in_chunks = channel_pieces(input.numel(), weight.shape[1])
+    in_chunks = channel_pieces(x.numel(), weight.shape[1])
     out_chunks = channel_pieces(positions * Co, Co)
     if in_chunks == out_chunks == 1:
-        return F.conv3d(input, weight, None, stride, padding, dilation, groups)
+        return F.conv3d(x, weight, None, stride, padding, dilation, groups)
 
-    inputs = input.chunk(in_chunks, dim=1)
+    pieces = x.chunk(in_chunks, dim=1)
     outputs = []
     for rows in weight.chunk(out_chunks, dim=0):
         partial = [
-            F.conv3d(x, w, None, stride, padding, dilation, groups)
-            for x, w in zip(inputs, rows.chunk(in_chunks, dim=1), strict=True)
+            F.conv3d(piece, w, None, stride, padding, dilation, groups)
+            for piece, w in zip(pieces, rows.chunk(in_chunks, dim=1), strict=True)
         ]
         total = partial[0].float()
         for part in partial[1:]:
             total += part
-        outputs.append(total.to(input.dtype))
+        outputs.append(total.to(x.dtype))
     return torch.cat(outputs, dim=1)
 
 
@@ -69,7 +69,9 @@ def solution(
         input: (N, Ci, T, H, W), this rank's channels.
         weight: (Co, Ci / groups, kt, kh, kw), the filters' part for these channels.
         bias: (Co,), equal on all ranks, or None.
-        stride, padding, dilation: along (T, H, W), or one number for the three.
+        stride: along (T, H, W), or one number for the three; likewise the next two.
+        padding: zeros on each side.
+        dilation: distance of taps.
         groups: of the local convolution.
         group: the ranks that share the input channels; None means all.
 

@@ -64,7 +64,9 @@ PROBLEM = Problem(
     category="vocab_parallel",
     origin="Megatron-LM: vocab-parallel cross entropy of the tensor-parallel layers",
     summary="Per-token cross-entropy of logits that are split over ranks along the vocabulary, without gathering them.",
-    weaknesses=("Targets follow a closed form, and logits are so small that the shift by their maximum may be left out.",),
+    weaknesses=(
+        "Targets follow a closed form, and logits are so small that the shift by their maximum may be left out.",
+    ),
     tags=("all_reduce", "softmax", "loss", "in_place"),
     dtypes=("bfloat16", "float16", "float32"),
     sizes={

@@ -1,0 +1,134 @@
+"""GatedDeltaNetCP: gated delta-rule linear attention of a split sequence, whose heads are shared out for the scan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from pkb_gym.engine.axes import AxisValue
+from pkb_gym.engine.checks import all_of, norm_close
+from pkb_gym.engine.inputs import Draw, InputMaker
+from pkb_gym.engine.problem import Axes, Cost, Group, Output, Problem, Tensor, Trials, close, divide
+
+if TYPE_CHECKING:
+    import torch
+
+
+def head_numbers(axes: dict[str, AxisValue]) -> tuple[int, int]:
+    """Query and value heads: where the size leaves them open, `heads` rounded up to a multiple of W."""
+    world_size = cast(int, axes["W"])
+    default = -(-(cast("int | None", axes["heads"]) or 0) // world_size) * world_size
+    return cast("int | None", axes["Hq"]) or default, cast("int | None", axes["Hv"]) or default
+
+
+def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Adds the numbers of heads and this rank's share of the value heads, and keeps the default group."""
+    query_heads, value_heads = head_numbers(axes)
+    axes = axes | {"Hq": query_heads, "Hv": value_heads, "group": None}
+    divide(axes, "Hq", by="W")
+    divide(axes, "Hv", by="Hq")
+    return axes | {"Hl": divide(axes, "Hv", by="W")}
+
+
+def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """Outside timing: value heads per query head as the size has them, then two, one and four; values keep their size.
+
+    Where the heads of values cannot be made narrower, there are more of them.
+    """
+    if draw.timed or draw.trial % 4 == 0:
+        return axes
+    query_heads, _ = head_numbers(axes)
+    share = (2, 1, 4)[draw.trial % 4 - 1]
+    narrow = cast(int, axes["D"]) // share if cast(int, axes["D"]) % share == 0 else axes["D"]
+    return axes | {"Hq": query_heads, "Hv": share * query_heads, "D": narrow}
+
+
+def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """There are as many value heads as query heads."""
+    query_heads, _ = head_numbers(axes)
+    return axes | {"Hv": query_heads}
+
+
+def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
+    """Gates N(-4, 2), under which heads decay slowly at many positions, so that the state crosses shards."""
+    return (
+        make.normal("q"),
+        make.normal("k"),
+        make.normal("v"),
+        make.normal("gate", mean=-4.0, std=2.0),
+        make.normal("beta").sigmoid(),
+        make.uniform("a_log", -1.0, 1.0),
+        make.normal("dt_bias"),
+    )
+
+
+def published_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
+    """Standard normal from the published seed; gate scale and bias count evenly over all heads."""
+    import torch
+
+    ax = make.ax
+    stream = make.seeded(42 + 75_000 + make.rank + 1_000_003 * make.trial)
+    q, k, v, gate, beta = (stream.normal(name) for name in ("q", "k", "v", "gate", "beta"))
+    mine = slice(ax.r * ax.Hl, (ax.r + 1) * ax.Hl)
+    a_log = torch.linspace(0.0, 0.2, ax.Hv, device=make.device).to(make.dtype)[mine].clone()
+    dt_bias = torch.linspace(-0.1, 0.1, ax.Hv, device=make.device).to(make.dtype)[mine].clone()
+    return q, k, v, gate, beta.sigmoid(), a_log, dt_bias
+
+
+def cost(ax: Axes) -> Cost:
+    """The recurrence of the rank's own heads, whose products suit matrix units when done in chunks.
+
+    The cheapest of three ways: positions for heads and back; the state handed to the next rank; or, as long as few
+    positions went into it, the keys and corrections that it is the sum of.
+    """
+    positions = ax.B * ax.L
+    moved = positions * (2 * ax.Hq * ax.K + 2 * ax.Hv * ax.D + 2 * ax.Hv)
+    heads = (ax.W - 1) / ax.W * moved
+    state = ax.B * ax.Hv * ax.K * ax.D
+    factors = positions * (ax.Hq * ax.K + ax.Hv * ax.D + ax.Hv)  # of one rank's contribution
+    return Cost(
+        matrix_flops=7 * positions * ax.Hv * ax.K * ax.D,
+        memory_bytes=(moved + 2 * ax.Hl) * ax.itemsize,
+        link_in_bytes=min(heads, state, ax.r * factors) * ax.itemsize,
+        link_out_bytes=(min(heads, state, (ax.r + 1) * factors) if ax.r < ax.W - 1 else 0) * ax.itemsize,
+    )
+
+
+PROBLEM = Problem(
+    name="GatedDeltaNetCP",
+    upstream="75_fla_gated_deltanet_cp",
+    category="context_parallel",
+    origin="flash-linear-attention: Gated DeltaNet layer with Ulysses-style context parallelism",
+    summary="Gated delta-rule linear attention on a sequence-sharded input: an all-to-all turns positions into heads, "
+    "each rank scans the whole sequence for its heads, and an all-to-all turns the result back.",
+    weaknesses=(
+        "Outputs are tiny against the absolute tolerance.",
+        "The state forgets within a few tokens, and gate scale and bias never change.",
+        "There are always as many value heads as query heads.",
+    ),
+    tags=("all_to_all", "linear_attention", "recurrence", "grouped_heads"),
+    dtypes=("bfloat16", "float16", "float32"),
+    # Hq and Hv None are `heads` rounded up to a multiple of W.
+    sizes={
+        "tiny": {"B": 2, "L": 8, "Hq": 8, "Hv": 16, "heads": None, "K": 8, "D": 4},
+        "published": {"B": 1, "L": 64, "Hq": None, "Hv": None, "heads": 6, "K": 256, "D": 512},
+        "large": {"B": 1, "L": 2048, "Hq": 16, "Hv": 32, "heads": None, "K": 128, "D": 128},
+    },
+    args=(
+        Tensor("q", ("B", "L", "Hq", "K"), about="queries of positions r*L .. (r+1)*L-1, not normalised"),
+        Tensor("k", ("B", "L", "Hq", "K"), about="keys, not normalised"),
+        Tensor("v", ("B", "L", "Hv", "D"), about="values; value head h goes with query head h // (Hv / Hq)"),
+        Tensor("gate", ("B", "L", "Hv"), about="gate of the decay"),
+        Tensor("beta", ("B", "L", "Hv"), about="write strength, in (0, 1)"),
+        Tensor("a_log", ("Hl",), about="log of the gate's scale, value heads r*Hl .. (r+1)*Hl-1"),
+        Tensor("dt_bias", ("Hl",), about="gate bias of the same heads"),
+        Group("group", about="None means all ranks"),
+    ),
+    # Two units of bfloat16 and 2 % of the rms.
+    outputs=(
+        Output("out", ("B", "L", "Hv", "D"), check=all_of((close(rtol=2**-6, atol_rms=2e-2), norm_close(rel=1e-2)))),
+    ),
+    derive=derive,
+    robust=Trials(robust_inputs, robust_vary),
+    published=Trials(published_inputs, published_vary),
+    cost=cost,
+)

@@ -1,0 +1,58 @@
+"""Row counts of the cooperative feature exchange, which its forward and backward problems share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from pkb_gym.engine.axes import Axes, AxisValue
+
+if TYPE_CHECKING:
+    from pkb_gym.engine.inputs import Draw
+
+Ints = tuple[int, ...]
+Requests = tuple[Ints, ...]
+
+
+def requests_of(axes: dict[str, AxisValue]) -> Requests:
+    """Rows that rank p (second index) asked of rank q (first index); equal shares where none are drawn."""
+    ax = Axes(axes)
+    drawn = cast("Requests | None", ax["requests"])
+    return drawn or ((ax.rows // ax.W,) * ax.W,) * ax.W
+
+
+def count_lists(requests: Requests, rank: int) -> dict[str, AxisValue]:
+    """The two lists of a rank; entry i belongs to rank (rank + i) mod W."""
+    W = len(requests)
+    peers = [(rank + i) % W for i in range(W)]
+    return {
+        "counts_sent": tuple(requests[peer][rank] for peer in peers),
+        "counts_received": tuple(requests[rank][peer] for peer in peers),
+    }
+
+
+def draw_requests(axes: dict[str, AxisValue], draw: Draw) -> Requests:
+    """Timed: 1/2 to 3/2 of the mean. Else 0 to twice the mean, some 0; a rank without requests on every third trial."""
+    ax = Axes(axes)
+    W, mean = ax.W, ax.rows // ax.W
+    if draw.timed:
+        return tuple(tuple(draw.randint(mean // 2, mean + mean // 2) for _ in range(W)) for _ in range(W))
+    rows = [[draw.randint(0, 2 * mean + 1) if draw.random() < 0.9 else 0 for _ in range(W)] for _ in range(W)]
+    rows[0][W - 1] = mean + 1
+    if draw.trial % 3 == 2 and W > 1:
+        idle = draw.randrange(W)
+        for q in range(W):
+            rows[q][idle] = 0  # receives no feature rows
+            if draw.trial % 2:
+                rows[idle][q] = 0  # and sends none
+    return tuple(tuple(row) for row in rows)
+
+
+def draw_sizes(axes: dict[str, AxisValue], draw: Draw) -> Ints:
+    """Rows S of every rank's seed table, unequal."""
+    ax = Axes(axes)
+    return tuple(draw.randint(max(1, ax.S // 2), ax.S) + rank for rank in range(ax.W))
+
+
+def world_group(axes: dict[str, AxisValue], draw: Draw) -> AxisValue:
+    """None, or every second time the group of all ranks."""
+    return (tuple(range(Axes(axes).W)),) if draw.trial % 2 else None
