@@ -13,14 +13,15 @@ from pkb_gym.envs.env import PKBEnv
 from pkb_gym.problems.catalogue import catalogue, find_problem
 
 SPLITS = Path(__file__).parent.parent / "problems" / "splits.json"
+"""Names of both splits, the groups of near-duplicates that keep together, and the rule."""
 
 
 def split_names(split: str | Sequence[str]) -> tuple[str, ...]:
     """The problems of a split, in upstream order.
 
     Args:
-        split: "all", "train", "test", a category such as "tensor_parallel", or a list of problems. "test" is listed in
-            `problems/splits.json`; every other problem belongs to "train".
+        split: "all", "train", "test", a category such as "tensor_parallel", or a list of problems. "train" and "test"
+            are listed in `problems/splits.json`, with the rule that they follow.
 
     Raises:
         ConfigError: there is no such split, or nothing in it.
@@ -32,8 +33,8 @@ def split_names(split: str | Sequence[str]) -> tuple[str, ...]:
     elif split == "all":
         chosen = {problem.name for problem in problems}
     elif split in ("train", "test"):
-        test = set(json.loads(SPLITS.read_text(encoding="utf-8"))["test"])
-        chosen = {problem.name for problem in problems if (problem.name in test) == (split == "test")}
+        listed = set(json.loads(SPLITS.read_text(encoding="utf-8"))[split])
+        chosen = {problem.name for problem in problems if problem.name in listed}
     elif split in CATEGORIES:
         chosen = {problem.name for problem in problems if problem.category == split}
     else:

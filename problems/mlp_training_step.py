@@ -83,8 +83,8 @@ def published_batch(make: InputMaker, stream: Stream) -> tuple[torch.Tensor, tor
     """This rank's rows of a standard normal global batch: inputs, targets."""
     ax = make.ax
     rows = slice(ax.r * ax.n, (ax.r + 1) * ax.n)
-    X, y = stream.randn(ax.W * ax.n, ax.d_in), stream.randn(ax.W * ax.n, ax.d_out)
-    return X[rows].to(make.dtype), y[rows].to(make.dtype)
+    features, targets = stream.randn(ax.W * ax.n, ax.d_in), stream.randn(ax.W * ax.n, ax.d_out)
+    return features[rows].to(make.dtype), targets[rows].to(make.dtype)
 
 
 def parameter_shapes(ax: Axes) -> tuple[tuple[int, ...], ...]:
@@ -132,15 +132,19 @@ def published_sharded_state_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]
     return *batch, *published_parameters(make, stream), zeros, zeros.clone()
 
 
-# Tolerances. A float32 evaluation of the whole step, or another order of the sums, comes to about a third of each
-# elementwise one; the relative norms are at most 0.005 (parameters), 0.007 (m), 0.01 (v) and, of the change of the
-# parameters, 0.025 (0.05 with weight decay, whose own rounding counts), and more the fewer elements there are.
+# Tolerances. A float32 evaluation of the whole step, or another order of the sums, comes to a third or half of each.
+# Norms of errors spread the more the fewer the elements, hence the second number of each pair:
+# ||error|| <= (rel[0] + rel[1] / sqrt(elements)) ||out||. Single elements may differ by about an ulp, and by a share
+# of the root mean square of what is averaged or changes, as sums of 16-bit gradients cancel.
 
+Rel = tuple[float, float]
 Start = Callable[[CheckContext], "torch.Tensor"]
 Cut = Callable[[CheckContext], "list[slice]"]
 
+CHANGE: Rel = (4.5e-2, 0.2)
 
-def whole(context: CheckContext) -> list[slice]:
+
+def whole(_: CheckContext) -> list[slice]:
     """A tensor that belongs to one parameter."""
     return [slice(None)]
 
@@ -155,50 +159,47 @@ def root_value(name: str, context: CheckContext) -> torch.Tensor:
     return context.tensor(name, rank=0)
 
 
-def updated(start: Start, cut: Cut = whole, rel: float = 4.5e-2) -> Check:
+def updated(start: Start, cut: Cut = whole, rel: Rel = CHANGE) -> Check:
     """Rule for parameters after the step; `start` gives them as they were before."""
     mark = partial(_mark_updated, start=start, cut=cut, rel=rel)
-    return rule(
-        mark,
-        f"||error|| <= 1e-2 ||out|| and {rel:g} ||change|| (more for few elements); "
-        "|error| <= 2^-7 |out| + 0.15 rms(change)",
-    )
-
-
-def averaged(rtol: float, rel: float, cut: Cut = whole) -> Check:
-    """Rule for a moment after the step."""
-    mark = partial(_mark_averaged, rtol=rtol, rel=rel, cut=cut)
-    return rule(mark, f"||error|| <= {rel:g} ||out||; |error| <= {rtol:.3g} |out| + 0.08 rms(out)")
+    change = f"({rel[0]:g} + {rel[1]:g} / sqrt(elements)) ||change||"
+    return rule(mark, f"||error|| <= 1e-2 ||out|| and {change}; |error| <= 2^-7 |out| + 0.25 rms(change)")
 
 
 def averaged_gradient(cut: Cut = whole) -> Check:
-    """Rule for a first moment."""
-    return averaged(2.0**-6, 1.5e-2, cut)
+    """Rule for a first moment after the step."""
+    return _averaged(2.0**-6, (1.2e-2, 0.04), cut)
 
 
 def averaged_square(cut: Cut = whole) -> Check:
-    """Rule for a second moment."""
-    return averaged(2.0**-5, 1.8e-2, cut)
+    """Rule for a second moment after the step."""
+    return _averaged(2.0**-5, (1.4e-2, 0.08), cut)
 
 
-def _mark_updated(got: torch.Tensor, context: CheckContext, *, start: Start, cut: Cut, rel: float) -> torch.Tensor:
+def _averaged(rtol: float, rel: Rel, cut: Cut) -> Check:
+    mark = partial(_mark_averaged, rtol=rtol, rel=rel, cut=cut)
+    norm = f"({rel[0]:g} + {rel[1]:g} / sqrt(elements)) ||out||"
+    return rule(mark, f"||error|| <= {norm}; |error| <= {rtol:.3g} |out| + 0.12 rms(out)")
+
+
+def _mark_updated(got: torch.Tensor, context: CheckContext, *, start: Start, cut: Cut, rel: Rel) -> torch.Tensor:
     expected = wide(context.expected)
     change = expected - wide(start(context))
-    rel += 0.2 / sqrt(max(1, expected.numel()))
-    norms = _far(got, expected, expected, 1e-2) | _far(got, expected, change, rel)
-    return _outside_pieces(got, expected, change, cut(context), 2.0**-7, 0.15) | norms
+    norms = _far(got, expected, expected, (1e-2, 0.0)) | _far(got, expected, change, rel)
+    return _outside_pieces(got, expected, change, cut(context), 2.0**-7, 0.25) | norms
 
 
-def _mark_averaged(got: torch.Tensor, context: CheckContext, *, rtol: float, rel: float, cut: Cut) -> torch.Tensor:
+def _mark_averaged(got: torch.Tensor, context: CheckContext, *, rtol: float, rel: Rel, cut: Cut) -> torch.Tensor:
     expected = wide(context.expected)
-    return _outside_pieces(got, expected, expected, cut(context), rtol, 0.08) | _far(got, expected, expected, rel)
+    return _outside_pieces(got, expected, expected, cut(context), rtol, 0.12) | _far(got, expected, expected, rel)
 
 
-def _far(got: torch.Tensor, expected: torch.Tensor, unit: torch.Tensor, rel: float) -> torch.Tensor:
-    """Whether ||got - expected|| > rel ||unit||."""
+def _far(got: torch.Tensor, expected: torch.Tensor, unit: torch.Tensor, rel: Rel) -> torch.Tensor:
+    """Whether ||got - expected|| is too large beside ||unit||."""
     import torch
 
-    far: torch.Tensor = ~(torch.linalg.vector_norm(wide(got) - expected) <= rel * torch.linalg.vector_norm(unit))
+    bound = (rel[0] + rel[1] / sqrt(max(1, unit.numel()))) * torch.linalg.vector_norm(unit)
+    far: torch.Tensor = ~(torch.linalg.vector_norm(wide(got) - expected) <= bound)
     return far
 
 

@@ -12,6 +12,7 @@ from pkb_gym.problems.catalogue import catalogue, expert_source
 from .command import Session, Status, add_json_option, add_parser, plain_table, stdout
 
 EXAMPLE = """pkb list --category collective_primitive
+pkb list --tag all_to_all --tag gemm
 pkb list --weaknesses"""
 
 
@@ -19,6 +20,13 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     """Adds `pkb list`."""
     parser = add_parser(commands, "list", run, summary="List the problems.", example=EXAMPLE)
     parser.add_argument("--category", metavar="NAME", help="only this one, for example tensor_parallel")
+    parser.add_argument(
+        "--tag",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="only those with this tag, for example all_to_all or fp8; once more for those that have both",
+    )
     parser.add_argument(
         "--weaknesses", action="store_true", help="show what the published version of each accepts wrongly"
     )
@@ -29,11 +37,19 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     """Prints the problems.
 
     Raises:
-        ConfigError: there is no such category.
+        ConfigError: there is no such category or tag.
     """
     if args.category is not None and args.category not in CATEGORIES:
         raise ConfigError(f"no category {args.category!r}; there are {', '.join(CATEGORIES)}")
-    problems = [problem for problem in catalogue() if args.category in (None, problem.category)]
+    tags = sorted({tag for problem in catalogue() for tag in problem.tags})
+    for tag in args.tag:
+        if tag not in tags:
+            raise ConfigError(f"no tag {tag!r}; there are {', '.join(tags)}")
+    problems = [
+        problem
+        for problem in catalogue()
+        if args.category in (None, problem.category) and set(args.tag) <= set(problem.tags)
+    ]
     if args.json:
         print(json.dumps([record(problem) for problem in problems], indent=2))
     elif args.weaknesses:
@@ -54,6 +70,8 @@ def record(problem: Problem) -> dict[str, object]:
         "summary": problem.summary,
         "origin": problem.origin,
         "tags": list(problem.tags),
+        "patterns": list(problem.patterns),
+        "argument_kinds": list(problem.argument_kinds),
         "dtypes": list(problem.dtypes),
         "world_sizes": list(problem.world_sizes),
         "experts": experts(problem),

@@ -167,9 +167,9 @@ class rows_close:  # noqa: N801
         import torch
 
         expected = wide(context.expected)
-        error = torch.linalg.vector_norm(wide(got) - expected, dim=-1, keepdim=True)
+        error = torch.linalg.vector_norm(difference(wide(got), expected), dim=-1, keepdim=True)
         norm = torch.linalg.vector_norm(expected, dim=-1, keepdim=True)
-        bad: torch.Tensor = ~(error <= self.rel * DTYPE_SCALE[context.ax.dtype] * norm)
+        bad: torch.Tensor = ~((error <= self.rel * DTYPE_SCALE[context.ax.dtype] * norm) & error.isfinite())
         return bad.expand(got.shape)
 
 
@@ -188,8 +188,8 @@ class norm_close:  # noqa: N801
         import torch
 
         expected = wide(context.expected)
-        error = torch.linalg.vector_norm(wide(got) - expected)
-        bad: torch.Tensor = ~(error <= self.rel * DTYPE_SCALE[context.ax.dtype] * torch.linalg.vector_norm(expected))
+        error, norm = torch.linalg.vector_norm(difference(wide(got), expected)), torch.linalg.vector_norm(expected)
+        bad: torch.Tensor = ~((error <= self.rel * DTYPE_SCALE[context.ax.dtype] * norm) & error.isfinite())
         return bad.expand(got.shape)
 
 
@@ -280,6 +280,11 @@ def unequal(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     if (got.is_floating_point() or got.is_complex()) and bool(different.any()):
         different &= ~(got.isnan() & expected.isnan())
     return different
+
+
+def difference(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """Got - expected, and 0 where both are the same infinity or both NaN."""
+    return (got - expected).masked_fill(~unequal(got, expected), 0)
 
 
 def outside(got: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor | float) -> torch.Tensor:

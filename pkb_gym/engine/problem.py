@@ -68,6 +68,21 @@ CATEGORIES = (
     "other",
 )
 
+PATTERNS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "scatter",
+    "gather",
+    "send_recv",
+    "ring",
+    "halo",
+)
+"""Tags that name a communication pattern; every problem has at least one of them."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -172,6 +187,17 @@ class Problem:
     def data_args(self) -> tuple[Tensor | TensorList | Linear | Sparse, ...]:
         """The arguments that hold data, in order."""
         return tuple(arg for arg in self.args if isinstance(arg, Tensor | TensorList | Linear | Sparse))
+
+    @property
+    def argument_kinds(self) -> tuple[str, ...]:
+        """The kinds of its arguments, each once: tensor, tensor_list, linear, sparse, group, or a scalar's kind."""
+        kinds = (arg.kind if isinstance(arg, Scalar) else snake_case(type(arg).__name__) for arg in self.args)
+        return tuple(dict.fromkeys(kinds))
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Those of its tags that say how the ranks communicate."""
+        return tuple(tag for tag in self.tags if tag in PATTERNS)
 
     @property
     def returned(self) -> tuple[Output | OutputList, ...]:

@@ -11,7 +11,7 @@ def stored_pattern(x, psi, weight, groups, nlon_out, nlon_in, azimuth_group=None
     k, o, e = torch.meshgrid(torch.arange(K), torch.arange(nlat_out), torch.arange(4), indexing="ij")
     column = o % (columns // nlon_in) * nlon_in + (o + e * (k + 1)) % nlon_in
     indices = torch.stack([k.flatten(), o.flatten(), column.sort(dim=2).values.flatten()])
-    again = torch.sparse_coo_tensor(indices, psi.values(), psi.shape, is_coalesced=True)
+    again = torch.sparse_coo_tensor(indices, psi.values(), psi.shape, is_coalesced=True, check_invariants=False)
     return solution(x, again, weight, groups, nlon_out, nlon_in, azimuth_group, polar_group, bias)
 
 

@@ -24,7 +24,13 @@ def wrong(rule: checks.Check, got: list, expected: list, dtype: torch.dtype = to
 
 
 def test_exact() -> None:
-    assert wrong(checks.exact(), [1.0, 2.0, NAN, -0.0, INF], [1.0, 2.5, NAN, 0.0, INF]) == [False, True, False, False, False]
+    assert wrong(checks.exact(), [1.0, 2.0, NAN, -0.0, INF], [1.0, 2.5, NAN, 0.0, INF]) == [
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
     assert wrong(checks.exact(), [NAN, 1.0, -INF], [1.0, NAN, INF]) == [True, True, True]
     assert wrong(checks.exact(), [1, 2], [1, 3], torch.int64) == [False, True]
     assert wrong(checks.exact(), [True, False], [True, True], torch.bool) == [False, True]
@@ -66,6 +72,9 @@ def test_equal_infinities_and_nan_are_close() -> None:
     for rule in (checks.close(rtol=0.1), checks.allclose()):
         assert wrong(rule, [INF, -INF, NAN], [INF, -INF, NAN]) == [False, False, False]
         assert wrong(rule, [INF, NAN, 1.0], [NAN, INF, NAN]) == [True, True, True]
+    for rule in (checks.rows_close(0.1), checks.norm_close(0.1)):
+        assert wrong(rule, [INF, -INF, 1.0], [INF, -INF, 1.0]) == [False, False, False]
+        assert wrong(rule, [INF, -INF, 1.0], [INF, INF, 1.0]) == [True, True, True]
 
 
 def test_allclose_is_fixed() -> None:
@@ -137,7 +146,11 @@ def test_the_words_of_a_mismatch() -> None:
     shape = mismatch(reason="shape_or_dtype", got="(32,) float32", expected="(4, 8) bfloat16")
     assert str(shape) == "rank 2, out (4, 8) bfloat16, trial 3: expected (4, 8) bfloat16, got (32,) float32"
     modified = mismatch(
-        reason="input_modified", output="x", bounding_box=None, worst_index=None, rule="this argument must stay as it is"
+        reason="input_modified",
+        output="x",
+        bounding_box=None,
+        worst_index=None,
+        rule="this argument must stay as it is",
     )
     assert str(modified) == (
         "rank 2, x (4, 8) bfloat16, trial 3: 8 of 32 elements were modified (25 %); rule: this argument must stay as it is"

@@ -7,7 +7,16 @@ from itertools import pairwise
 import pytest
 
 from pkb_gym.engine.axes import ITEMSIZE
-from pkb_gym.engine.layout import ALIGNMENT_BYTES, PAGE_BYTES, BlockPlan, SetPlan, Workload, align, rank_spec, result_slots
+from pkb_gym.engine.layout import (
+    ALIGNMENT_BYTES,
+    PAGE_BYTES,
+    BlockPlan,
+    SetPlan,
+    Workload,
+    align,
+    rank_spec,
+    result_slots,
+)
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.rankside.abi import SCRATCH_OFFSET
 from pkb_gym.problems.catalogue import catalogue, find_problem
@@ -22,7 +31,9 @@ def plan(problem: Problem, world_size: int = 4, *, timed: bool = False, trials: 
 
 def ranges(planned: SetPlan, rank: int) -> list[tuple[int, int, str]]:
     """Begin, end and name of every tensor of a rank, in order."""
-    return sorted((slot.offset, slot.offset + slot.leaf.capacity_bytes, name) for name, slot in planned.slots[rank].items())
+    return sorted(
+        (slot.offset, slot.offset + slot.leaf.capacity_bytes, name) for name, slot in planned.slots[rank].items()
+    )
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
@@ -102,7 +113,9 @@ def test_equal_workloads_plan_alike_and_others_do_not() -> None:
     """The evaluator and every reference rank plan for themselves."""
     problem = find_problem("KJTAllToAll")
     assert plan(problem) == plan(problem)
-    other = Workload(problem, "tiny", 4, problem.dtypes[0], "robust", b"another key", 0, 0).plan(range(4), False, SCRATCH)
+    other = Workload(problem, "tiny", 4, problem.dtypes[0], "robust", b"another key", 0, 0).plan(
+        range(4), False, SCRATCH
+    )
     assert other != plan(problem)
 
 

@@ -2,70 +2,33 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 
-from pkb_gym.engine.problem import Problem, snake_case
 from pkb_gym.problems.catalogue import catalogue
-from tests.problems.support import Job, Run, run_jobs
-
-FOLDER = Path(__file__).resolve().parent.parent / "counterfeits"
-PUBLISHED_TRIALS, ROBUST_TRIALS = range(3), range(4)
-
-
-def module_of(problem: Problem) -> ModuleType:
-    path = FOLDER / f"{snake_case(problem.name)}.py"
-    assert path.exists(), f"{problem.name} has weaknesses and no {path.name} in tests/counterfeits"
-    spec = importlib.util.spec_from_file_location(f"counterfeits_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def refused(truth: Run, got: Run) -> bool:
-    """Whether any rank's outputs fail the problem's check."""
-    for rank, outputs in enumerate(got.outputs):
-        for leaf, value in outputs.items():
-            expected = truth.outputs[rank].get(leaf)
-            if expected is None or expected.shape != value.shape or bool(truth.wrong(rank, leaf, value).any()):
-                return True
-    return False
-
+from tests.problems.counterfeit_runs import FOLDER, judge, known, references
 
 WEAK = [problem for problem in catalogue() if problem.weaknesses]
 
 
 @pytest.mark.parametrize("problem", WEAK, ids=lambda problem: problem.name)
 def test_every_weakness_is_shown(problem):
-    module = module_of(problem)
-    shown = {counterfeit.weakness for counterfeit in module.COUNTERFEITS} | set(getattr(module, "NOT_SHOWN", {}))
-    assert shown == set(range(len(problem.weaknesses)))
+    found = known(problem.folder)
+    assert found is not None, f"{problem.name} has weaknesses and no {problem.folder}.py in tests/counterfeits"
+    shown = {counterfeit.weakness for counterfeit in found.counterfeits}
+    assert shown | set(found.not_shown) == set(range(len(problem.weaknesses)))
+    assert not shown & set(found.not_shown), "a counterfeit shows what is said not to be shown"
 
 
 @pytest.mark.parametrize("problem", WEAK, ids=lambda problem: problem.name)
 def test_published_accepts_and_robust_refuses(problem):
-    trials = [("published", trial) for trial in PUBLISHED_TRIALS] + [("robust", trial) for trial in ROBUST_TRIALS]
-    truths = run_jobs([Job(problem.name, protocol=protocol, trial=trial) for protocol, trial in trials])
-    for counterfeit in module_of(problem).COUNTERFEITS:
-        published = [
-            Job(problem.name, protocol="published", trial=trial, solution=counterfeit.solution)
-            for trial in PUBLISHED_TRIALS
-        ]
-        for truth, got in zip(truths, run_jobs(published), strict=False):
-            assert not refused(truth, got), f"{counterfeit.name}: the published check refuses it"
-        assert robust_refuses(problem, counterfeit.solution, truths[len(published) :]), (
-            f"{counterfeit.name}: passes the robust check"
-        )
+    truths = references(problem, "published", "robust")
+    for counterfeit in known(problem.folder).counterfeits:
+        published = judge(problem, counterfeit.solution, "published", truths["published"])
+        assert published.accepted, f"{counterfeit.name}: the published check says: {published}"
+        robust = judge(problem, counterfeit.solution, "robust", truths["robust"])
+        assert not robust.accepted, f"{counterfeit.name}: passes the robust check"
 
 
-def robust_refuses(problem: Problem, solution: object, truths: list[Run]) -> bool:
-    """Whether a solution fails, by its outputs or by falling over, in at least one trial."""
-    jobs = [Job(problem.name, trial=trial, solution=solution) for trial in ROBUST_TRIALS]
-    try:
-        return any(refused(truth, got) for truth, got in zip(truths, run_jobs(jobs), strict=True))
-    except RuntimeError:
-        return True
+def test_every_counterfeit_belongs_to_a_problem():
+    files = {path.stem for path in FOLDER.glob("*.py")}
+    assert files <= {problem.folder for problem in WEAK}, "a file without a problem that has weaknesses"

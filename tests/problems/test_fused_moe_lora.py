@@ -43,6 +43,7 @@ def test_merged_weights_pass():
         run = changed(run, f"{name}_proj", merge)
         run = changed(run, f"lora_{name}_B", lambda args, name=name: torch.zeros_like(args[f"lora_{name}_B"]))
     assert not run.wrong(0, "out", expected(run, 0).bfloat16()).any()
+    assert run.wrong(0, "out", 1.02 * run.outputs[0]["out"]).any()
 
 
 @pytest.mark.parametrize("name", BRANCHES)

@@ -32,6 +32,9 @@ AFTERMATH_S = 0.05
 CAUSE_S = 1.0
 """How long to wait for the cause where ranks have only complained that another is gone."""
 
+SAMPLING_S, SAMPLES = 0.1, 10
+"""How long, and how often, ranks that missed a deadline are looked at: do they compute or wait?"""
+
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read error", "connection was closed")
 
 
@@ -382,8 +385,17 @@ class Gang:
     def _missed_deadline(self, missing: set[int], timeout_s: float, where: Callable[[int], str] | None) -> GangFailed:
         """Tells a deadlock, where every unfinished rank waits, from one that computes on."""
         before = {rank: _stat(self._pidfds[rank])[1] for rank in missing}
-        time.sleep(0.1)
-        busy = {rank for rank in missing if _stat(self._pidfds[rank])[1] - before[rank] > 2}
+        running = dict.fromkeys(missing, 0)
+        for _ in range(SAMPLES):
+            time.sleep(SAMPLING_S / SAMPLES)
+            for rank in missing:
+                running[rank] += _stat(self._pidfds[rank])[0] == "R"
+        # On a busy machine a rank that computes gets few ticks, yet it is ready to run whenever one looks.
+        busy = {
+            rank
+            for rank in missing
+            if _stat(self._pidfds[rank])[1] - before[rank] > 2 or running[rank] > SAMPLES // 2
+        }
         places = {rank: where(rank) if where is not None else "" for rank in sorted(missing)}
         waiting = {rank for rank in missing if rank not in busy or "waits" in places[rank]}
         failure = Failure.DEADLOCK if waiting == missing else Failure.TIMEOUT

@@ -29,10 +29,22 @@ def solution(
     Args:
         X_local: (n, d_in), this rank's rows of the batch.
         y_local: (n, d_out), their targets.
-        W1, b1, W2, b2: (hid, d_in), (hid,), (d_out, hid), (d_out,), the parameters.
-        exp_avg_*: Adam's first moments, shaped as the parameters.
-        exp_avg_sq_*: Adam's second moments.
-        lr, beta1, beta2, eps: Adam's constants.
+        W1: (hid, d_in), first layer's weight.
+        b1: (hid,), its bias.
+        W2: (d_out, hid), second layer's weight.
+        b2: (d_out,), its bias.
+        exp_avg_W1: first moment of W1.
+        exp_avg_b1: first moment of b1.
+        exp_avg_W2: first moment of W2.
+        exp_avg_b2: first moment of b2.
+        exp_avg_sq_W1: second moment of W1.
+        exp_avg_sq_b1: second moment of b1.
+        exp_avg_sq_W2: second moment of W2.
+        exp_avg_sq_b2: second moment of b2.
+        lr: step size.
+        beta1: decay of the first moment.
+        beta2: decay of the second moment.
+        eps: added to the root of the second moment.
         step: from 1.
 
     Returns:

@@ -7,7 +7,7 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.axes import Axes, AxisValue
-from pkb_gym.engine.checks import rows_close
+from pkb_gym.engine.checks import all_of, norm_close, rows_close
 from pkb_gym.engine.inputs import InputMaker
 from pkb_gym.engine.problem import Cost, Problem, Tensor, Trials
 from pkb_gym.problems.expert_parallel import moe_layer
@@ -88,8 +88,9 @@ PROBLEM = Problem(
         *moe_layer.COUNT_ARGS,
         moe_layer.GROUP_ARG,
     ),
-    # Wider than for the plain layer: merging W + B A into one bfloat16 weight moves a row by up to 1.2 %.
-    outputs=(replace(moe_layer.OUTPUT, check=rows_close(3e-2)),),
+    # Wider than for the plain layer: merging W + B A into one bfloat16 weight moves a row by up to 1.2 %, a logit that
+    # rounds the other way by up to 1.6 %; few rows of a whole output meet with that.
+    outputs=(replace(moe_layer.OUTPUT, check=all_of((rows_close(3e-2), norm_close(1.8e-2)))),),
     derive=derive,
     robust=Trials(robust_inputs, vary=moe_layer.vary),
     published=Trials(published_inputs),

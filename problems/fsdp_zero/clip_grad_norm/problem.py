@@ -51,7 +51,9 @@ def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
     """
     world_size = cast(int, axes["W"])
     if not draw.timed:
-        axes = axes | {"shapes": (*cast(Shapes, axes["shapes"]), None, (draw.randint(20, 99),), (draw.randint(9, 30), 7))}
+        axes = axes | {
+            "shapes": (*cast(Shapes, axes["shapes"]), None, (draw.randint(20, 99),), (draw.randint(9, 30), 7))
+        }
         axes |= (
             {"clips": True, "uneven": True},
             {"clips": False, "bare_rank": draw.randrange(world_size) if world_size > 1 else None},

@@ -8,7 +8,7 @@ from pkb_gym.engine.axes import AxisValue
 from pkb_gym.engine.checks import CheckContext, outside, rule, same_bits, wide
 from pkb_gym.engine.inputs import InputMaker
 from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Tensor, Trials
-from pkb_gym.problems.amax_history import history_values, published_values, rounded, scale_of, spread_values
+from pkb_gym.problems.fsdp_zero.amax_history import history_values, published_values, rounded, scale_of, spread_values
 
 if TYPE_CHECKING:
     import torch
@@ -78,7 +78,7 @@ PROBLEM = Problem(
         "The history is constant and far below the data: it never decides a scale, and its order cannot be seen.",
         "One scale for unit normal data: 8-bit subnormals, underflow and large stale maxima never occur.",
     ),
-    tags=("reduce_scatter", "quantization", "fp8"),
+    tags=("reduce_scatter", "quantisation", "fp8"),
     dtypes=("bfloat16",),
     sizes={"tiny": {"p": 520, "L": 16}, "published": {"p": 4096, "L": 16}, "large": {"p": 16_777_216, "L": 16}},
     args=(

@@ -31,7 +31,10 @@ def solution(
         param_shapes: of W1, b1, W2, b2: (hid, d_in), (hid,), (d_out, hid), (d_out,).
         exp_avg_shard: (p,), Adam's first moment of the slice.
         exp_avg_sq_shard: (p,), its second moment.
-        lr, beta1, beta2, eps: Adam's constants.
+        lr: step size.
+        beta1: decay of the first moment.
+        beta2: decay of the second moment.
+        eps: added to the root of the second moment.
         weight_decay: shrinks the parameters by lr * weight_decay.
         step: from 1.
 

@@ -21,7 +21,10 @@ def solution(
         master_shard: (p,), these parameters.
         exp_avg: (p,), their first moment.
         exp_avg_sq: (p,), their second moment.
-        lr, beta1, beta2, eps: Adam's constants.
+        lr: step size.
+        beta1: decay of the first moment.
+        beta2: decay of the second moment.
+        eps: added to the root of the second moment.
         step: from 1.
 
     Returns:

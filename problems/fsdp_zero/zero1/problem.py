@@ -25,8 +25,8 @@ PROBLEM = Problem(
     upstream="41_zero1_optimizer_shard",
     category="fsdp_zero",
     origin="DeepSpeed ZeRO stage 1 (optimizer-state partitioning)",
-    summary="A data-parallel MLP training step where each rank keeps only its 1/W slice of the Adam state, updates that "
-    "slice of the flattened parameters and shares the result with all ranks.",
+    summary="A data-parallel MLP training step where each rank keeps only its 1/W slice of the Adam state, updates "
+    "that slice of the flattened parameters and shares the result with all ranks.",
     weaknesses=(
         "Parameters move by at most 0.002, below the tolerance of 1e-2: returning rank 0's unchanged passes for them.",
         "Zero moments hide beta1 m, beta2 v and eps; the update is a constant times sign(g).",

@@ -25,10 +25,16 @@ def solution(
     Args:
         X_local: (n, d_in), this rank's rows of the batch.
         y_local: (n, d_out), their targets.
-        W1, b1, W2, b2: (hid, d_in), (hid,), (d_out, hid), (d_out,), the parameters; rank 0's count.
+        W1: (hid, d_in), first layer's weight; of all parameters rank 0's count.
+        b1: (hid,), its bias.
+        W2: (d_out, hid), second layer's weight.
+        b2: (d_out,), its bias.
         exp_avg_part: (part,), Adam's first moment of this rank's slice.
         exp_avg_sq_part: (part,), its second moment.
-        lr, beta1, beta2, eps: Adam's constants.
+        lr: step size.
+        beta1: decay of the first moment.
+        beta2: decay of the second moment.
+        eps: added to the root of the second moment.
         step: from 1.
 
     Returns:

@@ -25,8 +25,8 @@ PROBLEM = Problem(
     upstream="42_zero2_optimizer_shard_grad",
     category="fsdp_zero",
     origin="DeepSpeed ZeRO stage 2 (optimizer-state and gradient partitioning)",
-    summary="A data-parallel MLP training step where gradients are reduce-scattered so that each rank holds only its 1/W "
-    "slice, updates that slice of the parameters with its slice of Adam state, and all-gathers the parameters.",
+    summary="A data-parallel MLP training step where gradients are reduce-scattered so that each rank holds only its "
+    "1/W slice, updates that slice of the parameters with its slice of Adam state, and all-gathers the parameters.",
     weaknesses=(
         "Parameters move by at most 0.002, below the tolerance of 1e-2: returning rank 0's unchanged passes for them.",
         "Zero moments hide beta1 m, beta2 v and eps; the update is a constant times sign(g).",

@@ -135,7 +135,7 @@ PROBLEM = Problem(
         "No pair reaches IoU 0.7, so nothing is ever suppressed and a solution that only gathers passes.",
         "Scores and last_occluded are closed forms.",
     ),
-    tags=("all_gather", "uneven", "pairwise"),
+    tags=("all_gather", "ragged", "pairwise"),
     dtypes=("bfloat16", "float16", "float32"),
     sizes={
         # The first W counts are used.

@@ -128,7 +128,7 @@ PROBLEM = Problem(
     weaknesses=(
         "Tiles do not overlap in time, and sr_ratio, first_frame_as_image and fewer than 3 channels never vary.",
     ),
-    tags=("all_gather", "uneven", "tiles", "interpolation"),
+    tags=("all_gather", "ragged", "tiles", "interpolation"),
     dtypes=("bfloat16", "float16", "float32"),
     sizes={
         "tiny": _PUBLISHED

@@ -134,7 +134,7 @@ PROBLEM = Problem(
         "The ranks' ranges of values are disjoint and reversed: sorting locally and swapping with rank W-1-r passes.",
         "A tolerance of 1e-2 on values near -768 accepts most wrong orders inside a shard.",
     ),
-    tags=("all_to_all", "all_gather", "uneven", "sort"),
+    tags=("all_to_all", "all_gather", "ragged", "sort"),
     dtypes=("bfloat16", "float16", "float32", "float64"),
     sizes={
         "tiny": {"counts": (37, 0, 5, 64, 1, 20, 0, 3), "pattern": "duplicates"},

@@ -27,8 +27,7 @@ So every way of computing the quotient yields the same codes.
 def spread_values(make: InputMaker, name: str, spread: float, magnitudes: Stream) -> torch.Tensor:
     """Normal values in runs that differ by up to 2^12, times 2^(-spread .. spread), with a clear maximum.
 
-    Args:
-        magnitudes: what the runs' magnitudes are drawn from; all else is this rank's own.
+    The runs' magnitudes are drawn from `magnitudes`, all else is this rank's own.
     """
     import torch
 

@@ -1,0 +1,60 @@
+"""What the generators of pages share: tables, and where a problem comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pkb_gym.engine.problem import CATEGORIES, Problem
+
+FAMILIES = (
+    ("PyTorch / NCCL", ("NCCL", "DistributedDataParallel", "PyTorch FSDP", "torchtitan")),
+    ("VeOmni, xorl, NeMo-RL", ("VeOmni", "xorl", "NeMo-RL", "HuggingFace", "Transformers")),
+    ("DeepSpeed / ZeRO", ("DeepSpeed", "ZeRO", "ring-flash", "Ulysses")),
+    ("FP8: DeepSeek, TE", ("DeepSeek", "FP8", "fp8", "Transformer Engine")),
+    ("Megatron-LM, vLLM", ("Megatron", "vLLM", "Llama")),
+    ("long sequences: fla, Hyena", ("flash-linear-attention", "Hyena", "Ring Attention")),
+    ("vision and video", ("MAGI", "Open-Sora", "DINO", "SAM 3", "CLIP", "DistriFusion", "gsplat")),
+    ("science", ("PhysicsNeMo", "harmonics", "DeePMD", "sorting")),
+    ("graphs, recommenders", ("DGL", "GraphStorm", "PyTorch Geometric", "TorchRec", "DistDGL", "WholeGraph")),
+)
+"""Family -> words of `Problem.origin` that tell it, looked for in this order of families after `FIRST`."""
+
+FIRST = {"TorchRec": "graphs, recommenders", "DGL": "graphs, recommenders", "flash-linear": "long sequences: fla, Hyena"}
+"""Words that decide whatever else an origin names."""
+
+OTHER = "other"
+
+
+def origin_family(problem: Problem) -> str:
+    """The family of code bases that a problem comes from; "other" where no word of its origin is known."""
+    for word, family in FIRST.items():
+        if word in problem.origin:
+            return family
+    for family, words in FAMILIES:
+        if any(word in problem.origin for word in words):
+            return family
+    return OTHER
+
+
+def category_title(category: str) -> str:
+    """A category in words."""
+    special = {"fsdp_zero": "FSDP / ZeRO", "geometric_spatial": "Geometric / spatial"}
+    return special.get(category, category.replace("_", " ").capitalize())
+
+
+def by_category(problems: Sequence[Problem]) -> dict[str, list[Problem]]:
+    """The problems of each category that has some, in upstream order."""
+    groups = {category: [p for p in problems if p.category == category] for category in CATEGORIES}
+    return {category: members for category, members in groups.items() if members}
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in lines)
+
+
+def count(number: int, noun: str) -> str:
+    """ "1 problem", "2 problems", "2 weaknesses"."""
+    plural = noun + ("es" if noun.endswith("s") else "s")
+    return f"{number} {noun if number == 1 else plural}"

@@ -1,0 +1,190 @@
+"""ImportanceSamplingLoss: a policy loss from hidden states and an output matrix, and its statistics over all ranks."""
+
+from __future__ import annotations
+
+from math import log
+from typing import TYPE_CHECKING
+
+from pkb_gym.engine.axes import AxisValue
+from pkb_gym.engine.checks import CheckContext, outside, rule
+from pkb_gym.engine.inputs import Draw, InputMaker
+from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Scalar, Tensor, Trials
+
+if TYPE_CHECKING:
+    import torch
+
+LOGIT_STD = 1.5
+FLOAT32_ERROR = 1e-4
+FAR = 40.0
+"""Old log-probabilities moved by this much reach the clamp."""
+
+
+def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+    """Adds the second result, which is None always."""
+    return axes | {"never": False}
+
+
+def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+    """Outside timing: own or common weights, tokens below the clamp or (alone) above it, another ignore_index."""
+    if draw.timed:
+        return axes
+    return axes | {
+        "common_weight": draw.trial % 2 == 1,
+        "clamped": ("none", "low", "high")[draw.trial % 3],
+        "ignore_index": -100 if draw.trial % 2 == 0 else -draw.randint(1, 99),
+    }
+
+
+def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
+    """Ratios around 1 and 10 to 30 % of the labels ignored; means of everything differ between ranks.
+
+    Old log-probabilities are the true ones, with log V + var / 2 for the logarithm of the sum, plus noise.
+    """
+    import torch
+
+    ax = make.ax
+    spread, shift = 0.7 + 0.6 * make.rand(1), 0.2 * make.randn(1)
+    hidden = (spread * make.randn(ax.T, ax.H)).to(make.dtype)
+    weights = make.shared if ax["common_weight"] else make
+    weight = weights.normal("weight", std=LOGIT_STD / ax.H**0.5)
+    labels = make.randint(0, ax.V, ax.T)
+
+    chosen, variance = torch.empty(ax.T, device=make.device), LOGIT_STD**2 / ax.H
+    for rows in torch.arange(ax.T, device=make.device).split(2**12):
+        chosen[rows] = (hidden[rows].float() * weight[labels[rows]].float()).sum(1)
+    logprobs = chosen - log(ax.V) - variance / 2 * hidden.float().square().sum(1)
+    old = logprobs + shift + 0.3 * make.randn(ax.T)
+
+    order = make.permutation(ax.T)
+    ignored = int(ax.T * (0.1 + 0.2 * float(make.rand(1))))
+    far = order[ignored : ignored + max(1, ax.T // 64)]
+    if ax["clamped"] != "none":
+        old[far] += FAR if ax["clamped"] == "low" else -FAR
+    labels[order[:ignored]] = ax.ignore_index
+
+    # Not around 0: the mean of ratio * advantage must not cancel.
+    sign = torch.where(make.shared.rand(1) < 0.5, -1.0, 1.0)
+    advantages = make.randn(ax.T) + sign * (0.5 + make.shared.rand(1)) + 0.3 * make.randn(1)
+    return hidden, weight, labels, old.to(make.dtype), advantages.to(make.dtype)
+
+
+def published_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
+    """Everything standard normal, weights too; labels uniform, none ignored."""
+    stream = make.seeded(42 + 25_000 + make.rank + 1_000_003 * make.trial)
+    hidden, weight = stream.normal("hidden_states"), stream.normal("weight")
+    labels = stream.randint(0, make.ax.V, make.ax.T)
+    return hidden, weight, labels, stream.normal("old_logprobs"), stream.normal("advantages")
+
+
+def tolerance(context: CheckContext, bfloat16: float) -> float:
+    """The tolerance for bfloat16, or that for float32."""
+    return bfloat16 if context.ax.dtype == "bfloat16" else FLOAT32_ERROR
+
+
+def logprobs_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+    """Off by more than 1e-2 of the value; 0 where the label is ignored."""
+    expected = context.expected.double()
+    return outside(got.double(), expected, tolerance(context, 1e-2) * expected.abs())
+
+
+def token_loss_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+    """Off by more than 7e-2 of the value and 1e-2 of the largest one; not 0 where the label is ignored."""
+    expected = context.expected.double()
+    largest = expected.abs().amax() if expected.numel() else expected.new_zeros(())
+    bound = tolerance(context, 7e-2) * expected.abs() + tolerance(context, 1e-2) * largest
+    ignored = context.tensor("labels") == context.ax.ignore_index
+    return outside(got.double(), expected, bound.masked_fill(ignored, 0.0))
+
+
+def loss_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+    """Off by more than 1e-2 of the mean |ratio * advantage| over all ranks' valid tokens.
+
+    That is taken as the mean ratio times the mean |advantage|, or as the loss itself where that is larger.
+    """
+    import torch
+
+    size = torch.zeros((), dtype=torch.float64, device=got.device)
+    count = size.clone()
+    for rank in range(context.world_size):
+        valid = context.tensor("labels", rank) != context.ax.ignore_index
+        size += context.tensor("advantages", rank).double().abs().masked_fill(~valid, 0).sum()
+        count += valid.sum()
+    ratio_mean = context.outputs["metrics"][0].double()
+    expected = context.expected.double()
+    magnitude = torch.maximum(expected.abs(), ratio_mean * size / count.clamp(min=1))
+    return outside(got.double(), expected, tolerance(context, 1e-2) * magnitude)
+
+
+def metrics_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+    """Each statistic has its own tolerance; infinities must be equal."""
+    relative = [tolerance(context, bound) for bound in (2e-2, 7e-2, 7e-2, 7e-2, 1e-2)]
+    absolute = [0.0, 0.0, 0.0, tolerance(context, 5e-3), 0.0]
+    expected = context.expected.double()
+    bound = expected.new_tensor(relative) * expected.abs() + expected.new_tensor(absolute)
+    return outside(got.double(), expected, bound)
+
+
+def cost(ax: Axes) -> Cost:
+    """Logits are not stored; seven scalars are exchanged at once."""
+    e = ax.itemsize
+    exchange = 56 * (ax.W - 1) / ax.W
+    return Cost(
+        matrix_flops=2 * ax.T * ax.H * ax.V,
+        vector_flops=4 * ax.T * ax.V + 20 * ax.T,
+        memory_bytes=e * (ax.T + ax.V) * ax.H + 8 * ax.T + 2 * e * ax.T + 2 * e * ax.T + 24,
+        link_in_bytes=exchange,
+        link_out_bytes=exchange,
+    )
+
+
+MODES = {"ignore_index": -100, "common_weight": False, "clamped": "none"}
+
+PROBLEM = Problem(
+    name="ImportanceSamplingLoss",
+    upstream="25_importance_sampling_loss",
+    category="data_parallel",
+    origin="importance-sampling policy-gradient loss of xorl",
+    summary="Compute token log-probabilities from hidden states and an output matrix, ratios against old ones, and a "
+    "policy loss and five statistics over all ranks.",
+    weaknesses=(
+        "Logits are so large that nearly all ratios are 0 and all outputs but per_token_logprobs are constant; no label "
+        "is ever ignored.",
+    ),
+    tags=("all_reduce", "gemm", "loss", "reinforcement_learning"),
+    dtypes=("bfloat16", "float32"),
+    sizes={
+        "tiny": {"T": 32, "H": 64, "V": 512, **MODES},
+        "published": {"T": 1024, "H": 1024, "V": 32_000, **MODES},
+        "large": {"T": 4096, "H": 4096, "V": 128_256, **MODES},
+    },
+    args=(
+        Tensor("hidden_states", ("T", "H"), about="this rank's tokens"),
+        Tensor("weight", ("V", "H"), about="output matrix; may differ by rank"),
+        Tensor("labels", ("T",), dtype="int64", about="ids in [0, V), or ignore_index"),
+        Tensor("old_logprobs", ("T",), about="log-probabilities under the sampling policy"),
+        Tensor("advantages", ("T",), about="advantages"),
+        Scalar("ignore_index", "int", about="label of tokens that do not count"),
+    ),
+    returns="tuple",
+    outputs=(
+        Output("loss", (), dtype="float32", check=rule(loss_mark, says="1e-2 mean |ratio advantage| (bfloat16)")),
+        Output("nothing", (), when="never", about="None always"),
+        Output("per_token_logprobs", ("T",), check=rule(logprobs_mark, says="rtol=1e-2 (bfloat16)")),
+        Output(
+            "per_token_loss",
+            ("T",),
+            check=rule(token_loss_mark, says="rtol=7e-2 and 1e-2 of the largest (bfloat16); 0 for ignored tokens"),
+        ),
+        Output(
+            "metrics",
+            (5,),
+            dtype="float32",
+            check=rule(metrics_mark, says="rtol=2e-2, 7e-2, 7e-2, 7e-2 + 5e-3, 1e-2 (bfloat16)"),
+            about="mean, smallest, largest ratio; mean of ratio - delta - 1; mean of -per_token_logprobs",
+        ),
+    ),
+    derive=derive,
+    robust=Trials(robust_inputs, vary=robust_vary),
+    published=Trials(published_inputs),
+    cost=cost,
+)

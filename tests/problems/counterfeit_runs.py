@@ -1,0 +1,205 @@
+"""Runs counterfeits and right solutions of another arithmetic, and says what either protocol makes of them."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pkb_gym.engine.problem import InPlace, Problem
+from pkb_gym.problems.catalogue import load_module, problem_folder
+from tests.problems.counterfeit import Counterfeit
+from tests.problems.support import Job, Run, run_jobs
+
+FOLDER = Path(__file__).resolve().parent.parent / "counterfeits"
+TRIALS = {"published": 3, "robust": 4}
+"""Trials of each protocol."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a problem's weaknesses.
+
+    Attributes:
+        counterfeits: at least one for every weakness that can be shown.
+        not_shown: index of each other weakness -> why no wrong solution shows it.
+    """
+
+    counterfeits: tuple[Counterfeit, ...] = ()
+    not_shown: dict[int, str] | None = None
+
+    def of(self, weakness: int) -> list[Counterfeit]:
+        """Those that show one weakness."""
+        return [counterfeit for counterfeit in self.counterfeits if counterfeit.weakness == weakness]
+
+    def reason(self, weakness: int) -> str | None:
+        """Why a weakness is not shown; None where it is."""
+        return (self.not_shown or {}).get(weakness)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """In how many trials the outputs of one solution fail.
+
+    Attributes:
+        refused: trials with a wrong output.
+        trials: all trials.
+        fell_over: it raised, so that nothing could be judged.
+    """
+
+    refused: int
+    trials: int
+    fell_over: bool = False
+
+    @property
+    def accepted(self) -> bool:
+        """Whether every trial passes."""
+        return not self.refused and not self.fell_over
+
+    def __str__(self) -> str:
+        if self.fell_over:
+            return "falls over"
+        return "accepts" if self.accepted else f"refuses, {self.refused} of {self.trials} trials"
+
+
+@cache
+def known(name: str) -> Known | None:
+    """The counterfeits of the problem in that folder; None where nobody wrote any."""
+    path = FOLDER / f"{name}.py"
+    if not path.exists():
+        return None
+    spec = importlib.util.spec_from_file_location(f"counterfeits_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return Known(tuple(module.COUNTERFEITS), dict(getattr(module, "NOT_SHOWN", {})))
+
+
+def references(problem: Problem, *protocols: str) -> dict[str, list[Run]]:
+    """The reference's runs in every trial of the protocols, all in one gang."""
+    jobs = [Job(problem.name, protocol=name, trial=trial) for name in protocols for trial in range(TRIALS[name])]
+    runs = run_jobs(jobs)
+    return {name: [run for run in runs if run.protocol == name] for name in protocols}
+
+
+def judge(problem: Problem, solution: Callable[..., Any], protocol: str, truths: Sequence[Run]) -> Verdict:
+    """What a protocol says of a solution.
+
+    Args:
+        problem: which is solved, at size tiny on as many ranks as `truths` have.
+        solution: called as the reference is.
+        protocol: "robust" or "published".
+        truths: the reference's runs, one a trial.
+    """
+    jobs = [Job(problem.name, protocol=protocol, trial=trial, solution=solution) for trial in range(len(truths))]
+    try:
+        runs = run_jobs(jobs)
+    except RuntimeError:
+        return Verdict(0, len(truths), fell_over=True)
+    return Verdict(sum(refused(truth, got) for truth, got in zip(truths, runs, strict=True)), len(truths))
+
+
+def refused(truth: Run, got: Run) -> bool:
+    """Whether any rank's outputs fail the problem's check."""
+    return any(wrong for wrong, _ in marked(truth, got))
+
+
+def marked(truth: Run, got: Run) -> list[tuple[int, int]]:
+    """Of each output of each rank, how many elements are marked wrong and how many there are."""
+    found = []
+    for rank, outputs in enumerate(got.outputs):
+        for leaf, value in outputs.items():
+            expected = truth.outputs[rank].get(leaf)
+            comparable = expected is not None and expected.shape == value.shape
+            wrong = int(truth.wrong(rank, leaf, value).sum()) if comparable else max(value.numel(), 1)
+            found.append((wrong, value.numel()))
+    return found
+
+
+def shares_wrong(
+    problem: Problem, solution: Callable[..., Any], truths: Mapping[str, Sequence[Run]]
+) -> dict[str, float] | None:
+    """Protocol -> share of a solution's elements that it marks wrong; None where the solution falls over.
+
+    Args:
+        problem: which is solved.
+        solution: called as the reference is, in every trial of both protocols.
+        truths: the reference's runs.
+    """
+    pairs = [(name, trial) for name, runs in truths.items() for trial in range(len(runs))]
+    try:
+        runs = run_jobs([Job(problem.name, protocol=name, trial=trial, solution=solution) for name, trial in pairs])
+    except RuntimeError:
+        return None
+    shares = {}
+    for name, of_protocol in truths.items():
+        counts = [
+            count
+            for (protocol, trial), got in zip(pairs, runs, strict=True)
+            if protocol == name
+            for count in marked(of_protocol[trial], got)
+        ]
+        shares[name] = sum(wrong for wrong, _ in counts) / max(1, sum(elements for _, elements in counts))
+    return shares
+
+
+def evaluated_in_float32(problem: Problem) -> Callable[..., Any]:
+    """The reference, fed with float32 copies of its bfloat16 arguments and rounded to bfloat16 once, at its end.
+
+    Sums over ranks and inside a rank are then as good as exact: a right solution, if the problem does not itself
+    prescribe roundings on the way.
+    """
+    path = problem_folder(problem)
+    name = f"pkb_gym.problems.{path.parent.name}.{path.name}.reference"
+    reference = load_module(path / "reference.py", name).solution
+    mutable = {out.name for out in problem.outputs if isinstance(out, InPlace)}
+    floating = [out.dtype is None for out in problem.returned]
+
+    def solution(*args: Any) -> Any:
+        wide = [_cast(arg, torch.bfloat16, torch.float32) for arg in args]
+        result = reference(*wide)
+        for arg, given, used in zip(problem.args, args, wide, strict=True):
+            if arg.name in mutable:
+                _write_back(used, given)
+        if problem.returns == "value":
+            return _narrow(result) if floating and floating[0] else result
+        if problem.returns == "dict":
+            keys = {out.key for out, narrow in zip(problem.returned, floating, strict=True) if narrow}
+            return {key: _narrow(value) if key in keys else value for key, value in result.items()}
+        return tuple(_narrow(value) if narrow else value for value, narrow in zip(result, floating, strict=True))
+
+    return solution
+
+
+def _narrow(value: Any) -> Any:
+    return _cast(value, torch.float32, torch.bfloat16)
+
+
+def _cast(value: Any, old: torch.dtype, new: torch.dtype) -> Any:
+    """Copies in which tensors of one dtype have another."""
+    if isinstance(value, torch.nn.Linear):
+        return _wide_linear(value, new)
+    if isinstance(value, torch.Tensor):
+        return value.to(new) if value.dtype == old else value.clone()
+    if isinstance(value, list | tuple):
+        return type(value)(_cast(part, old, new) for part in value)
+    return value
+
+
+def _wide_linear(layer: torch.nn.Linear, dtype: torch.dtype) -> torch.nn.Linear:
+    wide = torch.nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, dtype=dtype)
+    wide.load_state_dict({name: value.to(dtype) for name, value in layer.state_dict().items()})
+    return wide
+
+
+def _write_back(used: Any, given: Any) -> None:
+    if isinstance(given, torch.Tensor):
+        given.copy_(used)
+    elif isinstance(given, list):
+        for one, other in zip(used, given, strict=True):
+            _write_back(one, other)
