@@ -9,22 +9,19 @@ from xml.sax.saxutils import escape
 from pkb_gym.engine.problem import Problem
 
 CELL_WIDTH, CELL_HEIGHT = 58, 30
-LEFT, TOP, RIGHT = 168, 132, 150
+LEFT, TOP, RIGHT = 168, 118, 150
 MARGIN = 16
 
 STYLE = """\
   <style>
     text { font: 12px system-ui, sans-serif; fill: #1f2328; }
     .strong { font-weight: 600; }
-    .quiet { fill: #656d76; }
     .empty { fill: #8c959f; opacity: .14; }
     .cell, .bar { fill: #0969da; }
-    .on { fill: #ffffff; font-weight: 600; }
+    .on { font-weight: 600; }
     @media (prefers-color-scheme: dark) {
       text { fill: #e6edf3; }
-      .quiet { fill: #9198a1; }
       .cell, .bar { fill: #4493f8; }
-      .on { fill: #0d1117; }
     }
   </style>
 """
@@ -64,7 +61,7 @@ def render(
         for column, name in enumerate(columns):
             x = LEFT + column * CELL_WIDTH
             number = counts[category, name]
-            shade = f' fill-opacity="{0.45 + 0.55 * number / most:.2f}"' if number else ""
+            shade = f' fill-opacity="{0.15 + 0.4 * number / most:.2f}"' if number else ""
             lines.append(_box(x + 2, y + 2, CELL_WIDTH - 4, CELL_HEIGHT - 4, "cell" if number else "empty", shade))
             if number:
                 lines.append(_text(x + CELL_WIDTH // 2, y + 19, str(number), anchor="middle", kind="on"))

@@ -120,7 +120,8 @@ def index(problems: Sequence[Problem], split: Mapping[str, str]) -> str:
     groups = [(", ".join(group["problems"]), group["reason"]) for group in data["groups"]]
     rule = "\n".join(f"- {sentence}" for sentence in data["rule"])
     sections.append(
-        f"## The split\n\n`problems/splits.json` holds it; `gym.make(\"PKB/Suite-v0\", split=\"train\")` draws from it.\n\n"
+        "## The split\n\n"
+        "`problems/splits.json` holds it; `gym.make('PKB/Suite-v0', split='train')` draws from it.\n\n"
         f"{rule}\n\n{parts.table(('near-duplicates', 'because'), groups)}"
     )
     return "\n".join(sections)
@@ -198,7 +199,7 @@ def _weaknesses(problem: Problem) -> str:
         shown = [f"{fake.name}: {fake.why}" for fake in found.of(number)] if found else []
         reason = found.reason(number) if found else None
         rows.append((weakness, "; ".join(shown) or (f"not shown: {reason}" if reason else "not shown yet")))
-    intro = "Each counterfeit passes the published check and fails under protocol robust ([verdicts](../robustness.md)).\n"
+    intro = "Each counterfeit passes the published check and fails the robust one ([verdicts](../robustness.md)).\n"
     return f"## Weaknesses of the published benchmark\n\n{intro}\n{parts.table(('weakness', 'counterfeits'), rows)}"
 
 

@@ -19,7 +19,11 @@ FAMILIES = (
 )
 """Family -> words of `Problem.origin` that tell it, looked for in this order of families after `FIRST`."""
 
-FIRST = {"TorchRec": "graphs, recommenders", "DGL": "graphs, recommenders", "flash-linear": "long sequences: fla, Hyena"}
+FIRST = {
+    "TorchRec": "graphs, recommenders",
+    "DGL": "graphs, recommenders",
+    "flash-linear": "long sequences: fla, Hyena",
+}
 """Words that decide whatever else an origin names."""
 
 OTHER = "other"
@@ -55,6 +59,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """ "1 problem", "2 problems", "2 weaknesses"."""
+    """A number with its noun: 1 problem, 2 problems, 2 weaknesses."""
     plural = noun + ("es" if noun.endswith("s") else "s")
     return f"{number} {noun if number == 1 else plural}"

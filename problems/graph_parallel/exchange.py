@@ -22,8 +22,8 @@ def requests_of(axes: dict[str, AxisValue]) -> Requests:
 
 def count_lists(requests: Requests, rank: int) -> dict[str, AxisValue]:
     """The two lists of a rank; entry i belongs to rank (rank + i) mod W."""
-    W = len(requests)
-    peers = [(rank + i) % W for i in range(W)]
+    world_size = len(requests)
+    peers = [(rank + i) % world_size for i in range(world_size)]
     return {
         "counts_sent": tuple(requests[peer][rank] for peer in peers),
         "counts_received": tuple(requests[rank][peer] for peer in peers),
@@ -33,14 +33,19 @@ def count_lists(requests: Requests, rank: int) -> dict[str, AxisValue]:
 def draw_requests(axes: dict[str, AxisValue], draw: Draw) -> Requests:
     """Timed: 1/2 to 3/2 of the mean. Else 0 to twice the mean, some 0; a rank without requests on every third trial."""
     ax = Axes(axes)
-    W, mean = ax.W, ax.rows // ax.W
+    world_size, mean = ax.W, ax.rows // ax.W
     if draw.timed:
-        return tuple(tuple(draw.randint(mean // 2, mean + mean // 2) for _ in range(W)) for _ in range(W))
-    rows = [[draw.randint(0, 2 * mean + 1) if draw.random() < 0.9 else 0 for _ in range(W)] for _ in range(W)]
-    rows[0][W - 1] = mean + 1
-    if draw.trial % 3 == 2 and W > 1:
-        idle = draw.randrange(W)
-        for q in range(W):
+        return tuple(
+            tuple(draw.randint(mean // 2, mean + mean // 2) for _ in range(world_size)) for _ in range(world_size)
+        )
+    rows = [
+        [draw.randint(0, 2 * mean + 1) if draw.random() < 0.9 else 0 for _ in range(world_size)]
+        for _ in range(world_size)
+    ]
+    rows[0][world_size - 1] = mean + 1
+    if draw.trial % 3 == 2 and world_size > 1:
+        idle = draw.randrange(world_size)
+        for q in range(world_size):
             rows[q][idle] = 0  # receives no feature rows
             if draw.trial % 2:
                 rows[idle][q] = 0  # and sends none

@@ -17,5 +17,7 @@ def constant_scales(local_tensor, block_size=128):
 
 
 COUNTERFEITS = (
-    Counterfeit(0, "constant scales", constant_scales, "scales are about 3 / 448, below the absolute tolerance of 0.01"),
+    Counterfeit(
+        0, "constant scales", constant_scales, "scales are about 3 / 448, below the absolute tolerance of 0.01"
+    ),
 )

@@ -14,4 +14,6 @@ def labels_from_numbers(test_features_rank, train_features_rank_T, train_labels_
 
 
 COUNTERFEITS = (Counterfeit(0, "labels unread", labels_from_numbers, "a sample's label is its number modulo 1000"),)
-NOT_SHOWN = {1: "it refuses right answers, whose equal similarities come in another order, rather than accept wrong ones"}
+NOT_SHOWN = {
+    1: "it refuses right answers, whose equal similarities come in another order, rather than accept wrong ones"
+}

@@ -26,4 +26,6 @@ def fixed_slack(idx, value, num_nodes, group=None):
 COUNTERFEITS = (
     Counterfeit(0, "buffers of a fixed slack", fixed_slack, "owners are nearly balanced, 2.5 times the share suffices"),
 )
-NOT_SHOWN = {1: "ids of the tiny size are below 100, where 1 % is less than 1; near misses and the problem's tests show it"}
+NOT_SHOWN = {
+    1: "ids of the tiny size are below 100, where 1 % is less than 1; near misses and the problem's tests show it"
+}

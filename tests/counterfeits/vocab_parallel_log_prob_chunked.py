@@ -23,5 +23,5 @@ COUNTERFEITS = (
     Counterfeit(1, "both filters, always", both_filters, "k = 10 and p = 0.9 never change"),
 )
 NOT_SHOWN = {
-    2: "chunks change messages alone, and the tiny size has a short last chunk; test_trials covers their sizes"
+    2: "chunks change messages alone, and the tiny size has a short last chunk itself"
 }

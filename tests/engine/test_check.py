@@ -153,7 +153,8 @@ def test_the_words_of_a_mismatch() -> None:
         rule="this argument must stay as it is",
     )
     assert str(modified) == (
-        "rank 2, x (4, 8) bfloat16, trial 3: 8 of 32 elements were modified (25 %); rule: this argument must stay as it is"
+        "rank 2, x (4, 8) bfloat16, trial 3: 8 of 32 elements were modified (25 %); "
+        "rule: this argument must stay as it is"
     )
     scalar = mismatch(shape=(), bounding_box=(), worst_index=(), wrong_elements=1, elements=1)
     assert "1 of 1 elements differ (100 %); worst []: got 0" in str(scalar)

@@ -17,7 +17,9 @@ def oracle(run: Run, rank: int, *, last_first: bool = False) -> tuple[torch.Tens
         pool = [
             (float((query * sample).sum().to(dtype)), int(label))
             for args in run.args
-            for sample, label in zip(args["train_features_rank_T"].double().T, args["train_labels_rank"][0], strict=True)
+            for sample, label in zip(
+                args["train_features_rank_T"].double().T, args["train_labels_rank"][0], strict=True
+            )
         ]
         best = sorted(reversed(pool) if last_first else pool, key=lambda pair: -pair[0])[: ax.k]
         sims.append([sim for sim, _ in best])

@@ -16,8 +16,8 @@ def oracle(run: Run, rank: int) -> list[torch.Tensor]:
         received = run.axes[q]["counts_received"]
         assert run.axes[rank]["counts_sent"][i] == received[j], "lists agree"
         begin = sum(received[:j])
-        for t in range(received[j]):
-            rows.append(run.args[q]["local_features"][int(run.args[q]["seed_inverse_ids"][begin + t])])
+        ids = run.args[q]["seed_inverse_ids"][begin : begin + received[j]].tolist()
+        rows += [run.args[q]["local_features"][seed] for seed in ids]
     return rows
 
 

@@ -46,7 +46,7 @@ def test_minus_one_belongs_to_the_last_rank_and_repeats_stay() -> None:
 def test_trials_cover_skew_empty_ranks_and_negative_ids() -> None:
     problem = find_problem("GNNSparseEmbedding")
     trials = [make_axes(problem, size="published", trial=trial) for trial in range(9)]
-    assert any(0 < sum(ax.Z for ax in axes) and any(ax.Z == 0 for ax in axes) for axes in trials)
+    assert any(sum(ax.Z for ax in axes) > 0 and any(ax.Z == 0 for ax in axes) for axes in trials)
     assert sum(ax.Z for ax in trials[8]) == 0
     assert max(ax.Y / ax.Z for axes in trials for ax in axes if ax.Z) > 2
     assert {axes[0]["negative"] for axes in trials} == {False, True}

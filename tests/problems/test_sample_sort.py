@@ -49,6 +49,14 @@ def test_check_refuses_a_local_sort_and_one_wrong_value() -> None:
         assert run.wrong(1, "sorted_shard", bad).any()
 
 
+def test_a_local_sort_of_the_mirrored_rank_was_accepted_and_is_refused() -> None:
+    for protocol, accepted in (("published", True), ("robust", False)):
+        run = run_reference("SampleSort", size="published", world_size=4, protocol=protocol, timed=True)
+        mirrored = [args["local_shard"].sort().values for args in reversed(run.args)]
+        wrong = [run.wrong(rank, "sorted_shard", shard).any() for rank, shard in enumerate(mirrored)]
+        assert not any(wrong) if accepted else all(wrong)
+
+
 def test_trials_cover_patterns_empty_ranks_and_tiny_totals() -> None:
     problem = find_problem("SampleSort")
     axes = [make_axes(problem, trial=trial)[0] for trial in range(9)]

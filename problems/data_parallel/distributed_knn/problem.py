@@ -49,7 +49,7 @@ def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
-    """Features are a centre per class and as much noise, of length 1; labels are uniform, classes common to all ranks."""
+    """Features are a centre per class and as much noise, of length 1; labels are uniform, centres common to all."""
     ax = make.ax
     centres = make.shared.randn(CLASSES, ax.F)
     labels = make.randint(0, CLASSES, ax.n)
@@ -72,7 +72,8 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
 
 def unit(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Rows of length 1."""
-    return (rows / rows.norm(dim=1, keepdim=True)).to(dtype)
+    length: torch.Tensor = rows.norm(dim=1, keepdim=True)
+    return (rows / length).to(dtype)
 
 
 def step(values: torch.Tensor, dtype: str) -> torch.Tensor:
@@ -104,7 +105,8 @@ def labels_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     sims = context.candidate.get("sims", context.outputs["sims"]).float()
     last = context.outputs["sims"][:, -1:].float()
     at_once = max(1, PAIRS_AT_ONCE // max(len(pool_labels), 4 * ax.k * ax.k))
-    for rows in torch.arange(ax.Q, device=got.device).split(at_once):
+    for start in range(0, ax.Q, at_once):
+        rows = slice(start, start + at_once)
         pool = context.tensor("test_features_rank")[rows].float() @ train
         floor = last[rows] - 2 * step(last[rows], ax.dtype)
         most = int((pool >= floor).sum(1).max())
@@ -124,7 +126,7 @@ def labels_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
 def cost(ax: Axes) -> Cost:
     """All queries meet all samples; every foreign query comes in, and the foreign share of the results of its own.
 
-    Results are spread over the ranks as samples are; a label takes two bytes. Where samples are fewer they move instead.
+    Results are spread over the ranks as samples are; a label takes two bytes. Fewer samples would move instead.
     """
     s = ax.itemsize
     foreign = (ax.W - 1) / ax.W

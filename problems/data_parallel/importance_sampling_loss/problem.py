@@ -50,7 +50,8 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     labels = make.randint(0, ax.V, ax.T)
 
     chosen, variance = torch.empty(ax.T, device=make.device), LOGIT_STD**2 / ax.H
-    for rows in torch.arange(ax.T, device=make.device).split(2**12):
+    for start in range(0, ax.T, 2**12):
+        rows = slice(start, start + 2**12)
         chosen[rows] = (hidden[rows].float() * weight[labels[rows]].float()).sum(1)
     logprobs = chosen - log(ax.V) - variance / 2 * hidden.float().square().sum(1)
     old = logprobs + shift + 0.3 * make.randn(ax.T)
@@ -137,7 +138,7 @@ def cost(ax: Axes) -> Cost:
     )
 
 
-MODES = {"ignore_index": -100, "common_weight": False, "clamped": "none"}
+MODES: dict[str, AxisValue] = {"ignore_index": -100, "common_weight": False, "clamped": "none"}
 
 PROBLEM = Problem(
     name="ImportanceSamplingLoss",
@@ -147,8 +148,8 @@ PROBLEM = Problem(
     summary="Compute token log-probabilities from hidden states and an output matrix, ratios against old ones, and a "
     "policy loss and five statistics over all ranks.",
     weaknesses=(
-        "Logits are so large that nearly all ratios are 0 and all outputs but per_token_logprobs are constant; no label "
-        "is ever ignored.",
+        "Logits are so large that nearly all ratios are 0 and all outputs but per_token_logprobs are constant; "
+        "no label is ever ignored.",
     ),
     tags=("all_reduce", "gemm", "loss", "reinforcement_learning"),
     dtypes=("bfloat16", "float32"),

@@ -110,7 +110,7 @@ PROBLEM = Problem(
     origin="block-quantised gradient communication, as in DeepSpeed ZeRO++ (qgZ)",
     summary="Every rank rounds its gradient to blockwise 8-bit whole numbers, and the rounded gradients are averaged.",
     weaknesses=(
-        "One step of the codes is 0.022, so that leaving the quantisation out passes; no block is zero, short or large.",
+        "One step of the codes is 0.022, so that leaving quantisation out passes; no block is zero, short or large.",
     ),
     tags=("all_reduce", "int8", "quantisation"),
     dtypes=("bfloat16", "float16", "float32"),

@@ -32,7 +32,7 @@ def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
 
 
 def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
-    """Outside timing, after the size's own form: plain without mask, layers with a mask, plain with weights, other k."""
+    """Outside timing, after the size's own form: one tensor or layers, with and without masks and weights, other k."""
     if draw.timed or draw.trial == 0:
         return axes
     ax = Axes(axes)

@@ -54,14 +54,15 @@ def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
         axes = axes | {
             "shapes": (*cast(Shapes, axes["shapes"]), None, (draw.randint(20, 99),), (draw.randint(9, 30), 7))
         }
-        axes |= (
+        modes: tuple[dict[str, AxisValue], ...] = (
             {"clips": True, "uneven": True},
             {"clips": False, "bare_rank": draw.randrange(world_size) if world_size > 1 else None},
             {"clips": True, "norm_type": 1.0, "ranks": "interleaved", "uneven": True},
             {"clips": True, "norm_type": 3.0, "bare_rank": draw.randrange(world_size) if world_size > 1 else None},
             {"clips": False, "norm_type": 3.0, "ranks": "interleaved"},
             {"clips": True, "ranks": "alone"},
-        )[draw.trial % 6]
+        )
+        axes |= modes[draw.trial % 6]
     count = len(cast(Shapes, axes["shapes"]))
     axes = axes | {"scales": tuple(tuple(10 ** draw.uniform(-3, 1) for _ in range(count)) for _ in range(world_size))}
     # A norm differs from its estimate by some percent; these factors keep it away from max_norm.
@@ -85,7 +86,7 @@ def expected_norms(axes: dict[str, AxisValue]) -> list[float]:
 
 
 def robust_inputs(make: InputMaker) -> tuple[list[torch.Tensor | None]]:
-    """Normal values; every tensor of every rank has its own scale in 10^(-3 .. 1), so that the norm differs by trial."""
+    """Normal values; every tensor of every rank has its own scale in 10^(-3 .. 1): the norm differs by trial."""
     scales = cast("tuple[tuple[float, ...], ...]", make.ax["scales"])[make.rank]
     shapes = cast(Shapes, make.ax["local_shapes"])
     return (
@@ -116,14 +117,14 @@ def cost(ax: Axes) -> Cost:
     )
 
 
-MODES = {"max_norm": 1.0, "norm_type": 2.0, "ranks": "all", "clips": True}
+MODES: dict[str, AxisValue] = {"max_norm": 1.0, "norm_type": 2.0, "ranks": "all", "clips": True}
 
 PROBLEM = Problem(
     name="ClipGradNorm",
     upstream="21_clip_grad_norm_no_ep",
     category="fsdp_zero",
     origin="FSDP2 gradient clipping of VeOmni, without expert parallelism",
-    summary="Compute the norm of all gradients, sharded over the ranks, and scale them down in place if it is too large.",
+    summary="Compute the norm of all ranks' gradient shards, and scale these down in place if it is too large.",
     weaknesses=(
         "The norm is the square root of the number of elements to within 0.02 % in every trial, so a constant passes.",
         "Only the returned norm is compared: neither the scaling nor the clipping is, and no trial leaves them alone.",

@@ -1,4 +1,4 @@
-"""GNNFeatureExchange: feature rows go to the ranks that asked for them, chunks ordered by distance from the own rank."""
+"""GNNFeatureExchange: feature rows go to the ranks that asked for them, chunks by distance from the own rank."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ PROBLEM = Problem(
     origin="DGL GraphBolt, cooperative minibatching (CooperativeConv forward)",
     summary="Each rank picks the feature rows that other ranks asked for and sends them by an uneven all-to-all whose "
     "chunk lists are ordered by distance from the own rank.",
-    weaknesses=("All counts are equal on all ranks, peers and trials: uneven or empty chunks and unequal S never occur.",),
+    weaknesses=(
+        "All counts are equal on all ranks, peers and trials: uneven or empty chunks and unequal S never occur.",
+    ),
     tags=("all_to_all", "gather_scatter", "ragged", "graph"),
     dtypes=("bfloat16", "float16", "float32", "float64"),
     # rows: mean number of rows that a rank sends, over all peers; S: seeds of a rank.

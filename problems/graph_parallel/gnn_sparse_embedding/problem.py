@@ -25,15 +25,15 @@ def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
     W = ax.W
     pairs = cast("tuple[Ints, ...] | None", ax["pairs"])
     counts = tuple(sum(mine) for mine in pairs) if pairs else (ax.Z,) * W
-    spread = pairs or tuple((count / W,) * W for count in counts)
-    arriving = sum(mine[ax.r] for mine in spread)
+    shares: tuple[tuple[float, ...], ...] = pairs or tuple((count / W,) * W for count in counts)
+    arriving = sum(mine[ax.r] for mine in shares)
     most = int(arriving) if pairs else sum(counts)
     return axes | {
         "num_nodes": -(-ax.nodes // W) * W,
         "Z": counts[ax.r],
-        "send": spread[ax.r],
+        "send": shares[ax.r],
         "Y": arriving,
-        "kept": spread[ax.r][ax.r],
+        "kept": shares[ax.r][ax.r],
         "most": most,
         "most_values": most * ax.D,
     }
@@ -115,10 +115,10 @@ PROBLEM = Problem(
     upstream="67_gnn_sparse_embedding_all2all",
     category="graph_parallel",
     origin="DGL sparse node-embedding push (NCCL sparse all-to-all with remainder partition)",
-    summary="Every rank holds (node id, gradient row) pairs and sends each to the rank that owns the id, the owner being "
+    summary="Every rank holds (node id, gradient row) pairs and sends each to the rank that owns the id, which is "
     "the id modulo the number of ranks.",
     weaknesses=(
-        "Z is equal on all ranks and ids are uniform: the exchange is nearly balanced, and buffers of a fixed slack pass.",
+        "Z is equal on all ranks and ids are uniform: the exchange is nearly balanced, and fixed slack passes.",
         "Ids are compared as floats with 1 % tolerance.",
     ),
     tags=("all_to_all", "ragged", "graph"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd, lcm
 from typing import TYPE_CHECKING, cast
 
 from pkb_gym.engine.axes import AxisValue
@@ -94,14 +95,14 @@ def distinct(rows: int, ids: int, T: int) -> float:
 def cost(ax: Axes) -> Cost:
     """Each distinct row that a rank asks for is read once and crosses the link once; rows can be pulled.
 
-    Of uniform ids, the expectation: over many trials no kernel moves fewer. Of laws with more repeats, what belongs to
-    the requester alone, and one projection for each distinct row, if any.
+    Of uniform ids, the expectation: over many trials no kernel moves fewer. Of laws with more repeats only the
+    requester's own traffic is certain, and one projection.
     """
     row, out = ax.D * ax.itemsize, ax.O * ax.itemsize
     own = (8 + out) * ax.Q + (ax.D * out if ax.Q else 0)
     if ax["law"] == "formula":
-        # Queries j and j + lcm(W, S) are the same; below that number all are distinct.
-        share = min(ax.Q, ax.T) / ax.W
+        # Owner and row of query j repeat with periods W and S / gcd(7, S).
+        share = min(ax.Q, lcm(ax.W, ax.S // gcd(7, ax.S))) / ax.W
         here, inward, outward = share * ax.W, share * (ax.W - 1), share * (ax.W - 1)
     elif ax["law"] == "uniform":
         queries = cast(Ints, ax["queries"])
@@ -160,7 +161,9 @@ PROBLEM = Problem(
             resident="a shard of the published table has 14 GB and more",
             about="global rows r*S .. min((r+1)*S, T)-1 of the table, S = ceil(T/W)",
         ),
-        Tensor("input_node_ids", ("Q",), dtype="int64", about="global ids in [0, T), repeats allowed; Q differs by rank"),
+        Tensor(
+            "input_node_ids", ("Q",), dtype="int64", about="global ids in [0, T), repeats allowed; Q differs by rank"
+        ),
         Tensor("proj_matrix", ("D", "O"), about="this rank's own matrix, different on every rank"),
         Scalar("num_total_nodes", "int", axis="T", about="rows of the whole table"),
         Group("group", about="None means all ranks"),

@@ -70,7 +70,8 @@ def mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     bad_elements = outside(wide(got), exact, ELEMENT_ERROR * scale * exact.abs().clamp(min=1.0))
     error = torch.linalg.vector_norm(wide(got) - exact, dim=-1, keepdim=True)
     bad_rows = ~(error <= ROW_ERROR * scale * torch.linalg.vector_norm(exact, dim=-1, keepdim=True))
-    return bad_elements | (bad_rows & ~exact.isnan().any(-1, keepdim=True))
+    bad: torch.Tensor = bad_elements | (bad_rows & ~exact.isnan().any(-1, keepdim=True))
+    return bad
 
 
 def cost(ax: Axes) -> Cost:

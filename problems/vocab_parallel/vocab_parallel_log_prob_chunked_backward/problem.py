@@ -119,7 +119,7 @@ def gradient_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     shards = [context.tensor("vocab_parallel_logits", rank).view(ax.T, ax.Vl) for rank in range(context.world_size)]
     border = unchunked.BORDER * max(DTYPE_SCALE[ax.dtype], 2.0**-8) if p is not None and p > 0 else 0.0
     marked = torch.zeros_like(values, dtype=torch.bool)
-    for some in torch.arange(ax.T, device=got.device).split(max(1, unchunked.LOGITS_AT_ONCE // ax.V)):
+    for some in torch.split(torch.arange(ax.T, device=got.device), max(1, unchunked.LOGITS_AT_ONCE // ax.V)):
         is_target = targets[some, None] == columns
         gamma = gammas[some, None]
         expected = context.expected.view(ax.T, ax.Vl)[some].double()

@@ -1,0 +1,36 @@
+"""A kernel that sums in float32, in whatever order, and rounds once is right: no robust check may refuse it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pkb_gym.problems.catalogue import catalogue
+from tests.problems.counterfeit_runs import marked
+from tests.problems.finer_runs import evaluated_in_float32, has_float32_answer
+from tests.problems.support import Job, run_jobs
+
+TRIALS = range(4)
+ROUNDED_ON_THE_WAY = {
+    "FP8ReduceScatterGrads": "the reference rounds through 8-bit floats and takes bfloat16 alone",
+    "FP8AllGatherParams": "the reference rounds through 8-bit floats and takes bfloat16 alone",
+}
+TOO_NARROW = {"HyenaCP": "norm_close(5e-3) is crossed by 2 % of itself, where a few elements rule the norm"}
+COMPARABLE = [
+    pytest.param(p, id=p.name, marks=[pytest.mark.xfail(reason=TOO_NARROW[p.name])] if p.name in TOO_NARROW else [])
+    for p in catalogue()
+    if has_float32_answer(p) and p.name not in ROUNDED_ON_THE_WAY
+]
+
+
+@pytest.mark.parametrize("problem", COMPARABLE)
+def test_the_robust_check_accepts_float32_arithmetic(problem):
+    finer = evaluated_in_float32(problem)
+    jobs = [Job(problem.name, trial=trial, solution=solution) for solution in (None, finer) for trial in TRIALS]
+    runs = run_jobs(jobs)
+    for trial, (truth, got) in enumerate(zip(runs[: len(TRIALS)], runs[len(TRIALS) :], strict=True)):
+        wrong = sum(count for count, _ in marked(truth, got))
+        assert wrong == 0, f"trial {trial}: {wrong} elements of a finer answer are refused"
+
+
+def test_problems_left_out_exist():
+    assert set(ROUNDED_ON_THE_WAY) | set(TOO_NARROW) <= {problem.name for problem in catalogue()}
