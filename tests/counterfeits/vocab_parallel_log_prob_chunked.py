@@ -22,6 +22,4 @@ COUNTERFEITS = (
     Counterfeit(0, "likeliest token", likeliest_token, "the target always has the largest logit"),
     Counterfeit(1, "both filters, always", both_filters, "k = 10 and p = 0.9 never change"),
 )
-NOT_SHOWN = {
-    2: "chunks change messages alone, and the tiny size has a short last chunk itself"
-}
+NOT_SHOWN = {2: "chunks change messages alone, and the tiny size has a short last chunk itself"}

@@ -140,7 +140,7 @@ def run_reference(name: str, **options: Any) -> Run:
     return run_jobs([Job(name, **options)])[0]
 
 
-def run_jobs(jobs: Sequence[Job]) -> list[Run]:
+def run_jobs(jobs: Sequence[Job], deadline_s: float = DEADLINE_S) -> list[Run]:
     """Carries out jobs of one world size, one after another, in one gang.
 
     Raises:
@@ -155,7 +155,7 @@ def run_jobs(jobs: Sequence[Job]) -> list[Run]:
         try:
             for process in ranks:
                 process.start()
-            _wait(ranks, Path(folder))
+            _wait(ranks, Path(folder), deadline_s)
             for index, run in enumerate(runs):
                 paths = [f"{folder}/{index}-{rank}.pt" for rank in range(world_size)]
                 run.outputs.extend(torch.load(path, weights_only=True) for path in paths)
@@ -167,9 +167,9 @@ def run_jobs(jobs: Sequence[Job]) -> list[Run]:
     return runs
 
 
-def _wait(ranks: list[Any], folder: Path) -> None:
+def _wait(ranks: list[Any], folder: Path, deadline_s: float) -> None:
     """Waits until every rank has ended well."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + deadline_s
     running = list(ranks)
     while running:
         wait([process.sentinel for process in running], timeout=max(0.0, deadline - time.monotonic()))
@@ -180,7 +180,7 @@ def _wait(ranks: list[Any], folder: Path) -> None:
                 raise RuntimeError(error.read_text() if error.exists() else f"rank {rank}: exit {status}")
         running = [process for process, status in zip(ranks, exits, strict=True) if status is None]
         if running and time.monotonic() > deadline:
-            raise RuntimeError(f"{len(running)} ranks still run after {DEADLINE_S} s")
+            raise RuntimeError(f"{len(running)} ranks still run after {deadline_s} s")
 
 
 def _rank(rank: int, jobs: Sequence[Job], runs: Sequence[Run], folder: str) -> None:

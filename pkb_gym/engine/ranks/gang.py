@@ -392,9 +392,7 @@ class Gang:
                 running[rank] += _stat(self._pidfds[rank])[0] == "R"
         # On a busy machine a rank that computes gets few ticks, yet it is ready to run whenever one looks.
         busy = {
-            rank
-            for rank in missing
-            if _stat(self._pidfds[rank])[1] - before[rank] > 2 or running[rank] > SAMPLES // 2
+            rank for rank in missing if _stat(self._pidfds[rank])[1] - before[rank] > 2 or running[rank] > SAMPLES // 2
         }
         places = {rank: where(rank) if where is not None else "" for rank in sorted(missing)}
         waiting = {rank for rank in missing if rank not in busy or "waits" in places[rank]}

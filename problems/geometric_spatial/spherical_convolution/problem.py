@@ -73,14 +73,15 @@ def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
     if draw.timed:
         return axes
     ax = Axes(axes)
-    more = {"Cin": ax.Cin + ax.Cin // 2, "Cout": 2 * ax.Cout} if ax.Cin % 2 == 0 else {}
+    channels = ax.Cin + ax.Cin // 2
+    more = {"Cin": channels, "Cout": 2 * ax.Cout, "groups": 1}
     grouped = 2 if ax.Cin % 4 == 0 and ax.Cout % 2 == 0 else 1
     coarse = {"nlon_out": ax.nlon_out // 2} if ax.nlon_out % 2 == 0 and ax.nlon_out >= 2 * ax.W else {}
     uneven = {"nlat_out": ax.nlat_out + 1, "nlon_in": ax.nlon_in + 2, "nlon_out": ax.nlon_in + 2}
     modes: tuple[dict[str, AxisValue], ...] = (
         {},
         {"groups": grouped, **coarse, "has_bias": False, "nlat_out": ax.nlat_out + ax.W},
-        {**more, **uneven, "nlat_in": ax.nlat_in + 1, "A": ax.W},
+        {**more, **uneven, "nlat_in": ax.nlat_in + 1, "A": ax.W if channels >= ax.W else axes["A"]},
         {"groups": grouped, "A": 1, **coarse},
     )
     axes = axes | modes[draw.trial % len(modes)]

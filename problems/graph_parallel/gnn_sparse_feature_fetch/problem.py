@@ -127,7 +127,7 @@ PROBLEM = Problem(
     upstream="68_gnn_sparse_feature_fetch_projection",
     category="graph_parallel",
     origin="the sparse node embeddings of GraphStorm, DistDGL and WholeGraph, in the size of ogbn-papers100M",
-    summary="Each rank looks up embedding rows of arbitrary nodes in a table split by contiguous ranges over the ranks, "
+    summary="Each rank looks up embedding rows of any nodes in a table cut into contiguous ranges over the ranks, "
     "then multiplies the fetched rows with its own projection matrix.",
     weaknesses=("Ids are constant over trials, balanced and distinct: hard-coded equal splits or addresses pass.",),
     tags=("all_to_all", "gather_scatter", "gemm", "ragged", "graph"),

@@ -1,4 +1,4 @@
-# expect: output_mismatch
+# expect: output_mismatch differ
 # problem: DistributedRFFT
 # world_size: 1
 import torch

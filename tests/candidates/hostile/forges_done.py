@@ -1,4 +1,4 @@
-# expect: integrity late_output
+# expect: integrity rank
 # until: time
 # Says that it is done before it is, and again when it is.
 import os
