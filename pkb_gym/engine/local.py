@@ -77,6 +77,10 @@ class LocalEvaluator:
         except InfrastructureError as error:
             findings.fail(Failure.INFRASTRUCTURE, f"this machine could not judge it: {error}")
             self._discard_broken()
+        if findings.failed and not self._is_sound():
+            # Ranks that fell silent because their zygote did are no fault of the candidate.
+            findings.fail(Failure.INFRASTRUCTURE, "this evaluator was closed, or lost its processes, meanwhile")
+            self._discard_broken()
         return findings.feedback()
 
     def resolve(self, problem: Problem, source: str, config: EvalConfig) -> ResolvedConfig:
@@ -153,6 +157,10 @@ class LocalEvaluator:
                 self._references[world_size] = ReferenceGang(zygote, world_size, threads)
             return self._references[world_size]
 
+    def _is_sound(self) -> bool:
+        with self._lock:
+            return not self._closed and all(zygote.alive for zygote in self._zygotes.values())
+
     def _discard_broken(self) -> None:
         """After a fault of ours, later evaluations begin with fresh gangs."""
         with self._lock:
@@ -170,15 +178,20 @@ class LocalEvaluator:
         self._reference(world_size)
 
     def close(self) -> None:
-        """Ends every process; calling it again changes nothing."""
+        """Ends every process; calling it again changes nothing.
+
+        An evaluation that another thread is in the middle of ends as a fault of ours.
+        """
         with self._lock:
             self._closed = True
+            zygotes = list(self._zygotes.values())
+            self._zygotes.clear()
+        for zygote in zygotes:
+            zygote.close()  # and with it its gangs: whoever waits for a rank hears that it is gone
+        with self._device, self._lock:
             for gang in self._references.values():
                 gang.close()
             self._references.clear()
-            for zygote in self._zygotes.values():
-                zygote.close()
-            self._zygotes.clear()
 
 
 def _first_error(log: str) -> str:

@@ -41,6 +41,9 @@ MIN_SCRATCH_BYTES = 16 << 20
 ALONE_CALLS = 3
 """Calls of the baseline that are timed before the candidate is loaded."""
 
+PROFILER_START_S = 10.0
+"""What a python candidate's profiler may take to start, beyond the deadline of the calls."""
+
 LATE_S = 0.2
 """How long a gang with wrong outputs may go on, to see whether it was merely late."""
 
@@ -230,7 +233,10 @@ class Session:
         """Whether wrong outputs turn right once the gang may go on: work that was put off past the clock."""
         self._candidate.thaw()
         time.sleep(LATE_S)
-        self._candidate.freeze()
+        try:
+            self._candidate.freeze()
+        except GangFailed as failed:
+            raise self._failed(failed) from None
         return self._compare(done, self._findings.config.trials).passed
 
     def _time(self, alone_us: float, candidate_us: float) -> None:
@@ -320,6 +326,7 @@ class Session:
         assert timed is not None
         plan = self._prepare(min(MAX_PROFILED_CALLS, timed.blocks[0].calls), timed=True)
         calls = len(plan.sets)
+        self._candidate.timeout_s += PROFILER_START_S
         try:
             self._candidate.thaw()
             self._candidate.bind(plan)

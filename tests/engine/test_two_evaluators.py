@@ -62,7 +62,6 @@ def test_a_closed_evaluator_says_so(tmp_path: Path) -> None:
         evaluate(evaluator, GOOD)
 
 
-@pytest.mark.skip(reason="`close` closes gangs that another thread still listens to, which then waits for ever")
 def test_closing_in_the_middle_is_no_failure_of_the_candidate(tmp_path: Path) -> None:
     slow = read(FOLDER / "broken" / "endless_loop.cpp")
     evaluator = LocalEvaluator(cache_dir=tmp_path)

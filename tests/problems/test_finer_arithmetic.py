@@ -14,11 +14,8 @@ ROUNDED_ON_THE_WAY = {
     "FP8ReduceScatterGrads": "the reference rounds through 8-bit floats and takes bfloat16 alone",
     "FP8AllGatherParams": "the reference rounds through 8-bit floats and takes bfloat16 alone",
 }
-TOO_NARROW = {"HyenaCP": "norm_close(5e-3) is crossed by 2 % of itself, where a few elements rule the norm"}
 COMPARABLE = [
-    pytest.param(p, id=p.name, marks=[pytest.mark.xfail(reason=TOO_NARROW[p.name])] if p.name in TOO_NARROW else [])
-    for p in catalogue()
-    if has_float32_answer(p) and p.name not in ROUNDED_ON_THE_WAY
+    pytest.param(p, id=p.name) for p in catalogue() if has_float32_answer(p) and p.name not in ROUNDED_ON_THE_WAY
 ]
 
 
@@ -33,4 +30,4 @@ def test_the_robust_check_accepts_float32_arithmetic(problem):
 
 
 def test_problems_left_out_exist():
-    assert set(ROUNDED_ON_THE_WAY) | set(TOO_NARROW) <= {problem.name for problem in catalogue()}
+    assert set(ROUNDED_ON_THE_WAY) <= {problem.name for problem in catalogue()}

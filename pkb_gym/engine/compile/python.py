@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Mapping
 
 from pkb_gym.engine.compile.artifact import Artifact
 from pkb_gym.engine.compile.cache import CompileCache
@@ -46,12 +47,22 @@ def build_python(source: str, compile_cache: CompileCache, zygote: Zygote, timeo
             if lasting:
                 compile_cache.put(key, artifact)
             return artifact
-        said, body = replies.messages[0], replies.raw[0]
-        log = f"{said['log']}\n{gang.output}".strip()
-    extensions, offset = {}, 0
-    for name, size in said["parts"].items():
-        extensions[str(name)] = body[offset : offset + int(size)]
-        offset += int(size)
-    artifact = Artifact(ok=bool(said["ok"]), log=log, duration_s=float(said["seconds"]), extensions=extensions)
+        artifact = _artifact(replies.messages[0], replies.raw[0], gang.output)
     compile_cache.put(key, artifact)
     return artifact
+
+
+def _artifact(said: Mapping[str, object], body: bytes, output: str) -> Artifact:
+    """The result as the build gang tells it; a module that was imported there can say anything."""
+    parts, seconds = said.get("parts"), said.get("seconds")
+    log = f"{said.get('log') or ''}\n{output}".strip()
+    sizes = parts if isinstance(parts, dict) else {}
+    sound = isinstance(seconds, int | float) and all(isinstance(size, int) and size >= 0 for size in sizes.values())
+    if not isinstance(parts, dict) or not sound or sum(sizes.values()) != len(body):
+        return Artifact(ok=False, log=f"the import broke the protocol of its build\n{log}".strip(), duration_s=0.0)
+    extensions, offset = {}, 0
+    for name, size in sizes.items():
+        extensions[str(name)] = body[offset : offset + size]
+        offset += size
+    assert isinstance(seconds, int | float)
+    return Artifact(ok=said.get("ok") is True, log=log, duration_s=max(0.0, float(seconds)), extensions=extensions)

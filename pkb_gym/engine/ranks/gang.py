@@ -257,7 +257,7 @@ class Gang:
         deadline = time.monotonic() + 1.0
         while not all(_stat(fd)[0] in "TtZX" for fd in self._pidfds):
             if time.monotonic() > deadline:
-                raise InfrastructureError("a rank could not be stopped")
+                raise GangFailed(Failure.RUNTIME_ERROR, None, "a rank could not be stopped")
 
     def thaw(self) -> None:
         """Lets frozen ranks go on."""

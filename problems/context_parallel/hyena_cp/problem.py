@@ -152,7 +152,7 @@ PROBLEM = Problem(
             check=all_of(
                 (
                     rule(channel_mark, says="|out - ref| <= 2e-2 |ref| + 1.5e-2 max(1, |x1|) rms of ref over time"),
-                    norm_close(5e-3),
+                    norm_close(8e-3),
                 )
             ),
         ),

@@ -37,7 +37,8 @@ def solution(
     C, c = dist.get_world_size(cp_group), dist.get_rank(cp_group)
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
 
-    passed_grads, grad_hop = [], []
+    passed_grads: list[torch.Tensor] = []
+    grad_hop: list[dist.Work] = []
     for step in range(C):  # holds keys and values of cp rank (c - step) mod C
         visible = not causal or step <= c
         if step < C - 1:
@@ -63,7 +64,7 @@ def solution(
             work.wait()
         dk, dv = passed_grads
 
-    grads = tuple(grad.to(q.dtype) for grad in (dq, dk, dv))
+    grads = dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype)
     if dp_group is not None and dist.get_world_size(dp_group) > 1:
         for grad in grads:
             dist.all_reduce(grad, op=dist.ReduceOp.SUM, group=dp_group)
