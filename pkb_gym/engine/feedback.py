@@ -185,7 +185,7 @@ class Timing(Record):
     speedup_high: float
     """Upper end of the 95 % interval of `speedup`."""
     gate_us: float
-    """What opening the gate and hearing of the last completion costs, per block; contained in all times."""
+    """What opening the gate and hearing of the last completion costs, per block; taken off all times."""
     baseline_alone_us: float | None
     """Baseline per call before the candidate was loaded."""
     delivers: bool

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ BLOCK_BYTES = 512 << 20
 """Room for the argument sets of one block, all ranks together."""
 
 MIN_SCRATCH_BYTES = 16 << 20
-ALONE_CALLS = 3
+ALONE_CALLS = 2
 """Calls of the baseline that are timed before the candidate is loaded."""
 
 PROFILER_START_S = 10.0
@@ -86,6 +87,7 @@ class Session:
             turn=config.turn,
         )
         self._next_trial = 0
+        self._gate_us = 0.0
         self._stack = contextlib.ExitStack()
         self._zygote = zygote
 
@@ -181,8 +183,6 @@ class Session:
     def _baseline_alone(self) -> float:
         """What a call of the baseline takes, in microseconds, while there is no candidate yet."""
         calls = len(self._prepare(min(ALONE_CALLS, self._most_calls), timed=True).sets)
-        self._reference.run(calls, native=self._native)
-        calls = len(self._prepare(calls, timed=True).sets)
         return self._reference.run(calls, native=self._native) / calls / 1e3
 
     def _allow(self, baseline_ns: float) -> None:
@@ -243,7 +243,7 @@ class Session:
         """Times alternating blocks until the interval is tight or the budget is spent."""
         config = self._findings.config
         began = time.monotonic()
-        gate_us = self._reference.run(0, native=self._native) / 1e3
+        self._gate_us = self._measure_gate()
         blocks: list[Block] = []
         calls = timing.calls_per_block(alone_us, candidate_us, self._most_calls)
         warm = self._pair(calls, baseline_first=True)
@@ -258,8 +258,12 @@ class Session:
             for ax in self._workload.axes(0, True)
         )
         self._findings.timing = timing.summarise(
-            blocks, protocol=config.protocol, gate_us=gate_us, baseline_alone_us=alone_us, delivers=delivers
+            blocks, protocol=config.protocol, gate_us=self._gate_us, baseline_alone_us=alone_us, delivers=delivers
         )
+
+    def _measure_gate(self) -> float:
+        """What an empty block takes, in microseconds, by the gang that can be trusted."""
+        return statistics.median(self._reference.run(0, native=self._native) / 1e3 for _ in range(timing.GATE_RUNS))
 
     def _timed_enough(self, blocks: list[Block], began: float) -> bool:
         config = self._findings.config
@@ -289,7 +293,11 @@ class Session:
         if not report.passed:
             self._findings.suspect(integrity.timed_outputs(report))
             raise self._findings.stop(Failure.INTEGRITY, f"wrong while timed: {report.mismatches[0]}")
-        return Block(calls=calls, baseline_us=baseline_ns / calls / 1e3, candidate_us=candidate_ns / calls / 1e3)
+        return Block(
+            calls=calls,
+            baseline_us=timing.per_call_us(baseline_ns, calls, self._gate_us),
+            candidate_us=timing.per_call_us(candidate_ns, calls, self._gate_us),
+        )
 
     def _baseline(self, calls: int) -> int:
         """Times the baseline beside the frozen candidate; returns nanoseconds."""

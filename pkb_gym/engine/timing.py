@@ -24,8 +24,12 @@ MIN_BLOCKS, MAX_BLOCKS = 5, 60
 TARGET_BLOCK_US = 10_000.0
 """Length that the faster side's blocks aim at: two orders above what the gate costs."""
 
-LONGEST_BLOCK_US = 60_000.0
-"""Length that the slower side's blocks should not exceed for the sake of the faster side's."""
+LONGEST_BLOCK_US = 30_000.0
+"""Length that the slower side's blocks should not exceed for the sake of the faster side's: processors are noisy over
+longer stretches than a call, so that many short blocks tell more than a few long ones."""
+
+GATE_RUNS = 5
+"""Empty blocks whose median time is what the gate costs."""
 
 MAX_CALLS = 256
 PUBLISHED_WARMUP_CALLS, PUBLISHED_TIMED_CALLS = 500, 100
@@ -54,6 +58,15 @@ def calls_per_block(baseline_us: float, candidate_us: float, most: int) -> int:
     fast, slow = sorted((max(baseline_us, 0.1), max(candidate_us, 0.1)))
     wanted = min(ceil(TARGET_BLOCK_US / fast), max(ceil(LONGEST_BLOCK_US / slow), 1))
     return max(1, min(wanted, most, MAX_CALLS))
+
+
+def per_call_us(block_ns: int, calls: int, gate_us: float) -> float:
+    """Microseconds a call, without what opening the gate and hearing of the end cost.
+
+    At least half of the block is taken to be work, so that a noisy gate never makes a time vanish.
+    """
+    block_us = block_ns / 1e3
+    return max(block_us - gate_us, block_us / 2) / calls
 
 
 def bootstrap_median(ratios: Sequence[float], seed: int = 0) -> Interval:

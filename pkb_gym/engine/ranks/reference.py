@@ -31,6 +31,7 @@ from pkb_gym.engine.problem import InPlace, Linear, Problem, Sparse, Tensor, Ten
 from pkb_gym.engine.rankside import results
 from pkb_gym.engine.rankside.gloo_compat import install
 from pkb_gym.engine.rankside.heap import Heap
+from pkb_gym.engine.rankside.processors import bind_rank
 from pkb_gym.engine.rankside.python import make_argument
 from pkb_gym.engine.rankside.wire import Wire
 
@@ -44,6 +45,7 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
     threads = hello["threads"]
     assert isinstance(threads, int)
     torch.set_num_threads(threads)
+    bind_rank(rank, world_size)  # before the process group starts its threads, which inherit it
     store = f"file:///proc/self/fd/{fds[0]}"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
     install()

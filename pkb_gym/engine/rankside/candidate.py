@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from . import abi
 from .failures import CandidateError, kind_of
 from .heap import Heap
+from .processors import bind_rank
 from .wire import Wire
 
 
@@ -95,6 +96,7 @@ def _run_block(wire: Wire, dialect: Dialect, place: abi.Place, order: dict[str, 
 
 
 def _load(message: dict[str, Any], fds: list[int], heap: Heap, rank: int, world_size: int) -> Dialect:
+    bind_rank(rank, world_size)
     os.environ["OMP_NUM_THREADS"] = str(message["threads"])  # read by an OpenMP runtime that the candidate brings
     import torch
 

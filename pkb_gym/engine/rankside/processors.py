@@ -1,0 +1,21 @@
+"""Which processors a rank runs on."""
+
+from __future__ import annotations
+
+import os
+
+
+def bind_rank(rank: int, world_size: int) -> int:
+    """Keeps this process, and every thread that it will start, on its share of the processors.
+
+    As launchers of parallel programs bind ranks to cores: ranks that wander between processors, and pile up on one
+    while another idles, make times scatter. Rank r has every processor whose number is r modulo the world size; where
+    there are more ranks than processors, ranks take turns.
+
+    Returns:
+        How many processors that is.
+    """
+    processors = sorted(os.sched_getaffinity(0))
+    own = processors[rank::world_size] or [processors[rank % len(processors)]]
+    os.sched_setaffinity(0, own)
+    return len(own)
