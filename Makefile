@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint format clean
+.PHONY: demo test lint format docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/pkb demo
@@ -25,6 +25,12 @@ lint: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Pages that are made from the code; robustness.md runs every counterfeit and takes minutes.
+docs: $(VENV)/.installed-dev
+	$(BIN)/python docs/generate_feedback.py
+	$(BIN)/python docs/generate_problem_pages.py
+	$(BIN)/python docs/generate_robustness.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
