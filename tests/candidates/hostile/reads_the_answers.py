@@ -11,7 +11,7 @@ import torch
 
 def places() -> list[str]:
     """Import folders, those that an editable install names, working folders of all processes, the usual roots."""
-    found = [*sys.path, os.environ.get("PWD", "/"), os.environ.get("HOME", "/"), "/work", "/workspace", "/home", "/root"]
+    found = [*sys.path, os.environ.get("PWD", "/"), os.environ.get("HOME", "/"), "/src", "/workspace", "/home", "/root"]
     for path in [path for folder in sys.path for path in glob.glob(f"{folder}/__editable__*")]:
         with open(path) as file:
             found += re.findall(r"'(/[^']+)'", file.read())
