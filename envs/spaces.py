@@ -147,7 +147,7 @@ def observe(
 
     Returns:
         Fresh objects: `stage` is 0 for none, else 1 + position in `STAGES`, and likewise `failure`; `times_us` is
-        (baseline, candidate); `speedup` is (median, low, high); `roofline_us` is (bound, matrix, vector, memory, link);
+        (baseline, candidate); `speedup` is (estimate, low, high); `roofline_us` is (bound, matrix, vector, memory, link);
         `utilisation` is (baseline, candidate).
     """
     timing = None if feedback is None else feedback.timing

@@ -47,7 +47,7 @@ class EvalConfig(Record):
     compile_timeout_s: float = Field(default=60.0, gt=0)
     """Deadline of the compiler."""
     timing_budget_s: float | None = Field(default=None, gt=0)
-    """Timing ends after this even if the interval is still wide; by default 0.2 s at "tiny", else 10 s."""
+    """Timing ends after this even if the interval is still wide; by default 0.2 s at "tiny", else 7 s."""
     memory_bytes: int | None = Field(default=None, gt=0)
     """What each rank may allocate beside the symmetric heap; by default a share of the machine's memory."""
 
@@ -128,6 +128,6 @@ def resolve(
         turn=config.turn,
         timeout_s=config.timeout_s or 10.0,
         compile_timeout_s=config.compile_timeout_s,
-        timing_budget_s=config.timing_budget_s or (0.2 if size == "tiny" else 10.0),
+        timing_budget_s=config.timing_budget_s or (0.2 if size == "tiny" else 7.0),
         memory_bytes=config.memory_bytes or max(1 << 30, memory_total_bytes // (2 * world_size)),
     )

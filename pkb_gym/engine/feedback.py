@@ -175,11 +175,11 @@ class Timing(Record):
 
     protocol: Literal["robust", "published"]
     baseline_us: float
-    """Median over blocks, per call."""
+    """Lower quartile over blocks, per call."""
     candidate_us: float
-    """Median over blocks, per call."""
+    """Lower quartile over blocks, per call."""
     speedup: float
-    """Median over blocks of baseline / candidate."""
+    """`baseline_us / candidate_us`."""
     speedup_low: float
     """Lower end of the 95 % interval of `speedup`."""
     speedup_high: float

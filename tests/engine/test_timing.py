@@ -35,22 +35,24 @@ def test_the_gate_is_taken_off():
 
 
 def test_bootstrap_of_equal_samples_has_no_width():
-    interval = timing.bootstrap_median([2.0] * 8)
+    interval = timing.bootstrap_speedup(blocks(*[2.0] * 8))
     assert (interval.low, interval.middle, interval.high) == (2.0, 2.0, 2.0)
     assert interval.relative_half_width == 0
 
 
-def test_bootstrap_covers_the_middle_and_forgets_outliers():
-    samples = [1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 50.0]
-    interval = timing.bootstrap_median(samples)
-    assert interval.middle == pytest.approx(1.01)
-    assert 0.9 <= interval.low <= interval.middle <= interval.high <= 1.2
-    assert interval == timing.bootstrap_median(samples), "the same samples give the same interval"
+def test_slow_blocks_of_either_side_do_not_count():
+    quiet = [Block(calls=10, baseline_us=200, candidate_us=100)] * 5
+    noisy = [Block(calls=10, baseline_us=900, candidate_us=100)] * 5 + [
+        Block(calls=10, baseline_us=200, candidate_us=700)
+    ] * 5
+    interval = timing.bootstrap_speedup(quiet + noisy)
+    assert interval.middle == pytest.approx(2.0)
+    assert interval == timing.bootstrap_speedup(quiet + noisy), "the same samples give the same interval"
 
 
 def test_bootstrap_interval_narrows_with_samples():
-    few = timing.bootstrap_median([0.9, 1.0, 1.1] * 2)
-    many = timing.bootstrap_median([0.9, 1.0, 1.1] * 20)
+    few = timing.bootstrap_speedup(blocks(*[0.9, 1.0, 1.1] * 2))
+    many = timing.bootstrap_speedup(blocks(*[0.9, 1.0, 1.1] * 20))
     assert many.high - many.low < few.high - few.low
 
 
@@ -61,12 +63,10 @@ def test_is_tight_needs_enough_blocks_that_agree():
 
 
 def test_summary():
-    summary = timing.summarise(
-        blocks(2.0, 2.0, 2.2, 1.8, 2.0), protocol="robust", gate_us=5, baseline_alone_us=150, delivers=True
-    )
-    assert summary.speedup == 2.0
-    assert (summary.baseline_us, summary.candidate_us) == (200.0, 100.0)
-    interval = timing.bootstrap_median([2.0, 2.0, 2.2, 1.8, 2.0])
+    samples = blocks(2.0, 2.0, 2.2, 1.8, 2.0)
+    summary = timing.summarise(samples, protocol="robust", gate_us=5, baseline_alone_us=150, delivers=True)
+    assert (summary.baseline_us, summary.candidate_us, summary.speedup) == (200.0, 100.0, 2.0)
+    interval = timing.bootstrap_speedup(samples)
     assert summary.speedup_low == pytest.approx(interval.low * (1 - timing.SYSTEMATIC_RELATIVE))
     assert summary.speedup_high == pytest.approx(interval.high * (1 + timing.SYSTEMATIC_RELATIVE))
     assert not summary.converged
