@@ -147,8 +147,8 @@ def observe(
 
     Returns:
         Fresh objects: `stage` is 0 for none, else 1 + position in `STAGES`, and likewise `failure`; `times_us` is
-        (baseline, candidate); `speedup` is (estimate, low, high); `roofline_us` is (bound, matrix, vector, memory, link);
-        `utilisation` is (baseline, candidate).
+        (baseline, candidate); `speedup` is (estimate, low, high); `roofline_us` is (bound, matrix, vector, memory,
+        link); `utilisation` is (baseline, candidate).
     """
     timing = None if feedback is None else feedback.timing
     roofline = None if feedback is None else feedback.roofline
