@@ -29,7 +29,9 @@ def main() -> None:
             assert source is not None
             for size in SIZES:
                 for world_size in WORLD_SIZES:
-                    config = EvalConfig(device="cpu", world_size=world_size, size=size, until="time", timing_budget_s=BUDGET_S)
+                    config = EvalConfig(
+                        device="cpu", world_size=world_size, size=size, until="time", timing_budget_s=BUDGET_S
+                    )
                     feedback = evaluator.evaluate(problem, source, config)
                     row = {"problem": problem.name, "size": size, "world_size": world_size, "passed": feedback.passed}
                     if feedback.timing is not None and feedback.roofline is not None:
