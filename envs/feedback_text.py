@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pkb_gym.engine.feedback import Failure, Feedback, Profile, Timing
 from pkb_gym.engine.roofline import Roofline
+from pkb_gym.envs.kernels_text import kernels_text
 from pkb_gym.envs.words import cut_middle, rate_text, size_text, time_text
 
 MAX_FEEDBACK_CHARS = 8_000
@@ -57,6 +58,8 @@ def verdict_text(feedback: Feedback) -> str:
     """What came of it, in one or a few lines."""
     if feedback.failure is None:
         if feedback.timing is None:
+            if feedback.message:
+                return f"PASSED as far as this machine can tell: {feedback.message}."
             return f"PASSED as far as was asked for (stage {feedback.stage})."
         low, high = feedback.timing.speedup_low, feedback.timing.speedup_high
         speed = (
@@ -80,12 +83,14 @@ def verdict_text(feedback: Feedback) -> str:
 
 
 def compiler_text(feedback: Feedback) -> str:
-    """What the compiler said; empty where it said nothing."""
+    """What the compiler said, and what each GPU kernel needs; empty where there is neither."""
     report = feedback.compile
-    if report is None or not report.log.strip():
+    if report is None:
         return ""
     failed = feedback.failure is Failure.COMPILE_ERROR
-    return f"Compiler{' (failed)' if failed else ''}:\n{cut_middle(report.log.strip(), MAX_LOG_CHARS)}"
+    said = [cut_middle(report.log.strip(), MAX_LOG_CHARS), kernels_text(report)]
+    text = "\n".join(part for part in said if part)
+    return f"Compiler{' (failed)' if failed else ''}:\n{text}" if text else ""
 
 
 def correctness_text(feedback: Feedback) -> str:

@@ -17,6 +17,7 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.feedback import Feedback, RankProfile, Stage
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.roofline import Roofline
+from pkb_gym.envs.kernels_text import kernel_table, transfers_text
 from pkb_gym.envs.words import cut_middle, rate_text, size_text, time_text
 
 CARD_WIDTH = 100
@@ -67,6 +68,8 @@ def _rows(feedback: Feedback, reward: float | None) -> list[tuple[str, Renderabl
     if feedback.failure is not None:
         where = "" if feedback.failed_rank is None else f" on rank {feedback.failed_rank}"
         rows.append(("failure", Text(f"{feedback.failure}{where}: {cut_middle(feedback.message, 1000)}", style="red")))
+    elif feedback.message:
+        rows.append(("note", Text(feedback.message)))
     rows += [("integrity", Text(f"{found.code}: {found.detail}", style="red")) for found in feedback.integrity]
     if feedback.compile is not None:
         rows.append(("compiler", _compiler(feedback)))
@@ -103,13 +106,16 @@ def _compiler(feedback: Feedback) -> RenderableType:
     assert report is not None
     binary = "" if report.binary_bytes is None else f", {size_text(report.binary_bytes)}"
     head = Text(f"{report.duration_s:.2f} s{', cached' if report.cached else ''}{binary}")
+    parts: list[RenderableType] = [head]
     lines = report.log.strip().splitlines()
-    if not lines:
-        return head
     shown = lines[:MAX_LOG_LINES]
     if len(lines) > len(shown):
         shown.append(f"... {len(lines) - len(shown)} more lines")
-    return Group(head, Text("\n".join(shown), style="yellow"))
+    if shown:
+        parts.append(Text("\n".join(shown), style="yellow"))
+    if report.kernels:
+        parts += [Text(kernel_table(report.kernels), no_wrap=True), Text(transfers_text(report.transfers))]
+    return Group(*parts)
 
 
 def _check(feedback: Feedback) -> RenderableType:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pkb_gym.engine.checks import Check, CheckContext
     from pkb_gym.engine.inputs import Value
-    from pkb_gym.engine.rankside.heap import Heap
+    from pkb_gym.engine.rankside.devices import AnyHeap
 
 MAX_MISMATCHES = 8
 """Mismatches that a report lists."""
@@ -50,8 +50,8 @@ def compare_rank(
     protocol: str,
     args: Sequence[Mapping[str, Value]],
     expected: Mapping[str, torch.Tensor],
-    mine: Heap,
-    theirs: Heap,
+    mine: AnyHeap,
+    theirs: AnyHeap,
     said: Mapping[str, Mapping[str, Any]],
 ) -> RankCheck:
     """Compares one rank's outputs of one call.
@@ -173,7 +173,7 @@ def _judge(trial: int, rank: int, rule: Check, got: torch.Tensor, context: Check
     return count, mismatch
 
 
-def _modified_inputs(problem: Problem, plan: SetPlan, rank: int, mine: Heap, theirs: Heap) -> list[Mismatch]:
+def _modified_inputs(problem: Problem, plan: SetPlan, rank: int, mine: AnyHeap, theirs: AnyHeap) -> list[Mismatch]:
     """Immutable arguments that no longer hold, bit for bit, what was put there."""
     found = []
     for arg in problem.data_args:

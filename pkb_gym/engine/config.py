@@ -25,7 +25,7 @@ class EvalConfig(Record):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """"auto" is the evaluator's own."""
     world_size: int | None = Field(default=None, ge=1)
-    """Ranks; by default 4."""
+    """Ranks; by default 4, or on GPUs as many of 1, 2, 4, 8 as there are GPUs."""
     size: str | dict[str, object] | None = None
     """A named size, or axes that replace those of "published"; by default "published" on GPUs, "tiny" on the CPU."""
     dtype: str | None = None
@@ -93,7 +93,13 @@ class ResolvedConfig(Record):
 
 
 def resolve(
-    config: EvalConfig, problem: Problem, *, device: Device, language: Language, memory_total_bytes: int
+    config: EvalConfig,
+    problem: Problem,
+    *,
+    device: Device,
+    language: Language,
+    memory_total_bytes: int,
+    gpus: int = 0,
 ) -> ResolvedConfig:
     """Fills in what was left open; the only place where defaults are decided.
 
@@ -103,6 +109,7 @@ def resolve(
         device: what the configuration's comes to.
         language: of the source at hand, where the configuration says "auto".
         memory_total_bytes: main memory of this machine.
+        gpus: that this machine has; none where "cuda" sources are only compiled.
 
     Raises:
         ConfigError: the configuration cannot be met on this machine.
@@ -110,7 +117,9 @@ def resolve(
     """
     if (config.language == "cpp" and device == "cuda") or (config.language in ("cuda", "triton") and device == "cpu"):
         raise ConfigError(f"{problem.name}: language {config.language!r} does not run on device {device!r}")
-    world_size = config.world_size or 4
+    world_size = config.world_size or default_world_size(gpus if device == "cuda" else 0)
+    if device == "cuda" and 0 < gpus < world_size:
+        raise ConfigError(f"{problem.name}: world size {world_size} needs as many GPUs; this machine has {gpus}")
     size = config.size or ("published" if device == "cuda" else "tiny")
     dtype = config.dtype or problem.dtypes[0]
     for rank in range(world_size):
@@ -131,3 +140,8 @@ def resolve(
         timing_budget_s=config.timing_budget_s or (0.2 if size == "tiny" else 7.0),
         memory_bytes=config.memory_bytes or max(1 << 30, memory_total_bytes // (2 * world_size)),
     )
+
+
+def default_world_size(gpus: int) -> int:
+    """The largest of 1, 2, 4, 8 that this many GPUs serve; 4 where there are none."""
+    return max((size for size in (1, 2, 4, 8) if size <= gpus), default=4)

@@ -1,6 +1,8 @@
 """The environment variables that pkb-gym knows: the one module that reads them.
 
 - PKB_CACHE_DIR: folder of everything that may be made again (default: ~/.cache/pkb-gym).
+- CUDA_HOME, CUDA_PATH: where the CUDA toolkit lies, if nvcc is not on PATH.
+- CUDA_VISIBLE_DEVICES: CUDA's own; which GPUs processes started from here may use.
 - TORCH_SYMM_MEM_DISABLE_MULTICAST=1: torch's own; NVLink multicast is switched off on this machine.
 """
 
@@ -16,18 +18,32 @@ def cache_dir() -> Path:
     return Path(named).expanduser() if named else Path("~/.cache/pkb-gym").expanduser()
 
 
+def cuda_home() -> Path | None:
+    """Where the user says that the CUDA toolkit lies."""
+    named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    return Path(named).expanduser() if named else None
+
+
 def multicast_disabled() -> bool:
     """Whether torch is told not to use NVLink multicast."""
     return os.environ.get("TORCH_SYMM_MEM_DISABLE_MULTICAST", "0") not in ("", "0")
 
 
-FOR_CANDIDATES = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
-"""What processes that may run or compile candidate code see of the environment: no tokens, no keys."""
+def visible_devices() -> str | None:
+    """Value of CUDA_VISIBLE_DEVICES; None where it is not set."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+FOR_CANDIDATES = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ", "CUDA_HOME", "CUDA_VISIBLE_DEVICES")
+FAMILIES_FOR_CANDIDATES = ("NCCL_", "NVSHMEM_", "TORCH_SYMM_MEM_", "NVIDIA_", "CUDA_DEVICE_")
+"""What processes that may run or compile candidate code see of the environment: no tokens, no keys. How the machine's
+GPUs may be used, and what is switched off on it, holds for them too."""
 
 
 def for_candidates(**changes: str) -> dict[str, str]:
     """The environment of such a process, with some variables set."""
-    return {name: os.environ[name] for name in FOR_CANDIDATES if name in os.environ} | changes
+    kept = (name for name in os.environ if name in FOR_CANDIDATES or name.startswith(FAMILIES_FOR_CANDIDATES))
+    return {name: os.environ[name] for name in kept} | changes
 
 
 def with_changes(**changes: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from pkb_gym.engine.compiler_report import InstructionCounts, KernelResources
 from pkb_gym.engine.config import ResolvedConfig
 from pkb_gym.engine.record import Record
 from pkb_gym.engine.roofline import Roofline
@@ -97,6 +98,10 @@ class CompileReport(Record):
     """Warnings and errors, cut in the middle if very long."""
     binary_bytes: int | None
     """Size of the shared object; None for a python source."""
+    kernels: tuple[KernelResources, ...] = ()
+    """What each GPU kernel needs, in the compiler's order, at most 64; native CUDA sources only."""
+    transfers: InstructionCounts | None = None
+    """Instructions of all GPU kernels together; None where there are none or the machine code could not be read."""
 
 
 class Mismatch(Record):

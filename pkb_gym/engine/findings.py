@@ -78,6 +78,10 @@ class Findings:
         self.fail(failure, message, rank)
         return Stopped(message)
 
+    def note(self, message: str) -> None:
+        """Notes what the agent should know of an evaluation that did not fail."""
+        self._message = message
+
     def fail(self, failure: Failure, message: str, rank: int | None = None) -> None:
         """Notes a failure; what a candidate says may hold half characters, which no encoding can carry."""
         readable = message.encode("utf-8", "replace").decode()

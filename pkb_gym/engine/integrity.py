@@ -13,6 +13,9 @@ MEASURED_SLACK = 2.0
 FROZEN_TICKS = 1
 """Clock ticks that a frozen gang may seem to have used: a tick that was running when it was stopped."""
 
+BUSY_GPU_US = 500.0
+"""An idle GPU answers in some tens of microseconds; one that is shared gives each process slices of milliseconds."""
+
 
 def timed_outputs(report: CheckReport) -> Sequence[Finding]:
     """A candidate that was right in the check and wrong while it was timed told the two apart, or has a race."""
@@ -42,6 +45,18 @@ def interference(ticks: int) -> Sequence[Finding]:
     if ticks <= FROZEN_TICKS:
         return ()
     return (Finding(code="interference", detail=f"{ticks} clock ticks were used beside the baseline"),)
+
+
+def busy_gpu(answer_us: float) -> Sequence[Finding]:
+    """A candidate whose kernels run on while it is frozen, beside the baseline or before its inputs are there.
+
+    Args:
+        answer_us: what a GPU took to run a kernel of a microsecond.
+    """
+    if answer_us <= BUSY_GPU_US:
+        return ()
+    detail = f"a GPU took {answer_us:.0f} us to answer while the candidate had nothing to run"
+    return (Finding(code="interference", detail=detail),)
 
 
 def late_output(mismatch: Mismatch) -> Sequence[Finding]:

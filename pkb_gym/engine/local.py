@@ -8,48 +8,63 @@ Texts are compiled side by side; from loading on, one candidate at a time has th
 from __future__ import annotations
 
 import atexit
+import contextlib
+import functools
 import secrets
 import threading
 import weakref
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
-from pkb_gym.engine import environment, machine
+from pkb_gym.engine import environment, gpus, machine
 from pkb_gym.engine.compile.artifact import Artifact
 from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.cuda import DEFAULT_ARCHITECTURE, compile_cuda
 from pkb_gym.engine.compile.native import compile_native, exports_solution
 from pkb_gym.engine.compile.python import build_python
-from pkb_gym.engine.config import EvalConfig, ResolvedConfig, resolve
+from pkb_gym.engine.config import Device, EvalConfig, ResolvedConfig, resolve
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluator import Progress
 from pkb_gym.engine.feedback import CompileReport, Failure, Feedback, Stage
 from pkb_gym.engine.findings import Findings, Stopped
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.ranks.candidate_gang import CandidateGang
 from pkb_gym.engine.ranks.reference_gang import ReferenceGang
+from pkb_gym.engine.ranks.standby import QuietDevices, Standby
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.session import Session
 from pkb_gym.engine.signature import cpp_signature
 from pkb_gym.engine.static_checks import Rejected, calls_torch_distributed, check_text, detect_language
 
+STANDBY_GANGS = 4
+"""Each holds a context on every GPU, some hundreds of megabytes."""
+
 
 class LocalEvaluator:
-    """Judges sources on this machine's CPU device.
+    """Judges sources on this machine's CPU or GPUs.
 
     Args:
         key: secret that, with the seed, fixes the inputs; random by default. Give one to reproduce an evaluation.
         cache_dir: where compiled sources are kept; by default the user's cache folder.
+        standby_gangs: gangs of each kind that stand by on GPUs; none keeps preparation in the evaluation itself.
 
     Processes are started when they are first needed and ended by `close`, at exit, or by the end of this process.
     """
 
-    def __init__(self, *, key: bytes | None = None, cache_dir: Path | None = None) -> None:
+    def __init__(
+        self, *, key: bytes | None = None, cache_dir: Path | None = None, standby_gangs: int = STANDBY_GANGS
+    ) -> None:
         self.key = key or secrets.token_bytes(16)
         self._cache = CompileCache((cache_dir or environment.cache_dir()) / "compile")
         self._lock = threading.RLock()
         self._device = threading.Lock()
         self._compilers = threading.BoundedSemaphore(machine.processors())
         self._zygotes: dict[bool, Zygote] = {}
-        self._references: dict[int, ReferenceGang] = {}
+        self._references: dict[tuple[Device, int], ReferenceGang] = {}
+        self._standby: dict[tuple[int, bool, bool], Standby] = {}
+        self._standby_gangs = standby_gangs
+        self._quiet = QuietDevices()
         self._closed = False
         _EVALUATORS.add(self)
 
@@ -68,7 +83,7 @@ class LocalEvaluator:
         if self._closed:
             raise InfrastructureError("this evaluator has been closed")
         resolved = self.resolve(problem, source, config)
-        findings = Findings(problem, source, resolved, machine.describe(resolved.is_native))
+        findings = Findings(problem, source, resolved, machine.describe(resolved.device, resolved.is_native))
         say = progress or _say_nothing
         try:
             self._evaluate(findings, say)
@@ -96,6 +111,7 @@ class LocalEvaluator:
             device=device,
             language=detect_language(source, device),
             memory_total_bytes=machine.memory_total_bytes(),
+            gpus=len(gpus.names()),
         )
 
     def _evaluate(self, findings: Findings, say: Progress) -> None:
@@ -116,9 +132,16 @@ class LocalEvaluator:
                 Failure.LOAD_ERROR,
                 f"the library exports no `solution`. Expected this signature and export:\n{expected}",
             )
+        if not machine.can_run(config.device):
+            done = f"compiled for {DEFAULT_ARCHITECTURE}" if config.is_native else "imported"
+            findings.note(f"{done}; this machine has no GPU, so it was not run")
+            return
         with self._device:
-            reference = self._reference(config.world_size)
-            with Session(findings, artifact, reference, self._zygote(trusted=False), self.key, say) as session:
+            reference = self._reference(config.device, config.world_size)
+            new_gang = functools.partial(self._new_gang, config)
+            with Session(
+                findings, artifact, reference, new_gang, self._quiet_devices(config.device), self.key, say
+            ) as session:
                 session.run()
 
     def _compile(self, findings: Findings) -> Artifact:
@@ -127,11 +150,17 @@ class LocalEvaluator:
             zygote = self._zygote(trusted=False)
             artifact = build_python(findings.source, self._cache, zygote, config.compile_timeout_s)
         else:
+            compile_source = compile_cuda if config.language == "cuda" else compile_native
             with self._compilers:
-                artifact = compile_native(findings.source, self._cache, config.compile_timeout_s)
+                artifact = compile_source(findings.source, self._cache, config.compile_timeout_s)
         size = None if artifact.binary is None else len(artifact.binary)
         findings.compile = CompileReport(
-            duration_s=artifact.duration_s, cached=artifact.cached, log=artifact.log, binary_bytes=size
+            duration_s=artifact.duration_s,
+            cached=artifact.cached,
+            log=artifact.log,
+            binary_bytes=size,
+            kernels=artifact.kernels,
+            transfers=artifact.transfers,
         )
         if not artifact.ok:
             what = "it does not compile" if config.is_native else "it cannot be imported"
@@ -149,13 +178,41 @@ class LocalEvaluator:
         zygote.wait_until_ready()
         return zygote
 
-    def _reference(self, world_size: int) -> ReferenceGang:
+    def _reference(self, device: Device, world_size: int) -> ReferenceGang:
         zygote = self._zygote(trusted=True)
         with self._lock:
-            if world_size not in self._references:
+            if (device, world_size) not in self._references:
                 threads = machine.threads_per_rank(world_size)
-                self._references[world_size] = ReferenceGang(zygote, world_size, threads)
-            return self._references[world_size]
+                self._references[device, world_size] = ReferenceGang(zygote, device, world_size, threads)
+            return self._references[device, world_size]
+
+    def _new_gang(self, config: ResolvedConfig) -> CandidateGang:
+        """A gang for one candidate: forked on the CPU, one that stands by on GPUs."""
+        if config.device == "cpu":
+            return CandidateGang(self._zygote(trusted=False), "cpu", config.world_size)
+        join = not config.is_native  # of the python dialect, which has a process group
+        kind = config.world_size, join, config.language == "triton"  # it runs gcc and ptxas at a kernel's first call
+        if self._standby_gangs == 0:
+            return self._start_gpu_gang(*kind)
+        with self._lock:
+            if kind not in self._standby:
+                start = functools.partial(self._start_gpu_gang, *kind)
+                self._standby[kind] = Standby(start, self._quiet, self._standby_gangs)
+            standby = self._standby[kind]
+        return standby.take()
+
+    def _start_gpu_gang(self, world_size: int, join: bool, allow_processes: bool) -> CandidateGang:
+        gang = CandidateGang(self._zygote(trusted=False), "cuda", world_size, allow_processes=allow_processes)
+        try:
+            gang.prepare(join=join)
+        except BaseException:
+            gang.close()
+            raise
+        return gang
+
+    def _quiet_devices(self, device: Device) -> AbstractContextManager[None]:
+        """While held, no gang is prepared on the GPUs."""
+        return self._quiet.timing() if device == "cuda" else contextlib.nullcontext()
 
     def _is_sound(self) -> bool:
         with self._lock:
@@ -163,6 +220,11 @@ class LocalEvaluator:
 
     def _discard_broken(self) -> None:
         """After a fault of ours, later evaluations begin with fresh gangs."""
+        with self._lock:
+            standby = list(self._standby.values())
+            self._standby.clear()
+        for gangs_of_a_kind in standby:
+            gangs_of_a_kind.close()
         with self._lock:
             for gang in self._references.values():
                 gang.close()
@@ -172,10 +234,10 @@ class LocalEvaluator:
                     zygote.close()
                     del self._zygotes[kind]
 
-    def warm_up(self, world_size: int) -> None:
+    def warm_up(self, world_size: int, device: Device = "cpu") -> None:
         """Starts everything that the first evaluation would have to wait for."""
         self._zygote(trusted=False)
-        self._reference(world_size)
+        self._reference(device, world_size)
 
     def close(self) -> None:
         """Ends every process; calling it again changes nothing.
@@ -186,8 +248,12 @@ class LocalEvaluator:
             self._closed = True
             zygotes = list(self._zygotes.values())
             self._zygotes.clear()
+            standby = list(self._standby.values())
+            self._standby.clear()
         for zygote in zygotes:
             zygote.close()  # and with it its gangs: whoever waits for a rank hears that it is gone
+        for gangs_of_a_kind in standby:
+            gangs_of_a_kind.close()
         with self._device, self._lock:
             for gang in self._references.values():
                 gang.close()

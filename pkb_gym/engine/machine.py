@@ -8,27 +8,49 @@ import platform
 from functools import cache
 from typing import Literal
 
+from pkb_gym.engine import environment, gpus
+from pkb_gym.engine.calibrate import cpu_hardware
+from pkb_gym.engine.compile.cuda import nvcc_available, nvcc_version
 from pkb_gym.engine.compile.native import compiler_version
 from pkb_gym.engine.config import Device
 from pkb_gym.engine.cpu_info import cpu_info
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.feedback import Environment
+from pkb_gym.engine.hardware import HardwareSpec, find_gpu
 from pkb_gym.engine.ranks.sandbox import bubblewrap_works
-
-DEVICES: tuple[Device, ...] = ("cpu",)
-"""Devices that `LocalEvaluator` runs kernels on; the first is what "auto" stands for."""
 
 
 def choose_device(asked: Literal["auto", "cpu", "cuda"]) -> Device:
-    """The device that a configuration comes to here.
+    """The device that a configuration comes to here: by default GPUs, where there are any.
 
     Raises:
-        ConfigError: it cannot be had.
+        ConfigError: it cannot be had. Without a GPU, "cuda" sources can still be compiled where there is nvcc.
     """
-    device = DEVICES[0] if asked == "auto" else asked
-    if device not in DEVICES:
-        raise ConfigError(f"device {device!r} is not available here; there is {', '.join(map(repr, DEVICES))}")
-    return device
+    if asked == "auto":
+        return "cuda" if gpus.names() else "cpu"
+    if asked == "cuda" and not gpus.names() and not nvcc_available():
+        raise ConfigError("device 'cuda' is not available here: there is neither an NVIDIA GPU nor nvcc")
+    return asked
+
+
+def can_run(device: Device) -> bool:
+    """Whether kernels run on that device here; otherwise they are compiled, and that is all."""
+    return device == "cpu" or bool(gpus.names())
+
+
+def hardware(device: Device) -> HardwareSpec:
+    """What the device can do at best.
+
+    Raises:
+        ConfigError: the GPU is not in the table, or there is none.
+        InfrastructureError: the CPU could not be measured.
+    """
+    if device == "cpu":
+        return cpu_hardware()
+    names = gpus.names()
+    if not names:
+        raise ConfigError("this machine has no NVIDIA GPU")
+    return find_gpu(names[0])
 
 
 def processors() -> int:
@@ -47,17 +69,24 @@ def memory_total_bytes() -> int:
 
 
 @cache
-def describe(native: bool) -> Environment:
+def describe(device: Device, native: bool) -> Environment:
     """Where an evaluation runs, for its record.
 
     Args:
+        device: what kernels run on.
         native: whether a compiler takes part.
     """
+    on_gpus = device == "cuda" and bool(gpus.names())
+    toolchain = None
+    if native:
+        toolchain = compiler_version() if device == "cpu" else nvcc_version()
     return Environment(
-        hardware=cpu_info().model,
+        hardware=gpus.names()[0] if on_gpus else cpu_info().model,
         processors=processors(),
         sandbox="bubblewrap" if bubblewrap_works() else "limits",
         python=platform.python_version(),
         torch=importlib.metadata.version("torch"),
-        toolchain=compiler_version() if native else None,
+        toolchain=toolchain,
+        driver=gpus.driver_version() if on_gpus else None,
+        multicast=not environment.multicast_disabled() if on_gpus else None,
     )

@@ -9,15 +9,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
 from pkb_gym.engine import integrity, machine, timing
-from pkb_gym.engine.calibrate import cpu_hardware
 from pkb_gym.engine.check import RankCheck, merge
 from pkb_gym.engine.compile.artifact import Artifact
 from pkb_gym.engine.errors import InfrastructureError
@@ -27,16 +26,14 @@ from pkb_gym.engine.findings import Findings
 from pkb_gym.engine.layout import PAGE_BYTES, BlockPlan, Workload, align, delivered_leaves
 from pkb_gym.engine.profile import MAX_CALLS as MAX_PROFILED_CALLS
 from pkb_gym.engine.profile import make_profile
-from pkb_gym.engine.ranks.candidate_gang import CandidateGang, claims
+from pkb_gym.engine.ranks.candidate_gang import CandidateGang, Job, claims
 from pkb_gym.engine.ranks.gang import GangFailed
 from pkb_gym.engine.ranks.reference_gang import ReferenceGang
-from pkb_gym.engine.ranks.shared_heap import SharedHeap
-from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.rankside.abi import MAX_GROUPS, MAX_RANKS
 from pkb_gym.engine.roofline import place
 
-BLOCK_BYTES = 512 << 20
-"""Room for the argument sets of one block, all ranks together."""
+CPU_BLOCK_BYTES, GPU_BLOCK_BYTES = 512 << 20, 2 << 30
+"""Room for the argument sets of one block: of all ranks together, which share a memory, or of each GPU."""
 
 MIN_SCRATCH_BYTES = 16 << 20
 ALONE_CALLS = 2
@@ -58,8 +55,9 @@ class Session:
     Args:
         findings: where reports go.
         artifact: what to load.
-        reference: the reference gang of the world size.
-        zygote: the sandboxed one.
+        reference: the reference gang of the device and world size.
+        new_gang: starts a gang for the candidate, or hands over one that stands by.
+        quiet: held while anything is timed, so that nothing else touches the devices.
         key: the evaluator's secret.
         say: told of each stage.
     """
@@ -69,7 +67,8 @@ class Session:
         findings: Findings,
         artifact: Artifact,
         reference: ReferenceGang,
-        zygote: Zygote,
+        new_gang: Callable[[], CandidateGang],
+        quiet: AbstractContextManager[object],
         key: bytes,
         say: Progress,
     ) -> None:
@@ -86,32 +85,22 @@ class Session:
             seed=config.seed,
             turn=config.turn,
         )
+        self._segment_bytes = 0
         self._next_trial = 0
         self._gate_us = 0.0
         self._stack = contextlib.ExitStack()
-        self._zygote = zygote
+        self._new_gang, self._quiet = new_gang, quiet
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             self._lay_out()
-            mine = stack.enter_context(SharedHeap(self._segment_bytes, self._workload.world_size))
-            theirs = stack.enter_context(SharedHeap(self._segment_bytes, self._workload.world_size))
-            config = self._findings.config
-            self._candidate = stack.enter_context(
-                CandidateGang(
-                    self._zygote,
-                    self._workload.problem,
-                    theirs,
-                    scratch_bytes=self._scratch_bytes,
-                    memory_bytes=config.memory_bytes,
-                    threads=machine.threads_per_rank(config.world_size),
-                    processors=machine.processors(),
-                    timeout_s=config.timeout_s,
-                )
-            )
+            _, self._heap = stack.enter_context(self._reference.heaps(self._segment_bytes))
+            self._segment_bytes = self._heap.segment_bytes
+            self._candidate = stack.enter_context(self._new_gang())
+            self._candidate.timeout_s = self._findings.config.timeout_s
             declaration = Path(self._workload.problem.declared_in)
             source = declaration.with_name("reference.py").read_text(encoding="utf-8")
-            self._reference.take(self._workload, declaration, source, self._scratch_bytes, mine, theirs)
+            self._reference.take(self._workload, declaration, source, self._scratch_bytes)
             stack.callback(self._release)
             self._stack = stack.pop_all()
         return self
@@ -131,7 +120,9 @@ class Session:
         if self._workload.world_size > MAX_RANKS or len(check.partitions) > MAX_GROUPS:
             raise InfrastructureError(f"more than {MAX_RANKS} ranks or {MAX_GROUPS} groups")
         self._scratch_bytes = align(max(MIN_SCRATCH_BYTES, 2 * timed.nbytes), PAGE_BYTES)
-        self._most_calls = max(1, BLOCK_BYTES // (timed.nbytes * self._workload.world_size or 1))
+        on_gpus = self._findings.config.device == "cuda"
+        room = GPU_BLOCK_BYTES if on_gpus else CPU_BLOCK_BYTES // self._workload.world_size
+        self._most_calls = max(1, room // (timed.nbytes or 1))
         # A timed set may be a little larger than the first where sizes differ from trial to trial.
         most_calls = min(self._most_calls, timing.MAX_CALLS)
         block = max(check.end, most_calls * (timed.nbytes + timed.nbytes // 4 + PAGE_BYTES))
@@ -149,7 +140,7 @@ class Session:
             alone_us, candidate_us = self._check()
         if config.until == "check":
             return
-        with findings.stage(Stage.TIME, self._say), _machine_to_itself():
+        with findings.stage(Stage.TIME, self._say), _machine_to_itself(), self._quiet:
             self._time(alone_us, candidate_us)
             self._place()
         if config.until == "profile" and not findings.failed:
@@ -168,7 +159,8 @@ class Session:
         baseline_ns = self._reference.run(trials, native=self._native)
         self._allow(baseline_ns)
         try:
-            self._candidate.load(self._artifact, self._findings.source)
+            job = Job(self._workload.problem, self._heap, self._scratch_bytes, self._findings.config.memory_bytes)
+            self._candidate.load(job, self._artifact, self._findings.source)
             self._candidate.bind(plan)
             candidate_ns, done = self._candidate.run(range(trials), self._reference.stage)
         except GangFailed as failed:
@@ -183,6 +175,9 @@ class Session:
     def _baseline_alone(self) -> float:
         """What a call of the baseline takes, in microseconds, while there is no candidate yet."""
         calls = len(self._prepare(min(ALONE_CALLS, self._most_calls), timed=True).sets)
+        if self._findings.config.device == "cuda":  # where the first call makes groups and loads kernels
+            self._reference.warm(calls)
+            calls = len(self._prepare(calls, timed=True).sets)
         return self._reference.run(calls, native=self._native) / calls / 1e3
 
     def _allow(self, baseline_ns: float) -> None:
@@ -262,8 +257,8 @@ class Session:
         )
 
     def _measure_gate(self) -> float:
-        """What an empty block takes, in microseconds, by the gang that can be trusted."""
-        return statistics.median(self._reference.run(0, native=self._native) / 1e3 for _ in range(timing.GATE_RUNS))
+        """What an empty block takes, in microseconds, by the gang that can be trusted; noise only adds to it."""
+        return min(self._reference.run(0, native=self._native) for _ in range(timing.GATE_RUNS)) / 1e3
 
     def _timed_enough(self, blocks: list[Block], began: float) -> bool:
         config = self._findings.config
@@ -287,6 +282,7 @@ class Session:
             candidate_ns, done = self._candidate.run(range(calls), self._reference.stage)
         except GangFailed as failed:
             raise self._failed(failed) from None
+        self._suspect_busy_gpu()  # as staging found it: before the clock, a candidate has nothing to run
         if not baseline_first:
             baseline_ns = self._baseline(calls)
         report = self._compare(done, calls)
@@ -304,7 +300,13 @@ class Session:
         before = self._candidate.processor_ticks()
         nanoseconds = self._reference.run(calls, native=self._native)
         self._findings.suspect(integrity.interference(self._candidate.processor_ticks() - before))
+        self._suspect_busy_gpu()
         return nanoseconds
+
+    def _suspect_busy_gpu(self) -> None:
+        """Kernels go on when their process is frozen."""
+        if self._reference.idle_us is not None:
+            self._findings.suspect(integrity.busy_gpu(self._reference.idle_us))
 
     def _warm_up_as_published(self, baseline_us: float, calls: int) -> None:
         """500 calls of each side whose results nobody looks at."""
@@ -325,7 +327,8 @@ class Session:
         assert timed is not None
         axes = self._workload.axes(0, True)
         costs = [self._workload.problem.cost(ax) for ax in axes]
-        roofline = place(costs, self._workload.dtype, cpu_hardware(), timed.baseline_us, timed.candidate_us)
+        hardware = machine.hardware(self._findings.config.device)
+        roofline = place(costs, self._workload.dtype, hardware, timed.baseline_us, timed.candidate_us)
         self._findings.roofline = roofline
         self._findings.suspect(integrity.beats_roofline(roofline, timed))
 

@@ -33,7 +33,7 @@ LONGEST_BLOCK_US = 30_000.0
 longer stretches than a call, so that many short blocks tell more than a few long ones."""
 
 GATE_RUNS = 5
-"""Empty blocks whose median time is what the gate costs."""
+"""Empty blocks, the shortest of which is what the gate costs."""
 
 MAX_CALLS = 256
 PUBLISHED_WARMUP_CALLS, PUBLISHED_TIMED_CALLS = 500, 100

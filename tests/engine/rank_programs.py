@@ -52,6 +52,10 @@ def act(word: str, wire: Wire) -> None:
         os.write(1, b"word of rank\n" * 100)
     if word == "fork" and os.fork() == 0:
         time.sleep(1000)
+    if word == "orphan" and os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(1000)
+        os._exit(0)
     if word == "flood":
         while True:
             wire.send({"did": "flood"})

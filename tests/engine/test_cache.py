@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import logging
 import multiprocessing
@@ -14,12 +15,22 @@ from pkb_gym.engine import atomic_write
 from pkb_gym.engine.atomic_write import write_atomically
 from pkb_gym.engine.compile.artifact import Artifact
 from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compiler_report import InstructionCounts, KernelResources
 from pkb_gym.engine.local import LocalEvaluator
 from tests.engine.candidates import FOLDER, read
 
 KEY = CompileCache.key(source="text")
 NATIVE = Artifact(ok=True, log="a warning\n\u00e9", duration_s=1.5, binary=b"\x7fELF\n\n" + bytes(range(256)))
 BUILT = Artifact(ok=True, log="", duration_s=0.5, extensions={"one": b"1\n", "binary": b"", "two": b"22"})
+COUNTS = InstructionCounts(loads=3, bulk_copies=1)
+KERNELS = tuple(
+    KernelResources(
+        name=name, registers=32, shared_bytes=8, stack_bytes=16, spill_store_bytes=4, spill_load_bytes=4, barriers=1,
+        instructions=counts,
+    )
+    for name, counts in (("read", COUNTS), ("not read", None))
+)  # fmt: skip
+CUDA = Artifact(ok=True, log="", duration_s=4.0, binary=b"\x7fELF", kernels=KERNELS, transfers=COUNTS)
 BROKEN = Artifact(ok=False, log="error: no", duration_s=0.1)
 
 
@@ -27,15 +38,14 @@ def stored(cache: CompileCache) -> list[Path]:
     return [path for path in cache.folder.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("artifact", [NATIVE, BUILT, BROKEN], ids=["native", "python", "failed"])
+@pytest.mark.parametrize("artifact", [NATIVE, CUDA, BUILT, BROKEN], ids=["native", "cuda", "python", "failed"])
 def test_what_is_stored_comes_back(tmp_path: Path, artifact: Artifact) -> None:
     cache = CompileCache(tmp_path / "not" / "there")
     assert cache.get(KEY) is None
     cache.put(KEY, artifact)
     found = cache.get(KEY)
     assert found is not None and found.cached
-    parts = (found.ok, found.log, found.duration_s, found.binary, found.extensions)
-    assert parts == (artifact.ok, artifact.log, artifact.duration_s, artifact.binary, artifact.extensions)
+    assert found == dataclasses.replace(artifact, cached=True)
 
 
 def test_the_key_depends_on_every_part() -> None:
@@ -54,6 +64,7 @@ def test_the_key_depends_on_every_part() -> None:
         lambda data: b"junk" + data,
         lambda data: b"[]\n",
         lambda data: b'{"ok": true}\n',
+        lambda data: data.replace(b'"kernels": []', b'"kernels": [{"name": 1}]'),
         lambda data: b'{"ok": true, "log": "", "duration_s": 1, "parts": {"binary": "x"}}\n',
         lambda data: b"[" * 100_000,
         lambda data: b"\xff" * 100,

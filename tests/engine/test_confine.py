@@ -183,7 +183,8 @@ def test_a_build_may_start_programs_but_no_namespaces() -> None:
         assert os.waitpid(pid, 0)[1] == 0
         fork_and_leave()
         os.wait()
-        os.close(os.memfd_create("source"))
+        refused(lambda: os.kill(os.getppid(), signal.SIGCONT))
+        refused(lambda: os.memfd_create("source"))
         refused(lambda: LIBC.unshare(0x10000000))
         numbers = confine._ARCHITECTURES[platform.machine()][1]
         refused(lambda: LIBC.syscall(numbers["clone"], 0x10000000 | signal.SIGCHLD, 0, 0, 0, 0))

@@ -126,6 +126,25 @@ def test_freezing_stops_threads_too(gang: Gang) -> None:
         time.sleep(0.02)
 
 
+def test_freezing_ends_what_ranks_started(zygote: Zygote) -> None:
+    """A child that ran on could write results past the clock, or slow the baseline."""
+    with Gang(zygote, PROGRAM, 2, Confinement(1 << 30, allow_processes=True)) as gang:
+        ranks = [psutil.Process(reply["pid"]) for reply in do(gang, "fork", "orphan")]
+        leader = ranks[0].parent()
+        assert leader is not None
+
+        def strays() -> list[psutil.Process]:
+            family = [child for child in leader.children(recursive=True) if child not in ranks]
+            return [child for child in family if child.status() != psutil.STATUS_ZOMBIE]
+
+        assert len(strays()) >= 2
+        gang.freeze()
+        assert strays() == []
+        assert [rank.status() for rank in ranks] == [psutil.STATUS_STOPPED] * 2
+        gang.thaw()
+        assert len(do(gang, "nothing", "nothing")) == 2
+
+
 def test_a_frozen_gang_can_be_ended(zygote: Zygote) -> None:
     with Gang(zygote, PROGRAM, 2, None) as gang:
         pids = [reply["pid"] for reply in do(gang, "nothing", "nothing")]

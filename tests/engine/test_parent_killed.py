@@ -23,11 +23,11 @@ from pkb_gym.engine.local import LocalEvaluator
 from pkb_gym.problems.catalogue import find_problem
 
 if sys.argv[3] == "limits":
-    import pkb_gym.engine.compile.native
+    import pkb_gym.engine.compile.sandboxed_compiler
     import pkb_gym.engine.machine
     import pkb_gym.engine.ranks.zygote
 
-    for module in (pkb_gym.engine.compile.native, pkb_gym.engine.machine, pkb_gym.engine.ranks.zygote):
+    for module in (pkb_gym.engine.compile.sandboxed_compiler, pkb_gym.engine.machine, pkb_gym.engine.ranks.zygote):
         module.bubblewrap_works = lambda: False
 config = EvalConfig(device="cpu", world_size=2, size="tiny", timeout_s=60)
 LocalEvaluator(cache_dir=Path(sys.argv[2])).evaluate(

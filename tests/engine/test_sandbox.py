@@ -129,7 +129,7 @@ def test_tokens_of_the_environment_stay_outside(tmp_path: Path, monkeypatch: pyt
 def without_bubblewrap(tmp_path: Path) -> Iterator[LocalEvaluator]:
     """An evaluator in mode "limits", as on a machine without bubblewrap."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("ranks.zygote", "compile.native", "machine"):
+        for module in ("ranks.zygote", "compile.sandboxed_compiler", "machine"):
             patch.setattr(f"pkb_gym.engine.{module}.bubblewrap_works", lambda: False)
         machine.describe.cache_clear()
         yield LocalEvaluator(key=b"tests", cache_dir=tmp_path)

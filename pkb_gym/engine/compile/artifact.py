@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pkb_gym.engine.compiler_report import InstructionCounts, KernelResources
+
 
 @dataclass(frozen=True)
 class Artifact:
@@ -15,6 +17,8 @@ class Artifact:
         duration_s: wall time of the compile (of the original one where it came from the cache).
         binary: the shared object of a native source; None otherwise.
         extensions: C++ extensions that a Python module built when it was imported, by name.
+        kernels: what each GPU kernel needs, as the CUDA compiler says.
+        transfers: instructions of all GPU kernels together; None where they were not read.
         cached: whether it came from the cache.
     """
 
@@ -23,4 +27,6 @@ class Artifact:
     duration_s: float
     binary: bytes | None = None
     extensions: dict[str, bytes] = field(default_factory=dict)
+    kernels: tuple[KernelResources, ...] = ()
+    transfers: InstructionCounts | None = None
     cached: bool = False

@@ -17,10 +17,11 @@ from typing import Any
 
 from pkb_gym.engine.atomic_write import write_atomically
 from pkb_gym.engine.compile.artifact import Artifact
+from pkb_gym.engine.compiler_report import InstructionCounts, KernelResources
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 
 
 class CompileCache:
@@ -54,12 +55,15 @@ class CompileCache:
                 offset += size
             if offset != len(body):
                 raise ValueError("cut short")
+            transfers = stored["transfers"]
             artifact = Artifact(
                 ok=stored["ok"],
                 log=stored["log"],
                 duration_s=stored["duration_s"],
                 binary=parts.pop("binary", None),
                 extensions={name.removeprefix("extension:"): data for name, data in parts.items()},
+                kernels=tuple(KernelResources.model_validate(kernel) for kernel in stored["kernels"]),
+                transfers=None if transfers is None else InstructionCounts.model_validate(transfers),
                 cached=True,
             )
         except FileNotFoundError:
@@ -78,6 +82,8 @@ class CompileCache:
             "ok": artifact.ok,
             "log": artifact.log,
             "duration_s": artifact.duration_s,
+            "kernels": [kernel.model_dump() for kernel in artifact.kernels],
+            "transfers": None if artifact.transfers is None else artifact.transfers.model_dump(),
             "parts": {name: len(data) for name, data in parts.items()},
         }
         content = json.dumps(head).encode() + b"\n" + b"".join(parts.values())

@@ -1,22 +1,18 @@
-"""Native sources of the CPU device: one translation unit, g++, a shared object."""
+"""Native sources of the CPU device: one translation unit, g++, a shared object.
+
+Also what native sources of all devices share: headers, the exported symbol, the host compiler.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import shutil
-import signal
 import subprocess
-import tempfile
-import time
-from collections.abc import Sequence
 from functools import cache
 from io import BytesIO
-from math import ceil
 from pathlib import Path
 
 from elftools.common.exceptions import ELFError
@@ -25,10 +21,9 @@ from elftools.elf.sections import SymbolTableSection
 
 from pkb_gym.engine.compile.artifact import Artifact
 from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.sandboxed_compiler import Limits, artifact_of, run_sandboxed
 from pkb_gym.engine.cpu_info import cpu_info
-from pkb_gym.engine.environment import for_candidates
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.ranks.sandbox import SYSTEM_FILES, SYSTEM_FOLDERS, Policy, bubblewrap_arguments, bubblewrap_works
 
 INCLUDE = Path(__file__).resolve().parent.parent / "include"
 EXPORTED = "__tvm_ffi_solution"
@@ -46,21 +41,8 @@ FLAGS = (
     "-fmax-errors=20",
     "-ftemplate-backtrace-limit=4",
     "-fdiagnostics-color=never",
+    "-Wl,-z,defs",  # an undefined symbol is an error now, not when a rank loads it
 )
-MEMORY_KIB, FILE_BLOCKS = 6 << 20, 1 << 19
-"""Limits of the compiler: 6 GiB of address space, 256 MiB per file."""
-
-MAX_LOG_CHARS = 12_000
-_SCRIPT = """
-ulimit -v "$1"; ulimit -f "$2"; ulimit -t "$3"; ulimit -c 0
-library="$4"; folder="$5"; shift 5
-exec 3<&0
-(trap "" TERM; read -r _; kill -TERM 0; sleep 0.1; test -z "$folder" || rm -rf "$folder"; kill -KILL 0) <&3 &
-"$@" < /dev/null && cat kernel.so > "/proc/self/fd/$library"
-"""
-"""Its standard input ends with the evaluator, and so does everything it started; $5 is a folder to be removed then."""
-
-_LIMITED = ("sh", "-c", _SCRIPT, "sh")
 
 
 def compile_native(source: str, compile_cache: CompileCache, timeout_s: float) -> Artifact:
@@ -85,94 +67,28 @@ def compile_native(source: str, compile_cache: CompileCache, timeout_s: float) -
     found = compile_cache.get(key)
     if found is not None:
         return found
-    artifact, lasting = _run_compiler(source, timeout_s)
+    limits = Limits(timeout_s)
+    run = run_sandboxed(
+        ["g++", *FLAGS, *include_arguments(), "kernel.cpp", "-o", "kernel.so", *library_arguments()],
+        files={"kernel.cpp": source.encode()},
+        result="kernel.so",
+        readable=(INCLUDE, ffi_root()),
+        limits=limits,
+    )
+    artifact, lasting = artifact_of(run, limits)
     if lasting:
         compile_cache.put(key, artifact)
     return artifact
 
 
-def _run_compiler(source: str, timeout_s: float) -> tuple[Artifact, bool]:
-    """The result, and whether it would be the same again (a deadline might not)."""
-    began = time.monotonic()
-    with contextlib.ExitStack() as stack:
-        text, library, log = (_memory_file(stack, name) for name in ("kernel.cpp", "kernel.so", "log"))
-        os.write(text, source.encode())
-        os.lseek(text, 0, os.SEEK_SET)
-        folder = None if bubblewrap_works() else stack.enter_context(tempfile.TemporaryDirectory(prefix="pkb-compile-"))
-        if folder is not None:
-            (Path(folder) / "kernel.cpp").write_text(source, encoding="utf-8")
-        process = subprocess.Popen(
-            _command(text, library, timeout_s, folder),
-            cwd=folder,
-            env=for_candidates(TMPDIR=folder or "/tmp"),
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            pass_fds=(text, library),
-            start_new_session=True,
-        )
-        try:
-            status = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            status = None
-        finally:
-            _kill_session(process)
-        duration_s = time.monotonic() - began
-        said = _cut(_content(log).decode(errors="replace"))
-        binary = _content(library)
-    if status is None:
-        said = f"{said}\nthe compiler took longer than {timeout_s:g} s"
-        return Artifact(ok=False, log=said, duration_s=duration_s), False
-    if status != 0 or not binary:
-        reason = "" if "error" in said else f"\nthe compiler ended with status {status}"
-        # What was killed (status 128 + signal, or negative) might have been short of memory for once.
-        return Artifact(ok=False, log=said + reason, duration_s=duration_s), 0 < status < 128
-    return Artifact(ok=True, log=said, duration_s=duration_s, binary=binary), True
+def include_arguments() -> tuple[str, ...]:
+    """Where headers of the dialect lie."""
+    return f"-I{INCLUDE}", f"-I{ffi_root() / 'include'}"
 
 
-def _command(text: int, library: int, timeout_s: float, folder: str | None) -> Sequence[str]:
-    """The compiler in its sandbox, where the source comes in and the shared object goes out by descriptors.
-
-    Without a sandbox it works in `folder`.
-    """
-    ffi = ffi_root()
-    compiler = [
-        *_LIMITED,
-        str(MEMORY_KIB),
-        str(FILE_BLOCKS),
-        str(ceil(timeout_s) + 1),
-        str(library),
-        folder or "",
-        "g++",
-        *FLAGS,
-        f"-I{INCLUDE}",
-        f"-I{ffi / 'include'}",
-        "kernel.cpp",
-        "-o",
-        "kernel.so",
-        f"-L{ffi / 'lib'}",
-        "-ltvm_ffi",
-        "-Wl,-z,defs",  # an undefined symbol is an error now, not when a rank loads it
-    ]
-    if folder is not None:
-        return compiler
-    system = [path for path in (*SYSTEM_FOLDERS, *SYSTEM_FILES) if Path(path).exists()]
-    readable = tuple((path, path) for path in (*system, str(INCLUDE), str(ffi)))
-    arguments = bubblewrap_arguments(Policy(read_only=readable, dies_with_parent=True), compiler)
-    place = arguments.index("--chdir")
-    arguments[place:place] = ["--file", str(text), "/tmp/kernel.cpp"]
-    return arguments
-
-
-def _memory_file(stack: contextlib.ExitStack, name: str) -> int:
-    """A file without a name, gone with the last process that has it open."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    stack.callback(os.close, fd)
-    return fd
-
-
-def _content(fd: int) -> bytes:
-    return os.pread(fd, os.fstat(fd).st_size, 0)
+def library_arguments() -> tuple[str, ...]:
+    """The FFI's library, to link with."""
+    return f"-L{ffi_root() / 'lib'}", "-ltvm_ffi"
 
 
 def exports_solution(binary: bytes) -> bool:
@@ -219,18 +135,3 @@ def ffi_root() -> Path:
     if spec is None or spec.origin is None:
         raise InfrastructureError("apache-tvm-ffi is not installed")
     return Path(spec.origin).parent
-
-
-def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
-
-
-def _cut(text: str) -> str:
-    if len(text) <= MAX_LOG_CHARS:
-        return text
-    half = MAX_LOG_CHARS // 2
-    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

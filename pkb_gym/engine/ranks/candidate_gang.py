@@ -4,16 +4,40 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
+from pkb_gym.engine import machine
 from pkb_gym.engine.compile.artifact import Artifact
+from pkb_gym.engine.config import Device
+from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.layout import BlockPlan, rank_spec
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.ranks.gang import Confinement, Gang
-from pkb_gym.engine.ranks.shared_heap import SharedHeap
+from pkb_gym.engine.ranks.gang import Confinement, Gang, GangFailed
+from pkb_gym.engine.ranks.heaps import SymmetricHeap
 from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.rankside.results import Claim
 from pkb_gym.engine.rankside.wire import Json
 from pkb_gym.engine.signature import cpp_signature
+
+PREPARE_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a gang is given to work on.
+
+    Attributes:
+        problem: what the candidate solves.
+        heap: the candidate's heap.
+        scratch_bytes: symmetric scratch of each rank.
+        memory_bytes: main memory that each rank may allocate.
+    """
+
+    problem: Problem
+    heap: SymmetricHeap
+    scratch_bytes: int
+    memory_bytes: int
 
 
 class CandidateGang:
@@ -21,39 +45,27 @@ class CandidateGang:
 
     Args:
         zygote: the sandboxed one.
-        problem: what the candidate solves.
-        heap: the candidate's heap.
-        scratch_bytes: symmetric scratch of each rank.
-        memory_bytes: what each rank may allocate.
-        threads: processor threads per rank.
-        processors: of the machine.
-        timeout_s: deadline of every step.
+        device: what its ranks run on.
+        world_size: number of ranks.
+        allow_processes: whether ranks may start programs.
     """
 
-    def __init__(
-        self,
-        zygote: Zygote,
-        problem: Problem,
-        heap: SharedHeap,
-        *,
-        scratch_bytes: int,
-        memory_bytes: int,
-        threads: int,
-        processors: int,
-        timeout_s: float,
-    ) -> None:
-        self._problem, self._heap = problem, heap
-        self._scratch_bytes, self._threads, self._processors = scratch_bytes, threads, processors
-        self.timeout_s = timeout_s
+    def __init__(self, zygote: Zygote, device: Device, world_size: int, *, allow_processes: bool = False) -> None:
+        self.timeout_s = PREPARE_TIMEOUT_S
+        self._device: Device = device
         self._native = True
         self._epoch = 1
-        heap_bytes = heap.segment_bytes * heap.world_size
-        self._gang = Gang(zygote, ".candidate", heap.world_size, Confinement(memory_bytes + heap_bytes))
+        self._job: Job | None = None
+        self._gang = Gang(zygote, ".candidate", world_size, Confinement(None, allow_processes=allow_processes))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends it; calling it again changes nothing."""
         self._gang.close()
 
     @property
@@ -61,40 +73,66 @@ class CandidateGang:
         """The tail of what the ranks wrote."""
         return self._gang.output
 
-    def load(self, artifact: Artifact, source: str) -> None:
+    def prepare(self, *, join: bool) -> None:
+        """Gets its ranks ready before a candidate is known.
+
+        Args:
+            join: whether to make a process group too.
+
+        Raises:
+            InfrastructureError: they could not be prepared.
+        """
+        order: dict[str, Json] = {"prepare": True, "join": join, **self._place_of_ranks()}
+        try:
+            self._ask(order, "prepared")
+        except GangFailed as failed:
+            raise InfrastructureError(f"a gang could not be prepared: {failed}\n{self.output}") from None
+
+    def load(self, job: Job, artifact: Artifact, source: str) -> None:
         """Loads the candidate on every rank.
 
         Raises:
             GangFailed: it could not be loaded.
         """
+        self._job = job
         self._native = artifact.binary is not None
         fds = [_memory_file("candidate", artifact.binary if artifact.binary is not None else source.encode())]
         extensions: dict[str, Json] = {}
         for name, library in artifact.extensions.items():
+            extensions[name] = len(fds)
             fds.append(_memory_file(name, library))
-            extensions[name] = len(fds)  # the heap comes first
         order: dict[str, Json] = {
             "load": True,
+            **self._place_of_ranks(),
             "dialect": "native" if self._native else "python",
-            "segment_bytes": self._heap.segment_bytes,
-            "scratch_bytes": self._scratch_bytes,
-            "threads": self._threads,
-            "processors": self._processors,
-            "returns": self._problem.returns,
-            "signature": cpp_signature(self._problem),
+            "heap_fds": len(job.heap.fds),
+            "segment_bytes": job.heap.segment_bytes,
+            "scratch_bytes": job.scratch_bytes,
+            "memory_bytes": job.memory_bytes,
+            "returns": job.problem.returns,
+            "signature": cpp_signature(job.problem),
             "extensions": extensions,
         }
         try:
-            self._gang.ask(
-                [order] * self._heap.world_size,
-                "loaded",
-                timeout_s=self.timeout_s,
-                fds=(self._heap.fd, *fds),
-                where=self._heap.place,
-            )
+            self._ask(order, "loaded", fds=(*job.heap.fds, *fds))
         finally:
             for fd in fds:
                 os.close(fd)
+
+    def _place_of_ranks(self) -> dict[str, Json]:
+        return {
+            "device": self._device,
+            "threads": machine.threads_per_rank(self._gang.world_size),
+            "processors": machine.processors(),
+        }
+
+    def _ask(self, order: dict[str, Json], expect: str, fds: Sequence[int] = ()) -> None:
+        orders = [order] * self._gang.world_size
+        self._gang.ask(orders, expect, timeout_s=self.timeout_s, fds=fds, where=self._where)
+
+    @property
+    def _where(self) -> Callable[[int], str] | None:
+        return None if self._job is None else self._job.heap.place
 
     def bind(self, plan: BlockPlan) -> None:
         """Makes the arguments of a block.
@@ -102,16 +140,17 @@ class CandidateGang:
         Raises:
             GangFailed: a rank fell.
         """
-        dialect = "native" if self._native else "python"
+        assert self._job is not None
+        problem, dialect = self._job.problem, "native" if self._native else "python"
         partitions: Json = [[list(ranks) for ranks in partition] for partition in plan.partitions]
         orders: list[dict[str, Json]] = [
             {
-                "bind": [rank_spec(self._problem, plan, planned, rank, dialect) for planned in plan.sets],  # type: ignore[arg-type]
+                "bind": [rank_spec(problem, plan, planned, rank, dialect) for planned in plan.sets],  # type: ignore[arg-type]
                 "partitions": partitions,
             }
-            for rank in range(self._heap.world_size)
+            for rank in range(self._gang.world_size)
         ]
-        self._gang.ask(orders, "bound", timeout_s=self.timeout_s, where=self._heap.place)
+        self._gang.ask(orders, "bound", timeout_s=self.timeout_s, where=self._where)
 
     def run(
         self, sets: Sequence[int], stage: Callable[[], None], *, profile: bool = False
@@ -133,7 +172,7 @@ class CandidateGang:
         order: dict[str, Json] = {"run": list(sets), "epoch": self._epoch, "profile": profile}
         self._epoch += len(sets)
         nanoseconds, replies = self._gang.run_block(
-            [order] * self._heap.world_size, timeout_s=self.timeout_s, stage=stage, where=self._heap.place
+            [order] * self._gang.world_size, timeout_s=self.timeout_s, stage=stage, where=self._where
         )
         self._gang.freeze()
         return nanoseconds, [reply["done"] for reply in replies]
@@ -151,19 +190,21 @@ class CandidateGang:
         self._gang.thaw()
 
 
-def claims(done: Sequence[Any], calls: int) -> list[list[list[dict[str, Any]]]]:
-    """Per rank and call, the shapes that the candidate claims; nonsense becomes no claim, which is then found wrong."""
+def claims(done: Sequence[Any], calls: int) -> list[list[list[Claim]]]:
+    """Per rank and call, the shapes that the candidate claims; nonsense becomes a claim that is then found wrong."""
     return [_rank_claims(said, calls) for said in done]
 
 
-def _rank_claims(said: object, calls: int) -> list[list[dict[str, Any]]]:
+def _rank_claims(said: object, calls: int) -> list[list[Claim]]:
     returned = said.get("returned") if isinstance(said, dict) else None
     if not isinstance(returned, list) or len(returned) != calls:
         return [[] for _ in range(calls)]
     return [[_claim(leaf) for leaf in call] if isinstance(call, list) else [] for call in returned]
 
 
-def _claim(leaf: object) -> dict[str, Any]:
+def _claim(leaf: object) -> Claim:
+    if leaf is None:
+        return None
     shape = leaf.get("shape") if isinstance(leaf, dict) else None
     sound = isinstance(shape, list) and all(isinstance(dim, int) and 0 <= dim < 1 << 40 for dim in shape)
     return {

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.feedback import Failure
+from pkb_gym.engine.ranks.strays import end_strays
 from pkb_gym.engine.ranks.zygote import TEMPORARY_BYTES, Zygote
 from pkb_gym.engine.rankside.leader import GangRequest
 from pkb_gym.engine.rankside.wire import Json, ProtocolError, WireError, pair
@@ -67,19 +68,19 @@ class Confinement:
     """What candidate ranks may have; None in its place means a trusted gang.
 
     Attributes:
-        memory_bytes: address space beyond what a fresh rank maps.
+        memory_bytes: address space beyond what a fresh rank maps; None where ranks limit themselves later.
         file_bytes: largest file a rank may write.
         allow_processes: whether ranks may start programs (a build needs compilers).
     """
 
-    memory_bytes: int
+    memory_bytes: int | None
     file_bytes: int = 128 << 20
     allow_processes: bool = False
 
     def limits(self) -> dict[str, int]:
         """As `rankside.confine.limit_resources` takes them."""
-        return {
-            "RLIMIT_AS": self.memory_bytes,
+        memory = {} if self.memory_bytes is None else {"RLIMIT_AS": self.memory_bytes}
+        return memory | {
             "RLIMIT_FSIZE": self.file_bytes,
             "RLIMIT_CORE": 0,
             "RLIMIT_NOFILE": 1024,
@@ -98,12 +99,13 @@ class Gang:
         self._closed = False
         self._scratch, self._remove_scratch = zygote.new_scratch()
         self._isolated = zygote.sandboxed
+        self._may_start_processes = confinement is not None and confinement.allow_processes
         request = GangRequest(
             entry=entry,
             world_size=world_size,
             isolate=zygote.sandboxed,
             confined=confinement is not None,
-            allow_processes=confinement is not None and confinement.allow_processes,
+            allow_processes=self._may_start_processes,
             limits={} if confinement is None else confinement.limits(),
             scratch=self._scratch,
             temporary_bytes=TEMPORARY_BYTES,
@@ -177,6 +179,28 @@ class Gang:
         """
         self.tell(messages, fds)
         return self.collect(expect, timeout_s=timeout_s, where=where).messages
+
+    def ask_for_fds(self, message: Mapping[str, Json], expect: str, *, timeout_s: float) -> list[list[int]]:
+        """Sends one message to every rank of a trusted gang; returns the descriptors that came with each reply.
+
+        Raises:
+            GangFailed: a rank failed, or is gone.
+        """
+        self.tell([message] * self.world_size)
+        answers = []
+        for rank, wire in enumerate(self._ranks):
+            wire.sock.settimeout(timeout_s)
+            try:
+                reply, _, fds = wire.receive_with_fds()
+            except (WireError, TimeoutError) as error:
+                raise self._first_failure(str(error)) from None
+            finally:
+                wire.sock.settimeout(SEND_TIMEOUT_S)
+            self._note(rank, dict(reply), expect)
+            answers.append(fds)
+        if self._errors:
+            raise self._first_failure()
+        return answers
 
     def tell(self, messages: Sequence[Mapping[str, Json]], fds: Sequence[int] = (), raw: bytes = b"") -> None:
         """Sends one message to each rank; a rank that is gone is noticed by `collect`.
@@ -252,12 +276,17 @@ class Gang:
             raise GangFailed(Failure.INTEGRITY, rank, f"rank {rank} sent {said!r} where {expect!r} was due")
 
     def freeze(self) -> None:
-        """Stops every rank with all its threads; returns when all have stopped."""
-        self._signal(signal.SIGSTOP)
+        """Stops every rank with all its threads, and ends what they have started; returns when that is done."""
         deadline = time.monotonic() + 1.0
-        while not all(_stat(fd)[0] in "TtZX" for fd in self._pidfds):
+        while True:
+            self._signal(signal.SIGSTOP)
+            while not all(_stat(fd)[0] in "TtZX" for fd in self._pidfds):
+                if time.monotonic() > deadline:
+                    raise GangFailed(Failure.RUNTIME_ERROR, None, "a rank could not be stopped")
+            if not self._may_start_processes or not end_strays(self._leader_pidfd, self._pidfds):
+                return
             if time.monotonic() > deadline:
-                raise GangFailed(Failure.RUNTIME_ERROR, None, "a rank could not be stopped")
+                raise GangFailed(Failure.RUNTIME_ERROR, None, "processes that a rank has started could not be ended")
 
     def thaw(self) -> None:
         """Lets frozen ranks go on."""

@@ -2,11 +2,14 @@
 
 Messages from the evaluator, and the reply to each:
 
-    {"workload": ...} + fds         -> {"ready": true}      the problem, and both heaps
+    {"allocate": bytes}             -> {"allocated": true} + fds   a segment of each heap (GPUs alone)
+    {"map": bytes} + fds            -> {"mapped": true}     both heaps
+    {"zero": true}                  -> {"zeroed": true}     the candidate's heap (GPUs, where it is used again)
+    {"workload": ...}               -> {"ready": true}      the problem
     {"make": trials, "timed": ...}  -> {"made": n}          inputs into the reference heap
-    {"stage": true}                 -> {"staged": true}     inputs into the candidate's heap, its outputs poisoned
+    {"stage": true}                 -> {"staged": true, ...}  inputs into the candidate's heap, its outputs poisoned
     {"warm": calls}                 -> {"warmed": true}
-    {"run": n, "native": ...}       -> {"armed": true}, then {"go": true} -> {"done": true}, {"finished": true}
+    {"run": n, "native": ...}       -> {"armed": true}, then {"go": true} -> {"done": true}, {"finished": true, ...}
     {"compare": [...]}              -> {"report": ...}
     {"release": true}               -> {"released": true}
 
@@ -15,25 +18,30 @@ Two heaps of one layout: the reference heap, which only this gang maps, keeps ev
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from pkb_gym.engine.axes import ITEMSIZE
 from pkb_gym.engine.check import compare_rank
 from pkb_gym.engine.inputs import Value, make_inputs
 from pkb_gym.engine.layout import BlockPlan, Dialect, SetPlan, delivered_leaves, rank_spec
 from pkb_gym.engine.leaves import argument_leaves, flatten_value, output_leaves
 from pkb_gym.engine.problem import InPlace, Linear, Problem, Sparse, Tensor, TensorList
-from pkb_gym.engine.rankside import results
-from pkb_gym.engine.rankside.gloo_compat import install
-from pkb_gym.engine.rankside.heap import Heap
-from pkb_gym.engine.rankside.processors import bind_rank
+from pkb_gym.engine.ranks.quiet import make_quiet
+from pkb_gym.engine.rankside.devices import AnyHeap, Device, make_device
 from pkb_gym.engine.rankside.python import make_argument
+from pkb_gym.engine.rankside.results import Delivery
 from pkb_gym.engine.rankside.wire import Wire
+
+if TYPE_CHECKING:
+    from pkb_gym.engine.rankside.cuda_memory import Segment
+
+FDS = "fds"
+"""Key of a reply whose value is sent as descriptors beside it."""
 
 POISON = 0xF5
 """Byte that fills the candidate's outputs before a block: a large negative number in every float format."""
@@ -42,45 +50,51 @@ POISON = 0xF5
 def main(wire: Wire, rank: int, world_size: int) -> None:
     """Serves one evaluator until the connection ends."""
     hello, _, fds = wire.receive_with_fds()
-    threads = hello["threads"]
-    assert isinstance(threads, int)
-    torch.set_num_threads(threads)
-    bind_rank(rank, world_size)  # before the process group starts its threads, which inherit it
-    store = f"file:///proc/self/fd/{fds[0]}"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
-    install()
+    threads: Any = hello["threads"]
+    device = make_device(str(hello["device"]), rank, world_size, threads)
+    device.prepare()  # before the process group starts its threads, which inherit the processors
+    device.join(f"file:///proc/self/fd/{fds[0]}")
     dist.barrier()
     wire.send({"ready": True})
-    reference = Reference(wire, rank, world_size)
+    reference = Reference(wire, device, rank, world_size)
     while True:
         message, _, fds = wire.receive_with_fds()
         try:
             reply = reference.handle(dict(message), fds)
         except Exception:  # noqa: BLE001  # the evaluator reports it as infrastructure, never as the candidate's failure
             reply = {"error": {"message": traceback.format_exc()}}
-        wire.send(reply)
+        wire.send(reply, fds=reply.pop(FDS, ()))
 
 
 class Reference:
     """One reference rank's state for the evaluation in hand."""
 
-    def __init__(self, wire: Wire, rank: int, world_size: int) -> None:
-        self._wire, self._rank, self._world_size = wire, rank, world_size
+    def __init__(self, wire: Wire, device: Device, rank: int, world_size: int) -> None:
+        self._wire, self._device = wire, device
+        self._rank, self._world_size = rank, world_size
         self._groups: dict[object, Any] = {}
         self._solutions: dict[str, Any] = {}
+        self._mine: AnyHeap | None = None
+        self._theirs: AnyHeap | None = None
+        self._quiet = make_quiet(device.name)
+        self._segments: list[Segment] = []
         self._forget()
 
     def _forget(self) -> None:
         self._expected: list[dict[str, torch.Tensor]] = []
         self._arguments: list[list[Any]] = []
         self._plan: BlockPlan | None = None
-        self._mine: Heap | None = None
-        self._theirs: Heap | None = None
 
     def handle(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Carries out one order."""
+        if "allocate" in message:
+            return self._allocate(message["allocate"])
+        if "map" in message:
+            return self._map(message["map"], fds)
+        if "zero" in message:
+            return self._zero()
         if "workload" in message:
-            return self._take_workload(message, fds)
+            return self._take_workload(message)
         if "make" in message:
             return self._make(message["make"], message["timed"])
         if "stage" in message:
@@ -92,17 +106,48 @@ class Reference:
         if "compare" in message:
             return self._compare(message["compare"], message["native"])
         self._forget()
-        ctypes.CDLL(None).malloc_trim(0)  # memory that blocks reuse (see the zygote) goes back between evaluations
+        if self._device.name == "cpu":  # where the next evaluation brings heaps of its own
+            self._mine = self._theirs = None
+        self._device.release()
+        self._quiet = make_quiet(self._device.name)
         return {"released": True}
 
-    def _take_workload(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    def _allocate(self, segment_bytes: int) -> dict[str, Any]:
+        """Frees the heaps that there were, allocates new ones; the reply is followed by their descriptors."""
+        from pkb_gym.engine.rankside.cuda_memory import Segment
+
+        for heap in (self._mine, self._theirs):
+            if heap is not None:
+                heap.close()
+        for segment in self._segments:
+            segment.close()
+        self._mine = self._theirs = None
+        self._device.release()
+        self._quiet = make_quiet(self._device.name)
+        self._segments = [Segment(segment_bytes, self._rank) for _ in range(2)]
+        return {"allocated": True, FDS: [segment.fd for segment in self._segments]}
+
+    def _map(self, segment_bytes: int, fds: list[int]) -> dict[str, Any]:
+        half = len(fds) // 2
+        self._mine = self._device.heap(fds[:half], segment_bytes)
+        self._theirs = self._device.heap(fds[half:], segment_bytes)
+        if self._segments:
+            self._zero()
+        return {"mapped": True}
+
+    def _zero(self) -> dict[str, Any]:
+        """Leaves nothing of an earlier candidate in the candidate's heap."""
+        assert self._theirs is not None
+        self._theirs.zero()
+        self._device.synchronize()
+        return {"zeroed": True}
+
+    def _take_workload(self, message: dict[str, Any]) -> dict[str, Any]:
         from pkb_gym.engine.ranks.workload import workload_from_json
 
         self._forget()
         self._workload = workload_from_json(message["workload"])
         self._scratch_bytes: int = message["scratch_bytes"]
-        self._mine = Heap(fds[0], message["segment_bytes"], self._world_size, self._rank)
-        self._theirs = Heap(fds[1], message["segment_bytes"], self._world_size, self._rank)
         source: str = message["source"]
         if source not in self._solutions:
             namespace: dict[str, Any] = {"__name__": "reference"}
@@ -120,10 +165,12 @@ class Reference:
         assert self._mine is not None
         plan = self._plan = self._workload.plan(trials, timed, self._scratch_bytes)
         self._expected = []
+        where = self._device.torch_device
         for planned in plan.sets:
             ax = planned.axes[self._rank]
             key = self._workload.trial_key(planned.trial, timed)
-            drawn = make_inputs(self._problem, ax, key, self._workload.protocol)
+            with torch.device(where):  # of tensors that a problem's inputs make without saying where
+                drawn = make_inputs(self._problem, ax, key, self._workload.protocol, where)
             for arg, value in zip(self._problem.data_args, drawn, strict=True):
                 for leaf, tensor in zip(argument_leaves(arg, ax), flatten_value(value), strict=True):
                     self._mine.tensor(planned.slots[self._rank][leaf.name].to_json()).copy_(tensor)
@@ -134,6 +181,7 @@ class Reference:
             values = [make_argument(self._mine, arg, groups) for arg in spec["args"]]
             pairs = zip(self._problem.args, values, strict=True)
             self._arguments.append([self._private(arg, value) for arg, value in pairs])
+        self._device.synchronize()
         dist.barrier()  # rules read other ranks' inputs
         return {"made": len(trials)}
 
@@ -154,6 +202,7 @@ class Reference:
     def _stage(self) -> dict[str, Any]:
         """Copies this rank's inputs into the candidate's heap and poisons its outputs."""
         assert self._plan is not None and self._mine is not None and self._theirs is not None
+        idle_us = self._quiet.answer_us()
         for planned in self._plan.sets:
             for heap_range, poison in (
                 ((planned.offset, planned.outputs_offset), False),
@@ -163,7 +212,9 @@ class Reference:
                 slot = {"offset": begin, "shape": [end - begin], "dtype": "uint8"}
                 theirs = self._theirs.tensor(slot)
                 theirs.fill_(POISON) if poison else theirs.copy_(self._mine.tensor(slot))
-        return {"staged": True}
+        self._quiet.flush_cache()
+        self._device.synchronize()
+        return {"staged": True, "idle_us": idle_us}
 
     def _run(self, count: int, native: bool) -> dict[str, Any]:
         """Runs the baseline on the first sets of the block; the evaluator's clock runs from go to done.
@@ -173,35 +224,40 @@ class Reference:
         """
         assert self._plan is not None and self._mine is not None
         plan = self._plan.sets[:count]
-        outputs = [self._output_specs(planned) for planned in plan]
         dialect: Dialect = "native" if native else "python"
-        delivered = [
-            {leaf.owner for leaf in delivered_leaves(self._problem, planned.axes[self._rank], dialect)}
-            for planned in plan
-        ]
+        outputs, deliveries = [], []
+        for planned in plan:
+            delivered = {leaf.owner for leaf in delivered_leaves(self._problem, planned.axes[self._rank], dialect)}
+            outputs.append(self._output_specs(planned))
+            deliveries.append(Delivery(self._mine, self._problem.returns, outputs[-1], delivered))
         for planned in plan:
             self._mine.populate(planned.outputs_offset, planned.offset + planned.nbytes - planned.outputs_offset)
+        self._quiet.reserve([slot["capacity"] * ITEMSIZE[slot["dtype"]] for slot in self._kept_slots(outputs)])
         gc.collect()
         gc.disable()
         dist.barrier()
+        idle_us = self._quiet.answer_us()
+        self._quiet.flush_cache()
+        self._device.synchronize()
         self._wire.send({"armed": True})
         self._wire.receive()
-        kept: list[list[list[torch.Tensor]]] = []
-        for index in range(count):
-            parts = results.split(self._problem.returns, outputs[index], self._solution(*self._arguments[index]))
-            for output, tensors in zip(outputs[index], parts, strict=True):
-                if output["name"] in delivered[index]:
-                    tensors[:] = results.deliver_one(self._mine, output, tensors)
-            kept.append(parts)
+        solution, arguments = self._solution, self._arguments
+        kept = [deliveries[index].deliver(solution(*arguments[index]))[0] for index in range(count)]
+        self._device.synchronize()
         self._wire.send({"done": True})
         gc.enable()
         self._expected = [self._named(index, parts) for index, parts in enumerate(kept)]
-        return {"finished": True}
+        return {"finished": True, "idle_us": idle_us}
+
+    def _kept_slots(self, outputs: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """Of all results that a block's calls return."""
+        return [slot for call in outputs for output in call for slot in output["leaves"]]
 
     def _warm(self, calls: int) -> dict[str, Any]:
         """Runs the baseline over and over on the block's inputs; in-place arguments evolve meanwhile."""
         for call in range(calls):
             self._solution(*self._arguments[call % len(self._arguments)])
+        self._device.synchronize()
         return {"warmed": True}
 
     def _output_specs(self, planned: SetPlan) -> list[dict[str, Any]]:

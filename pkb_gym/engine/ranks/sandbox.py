@@ -31,6 +31,7 @@ class Policy:
     Attributes:
         read_only: (outside, inside) paths that can be read.
         writable: (outside, inside) paths that can be written.
+        devices: device files that can be used.
         capabilities: kept inside, relative to the sandbox's own user namespace.
         temporary_bytes: size of /tmp and of /dev/shm.
         dies_with_parent: whether it ends with the thread that started it.
@@ -38,6 +39,7 @@ class Policy:
 
     read_only: tuple[tuple[str, str], ...]
     writable: tuple[tuple[str, str], ...] = ()
+    devices: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     temporary_bytes: int = 1 << 30
     dies_with_parent: bool = False
@@ -56,6 +58,8 @@ def bubblewrap_arguments(policy: Policy, command: Sequence[str]) -> list[str]:
     # After /tmp, since what is to be read may lie there.
     for outside, inside in policy.read_only:
         arguments += ["--ro-bind", outside, inside]
+    for device in policy.devices:
+        arguments += ["--dev-bind", device, device]
     for outside, inside in policy.writable:
         arguments += ["--bind", outside, inside]
     # The rest is a memory file system that all gangs of a sandbox share: writable, it would have no limit, and what one
@@ -75,6 +79,11 @@ def python_paths() -> tuple[tuple[str, str], ...]:
     return tuple((path, path) for path in paths)
 
 
+def gpu_devices() -> tuple[str, ...]:
+    """What a process needs in order to use NVIDIA GPUs; nothing where there are none."""
+    return tuple(sorted(str(path) for path in Path("/dev").glob("nvidia*")))
+
+
 def hidden_package() -> str | None:
     """Where a non-editable install of this package would be seen through site-packages; covered by an empty folder."""
     package = RANKSIDE.parent.parent
@@ -83,8 +92,12 @@ def hidden_package() -> str | None:
 
 def zygote_policy(temporary_bytes: int) -> Policy:
     """The sandbox that candidate gangs are forked in."""
+    devices = gpu_devices()
+    # How GPUs are connected is told there; without it NCCL cannot choose its paths.
+    system = (("/sys", "/sys"),) if devices else ()
     return Policy(
-        read_only=(*python_paths(), (str(RANKSIDE), RANKSIDE_INSIDE)),
+        read_only=(*python_paths(), *system, (str(RANKSIDE), RANKSIDE_INSIDE)),
+        devices=devices,
         capabilities=CAPABILITIES,
         temporary_bytes=temporary_bytes,
     )

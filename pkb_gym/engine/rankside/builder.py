@@ -2,41 +2,89 @@
 
 from __future__ import annotations
 
-import glob
 import os
+import sys
 import time
 import traceback
 from typing import Any
 
-from .python import load_solution
+from .extensions import Recorder, build_what_functions_build, may_build
+from .python import new_module
 from .wire import Wire
 
 MAX_EXTENSIONS_BYTES = 48 << 20
 
+NEEDS_A_GPU = (
+    "No CUDA GPUs are available",
+    "no NVIDIA driver on your system",
+    "no CUDA-capable device is detected",
+    "0 active drivers",
+)
+"""Of errors that an import meets here and not in the ranks: by torch, the CUDA runtime, Triton."""
+
 
 def main(wire: Wire, rank: int, world_size: int) -> None:
-    """Serves one build: {"build": true} and the source as raw bytes -> {"ok": ..., "parts": sizes}, the libraries."""
-    _, source = wire.receive()
+    """Serves one build.
+
+    {"build": true} and the source as raw bytes -> {"ok": ..., "parts": sizes}, the libraries. Where there is a CUDA
+    toolkit, the message tells of it too: "cuda_home", "compute_capability" and "architectures", as torch names them.
+    """
+    message, source = wire.receive()
+    began = time.monotonic()
+    libraries: dict[str, bytes] = {}
+    try:
+        _set_up(rank, world_size, dict(message))
+        reply, libraries = _build(source.decode())
+    except BaseException:  # SystemExit included: whatever a module raises when imported is data
+        reply = {"ok": False, "log": traceback.format_exc(limit=-8)[-8000:]}
+    parts = {key: len(library) for key, library in libraries.items()}
+    wire.send(reply | {"parts": parts, "seconds": time.monotonic() - began}, raw=b"".join(libraries.values()))
+
+
+def _set_up(rank: int, world_size: int, tools: dict[str, Any]) -> None:
+    """Makes the surroundings that modules expect when they are imported: compilers, and a process group."""
+    import torch
+    import torch.distributed as dist
+
     folder = os.path.join(os.getcwd(), "extensions")
     os.makedirs(folder, exist_ok=True)
     os.environ["TORCH_EXTENSIONS_DIR"] = folder
-    source_fd = os.memfd_create("candidate.py")
-    os.write(source_fd, source)
-    began = time.monotonic()
-    reply: dict[str, Any] = {"ok": True, "log": "", "parts": {}}
-    libraries: list[bytes] = []
+    os.environ["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))  # ninja
+    dist.init_process_group("gloo", init_method=f"file://{folder}.ranks", rank=rank, world_size=world_size)
+    if torch.version.cuda is None or "cuda_home" not in tools:
+        return
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # another candidate may be timed meanwhile
+    os.environ["CUDA_HOME"] = tools["cuda_home"]
+    os.environ["TORCH_CUDA_ARCH_LIST"] = tools["architectures"]
+    # What sources ask for before they build. Everything else on the GPU fails; see `NEEDS_A_GPU`.
+    capability = tuple(tools["compute_capability"])
+    torch.cuda.is_available = lambda: True
+    torch.cuda.current_device = lambda: 0
+    torch.cuda.set_device = lambda device: None
+    torch.cuda.get_device_capability = lambda device=None: capability
+
+
+def _build(source: str) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Imports a source; the reply, and the libraries by key."""
+    recorder = Recorder()
+    if may_build(source):
+        recorder.install()
+    module = new_module()
+    notes = []
     try:
-        if not callable(load_solution(source_fd, {})):
-            reply |= {"ok": False, "log": "the module defines no function `solution`", "missing": True}
-        for path in sorted(glob.glob(f"{folder}/**/*.so", recursive=True)):
-            with open(path, "rb") as file:
-                libraries.append(file.read())
-            reply["parts"][os.path.basename(path).removesuffix(".so")] = len(libraries[-1])
-        if sum(map(len, libraries)) > MAX_EXTENSIONS_BYTES:
-            too_large = f"its extensions are larger than {MAX_EXTENSIONS_BYTES >> 20} MiB"
-            reply |= {"ok": False, "log": too_large, "parts": {}}
-            libraries = []
-    except BaseException:  # SystemExit included: whatever a module raises when imported is data
-        reply |= {"ok": False, "log": traceback.format_exc(limit=-8)[-8000:], "parts": {}}
-        libraries = []
-    wire.send(reply | {"seconds": time.monotonic() - began}, raw=b"".join(libraries))
+        exec(compile(source, "candidate.py", "exec"), module.__dict__)
+        if not callable(getattr(module, "solution", None)):
+            return {"ok": False, "log": "the module defines no function `solution`", "missing": True}, {}
+    except Exception as error:  # any other is the candidate's
+        if not any(words in str(error) for words in NEEDS_A_GPU):
+            raise
+        notes.append(f"the import ended early, for want of a GPU: {error}")
+    if may_build(source):
+        notes += build_what_functions_build(source, module)
+    libraries = {}
+    for key, path in recorder.libraries.items():
+        with open(path, "rb") as file:
+            libraries[key] = file.read()
+    if sum(map(len, libraries.values())) > MAX_EXTENSIONS_BYTES:
+        return {"ok": False, "log": f"its extensions are larger than {MAX_EXTENSIONS_BYTES >> 20} MiB"}, {}
+    return {"ok": True, "log": "\n".join(notes)[-8000:]}, libraries

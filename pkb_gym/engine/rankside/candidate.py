@@ -2,6 +2,7 @@
 
 Messages from the evaluator, and the reply to each:
 
+    {"prepare": true, ...}  -> {"prepared": true}                     optional, before a candidate is known
     {"load": ...} + fds  -> {"loaded": true}
     {"bind": sets, "partitions": [...]}  -> {"bound": n}
     {"run": indices of sets, "epoch": e, "profile": bool}  -> {"armed": true}, then {"go": true}  -> {"done": ...}
@@ -12,14 +13,13 @@ An exception is replied as {"error": {"kind": a Failure, "message": text}}.
 from __future__ import annotations
 
 import gc
-import os
 import traceback
 from typing import Any, Protocol
 
 from . import abi
+from .devices import AnyHeap, Device, make_device
 from .failures import CandidateError, kind_of
-from .heap import Heap
-from .processors import bind_rank
+from .results import Claim
 from .wire import Wire
 
 
@@ -29,8 +29,8 @@ class Dialect(Protocol):
     def bind(self, sets: list[dict[str, Any]], partitions: list[list[list[int]]]) -> None:
         """Makes the arguments of every set; group arguments are indices into `partitions`."""
 
-    def call(self, index: int, epoch: int) -> list[dict[str, Any]]:
-        """Calls the kernel on one set; returns shape and dtype of what it returned."""
+    def call(self, index: int, epoch: int) -> list[Claim]:
+        """Calls the kernel on one set; returns a claim for each tensor that it returned."""
 
     def profile(self, indices: list[int], epoch: int) -> dict[str, Any]:
         """Calls the kernel on several sets and says where the time went."""
@@ -39,11 +39,21 @@ class Dialect(Protocol):
 def main(wire: Wire, rank: int, world_size: int) -> None:
     """Serves one evaluator until the connection ends."""
     message, _, fds = wire.receive_with_fds()
-    heap = Heap(fds[0], message["segment_bytes"], world_size, rank)  # type: ignore[arg-type]
+    threads: Any = message["threads"]
+    device = make_device(str(message["device"]), rank, world_size, threads)
+    device.prepare()
+    if "prepare" in message:
+        if message["join"]:
+            device.join()
+        wire.send({"prepared": True})
+        message, _, fds = wire.receive_with_fds()
+    heap_fds: Any = message["heap_fds"]
+    heap = device.heap(fds[:heap_fds], message["segment_bytes"])  # type: ignore[arg-type]
+    device.limit_memory(message["memory_bytes"])  # type: ignore[arg-type]
     place = heap.place(rank)
     place.state = abi.State.LOADING
     try:
-        dialect = _load(dict(message), fds[1:], heap, rank, world_size)
+        dialect = _load(dict(message), fds[heap_fds:], heap, device, rank, world_size)
     except CandidateError as error:
         wire.send(_error(error.kind, str(error)))
         return
@@ -58,11 +68,11 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
             partitions: Any = message["partitions"]
             dialect.bind(sets, partitions)
             wire.send({"bound": len(sets)})
-        elif not _run_block(wire, dialect, place, dict(message)):
+        elif not _run_block(wire, dialect, device, place, dict(message)):
             return
 
 
-def _run_block(wire: Wire, dialect: Dialect, place: abi.Place, order: dict[str, Any]) -> bool:
+def _run_block(wire: Wire, dialect: Dialect, device: Device, place: abi.Place, order: dict[str, Any]) -> bool:
     """Runs one block; False after an error, since nothing can be trusted then."""
     indices, epoch = order["run"], order["epoch"]
     gc.collect()
@@ -81,6 +91,7 @@ def _run_block(wire: Wire, dialect: Dialect, place: abi.Place, order: dict[str, 
             for call, index in enumerate(indices):  # read by the handlers below
                 place.call = call
                 said.append(dialect.call(index, epoch + call))
+            device.synchronize()
             done = {"returned": said}
         place.state = abi.State.DONE
     except CandidateError as error:
@@ -95,20 +106,17 @@ def _run_block(wire: Wire, dialect: Dialect, place: abi.Place, order: dict[str, 
     return True
 
 
-def _load(message: dict[str, Any], fds: list[int], heap: Heap, rank: int, world_size: int) -> Dialect:
-    bind_rank(rank, world_size)
-    os.environ["OMP_NUM_THREADS"] = str(message["threads"])  # read by an OpenMP runtime that the candidate brings
-    import torch
-
-    torch.set_num_threads(message["threads"])
+def _load(
+    message: dict[str, Any], fds: list[int], heap: AnyHeap, device: Device, rank: int, world_size: int
+) -> Dialect:
     if message["dialect"] == "native":
         from .native import Native
 
-        return Native(message, fds[0], heap, rank, world_size)
+        return Native(message, fds[0], heap, device, rank, world_size)
     from .python import Python
 
-    libraries = {name: f"/proc/self/fd/{fds[index - 1]}" for name, index in message["extensions"].items()}
-    return Python(message, fds[0], libraries, heap, rank, world_size)
+    libraries = {name: f"/proc/self/fd/{fds[index]}" for name, index in message["extensions"].items()}
+    return Python(message, fds[0], libraries, heap, device, rank)
 
 
 def _error(kind: str, message: str, call: int = 0) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Mapping, Sequence
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_CAPBSET_DROP = 1, 38, 22, 36, 24
-SECCOMP_MODE_FILTER = 2
+PR_SET_DUMPABLE, SECCOMP_MODE_FILTER = 4, 2
 CLONE_THREAD = 0x00010000
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -24,7 +24,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 # linux/bpf_common.h: load word, jump if equal, if not less, if any bit set; return.
 _LD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NR_OFFSET, _ARCH_OFFSET, _ARG0_LOW_OFFSET = 0, 4, 16
+_NR_OFFSET, _ARCH_OFFSET, _ARG0_LOW_OFFSET, _ARG1_LOW_OFFSET = 0, 4, 16, 24
 
 # Architecture -> (audit number, system call numbers).
 _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
@@ -38,6 +38,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "pidfd_getfd": 438, "io_uring_setup": 425, "setpriority": 141, "sched_setscheduler": 144,
             "sched_setattr": 314, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297, "prlimit64": 302, "prctl": 157,
             "socket": 41, "memfd_create": 319, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240,
+            "timer_create": 222, "fcntl": 72,
         },
     ),
     "aarch64": (
@@ -50,6 +51,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "io_uring_setup": 425, "setpriority": 140, "sched_setscheduler": 119, "sched_setattr": 274,
             "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240, "prlimit64": 261, "prctl": 167, "socket": 198,
             "memfd_create": 279, "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180,
+            "timer_create": 107, "fcntl": 25,
         },
     ),
 }  # fmt: skip
@@ -59,8 +61,8 @@ _EVERYWHERE = {
     "process_madvise": 440, "mount_setattr": 442, "memfd_secret": 447, "process_mrelease": 448,
 }  # fmt: skip
 
+F_SETSIG = 10
 _STARTS = ("fork", "vfork", "execve", "execveat")
-_SIGNALS = ("kill", "tgkill", "tkill", "pidfd_send_signal", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
 _NEW_NAMESPACES = 0x7E020000
 """Every CLONE_NEW flag: inside a user namespace of its own a process has all capabilities again."""
 
@@ -108,27 +110,31 @@ def offer_to_the_oom_killer() -> None:
 def limit_resources(limits: Mapping[str, int]) -> None:
     """Sets resource limits by their names in `resource`, such as RLIMIT_FSIZE; soft and hard alike.
 
-    RLIMIT_AS counts from what the process maps already.
+    RLIMIT_AS and RLIMIT_DATA count from what the process has already.
     """
     for name, value in limits.items():
         number = getattr(resource, name)
-        if name == "RLIMIT_AS":
-            value += _mapped_bytes()
+        if name in _STATM_FIELDS:
+            value += _memory_bytes(_STATM_FIELDS[name])
         hard = resource.getrlimit(number)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(number, (value, value))
 
 
-def _mapped_bytes() -> int:
+_STATM_FIELDS = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
+"""Where proc(5)'s statm says how much of it the process has: all that is mapped, or private data and stack."""
+
+
+def _memory_bytes(field: int) -> int:
     with open("/proc/self/statm") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
+        return int(file.read().split()[field]) * resource.getpagesize()
 
 
 def filter_system_calls(allow_processes: bool) -> bool:
     """Puts the filter in force for this process, its threads and whatever it starts.
 
     Args:
-        allow_processes: whether it may start processes and programs (a compiler must).
+        allow_processes: whether it may start processes and programs (a compiler must); they are bound by it too.
 
     Returns:
         False on an architecture that the filter does not know.
@@ -169,7 +175,7 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
         deny,
     ]
     for name, number in {**numbers, **_EVERYWHERE}.items():
-        if allow_processes and name in (*_STARTS, *_SIGNALS, "prlimit64", "memfd_create"):
+        if allow_processes and name in _STARTS:
             continue
         if name == "clone":
             body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JSET, _NEW_NAMESPACES, 0, 1), deny]
@@ -177,6 +183,8 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
             body.append(_op(_RET, _ALLOW))
         elif name == "prctl":  # a rank must not outlive its leader
             body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JEQ, PR_SET_PDEATHSIG, 0, 1), deny, _op(_RET, _ALLOW)]
+        elif name == "fcntl":  # a frozen rank could have SIGCONT sent to itself, as timer_create could send it
+            body = [_op(_LD, _ARG1_LOW_OFFSET), _op(_JEQ, F_SETSIG, 0, 1), deny, _op(_RET, _ALLOW)]
         elif name in only:
             values = only[name]
             jumps = [_op(_JEQ, value, len(values) - index, 0) for index, value in enumerate(values)]

@@ -1,6 +1,7 @@
 """Tensors for native kernels, made of an address: DLPack structures (dlpack.h, version 0) that own nothing.
 
 torch gives an empty tensor no address; a kernel needs one to find its peers' tensors, which need not be empty.
+On a GPU, torch believes the device that is named here, where it would otherwise ask whose memory an address is.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ _CODES = {
     "uint8": (1, 8),
     "bool": (6, 8),
 }
+
+
+_CUDA, _CPU = 2, (1, 0)  # kDLCUDA; kDLCPU and its index
 
 
 class _DLTensor(ctypes.Structure):
@@ -49,9 +53,17 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
 class HeapTensor:
-    """A contiguous CPU tensor at an address; keep it alive as long as anything made from it."""
+    """A contiguous tensor at an address; keep it alive as long as anything made from it.
 
-    def __init__(self, address: int, shape: Sequence[int], dtype: str) -> None:
+    Args:
+        address: of its first element.
+        shape: of the tensor.
+        dtype: name.
+        cuda_device: index of the GPU that reads it; None on the CPU.
+    """
+
+    def __init__(self, address: int, shape: Sequence[int], dtype: str, cuda_device: int | None = None) -> None:
+        self._device = _CPU if cuda_device is None else (_CUDA, cuda_device)
         self._shape = (ctypes.c_int64 * max(1, len(shape)))(*shape)
         strides, step = [0] * len(shape), 1
         for dim in reversed(range(len(shape))):
@@ -61,8 +73,7 @@ class HeapTensor:
         as_pointer = ctypes.POINTER(ctypes.c_int64)
         tensor = _DLTensor(
             address,
-            1,  # kDLCPU
-            0,
+            *self._device,
             len(shape),
             code,
             bits,
@@ -78,5 +89,5 @@ class HeapTensor:
         return _new_capsule(ctypes.addressof(self._managed), b"dltensor", None)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """The CPU."""
-        return (1, 0)
+        """Kind and index."""
+        return self._device

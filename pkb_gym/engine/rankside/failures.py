@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-OUT_OF_MEMORY_TEXTS = ("bad_alloc", "can't allocate memory", "Cannot allocate memory", "not enough memory")
+OUT_OF_MEMORY_TEXTS = (
+    "bad_alloc",
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "not enough memory",
+    "out of memory",
+)
 
 
 class CandidateError(Exception):

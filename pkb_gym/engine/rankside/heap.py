@@ -23,7 +23,10 @@ class Heap:
         segment_bytes: distance between the segments of two ranks.
         rank: whose segment `tensor` looks in.
         base: address of rank 0's segment in this process.
+        cuda_device: None, since no GPU reads it.
     """
+
+    cuda_device: int | None = None
 
     def __init__(self, fd: int, segment_bytes: int, world_size: int, rank: int) -> None:
         self.segment_bytes = segment_bytes
@@ -41,9 +44,23 @@ class Heap:
         """Where a rank stands, live."""
         return abi.Place.from_buffer(self._map, rank * self.segment_bytes + abi.PLACE_OFFSET)
 
+    @property
+    def control(self) -> int:
+        """Address of this rank's control page."""
+        return self.segment(self.rank)
+
+    @property
+    def stats_address(self) -> int:
+        """Where this rank's counters lie."""
+        return self.segment(self.rank) + abi.STATS_OFFSET
+
     def stats(self) -> abi.Stats:
-        """This rank's counters, live."""
-        return abi.Stats.from_buffer(self._map, self.rank * self.segment_bytes + abi.STATS_OFFSET)
+        """A copy of this rank's counters."""
+        return abi.Stats.from_buffer_copy(self._map, self.rank * self.segment_bytes + abi.STATS_OFFSET)
+
+    def clear_stats(self) -> None:
+        """Sets this rank's counters to zero."""
+        ctypes.memset(self.stats_address, 0, ctypes.sizeof(abi.Stats))
 
     def tensor(self, slot: Mapping[str, Any], rank: int | None = None) -> torch.Tensor:
         """The tensor that a slot describes, in a rank's segment (this one's by default).
@@ -74,3 +91,9 @@ class Heap:
         for rank in range(world_size):
             # Refused before Linux 5.14; the first touches are then paid for by the warm-up calls.
             libc.madvise(ctypes.c_void_p(self.segment(rank) + first), ctypes.c_size_t(length), MADV_POPULATE_WRITE)
+
+    def zero(self) -> None:
+        """Nothing: a heap is made for one evaluation, and its pages come as zeros."""
+
+    def close(self) -> None:
+        """Nothing: the mapping goes with the last tensor that lies in it."""

@@ -70,6 +70,8 @@ def lead(request: GangRequest, fds: list[int]) -> None:
     pids = [_fork_rank(request, rank, wire, output_fd, rank_fds) for rank in range(request.world_size)]
     for fd in (output_fd, *rank_fds):
         os.close(fd)
+    if request.confined:
+        confine.prctl(confine.PR_SET_DUMPABLE, 0)  # its memory is not the ranks' to open through /proc
     pidfds = [os.pidfd_open(pid) for pid in pids]
     wire.send({"pids": pids}, fds=pidfds)
     try:

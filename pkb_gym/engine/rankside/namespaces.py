@@ -22,6 +22,18 @@ MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
 MAX_FILES = 1 << 16
 """Files in /tmp and in /dev/shm: an empty one costs kernel memory too."""
 
+MACHINE_SETTINGS = (
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+    "/proc/irq",
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/acpi",
+    "/proc/mtrr",
+)
+"""To the kernel a sandboxed root is root, which may write these without any capability. The rest of /proc stays as it
+is: CUDA names its threads there, and does not start where it cannot."""
+
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -69,8 +81,9 @@ def enter(temporary_bytes: int) -> None:
     # A kernel may refuse this in a nested namespace; the zygote's /proc shows nothing outside the sandbox.
     with contextlib.suppress(ConfineError):
         _mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
-    # The machine's own settings lie in /proc/sys, and to the kernel a sandboxed root is root: no capability is needed.
-    _mount(None, b"/proc", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
+    for path in MACHINE_SETTINGS:
+        if os.path.exists(path):
+            _make_read_only(path.encode())
     _bring_up_loopback()
 
 
@@ -78,6 +91,11 @@ def _import_folders(below: str) -> set[str]:
     """Folders below `below` that this Python still imports from."""
     folders = {sys.prefix, sys.base_prefix, *sys.path}
     return {folder for folder in folders if folder.startswith(f"{below}/") and os.path.isdir(folder)}
+
+
+def _make_read_only(path: bytes) -> None:
+    _mount(path, path, None, MS_BIND | MS_REC, None)
+    _mount(None, path, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
 
 
 def _mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, data: bytes | None) -> None:

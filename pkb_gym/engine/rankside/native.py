@@ -9,16 +9,18 @@ import time
 from typing import Any
 
 from . import abi
+from .devices import AnyHeap, Device
 from .dlpack import HeapTensor
 from .failures import CandidateError
-from .heap import Heap
-from .results import bad_result
+from .results import Claim, Place, bad_result
 
 
 class Native:
     """A loaded kernel and the argument sets it is called on."""
 
-    def __init__(self, message: dict[str, Any], library_fd: int, heap: Heap, rank: int, world_size: int) -> None:
+    def __init__(
+        self, message: dict[str, Any], library_fd: int, heap: AnyHeap, device: Device, rank: int, world_size: int
+    ) -> None:
         import tvm_ffi
 
         path = os.path.join(os.getcwd(), f"kernel-{rank}.so")
@@ -31,7 +33,7 @@ class Native:
         if self._function is None:
             raise CandidateError("load_error", "the library exports no `solution`")
         self._signature: str = message["signature"]
-        self._heap = heap
+        self._heap, self._device = heap, device
         self._rank, self._world_size = rank, world_size
         self._comm = self._make_comm(message)
         self._comm_pointer = ctypes.c_void_p(ctypes.addressof(self._comm))
@@ -48,9 +50,9 @@ class Native:
         comm.segment_bytes = self._heap.segment_bytes
         comm.scratch_offset, comm.scratch_bytes = abi.SCRATCH_OFFSET, message["scratch_bytes"]
         comm.signal_offset = abi.SIGNAL_OFFSET
-        segment = self._heap.segment(self._rank)
-        comm.barrier_counts = segment + abi.BARRIER_COUNTS_OFFSET
-        comm.place = segment + abi.PLACE_OFFSET
+        comm.stream = self._device.stream
+        comm.barrier_counts = self._heap.control + abi.BARRIER_COUNTS_OFFSET
+        comm.place = self._heap.control + abi.PLACE_OFFSET
         for rank in range(self._world_size):
             comm.segments[rank] = self._heap.segment(rank)
         return comm
@@ -90,7 +92,7 @@ class Native:
         import tvm_ffi
 
         address = self._heap.segment(self._rank) + slot["offset"]
-        tensor = HeapTensor(address, slot["shape"], slot["dtype"])
+        tensor = HeapTensor(address, slot["shape"], slot["dtype"], self._heap.cuda_device)
         self._tensors.append(tensor)
         return tvm_ffi.from_dlpack(tensor)
 
@@ -101,7 +103,7 @@ class Native:
                 return abi.Group(len(ranks), ranks.index(self._rank), padded)
         return abi.Group(0, -1, (ctypes.c_int32 * abi.MAX_RANKS)())
 
-    def call(self, index: int, epoch: int) -> list[dict[str, Any]]:
+    def call(self, index: int, epoch: int) -> list[Claim]:
         """See `Dialect`."""
         self._comm.epoch = epoch
         result = self._invoke(index)
@@ -120,7 +122,7 @@ class Native:
                 raise CandidateError("load_error", wrong) from None
             raise
 
-    def _deliver(self, slots: list[dict[str, Any]], result: Any) -> list[dict[str, Any]]:
+    def _deliver(self, slots: list[dict[str, Any]], result: Any) -> list[Claim]:
         import torch
 
         parts = [result] if len(slots) == 1 and hasattr(result, "__dlpack__") else result
@@ -130,19 +132,12 @@ class Native:
             raise bad_result(f"expected {len(slots)} returned tensors, got {type(result).__name__}") from None
         if len(tensors) != len(slots):
             raise bad_result(f"expected {len(slots)} returned tensors, got {len(tensors)}")
-        said = []
-        for slot, tensor in zip(slots, tensors, strict=True):
-            shape, dtype = list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-            if tensor.numel() <= slot["capacity"] and dtype == slot["dtype"]:
-                self._heap.tensor({**slot, "shape": shape}).copy_(tensor)
-            said.append({"shape": shape, "dtype": dtype})
-        return said
+        return [Place(self._heap, slot).take(tensor)[1] for slot, tensor in zip(slots, tensors, strict=True)]
 
     def profile(self, indices: list[int], epoch: int) -> dict[str, Any]:
         """See `Dialect`."""
-        stats = self._heap.stats()
-        ctypes.memset(ctypes.addressof(stats), 0, ctypes.sizeof(stats))
-        self._comm.stats = ctypes.addressof(stats)
+        self._heap.clear_stats()
+        self._comm.stats = self._heap.stats_address
         before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter_ns()
         inside = 0
         for call, index in enumerate(indices):
@@ -151,6 +146,7 @@ class Native:
             inside += time.perf_counter_ns() - call_began
         wall = time.perf_counter_ns() - began
         self._comm.stats = None
+        stats = self._heap.stats()
         counted = {name: int(getattr(stats, name)) for name in abi.STATS_FIELDS}
         return {"wall_ns": wall, "inside_ns": inside, "kernels": [], **counted, **usage_since(before)}
 

@@ -9,13 +9,14 @@ def bind_rank(rank: int, world_size: int) -> int:
     """Keeps this process, and every thread that it will start, on its share of the processors.
 
     As launchers of parallel programs bind ranks to cores: ranks that wander between processors, and pile up on one
-    while another idles, make times scatter. Rank r has every processor whose number is r modulo the world size; where
-    there are more ranks than processors, ranks take turns.
+    while another idles, make times scatter. Each rank has a run of neighbouring processors, which share cores and
+    caches with each other rather than with another rank's; where there are more ranks than processors, they take turns.
 
     Returns:
         How many processors that is.
     """
     processors = sorted(os.sched_getaffinity(0))
-    own = processors[rank::world_size] or [processors[rank % len(processors)]]
+    share = len(processors) // world_size
+    own = processors[rank * share : (rank + 1) * share] or [processors[rank % len(processors)]]
     os.sched_setaffinity(0, own)
     return len(own)

@@ -1,20 +1,23 @@
-"""Sources of the python dialect: a module that defines `solution(...)`, with a live gloo process group."""
+"""Sources of the python dialect: a module that defines `solution(...)`, with a live process group."""
 
 from __future__ import annotations
 
-import importlib.machinery
 import importlib.util
 import os
 import resource
 import sys
 import time
+from types import ModuleType
 from typing import Any
 
 from . import results
+from .devices import AnyHeap, Device
+from .extensions import may_build, serve
 from .failures import CandidateError
-from .gloo_compat import install
-from .heap import Heap
 from .native import usage_since
+
+SHIMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shims")
+"""Packages that solutions written for the published benchmark import; on the path of gangs alone."""
 
 COMMUNICATION = ("c10d::", "gloo:")
 """Prefixes of the profiler's event names that are communication."""
@@ -28,21 +31,16 @@ class Python:
         message: dict[str, Any],
         source_fd: int,
         libraries: dict[str, str],
-        heap: Heap,
+        heap: AnyHeap,
+        device: Device,
         rank: int,
-        world_size: int,
     ) -> None:
-        import torch.distributed as dist
-
-        dist.init_process_group(
-            "gloo", init_method=f"file://{os.getcwd()}/rendezvous", rank=rank, world_size=world_size
-        )
-        install()
+        device.join()
         self._heap, self._rank = heap, rank
         self._returns: str = message["returns"]
         self._groups: dict[str, Any] = {}
         self._arguments: list[list[Any]] = []
-        self._outputs: list[list[dict[str, Any]]] = []
+        self._deliveries: list[results.Delivery] = []
         self._solution = load_solution(source_fd, libraries)
         if not callable(self._solution):
             raise CandidateError("load_error", "the module defines no function `solution`")
@@ -51,7 +49,7 @@ class Python:
         """See `Dialect`."""
         groups = [self._process_group(partition) for partition in partitions]
         self._arguments = [self._bind_set(spec, groups) for spec in sets]
-        self._outputs = [spec["outputs"] for spec in sets]
+        self._deliveries = [results.Delivery(self._heap, self._returns, spec["outputs"]) for spec in sets]
 
     def _bind_set(self, spec: dict[str, Any], groups: list[Any]) -> list[Any]:
         self._heap.populate(spec["offset"], spec["bytes"])
@@ -69,11 +67,9 @@ class Python:
                     self._groups[key] = group
         return self._groups.get(key)
 
-    def call(self, index: int, epoch: int) -> list[dict[str, Any]]:
+    def call(self, index: int, epoch: int) -> list[results.Claim]:
         """See `Dialect`."""
-        result = self._solution(*self._arguments[index])
-        outputs = self._outputs[index]
-        return results.deliver(self._heap, outputs, results.split(self._returns, outputs, result))
+        return self._deliveries[index].deliver(self._solution(*self._arguments[index]))[1]
 
     def profile(self, indices: list[int], epoch: int) -> dict[str, Any]:
         """See `Dialect`."""
@@ -107,7 +103,7 @@ class Python:
         }
 
 
-def make_argument(heap: Heap, arg: dict[str, Any], groups: list[Any]) -> Any:
+def make_argument(heap: AnyHeap, arg: dict[str, Any], groups: list[Any]) -> Any:
     """One argument of `solution`, made of tensors that lie in the heap."""
     import torch
 
@@ -142,36 +138,26 @@ def load_solution(source_fd: int, extensions: dict[str, str]) -> Any:
 
     Args:
         source_fd: the source, as a file.
-        extensions: name of a C++ extension built at compile time -> path of its library.
+        extensions: those that were built at compile time; see `extensions.serve`.
     """
     path = f"/proc/self/fd/{source_fd}"
     with open(path, encoding="utf-8") as file:
         source = file.read()
+    if may_build(source):
+        serve(extensions)
+    module = new_module()
+    exec(compile(source, "candidate.py", "exec"), module.__dict__)
+    return getattr(module, "solution", None)
+
+
+def new_module() -> ModuleType:
+    """The empty module of a candidate; from now on, this process can import what solutions expect to find."""
+    if SHIMS not in sys.path:
+        sys.path.append(SHIMS)
+    os.environ["TRITON_CACHE_DIR"] = os.path.join(os.getcwd(), "triton")  # thrown away: others load what lies there
     spec = importlib.util.spec_from_loader("candidate_module", loader=None)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     module.__file__ = "candidate.py"
     sys.modules["candidate_module"] = module
-    if extensions:
-        _serve_built_extensions(extensions)
-    exec(compile(source, "candidate.py", "exec"), module.__dict__)
-    return getattr(module, "solution", None)
-
-
-def _serve_built_extensions(extensions: dict[str, str]) -> None:
-    """Makes torch's inline builds answer with what the compile stage built, since a rank may start no compiler."""
-    import torch.utils.cpp_extension as cpp_extension
-
-    def built(name: str, *args: object, **kwargs: object) -> Any:
-        if name not in extensions:
-            raise RuntimeError(f"extension {name!r} was not built when the module was first imported")
-        # The path has no suffix of an extension, so that the loader must be named.
-        loader = importlib.machinery.ExtensionFileLoader(name, extensions[name])
-        spec = importlib.util.spec_from_loader(name, loader)
-        assert spec is not None
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-        return module
-
-    cpp_extension.load_inline = built
-    cpp_extension.load = built
+    return module

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .failures import CandidateError
 
 if TYPE_CHECKING:
     import torch
 
-    from .heap import Heap
+    from .devices import AnyHeap
+
+Claim: TypeAlias = "dict[str, Any] | None"
+"""Shape and dtype that a rank says a delivered tensor has; None for just those that were declared."""
 
 
 def bad_result(message: str) -> CandidateError:
@@ -64,34 +67,72 @@ def _tensors(output: Mapping[str, Any], part: object) -> list[torch.Tensor]:
     return tensors  # type: ignore[return-value]  # checked one by one above
 
 
-def deliver(
-    heap: Heap, outputs: Sequence[Mapping[str, Any]], tensors: Sequence[Sequence[torch.Tensor]]
-) -> list[dict[str, Any]]:
-    """Copies all returned tensors into their slots.
+class Delivery:
+    """Where the results of one call go. Made before the clock runs, and the same beside baseline and candidate.
 
-    Returns:
-        Shape and dtype of each, for the evaluator to compare with the declaration.
+    Args:
+        heap: that they are copied into.
+        returns, outputs: as `split` takes them.
+        only: names of the outputs that are copied; by default all.
     """
-    for output, parts in zip(outputs, tensors, strict=True):
-        deliver_one(heap, output, parts)
-    return [describe(tensor) for parts in tensors for tensor in parts]
+
+    def __init__(
+        self,
+        heap: AnyHeap,
+        returns: str,
+        outputs: Sequence[Mapping[str, Any]],
+        only: Collection[str] | None = None,
+    ) -> None:
+        self._returns, self._outputs = returns, outputs
+        self._places = [
+            [Place(heap, slot) for slot in output["leaves"]] if only is None or output["name"] in only else None
+            for output in outputs
+        ]
+
+    def deliver(self, result: object) -> tuple[list[list[torch.Tensor]], list[Claim]]:
+        """Takes a result apart and copies its tensors.
+
+        Returns:
+            Per output its tensors: the copies, or what was returned where that is not copied. And per copied tensor
+            the claim that the evaluator compares with the declaration.
+
+        Raises:
+            CandidateError: it has another structure than declared.
+        """
+        parts = split(self._returns, self._outputs, result)
+        claims: list[Claim] = []
+        for places, tensors in zip(self._places, parts, strict=True):
+            if places is not None:
+                for index, place in enumerate(places):
+                    tensors[index], claim = place.take(tensors[index])
+                    claims.append(claim)
+        return parts, claims
 
 
-def deliver_one(heap: Heap, output: Mapping[str, Any], parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies one output's tensors into their slots.
+class Place:
+    """Where one tensor is copied to.
 
-    Returns:
-        The copies; a tensor whose shape or dtype does not fit is not copied and stands for itself.
+    Args:
+        heap: that it lies in.
+        slot: see `AnyHeap.tensor`; its "shape" is None where the size depends on the data.
     """
-    copies = []
-    for slot, tensor in zip(output["leaves"], parts, strict=True):
+
+    def __init__(self, heap: AnyHeap, slot: Mapping[str, Any]) -> None:
+        import torch
+
+        self._heap, self._slot = heap, slot
+        self._dtype = getattr(torch, slot["dtype"])
+        self._shape = None if slot["shape"] is None else tuple(slot["shape"])
+        self._tensor = None if self._shape is None else heap.tensor(slot)
+
+    def take(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Claim]:
+        """Copies a tensor; one whose shape or dtype does not fit stands for itself."""
+        if self._tensor is not None and tensor.shape == self._shape and tensor.dtype == self._dtype:
+            return self._tensor.copy_(tensor.detach()), None
         said = describe(tensor)
-        fits = said["shape"] == slot["shape"] if slot["shape"] is not None else tensor.numel() <= slot["capacity"]
-        if fits and said["dtype"] == slot["dtype"]:
-            copies.append(heap.tensor({**slot, "shape": said["shape"]}).copy_(tensor.detach()))
-        else:
-            copies.append(tensor)
-    return copies
+        if self._shape is None and tensor.dtype == self._dtype and tensor.numel() <= self._slot["capacity"]:
+            return self._heap.tensor({**self._slot, "shape": said["shape"]}).copy_(tensor.detach()), said
+        return tensor, said
 
 
 def describe(tensor: torch.Tensor) -> dict[str, Any]:

@@ -29,6 +29,8 @@ def main() -> None:
     """Serves fork requests until the connection closes."""
     control = Wire(socket.socket(fileno=int(sys.argv[1])))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads must not take processors from other ranks
+    # Whoever asks torch whether there is a GPU must not touch CUDA here: forked ranks could not use it any more.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the evaluator's to handle
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
     for module in ("torch", "torch.distributed", "tvm_ffi"):

@@ -1,4 +1,4 @@
-# expect: runtime_error before its work was done
+# expect: runtime_error rank 0
 # Closes every file descriptor, the connection to the evaluator among them.
 import os
 

@@ -1,7 +1,7 @@
 // The record that every native kernel receives as its last argument: who it is, where the peers' memory lies.
 //
 // A plain struct of fixed layout, written by the rank program (rankside/abi.py mirrors it field by field) and
-// handed over as an opaque pointer. It is copied by value, also into device kernels.
+// handed over as an opaque pointer. It is copied by value, also into GPU kernels.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,16 @@
 namespace pkb {
 
 constexpr uint32_t kMagic = 0x504b4243;  // "PKBC"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr int kMaxRanks = 16;
 constexpr int kMaxGroups = 4;
 
-// Signal pad of each rank: kUserSignals words for the kernel, then words that barrier() uses.
+// Signal pad of each rank: kUserSignals words for the kernel, then words that barrier() and, inside GPU kernels,
+// barrier_blocks() use.
 constexpr int kUserSignals = 1024;
 constexpr int kBarrierSignals = (kMaxGroups + 1) * kMaxRanks;
+constexpr int kMaxBlocks = 1024;
+constexpr int kMaxPhases = 64;
 
 // One process group that the problem passes as an argument (or the world).
 struct Group {
@@ -56,9 +59,9 @@ struct CommData {
   uint64_t scratch_offset;      // symmetric scratch: zero when the kernel is loaded, never touched afterwards
   uint64_t scratch_bytes;
   uint64_t signal_offset;       // signal pad: uint64_t words, zero when the kernel is loaded
-  uint64_t* barrier_counts;     // this rank's own counter per group, world first
-  Stats* stats;                 // null unless profiling
-  Place* place;
+  uint64_t* barrier_counts;     // this rank's own counter per group, world first; host memory
+  Stats* stats;                 // null unless profiling; GPU memory on a GPU
+  Place* place;                 // host memory, which a GPU can write too
   char* segments[kMaxRanks];    // where each rank's segment lies in this process
   Group groups[kMaxGroups];     // the problem's group arguments, by index
 };

@@ -12,11 +12,6 @@
 // inputs or scratch when your call returns.
 #pragma once
 
-#include <sched.h>
-#include <time.h>
-
-#include <atomic>
-#include <cstring>
 #include <optional>
 #include <string>
 
@@ -26,123 +21,14 @@
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/optional.h>
 
-#include "pkb/comm.h"
+#ifdef __CUDACC__
+#include "pkb/symm_cuda.h"
+#else
+#include "pkb/symm_cpu.h"
+#endif
 
 namespace pkb {
-
-inline uint64_t now_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
-}
-
-class Comm : public CommData {
- public:
-  // Rank r's counterpart of an address in this rank's segment.
-  template <typename T>
-  T* peer(T* own, int r) const {
-    return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(own) - reinterpret_cast<uintptr_t>(segments[rank]) +
-                                reinterpret_cast<uintptr_t>(segments[r]));
-  }
-
-  // Rank r's counterpart of a tensor that lies in symmetric memory (an argument or a preallocated output).
-  template <typename T>
-  T* peer(const tvm::ffi::TensorView& own, int r) const {
-    return peer(static_cast<T*>(own.data_ptr()), r);
-  }
-
-  // This rank's symmetric scratch, `offset` bytes in. comm.peer(comm.scratch<T>(), r) is rank r's.
-  template <typename T>
-  T* scratch(uint64_t offset = 0) const {
-    return reinterpret_cast<T*>(segments[rank] + scratch_offset + offset);
-  }
-
-  // The problem's group argument `index` (as in the signature); a negative index, which stands for None, is the world.
-  Group group(int64_t index) const {
-    if (index >= 0 && index < num_groups) return groups[index];
-    Group world{world_size, rank, {}};
-    for (int r = 0; r < world_size; ++r) world.ranks[r] = r;
-    return world;
-  }
-
-  // Copies `bytes` from `from` to rank r's counterpart of `to`.
-  void put(void* to, const void* from, uint64_t bytes, int r) const {
-    copy(peer(static_cast<char*>(to), r), from, bytes, r == rank ? nullptr : stats ? &stats->put_bytes : nullptr);
-  }
-
-  // Copies `bytes` from rank r's counterpart of `from` to `to`.
-  void get(void* to, const void* from, uint64_t bytes, int r) const {
-    copy(to, peer(static_cast<const char*>(from), r), bytes, r == rank ? nullptr : stats ? &stats->got_bytes : nullptr);
-  }
-
-  // Word `slot` (0 .. kUserSignals-1) of rank r's signal pad.
-  std::atomic<uint64_t>* signal_word(int slot, int r) const {
-    return reinterpret_cast<std::atomic<uint64_t>*>(segments[r] + signal_offset) + slot;
-  }
-
-  // Sets word `slot` of rank r to `value`; what this rank wrote before is visible to whoever waits for it.
-  void signal(int slot, int r, uint64_t value) const {
-    if (stats) ++stats->signals;
-    signal_word(slot, r)->store(value, std::memory_order_release);
-  }
-  void signal(int slot, int r) const { signal(slot, r, epoch); }
-
-  // Waits until word `slot` of this rank is at least `value`.
-  void wait(int slot, uint64_t value) const {
-    const std::atomic<uint64_t>* word = signal_word(slot, rank);
-    if (word->load(std::memory_order_acquire) >= value) return;
-    const uint64_t begin = stats ? now_ns() : 0;
-    *place = Place{State::kWaiting, slot, value, place->call};
-    wait_slowly(word, value);
-    place->state = State::kInCall;
-    if (stats) {
-      stats->wait_ns += now_ns() - begin;
-      ++stats->waits;
-    }
-  }
-  void wait(int slot) const { wait(slot, epoch); }
-
-  // All ranks of a group meet (the world by default). What each wrote before is visible to all afterwards.
-  void barrier(int64_t group_index = -1) const {
-    const Group members = group(group_index);
-    const int slot_base = kUserSignals + int(group_index < 0 ? 0 : group_index + 1) * kMaxRanks;
-    const uint64_t count = ++barrier_counts[group_index < 0 ? 0 : group_index + 1];
-    for (int i = 0; i < members.size; ++i) {
-      if (i != members.rank) signal(slot_base + members.rank, members.ranks[i], count);
-    }
-    for (int i = 0; i < members.size; ++i) {
-      if (i != members.rank) wait(slot_base + i, count);
-    }
-  }
-
- private:
-  void copy(void* to, const void* from, uint64_t bytes, uint64_t* counter) const {
-    const uint64_t begin = stats ? now_ns() : 0;
-    std::memcpy(to, from, bytes);
-    if (stats) stats->copy_ns += now_ns() - begin;
-    if (counter) *counter += bytes;
-  }
-
-  // Spins while that is cheap, then yields, then sleeps, so that a lost peer does not burn the processor.
-  void wait_slowly(const std::atomic<uint64_t>* word, uint64_t value) const {
-    const int spins = oversubscribed ? 20 : 1000;
-    for (int i = 0; i < spins; ++i) {
-      if (word->load(std::memory_order_acquire) >= value) return;
-#if defined(__x86_64__)
-      __builtin_ia32_pause();
-#endif
-    }
-    for (int i = 0; i < 20000; ++i) {
-      sched_yield();
-      if (word->load(std::memory_order_acquire) >= value) return;
-    }
-    const timespec nap{0, 100000};
-    while (word->load(std::memory_order_acquire) < value) nanosleep(&nap, nullptr);
-  }
-};
-
 static_assert(sizeof(Comm) == sizeof(CommData), "Comm adds behaviour to CommData, never fields");
-
 }  // namespace pkb
 
 namespace tvm {

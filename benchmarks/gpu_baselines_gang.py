@@ -1,0 +1,145 @@
+"""The ranks of `gpu_baselines`: started once, kept warm over all problems, ended when one of them hangs.
+
+The parent's side. It imports no torch: a rank that brings down its CUDA context, or waits in NCCL for ever, costs one
+problem and a new gang.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+START_DEADLINE_S = 120.0
+GRACE_S = 5.0
+"""After the first rank has failed, for the others to fail as well; those that wait for it never would."""
+
+END_S = 20.0
+
+WITHOUT_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+"""As the published figures were taken, and as some machines demand."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the ranks are to measure next.
+
+    Attributes:
+        problem: its name.
+        size: "tiny", "published" or "large".
+        protocol: "robust" or "published", where the inputs come from.
+        measure_s: seconds of timed calls that each of the two baselines aims at.
+    """
+
+    problem: str
+    size: str
+    protocol: str
+    measure_s: float
+
+
+@dataclass
+class Outcome:
+    """What became of a task.
+
+    Attributes:
+        row: what rank 0 measured; may lack the CUDA graph where there is an error, and is empty where nothing was.
+        error: why the task did not end well, None where it did.
+        usable: whether the gang can go on.
+    """
+
+    row: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    usable: bool = True
+
+
+def _run_rank(connection: Connection, device: str, rank: int, world_size: int, rendezvous: str) -> None:
+    from benchmarks.gpu_baselines_rank import Rank
+
+    Rank(connection, device, rank, world_size, rendezvous).serve()
+
+
+class Gang:
+    """`world_size` processes with one process group.
+
+    Attributes:
+        about: what rank 0 says of device and versions.
+        last_failed: whether the last task failed, so that a failure of the next may be a consequence.
+    """
+
+    def __init__(self, device: str, world_size: int) -> None:
+        os.environ.update(WITHOUT_MULTICAST)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are here, and a machine may have no other network
+        self.last_failed = False
+        self._folder = tempfile.TemporaryDirectory(prefix="gpu-baselines-")
+        rendezvous = str(Path(self._folder.name) / "rendezvous")
+        context = multiprocessing.get_context("spawn")
+        self._connections: list[Connection] = []
+        self._processes = []
+        for rank in range(world_size):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_run_rank, args=(theirs, device, rank, world_size, rendezvous), daemon=True, name=f"rank {rank}"
+            )
+            process.start()
+            theirs.close()
+            self._connections.append(ours)
+            self._processes.append(process)
+        started = self._collect(START_DEADLINE_S)
+        if started.error is not None:
+            self.close()
+            raise RuntimeError(f"the ranks did not start: {started.error}")
+        self.about = started.row
+
+    def run(self, task: Task, deadline_s: float) -> Outcome:
+        """Has all ranks measure one task."""
+        try:
+            for connection in self._connections:
+                connection.send(task)
+        except OSError as error:
+            return Outcome(error=f"a rank has ended: {error}", usable=False)
+        outcome = self._collect(deadline_s)
+        self.last_failed = outcome.error is not None
+        return outcome
+
+    def _collect(self, deadline_s: float) -> Outcome:
+        """Listens until every rank is idle, or the time is up."""
+        outcome = Outcome()
+        deadline = time.monotonic() + deadline_s
+        busy = dict(zip(self._connections, range(len(self._connections)), strict=True))
+        while busy:
+            ready = wait(list(busy), timeout=max(0.0, deadline - time.monotonic()))
+            if not ready:
+                late = f"ranks {sorted(busy.values())} were not done in time"
+                outcome.error, outcome.usable = outcome.error or late, False
+                return outcome
+            for connection in ready:
+                assert isinstance(connection, Connection)
+                rank = busy[connection]
+                try:
+                    message: dict[str, Any] = connection.recv()
+                except (EOFError, OSError):
+                    outcome.error, outcome.usable = outcome.error or f"rank {rank} ended", False
+                    return outcome
+                outcome.row |= message.get("row", {})
+                if "failed" in message:
+                    outcome.error = outcome.error or f"rank {rank}: {message['failed']}"
+                    deadline = min(deadline, time.monotonic() + GRACE_S)
+                if "idle" in message:
+                    outcome.usable &= message["idle"]
+                    del busy[connection]
+        return outcome
+
+    def close(self) -> None:
+        """Ends all ranks, whatever they do."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join(END_S)
+        for connection in self._connections:
+            connection.close()
+        self._folder.cleanup()

@@ -1,0 +1,181 @@
+"""Compilers, and tools that read what compilers made, over untrusted text: in a sandbox, with limits and a deadline.
+
+Nothing here knows which compiler it is. Files go in and the result comes out by descriptors, so that nothing of the
+user's file system is written to; without bubblewrap a temporary folder takes the sandbox's place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+
+from pkb_gym.engine.compile.artifact import Artifact
+from pkb_gym.engine.environment import for_candidates
+from pkb_gym.engine.ranks.sandbox import SYSTEM_FILES, SYSTEM_FOLDERS, Policy, bubblewrap_arguments, bubblewrap_works
+
+PACKAGE = Path(__file__).resolve().parents[2]
+MAX_LOG_CHARS = 12_000
+MAX_SAID_BYTES = 64 << 20
+"""What is read of a tool's output, at most."""
+
+_SCRIPT = """
+ulimit -v "$1"; ulimit -f "$2"; ulimit -t "$3"; ulimit -c 0
+out="$4"; result="$5"; folder="$6"; shift 6
+exec 3<&0
+(trap "" TERM; read -r _; kill -TERM 0; sleep 0.1; test -z "$folder" || rm -rf "$folder"; kill -KILL 0) <&3 &
+"$@" < /dev/null && { test -z "$result" || cat "$result" > "/proc/self/fd/$out"; }
+"""
+"""Its standard input ends with the evaluator, and so does everything it started; $6 is a folder to be removed then."""
+
+_LIMITED = ("sh", "-c", _SCRIPT, "sh")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one run may take.
+
+    Attributes:
+        timeout_s: wall time; the processor time of each process is limited accordingly.
+        memory_kib: address space of each process.
+        file_blocks: largest file, in blocks of 512 bytes.
+    """
+
+    timeout_s: float
+    memory_kib: int = 6 << 20
+    file_blocks: int = 1 << 19
+
+
+@dataclass(frozen=True)
+class Run:
+    """How one run ended.
+
+    Attributes:
+        status: exit status, negative after a signal; None where the deadline passed.
+        said: what it wrote to stdout and stderr.
+        result: content of the file asked for; empty where it was not made.
+        duration_s: wall time.
+    """
+
+    status: int | None
+    said: str
+    result: bytes
+    duration_s: float
+
+
+def run_sandboxed(
+    command: Sequence[str],
+    *,
+    files: Mapping[str, bytes],
+    limits: Limits,
+    result: str = "",
+    readable: Sequence[Path] = (),
+) -> Run:
+    """Runs a command in a folder that holds some files.
+
+    Args:
+        command: program and arguments.
+        files: name -> content.
+        limits: see there.
+        result: name of the file to bring back, if any.
+        readable: folders it may read beside those of the system; without bubblewrap it may read what the user may.
+    """
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        # The log comes first: descriptor 3, if it is free, becomes its number, and the script needs 3 for itself.
+        log, out = _memory_file(stack, "log"), _memory_file(stack, "result")
+        folder = None if bubblewrap_works() else stack.enter_context(tempfile.TemporaryDirectory(prefix="pkb-compile-"))
+        inputs = {} if folder else {name: _memory_file(stack, name, content) for name, content in files.items()}
+        for name, content in files.items() if folder else ():
+            Path(folder or "", name).write_bytes(content)
+        limited = [*_LIMITED, *_limit_arguments(limits), str(out), result, folder or "", *command]
+        process = subprocess.Popen(
+            limited if folder else _in_bubblewrap(limited, inputs, readable),
+            cwd=folder,
+            env=for_candidates(TMPDIR=folder or "/tmp"),
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            pass_fds=(out, *inputs.values()),
+            start_new_session=True,
+        )
+        try:
+            status: int | None = process.wait(limits.timeout_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            _kill_session(process)
+        said = _content(log, MAX_SAID_BYTES).decode(errors="replace")
+        return Run(status, said, _content(out), time.monotonic() - began)
+
+
+def artifact_of(run: Run, limits: Limits) -> tuple[Artifact, bool]:
+    """A compiler's run as a result, and whether it would be the same again (a deadline might not)."""
+    said = cut_log(run.said)
+    if run.status is None:
+        said = f"{said}\nthe compiler took longer than {limits.timeout_s:g} s"
+        return Artifact(ok=False, log=said, duration_s=run.duration_s), False
+    if run.status != 0 or not run.result:
+        reason = "" if "error" in said else f"\nthe compiler ended with status {run.status}"
+        # What was killed (status 128 + signal, or negative) might have been short of memory for once.
+        return Artifact(ok=False, log=said + reason, duration_s=run.duration_s), 0 < run.status < 128
+    return Artifact(ok=True, log=said, duration_s=run.duration_s, binary=run.result), True
+
+
+def cut_log(text: str) -> str:
+    """A log without its middle if it is very long."""
+    if len(text) <= MAX_LOG_CHARS:
+        return text
+    half = MAX_LOG_CHARS // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+
+
+def _limit_arguments(limits: Limits) -> Iterator[str]:
+    yield from map(str, (limits.memory_kib, limits.file_blocks, ceil(limits.timeout_s) + 1))
+
+
+def _in_bubblewrap(command: Sequence[str], inputs: Mapping[str, int], readable: Sequence[Path]) -> list[str]:
+    """The command in its sandbox, with files made from descriptors in /tmp."""
+    folders = [path for path in (*SYSTEM_FOLDERS, *SYSTEM_FILES) if Path(path).exists()]
+    folders += [str(path) for path in readable]
+    policy = Policy(read_only=tuple((path, path) for path in folders), dies_with_parent=True)
+    arguments = bubblewrap_arguments(policy, command)
+    place = arguments.index("--chdir")
+    for name, fd in inputs.items():
+        arguments[place:place] = ["--file", str(fd), f"/tmp/{name}"]
+    if any(PACKAGE.is_relative_to(folder) for folder in folders):
+        # Installed among what is readable: its problems and their known-good kernels must not be.
+        own = [str(path) for path in readable if path.is_relative_to(PACKAGE)]
+        shown = [word for path in own for word in ("--ro-bind", path, path)]
+        arguments[place:place] = ["--tmpfs", str(PACKAGE), *shown]
+    return arguments
+
+
+def _memory_file(stack: contextlib.ExitStack, name: str, content: bytes = b"") -> int:
+    """A file without a name, gone with the last process that has it open."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    stack.callback(os.close, fd)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _content(fd: int, most: int | None = None) -> bytes:
+    size = os.fstat(fd).st_size
+    return os.pread(fd, size if most is None else min(size, most), 0)
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        process.stdin.close()

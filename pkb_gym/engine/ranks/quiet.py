@@ -1,0 +1,90 @@
+"""Before a block, as a trusted rank sees its device: is it idle, are its caches cold, is memory at hand?"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+PROBES = 5
+SPIN_CYCLES = 1000
+
+
+class Quiet(Protocol):
+    """What is done on every rank just before a block is timed."""
+
+    def answer_us(self) -> float | None:
+        """What the device takes to answer, in microseconds: long, if it is busy with another process's work."""
+
+    def flush_cache(self) -> None:
+        """Fills the device's last cache with nothing that a block reads."""
+
+    def reserve(self, sizes: Sequence[int]) -> None:
+        """Makes sure that results of these sizes in bytes can be kept without asking the driver for memory."""
+
+
+class CpuQuiet:
+    """On the CPU nothing needs to be done: a frozen gang's processor time is looked at from outside."""
+
+    def answer_us(self) -> float | None:
+        """None."""
+        return None
+
+    def flush_cache(self) -> None:
+        """Nothing."""
+
+    def reserve(self, sizes: Sequence[int]) -> None:
+        """Nothing."""
+
+
+class CudaQuiet:
+    """On a GPU, whose kernels run on when the process that launched them is frozen."""
+
+    def __init__(self) -> None:
+        self._filler: torch.Tensor | None = None
+        self._reserved: Counter[int] = Counter()
+
+    def answer_us(self) -> float | None:
+        """The median over a few short kernels.
+
+        While another process's kernel runs, a GPU switches between both in slices of milliseconds.
+        """
+        import torch
+
+        torch.cuda.synchronize()
+        times = []
+        for _ in range(PROBES):
+            began = time.perf_counter_ns()
+            torch.cuda._sleep(SPIN_CYCLES)  # type: ignore[no-untyped-call]  # unannotated
+            torch.cuda.synchronize()
+            times.append((time.perf_counter_ns() - began) / 1e3)
+        return statistics.median(times)
+
+    def flush_cache(self) -> None:
+        """Overwrites twice the size of the L2 cache."""
+        import torch
+
+        if self._filler is None:
+            nbytes = 2 * torch.cuda.get_device_properties().L2_cache_size
+            self._filler = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+        self._filler.zero_()
+
+    def reserve(self, sizes: Sequence[int]) -> None:
+        """Allocates them all at once and lets go again, so that torch's allocator has them."""
+        import torch
+
+        wanted = Counter(size for size in sizes if size)
+        if wanted - self._reserved:
+            held = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in wanted.elements()]
+            self._reserved |= wanted
+            del held
+
+
+def make_quiet(device: str) -> Quiet:
+    """What suits the device."""
+    return CudaQuiet() if device == "cuda" else CpuQuiet()

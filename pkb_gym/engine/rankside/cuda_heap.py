@@ -1,0 +1,118 @@
+"""The symmetric heap on GPUs as one rank sees it; see `heap` for the CPU's."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Mapping as MappingType
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import abi
+from .cuda_memory import Mapping
+from .dlpack import HeapTensor
+
+if TYPE_CHECKING:
+    import torch
+
+_REGISTER_MAPPED = 2  # cudaHostRegisterMapped
+
+
+class CudaHeap:
+    """A mapping of all ranks' segments, and the ranks' control pages in host memory that GPUs can write too.
+
+    Args:
+        control_fd: a page of each rank.
+        segment_fds: one segment of each rank.
+        segment_bytes: of each.
+        rank: this one, whose device is the current one.
+
+    Attributes:
+        segment_bytes: distance between the segments of two ranks.
+        rank: whose segment `tensor` looks in.
+        base: address of rank 0's segment.
+        cuda_device: index of this rank's GPU.
+    """
+
+    def __init__(self, control_fd: int, segment_fds: Sequence[int], segment_bytes: int, rank: int) -> None:
+        import torch
+
+        world_size = len(segment_fds)
+        self.segment_bytes = segment_bytes
+        self.rank = rank
+        self.cuda_device = torch.cuda.current_device()
+        self._control = mmap.mmap(control_fd, abi.CONTROL_BYTES * world_size)
+        self._anchor = ctypes.c_char.from_buffer(self._control)
+        self._control_address = ctypes.addressof(self._anchor)
+        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # unannotated
+        registered = runtime.cudaHostRegister(self._control_address, len(self._control), _REGISTER_MAPPED)
+        torch.cuda.check_error(int(registered))
+        self._runtime = runtime
+        self._mapping = Mapping(segment_fds, segment_bytes, self.cuda_device)
+        self.base = self._mapping.base
+        # A tensor of each whole segment, that others are views of; its description must live as long.
+        self._described = [
+            HeapTensor(self.segment(r), [segment_bytes], "uint8", self.cuda_device) for r in range(world_size)
+        ]
+        self._bytes = [torch.utils.dlpack.from_dlpack(described) for described in self._described]
+        for fd in (control_fd, *segment_fds):
+            os.close(fd)
+
+    def segment(self, rank: int) -> int:
+        """Address of a rank's segment in this process."""
+        return self.base + rank * self.segment_bytes
+
+    def place(self, rank: int) -> abi.Place:
+        """Where a rank stands, live."""
+        return abi.Place.from_buffer(self._control, rank * abi.CONTROL_BYTES + abi.PLACE_OFFSET)
+
+    @property
+    def control(self) -> int:
+        """Address of this rank's control page, in host memory."""
+        return self._control_address + self.rank * abi.CONTROL_BYTES
+
+    @property
+    def stats_address(self) -> int:
+        """Where this rank's counters lie, in device memory."""
+        return self.segment(self.rank) + abi.STATS_OFFSET
+
+    def stats(self) -> abi.Stats:
+        """A copy of this rank's counters."""
+        counters = {"offset": abi.STATS_OFFSET, "shape": [ctypes.sizeof(abi.Stats)], "dtype": "uint8"}
+        return abi.Stats.from_buffer_copy(bytes(self.tensor(counters).tolist()))
+
+    def clear_stats(self) -> None:
+        """Sets this rank's counters to zero."""
+        self.tensor({"offset": abi.STATS_OFFSET, "shape": [ctypes.sizeof(abi.Stats)], "dtype": "uint8"}).zero_()
+
+    def tensor(self, slot: MappingType[str, Any], rank: int | None = None) -> torch.Tensor:
+        """The tensor that a slot describes, in a rank's segment (this one's by default); see `Heap.tensor`."""
+        import torch
+
+        dtype = getattr(torch, slot["dtype"])
+        shape = tuple(slot["shape"])
+        count = 1
+        for dim in shape:
+            count *= dim
+        if count == 0:
+            return torch.empty(shape, dtype=dtype, device=f"cuda:{self.cuda_device}")
+        begin = slot["offset"]
+        whole = self._bytes[self.rank if rank is None else rank]
+        return whole[begin : begin + count * dtype.itemsize].view(dtype).view(shape)
+
+    def zero(self) -> None:
+        """Fills this rank's segment with zeros."""
+        self._bytes[self.rank].zero_()
+
+    def populate(self, offset: int, nbytes: int) -> None:
+        """Nothing: device memory is there from the start."""
+
+    def close(self) -> None:
+        """Unmaps it; no tensor made from it may be used afterwards."""
+        import torch
+
+        torch.cuda.synchronize()
+        self._bytes.clear()
+        self._mapping.close()
+        self._runtime.cudaHostUnregister(self._control_address)

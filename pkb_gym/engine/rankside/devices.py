@@ -1,0 +1,196 @@
+"""What differs between ranks on the CPU and ranks on GPUs: how a rank is prepared, its heap, when its work is done."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from . import abi, confine
+from .heap import Heap
+from .processors import bind_rank
+
+if TYPE_CHECKING:
+    import torch
+
+
+class AnyHeap(Protocol):
+    """What `Heap` and `CudaHeap` share; its methods are described there."""
+
+    segment_bytes: int
+    rank: int
+    cuda_device: int | None
+
+    def segment(self, rank: int) -> int: ...  # noqa: D102
+    def place(self, rank: int) -> abi.Place: ...  # noqa: D102
+    def stats(self) -> abi.Stats: ...  # noqa: D102
+    def zero(self) -> None: ...  # noqa: D102
+    def close(self) -> None: ...  # noqa: D102
+    def clear_stats(self) -> None: ...  # noqa: D102
+    def populate(self, offset: int, nbytes: int) -> None: ...  # noqa: D102
+    def tensor(self, slot: Any, rank: int | None = None) -> torch.Tensor: ...  # noqa: D102
+
+    @property
+    def control(self) -> int: ...  # noqa: D102
+    @property
+    def stats_address(self) -> int: ...  # noqa: D102
+
+
+class Device(Protocol):
+    """One rank's device.
+
+    Attributes:
+        name: "cpu" or "cuda".
+        torch_device: what torch calls it.
+        stream: address of the stream that kernels are enqueued on; None on the CPU.
+    """
+
+    name: str
+    torch_device: str
+    stream: int | None
+
+    def prepare(self) -> None:
+        """Gets ready for a candidate that is not known yet; calling it again changes nothing."""
+
+    def join(self, meet: str | None = None) -> None:
+        """Makes the default process group; calling it again changes nothing.
+
+        Args:
+            meet: url where the ranks find each other; by default a file in the working folder.
+        """
+
+    def heap(self, fds: Sequence[int], segment_bytes: int) -> AnyHeap:
+        """Maps the heap that these descriptors name."""
+
+    def limit_memory(self, nbytes: int) -> None:
+        """From now on, this process may allocate that much more main memory."""
+
+    def synchronize(self) -> None:
+        """Waits until all that was enqueued is done; raises what went wrong with it."""
+
+    def release(self) -> None:
+        """Gives memory that is kept for later back, between evaluations."""
+
+
+class CpuDevice:
+    """A rank on the CPU; see `Device`."""
+
+    name = "cpu"
+    torch_device = "cpu"
+    stream: int | None = None
+
+    def __init__(self, rank: int, world_size: int, threads: int) -> None:
+        self._rank, self._world_size, self._threads = rank, world_size, threads
+        self._joined = False
+
+    def prepare(self) -> None:
+        """See `Device`."""
+        import torch
+
+        bind_rank(self._rank, self._world_size)
+        os.environ["OMP_NUM_THREADS"] = str(self._threads)  # read by an OpenMP runtime that the candidate brings
+        torch.set_num_threads(self._threads)
+
+    def join(self, meet: str | None = None) -> None:
+        """See `Device`."""
+        from .gloo_compat import install
+
+        if not self._joined:
+            _init_process_group("gloo", meet, self._rank, self._world_size)
+            install()
+            self._joined = True
+
+    def heap(self, fds: Sequence[int], segment_bytes: int) -> Heap:
+        """See `Device`."""
+        (fd,) = fds
+        return Heap(fd, segment_bytes, self._world_size, self._rank)
+
+    def limit_memory(self, nbytes: int) -> None:
+        """See `Device`."""
+        confine.limit_resources({"RLIMIT_AS": nbytes})
+
+    def synchronize(self) -> None:
+        """Nothing: calls have done their work when they return."""
+
+    def release(self) -> None:
+        """See `Device`; see `_keep_freed_memory` of the zygote."""
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+QUIET_NCCL = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0", "TORCH_FR_BUFFER_SIZE": "0"}
+"""torch's record of past collectives is off: keeping it makes launches slower and their times scatter."""
+
+
+class CudaDevice:
+    """A rank on the GPU of its own number; see `Device`."""
+
+    name = "cuda"
+    stream: int | None = None
+
+    def __init__(self, rank: int, world_size: int, threads: int) -> None:
+        self.torch_device = f"cuda:{rank}"
+        self._rank, self._world_size, self._threads = rank, world_size, threads
+        self._prepared = self._joined = False
+
+    def prepare(self) -> None:
+        """Makes the context, and loads what the first kernels would otherwise wait for."""
+        import torch
+
+        if self._prepared:
+            return
+        bind_rank(self._rank, self._world_size)
+        torch.set_num_threads(self._threads)
+        torch.cuda.set_device(self._rank)
+        torch.zeros(1 << 20, device="cuda").add_(1)
+        torch.cuda.synchronize()
+        self.stream = torch.cuda.current_stream().cuda_stream
+        self._prepared = True
+
+    def join(self, meet: str | None = None) -> None:
+        """See `Device`; connects the ranks too, which NCCL would otherwise do at the first call."""
+        import torch
+        import torch.distributed as dist
+
+        if not self._joined:
+            os.environ |= QUIET_NCCL
+            device = torch.device("cuda", self._rank)
+            _init_process_group("nccl", meet, self._rank, self._world_size, device_id=device)
+            dist.all_reduce(torch.zeros(1, device=device))
+            torch.cuda.synchronize()
+            self._joined = True
+
+    def heap(self, fds: Sequence[int], segment_bytes: int) -> Any:
+        """See `Device`."""
+        from .cuda_heap import CudaHeap
+
+        control, *segments = fds
+        return CudaHeap(control, segments, segment_bytes, self._rank)
+
+    def limit_memory(self, nbytes: int) -> None:
+        """See `Device`; address space is what CUDA reserves by the terabyte, so that only private data counts."""
+        confine.limit_resources({"RLIMIT_DATA": nbytes})
+
+    def synchronize(self) -> None:
+        """See `Device`."""
+        import torch
+
+        torch.cuda.synchronize()
+
+    def release(self) -> None:
+        """See `Device`."""
+        import torch
+
+        torch.cuda.empty_cache()
+
+
+def make_device(name: str, rank: int, world_size: int, threads: int) -> Device:
+    """The rank's device of that name."""
+    return (CudaDevice if name == "cuda" else CpuDevice)(rank, world_size, threads)
+
+
+def _init_process_group(backend: str, meet: str | None, rank: int, world_size: int, **kwargs: Any) -> None:
+    import torch.distributed as dist
+
+    meet = meet or f"file://{os.getcwd()}/rendezvous"
+    dist.init_process_group(backend, init_method=meet, rank=rank, world_size=world_size, **kwargs)

@@ -1,0 +1,34 @@
+// expect: timeout rank 0; no end after
+// Rank 0 computes for ever and lies about where it stands; the report says what it says.
+#include <cuda_bf16.h>
+
+#include "pkb/symm.h"
+
+using bf16 = __nv_bfloat16;
+using tvm::ffi::TensorView;
+
+__global__ void sum(bf16* tensor, bf16* out, int64_t n, pkb::Device comm) {
+  const int64_t threads = int64_t(gridDim.x) * blockDim.x;
+  for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < n; i += threads) {
+    float total = 0;
+    for (int r = 0; r < comm.world_size; ++r) total += __bfloat162float(comm.peer(tensor, r)[i]);
+    out[i] = __float2bfloat16(total);
+  }
+}
+
+__global__ void pretend(volatile pkb::Place* place) {
+  place->slot = 7;
+  place->want = 1;
+  place->state = pkb::State::kIdle;
+  while (place->slot != 12345) {}
+}
+
+void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
+  auto* x = static_cast<bf16*>(tensor.data_ptr());
+  auto* y = static_cast<bf16*>(out.data_ptr());
+  sum<<<64, 256, 0, comm.cuda_stream()>>>(x, y, tensor.numel(), comm.device());
+  PKB_CUDA_LAUNCHED();
+  if (comm.rank == 0) pretend<<<1, 1, 0, comm.cuda_stream()>>>(comm.place);
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

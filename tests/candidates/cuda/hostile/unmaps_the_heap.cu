@@ -1,0 +1,37 @@
+// expect: runtime_error rank 0; illegal memory access
+// Rank 0 takes rank 1's segment out of its own address space: nobody else loses it.
+#include <cuda_bf16.h>
+
+#include "pkb/symm.h"
+
+using bf16 = __nv_bfloat16;
+using tvm::ffi::TensorView;
+
+__global__ void sum(bf16* tensor, bf16* out, int64_t n, pkb::Device comm) {
+  const int64_t threads = int64_t(gridDim.x) * blockDim.x;
+  for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < n; i += threads) {
+    float total = 0;
+    for (int r = 0; r < comm.world_size; ++r) total += __bfloat162float(comm.peer(tensor, r)[i]);
+    out[i] = __float2bfloat16(total);
+  }
+}
+
+using Unmap = int (*)(unsigned long long, size_t);
+
+void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
+  auto* x = static_cast<bf16*>(tensor.data_ptr());
+  auto* y = static_cast<bf16*>(out.data_ptr());
+  sum<<<64, 256, 0, comm.cuda_stream()>>>(x, y, tensor.numel(), comm.device());
+  PKB_CUDA_LAUNCHED();
+  if (comm.rank != 0) return;
+  PKB_CUDA(cudaStreamSynchronize(comm.cuda_stream()));
+  void* function = nullptr;
+  PKB_CUDA(cudaGetDriverEntryPointByVersion("cuMemUnmap", &function, 12000, cudaEnableDefault, nullptr));
+  const auto address = reinterpret_cast<unsigned long long>(comm.segments[1]);
+  const int status = reinterpret_cast<Unmap>(function)(address, comm.segment_bytes);
+  if (status != 0) TVM_FFI_THROW(RuntimeError) << "cuMemUnmap failed with status " << status;
+  sum<<<64, 256, 0, comm.cuda_stream()>>>(x, y, tensor.numel(), comm.device());
+  PKB_CUDA_LAUNCHED();
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);
