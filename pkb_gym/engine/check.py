@@ -1,17 +1,18 @@
 """Stage check: every output of every rank against the expected one.
 
-`compare_rank` runs in the reference gang, one process per rank, on the frozen candidate's memory; `merge` runs in the
-evaluator and makes the report.
+A `Comparison` is made in the reference gang, one process per rank, on the frozen candidate's memory; `merge` runs in
+the evaluator and makes the report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pkb_gym.engine.feedback import CheckReport, Mismatch
 from pkb_gym.engine.layout import SetPlan, Slot, result_slots
-from pkb_gym.engine.leaves import argument_leaves
+from pkb_gym.engine.leaves import Leaf, argument_leaves
 from pkb_gym.engine.problem import InPlace, Output, OutputList, Problem, Tensor, TensorList
 from pkb_gym.engine.record import Record
 
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
 MAX_MISMATCHES = 8
 """Mismatches that a report lists."""
 
+TOGETHER = 32
+"""Calls whose outputs are compared before the device is waited for; copies of them are held until then."""
+
 
 class RankCheck(Record):
-    """What comparing one rank's outputs of one call gave."""
+    """What comparing one rank's outputs gave, of one call or of all calls of a block."""
 
-    trial: int
     rank: int
     outputs: int
     elements: int
@@ -42,19 +45,8 @@ def rule_of(out: Output | OutputList | InPlace, protocol: str) -> Check | None:
     return out.check if protocol == "robust" else out.published
 
 
-def compare_rank(
-    problem: Problem,
-    plan: SetPlan,
-    rank: int,
-    *,
-    protocol: str,
-    args: Sequence[Mapping[str, Value]],
-    expected: Mapping[str, torch.Tensor],
-    mine: AnyHeap,
-    theirs: AnyHeap,
-    said: Mapping[str, Mapping[str, Any]],
-) -> RankCheck:
-    """Compares one rank's outputs of one call.
+class Comparison:
+    """One rank's outputs of one call against the baseline's. Nothing waits for the device until `report` is asked for.
 
     Args:
         problem: its declaration.
@@ -66,42 +58,93 @@ def compare_rank(
         mine: the reference heap, which holds the inputs as they were made.
         theirs: the candidate's heap.
         said: leaf name -> shape and dtype of what the candidate says it returned; preallocated outputs are not in it.
-    """
-    from pkb_gym.engine.checks import CheckContext
 
-    pairs = result_slots(problem, plan, rank)
-    mismatches = _modified_inputs(problem, plan, rank, mine, theirs)
-    candidate: dict[str, torch.Tensor] = {}
-    for _, slot in pairs:
-        claim = said.get(slot.leaf.name)
-        mismatch = _shape_mismatch(plan.trial, rank, slot, claim, expected[slot.leaf.name])
-        if mismatch is not None:
-            mismatches.append(mismatch)
-            continue
-        shape = slot.leaf.shape if claim is None else tuple(claim["shape"])
-        # A copy of our own: rules read an output more than once.
-        candidate[slot.leaf.name] = theirs.tensor({**slot.to_json(), "shape": shape}).clone()
-    elements = right = 0
-    for out, slot in pairs:
-        rule, name = rule_of(out, protocol), slot.leaf.name
-        elements += expected[name].numel()
-        if name not in candidate:
-            continue
-        if rule is None:
-            right += expected[name].numel()
-            continue
-        context = CheckContext(plan.axes[rank], expected[name], args, expected, candidate, name)
-        wrong, mismatch = _judge(plan.trial, rank, rule, candidate[name], context)
-        right += expected[name].numel() - wrong
-        if mismatch is not None:
-            mismatches.append(mismatch)
+    Attributes:
+        counts: 0-dim integer tensors: wrong bytes of each immutable argument, then wrong elements of each output.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        plan: SetPlan,
+        rank: int,
+        *,
+        protocol: str,
+        args: Sequence[Mapping[str, Value]],
+        expected: Mapping[str, torch.Tensor],
+        mine: AnyHeap,
+        theirs: AnyHeap,
+        said: Mapping[str, Mapping[str, Any] | None],
+    ) -> None:
+        from pkb_gym.engine.checks import CheckContext
+
+        self._trial, self._rank = plan.trial, rank
+        self._pairs = result_slots(problem, plan, rank)
+        self._misshapen: list[Mismatch] = []
+        candidate: dict[str, torch.Tensor] = {}
+        for _, slot in self._pairs:
+            claim = said.get(slot.leaf.name)
+            mismatch = _shape_mismatch(plan.trial, rank, slot, claim, expected[slot.leaf.name])
+            if mismatch is not None:
+                self._misshapen.append(mismatch)
+                continue
+            shape = slot.leaf.shape if claim is None else tuple(claim["shape"])
+            # A copy of our own: rules read an output more than once.
+            candidate[slot.leaf.name] = theirs.tensor({**slot.to_json(), "shape": shape}).clone()
+        self._expected = expected
+        self._judged: list[tuple[Check, torch.Tensor, CheckContext]] = []
+        for out, slot in self._pairs:
+            rule, name = rule_of(out, protocol), slot.leaf.name
+            if rule is not None and name in candidate:
+                context = CheckContext(plan.axes[rank], expected[name], args, expected, candidate, name)
+                self._judged.append((rule, candidate[name], context))
+        self._immutable = list(_immutable_arguments(problem, plan, rank, mine, theirs))
+        self.counts = [(before != after).sum() for _, before, after in self._immutable]
+        self.counts += [rule.wrong(got, context).sum() for rule, got, context in self._judged]
+
+    def report(self, counts: Sequence[int]) -> RankCheck:
+        """What was found.
+
+        Args:
+            counts: the values of `self.counts`.
+        """
+        mismatches = [
+            _modified(self._trial, self._rank, leaf, before, after)
+            for (leaf, before, after), count in zip(self._immutable, counts, strict=False)
+            if count
+        ]
+        mismatches += self._misshapen
+        elements = right = sum(self._expected[slot.leaf.name].numel() for _, slot in self._pairs)
+        right -= sum(mismatch.elements for mismatch in self._misshapen)
+        for (rule, got, context), count in zip(self._judged, counts[len(self._immutable) :], strict=True):
+            if count:
+                mismatches.append(_describe(self._trial, self._rank, rule, got, context))
+                right -= mismatches[-1].wrong_elements
+        return RankCheck(
+            rank=self._rank,
+            outputs=len(self._pairs),
+            elements=elements,
+            elements_right=right,
+            mismatches=tuple(mismatches),
+        )
+
+
+def compare_all(rank: int, comparisons: Iterable[Comparison]) -> RankCheck:
+    """One report of a rank's comparisons; the device is waited for once per `TOGETHER` of them."""
+    import torch
+
+    reports: list[RankCheck] = []
+    remaining = iter(comparisons)
+    while batch := list(itertools.islice(remaining, TOGETHER)):
+        counts = [count for comparison in batch for count in comparison.counts]
+        values = iter(torch.stack(counts).tolist() if counts else ())
+        reports += [comparison.report([next(values) for _ in comparison.counts]) for comparison in batch]
     return RankCheck(
-        trial=plan.trial,
         rank=rank,
-        outputs=len(pairs),
-        elements=elements,
-        elements_right=right,
-        mismatches=tuple(mismatches),
+        outputs=sum(report.outputs for report in reports),
+        elements=sum(report.elements for report in reports),
+        elements_right=sum(report.elements_right for report in reports),
+        mismatches=tuple(mismatch for report in reports for mismatch in report.mismatches),
     )
 
 
@@ -135,13 +178,13 @@ def _shape_mismatch(
     )
 
 
-def _judge(trial: int, rank: int, rule: Check, got: torch.Tensor, context: CheckContext) -> tuple[int, Mismatch | None]:
+def _describe(trial: int, rank: int, rule: Check, got: torch.Tensor, context: CheckContext) -> Mismatch:
+    """An output that has wrong elements."""
+    import torch
+
     from pkb_gym.engine.checks import wide
 
     wrong = rule.wrong(got, context)
-    count = int(wrong.sum())
-    if not count:
-        return 0, None
     expected = context.expected
     places = wrong.nonzero()
     if got.is_floating_point() or got.is_complex():
@@ -149,20 +192,18 @@ def _judge(trial: int, rank: int, rule: Check, got: torch.Tensor, context: Check
         distance = distance.masked_fill(distance.isnan(), float("inf")).masked_fill(~wrong, -1)
     else:
         distance = (got.double() - expected.double()).abs().masked_fill(~wrong, -1)
-    import torch
-
     worst = tuple(int(i) for i in torch.unravel_index(distance.argmax(), got.shape)) if got.dim() else ()
     box = None
     if got.dim():
         box = tuple((int(a), int(b)) for a, b in zip(places.amin(0), places.amax(0), strict=True))
-    mismatch = Mismatch(
+    return Mismatch(
         trial=trial,
         rank=rank,
         output=context.leaf,
         reason="values",
         shape=tuple(got.shape),
         dtype=str(got.dtype).removeprefix("torch."),
-        wrong_elements=count,
+        wrong_elements=int(wrong.sum()),
         elements=got.numel(),
         bounding_box=box,
         worst_index=worst,
@@ -170,36 +211,34 @@ def _judge(trial: int, rank: int, rule: Check, got: torch.Tensor, context: Check
         expected=_show(expected[worst]),
         rule=rule.describe(),
     )
-    return count, mismatch
 
 
-def _modified_inputs(problem: Problem, plan: SetPlan, rank: int, mine: AnyHeap, theirs: AnyHeap) -> list[Mismatch]:
-    """Immutable arguments that no longer hold, bit for bit, what was put there."""
-    found = []
+def _immutable_arguments(
+    problem: Problem, plan: SetPlan, rank: int, mine: AnyHeap, theirs: AnyHeap
+) -> Iterator[tuple[Leaf, torch.Tensor, torch.Tensor]]:
+    """The tensors that must still hold, bit for bit, what was put there: as bytes, before and after."""
     for arg in problem.data_args:
         if isinstance(arg, Tensor | TensorList) and arg.mutable:
             continue
         for leaf in argument_leaves(arg, plan.axes[rank]):
             slot = plan.slots[rank][leaf.name]
             raw = {"offset": slot.offset, "shape": [leaf.capacity_bytes], "dtype": "uint8"}
-            before, after = mine.tensor(raw), theirs.tensor(raw)
-            if not bool((before == after).all()):
-                width = leaf.capacity_bytes // max(1, leaf.capacity)
-                changed = int((before != after).view(-1, width).any(dim=1).sum())
-                found.append(
-                    Mismatch(
-                        trial=plan.trial,
-                        rank=rank,
-                        output=leaf.name,
-                        reason="input_modified",
-                        shape=leaf.shape or (),
-                        dtype=leaf.dtype,
-                        wrong_elements=changed,
-                        elements=leaf.capacity,
-                        rule="this argument must stay as it is",
-                    )
-                )
-    return found
+            yield leaf, mine.tensor(raw), theirs.tensor(raw)
+
+
+def _modified(trial: int, rank: int, leaf: Leaf, before: torch.Tensor, after: torch.Tensor) -> Mismatch:
+    width = leaf.capacity_bytes // max(1, leaf.capacity)
+    return Mismatch(
+        trial=trial,
+        rank=rank,
+        output=leaf.name,
+        reason="input_modified",
+        shape=leaf.shape or (),
+        dtype=leaf.dtype,
+        wrong_elements=int((before != after).view(-1, width).any(dim=1).sum()),
+        elements=leaf.capacity,
+        rule="this argument must stay as it is",
+    )
 
 
 def merge(checks: Sequence[RankCheck], trials: int) -> CheckReport:

@@ -277,7 +277,7 @@ def rms(tensor: torch.Tensor) -> torch.Tensor:
 def unequal(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     """Marks where two tensors differ; NaN equals NaN."""
     different = got != expected
-    if (got.is_floating_point() or got.is_complex()) and bool(different.any()):
+    if (got.is_floating_point() or got.is_complex()) and _may_hold(different):
         different &= ~(got.isnan() & expected.isnan())
     return different
 
@@ -287,10 +287,15 @@ def difference(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     return (got - expected).masked_fill(~unequal(got, expected), 0)
 
 
+def _may_hold(marks: torch.Tensor) -> bool:
+    """Whether any mark is set; a GPU is not waited for, where looking costs more than what it may save."""
+    return marks.is_cuda or bool(marks.any())
+
+
 def outside(got: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor | float) -> torch.Tensor:
     """Marks where |got - expected| > bound; equal infinities and NaN against NaN are right."""
     error = (got - expected).abs()
     bad = ~((error <= bound) & (error < float("inf")))  # a NaN counts as bad here, and a bound may be infinite
-    if bool(bad.any()):
+    if _may_hold(bad):
         bad &= (got != expected) & ~(got.isnan() & expected.isnan())
     return bad

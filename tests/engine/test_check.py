@@ -160,8 +160,8 @@ def test_the_words_of_a_mismatch() -> None:
     assert "1 of 1 elements differ (100 %); worst []: got 0" in str(scalar)
 
 
-def rank_check(rank: int, *found: Mismatch, right: int = 32, trial: int = 3) -> RankCheck:
-    return RankCheck(trial=trial, rank=rank, outputs=1, elements=32, elements_right=right, mismatches=found)
+def rank_check(rank: int, *found: Mismatch, right: int = 32) -> RankCheck:
+    return RankCheck(rank=rank, outputs=1, elements=32, elements_right=right, mismatches=found)
 
 
 def test_a_report_over_ranks_and_calls() -> None:

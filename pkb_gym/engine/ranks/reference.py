@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import gc
 import traceback
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from pkb_gym.engine.axes import ITEMSIZE
-from pkb_gym.engine.check import compare_rank
+from pkb_gym.engine.check import Comparison, compare_all
 from pkb_gym.engine.inputs import Value, make_inputs
 from pkb_gym.engine.layout import BlockPlan, Dialect, SetPlan, delivered_leaves, rank_spec
 from pkb_gym.engine.leaves import argument_leaves, flatten_value, output_leaves
@@ -285,11 +286,15 @@ class Reference:
 
     def _compare(self, said: list[list[dict[str, Any]]], native: bool) -> dict[str, Any]:
         """Judges this rank's outputs of a block; `said` holds what the candidate claims of the outputs it returned."""
+        with torch.device(self._device.torch_device):  # of tensors that a rule makes without saying where
+            report = compare_all(self._rank, self._comparisons(said, native))
+        return {"report": report.model_dump(mode="json")}
+
+    def _comparisons(self, said: list[list[dict[str, Any]]], native: bool) -> Iterator[Comparison]:
         assert self._plan is not None and self._mine is not None and self._theirs is not None
-        reports = []
         for planned, claims, expected in zip(self._plan.sets, said, self._expected, strict=False):
             leaves = delivered_leaves(self._problem, planned.axes[self._rank], "native" if native else "python")
-            report = compare_rank(
+            yield Comparison(
                 self._problem,
                 planned,
                 self._rank,
@@ -300,8 +305,6 @@ class Reference:
                 theirs=self._theirs,
                 said={leaf.name: claim for leaf, claim in zip(leaves, claims, strict=False)},
             )
-            reports.append(report.model_dump(mode="json"))
-        return {"report": reports}
 
     def _values(self, planned: SetPlan, rank: int) -> dict[str, Value]:
         """A rank's data arguments as they were made, by name."""

@@ -129,9 +129,7 @@ class ReferenceGang:
             native: whether it is of the native dialect.
         """
         orders: list[Any] = [{"compare": claim, "native": native} for claim in claims]
-        return [
-            RankCheck.model_validate(report) for reply in self._send(orders, "report") for report in reply["report"]
-        ]
+        return [RankCheck.model_validate(reply["report"]) for reply in self._send(orders, "report")]
 
     def release(self) -> None:
         """Lets go of heaps and results; a gang that has failed holds none any more."""

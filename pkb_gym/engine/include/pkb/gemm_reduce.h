@@ -18,7 +18,7 @@ struct Reduce : Plain {
   static constexpr bool kSignals = true;
   static constexpr int kWords = Shape::kSums / 8;                    // of 16 bytes, in a thread's part of a tile
   static constexpr int64_t kPartBytes = int64_t(kWords) * 16 * 128;  // a consumer's part of a tile
-  static_assert(kPartBytes == Shape::kStagedBytes, "a part is staged as a whole");
+  static constexpr int kRounds = kPartBytes / Shape::kBufferBytes;   // in which a part is staged
 
   Device comm;
   int total;       // tiles of all owners; owner o has those from total * o / world_size on
@@ -62,19 +62,24 @@ struct Reduce : Plain {
                                          int consumer, uint32_t staging) const {
     const int thread = threadIdx.x % 128, part = part_of(tile, block, consumer);
     if (tile.owner != comm.rank) {
-      claim_staging(consumer);
+      const int sender = (comm.rank - tile.owner + comm.world_size) % comm.world_size - 1;
+      char* to = comm.peer(part_at(sender, part), tile.owner);
 #pragma unroll
-      for (int word = 0; word < kWords; ++word) {
-        const float* eight = sums + word * 8;
-        store_shared(staging + (word * 128 + thread) * 16,
-                     make_uint4(pack<T>(eight[0], eight[1]), pack<T>(eight[2], eight[3]), pack<T>(eight[4], eight[5]),
-                                pack<T>(eight[6], eight[7])));
-      }
-      publish_staging(consumer);
-      if (thread == 0) {
-        const int sender = (comm.rank - tile.owner + comm.world_size) % comm.world_size - 1;
-        store_bulk(comm.peer(part_at(sender, part), tile.owner), staging, kPartBytes);
-        bulk_commit();
+      for (int round = 0; round < kRounds; ++round) {
+        const uint32_t buffer = staging + round % Shape::kBuffers * Shape::kBufferBytes;
+        claim_staging<Shape::kBuffers>(consumer);
+#pragma unroll
+        for (int word = 0; word < kWords / kRounds; ++word) {
+          const float* eight = sums + (round * (kWords / kRounds) + word) * 8;
+          store_shared(buffer + (word * 128 + thread) * 16,
+                       make_uint4(pack<T>(eight[0], eight[1]), pack<T>(eight[2], eight[3]),
+                                  pack<T>(eight[4], eight[5]), pack<T>(eight[6], eight[7])));
+        }
+        publish_staging(consumer);
+        if (thread == 0) {
+          store_bulk(to + round * Shape::kBufferBytes, buffer, Shape::kBufferBytes);
+          bulk_commit();
+        }
       }
       return false;
     }

@@ -39,17 +39,21 @@ constexpr int kBoxCols = 64;     // columns of a box of B or C: 128 bytes
 constexpr int kBoxBytes = kBlockK * kBoxCols * 2;
 static_assert(kStoreRows == kBlockK, "boxes of B and C are equally large");
 
-// A block's columns, the blocks of a cluster, the stages of its ring, and how many columns of sums are staged at once.
-template <int kBlockN_, int kCluster_, int kStages_, int kStagedCols_>
+// A block's columns, the blocks of a cluster, the stages of its ring, how many columns of sums are staged at once, and
+// in how many buffers by turns.
+template <int kBlockN_, int kCluster_, int kStages_, int kStagedCols_, int kBuffers_ = 1>
 struct Shape {
-  static constexpr int kBlockN = kBlockN_, kCluster = kCluster_, kStages = kStages_, kStagedCols = kStagedCols_;
+  static constexpr int kBlockN = kBlockN_, kCluster = kCluster_, kStages = kStages_;
+  static constexpr int kStagedCols = kStagedCols_, kBuffers = kBuffers_;
   static constexpr int kTileRows = kCluster * kBlockM;  // a tile is what a cluster computes
   static constexpr int kSums = kBlockN / 2;             // of a thread
   static constexpr int kBytesA = kBlockM * kBlockK * 2, kBytesB = kBlockK * kBlockN * 2;
   static constexpr int kStageBytes = kBytesA + kBytesB;
-  static constexpr int kStagedBytes = kStoreRows * kStagedCols * 2;  // of a consumer
+  static constexpr int kBufferBytes = kStoreRows * kStagedCols * 2;
+  static constexpr int kStagedBytes = kBuffers * kBufferBytes;  // of a consumer
   static constexpr int kSharedBytes = 1024 + kStages * kStageBytes + kConsumers * kStagedBytes;  // 1024: alignment
-  static_assert(kBlockN % (kCluster * kBoxCols) == 0 && kBlockN % kStagedCols == 0 && kStagedCols % kBoxCols == 0, "");
+  static_assert(kBlockN % (kCluster * kBoxCols) == 0 && kBlockN % (kBuffers * kStagedCols) == 0, "");
+  static_assert(kStagedCols % kBoxCols == 0 && kSharedBytes <= 232448 - 256, "");
 };
 
 using Deep = Shape<256, 2, 4, 128>;   // the longest ring; sums leave in two rounds
@@ -110,9 +114,10 @@ struct Plain {
   __device__ __forceinline__ void assist(const Product&, const Block&, int) const {}
 };
 
-// Threads of one consumer wait until the stores of its staging memory have read it.
+// Threads of one consumer wait until the stores of its staging memory have read it, or of the oldest of its buffers.
+template <int kBuffers = 1>
 __device__ __forceinline__ void claim_staging(int consumer) {
-  if (threadIdx.x % 128 == 0) bulk_wait_read();
+  if (threadIdx.x % 128 == 0) bulk_wait_read<kBuffers - 1>();
   named_barrier(1 + consumer, 128);
 }
 
@@ -130,12 +135,13 @@ __device__ __forceinline__ void store_sums(const Product& product, const float (
   const int box_row = warp * 16 + lane % 16;
 #pragma unroll
   for (int round = 0; round < Shape::kBlockN / Shape::kStagedCols; ++round) {
-    claim_staging(consumer);
+    const uint32_t buffer = staging + round % Shape::kBuffers * Shape::kBufferBytes;
+    claim_staging<Shape::kBuffers>(consumer);
 #pragma unroll
     for (int group = 0; group < Shape::kStagedCols / 8; group += 2) {
       const float* eight = sums + (round * Shape::kStagedCols / 8 + group) * 4;
       const int unit = group % 8 + lane / 16;  // of 16 bytes, within a box's row; swizzled as tensor maps do
-      store_matrices(staging + group / 8 * kBoxBytes + box_row * 128 + ((unit ^ (box_row % 8)) * 16),
+      store_matrices(buffer + group / 8 * kBoxBytes + box_row * 128 + ((unit ^ (box_row % 8)) * 16),
                      pack<T>(eight[0], eight[1]), pack<T>(eight[2], eight[3]), pack<T>(eight[4], eight[5]),
                      pack<T>(eight[6], eight[7]));
     }
@@ -144,7 +150,7 @@ __device__ __forceinline__ void store_sums(const Product& product, const float (
       for (int to = 0; to < product.destinations; ++to) {
 #pragma unroll
         for (int box = 0; box < Shape::kStagedCols / kBoxCols; ++box) {
-          store_box(&product.out[to], staging + box * kBoxBytes,
+          store_box(&product.out[to], buffer + box * kBoxBytes,
                     col + round * Shape::kStagedCols + box * kBoxCols, row);
         }
       }
@@ -187,7 +193,7 @@ __device__ __forceinline__ void load_operands(const Product& product, const Hook
     const Tile tile = hooks.template tile<Shape>(product, index);
     for (int segment = 0; segment < product.segments; ++segment) {
       hooks.template await<Shape>(tile, segment, lane);
-      if (lane == 0) {
+      if (elect()) {
         for (int step = 0; step < product.steps; ++step, at.advance()) {
           wait_phase(ring.is_empty(at.stage), at.phase ^ 1);
           expect_bytes(ring.is_full(at.stage), Shape::kStageBytes);
@@ -258,6 +264,16 @@ __device__ __forceinline__ void consume(const Product& product, const Hooks& hoo
   }
 }
 
+// Each thread of a warp looks after one segment and one destination.
+__device__ __forceinline__ void prefetch_maps(const Product& product) {
+  const int lane = threadIdx.x % 32;
+  if (lane < product.segments) {
+    prefetch_map(&product.a[lane]);
+    prefetch_map(&product.b[lane]);
+  }
+  if (lane < product.destinations) prefetch_map(&product.out[lane]);
+}
+
 template <class T, class Shape, class Hooks>
 __global__ void __launch_bounds__(kThreads, 1)
     multiply(const __grid_constant__ Product product, const __grid_constant__ Hooks hooks) {
@@ -278,6 +294,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int i = 0; i < kConsumers; ++i) completed[i] = 0;
     fence_barrier_init();
   }
+  if (warp == 1) prefetch_maps(product);
   cluster_sync<Shape::kCluster>();
 
   // Registers move from the first warpgroup to the consumers: 56 + 2 x 224 is what three warpgroups of 168 have.

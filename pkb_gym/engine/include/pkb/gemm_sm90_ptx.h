@@ -30,13 +30,15 @@ __device__ __forceinline__ void expect_bytes(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Arrives at the barrier of the same place in block `rank` of the cluster.
+// Arrives at the barrier of the same place in block `rank` of the cluster. Of block scope, as is `wait_phase`: what is
+// handed over belongs to the copy engine and the tensor cores, and with the cluster's scope every arrival would be a
+// fence of the whole GPU's memory and every wait would empty the L1 cache.
 __device__ __forceinline__ void arrive_in_cluster(uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{\n"
       ".reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
       "}" ::"r"(barrier), "r"(rank) : "memory");
 }
 
@@ -47,7 +49,7 @@ __device__ __forceinline__ void wait_phase(uint32_t barrier, uint32_t parity) {
     asm volatile(
         "{\n"
         ".reg .pred p;\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
         "selp.u32 %0, 1, 0, p;\n"
         "}"
         : "=r"(done)
@@ -87,7 +89,26 @@ __device__ __forceinline__ void store_shared(uint32_t to, uint4 value) {
                : "memory");
 }
 
+// True in one thread of a warp, always the same. What only this thread does the compiler knows to be uniform, and copies
+// need no loop over threads.
+__device__ __forceinline__ bool elect() {
+  uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(elected));
+  return elected;
+}
+
 // ---- bulk copies ----
+
+// Fetches a tensor map ahead of its first use.
+__device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 
 // A box of a tensor map, from column and row on, to shared memory.
 __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap* map, int col, int row, uint32_t barrier) {
@@ -128,8 +149,11 @@ __device__ __forceinline__ void store_bulk(void* to, uint32_t from, uint32_t byt
 
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-// Waits until this thread's stores have read their shared memory.
-__device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Waits until this thread's stores have read their shared memory, except those of the last `kPending` groups.
+template <int kPending>
+__device__ __forceinline__ void bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
 
 // Waits until this thread's stores have been made.
 __device__ __forceinline__ void bulk_wait_complete() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
@@ -162,9 +186,11 @@ struct Wgmma;
 #define PKB_SUMS_4(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
 #define PKB_SUMS_16(i) PKB_SUMS_4(i), PKB_SUMS_4(i + 4), PKB_SUMS_4(i + 8), PKB_SUMS_4(i + 12)
 #define PKB_SUMS_64(i) PKB_SUMS_16(i), PKB_SUMS_16(i + 16), PKB_SUMS_16(i + 32), PKB_SUMS_16(i + 48)
-#define PKB_REGISTERS_64 \
+#define PKB_REGISTERS_32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define PKB_REGISTERS_64 \
+  PKB_REGISTERS_32 ", " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define PKB_REGISTERS_128 \
@@ -189,6 +215,8 @@ struct Wgmma;
           : "l"(a), "l"(b), "r"(int(add)));                                                                      \
     }                                                                                                            \
   };
+PKB_WGMMA(__nv_bfloat16, "bf16", 64, PKB_REGISTERS_32, "%32", "%33", "%34", PKB_SUMS_16(0), PKB_SUMS_16(16))
+PKB_WGMMA(__half, "f16", 64, PKB_REGISTERS_32, "%32", "%33", "%34", PKB_SUMS_16(0), PKB_SUMS_16(16))
 PKB_WGMMA(__nv_bfloat16, "bf16", 128, PKB_REGISTERS_64, "%64", "%65", "%66", PKB_SUMS_64(0))
 PKB_WGMMA(__half, "f16", 128, PKB_REGISTERS_64, "%64", "%65", "%66", PKB_SUMS_64(0))
 PKB_WGMMA(__nv_bfloat16, "bf16", 256, PKB_REGISTERS_128, "%128", "%129", "%130", PKB_SUMS_64(0), PKB_SUMS_64(64))
@@ -196,6 +224,7 @@ PKB_WGMMA(__half, "f16", 256, PKB_REGISTERS_128, "%128", "%129", "%130", PKB_SUM
 #undef PKB_WGMMA
 #undef PKB_REGISTERS_128
 #undef PKB_REGISTERS_64
+#undef PKB_REGISTERS_32
 #undef PKB_SUMS_64
 #undef PKB_SUMS_16
 #undef PKB_SUMS_4
