@@ -90,7 +90,7 @@ def compile_all(evaluator: LocalEvaluator, problems: Sequence[Problem]) -> None:
         source = expert_source(problem, "cu")
         assert source is not None
         feedback = evaluator.evaluate(problem, source, EvalConfig(device="cuda", size="tiny", until="compile"))
-        if feedback.failed:
+        if feedback.failure is not None:
             print(f"{problem.name}: {feedback.message}", file=sys.stderr)
 
     with ThreadPoolExecutor(COMPILERS) as pool:

@@ -41,7 +41,8 @@ schema = Feedback.model_json_schema()  # holds the descriptions below
 What was not reached or not measured is `None`, never NaN or -1. Units are in the names: `_us`, `_s`, `_bytes`, `_flops`
 and their rates `_per_s`; a count has none. Times of calls are by the evaluator's clock, from opening the gate to the
 last rank's completion, divided by the calls of the block. What the profile says comes from the candidate's own
-processes: it helps to find out why a kernel is slow, and decides nothing.
+processes: it helps to find out why a kernel is slow, and decides nothing. Only the bytes that NVLink counted are read by the
+evaluator itself.
 """
 
 PRESENT = {
@@ -106,7 +107,10 @@ PLAIN = {
     "HotSpot.calls": "Over all profiled calls.",
     "HotSpot.self_us": "Over all profiled calls, without the operators that it calls.",
     "Profile.ranks": "In order of ranks.",
-    "Profile.hot_spots": "Rank 0's, hottest first; python dialect only.",
+    "Profile.hot_spots": "Rank 0's, hottest first; python dialect on the CPU only.",
+    "TraceEvent.rank": "Whose.",
+    "TraceEvent.name": "As the profiler has it, or the number of the call.",
+    "TraceEvent.duration_us": "How long it took.",
     "Finding.code": "See the table above.",
     "Finding.detail": "What was seen, with numbers.",
     "Feedback.schema_version": "Rises when a field changes its meaning.",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pkb_gym.engine.feedback import Failure, Feedback, Profile, Timing
+from pkb_gym.engine.feedback import Failure, Feedback, Timing
 from pkb_gym.engine.roofline import Roofline
 from pkb_gym.envs.kernels_text import kernels_text
-from pkb_gym.envs.words import cut_middle, rate_text, size_text, time_text
+from pkb_gym.envs.profile_text import profile_text
+from pkb_gym.envs.words import cut_middle, time_text
 
 MAX_FEEDBACK_CHARS = 8_000
 """Longest text; the compiler's log and the candidate's output are cut first."""
@@ -110,38 +111,6 @@ def correctness_text(feedback: Feedback) -> str:
     if left_out > 0:
         lines.append(f"- and {left_out} more")
     return "\n".join(lines)
-
-
-def profile_text(feedback: Feedback) -> str:
-    """Where each rank's time went; empty where nothing was profiled."""
-    profile = feedback.profile
-    if profile is None or not profile.ranks:
-        return ""
-    lines = ["Profile, per call and rank (compute / communication / waiting / host, of the whole):"]
-    lines += _rank_lines(profile)
-    if profile.hot_spots:
-        spots = ", ".join(
-            f"{spot.name} {time_text(spot.self_us)} in {spot.calls} calls" for spot in profile.hot_spots[:5]
-        )
-        lines.append(f"- hottest on rank 0: {spots}")
-    return "\n".join(lines)
-
-
-def _rank_lines(profile: Profile) -> list[str]:
-    lines = []
-    for rank in profile.ranks:
-        parts = (rank.compute_us, rank.communication_us, rank.waiting_us, rank.host_us)
-        whole = sum(parts) or 1.0
-        shares = " / ".join(f"{100 * part / whole:.0f} %" for part in parts)
-        rate = "" if rank.link_bytes_per_s is None else f" at {rate_text(rank.link_bytes_per_s)}"
-        moved = f"put {size_text(rank.put_bytes)}, got {size_text(rank.got_bytes)}{rate}"
-        faults = rank.minor_page_faults + rank.major_page_faults
-        switches = rank.voluntary_switches + rank.involuntary_switches
-        lines.append(
-            f"- rank {rank.rank}: {time_text(rank.wall_us)} = {shares}; {moved}; "
-            f"{faults} page faults and {switches} context switches in {rank.calls} calls"
-        )
-    return lines
 
 
 def _findings_text(feedback: Feedback) -> str:

@@ -14,16 +14,19 @@ from rich.text import Text
 
 from pkb_gym.engine.config import ResolvedConfig
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.feedback import Feedback, RankProfile, Stage
+from pkb_gym.engine.feedback import Feedback, Profile, RankProfile, Stage
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.roofline import Roofline
 from pkb_gym.envs.kernels_text import kernel_table, transfers_text
+from pkb_gym.envs.profile_text import times_table
 from pkb_gym.envs.words import cut_middle, rate_text, size_text, time_text
 
 CARD_WIDTH = 100
 BAR_WIDTH = 40
 MAX_LOG_LINES = 12
 MAX_RANKS = 8
+CPU_COLUMNS = ("put", "got", "link")
+GPU_COLUMNS = ("overlap", "a wait", "sent", "received")
 PICTURE_INCHES = (6.4, 4.0)
 PICTURE_DPI = 100
 
@@ -80,7 +83,7 @@ def _rows(feedback: Feedback, reward: float | None) -> list[tuple[str, Renderabl
     if feedback.roofline is not None:
         rows.append(("roofline", _roofline(feedback.roofline)))
     if feedback.profile is not None:
-        rows.append(("profile", _profile(feedback.profile.ranks[:MAX_RANKS])))
+        rows.append(("profile", _profile(feedback.profile)))
     if reward is not None:
         rows.append(("reward", Text(f"{reward:.3f}", style="bold")))
     return rows
@@ -157,18 +160,35 @@ def bar(share: float, width: int = BAR_WIDTH) -> Text:
     return Text.assemble(("█" * filled, style), ("░" * (width - filled), "dim"))
 
 
-def _profile(ranks: tuple[RankProfile, ...]) -> RenderableType:
+def _profile(profile: Profile) -> RenderableType:
+    ranks = profile.ranks[:MAX_RANKS]
+    on_gpus = bool(ranks) and ranks[0].busy_us is not None
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("rank", "per call", "compute", "comm", "wait", "host", "put", "got", "link"):
+    for name in ("rank", "per call", "compute", "comm", "wait", "host", *(GPU_COLUMNS if on_gpus else CPU_COLUMNS)):
         table.add_column(name, justify="right")
     for rank in ranks:
         parts = (rank.compute_us, rank.communication_us, rank.waiting_us, rank.host_us)
         whole = sum(parts) or 1.0
         shares = [f"{100 * part / whole:.0f} %" for part in parts]
-        link = "-" if rank.link_bytes_per_s is None else rate_text(rank.link_bytes_per_s)
-        moved = (size_text(rank.put_bytes), size_text(rank.got_bytes), link)
+        moved = _gpu_cells(rank) if on_gpus else _cpu_cells(rank)
         table.add_row(str(rank.rank), time_text(rank.wall_us), *shares, *moved)
-    return table
+    if not on_gpus:
+        return table
+    kernels = "\n".join(times_table(profile.kernels)) if profile.kernels else ""
+    found = f"transfers found: {', '.join(profile.mechanisms)}" if profile.mechanisms else ""
+    return Group(table, *(Text(text) for text in (found, kernels) if text))
+
+
+def _cpu_cells(rank: RankProfile) -> tuple[str, str, str]:
+    link = "-" if rank.link_bytes_per_s is None else rate_text(rank.link_bytes_per_s)
+    return size_text(rank.put_bytes), size_text(rank.got_bytes), link
+
+
+def _gpu_cells(rank: RankProfile) -> tuple[str, str, str, str]:
+    overlap = f"{100 * (rank.overlap_us or 0) / (rank.wall_us or 1):.0f} %"
+    wait = "-" if rank.mean_wait_us is None else time_text(rank.mean_wait_us)
+    links = ["-" if nbytes is None else size_text(nbytes) for nbytes in (rank.sent_bytes, rank.received_bytes)]
+    return overlap, wait, links[0], links[1]
 
 
 def roofline_picture(problem: Problem, config: ResolvedConfig, feedback: Feedback | None) -> NDArray[np.uint8]:

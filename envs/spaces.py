@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from pkb_gym.engine.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.static_checks import MAX_SOURCE_BYTES
-from pkb_gym.envs.feedback_text import compiler_text, correctness_text, feedback_text, profile_text
+from pkb_gym.envs.feedback_text import compiler_text, correctness_text, feedback_text
+from pkb_gym.envs.profile_text import profile_text
 from pkb_gym.envs.words import cut_middle
 
 MAX_TEXT_CHARS = 200_000

@@ -6,7 +6,11 @@ import argparse
 import secrets
 import shlex
 from contextlib import closing
+from pathlib import Path
 
+from pkb_gym.engine.atomic_write import write_atomically
+from pkb_gym.engine.chrome_trace import chrome_trace
+from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.feedback import Failure, Feedback
 from pkb_gym.problems.catalogue import find_problem
 
@@ -18,7 +22,8 @@ from .verdict import print_card
 
 KEY_BYTES = 16
 EXAMPLE = """pkb eval HyenaCP kernel.cpp --world-size 2 --size published
-pkb eval AllReduce - --size M=256,N=512 --until check --json < kernel.cpp"""
+pkb eval AllReduce - --size M=256,N=512 --until check --json < kernel.cpp
+pkb eval AllReduce kernel.cu --trace timeline.json"""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -37,6 +42,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--replay-key", type=parse_key, metavar="HEX", help="the key of an earlier run, for the same inputs again"
     )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write the profile's timeline there, as JSON for chrome://tracing or ui.perfetto.dev",
+    )
     add_json_option(parser, "the feedback record")
 
 
@@ -49,9 +60,15 @@ def run(args: argparse.Namespace, session: Session) -> int:
     problem = find_problem(args.problem)
     source = read_source(args.file)
     config = language_of(args.file, evaluation_config(args))
+    if args.trace is not None:
+        if config.until != "profile":
+            raise ConfigError(f"--trace needs the profile; leave out --until {config.until}")
+        config = config.model_copy(update={"trace": True})
     key: bytes = args.replay_key or secrets.token_bytes(KEY_BYTES)
     with closing(session.open_evaluator(key)) as evaluator, StageProgress(problem.name) as progress:
         feedback = evaluator.evaluate(problem, source, config, progress)
+    if args.trace is not None:
+        write_trace(args.trace, feedback)
     if args.json:
         print(feedback.model_dump_json(indent=2))
     else:
@@ -59,6 +76,24 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if feedback.failure is not None:
         stderr().print(f"again, on the same inputs: {again(session.argv, key)}", soft_wrap=True)
     return exit_status(feedback)
+
+
+def write_trace(path: Path, feedback: Feedback) -> None:
+    """Writes the timeline, or says that there is none.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    events = () if feedback.profile is None else feedback.profile.trace
+    if not events:
+        stderr().print(f"no trace was written: nothing was profiled (stage {feedback.stage})", soft_wrap=True)
+        return
+    title = f"{feedback.problem}, {feedback.config.world_size} ranks, {feedback.config.device}"
+    try:
+        write_atomically(path, chrome_trace(events, title))
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+    stderr().print(f"{len(events)} slices in {path}", soft_wrap=True)
 
 
 def exit_status(feedback: Feedback) -> Status:

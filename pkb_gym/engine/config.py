@@ -47,9 +47,12 @@ class EvalConfig(Record):
     compile_timeout_s: float = Field(default=60.0, gt=0)
     """Deadline of the compiler."""
     timing_budget_s: float | None = Field(default=None, gt=0)
-    """Timing ends after this even if the interval is still wide; by default 0.2 s at "tiny", else 7 s."""
+    """Timing ends after this even if the interval is still wide; by default 1 s on GPUs; on the CPU 0.2 s at
+    "tiny", else 7 s."""
     memory_bytes: int | None = Field(default=None, gt=0)
     """What each rank may allocate beside the symmetric heap; by default a share of the machine's memory."""
+    trace: bool = False
+    """Whether the profile holds every single kernel, copy and call as well, for a timeline."""
 
     @field_validator("size")
     @classmethod
@@ -75,6 +78,7 @@ class ResolvedConfig(Record):
     compile_timeout_s: float
     timing_budget_s: float
     memory_bytes: int
+    trace: bool = False
 
     @field_validator("size")
     @classmethod
@@ -137,9 +141,16 @@ def resolve(
         turn=config.turn,
         timeout_s=config.timeout_s or 10.0,
         compile_timeout_s=config.compile_timeout_s,
-        timing_budget_s=config.timing_budget_s or (0.2 if size == "tiny" else 7.0),
+        timing_budget_s=config.timing_budget_s or _timing_budget_s(device, size),
         memory_bytes=config.memory_bytes or max(1 << 30, memory_total_bytes // (2 * world_size)),
+        trace=config.trace,
     )
+
+
+def _timing_budget_s(device: Device, size: object) -> float:
+    if device == "cuda":
+        return 1.0
+    return 0.2 if size == "tiny" else 7.0
 
 
 def default_world_size(gpus: int) -> int:

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from pkb_gym.engine.compiler_report import InstructionCounts, KernelResources
 from pkb_gym.engine.config import ResolvedConfig
+from pkb_gym.engine.mechanisms import Mechanism
 from pkb_gym.engine.record import Record
 from pkb_gym.engine.roofline import Roofline
 
@@ -202,26 +203,48 @@ class Timing(Record):
 
 
 class RankProfile(Record):
-    """Where one rank's time went, over the profiled calls; what the rank itself says, not evidence."""
+    """Where one rank's time went, over the profiled calls; what the rank itself says, not evidence.
+
+    On GPUs, `compute_us`, `communication_us`, `waiting_us` and `host_us` share out the wall time: each moment counts as
+    the first of them that it is.
+    """
 
     rank: int
     calls: int
     wall_us: float
-    """Per call."""
+    """Per call; the profiler itself slows launches."""
     compute_us: float
-    """Per call, inside `solution` and outside communication."""
+    """Per call, inside `solution` and outside communication; on GPUs, while kernels ran that are none of the below."""
     communication_us: float
-    """Per call: copies through `pkb/symm.h` (native) or torch.distributed (python)."""
+    """Per call: copies through `pkb/symm.h` (native) or torch.distributed (python). On GPUs, copies between GPUs and
+    NCCL's kernels while nothing computed."""
     waiting_us: float
-    """Per call: waiting for signals and in barriers."""
+    """Per call: waiting for signals and in barriers. On GPUs, of kernels that do nothing else; what other kernels wait
+    is part of their time, see `mean_wait_us`."""
     host_us: float
-    """Per call, outside `solution`: the call itself."""
+    """Per call, outside `solution`: the call itself. On GPUs, while the GPU had nothing to do."""
+    busy_us: float | None = None
+    """Per call, while the GPU ran anything for this rank; None on the CPU."""
+    overlap_us: float | None = None
+    """Per call, while communication and computing ran at once; None on the CPU. What a kernel overlaps within itself is
+    not seen."""
+    waits: float | None = None
+    """Per call: waits of `pkb/symm.h` inside kernels that found their signal unset, each waiting thread by itself; native
+    CUDA sources only."""
+    mean_wait_us: float | None = None
+    """Time of one of them. Threads wait at the same time, so that sums over them tell nothing."""
     put_bytes: int
-    """Per call, copied into peers' memory by `put`; direct stores are not seen."""
+    """Per call, copied into peers' memory by `put`; direct stores are not seen, nor on GPUs what copy engines do."""
     got_bytes: int
-    """Per call, copied from peers' memory by `get`; direct loads are not seen."""
+    """Per call, copied from peers' memory by `get`; direct loads are not seen, nor on GPUs what copy engines do."""
+    copied_bytes: int | None = None
+    """Per call, copied between GPUs by copy engines, as the profiler saw; None on the CPU."""
     link_bytes_per_s: float | None
-    """Put and got bytes over the time spent copying them; None where nothing was copied."""
+    """Put and got bytes over the time spent copying them; None where nothing was copied, and on GPUs."""
+    sent_bytes: int | None = None
+    """Per call, that really left the GPU by NVLink: the driver's counters, read by the evaluator; None without them."""
+    received_bytes: int | None = None
+    """Per call, that really came to the GPU by NVLink, likewise."""
     user_us: float
     """Processor time per call."""
     system_us: float
@@ -241,11 +264,47 @@ class HotSpot(Record):
     self_us: float
 
 
+class KernelTime(Record):
+    """One kernel, copy or fill of a GPU, from the profiler."""
+
+    name: str
+    """As the profiler has it, at most 200 characters."""
+    launches: int
+    """Over all profiled calls."""
+    mean_us: float
+    """Time of one launch on the GPU."""
+    share: float
+    """Of the time of all listed, in [0, 1]."""
+
+
+class TraceEvent(Record):
+    """One slice of a timeline."""
+
+    rank: int
+    kind: Literal["call", "kernel", "copy", "fill"]
+    """A call of `solution` on the host, or what ran on the GPU."""
+    name: str
+    stream: int | None
+    """Number of its CUDA stream; None for calls."""
+    start_us: float
+    """Since the first event of all ranks."""
+    duration_us: float
+    nbytes: int | None = None
+    """Copied or filled; None for kernels and calls."""
+
+
 class Profile(Record):
-    """Per rank, and rank 0's hottest operators (python dialect)."""
+    """Per rank, and rank 0's hottest operators (python dialect on the CPU) or kernels (GPUs)."""
 
     ranks: tuple[RankProfile, ...]
     hot_spots: tuple[HotSpot, ...] = ()
+    kernels: tuple[KernelTime, ...] = ()
+    """Rank 0's, longest total time first, at most 12; GPUs only."""
+    mechanisms: tuple[Mechanism, ...] = ()
+    """By what data may have moved between GPUs, told from the trace, the machine code and NVLink's counters; empty on the
+    CPU and where nothing moved."""
+    trace: tuple[TraceEvent, ...] = ()
+    """In order of ranks, at most 2000 a rank besides the calls; empty unless `config.trace` asks for it."""
 
 
 class Finding(Record):

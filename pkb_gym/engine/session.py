@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
-from pkb_gym.engine import integrity, machine, timing
+from pkb_gym.engine import gpus, integrity, machine, timing
 from pkb_gym.engine.check import RankCheck, merge
 from pkb_gym.engine.compile.artifact import Artifact
 from pkb_gym.engine.errors import InfrastructureError
@@ -39,8 +39,8 @@ MIN_SCRATCH_BYTES = 16 << 20
 ALONE_CALLS = 2
 """Calls of the baseline that are timed before the candidate is loaded."""
 
-PROFILER_START_S = 10.0
-"""What a python candidate's profiler may take to start, beyond the deadline of the calls."""
+PROFILER_START_S = 20.0
+"""What a profiler may take to start and to tell what it saw, beyond the deadline of the calls."""
 
 LATE_S = 0.2
 """How long a gang with wrong outputs may go on, to see whether it was merely late."""
@@ -144,7 +144,7 @@ class Session:
             self._time(alone_us, candidate_us)
             self._place()
         if config.until == "profile" and not findings.failed:
-            with findings.stage(Stage.PROFILE, self._say):
+            with findings.stage(Stage.PROFILE, self._say), self._quiet:
                 self._profile()
 
     def _check(self) -> tuple[float, float]:
@@ -337,14 +337,25 @@ class Session:
         assert timed is not None
         plan = self._prepare(min(MAX_PROFILED_CALLS, timed.blocks[0].calls), timed=True)
         calls = len(plan.sets)
+        on_gpus, world_size = self._findings.config.device == "cuda", self._findings.config.world_size
+        sets = [0, *range(calls)] if on_gpus else range(calls)  # one call for the profiler to warm up
         self._candidate.timeout_s += PROFILER_START_S
+        before = gpus.link_bytes(world_size) if on_gpus else ()
         try:
             self._candidate.thaw()
             self._candidate.bind(plan)
-            _, done = self._candidate.run(range(calls), self._reference.stage, profile=True)
+            _, done = self._candidate.run(sets, self._reference.stage, profile=True)
         except GangFailed as failed:
             raise self._failed(failed) from None
-        self._findings.profile = make_profile(calls, done)
+        links = gpus.between(before, gpus.link_bytes(world_size)) if on_gpus else ()
+        self._findings.profile = make_profile(
+            calls,
+            done,
+            on_gpus=on_gpus,
+            links=links,
+            code=self._artifact.transfers,
+            trace=self._findings.config.trace,
+        )
 
 
 @contextlib.contextmanager

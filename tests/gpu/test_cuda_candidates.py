@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -26,6 +27,20 @@ def need(candidate: Candidate) -> None:
         pytest.skip(f"needs {candidate.world_size} NVIDIA GPUs")
     if "import triton" in candidate.source and importlib.util.find_spec("triton") is None:
         pytest.skip("needs Triton")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(local_evaluator: LocalEvaluator) -> None:
+    """All sources, compiled side by side ahead of the tests, which find them in the cache."""
+    if not gpus.names():
+        return
+
+    def compile_one(candidate: Candidate) -> None:
+        config = candidate.config.model_copy(update={"until": "compile"})
+        local_evaluator.evaluate(find_problem(candidate.problem), candidate.source, config)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(compile_one, ALL))
 
 
 def evaluate(evaluator: LocalEvaluator, candidate: Candidate) -> Feedback:

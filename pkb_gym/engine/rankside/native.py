@@ -8,11 +8,12 @@ import resource
 import time
 from typing import Any
 
-from . import abi
+from . import abi, cuda_profile
 from .devices import AnyHeap, Device
 from .dlpack import HeapTensor
 from .failures import CandidateError
 from .results import Claim, Place, bad_result
+from .usage import usage_since
 
 
 class Native:
@@ -136,29 +137,35 @@ class Native:
 
     def profile(self, indices: list[int], epoch: int) -> dict[str, Any]:
         """See `Dialect`."""
-        self._heap.clear_stats()
-        self._comm.stats = self._heap.stats_address
+        if self._device.name == "cuda":
+            said = cuda_profile.profile_calls(
+                self.call,
+                indices,
+                epoch,
+                synchronize=self._device.synchronize,
+                meet=lambda: cuda_profile.meet(self._heap, self._rank, self._world_size, epoch),
+                begin=self._count,
+            )
+            return {**said, **self._counted()}
+        self._count()
         before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter_ns()
-        inside = 0
+        slices = []
         for call, index in enumerate(indices):
             call_began = time.perf_counter_ns()
             self.call(index, epoch + call)
-            inside += time.perf_counter_ns() - call_began
+            slices.append((call_began, time.perf_counter_ns()))
         wall = time.perf_counter_ns() - began
+        inside = sum(end - begin for begin, end in slices)
+        counted = self._counted()
+        return {"wall_ns": wall, "inside_ns": inside, "slices": slices, "kernels": [], **counted, **usage_since(before)}
+
+    def _count(self) -> None:
+        """From now on, `pkb/symm.h` counts what it does."""
+        self._heap.clear_stats()
+        self._comm.stats = self._heap.stats_address
+
+    def _counted(self) -> dict[str, int]:
+        """What it has counted; ends counting."""
         self._comm.stats = None
         stats = self._heap.stats()
-        counted = {name: int(getattr(stats, name)) for name in abi.STATS_FIELDS}
-        return {"wall_ns": wall, "inside_ns": inside, "kernels": [], **counted, **usage_since(before)}
-
-
-def usage_since(before: resource.struct_rusage) -> dict[str, int]:
-    """Page faults, context switches and processor time of this process since `before`."""
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    return {
-        "minor_page_faults": after.ru_minflt - before.ru_minflt,
-        "major_page_faults": after.ru_majflt - before.ru_majflt,
-        "voluntary_switches": after.ru_nvcsw - before.ru_nvcsw,
-        "involuntary_switches": after.ru_nivcsw - before.ru_nivcsw,
-        "user_ns": int((after.ru_utime - before.ru_utime) * 1e9),
-        "system_ns": int((after.ru_stime - before.ru_stime) * 1e9),
-    }
+        return {name: int(getattr(stats, name)) for name in abi.STATS_FIELDS}

@@ -10,11 +10,11 @@ import time
 from types import ModuleType
 from typing import Any
 
-from . import results
+from . import cuda_profile, results
 from .devices import AnyHeap, Device
 from .extensions import may_build, serve
 from .failures import CandidateError
-from .native import usage_since
+from .usage import usage_since
 
 SHIMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shims")
 """Packages that solutions written for the published benchmark import; on the path of gangs alone."""
@@ -36,7 +36,7 @@ class Python:
         rank: int,
     ) -> None:
         device.join()
-        self._heap, self._rank = heap, rank
+        self._heap, self._device, self._rank = heap, device, rank
         self._returns: str = message["returns"]
         self._groups: dict[str, Any] = {}
         self._arguments: list[list[Any]] = []
@@ -75,15 +75,17 @@ class Python:
         """See `Dialect`."""
         from torch.profiler import ProfilerActivity, profile
 
-        with profile(activities=[ProfilerActivity.CPU]):  # starting the profiler for the first time takes long
+        if self._device.name == "cuda":
+            return self._profile_on_gpu(indices, epoch)
+        with profile(activities=[ProfilerActivity.CPU], acc_events=True):  # its first start takes long
             self._solution(*self._arguments[indices[0]])
-        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
             before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter_ns()
-            inside = 0
+            slices = []
             for index in indices:
                 call_began = time.perf_counter_ns()
                 self._solution(*self._arguments[index])
-                inside += time.perf_counter_ns() - call_began
+                slices.append((call_began, time.perf_counter_ns()))
             wall = time.perf_counter_ns() - began
             usage = usage_since(before)
         events = sorted(profiler.key_averages(), key=lambda event: -event.self_cpu_time_total)
@@ -91,7 +93,8 @@ class Python:
         kernels = [{"name": e.key[:80], "calls": e.count, "self_us": e.self_cpu_time_total} for e in events[:8]]
         return {
             "wall_ns": wall,
-            "inside_ns": inside,
+            "inside_ns": sum(end - begin for begin, end in slices),
+            "slices": slices,
             "wait_ns": 0,
             "copy_ns": int(communication * 1000),
             "put_bytes": 0,
@@ -101,6 +104,17 @@ class Python:
             "kernels": kernels,
             **usage,
         }
+
+    def _profile_on_gpu(self, indices: list[int], epoch: int) -> dict[str, Any]:
+        import torch.distributed as dist
+
+        return cuda_profile.profile_calls(
+            lambda index, _: self._solution(*self._arguments[index]),
+            indices,
+            epoch,
+            synchronize=self._device.synchronize,
+            meet=lambda: cuda_profile.meet(self._heap, self._rank, dist.get_world_size(), epoch),
+        )
 
 
 def make_argument(heap: AnyHeap, arg: dict[str, Any], groups: list[Any]) -> Any:

@@ -141,7 +141,7 @@ void on_cuda_cores(const TensorView& A_local, const TensorView& B, const TensorV
 
 template <class T>
 void half_width(const TensorView& A_local, const TensorView& B, const TensorView& out, const pkb::Comm& comm) {
-  if (!pkb::gemm::fits(A_local.size(1), B.size(1))) return on_cuda_cores<T>(A_local, B, out, comm);
+  if (!pkb::gemm::fits(A_local.size(1), B.size(1), comm.world_size)) return on_cuda_cores<T>(A_local, B, out, comm);
   if (pkb::gemm::is_large(A_local.size(0), B.size(1))) {
     return on_tensor_cores<T, pkb::gemm::Deep>(A_local, B, out, comm);
   }

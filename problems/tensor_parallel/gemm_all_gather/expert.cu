@@ -48,7 +48,7 @@ void on_cuda_cores(const TensorView& A, const TensorView& B, const TensorView& C
 
 template <class T>
 void half_width(const TensorView& A, const TensorView& B, const TensorView& C, const pkb::Comm& comm) {
-  if (!pkb::gemm::fits(A.size(1), B.size(1))) return on_cuda_cores<T>(A, B, C, comm);
+  if (!pkb::gemm::fits(A.size(1), B.size(1), comm.world_size)) return on_cuda_cores<T>(A, B, C, comm);
   if (pkb::gemm::is_large(A.size(0), B.size(1))) return on_tensor_cores<T, pkb::gemm::Fluid>(A, B, C, comm);
   on_tensor_cores<T, pkb::gemm::Small>(A, B, C, comm);
 }

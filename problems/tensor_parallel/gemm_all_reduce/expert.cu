@@ -72,9 +72,11 @@ void on_cuda_cores(const TensorView& A_local, const TensorView& B_local, const T
 
 template <class T>
 void half_width(const TensorView& A_local, const TensorView& B_local, const TensorView& out, const pkb::Comm& comm) {
-  const bool fits = pkb::gemm::fits(A_local.size(1), B_local.size(1)) && A_local.size(0) >= comm.world_size;
-  if (!fits) return on_cuda_cores<T>(A_local, B_local, out, comm);
-  if (pkb::gemm::is_large(A_local.size(0), B_local.size(1))) {
+  const int64_t M = A_local.size(0), K = A_local.size(1), N = B_local.size(1);
+  if (!pkb::gemm::fits(K, N, comm.world_size) || M < comm.world_size) {
+    return on_cuda_cores<T>(A_local, B_local, out, comm);
+  }
+  if (pkb::gemm::is_large(M, N)) {
     return on_tensor_cores<T, pkb::gemm::Fluid>(A_local, B_local, out, comm);
   }
   on_tensor_cores<T, pkb::gemm::Small>(A_local, B_local, out, comm);

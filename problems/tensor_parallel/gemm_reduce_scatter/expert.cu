@@ -60,7 +60,9 @@ void on_cuda_cores(const TensorView& A_local, const TensorView& B_local, const T
 template <class T>
 void half_width(const TensorView& A_local, const TensorView& B_local, const TensorView& C_local,
                 const pkb::Comm& comm) {
-  if (!pkb::gemm::fits(A_local.size(1), B_local.size(1))) return on_cuda_cores<T>(A_local, B_local, C_local, comm);
+  if (!pkb::gemm::fits(A_local.size(1), B_local.size(1), comm.world_size)) {
+    return on_cuda_cores<T>(A_local, B_local, C_local, comm);
+  }
   if (pkb::gemm::is_large(A_local.size(0), B_local.size(1))) {
     return on_tensor_cores<T, pkb::gemm::Fluid>(A_local, B_local, C_local, comm);
   }

@@ -35,8 +35,10 @@ constexpr int kConsumers = 2;    // warpgroups that multiply
 constexpr int kAssistants = 3;   // warps beside the one that loads
 constexpr int kThreads = 128 * (1 + kConsumers);
 constexpr int kStoreRows = kBlockM / kConsumers;
+constexpr int kMaxParts = 8;     // segments or destinations: more would make the arguments of every launch longer
 constexpr int kBoxCols = 64;     // columns of a box of B or C: 128 bytes
 constexpr int kBoxBytes = kBlockK * kBoxCols * 2;
+constexpr int kSharedLimit = 227 * 1024 - 256;  // of dynamic shared memory; barriers take the rest
 static_assert(kStoreRows == kBlockK, "boxes of B and C are equally large");
 
 // A block's columns, the blocks of a cluster, the stages of its ring, how many columns of sums are staged at once, and
@@ -53,7 +55,7 @@ struct Shape {
   static constexpr int kStagedBytes = kBuffers * kBufferBytes;  // of a consumer
   static constexpr int kSharedBytes = 1024 + kStages * kStageBytes + kConsumers * kStagedBytes;  // 1024: alignment
   static_assert(kBlockN % (kCluster * kBoxCols) == 0 && kBlockN % (kBuffers * kStagedCols) == 0, "");
-  static_assert(kStagedCols % kBoxCols == 0 && kSharedBytes <= 232448 - 256, "");
+  static_assert(kStagedCols % kBoxCols == 0 && kSharedBytes <= kSharedLimit, "");
 };
 
 using Deep = Shape<256, 2, 4, 128>;   // the longest ring; sums leave in two rounds
@@ -68,7 +70,7 @@ struct Tile {
 
 // Everything but the hooks; made on the host and passed by value.
 struct Product {
-  CUtensorMap a[kMaxRanks], b[kMaxRanks], out[kMaxRanks];
+  CUtensorMap a[kMaxParts], b[kMaxParts], out[kMaxParts];
   int segments = 1, destinations = 1;
   int steps;                   // stages of depth in a segment
   int row_tiles, col_tiles;
@@ -343,8 +345,10 @@ CUtensorMap operand_map(const T* matrix, int64_t rows, int64_t cols, int64_t str
   return map;
 }
 
-// Whether matrices whose rows are as long as these can be operands and results.
-inline bool fits(int64_t depth, int64_t cols) { return depth > 0 && cols > 0 && depth % 8 == 0 && cols % 8 == 0; }
+// Whether matrices whose rows are as long as these can be operands and results, and of so many ranks.
+inline bool fits(int64_t depth, int64_t cols, int ranks) {
+  return depth > 0 && cols > 0 && depth % 8 == 0 && cols % 8 == 0 && ranks <= kMaxParts;
+}
 
 inline int divide_up(int64_t a, int64_t b) { return int((a + b - 1) / b); }
 

@@ -89,8 +89,8 @@ __device__ __forceinline__ void store_shared(uint32_t to, uint4 value) {
                : "memory");
 }
 
-// True in one thread of a warp, always the same. What only this thread does the compiler knows to be uniform, and copies
-// need no loop over threads.
+// True in one thread of a warp, always the same. The compiler knows that there is but one, and issues its copies
+// without a loop over threads.
 __device__ __forceinline__ bool elect() {
   uint32_t elected;
   asm volatile(

@@ -1,0 +1,162 @@
+"""How fast and how steady the evaluator itself is on GPUs: throughput, latency, repeatability, interference.
+
+python -m benchmarks.gpu_evaluator [--world-size 4] [--out FOLDER] [--device cpu]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import RESULTS, header
+from pkb_gym.engine import gpus
+from pkb_gym.engine.atomic_write import write_atomically
+from pkb_gym.engine.config import EvalConfig
+from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.problems.catalogue import expert_source, find_problem
+
+STREAM = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Broadcast", "Reduce", "Scatter", "Gather")
+"""Problems of the stream of candidates."""
+
+STREAM_S = 40.0
+WAITING = 24
+"""Candidates that are under way at once, most of them with the compiler."""
+
+LATENCY_RUNS = 5
+REPEATS = 20
+REPEATED = (("AllReduce", "large"), ("GemmAllReduce", "large"))
+"""Calls of more than 50 microseconds on GPUs."""
+
+
+class Benchmark:
+    """What the measurements share."""
+
+    def __init__(self, device: str, world_size: int, size: str) -> None:
+        self.device, self.world_size, self.size = device, world_size, size
+        self.suffix = "cu" if device == "cuda" else "cpp"
+
+    def config(self, until: str, size: str | None = None) -> EvalConfig:
+        """Of one evaluation; nothing but device, world size, size and last stage differs from the defaults."""
+        return EvalConfig.model_validate(
+            {"device": self.device, "world_size": self.world_size, "size": size or self.size, "until": until}
+        )
+
+    def expert(self, name: str) -> str:
+        """Source of the expert kernel."""
+        source = expert_source(find_problem(name), self.suffix)
+        assert source is not None
+        return source
+
+    def throughput(self, evaluator: LocalEvaluator) -> dict[str, Any]:
+        """Evaluations a minute for a stream of texts that were never seen, all stages but profile."""
+        lock, counted, failed = threading.Lock(), [0], [0]
+        began, ends = time.monotonic(), []
+
+        def work(_: int) -> None:
+            while time.monotonic() - began < STREAM_S:
+                with lock:
+                    counted[0] += 1
+                    number = counted[0]
+                name = STREAM[number % len(STREAM)]
+                source = f"{self.expert(name)}\n// {time.time_ns()} {number}\n"
+                feedback = evaluator.evaluate(find_problem(name), source, self.config("time"))
+                with lock:
+                    ends.append(time.monotonic() - began)
+                    failed[0] += not feedback.passed
+
+        with ThreadPoolExecutor(WAITING) as pool:
+            list(pool.map(work, range(WAITING)))
+        first, last = min(ends), max(ends)
+        return {
+            "evaluations": len(ends),
+            "failed": failed[0],
+            "seconds": round(last, 1),
+            "per_minute": round(60 * len(ends) / last, 1),
+            "per_minute_once_flowing": round(60 * (len(ends) - 1) / (last - first), 1),
+        }
+
+    def latency(self, evaluator: LocalEvaluator) -> dict[str, Any]:
+        """Seconds of one evaluation whose compile is cached, to each last stage."""
+        found: dict[str, Any] = {}
+        for until in ("check", "time", "profile"):
+            times, durations = [], {}
+            for _ in range(LATENCY_RUNS):
+                began = time.monotonic()
+                feedback = evaluator.evaluate(find_problem("AllReduce"), self.expert("AllReduce"), self.config(until))
+                times.append(time.monotonic() - began)
+                durations = feedback.durations_s
+            found[until] = {"median_s": round(statistics.median(times), 2), "worst_s": round(max(times), 2)}
+            found[until]["last_durations_s"] = {stage: round(seconds, 3) for stage, seconds in durations.items()}
+        return found
+
+    def repeatability(self, evaluator: LocalEvaluator) -> list[dict[str, Any]]:
+        """The same candidates over and over in turn, the baseline as a candidate among them."""
+        problems = REPEATED if self.device == "cuda" else (("AllReduce", self.size),)
+        candidates: list[tuple[str, str, str, str]] = []
+        for name, size in problems:
+            candidates.append((name, size, "expert", self.expert(name)))
+            reference = Path(find_problem(name).declared_in).with_name("reference.py").read_text(encoding="utf-8")
+            candidates.append((name, size, "baseline", reference))
+        seen: dict[tuple[str, str, str], list[Feedback]] = {}
+        for _ in range(REPEATS):
+            for name, size, kind, source in candidates:
+                feedback = evaluator.evaluate(find_problem(name), source, self.config("time", size))
+                seen.setdefault((name, size, kind), []).append(feedback)
+        return [_spread(*key, feedbacks) for key, feedbacks in seen.items()]
+
+
+def _spread(name: str, size: str, kind: str, feedbacks: Sequence[Feedback]) -> dict[str, Any]:
+    timings = [feedback.timing for feedback in feedbacks if feedback.timing is not None]
+    row: dict[str, Any] = {"problem": name, "size": size, "candidate": kind, "timed": len(timings)}
+    if len(timings) < 2:
+        return row | {"message": feedbacks[0].message[:300]}
+    speedups = [timing.speedup for timing in timings]
+    return row | {
+        "baseline_us": round(statistics.median(timing.baseline_us for timing in timings), 1),
+        "candidate_us": round(statistics.median(timing.candidate_us for timing in timings), 1),
+        "speedup": round(statistics.median(speedups), 3),
+        "coefficient_of_variation": round(statistics.stdev(speedups) / statistics.mean(speedups), 4),
+        "intervals_with_one": sum(timing.speedup_low <= 1 <= timing.speedup_high for timing in timings),
+        "findings": sorted({finding.code for feedback in feedbacks for finding in feedback.integrity}),
+        "speedups": [round(speedup, 3) for speedup in speedups],
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures and saves."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_evaluator", description=main.__doc__)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--world-size", type=int, default=4)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args(argv)
+    benchmark = Benchmark(args.device, args.world_size, "published" if args.device == "cuda" else "tiny")
+    result: dict[str, Any] = header() | {"gpus": list(gpus.names()), "world_size": args.world_size}
+
+    def keep(name: str, value: object) -> None:
+        result[name] = value
+        print(name, json.dumps(value), file=sys.stderr, flush=True)
+        write_atomically(args.out / "gpu_evaluator.json", json.dumps(result, indent=1) + "\n")
+
+    for name, standby in (("with_standby", None), ("without_standby", 0)):
+        with LocalEvaluator(**({} if standby is None else {"standby_gangs": standby})) as evaluator:
+            evaluator.evaluate(find_problem("AllReduce"), benchmark.expert("AllReduce"), benchmark.config("check"))
+            keep(f"latency_{name}", benchmark.latency(evaluator))
+            keep(f"throughput_{name}", benchmark.throughput(evaluator))
+            if standby is None:
+                keep("repeatability", benchmark.repeatability(evaluator))
+            else:
+                keep("repeatability_without_standby", benchmark.repeatability(evaluator))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

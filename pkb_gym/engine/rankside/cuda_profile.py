@@ -1,0 +1,327 @@
+"""What a GPU did during some calls: kernels, copies and fills, as CUPTI tells torch.profiler.
+
+    prepare | warm-up call | ranks meet | measured calls | what was recorded
+
+Times are microseconds of the monotonic clock that all processes of a machine share, so that ranks can be laid side by
+side.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .devices import AnyHeap
+from .usage import usage_since
+
+KINDS = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "fill"}
+"""Category in a trace -> what ran."""
+
+DRIVER_CALLS = ("cuda_runtime", "cuda_driver")
+"""Categories that are in every trace of a CUPTI that works: the calls were waited for, if nothing else."""
+
+NCCL = ("ncclDevKernel", "ncclKernel")
+PEER_COPY = "Memcpy PtoP"
+WAITS = (
+    "pkb::enqueued::wait<",
+    "pkb::enqueued::barrier<",
+    "symmetric_memory::barrier_kernel",
+    "symmetric_memory::wait_signal_kernel",
+)
+"""Parts of the names of kernels that do nothing but wait for other ranks."""
+
+MAX_NAMES = 64
+"""Names in the table, longest time first."""
+MAX_NAME_CHARS = 400
+MAX_EVENTS = 2000
+"""Slices that are told one by one, in order of their beginnings."""
+
+MEET_S = 5.0
+"""A rank that does not come is not waited for any longer; the calls then say what is wrong with it."""
+CLOCKS_AGREE_US = 1e6
+
+Interval = tuple[float, float]
+Role = Literal["compute", "communication", "waiting"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that ran on the GPU.
+
+    Attributes:
+        kind: "kernel", "copy" or "fill".
+        name: as CUPTI has it.
+        start_us: by the monotonic clock.
+        duration_us: time on the GPU.
+        stream: number of its stream.
+        nbytes: copied or filled; 0 for kernels.
+    """
+
+    kind: str
+    name: str
+    start_us: float
+    duration_us: float
+    stream: int
+    nbytes: int
+
+    @property
+    def interval(self) -> Interval:
+        """Beginning and end."""
+        return self.start_us, self.start_us + self.duration_us
+
+    @property
+    def role(self) -> Role:
+        """What it is for, as far as its name tells: a kernel of the candidate's own counts as computing."""
+        if self.kind == "copy":
+            return "communication" if self.name.startswith(PEER_COPY) else "compute"
+        if self.name.startswith(NCCL):
+            return "communication"
+        return "waiting" if any(part in self.name for part in WAITS) else "compute"
+
+
+@dataclass(frozen=True)
+class Window:
+    """The measured calls, by the host's clocks.
+
+    Attributes:
+        unix_ns, began_ns: wall clock and monotonic clock at one moment, as they began.
+        calls_ns: beginning and end of each call on the host, by the monotonic clock.
+        ended_ns: when the GPU had done them all.
+    """
+
+    unix_ns: int
+    began_ns: int
+    calls_ns: list[tuple[int, int]]
+    ended_ns: int
+
+
+def profile_calls(
+    call: Callable[[int, int], object],
+    indices: Sequence[int],
+    epoch: int,
+    *,
+    synchronize: Callable[[], None],
+    meet: Callable[[], None],
+    begin: Callable[[], None] | None = None,
+) -> dict[str, Any]:
+    """Calls the kernel on each of the sets, and says what the host and the GPU did meanwhile.
+
+    The first call is not measured: kernels are slow when CUPTI sees them for the first time.
+
+    Args:
+        call: takes the index of a set and the epoch.
+        indices: of the sets.
+        epoch: of the first call.
+        synchronize: waits for the GPU.
+        meet: waits for the other ranks.
+        begin: called between the first call and the others.
+    """
+    recording = Recording()
+    recording.prepare()
+    call(indices[0], epoch)
+    if begin is not None:
+        begin()
+    synchronize()
+    recording.begin()
+    meet()
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    unix_ns, began_ns = time.time_ns(), time.perf_counter_ns()
+    calls_ns = []
+    for offset, index in enumerate(indices[1:], start=1):
+        call_began_ns = time.perf_counter_ns()
+        call(index, epoch + offset)
+        calls_ns.append((call_began_ns, time.perf_counter_ns()))
+    synchronize()
+    window = Window(unix_ns, began_ns, calls_ns, time.perf_counter_ns())
+    usage = usage_since(before)
+    trace = recording.end()
+    return {
+        "wall_ns": window.ended_ns - began_ns,
+        "inside_ns": sum(end - begin for begin, end in calls_ns),
+        "slices": calls_ns,
+        "gpu": None if trace is None else summary(read_trace(trace, window)),
+        **usage,
+    }
+
+
+def meet(heap: AnyHeap, rank: int, world_size: int, epoch: int) -> None:
+    """Waits until every rank of the gang has come here: what begins apart would be counted as waiting for signals."""
+    token = 1 << 63 | epoch
+    places = [heap.place(other) for other in range(world_size)]
+    places[rank].want = token  # free while nothing is waited for
+    deadline = time.monotonic() + MEET_S
+    while any(place.want != token for place in places) and time.monotonic() < deadline:
+        pass
+
+
+class Recording:
+    """CUPTI's trace of this process; nothing where CUPTI does not work, which is no fault of the candidate."""
+
+    def __init__(self) -> None:
+        self._profiler: Any = None
+        self._path = os.path.join(os.getcwd(), f"trace-{os.getpid()}.json")
+
+    def prepare(self) -> None:
+        """Attaches CUPTI, which takes seconds the first time; what runs from now on is not kept."""
+        from torch.profiler import ProfilerActivity, profile, schedule
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._profiler = profile(
+                    activities=[ProfilerActivity.CUDA], schedule=schedule(wait=0, warmup=1, active=1, repeat=1)
+                )
+                self._profiler.start()
+        except Exception:
+            self._profiler = None
+
+    def begin(self) -> None:
+        """What runs from now on is kept."""
+        try:
+            if self._profiler is not None:
+                self._profiler.step()
+        except Exception:
+            self._profiler = None
+
+    def end(self) -> dict[str, Any] | None:
+        """What ran, as a Chrome trace; None where it could not be recorded."""
+        if self._profiler is None:
+            return None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._profiler.stop()
+                self._profiler.export_chrome_trace(self._path)
+            with open(self._path, encoding="utf-8", errors="replace") as file:
+                trace = json.load(file, strict=False)
+        except Exception:
+            return None
+        worked = isinstance(trace, dict) and any(_category(said) in DRIVER_CALLS for said in trace["traceEvents"])
+        return trace if worked else None
+
+
+def read_trace(trace: Mapping[str, Any], window: Window) -> list[Event]:
+    """What ran on the GPU, in order of beginnings."""
+    base_ns = int(trace.get("baseTimeNanoseconds", 0))
+    shift_us = (base_ns - window.unix_ns + window.began_ns) / 1e3
+    events = [_event(said, shift_us) for said in trace["traceEvents"] if _category(said) in KINDS]
+    events.sort(key=lambda event: event.start_us)
+    began_us = window.began_ns / 1e3
+    if events and abs(events[0].start_us - began_us) > CLOCKS_AGREE_US + (window.ended_ns - window.began_ns) / 1e3:
+        # Another clock than documented: only the distances between events can be trusted.
+        shift_us += began_us - events[0].start_us
+        events = [_event(said, shift_us) for said in trace["traceEvents"] if _category(said) in KINDS]
+        events.sort(key=lambda event: event.start_us)
+    return events
+
+
+def _category(said: Mapping[str, Any]) -> str:
+    return str(said.get("cat")) if said.get("ph") == "X" else ""
+
+
+def _event(said: Mapping[str, Any], shift_us: float) -> Event:
+    args = said.get("args", {})
+    return Event(
+        kind=KINDS[_category(said)],
+        name=str(said["name"]),
+        start_us=float(said["ts"]) + shift_us,
+        duration_us=float(said["dur"]),
+        stream=int(args.get("stream", 0)),
+        nbytes=int(args.get("bytes", 0)),
+    )
+
+
+def summary(events: Sequence[Event]) -> dict[str, Any]:
+    """Everything that is told of the GPU, as JSON; times in microseconds over all calls.
+
+    Each moment counts once: as computing, else as communication, else as waiting. `overlap_us` is the time in which
+    both of the first two ran.
+    """
+    by_role: dict[Role, list[Interval]] = {
+        role: merged(event.interval for event in events if event.role == role)
+        for role in ("compute", "communication", "waiting")
+    }
+    compute, communication = by_role["compute"], by_role["communication"]
+    compute_us = length(compute)
+    working_us = length(merged([*compute, *communication]))
+    busy_us = length(merged([*compute, *communication, *by_role["waiting"]]))
+    return {
+        "busy_us": busy_us,
+        "compute_us": compute_us,
+        "communication_us": working_us - compute_us,
+        "waiting_us": busy_us - working_us,
+        "overlap_us": length(intersection(compute, communication)),
+        "peer_copied_bytes": sum(e.nbytes for e in events if e.kind == "copy" and e.role == "communication"),
+        "own_copied_bytes": sum(e.nbytes for e in events if e.kind == "copy" and "DtoD" in e.name),
+        "nccl_kernels": sum(1 for event in events if event.name.startswith(NCCL)),
+        "kernels": table(events),
+        **_slices(events[:MAX_EVENTS]),
+    }
+
+
+def table(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Launches and total time of each name, longest first."""
+    rows: dict[str, dict[str, Any]] = {}
+    for event in events:
+        name = event.name[:MAX_NAME_CHARS]
+        row = rows.setdefault(name, {"name": name, "launches": 0, "total_us": 0.0})
+        row["launches"] += 1
+        row["total_us"] += event.duration_us
+    return sorted(rows.values(), key=lambda row: -row["total_us"])[:MAX_NAMES]
+
+
+def _slices(events: Sequence[Event]) -> dict[str, Any]:
+    """Each event by itself, names once."""
+    names: dict[str, int] = {}
+    rows = [
+        [e.kind, names.setdefault(e.name[:MAX_NAME_CHARS], len(names)), e.start_us, e.duration_us, e.stream, e.nbytes]
+        for e in events
+    ]
+    return {"names": list(names), "events": rows}
+
+
+def merged(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same moments as intervals that do not touch, in order.
+
+    Example:
+        >>> merged([(5, 6), (0, 2), (1, 3)])
+        [(0, 3), (5, 6)]
+    """
+    result: list[Interval] = []
+    for begin, end in sorted(intervals):
+        if result and begin <= result[-1][1]:
+            result[-1] = (result[-1][0], max(result[-1][1], end))
+        elif end > begin:
+            result.append((begin, end))
+    return result
+
+
+def intersection(left: Sequence[Interval], right: Sequence[Interval]) -> list[Interval]:
+    """The moments that are in both; arguments as `merged` gives them.
+
+    Example:
+        >>> intersection([(0, 3), (5, 9)], [(2, 6)])
+        [(2, 3), (5, 6)]
+    """
+    result = []
+    i = j = 0
+    while i < len(left) and j < len(right):
+        begin, end = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
+        if begin < end:
+            result.append((begin, end))
+        if left[i][1] < right[j][1]:
+            i += 1
+        else:
+            j += 1
+    return result
+
+
+def length(intervals: Iterable[Interval]) -> float:
+    """Total length of intervals that do not touch."""
+    return sum(end - begin for begin, end in intervals)
