@@ -41,8 +41,8 @@ schema = Feedback.model_json_schema()  # holds the descriptions below
 What was not reached or not measured is `None`, never NaN or -1. Units are in the names: `_us`, `_s`, `_bytes`, `_flops`
 and their rates `_per_s`; a count has none. Times of calls are by the evaluator's clock, from opening the gate to the
 last rank's completion, divided by the calls of the block. What the profile says comes from the candidate's own
-processes: it helps to find out why a kernel is slow, and decides nothing. Only the bytes that NVLink counted are read by the
-evaluator itself.
+processes: it helps to find out why a kernel is slow, and decides nothing. Only the bytes that NVLink counted are read
+by the evaluator itself.
 """
 
 PRESENT = {

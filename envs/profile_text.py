@@ -55,7 +55,7 @@ def _gpu_lines(rank: RankProfile) -> list[str]:
     if rank.overlap_us:
         line += f", communication beside computing {time_text(rank.overlap_us)}"
     if rank.waits and rank.mean_wait_us is not None:
-        line += f"; {rank.waits:.3g} waits inside kernels, {time_text(rank.mean_wait_us)} each"
+        line += f"; {rank.waits:.3g} waits for signals, {time_text(rank.mean_wait_us)} each"
     moved = [("put", rank.put_bytes), ("got", rank.got_bytes), ("copy engines", rank.copied_bytes or 0)]
     told = [f"{what} {size_text(nbytes)}" for what, nbytes in moved if nbytes]
     return [f"{line}; {', '.join(told)}" if told else line]
@@ -73,8 +73,8 @@ def _link_lines(feedback: Feedback, profile: Profile) -> list[str]:
         busiest = max(*sent, *received)
         rate = rate_text(busiest / (timing.candidate_us * 1e-6))
         lines.append(
-            f"- NVLink's counters: up to {size_text(max(sent))} sent and {size_text(max(received))} received by a rank; "
-            f"{rate} over the timed call"
+            f"- NVLink's counters: up to {size_text(max(sent))} sent and {size_text(max(received))} received "
+            f"by a rank; {rate} over the timed call"
         )
     if roofline is not None and roofline.candidate_achieved is not None:
         achieved = roofline.candidate_achieved

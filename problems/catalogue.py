@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import sys
+import threading
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -82,8 +83,14 @@ def _load(folder: Path) -> Problem:
 
 def load_module(path: Path, name: str) -> ModuleType:
     """Imports one file under a name of our choice, once."""
-    if name in sys.modules:
-        return sys.modules[name]
+    with _IMPORTING:  # threads that ask at the same time must not see half a module
+        return sys.modules[name] if name in sys.modules else _import(path, name)
+
+
+_IMPORTING = threading.RLock()
+
+
+def _import(path: Path, name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -229,7 +229,7 @@ class RankProfile(Record):
     """Per call, while communication and computing ran at once; None on the CPU. What a kernel overlaps within itself is
     not seen."""
     waits: float | None = None
-    """Per call: waits of `pkb/symm.h` inside kernels that found their signal unset, each waiting thread by itself; native
+    """Per call: waits of `pkb/symm.h` that found their signal unset, each waiting thread of a GPU by itself; native
     CUDA sources only."""
     mean_wait_us: float | None = None
     """Time of one of them. Threads wait at the same time, so that sums over them tell nothing."""
@@ -301,8 +301,8 @@ class Profile(Record):
     kernels: tuple[KernelTime, ...] = ()
     """Rank 0's, longest total time first, at most 12; GPUs only."""
     mechanisms: tuple[Mechanism, ...] = ()
-    """By what data may have moved between GPUs, told from the trace, the machine code and NVLink's counters; empty on the
-    CPU and where nothing moved."""
+    """By what data may have moved between GPUs, told from the trace, the machine code and NVLink's counters: "kernels"
+    where the code of those that moved it was not read. Empty on the CPU, and where nothing is told."""
     trace: tuple[TraceEvent, ...] = ()
     """In order of ranks, at most 2000 a rank besides the calls; empty unless `config.trace` asks for it."""
 

@@ -11,7 +11,6 @@ import pynvml
 
 from pkb_gym.engine import environment
 
-
 NVLINK_LINKS = 18
 """At most, of one GPU; those that a GPU lacks are passed over."""
 

@@ -32,24 +32,19 @@ def transfer_mechanisms(
         peer_copied_bytes: that copy engines moved between GPUs.
         own_copied_bytes: that they moved from device to device without the trace saying that these are two.
         nccl: whether NCCL's kernels ran.
-        moved_bytes: that left GPUs by NVLink; None where it has no counters.
+        moved_bytes: that left GPUs by NVLink; None or 0 where its counters, which go by KiB, do not tell.
     """
-    if moved_bytes == 0:
-        return ()
+    moved = moved_bytes or None
     copied = peer_copied_bytes
-    if (
-        not copied
-        and moved_bytes is not None
-        and EXPLAINED * moved_bytes <= own_copied_bytes <= moved_bytes / EXPLAINED
-    ):
+    if not copied and moved and EXPLAINED * moved <= own_copied_bytes <= moved / EXPLAINED:
         copied = own_copied_bytes
     found: list[Mechanism] = ["copy engine"] if copied else []
     if nccl:
         found.append("NCCL")
-    if moved_bytes is not None and copied >= EXPLAINED * moved_bytes:
+    if moved and copied >= EXPLAINED * moved:
         return tuple(found)
     if code is None:
-        return tuple(found) if found or moved_bytes is None else ("kernels",)
+        return tuple(found) if found or not moved else ("kernels",)
     if code.loads + code.stores + code.system_loads + code.system_stores + code.atomics + code.async_copies:
         found.append("SM load/store")
     if code.bulk_copies + code.bulk_reductions + code.tensor_loads + code.tensor_stores + code.tensor_reductions:

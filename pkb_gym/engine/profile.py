@@ -41,11 +41,9 @@ def make_profile(
             return Profile(ranks=profiles, hot_spots=_hot_spots(ranks[0]), trace=events)
         if any(said["gpu"] is None for said in ranks):
             return None
-        moved = [link and link.per_call(calls + 1) for link in links]
+        moved = [None if link is None else link.per_call(calls + 1) for link in links]
         return Profile(
-            ranks=tuple(
-                _gpu_rank(rank, calls, said, link) for rank, (said, link) in enumerate(zip(ranks, moved, strict=True))
-            ),
+            ranks=tuple(_gpu_rank(rank, calls, said, moved[rank]) for rank, said in enumerate(ranks)),
             kernels=kernel_times(ranks[0]["gpu"]["kernels"]),
             mechanisms=_mechanisms(calls, ranks, moved, code),
             trace=events,

@@ -70,3 +70,34 @@ def test_failure_names_the_command_that_repeats_it(pkb):
 def test_two_runs_have_two_keys(pkb):
     keys = {pkb("eval", "AllReduce", "-", stdin=b"passed").evaluators[0].key for _ in range(2)}
     assert len(keys) == 2
+
+
+def test_trace_is_a_file_for_a_viewer(pkb, tmp_path):
+    path = tmp_path / "new" / "timeline.json"
+    ran = pkb("eval", "AllReduce", "-", "--trace", path, stdin=b"passed")
+    assert ran.status == 0 and ran.calls[0][2].trace
+    (drawn,) = [entry for entry in json.loads(path.read_text())["traceEvents"] if entry["ph"] == "X"]
+    assert (drawn["name"], drawn["pid"], drawn["ts"], drawn["dur"]) == ("call 0", 1, 0.5, 2)
+    assert f"1 slices in {path}" in ran.err
+
+
+def test_no_trace_where_nothing_was_profiled(pkb, tmp_path):
+    ran = pkb("eval", "AllReduce", "-", "--trace", tmp_path / "t.json", stdin=b"deadlock")
+    assert ran.status == 1 and "no trace was written: nothing was profiled" in ran.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_trace_needs_the_profile(pkb, tmp_path):
+    ran = pkb("eval", "AllReduce", "-", "--trace", tmp_path / "t.json", "--until", "check", stdin=b"passed")
+    assert ran.status == 2 and "--trace needs the profile; leave out --until check" in ran.err
+    assert not ran.calls
+
+
+def test_trace_that_cannot_be_written_is_wrong_usage(pkb, tmp_path):
+    (tmp_path / "file").write_text("")
+    ran = pkb("eval", "AllReduce", "-", "--trace", tmp_path / "file" / "t.json", stdin=b"passed")
+    assert ran.status == 2 and f"cannot write {tmp_path / 'file' / 't.json'}" in ran.err
+
+
+def test_without_trace_none_is_asked_for(pkb):
+    assert not pkb("eval", "AllReduce", "-", stdin=b"passed").calls[0][2].trace

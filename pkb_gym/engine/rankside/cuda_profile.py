@@ -231,7 +231,7 @@ def _event(said: Mapping[str, Any], shift_us: float) -> Event:
         kind=KINDS[_category(said)],
         name=str(said["name"]),
         start_us=float(said["ts"]) + shift_us,
-        duration_us=float(said["dur"]),
+        duration_us=max(0.0, float(said["dur"])),
         stream=int(args.get("stream", 0)),
         nbytes=int(args.get("bytes", 0)),
     )

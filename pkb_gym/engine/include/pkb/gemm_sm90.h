@@ -58,9 +58,9 @@ struct Shape {
   static_assert(kStagedCols % kBoxCols == 0 && kSharedBytes <= kSharedLimit, "");
 };
 
-using Deep = Shape<256, 2, 4, 128>;   // the longest ring; sums leave in two rounds
-using Fluid = Shape<256, 2, 3, 256>;  // sums leave at once, so that slow links do not hold up the tensor cores
-using Small = Shape<128, 1, 5, 128>;  // for products of fewer tiles than multiprocessors
+using Deep = Shape<256, 2, 4, 64, 2>;  // the longest ring; sums leave in four rounds through two buffers
+using Fluid = Shape<256, 2, 3, 256>;   // sums leave at once, so that slow links do not hold up the tensor cores
+using Small = Shape<128, 1, 6, 64, 2>;  // for products of fewer tiles than multiprocessors
 
 // What a cluster computes, from row `row` of A and column `col` of B on, and the row of C where it belongs.
 struct Tile {
@@ -74,7 +74,7 @@ struct Product {
   int segments = 1, destinations = 1;
   int steps;                   // stages of depth in a segment
   int row_tiles, col_tiles;
-  int group = 8;               // rows of tiles that are worked through together, column by column
+  int group = 4;               // rows of tiles that are worked through together, column by column
   int tiles;
 };
 

@@ -186,11 +186,9 @@ struct Wgmma;
 #define PKB_SUMS_4(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
 #define PKB_SUMS_16(i) PKB_SUMS_4(i), PKB_SUMS_4(i + 4), PKB_SUMS_4(i + 8), PKB_SUMS_4(i + 12)
 #define PKB_SUMS_64(i) PKB_SUMS_16(i), PKB_SUMS_16(i + 16), PKB_SUMS_16(i + 32), PKB_SUMS_16(i + 48)
-#define PKB_REGISTERS_32 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define PKB_REGISTERS_64 \
-  PKB_REGISTERS_32 ", " \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define PKB_REGISTERS_128 \
@@ -215,8 +213,6 @@ struct Wgmma;
           : "l"(a), "l"(b), "r"(int(add)));                                                                      \
     }                                                                                                            \
   };
-PKB_WGMMA(__nv_bfloat16, "bf16", 64, PKB_REGISTERS_32, "%32", "%33", "%34", PKB_SUMS_16(0), PKB_SUMS_16(16))
-PKB_WGMMA(__half, "f16", 64, PKB_REGISTERS_32, "%32", "%33", "%34", PKB_SUMS_16(0), PKB_SUMS_16(16))
 PKB_WGMMA(__nv_bfloat16, "bf16", 128, PKB_REGISTERS_64, "%64", "%65", "%66", PKB_SUMS_64(0))
 PKB_WGMMA(__half, "f16", 128, PKB_REGISTERS_64, "%64", "%65", "%66", PKB_SUMS_64(0))
 PKB_WGMMA(__nv_bfloat16, "bf16", 256, PKB_REGISTERS_128, "%128", "%129", "%130", PKB_SUMS_64(0), PKB_SUMS_64(64))
@@ -224,7 +220,6 @@ PKB_WGMMA(__half, "f16", 256, PKB_REGISTERS_128, "%128", "%129", "%130", PKB_SUM
 #undef PKB_WGMMA
 #undef PKB_REGISTERS_128
 #undef PKB_REGISTERS_64
-#undef PKB_REGISTERS_32
 #undef PKB_SUMS_64
 #undef PKB_SUMS_16
 #undef PKB_SUMS_4
