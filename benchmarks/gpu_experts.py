@@ -39,7 +39,7 @@ SWEEPS: dict[str, dict[str, dict[str, Any]]] = {
 PUBLISHED_BEST = {"HyenaCP": 1.72, "VocabParallelLogProb": 2.06, "SAM3IoUSuppression": 1.40}
 """Best speedups that were published for kernels of these sweeps, on four H100."""
 
-COMPILERS = 8
+COMPILERS = 16
 
 
 def main(argv: Sequence[str] | None = None) -> int:
