@@ -22,7 +22,9 @@ from pkb_gym.engine.inputs import make_inputs
 from pkb_gym.engine.layout import Workload, rank_spec
 from pkb_gym.engine.leaves import argument_leaves, flatten_value
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.rankside.devices import QUIET_NCCL
 from pkb_gym.engine.rankside.gloo_compat import install
+from pkb_gym.engine.rankside.processors import bind_rank
 from pkb_gym.engine.rankside.python import make_argument
 from pkb_gym.problems.catalogue import find_problem, reference_source
 
@@ -78,9 +80,10 @@ class Rank:
         self._connection, self._rank, self._world_size = connection, rank, world_size
         self._cuda = device == "cuda"
         self._device = torch.device(f"cuda:{rank}" if self._cuda else "cpu")
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world_size))
+        torch.set_num_threads(bind_rank(rank, world_size))  # as the engine's reference gang is
         if self._cuda:
             torch.cuda.set_device(self._device)
+            os.environ |= QUIET_NCCL
         backend = "nccl" if self._cuda else "gloo"
         dist.init_process_group(backend, init_method=f"file://{rendezvous}", rank=rank, world_size=world_size)
         self._control = dist.new_group(backend="gloo")

@@ -6,7 +6,6 @@ import difflib
 import importlib.util
 import sys
 import threading
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -78,7 +77,7 @@ def _load(folder: Path) -> Problem:
     problem = getattr(module, "PROBLEM", None)
     if not isinstance(problem, Problem):
         raise DeclarationError(f"{folder / 'problem.py'} defines no PROBLEM")
-    return replace(problem, declared_in=str(folder / "problem.py"))
+    return problem.found_in(str(folder / "problem.py"))
 
 
 def load_module(path: Path, name: str) -> ModuleType:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pkb_gym.engine import gpus
 from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluator import Evaluator
@@ -28,7 +29,7 @@ SOURCES = Path(__file__).parent / "demo_sources"
 JOBS = 4
 """Evaluations side by side before anything is timed."""
 
-# Small, on four ranks; the deadline is short because one of the attempts waits for ever.
+# On the CPU, which every machine has, and small. The deadline is short because one of the attempts waits for ever.
 CONFIG = EvalConfig(device="cpu", world_size=4, size="tiny", timeout_s=1.0)
 
 COMPILE_ONLY = CONFIG.model_copy(update={"until": "compile"})
@@ -109,7 +110,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     with StageProgress("demo") as progress, closing(session.open_evaluator(None)) as evaluator:
         judged = judge(evaluator, attempts(), progress)
     console = stdout()
-    console.print("Three problems on 4 ranks, size tiny. Time is per call, against the PyTorch + gloo baseline.")
+    console.print("Three problems on 4 ranks of the CPU, size tiny. Time is per call, against PyTorch + gloo.")
     console.print("Reward: 1 is right and as fast as the baseline, 2 at the roofline. See docs/feedback.md.\n")
     for lesson in LESSONS:
         rows = [(attempt.name, feedback) for attempt, feedback in judged if attempt.problem.name == lesson.problem]
@@ -126,7 +127,9 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     shown = next(f for attempt, f in judged if attempt.problem.name == "HyenaCP" and attempt.name == "expert")
     console.print("All that is known of one attempt, the expert's HyenaCP (`pkb eval HyenaCP FILE` prints this):")
     print_card(console, find_problem("HyenaCP"), shown)
-    console.print("Next: pkb list, pkb show HyenaCP, pkb eval HyenaCP your_kernel.cpp")
+    console.print("Next: pkb list, pkb show HyenaCP, pkb eval HyenaCP your_kernel.cpp --device cpu")
+    if gpus.names():
+        console.print("On the GPUs of this machine: pkb show HyenaCP, pkb eval HyenaCP your_kernel.cu")
     stderr().print(f"{time.monotonic() - began:.1f} s")
     ours = any(exit_status(feedback) is Status.NOT_JUDGED for _, feedback in judged)
     return Status.NOT_JUDGED if ours else Status.PASSED

@@ -8,36 +8,20 @@ import json
 import platform
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
-from typing import Literal
+from dataclasses import asdict
 
 from pkb_gym.engine import environment
-from pkb_gym.envs.machine import gpu_names, known_hardware
+from pkb_gym.envs.machine import known_hardware
 
 from .command import Session, Status, add_json_option, add_parser, plain_table, stdout
+from .doctor_gpus import examine_gpus
+from .finding import Finding
 from .machine import output_of
 
 EXAMPLE = "pkb doctor"
 EXIT = "exit status: 0 this machine can judge kernels, 3 something that every evaluation needs is missing"
 PACKAGES = ("torch", "apache-tvm-ffi", "gymnasium")
 COMPILE = "native kernels (dialect cpp)"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        name: what was looked for.
-        state: "missing" what every evaluation needs, "limited" what some need, "ok" otherwise.
-        detail: version, place, or what does not work without it.
-        remedy: what to do, empty where all is well.
-    """
-
-    name: str
-    state: Literal["ok", "limited", "missing"]
-    detail: str
-    remedy: str = ""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -77,8 +61,7 @@ def examine() -> list[Finding]:
         sandbox(),
         cache(),
         calibration(),
-        *gpus(),
-        nvcc(),
+        *examine_gpus(),
     ]
 
 
@@ -136,33 +119,6 @@ def calibration() -> Finding:
     if known_hardware("cpu") is not None:
         return Finding("calibration", "ok", "peaks of this machine are measured")
     return Finding("calibration", "ok", "not done yet; the first evaluation measures this machine's peaks (about 6 s)")
-
-
-def gpus() -> list[Finding]:
-    """The GPUs, and whether their peaks are known."""
-    from pkb_gym.engine.errors import ConfigError
-    from pkb_gym.engine.hardware import find_gpu
-
-    names = gpu_names()
-    if not names:
-        return [Finding("GPUs", "limited", "none; device cpu judges everything but CUDA and Triton kernels")]
-    findings = [Finding("GPUs", "ok", f"{len(names)} x {', '.join(sorted(set(names)))}")]
-    for name in sorted(set(names)):
-        try:
-            find_gpu(name)
-        except ConfigError as error:
-            findings.append(Finding("GPU peaks", "limited", "no roofline", str(error)))
-    return findings
-
-
-def nvcc() -> Finding:
-    """The CUDA compiler."""
-    text = output_of(["nvcc", "--version"])
-    if text is None:
-        remedy = "install the CUDA toolkit, for CUDA kernels" if gpu_names() else ""
-        return Finding("nvcc", "limited", "none; CUDA kernels cannot be compiled", remedy)
-    release = next((line for line in text.splitlines() if "release" in line), text.splitlines()[-1])
-    return Finding("nvcc", "ok", release.strip())
 
 
 def _print(findings: list[Finding]) -> None:

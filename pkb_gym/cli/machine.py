@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 
+from pkb_gym.engine import gpus
 from pkb_gym.engine.config import Device
-from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.hardware import HardwareSpec, find_gpu
-from pkb_gym.envs.machine import gpu_names, known_hardware
+from pkb_gym.engine.hardware import HardwareSpec
+from pkb_gym.envs.machine import known_hardware
 
 from .progress import StageProgress
 
@@ -26,22 +26,28 @@ def output_of(command: list[str]) -> str | None:
     return (ran.stdout.strip() or None) if ran.returncode == 0 else None
 
 
-def hardware_for(device: Device) -> HardwareSpec:
+def hardware_for(device: Device) -> HardwareSpec | None:
     """The peaks of the device; the first time a CPU machine is measured, which takes seconds and is said.
 
+    None where no peaks can be had; see `why_no_peaks`.
+
     Raises:
-        ConfigError: there is no GPU, or one without known peaks.
         InfrastructureError: the machine could not be measured.
     """
-    if device == "cuda":
-        if not gpu_names():
-            raise ConfigError("there is no GPU here; --device cpu shows the bound of this machine's cores")
-        return find_gpu(gpu_names()[0])
-    known = known_hardware("cpu")
-    if known is not None:
+    known = known_hardware(device)
+    if known is not None or device == "cuda":
         return known
     from pkb_gym.engine.calibrate import cpu_hardware
 
     with StageProgress("this machine") as progress:
         progress("measuring its peaks, once (about 6 s)")
         return cpu_hardware()
+
+
+def why_no_peaks() -> str:
+    """Why there is no roofline for GPUs here."""
+    if not gpus.names():
+        return (
+            "this machine has no GPU; CUDA sources are compiled, and that is all. --device cpu shows its cores' bound"
+        )
+    return f"no peaks are known for GPU {gpus.names()[0]!r}"

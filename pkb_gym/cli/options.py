@@ -18,10 +18,13 @@ WORDS: dict[str, AxisValue] = {"true": True, "false": False, "none": None}
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
     """Adds what decides shapes and bounds: device, world size, size, dtype, protocol."""
     parser.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: what this machine can judge"
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="default: GPUs where there are any, else the CPU; cuda without a GPU compiles, and that is all",
     )
     parser.add_argument(
-        "--world-size", type=positive_int, metavar="N", help="ranks (default: every GPU, or 4 on the CPU)"
+        "--world-size", type=positive_int, metavar="N", help="ranks (default: 1, 2, 4 or 8, as GPUs allow; 4 without)"
     )
     parser.add_argument(
         "--size",

@@ -21,21 +21,30 @@ from pkb_gym.problems.catalogue import find_problem
 
 from .command import Session, Status, add_json_option, add_parser, plain_table, stdout
 from .list_problems import record
-from .machine import hardware_for
+from .machine import hardware_for, why_no_peaks
 from .options import add_machine_options, machine_config
 from .shapes import shape_texts
 
 EXAMPLE = "pkb show SampleSort --world-size 2 --size published"
 LANGUAGES: dict[Device, tuple[Language, ...]] = {"cpu": ("cpp", "python"), "cuda": ("cuda", "triton", "python")}
+WORK = {
+    "matrix_flops": "flop",
+    "vector_flops": "flop",
+    "memory_bytes": "B",
+    "link_in_bytes": "B",
+    "link_out_bytes": "B",
+}
+"""Kinds of work -> their unit."""
+
 NAMED_SIZES = ("tiny", "published", "large")
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The least work of every rank, and the least time that this machine needs for it."""
+    """The least work of every rank, and the least time that this machine needs for it; None where nobody knows."""
 
     costs: tuple[Cost, ...]
-    roofline: Roofline
+    roofline: Roofline | None
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -74,10 +83,10 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     return Status.PASSED
 
 
-def least_work(problem: Problem, config: ResolvedConfig, hardware: HardwareSpec) -> Bound:
-    """The cost of each rank and the bound that follows."""
+def least_work(problem: Problem, config: ResolvedConfig, hardware: HardwareSpec | None) -> Bound:
+    """The cost of each rank and, where peaks are known, the bound that follows."""
     costs = tuple(problem.cost(_axes(problem, config.axes_asked, config, rank)) for rank in range(config.world_size))
-    return Bound(costs, place(costs, config.dtype, hardware, None, None))
+    return Bound(costs, None if hardware is None else place(costs, config.dtype, hardware, None, None))
 
 
 def shapes_of(problem: Problem, size: str | Mapping[str, AxisValue], config: ResolvedConfig) -> dict[str, str] | str:
@@ -105,7 +114,7 @@ def _record(
         "cpp_signature": cpp_signature(problem),
         "shapes": shapes,
         "cost": [asdict(cost) for cost in bound.costs],
-        "roofline": bound.roofline.model_dump(mode="json"),
+        "roofline": None if bound.roofline is None else bound.roofline.model_dump(mode="json"),
     }
 
 
@@ -133,6 +142,9 @@ def _print(
     console.rule(f"Least work of a rank, size {size}, {config.dtype}", align="left")
     console.print(_work_table(bound))
     roofline = bound.roofline
+    if roofline is None:
+        console.print(f"roofline: {why_no_peaks()}", soft_wrap=True)
+        return
     binds = f"bound by {roofline.binds}" if roofline.binds else "there is nothing to do"
     console.print(
         f"roofline: no correct kernel is faster than {time_text(roofline.bound_us)} ({binds})", soft_wrap=True
@@ -143,24 +155,29 @@ def _print(
 def _work_table(bound: Bound) -> object:
 
     work = [asdict(cost) for cost in bound.costs]
-    peaks, times = bound.roofline.peaks, bound.roofline.times
-    rows = (
-        ("matrix_flops", "flop", peaks.matrix_flops_per_s, times.matrix_us),
-        ("vector_flops", "flop", peaks.vector_flops_per_s, times.vector_us),
-        ("memory_bytes", "B", peaks.memory_bytes_per_s, times.memory_us),
-        ("link_in_bytes", "B", peaks.link_bytes_per_s, times.link_us),
-        ("link_out_bytes", "B", peaks.link_bytes_per_s, times.link_us),
-    )
     table = plain_table()
     table.add_column("", no_wrap=True)
-    for name in ("least work", "peak of a rank", "least time"):
+    for name in ("least work", "peak of a rank", "least time")[: 1 if bound.roofline is None else 3]:
         table.add_column(name, justify="right", no_wrap=True)
-    for name, unit, peak, time_us in rows:
+    for name, unit in WORK.items():
         values = [cost[name] for cost in work]
         low, high = min(values), max(values)
         amount = scaled(high, unit) if low == high else f"{scaled(low, unit)} .. {scaled(high, unit)}"
-        table.add_row(name, amount, scaled(peak, f"{unit}/s"), time_text(time_us))
+        table.add_row(name, amount, *(_peak_cells(name, unit, bound.roofline) if bound.roofline else ()))
     return table
+
+
+def _peak_cells(name: str, unit: str, roofline: Roofline) -> tuple[str, str]:
+    """The peak that a kind of work runs at, and the time that follows."""
+    peaks, times = roofline.peaks, roofline.times
+    peak, time_us = {
+        "matrix_flops": (peaks.matrix_flops_per_s, times.matrix_us),
+        "vector_flops": (peaks.vector_flops_per_s, times.vector_us),
+        "memory_bytes": (peaks.memory_bytes_per_s, times.memory_us),
+        "link_in_bytes": (peaks.link_bytes_per_s, times.link_us),
+        "link_out_bytes": (peaks.link_bytes_per_s, times.link_us),
+    }[name]
+    return scaled(peak, f"{unit}/s"), time_text(time_us)
 
 
 def scaled(value: float, unit: str) -> str:

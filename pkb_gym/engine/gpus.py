@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -36,6 +38,19 @@ class LinkBytes:
     def per_call(self, calls: int) -> LinkBytes:
         """The share of one of so many calls."""
         return LinkBytes(self.sent_bytes // calls, self.received_bytes // calls)
+
+
+@dataclass(frozen=True)
+class Connections:
+    """How the GPUs of this machine reach each other.
+
+    Attributes:
+        nvlinks: of each GPU, those that are up.
+        apart: pairs of GPUs, the lower index first, that no NVLink joins, directly or through a switch.
+    """
+
+    nvlinks: tuple[int, ...]
+    apart: tuple[tuple[int, int], ...]
 
 
 def link_bytes(count: int) -> tuple[LinkBytes | None, ...]:
@@ -83,7 +98,7 @@ def _field(value: Any) -> int:  # noqa: ANN401 - a structure of pynvml, which is
 def names() -> tuple[str, ...]:
     """Names of the GPUs that this process may use, such as "NVIDIA H200"; none without a driver.
 
-    CUDA_VISIBLE_DEVICES limits them: indices, or nothing.
+    CUDA_VISIBLE_DEVICES limits and orders them.
     """
     try:
         pynvml.nvmlInit()
@@ -121,22 +136,75 @@ def compute_capability() -> tuple[int, int] | None:
     return int(major), int(minor)
 
 
-def _handles() -> list[object]:
-    return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in _visible(pynvml.nvmlDeviceGetCount())]
+@cache
+def connections() -> Connections | None:
+    """How the GPUs of `names` are connected; None where there are none."""
+    if not names():
+        return None
+    pynvml.nvmlInit()
+    try:
+        handles = _handles()
+        pairs = itertools.combinations(range(len(handles)), 2)
+        return Connections(
+            nvlinks=tuple(_nvlinks_up(handle) for handle in handles),
+            apart=tuple((one, other) for one, other in pairs if not _nvlink_joins(handles[one], handles[other])),
+        )
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _nvlinks_up(handle: object) -> int:
+    up = 0
+    for link in range(NVLINK_LINKS):
+        with contextlib.suppress(pynvml.NVMLError):  # this GPU has fewer, or none
+            up += pynvml.nvmlDeviceGetNvLinkState(handle, link) == pynvml.NVML_FEATURE_ENABLED
+    return up
+
+
+def _nvlink_joins(one: object, other: object) -> bool:
+    try:
+        status = pynvml.nvmlDeviceGetP2PStatus(one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    except pynvml.NVMLError:
+        return False
+    return bool(status == pynvml.NVML_P2P_STATUS_OK)
 
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _visible(count: int) -> list[int]:
-    """Indices of the GPUs that CUDA_VISIBLE_DEVICES leaves; as in CUDA, the first that does not exist ends the list."""
+def _handles() -> list[object]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order.
+
+    As in CUDA, entries are indices, beginnings of UUIDs ("GPU-...") or identifiers of slices ("MIG-..."); the first
+    that names none ends the list, and one that is named twice leaves none at all.
+    """
+    count = pynvml.nvmlDeviceGetCount()
     listed = environment.visible_devices()
     if listed is None:
-        return list(range(count))
-    kept: list[int] = []
+        return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+    kept: dict[int | str, object] = {}
     for entry in listed.split(","):
-        if not entry.strip().isdigit() or int(entry) >= count:
+        key = _named(entry.strip(), count)
+        if key is None:
             break
-        kept.append(int(entry))
-    return kept
+        if key in kept:
+            return []
+        by = pynvml.nvmlDeviceGetHandleByIndex if isinstance(key, int) else pynvml.nvmlDeviceGetHandleByUUID
+        try:
+            kept[key] = by(key)
+        except pynvml.NVMLError:
+            break
+    return list(kept.values())
+
+
+def _named(entry: str, count: int) -> int | str | None:
+    """What an entry names: an index, or the identifier of a slice; None where it names no GPU, or several."""
+    if entry.startswith("MIG-"):
+        return entry
+    if entry.startswith("GPU-"):
+        uuids = [_text(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index))) for index in range(count)]
+        found = [index for index, uuid in enumerate(uuids) if uuid.startswith(entry)]
+    else:
+        found = [int(entry)] if entry.isdecimal() and int(entry) < count else []
+    return found[0] if len(found) == 1 else None

@@ -13,7 +13,9 @@ import functools
 import secrets
 import threading
 import weakref
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -41,6 +43,21 @@ STANDBY_GANGS = 4
 """Each holds a context on every GPU, some hundreds of megabytes."""
 
 
+@dataclass(frozen=True)
+class GangKind:
+    """What gangs that stand by differ in.
+
+    Attributes:
+        world_size: number of ranks.
+        join: whether they have a process group, as sources of the python dialect do.
+        allow_processes: whether ranks may start programs.
+    """
+
+    world_size: int
+    join: bool
+    allow_processes: bool
+
+
 class LocalEvaluator:
     """Judges sources on this machine's CPU or GPUs.
 
@@ -62,7 +79,8 @@ class LocalEvaluator:
         self._compilers = threading.BoundedSemaphore(machine.processors())
         self._zygotes: dict[bool, Zygote] = {}
         self._references: dict[tuple[Device, int], ReferenceGang] = {}
-        self._standby: dict[tuple[int, bool, bool], Standby] = {}
+        self._standby: dict[GangKind, Standby] = {}
+        self._ending: threading.Thread | None = None
         self._standby_gangs = standby_gangs
         self._quiet = QuietDevices()
         self._closed = False
@@ -186,25 +204,38 @@ class LocalEvaluator:
                 self._references[device, world_size] = ReferenceGang(zygote, device, world_size, threads)
             return self._references[device, world_size]
 
-    def _new_gang(self, config: ResolvedConfig) -> CandidateGang:
+    def _new_gang(self, config: ResolvedConfig) -> AbstractContextManager[CandidateGang]:
         """A gang for one candidate: forked on the CPU, one that stands by on GPUs."""
+        allow_processes = config.language == "triton"  # it runs compilers at a kernel's first call
         if config.device == "cpu":
-            return CandidateGang(self._zygote(trusted=False), "cpu", config.world_size)
-        join = not config.is_native  # of the python dialect, which has a process group
-        kind = config.world_size, join, config.language == "triton"  # it runs gcc and ptxas at a kernel's first call
-        if self._standby_gangs == 0:
-            return self._start_gpu_gang(*kind)
+            return CandidateGang(self._zygote(trusted=False), "cpu", config.world_size, allow_processes=allow_processes)
+        return self._gpu_gang(GangKind(config.world_size, not config.is_native, allow_processes))
+
+    @contextlib.contextmanager
+    def _gpu_gang(self, kind: GangKind) -> Iterator[CandidateGang]:
+        """A prepared gang. It is ended in the background, as freeing contexts takes a while, but before any timing."""
+        gang = self._standby_for(kind).take() if self._standby_gangs else self._start_gpu_gang(kind)
+        try:
+            yield gang
+        finally:
+            ending = contextlib.ExitStack()
+            ending.enter_context(self._quiet.preparing())
+            ending.callback(gang.close)
+            self._ending = threading.Thread(target=ending.close, name="pkb-ending")
+            self._ending.start()
+
+    def _standby_for(self, kind: GangKind) -> Standby:
         with self._lock:
             if kind not in self._standby:
-                start = functools.partial(self._start_gpu_gang, *kind)
+                start = functools.partial(self._start_gpu_gang, kind)
                 self._standby[kind] = Standby(start, self._quiet, self._standby_gangs)
-            standby = self._standby[kind]
-        return standby.take()
+            return self._standby[kind]
 
-    def _start_gpu_gang(self, world_size: int, join: bool, allow_processes: bool) -> CandidateGang:
-        gang = CandidateGang(self._zygote(trusted=False), "cuda", world_size, allow_processes=allow_processes)
+    def _start_gpu_gang(self, kind: GangKind) -> CandidateGang:
+        zygote = self._zygote(trusted=False)
+        gang = CandidateGang(zygote, "cuda", kind.world_size, allow_processes=kind.allow_processes)
         try:
-            gang.prepare(join=join)
+            gang.prepare(join=kind.join)
         except BaseException:
             gang.close()
             raise
@@ -255,6 +286,8 @@ class LocalEvaluator:
         for gangs_of_a_kind in standby:
             gangs_of_a_kind.close()
         with self._device, self._lock:
+            if self._ending is not None:
+                self._ending.join()
             for gang in self._references.values():
                 gang.close()
             self._references.clear()

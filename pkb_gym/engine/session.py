@@ -56,7 +56,7 @@ class Session:
         findings: where reports go.
         artifact: what to load.
         reference: the reference gang of the device and world size.
-        new_gang: starts a gang for the candidate, or hands over one that stands by.
+        new_gang: lends a gang for the candidate, started at once or before, and ends it afterwards.
         quiet: held while anything is timed, so that nothing else touches the devices.
         key: the evaluator's secret.
         say: told of each stage.
@@ -67,7 +67,7 @@ class Session:
         findings: Findings,
         artifact: Artifact,
         reference: ReferenceGang,
-        new_gang: Callable[[], CandidateGang],
+        new_gang: Callable[[], AbstractContextManager[CandidateGang]],
         quiet: AbstractContextManager[object],
         key: bytes,
         say: Progress,
@@ -240,9 +240,9 @@ class Session:
         began = time.monotonic()
         self._gate_us = self._measure_gate()
         blocks: list[Block] = []
-        calls = timing.calls_per_block(alone_us, candidate_us, self._most_calls)
+        calls = timing.calls_per_block(alone_us, candidate_us, self._most_calls, config.device)
         warm = self._pair(max(1, calls // 4), baseline_first=True)  # not counted
-        calls = timing.calls_per_block(warm.baseline_us, warm.candidate_us, self._most_calls)
+        calls = timing.calls_per_block(warm.baseline_us, warm.candidate_us, self._most_calls, config.device)
         self._allow(warm.baseline_us * 1e3 * calls)
         if config.protocol == "published":
             self._warm_up_as_published(warm.baseline_us, calls)

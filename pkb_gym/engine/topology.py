@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from pkb_gym.engine.gpus import Connections
 from pkb_gym.engine.hardware import HardwareSpec, Peaks
 
 
-def topology_text(hardware: HardwareSpec, world_size: int, dtype: str, *, multicast_disabled: bool = False) -> str:
+def topology_text(
+    hardware: HardwareSpec,
+    world_size: int,
+    dtype: str,
+    *,
+    multicast_disabled: bool = False,
+    connections: Connections | None = None,
+) -> str:
     """A few lines: who runs where, how ranks reach each other, and one rank's peaks.
 
     Args:
@@ -13,6 +21,7 @@ def topology_text(hardware: HardwareSpec, world_size: int, dtype: str, *, multic
         world_size: number of ranks.
         dtype: whose arithmetic peaks are shown.
         multicast_disabled: whether NVLink multicast is switched off (see `environment.multicast_disabled`).
+        connections: of the GPUs; None where nobody asked, which takes NVLink between all of them for granted.
 
     Raises:
         ConfigError: the world size is not positive.
@@ -21,7 +30,10 @@ def topology_text(hardware: HardwareSpec, world_size: int, dtype: str, *, multic
     if hardware.device == "cpu":
         lines = _cpu_lines(hardware, world_size)
     else:
-        lines = _cuda_lines(hardware, world_size, multicast_disabled)
+        lines = [
+            f"{_count(world_size, 'rank')}, one process each, each on its own {hardware.name}.",
+            links_text(world_size, multicast_disabled, connections),
+        ]
     return "\n".join([*lines, *_peak_lines(peaks, dtype)])
 
 
@@ -35,13 +47,28 @@ def _cpu_lines(hardware: HardwareSpec, world_size: int) -> list[str]:
     ]
 
 
-def _cuda_lines(hardware: HardwareSpec, world_size: int, multicast_disabled: bool) -> list[str]:
+def links_text(world_size: int, multicast_disabled: bool, connections: Connections | None) -> str:
+    """How GPUs reach each other, in one line; see `topology_text`."""
     multicast = "switched off on this machine: do not use multimem instructions" if multicast_disabled else "available"
-    return [
-        f"{_count(world_size, 'rank')}, one process each, each on its own {hardware.name}.",
-        "Links: NVLink between all of them; a peer's tensors can be read and written in place. "
-        f"Multicast (NVLS) is {multicast}.",
-    ]
+    return (
+        f"Links: {_links(world_size, connections)}; a peer's tensors can be read and written in place. "
+        f"Multicast (NVLS) is {multicast}."
+    )
+
+
+def _links(world_size: int, connections: Connections | None) -> str:
+    """How the first GPUs, which are the ranks', are joined."""
+    if connections is None:
+        return "NVLink between all of them"
+    nvlinks = sorted(set(connections.nvlinks[:world_size]))
+    apart = [pair for pair in connections.apart if pair[1] < world_size]
+    each = f"{' or '.join(map(str, nvlinks))} links up on each GPU"
+    if not apart:
+        return f"NVLink between all of them, {each}"
+    if not any(nvlinks):
+        return "no NVLink; peers are reached over PCIe"
+    pairs = ", ".join(f"{one} and {other}" for one, other in apart)
+    return f"NVLink, {each}, but none between ranks {pairs}, which reach each other over PCIe"
 
 
 def _peak_lines(peaks: Peaks, dtype: str) -> list[str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
-from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.candidate_gang import CandidateGang
 
 logger = logging.getLogger(__name__)
@@ -49,14 +48,16 @@ class Standby:
             return self._start()
 
     def close(self) -> None:
-        """Ends the gangs that stand by."""
+        """Ends the gangs that stand by or are being prepared; calling it again changes nothing."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
-        for gang in self._gangs:
-            gang.close()
-        self._gangs.clear()
+        with self._changed:  # what is taken out here, `take` cannot hand over any more
+            gangs, self._gangs = self._gangs, []
+        with contextlib.ExitStack() as stack:  # each is ended, even if ending another fails
+            for gang in gangs:
+                stack.callback(gang.close)
 
     def _refill(self) -> None:
         while True:
@@ -64,23 +65,38 @@ class Standby:
                 self._changed.wait_for(lambda: self._closed or len(self._gangs) <= self._size // 2)
                 if self._closed:
                     return
-                missing = self._size - len(self._gangs)
-            with self._quiet.preparing(), ThreadPoolExecutor(missing) as pool:
-                made = [pool.submit(self._start) for _ in range(missing)]
-            gangs, failed = [], False
-            for future in made:
-                try:
-                    gangs.append(future.result())
-                except InfrastructureError as error:
-                    logger.warning("no gang could be prepared to stand by: %s", error)
-                    failed = True
+            with self._quiet.preparing():
+                errors = self._prepare_missing()
             with self._changed:
-                self._gangs += gangs
-                if failed:  # whoever needs a gang starts one, and hears why it fails
+                if errors and not self._closed:  # whoever needs a gang starts one, and hears why it fails
+                    logger.warning("no gang could be prepared to stand by: %s", errors[0])
                     self._changed.wait_for(lambda: self._closed, timeout=RETRY_S)
+
+    def _prepare_missing(self) -> list[Exception]:
+        """Prepares all gangs that are missing, at once; returns why some could not be."""
+        errors: list[Exception] = []
+        with self._changed:  # a timing may have been waited for, and meanwhile it was closed
+            missing = 0 if self._closed else self._size - len(self._gangs)
+        # Threads of our own: a pool would refuse work when the interpreter ends, before evaluators are closed.
+        threads = [threading.Thread(target=self._prepare_one, args=(errors,), daemon=True) for _ in range(missing)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return errors
+
+    def _prepare_one(self, errors: list[Exception]) -> None:
+        try:
+            gang = self._start()
+        except Exception as error:  # noqa: BLE001 - of any kind, it must not end the refilling
+            errors.append(error)
+            return
+        with self._changed:
+            self._gangs.append(gang)
 
 
 RETRY_S = 5.0
+"""How long refilling rests after a gang could not be prepared."""
 
 
 class QuietDevices:
@@ -103,9 +119,12 @@ class QuietDevices:
     def _begin_timing(self) -> None:
         with self._changed:
             self._waiting += 1
-            self._changed.wait_for(lambda: not self._preparing and not self._timing)
-            self._waiting -= 1
-            self._timing += 1
+            try:
+                self._changed.wait_for(lambda: not self._preparing and not self._timing)
+                self._timing += 1
+            finally:  # Ctrl-C while waiting must not keep preparations out for good
+                self._waiting -= 1
+                self._changed.notify_all()
 
     def _end_timing(self) -> None:
         with self._changed:

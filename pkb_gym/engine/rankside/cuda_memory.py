@@ -30,9 +30,12 @@ class Segment:
         self.nbytes = nbytes
         self._handle = _checked("cuMemCreate", driver.cuMemCreate(nbytes, _properties(device), 0))
         kind = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-        self.fd = int(
-            _checked("cuMemExportToShareableHandle", driver.cuMemExportToShareableHandle(self._handle, kind, 0))
-        )
+        exported = driver.cuMemExportToShareableHandle(self._handle, kind, 0)
+        try:
+            self.fd = int(_checked("cuMemExportToShareableHandle", exported))
+        except CudaMemoryError:
+            driver.cuMemRelease(self._handle)
+            raise
 
     def close(self) -> None:
         """Lets go of it; the memory is freed when nobody maps it any more."""
@@ -54,26 +57,39 @@ class Mapping:
 
         self._total = segment_bytes * len(fds)
         self._segment_bytes = segment_bytes
-        self._count = len(fds)
+        self._mapped = 0
         address = _checked("cuMemAddressReserve", driver.cuMemAddressReserve(self._total, 0, 0, 0))
         self.base = int(address)
+        try:
+            for fd in fds:
+                self._map_next(fd)
+            access = driver.CUmemAccessDesc()
+            access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+            access.location.id = device
+            access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+            _checked("cuMemSetAccess", driver.cuMemSetAccess(address, self._total, [access], 1))
+        except CudaMemoryError:
+            self.close()
+            raise
+
+    def _map_next(self, fd: int) -> None:
+        from cuda.bindings import driver
+
         kind = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-        for rank, fd in enumerate(fds):
-            handle = _checked("cuMemImportFromShareableHandle", driver.cuMemImportFromShareableHandle(fd, kind))
-            where = driver.CUdeviceptr(self.base + rank * segment_bytes)
-            _checked("cuMemMap", driver.cuMemMap(where, segment_bytes, 0, handle, 0))
-            _checked("cuMemRelease", driver.cuMemRelease(handle))  # the mapping keeps it
-        access = driver.CUmemAccessDesc()
-        access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        access.location.id = device
-        access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        _checked("cuMemSetAccess", driver.cuMemSetAccess(address, self._total, [access], 1))
+        handle = _checked("cuMemImportFromShareableHandle", driver.cuMemImportFromShareableHandle(fd, kind))
+        where = driver.CUdeviceptr(self.base + self._mapped * self._segment_bytes)
+        try:
+            _checked("cuMemMap", driver.cuMemMap(where, self._segment_bytes, 0, handle, 0))
+            self._mapped += 1
+        finally:
+            released = driver.cuMemRelease(handle)  # the mapping keeps it
+        _checked("cuMemRelease", released)
 
     def close(self) -> None:
         """Unmaps it all; the device must be idle."""
         from cuda.bindings import driver
 
-        for rank in range(self._count):
+        for rank in range(self._mapped):
             where = driver.CUdeviceptr(self.base + rank * self._segment_bytes)
             _checked("cuMemUnmap", driver.cuMemUnmap(where, self._segment_bytes))
         _checked("cuMemAddressFree", driver.cuMemAddressFree(driver.CUdeviceptr(self.base), self._total))

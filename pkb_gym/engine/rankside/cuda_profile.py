@@ -140,12 +140,12 @@ def profile_calls(
     synchronize()
     window = Window(unix_ns, began_ns, calls_ns, time.perf_counter_ns())
     usage = usage_since(before)
-    trace = recording.end()
+    events = recording.end(window)
     return {
         "wall_ns": window.ended_ns - began_ns,
         "inside_ns": sum(end - begin for begin, end in calls_ns),
         "slices": calls_ns,
-        "gpu": None if trace is None else summary(read_trace(trace, window)),
+        "gpu": None if events is None else summary(events),
         **usage,
     }
 
@@ -189,8 +189,8 @@ class Recording:
         except Exception:
             self._profiler = None
 
-    def end(self) -> dict[str, Any] | None:
-        """What ran, as a Chrome trace; None where it could not be recorded."""
+    def end(self, window: Window) -> list[Event] | None:
+        """What ran, in order of beginnings; None where it could not be recorded."""
         if self._profiler is None:
             return None
         try:
@@ -200,10 +200,10 @@ class Recording:
                 self._profiler.export_chrome_trace(self._path)
             with open(self._path, encoding="utf-8", errors="replace") as file:
                 trace = json.load(file, strict=False)
+            worked = any(_category(said) in DRIVER_CALLS for said in trace["traceEvents"])
+            return read_trace(trace, window) if worked else None
         except Exception:
             return None
-        worked = isinstance(trace, dict) and any(_category(said) in DRIVER_CALLS for said in trace["traceEvents"])
-        return trace if worked else None
 
 
 def read_trace(trace: Mapping[str, Any], window: Window) -> list[Event]:

@@ -134,7 +134,7 @@ class CudaDevice:
         self._prepared = self._joined = False
 
     def prepare(self) -> None:
-        """Makes the context, and loads what the first kernels would otherwise wait for."""
+        """Makes the context."""
         import torch
 
         if self._prepared:
@@ -142,7 +142,7 @@ class CudaDevice:
         bind_rank(self._rank, self._world_size)
         torch.set_num_threads(self._threads)
         torch.cuda.set_device(self._rank)
-        torch.zeros(1 << 20, device="cuda").add_(1)
+        torch.empty(1, device="cuda")
         torch.cuda.synchronize()
         self.stream = torch.cuda.current_stream().cuda_stream
         self._prepared = True

@@ -2,8 +2,8 @@
 //
 // W - 1 blocks cross the link into each rank, each once, and nothing is staged. Inputs are ready when the call starts
 // and each byte of an output is written by one rank, so no rank ever waits for another. One kernel makes all copies;
-// of large blocks, copy engines make them side by side, with more of the link's bandwidth. Bound: link, W - 1 blocks
-// in and out a rank.
+// where two ranks exchange large blocks, copy engines do it with more of the link's bandwidth (with more ranks they get
+// less of it than stores). Bound: link, W - 1 blocks in and out a rank.
 #include "pkb/symm.h"
 #include "pkb/transfer_cuda.h"
 
@@ -42,7 +42,7 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
   if (block == 0) return;
   const char* x = static_cast<const char*>(tensor.data_ptr());
   char* stack = static_cast<char*>(out.data_ptr());
-  if (block >= pkb::kCopyEngineBytes) return by_copy_engines(x, stack, block, comm);
+  if (comm.world_size == 2 && block >= pkb::kCopyEngineBytes) return by_copy_engines(x, stack, block, comm);
   const dim3 blocks(pkb::blocks_for(block, pkb::kCopyTile, W), unsigned(W));
   all_to_all<<<blocks, pkb::kTransferThreads, 0, comm.cuda_stream()>>>(x, stack, block, comm.device());
   PKB_CUDA_LAUNCHED();

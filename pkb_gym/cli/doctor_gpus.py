@@ -1,0 +1,126 @@
+"""What `pkb doctor` finds of GPUs and of the compiler for them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+
+from pkb_gym.engine import environment, gpus
+from pkb_gym.engine.compile.cuda import default_architecture, find_toolkit, nvcc_available, nvcc_version
+from pkb_gym.engine.compile.sass import disassembler_version, find_disassembler
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.hardware import find_gpu
+from pkb_gym.engine.ranks.sandbox import bubblewrap_arguments, bubblewrap_works, zygote_policy
+
+from .finding import Finding
+
+NEEDED = (
+    ("cuda.bindings", "cuda-bindings", "nothing can be judged on GPUs"),
+    ("triton", "triton", "Triton kernels cannot be judged"),
+)
+"""(module, its package, what does not work without it)."""
+
+PROBE_S = 60.0
+PROBE = """
+import ctypes
+cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+status = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
+print(f"error {status} of cuInit" if status else count.value)
+"""
+"""Run by a Python in the sandbox; asks the driver, and makes no context."""
+
+
+def examine_gpus() -> list[Finding]:
+    """The GPUs, what they need beside a driver, and the compiler; the latter is of use without a GPU too."""
+    names = gpus.names()
+    if not names:
+        none = "none; device cpu judges everything but CUDA and Triton kernels"
+        return [Finding("GPUs", "limited", none), *compilers()]
+    return [Finding("GPUs", "ok", describe(names)), *peaks(names), *packages(), *sandbox(len(names)), *compilers()]
+
+
+def describe(names: tuple[str, ...]) -> str:
+    """Models, driver, links."""
+    models = ", ".join(f"{names.count(name)} x {name}" for name in sorted(set(names)))
+    parts = [models, f"driver {gpus.driver_version()}"]
+    connections = gpus.connections()
+    if connections is not None and len(names) > 1:
+        links = " or ".join(map(str, sorted(set(connections.nvlinks))))
+        apart = f", none between {len(connections.apart)} pairs" if connections.apart else ""
+        parts.append(f"{links} NVLinks up on each{apart}")
+    if environment.multicast_disabled():
+        parts.append("multicast switched off")
+    return ", ".join(parts)
+
+
+def peaks(names: tuple[str, ...]) -> list[Finding]:
+    """Models that no roofline can be drawn for."""
+    found = []
+    for name in sorted(set(names)):
+        try:
+            find_gpu(name)
+        except ConfigError as error:
+            found.append(Finding("GPU peaks", "limited", "no roofline", str(error)))
+    return found
+
+
+def packages() -> list[Finding]:
+    """What ranks on GPUs import, where it is missing."""
+    found = []
+    if importlib.metadata.version("torch").endswith("+cpu"):
+        detail = "this build of torch knows no CUDA; nothing can be judged on GPUs"
+        found.append(Finding("torch on GPUs", "limited", detail, "install torch from a CUDA index of pytorch.org"))
+    for module, package, without in NEEDED:
+        if not _is_there(module):
+            found.append(Finding(package, "limited", f"not installed; {without}", f"pip install {package}"))
+    return found
+
+
+def sandbox(count: int) -> list[Finding]:
+    """Whether CUDA works in the sandbox; nothing where there is none."""
+    if not bubblewrap_works():
+        return []
+    said = seen_in_sandbox()
+    if said == str(count):
+        return [Finding("GPUs in sandbox", "ok", f"CUDA finds {said} of {count}")]
+    detail = f"CUDA does not find all {count} there: {said}; candidates cannot run on them"
+    remedy = "see whether this user may open /dev/nvidia*, and whether CUDA works outside the sandbox"
+    return [Finding("GPUs in sandbox", "limited", detail, remedy)]
+
+
+def seen_in_sandbox() -> str:
+    """How many GPUs CUDA finds in the sandbox of candidates, or why none."""
+    command = bubblewrap_arguments(zygote_policy(64 << 20), [sys.executable, "-I", "-c", PROBE])
+    try:
+        ran = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_S, check=False, env=environment.for_candidates()
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    lines = (ran.stdout.strip() or ran.stderr.strip() or f"status {ran.returncode}").splitlines()
+    return lines[-1]
+
+
+def compilers() -> list[Finding]:
+    """nvcc, and what reads its machine code."""
+    if not nvcc_available():
+        remedy = "install the CUDA toolkit, or set CUDA_HOME to where it is" if gpus.names() else ""
+        return [Finding("nvcc", "limited", "none; CUDA kernels cannot be compiled", remedy)]
+    try:
+        toolkit, version = find_toolkit(), nvcc_version()
+    except InfrastructureError as error:
+        return [Finding("nvcc", "limited", f"it does not work; CUDA kernels cannot be compiled: {error}")]
+    compiler = Finding("nvcc", "ok", f"{version} ({toolkit}), compiles for {default_architecture()}")
+    if find_disassembler(toolkit) is None:
+        detail = "none; the instructions of CUDA kernels are not counted"
+        return [compiler, Finding("cuobjdump", "limited", detail, "pip install 'pkb-gym[cuda]'")]
+    return [compiler, Finding("cuobjdump", "ok", f"{disassembler_version(toolkit)} ({find_disassembler(toolkit)})")]
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that would hold it
+        return False
