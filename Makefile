@@ -30,6 +30,7 @@ format: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/generate_feedback.py
 	$(BIN)/python docs/generate_problem_pages.py
+	$(BIN)/python docs/generate_rewards.py
 	$(BIN)/python docs/generate_robustness.py
 
 clean:

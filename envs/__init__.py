@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pkb_gym.envs.env import PKBEnv
     from pkb_gym.envs.evaluators import add_evaluator
+    from pkb_gym.envs.samplers import LearningProgress, Sampler
     from pkb_gym.envs.spaces import SourceText
     from pkb_gym.envs.suite import SuiteEnv
     from pkb_gym.envs.trl import KernelTool
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 __all__ = [
     "ChatObservation",
     "KernelTool",
+    "LearningProgress",
     "PKBEnv",
     "PKBVectorEnv",
+    "Sampler",
     "SourceText",
     "SuiteEnv",
     "SuiteVectorEnv",
@@ -32,8 +35,10 @@ __all__ = [
 _HOMES = {
     "ChatObservation": "wrappers",
     "KernelTool": "trl",
+    "LearningProgress": "samplers",
     "PKBEnv": "env",
     "PKBVectorEnv": "vector",
+    "Sampler": "samplers",
     "SourceText": "spaces",
     "SuiteEnv": "suite",
     "SuiteVectorEnv": "vector",

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import CATEGORIES
 from pkb_gym.envs.env import PKBEnv
+from pkb_gym.envs.samplers import Sampler, SamplerLike, find_sampler
 from pkb_gym.problems.catalogue import catalogue, find_problem
 
 SPLITS = Path(__file__).parent.parent / "problems" / "splits.json"
@@ -50,8 +51,9 @@ class SuiteEnv(PKBEnv):
     """Many problems of ParallelKernelBench, one per episode.
 
     ## Description
-    As `PKBEnv`, but each reset draws a problem from a split, uniformly, by the environment's generator.
-    `reset(options={"problem": "HyenaCP"})` chooses one, of the split or not.
+    As `PKBEnv`, but each reset draws a problem from a split by the environment's generator: uniformly, or as another
+    sampler has it. `reset(options={"problem": "HyenaCP"})` chooses one, of the split or not. A sampler hears the value
+    of an episode's best submission at the reset that follows it.
 
     ## Action Space
     As `PKBEnv`.
@@ -69,8 +71,15 @@ class SuiteEnv(PKBEnv):
     As `PKBEnv`.
 
     ## Arguments
-    Those of `PKBEnv` without `problem`, and `split`: "train" (default), "test", "all", a category, or a list of
-    problems. Size, dtype and world size must fit every problem of the split.
+    Those of `PKBEnv` without `problem`, and
+
+    | argument  | values                                                                        | default   |
+    |-----------|-------------------------------------------------------------------------------|-----------|
+    | `split`   | "train", "test", "all", a category, or a list of problems                     | "train"   |
+    | `sampler` | "uniform", "learning_progress", a mapping of "name" and parameters, an object | "uniform" |
+
+    Size, dtype and world size must fit every problem of the split. Environments that are given one sampler object learn
+    from each other's episodes; `pkb_gym.envs.samplers` holds the samplers.
 
     ## Version History
     * v0: initial version
@@ -78,8 +87,9 @@ class SuiteEnv(PKBEnv):
 
     OPTIONS: ClassVar[tuple[str, ...]] = ("problem",)
 
-    def __init__(self, split: str | Sequence[str] = "train", **kwargs: Any) -> None:
+    def __init__(self, split: str | Sequence[str] = "train", sampler: SamplerLike = "uniform", **kwargs: Any) -> None:
         self._names = split_names(split)
+        self._sampler = find_sampler(sampler)
         super().__init__(self._names[0], **kwargs)
         for name in self._names:  # a configuration that does not fit is refused now, not in the hundredth episode
             self._set_problem(find_problem(name))
@@ -89,7 +99,13 @@ class SuiteEnv(PKBEnv):
         """The problems of the split, in upstream order."""
         return self._names
 
+    @property
+    def sampler(self) -> Sampler:
+        """What draws the problems, with all that it has learnt."""
+        return self._sampler
+
     def _choose_problem(self, options: Mapping[str, Any]) -> None:
-        asked = options.get("problem")
-        name = self._names[int(self.np_random.integers(len(self._names)))] if asked is None else str(asked)
-        self._set_problem(find_problem(name))
+        asked = None if options.get("problem") is None else find_problem(str(options["problem"]))
+        if (best := self._episode.score.best) is not None:
+            self._sampler.update(self._problem.name, best)
+        self._set_problem(asked or find_problem(self._sampler.choose(self._names, self.np_random)))

@@ -13,6 +13,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from numpy.typing import NDArray
 
 from pkb_gym.envs.env import Frame, PKBEnv
+from pkb_gym.envs.samplers import SamplerLike, find_sampler
 from pkb_gym.envs.spaces import Observation
 from pkb_gym.envs.suite import SuiteEnv
 
@@ -94,7 +95,12 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
             raise ValueError(f"expected a sequence of {self.num_envs} sources, one per sub-environment")
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.num_envs, thread_name_prefix="pkb-vector")
-        turns = list(self._threads.map(self._turn, range(self.num_envs), actions))
+        # Before the threads and in order: environments may share a sampler, and what it draws depends on the order.
+        resets = {index: self._reset(index) for index in np.flatnonzero(self._ended).tolist()}
+        submitted = [index for index in range(self.num_envs) if index not in resets]
+        judged = self._threads.map(self._turn, submitted, [actions[index] for index in submitted])
+        by_index = resets | dict(zip(submitted, judged, strict=True))
+        turns = [by_index[index] for index in range(self.num_envs)]
         terminated = np.array([turn[2] for turn in turns], np.bool_)
         truncated = np.array([turn[3] for turn in turns], np.bool_)
         self._ended = terminated | truncated
@@ -113,12 +119,12 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
         for env in self.envs:
             env.close()
 
+    def _reset(self, index: int) -> Turn:
+        observation, info = self.envs[index].reset()
+        return observation, 0.0, False, False, info
+
     def _turn(self, index: int, action: str) -> Turn:
-        env = self.envs[index]
-        if self._ended[index]:
-            observation, info = env.reset()
-            return observation, 0.0, False, False, info
-        observation, reward, terminated, truncated, info = env.step(action)
+        observation, reward, terminated, truncated, info = self.envs[index].step(action)
         return observation, float(reward), terminated, truncated, info
 
     def _batch(self, observations: Iterable[Observation]) -> Batch:
@@ -134,6 +140,9 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
 
 
 class SuiteVectorEnv(PKBVectorEnv):
-    """Several copies of `SuiteEnv`, each on a problem of its own."""
+    """Several copies of `SuiteEnv`, each on a problem of its own, drawn by one sampler that hears of all episodes."""
 
     env_class: ClassVar[Callable[..., PKBEnv]] = SuiteEnv
+
+    def __init__(self, num_envs: int = 1, *, sampler: SamplerLike = "uniform", **kwargs: Any) -> None:
+        super().__init__(num_envs, sampler=find_sampler(sampler), **kwargs)

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pkb_gym.engine.feedback import Feedback
+from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.ladder import Ladder
 from pkb_gym.rewards.performance import LogPerformance
 from pkb_gym.rewards.reward import is_our_fault, is_right
 
 
 @dataclass(frozen=True)
-class LadderThenPerformance:
+class LadderThenPerformance(Component):
     """The ladder's value, and the performance of a right kernel on top of it.
 
         r = ladder(feedback)                             not right
@@ -46,6 +47,10 @@ class LadderThenPerformance:
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
         return None if is_our_fault(feedback) else sum(self.parts(feedback).values())
+
+    def bounds(self) -> Bounds:
+        """See `Component`."""
+        return 0.0, 1.0 + self.performance.cap
 
     def parts(self, feedback: Feedback) -> Mapping[str, float]:
         """See `ItemisedReward`: "ladder", and "performance" of what is right and timed."""

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
+from pkb_gym.engine.compiler_report import KernelResources
 from pkb_gym.engine.config import ResolvedConfig
-from pkb_gym.engine.feedback import Block, CheckReport, Environment, Failure, Feedback, Finding, Mismatch, Stage, Timing
+from pkb_gym.engine.feedback import (
+    Block,
+    CheckReport,
+    CompileReport,
+    Environment,
+    Failure,
+    Feedback,
+    Finding,
+    KernelTime,
+    Mismatch,
+    Profile,
+    Stage,
+    Timing,
+)
+from pkb_gym.engine.mechanisms import Mechanism
 from pkb_gym.engine.roofline import Rates, ResourceTimes, Roofline
 
 CONFIG = ResolvedConfig(
@@ -139,6 +155,37 @@ def timed(
         timing=timing,
         roofline=roofline,
         findings=() if caught is None else (Finding(code=caught, detail="example"),),
+    )
+
+
+def profiled(
+    kernels: Mapping[str, float] | None = None, mechanisms: tuple[Mechanism, ...] = (), speedup: float = 1.0
+) -> Feedback:
+    """A native CUDA submission that was right, timed and profiled, and whose only kernel is called my_kernel.
+
+    Args:
+        kernels: what ran on the GPU, and its share of the time; by default nothing is known of it.
+        mechanisms: by which data moved between GPUs.
+        speedup: over the baseline.
+    """
+    times = [KernelTime(name=name, launches=1, mean_us=share, share=share) for name, share in (kernels or {}).items()]
+    own = KernelResources(
+        name="my_kernel",
+        registers=32,
+        shared_bytes=0,
+        stack_bytes=0,
+        spill_store_bytes=0,
+        spill_load_bytes=0,
+        barriers=1,
+        instructions=None,
+    )
+    return timed(speedup=speedup).model_copy(
+        update={
+            "stage": Stage.PROFILE,
+            "config": CONFIG.model_copy(update={"device": "cuda", "language": "cuda"}),
+            "compile": CompileReport(duration_s=1.0, cached=False, log="", binary_bytes=1, kernels=(own,)),
+            "profile": Profile(ranks=(), kernels=tuple(times), mechanisms=mechanisms),
+        }
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pkb_gym.engine.feedback import Feedback, Stage
+from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.reward import is_caught, is_our_fault, is_right
 
 
 @dataclass(frozen=True)
-class Ladder:
+class Ladder(Component):
     """One rung per stage, and between "ran" and "almost" in proportion to the outputs that match.
 
         r = 0                                   rejected, or caught cheating
@@ -54,6 +55,10 @@ class Ladder:
         if feedback.stage is Stage.RUN:
             return self.ran + (self.almost - self.ran) * right_output_share(feedback)
         return self.almost
+
+    def bounds(self) -> Bounds:
+        """See `Component`."""
+        return 0.0, 1.0
 
 
 def right_output_share(feedback: Feedback) -> float:

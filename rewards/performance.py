@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import isfinite, log
 
 from pkb_gym.engine.feedback import Feedback
+from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.reward import is_our_fault, is_right
 
 MIN_HEADROOM = 1.25
@@ -58,10 +59,10 @@ def log_performance(feedback: Feedback) -> float:
 
 
 @dataclass(frozen=True)
-class LogPerformance:
+class LogPerformance(Component):
     """`log_performance` within [floor, cap]; the floor for whatever is not right or not timed.
 
-    Range: [floor, cap].
+    Range: [floor, cap]. Source: own; see `log_performance`.
 
     Example:
         >>> from .examples import fallen, timed
@@ -84,3 +85,7 @@ class LogPerformance:
         if feedback.timing is None or not is_right(feedback) or feedback.timing.speedup_low <= 0:
             return self.floor
         return min(self.cap, max(self.floor, log_performance(feedback)))
+
+    def bounds(self) -> Bounds:
+        """See `Component`."""
+        return self.floor, self.cap

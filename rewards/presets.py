@@ -1,35 +1,54 @@
-"""Rewards by name.
+"""Rewards by name, and for those that are published, the paper and its formula.
 
-default            ladder, then log performance; turns are paid what they add to the best so far
-per_turn           the same value, paid for every submission anew
-correctness_only   1 for a right kernel, else 0
-fast_p:P           1 for a right kernel with a speedup over P, else 0, for example fast_p:1.0
+    name              one submission is worth
+    default           ladder, then log performance; turns are paid what they add to the best so far
+    per_turn          the same value, paid for every submission anew
+    correctness_only  [right]
+    fast_p:P          [right and speedup > P], for example fast_p:1.0 or fast_p(1.0)
+    kernelbench       [right and speedup > 1]
+    kevin             0.3 * [right] + speedup * [right]
+    dr_kernel         [right] * (1 + min(3, speedup) + own share of the time)
+    cuda_agent        -1 wrong, 1 right, 2 and 3 for beating baselines by 5 %
+    roofline_only     [right] * bound_us / candidate_us
+
+`recipes` adds what the papers make of a turn's value over an episode and a group.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.rewards.default import LadderThenPerformance
+from pkb_gym.rewards.milestones import Milestones
+from pkb_gym.rewards.profiling import OwnKernelShare
+from pkb_gym.rewards.records import from_json
 from pkb_gym.rewards.reward import Reward
+from pkb_gym.rewards.roofline import Utilisation
 from pkb_gym.rewards.shaping import BestSoFar
 from pkb_gym.rewards.simple import Correctness, FastP
+from pkb_gym.rewards.speedup import Speedup
 
 PRESETS: dict[str, Reward] = {
     "default": BestSoFar(LadderThenPerformance()),
     "per_turn": LadderThenPerformance(),
     "correctness_only": Correctness(),
+    "kernelbench": FastP(1.0),
+    "kevin": 0.3 * Correctness() + Speedup(),
+    "dr_kernel": Correctness() + Speedup(cap=3.0) + OwnKernelShare(),
+    "cuda_agent": Milestones(margin=0.05),
+    "roofline_only": Utilisation(),
 }
 """Name -> reward."""
 
 FAMILIES: dict[str, Callable[[float], Reward]] = {"fast_p": FastP}
-"""Name -> reward for a number, written name:number."""
+"""Name -> reward for a number, written name:number or name(number)."""
 
 
 def find_reward(reward: str | Reward) -> Reward:
-    """The reward of that name; an object is handed back as it is.
+    """The reward of that name, or of that record (see `records`); an object is handed back as it is.
 
     Raises:
         ConfigError: there is none; the message names the nearest.
@@ -37,6 +56,8 @@ def find_reward(reward: str | Reward) -> Reward:
     Example:
         >>> find_reward("fast_p:2.0")
         FastP(p=2.0)
+        >>> find_reward("kevin")
+        0.3 * Correctness() + Speedup(estimate='point', cap=1000.0)
     """
     if not isinstance(reward, str):
         if not callable(reward):
@@ -44,10 +65,12 @@ def find_reward(reward: str | Reward) -> Reward:
         return reward
     if reward in PRESETS:
         return PRESETS[reward]
-    family, colon, number = reward.partition(":")
-    if colon and family in FAMILIES:
+    if reward.lstrip().startswith("{"):
+        return from_json(reward)
+    called = re.fullmatch(r"(\w+)(?::(.*)|\((.*)\))", reward)
+    if called and called[1] in FAMILIES:
         try:
-            return FAMILIES[family](float(number))
+            return FAMILIES[called[1]](float(called[2] or called[3] or ""))
         except ValueError as error:
             raise ConfigError(f"reward {reward!r}: {error}") from None
     known = [*PRESETS, *(f"{name}:1.0" for name in FAMILIES)]

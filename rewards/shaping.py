@@ -12,10 +12,11 @@ one again earns nothing, and going down and up again earns nothing either.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pkb_gym.engine.feedback import Feedback
+from pkb_gym.rewards.component import RecordedReward
 from pkb_gym.rewards.reward import ItemisedReward, Reward
 
 INITIAL_POTENTIAL = 0.0
@@ -32,8 +33,58 @@ def shaping_reward(previous: float, current: float, gamma: float) -> float:
     return gamma * current - previous
 
 
+def best_so_far(values: Sequence[float | None], start: float = INITIAL_POTENTIAL) -> list[float]:
+    """The potential before the first turn and after each: the best value so far.
+
+    Args:
+        values: of an episode's submissions; None, where the fault was ours, changes nothing.
+        start: the value of no submission at all.
+
+    Example:
+        >>> best_so_far([0.2, 1.0, None, 0.5])
+        [0.0, 0.2, 1.0, 1.0, 1.0]
+    """
+    potentials = [start]
+    for value in values:
+        potentials.append(potentials[-1] if value is None else max(potentials[-1], value))
+    return potentials
+
+
+def shaped_rewards(rewards: Sequence[float], potentials: Sequence[float], gamma: float = 1.0) -> list[float]:
+    """An episode's own rewards with a potential's shaping added, which leaves the best policies what they were.
+
+        r'_t = r_t + gamma * Phi_(t+1) - Phi_t,    Phi_T = 0
+
+    Whatever the potential, the discounted sum changes by -Phi_0, the same for every trajectory from the same start: so
+    the end's potential counts as 0, whatever is given for it. `BestSoFar`, in contrast, pays the potential itself.
+
+    Range: that of the rewards, widened by that of the potential either way.
+    Source: Ng, Harada, Russell: Policy invariance under reward transformations, ICML 1999, theorem 1; for episodes that
+    end, Grzes: Reward shaping in episodic reinforcement learning, AAMAS 2017.
+
+    Args:
+        rewards: of the turns.
+        potentials: of the states before the first turn and after each, one more than there are turns.
+        gamma: discount of the learner.
+
+    Raises:
+        ValueError: the numbers of rewards and potentials do not fit.
+
+    Example:
+        >>> shaped_rewards([0.0, 0.0, 1.0], potentials=[0.0, 0.5, 0.5, 1.0])
+        [0.5, 0.0, 0.5]
+    """
+    if len(potentials) != len(rewards) + 1:
+        raise ValueError(f"{len(rewards)} turns have {len(rewards) + 1} potentials, got {len(potentials)}")
+    after = [*potentials[1:-1], 0.0]
+    return [
+        reward + shaping_reward(here, there, gamma)
+        for reward, here, there in zip(rewards, potentials[:-1], after, strict=True)
+    ]
+
+
 @dataclass(frozen=True)
-class BestSoFar:
+class BestSoFar(RecordedReward):
     """A reward whose turns are paid by what they add to the best submission so far.
 
     As a function of one `Feedback` it is the value of that submission alone; an `EpisodeScore` pays the differences.

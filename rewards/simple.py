@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pkb_gym.engine.feedback import Feedback
+from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.reward import is_our_fault, is_right
 
 
 @dataclass(frozen=True)
-class Correctness:
+class Correctness(Component):
     """1 for a right kernel, however slow; 0 for any other.
 
     Range: {0, 1}. Source: the functional half of every kernel benchmark.
@@ -24,9 +25,13 @@ class Correctness:
         """See `Reward`."""
         return None if is_our_fault(feedback) else float(is_right(feedback))
 
+    def bounds(self) -> Bounds:
+        """See `Component`."""
+        return 0.0, 1.0
+
 
 @dataclass(frozen=True)
-class FastP:
+class FastP(Component):
     """1 for a right kernel whose speedup over the baseline is greater than p, else 0.
 
         r = [right and speedup > p]
@@ -34,7 +39,8 @@ class FastP:
     Its mean over a set of problems is the fast_p of KernelBench, which compares the measured speedup itself, not the
     lower end of its interval.
 
-    Range: {0, 1}. Source: Ouyang et al., KernelBench: Can LLMs Write Efficient GPU Kernels?, 2025, section 3.3.
+    Range: {0, 1}.
+    Source: Ouyang et al., KernelBench: Can LLMs Write Efficient GPU Kernels?, arXiv:2502.10517, section 3.3.
 
     Example:
         >>> from .examples import timed
@@ -53,3 +59,7 @@ class FastP:
         if is_our_fault(feedback):
             return None
         return float(is_right(feedback) and feedback.speedup is not None and feedback.speedup > self.p)
+
+    def bounds(self) -> Bounds:
+        """See `Component`."""
+        return 0.0, 1.0

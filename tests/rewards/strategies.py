@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from hypothesis import strategies as st
 
+from pkb_gym.engine.compiler_report import KernelResources
 from pkb_gym.engine.config import ResolvedConfig
 from pkb_gym.engine.feedback import (
     Block,
@@ -14,12 +17,14 @@ from pkb_gym.engine.feedback import (
     Feedback,
     Finding,
     HotSpot,
+    KernelTime,
     Mismatch,
     Profile,
     RankProfile,
     Stage,
     Timing,
 )
+from pkb_gym.engine.mechanisms import Mechanism
 from pkb_gym.engine.roofline import Rates, ResourceTimes, Roofline
 
 RATES = ("matrix_flops", "vector_flops", "memory_bytes", "link_bytes")
@@ -47,7 +52,17 @@ configs = st.builds(
     memory_bytes=st.integers(1, 2**40),
 )
 environments = st.builds(Environment, hardware=texts, processors=st.integers(1, 256), sandbox=texts, toolchain=texts)
-compile_reports = st.builds(CompileReport, duration_s=st.floats(0, 100), log=texts, binary_bytes=st.none() | sizes)
+kernel_names = st.sampled_from(
+    ["my_kernel", "my_kernel(float*)", "ncclDevKernel_x", "void at::native::f<1>()", "Memcpy PtoP", ""]
+)
+kernel_resources = st.builds(KernelResources, name=kernel_names, instructions=st.none())
+compile_reports = st.builds(
+    CompileReport,
+    duration_s=st.floats(0, 100),
+    log=texts,
+    binary_bytes=st.none() | sizes,
+    kernels=st.lists(kernel_resources, max_size=2).map(tuple),
+)
 
 
 @st.composite
@@ -130,10 +145,13 @@ rank_profiles = st.builds(
     **{name: st.floats(0, 1e12) for name in PER_CALL},
 )
 hot_spots = st.builds(HotSpot, name=texts, calls=st.integers(1, 100), self_us=times_us)
+kernel_times = st.builds(KernelTime, name=kernel_names, launches=sizes, mean_us=times_us, share=st.floats(0, 1))
 profiles = st.builds(
     Profile,
     ranks=st.lists(rank_profiles, max_size=4).map(tuple),
     hot_spots=st.lists(hot_spots, max_size=2).map(tuple),
+    kernels=st.lists(kernel_times, max_size=4).map(tuple),
+    mechanisms=st.lists(st.sampled_from(get_args(Mechanism)), max_size=2, unique=True).map(tuple),
 )
 findings = st.builds(Finding, detail=texts)
 

@@ -8,7 +8,7 @@ import math
 import pickle
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pkb_gym.engine.errors import ConfigError
@@ -39,14 +39,20 @@ def test_examples_in_docstrings_hold(module):
     assert result.attempted and not result.failed
 
 
-@pytest.mark.parametrize("name", NAMES)
 @given(feedback=feedbacks())
-def test_finite_bounded_and_none_exactly_for_our_faults(name, feedback):
-    value = find_reward(name)(feedback)
-    assert (value is None) == (feedback.failure is Failure.INFRASTRUCTURE)
-    if value is not None:
-        assert math.isfinite(value) and 0 <= value <= 2
-        assert isinstance(value, float)
+def test_finite_bounded_and_none_exactly_for_our_faults(feedback):
+    for name in NAMES:
+        reward = find_reward(name)
+        value = reward(feedback)
+        assert (value is None) == (feedback.failure is Failure.INFRASTRUCTURE), name
+        if value is not None:
+            low, high = (reward.value if isinstance(reward, BestSoFar) else reward).bounds()
+            assert math.isfinite(value) and low <= value <= high, name
+            assert isinstance(value, float), name
+
+
+def test_the_default_lies_between_0_and_2():
+    assert find_reward("per_turn").bounds() == (0.0, 2.0)
 
 
 @given(feedback=feedbacks())
@@ -55,6 +61,7 @@ def test_parts_add_up_to_the_value(feedback):
     assert sum(reward.parts(feedback).values()) == (reward(feedback) or 0.0)
 
 
+@settings(max_examples=60)
 @given(wrong=feedbacks(), right=feedbacks(right=True))
 def test_right_is_worth_more_than_anything_else(wrong, right):
     value = LadderThenPerformance()
@@ -62,6 +69,7 @@ def test_right_is_worth_more_than_anything_else(wrong, right):
         assert value(right) > value(wrong)
 
 
+@settings(max_examples=60)
 @given(feedback=feedbacks().filter(is_caught))
 def test_what_is_caught_falls_to_the_floor(feedback):
     if feedback.failure is not Failure.INFRASTRUCTURE:
@@ -122,6 +130,7 @@ def test_log_performance_of_what_was_not_timed_is_an_error():
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
+@settings(max_examples=40)
 @given(episode=st.lists(feedbacks(), max_size=8))
 def test_the_return_telescopes_to_the_best_submission(gamma, episode):
     value = LadderThenPerformance()
@@ -169,7 +178,7 @@ def test_rewards_pickle(name):
     [
         (
             "defualt",
-            r"no reward 'defualt'. Did you mean 'default'\? There are default, per_turn, correctness_only, fa",
+            r"no reward 'defualt'. Did you mean 'default'\? There are default, per_turn, correctness_only, ke",
         ),
         ("fast_p:fast", "reward 'fast_p:fast': could not convert"),
         ("fast_p:-1", "fast_p needs a finite p >= 0, got -1"),

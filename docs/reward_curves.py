@@ -1,0 +1,196 @@
+"""What docs/rewards.md shows of each component: its values for a series of example records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pkb_gym import rewards
+from pkb_gym.engine.feedback import Feedback
+from pkb_gym.problems.catalogue import load_module
+from pkb_gym.rewards.action_cost import ActionFacts
+from pkb_gym.rewards.examples import fallen, profiled, timed
+from pkb_gym.rewards.recipes import RECIPES
+
+pictures = load_module(Path(__file__).with_name("reward_pictures.py"), "docs.reward_pictures")
+
+BASELINE_US = 100.0
+HEADROOMS = (4, 16, 64)
+SPEEDUPS = tuple(2 ** (exponent / 4) for exponent in range(-12, 21))
+SHARES = (*(part / 20 for part in range(20)), 0.99, 1.0)
+HEADROOM = 16
+
+STAGES = {
+    "rejected": fallen("rejected"),
+    "does not compile": fallen("compile_error"),
+    "falls when run": fallen("runtime_error"),
+    "all wrong": fallen("output_mismatch"),
+    "half right": fallen("output_mismatch", right_share=0.5),
+    "right": timed(),
+}
+MECHANISMS = {
+    "NCCL": ("NCCL",),
+    "copy engine": ("copy engine",),
+    "SM load/store": ("SM load/store",),
+    "TMA": ("TMA",),
+    "TMA + NCCL": ("TMA", "NCCL"),
+}
+HONESTY = {
+    "wrong": fallen("output_mismatch"),
+    "right, 1x": timed(),
+    "right, 3x": timed(speedup_low=3.0),
+    "caught, 3x": timed(speedup_low=3.0, caught="late_output"),
+}
+EPISODE = {
+    "does not compile": fallen("compile_error"),
+    "half right": fallen("output_mismatch", right_share=0.5),
+    "right, 0.8x": profiled({"my_kernel": 0.4, "ncclDevKernel_AllReduce": 0.6}, speedup=0.8),
+    "right, 1.6x": profiled({"my_kernel": 1.0}, speedup=1.6),
+    "deadlock": fallen("deadlock"),
+    "right, 1.6x again": profiled({"my_kernel": 1.0}, speedup=1.6),
+    "right, 2.5x": profiled({"my_kernel": 1.0}, speedup=2.5),
+}
+EPISODE_RECIPES = ("default", "kevin", "dr_kernel")
+GRID_SHARES = (0.0, 0.25, 0.5, 0.75, 0.99, 1.0)
+GRID_SPEEDUPS = (0.25, 0.5, 0.8, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0, 16.0)
+
+FAMILIES = {
+    "correctness": "How far a submission came, and how much of it is right",
+    "speed": "How fast a right kernel is",
+    "means": "By what means, at what length, and honestly",
+}
+"""File of a picture -> what its curves have in common."""
+
+
+def curves(family: str) -> list[pictures.Curve]:
+    """The curves of a family; each is titled by its component's class."""
+    return {"correctness": _correctness, "speed": _speed, "means": _means}[family]()
+
+
+def default_grid() -> list[list[float]]:
+    """The default's value by right share (rows) and speedup (columns); what is wrong is never timed."""
+    value = rewards.find_reward("default")
+
+    def found(share: float, speedup: float) -> Feedback:
+        return fallen("output_mismatch", right_share=share) if share < 1 else _timed(speedup)
+
+    return [[_known(value(found(share, speedup))) for speedup in GRID_SPEEDUPS] for share in GRID_SHARES]
+
+
+def episode() -> tuple[list[float], dict[str, list[float]]]:
+    """Of `EPISODE`: the default's value of each submission, and what each turn is credited with by three recipes."""
+    returns = {}
+    for name in EPISODE_RECIPES:
+        recipe = RECIPES[name]
+        reward = rewards.find_reward(recipe.reward)
+        credited = recipe.returns([reward(feedback) for feedback in EPISODE.values()])
+        returns[name] = [_known(credit) for credit in credited]
+    default = rewards.find_reward("per_turn")
+    return [_known(default(feedback)) for feedback in EPISODE.values()], returns
+
+
+def _correctness() -> list[pictures.Curve]:
+    return [
+        _by_name(rewards.Ladder(), STAGES),
+        _by_name(rewards.Correctness(), STAGES),
+        pictures.Curve(
+            "PartialCorrectness",
+            "share of outputs that are right",
+            SHARES,
+            {
+                of: [_known(rewards.PartialCorrectness(of=of)(_right(share))) for share in SHARES]
+                for of in ("outputs", "elements")
+            },
+        ),
+    ]
+
+
+def _speed() -> list[pictures.Curve]:
+    by_headroom = {
+        "LogPerformance": rewards.LogPerformance(),
+        "RooflinePosition": rewards.RooflinePosition(),
+        "Utilisation": rewards.Utilisation(),
+        "LadderThenPerformance": rewards.LadderThenPerformance(),
+    }
+    return [
+        _by_speedup("Speedup", {"cap 3": rewards.Speedup(cap=3.0), "cap 8": rewards.Speedup(cap=8.0)}),
+        _by_speedup("LogSpeedup", {"": rewards.LogSpeedup()}),
+        _by_speedup("FastP", {"p = 1": rewards.FastP(1.0), "p = 2": rewards.FastP(2.0)}, x=_around(1.0, 2.0)),
+        _by_speedup("Milestones", {"": rewards.Milestones()}, x=_around(1 / 0.95, 1.25 / 0.95)),
+        *(
+            pictures.Curve(
+                name,
+                "speedup",
+                SPEEDUPS,
+                {
+                    f"bound at {headroom}x": [_known(reward(_timed(speedup, headroom))) for speedup in SPEEDUPS]
+                    for headroom in HEADROOMS
+                },
+                log=True,
+            )
+            for name, reward in by_headroom.items()
+        ),
+    ]
+
+
+def _means() -> list[pictures.Curve]:
+    lengths = range(0, 80_001, 2_000)
+    length, form = rewards.LengthCost(), rewards.FormatCost()
+    capped = rewards.Speedup(cap=4.0)
+    floored = {"Speedup": capped, "floor -1": rewards.IntegrityFloor(capped, floor=-1.0)}
+    return [
+        _by_own_share(rewards.OwnKernelShare()),
+        _by_own_share(rewards.BottleneckCoverage()),
+        _by_name(rewards.UsesMechanism(), {name: profiled(mechanisms=used) for name, used in MECHANISMS.items()}),
+        _by_name(rewards.Honest(), HONESTY),
+        pictures.Curve(
+            "IntegrityFloor",
+            "",
+            list(HONESTY),
+            {label: [_known(reward(one)) for one in HONESTY.values()] for label, reward in floored.items()},
+        ),
+        pictures.Curve("LengthCost", "characters", lengths, {"": [length(ActionFacts(n, n, 1)) for n in lengths]}),
+        pictures.Curve(
+            "FormatCost", "fenced blocks", ["0", "1", "2"], {"": [form(ActionFacts(9, 9, n)) for n in range(3)]}
+        ),
+    ]
+
+
+def _by_name(reward: rewards.Component, found: Mapping[str, Feedback]) -> pictures.Curve:
+    return pictures.Curve(type(reward).__name__, "", list(found), {"": [_known(reward(one)) for one in found.values()]})
+
+
+def _by_speedup(title: str, found: Mapping[str, rewards.Component], *, x: Sequence[float] = SPEEDUPS) -> pictures.Curve:
+    lines = {label: [_known(reward(_timed(speedup))) for speedup in x] for label, reward in found.items()}
+    return pictures.Curve(title, "speedup", x, lines, log=True)
+
+
+def _around(*thresholds: float) -> list[float]:
+    """Speedups just below and above each, so that a line jumps where the reward does."""
+    beside = [threshold * factor for threshold in thresholds for factor in (1 - 1e-6, 1 + 1e-6)]
+    return [SPEEDUPS[0], *beside, SPEEDUPS[-1]]
+
+
+def _by_own_share(reward: rewards.Component) -> pictures.Curve:
+    names = ("my_kernel", "ncclDevKernel_AllReduce")
+    shares = sorted({*SHARES, 0.5 - 1e-6, 0.5 + 1e-6})
+    found = [profiled({names[0]: share, names[1]: 1 - share}) for share in shares]
+    return pictures.Curve(
+        type(reward).__name__,
+        "share of the time in its own kernel",
+        shares,
+        {"": [_known(reward(one)) for one in found]},
+    )
+
+
+def _timed(speedup: float, headroom: float = HEADROOM) -> Feedback:
+    return timed(baseline_us=BASELINE_US, roofline_us=BASELINE_US / headroom, speedup_low=speedup)
+
+
+def _right(share: float) -> Feedback:
+    return fallen("output_mismatch", right_share=share) if share < 1 else timed()
+
+
+def _known(value: float | None) -> float:
+    assert value is not None, "no example is a fault of ours"
+    return value

@@ -1,0 +1,163 @@
+"""Which problem `PKB/Suite-v0` draws next: at random, or where something is being learnt."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pkb_gym.engine.errors import ConfigError
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """Draws the problem of each episode. Samplers are picklable, what they have learnt included."""
+
+    def choose(self, names: Sequence[str], rng: np.random.Generator) -> str:
+        """One of the names; the same generator and the same updates before give the same one.
+
+        Args:
+            names: of the problems to draw from, at least one.
+            rng: the only source of chance.
+        """
+
+    def update(self, name: str, reward: float) -> None:
+        """Hears what an episode came to.
+
+        Args:
+            name: its problem, which need not be one of those to draw from.
+            reward: value of its best submission, a finite number.
+        """
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Every problem equally often, whatever came of it.
+
+    Example:
+        >>> Uniform().choose(["AllReduce", "HyenaCP"], np.random.default_rng(1))
+        'AllReduce'
+    """
+
+    def choose(self, names: Sequence[str], rng: np.random.Generator) -> str:
+        """See `Sampler`."""
+        return names[int(rng.integers(len(names)))]
+
+    def update(self, name: str, reward: float) -> None:
+        """See `Sampler`; changes nothing."""
+
+
+@dataclass
+class LearningProgress:
+    """Problems more often whose rewards are changing, up or down.
+
+        fast <- fast + fast_rate * (reward - fast),    slow <- slow + slow_rate * (reward - slow),    both from 0
+        progress = |fast - slow|
+        p(problem) = floor / n + (1 - floor) * progress / (sum of the n problems' progress)
+
+    Rewards that rise are being learnt; those that fall are being forgotten and want practice again; problems that are
+    always or never solved teach nothing now. The floor keeps looking at those too, since that may change. Where nothing
+    moves, as before the first episode, all are drawn equally often.
+
+    Source: learning progress by the absolute slope of the learning curve, Matiisen, Oliver, Cohen, Schulman:
+    Teacher-Student Curriculum Learning, 2017, and Portelas, Colas, Hofmann, Oudeyer: Teacher algorithms for curriculum
+    learning of deep RL in continuously parameterized environments (ALP-GMM), CoRL 2019, from which the share of uniform
+    exploration; as the difference of two moving averages, Kanitscheider et al.: Multi-task curriculum learning in a
+    complex, visual, hard-exploration domain: Minecraft, 2021.
+
+    Attributes:
+        fast_rate: weight of a new reward in the fast average, in (slow_rate, 1].
+        slow_rate: weight in the slow average, in (0, fast_rate).
+        floor: share of draws that are uniform, in [0, 1].
+        averages: problem -> (fast, slow), of those that were heard of.
+
+    Example:
+        >>> sampler = LearningProgress(floor=0.2)
+        >>> sampler.update("HyenaCP", 1.0)
+        >>> [round(float(p), 3) for p in sampler.probabilities(["AllReduce", "HyenaCP"])]
+        [0.1, 0.9]
+    """
+
+    fast_rate: float = 0.3
+    slow_rate: float = 0.1
+    floor: float = 0.2
+    averages: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.slow_rate < self.fast_rate <= 1:
+            raise ConfigError(f"0 < slow_rate < fast_rate <= 1 is needed, got {self.slow_rate} and {self.fast_rate}")
+        if not 0 <= self.floor <= 1:
+            raise ConfigError(f"floor is a share of the draws, 0 to 1, got {self.floor}")
+
+    def progress(self, name: str) -> float:
+        """How much a problem's rewards are changing; 0 before the first."""
+        fast, slow = self.averages.get(name, (0.0, 0.0))
+        return abs(fast - slow)
+
+    def probabilities(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """Of each of the names to be drawn next; they add up to 1."""
+        progress = np.array([self.progress(name) for name in names])
+        uniform = np.full(len(names), 1 / len(names))
+        most = progress.max()
+        if most <= 0:
+            return uniform
+        progress /= most  # or the sum of very small ones would lose their ratio
+        shares: NDArray[np.float64] = self.floor * uniform + (1 - self.floor) * progress / progress.sum()
+        return shares
+
+    def choose(self, names: Sequence[str], rng: np.random.Generator) -> str:
+        """See `Sampler`; takes one number from the generator, whatever was learnt."""
+        bounds = np.cumsum(self.probabilities(names))
+        return names[min(int(np.searchsorted(bounds, rng.random(), side="right")), len(names) - 1)]
+
+    def update(self, name: str, reward: float) -> None:
+        """See `Sampler`.
+
+        Raises:
+            ValueError: the reward is not finite.
+        """
+        if not isfinite(reward):
+            raise ValueError(f"{name}: a reward must be finite, got {reward}")
+        fast, slow = self.averages.get(name, (0.0, 0.0))
+        self.averages[name] = (fast + self.fast_rate * (reward - fast), slow + self.slow_rate * (reward - slow))
+
+
+SamplerLike: TypeAlias = "str | Mapping[str, object] | Sampler"
+
+SAMPLERS: dict[str, Callable[..., Sampler]] = {"uniform": Uniform, "learning_progress": LearningProgress}
+"""Name -> sampler."""
+
+
+def find_sampler(sampler: SamplerLike) -> Sampler:
+    """A new sampler of that name; an object is handed back as it is.
+
+    Args:
+        sampler: a name, a mapping of "name" and the sampler's parameters (which JSON can hold), or an object.
+
+    Raises:
+        ConfigError: there is none, or it does not take those parameters.
+
+    Example:
+        >>> find_sampler({"name": "learning_progress", "floor": 0.5}).floor
+        0.5
+    """
+    if isinstance(sampler, str):
+        return find_sampler({"name": sampler})
+    if isinstance(sampler, Mapping):
+        name = sampler.get("name")
+        if name not in SAMPLERS:
+            near = difflib.get_close_matches(str(name), SAMPLERS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"no sampler {name!r}.{hint} There are {', '.join(SAMPLERS)}.")
+        try:
+            return SAMPLERS[str(name)](**{key: value for key, value in sampler.items() if key != "name"})
+        except TypeError as error:
+            raise ConfigError(f"sampler {name!r}: {error}") from None
+    if not isinstance(sampler, Sampler):
+        raise ConfigError(f"a sampler is a name, a mapping or an object with choose and update, got {sampler!r}")
+    return sampler

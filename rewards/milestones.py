@@ -1,0 +1,66 @@
+"""Discrete steps for beating baselines by a margin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pkb_gym.engine.feedback import Feedback
+from pkb_gym.rewards.component import Bounds, Component
+from pkb_gym.rewards.reward import is_our_fault
+from pkb_gym.rewards.simple import Correctness
+from pkb_gym.rewards.speedup import Estimate, paid_speedup, refuse_estimate
+
+
+@dataclass(frozen=True)
+class Milestones(Component):
+    """One point for being right, and one more for each baseline that is beaten by a margin.
+
+        r = -1   not right
+        r = 3    b(t, baseline_us) and b(t, stronger_us)
+        r = 2    b(t, baseline_us)
+        r = 1    right, and neither
+
+        b(t, t0) = [(t0 - t) / t0 > margin],    stronger_us = baseline_us / stronger
+
+    Easy problems, where great factors mean little, weigh no more than hard ones, and noise below the margin is not
+    paid.
+
+    Range: {-1, 1, 2, 3}.
+    Source: Dai et al., CUDA Agent, arXiv:2602.24286, section 3.2, equation 1, with a margin of 5 %. Its two baselines
+    are PyTorch eager and torch.compile. Here is one, PyTorch with its collectives; the second is a time that many times
+    shorter, and how many is ours.
+
+    Attributes:
+        margin: share of a baseline's time that must be saved.
+        stronger: how many times faster than the baseline the second one is taken to be, at least 1.
+
+    Example:
+        >>> from .examples import fallen, timed
+        >>> reward = Milestones()
+        >>> [reward(timed(speedup=speedup)) for speedup in (1.04, 1.06, 1.31, 1.32)], reward(fallen("timeout"))
+        ([1.0, 2.0, 2.0, 3.0], -1.0)
+    """
+
+    margin: float = 0.05
+    stronger: float = 1.25
+    estimate: Estimate = "point"
+
+    def __post_init__(self) -> None:
+        refuse_estimate(self.estimate)
+        if not 0 <= self.margin < 1 or not 1 <= self.stronger < float("inf"):
+            raise ValueError(f"0 <= margin < 1 and a finite stronger >= 1 are needed, got {self}")
+
+    def __call__(self, feedback: Feedback) -> float | None:
+        """See `Reward`."""
+        if is_our_fault(feedback):
+            return None
+        if not Correctness()(feedback):
+            return -1.0
+        speedup = paid_speedup(feedback, self.estimate)
+        if speedup is None:
+            return 1.0
+        return 1.0 + sum(1 - baseline / speedup > self.margin for baseline in (1.0, self.stronger))
+
+    def bounds(self) -> Bounds:
+        """See `Component`."""
+        return -1.0, 3.0

@@ -1,0 +1,190 @@
+"""Whether the time is spent in what the candidate wrote, and whether that is where the time goes.
+
+A kernel may be right and yet leave the work to the library that the baseline uses ("lazy optimisation"). The profile
+tells: each entry of a GPU's time (kernel, copy or fill) is the candidate's own or the library's.
+
+- Native CUDA sources: kernels that the compiler listed are own, and so are copies and fills, which only the source can
+  have asked for.
+- Sources in Python: copies and fills are PyTorch's, and so are kernels whose names begin as those of its libraries do.
+- On the CPU, where there are no entries, a native source's own time is all that is spent inside `solution`. Of a source
+  in Python nothing is known there.
+
+Profiles are what the ranks say, not evidence: pay little for them, and only on top of what the clock says.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import accumulate
+from math import isfinite
+
+from pkb_gym.engine.feedback import Feedback, RankProfile
+from pkb_gym.rewards.component import Bounds, Component
+from pkb_gym.rewards.reward import is_our_fault, is_right
+
+COPIES = ("Memcpy", "Memset")
+LIBRARIES = re.compile(
+    r"(void )?(at::|c10|cub::|thrust::|cublas|cudnn|nccl|nvjet|nvshmem|pytorch_flash::|fmha_cutlass|splitKreduce|"
+    r"cutlass::Kernel2|cutlass_\d\d|internal::gemvx|gemv2|gemvN|gemmk1|gemmSN|"
+    r"(sm\d\d|ampere|volta|turing|hopper|blackwell|maxwell)_\w*(gemm|xmma))",
+    re.IGNORECASE,
+)
+"""How names of kernels begin that come with PyTorch; a candidate's own gemm_kernel must not look like one."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A part of a GPU's time.
+
+    Attributes:
+        share: of the whole, in [0, 1].
+        own: whether it is the candidate's.
+    """
+
+    share: float
+    own: bool
+
+
+def time_entries(feedback: Feedback) -> tuple[Entry, ...]:
+    """What the time of a profiled submission is made of, longest first; empty where it is not known.
+
+    Example:
+        >>> from .examples import profiled
+        >>> time_entries(profiled(kernels={"my_kernel": 0.75, "ncclDevKernel_AllGather": 0.25}))
+        (Entry(share=0.75, own=True), Entry(share=0.25, own=False))
+    """
+    profile = feedback.profile
+    if profile is None:
+        return ()
+    if profile.kernels:
+        entries = [(kernel.share, is_own(kernel.name, feedback)) for kernel in profile.kernels]
+    elif feedback.config.device == "cpu" and feedback.config.is_native:
+        entries = [part for rank in profile.ranks for part in _inside_and_outside(rank)]
+    else:
+        return ()
+    sound = [(share, own) for share, own in entries if share > 0]
+    most = max((share for share, _ in sound), default=0.0)
+    if not (most > 0 and isfinite(most)):
+        return ()
+    total = sum(share / most for share, _ in sound)
+    return tuple(sorted((Entry(share / most / total, own) for share, own in sound), key=lambda entry: -entry.share))
+
+
+def is_own(name: str, feedback: Feedback) -> bool:
+    """Whether an entry of that name is the candidate's own; see the module.
+
+    Example:
+        >>> from .examples import profiled
+        >>> [is_own(name, profiled()) for name in ("my_kernel", "void at::native::add_kernel<float>()")]
+        [True, False]
+    """
+    native = feedback.config.is_native
+    if name.startswith(COPIES):
+        return native
+    listed = () if feedback.compile is None else feedback.compile.kernels
+    if native and listed:
+        return any(_is_same(name, kernel.name) for kernel in listed)
+    return LIBRARIES.match(name) is None
+
+
+@dataclass(frozen=True)
+class OwnKernelShare(Component):
+    """The share of a right submission's time that is spent in what it wrote itself, else 0.
+
+        r = T_own / T_all
+
+    Range: [0, 1]; `unknown` for a right kernel whose profile does not tell.
+    Source: the profiling ratio of Dr. Kernel (Liu et al., arXiv:2602.05885): the generated kernels' share of all time
+    on the GPU, where lazy optimisation had 0.014 % and a fused kernel 86 %.
+
+    Example:
+        >>> from .examples import profiled
+        >>> OwnKernelShare()(profiled(kernels={"my_kernel": 0.25, "void at::native::copy": 0.75}))
+        0.25
+    """
+
+    unknown: float = 0.0
+
+    def __post_init__(self) -> None:
+        _refuse_no_share("unknown", self.unknown)
+
+    def __call__(self, feedback: Feedback) -> float | None:
+        """See `Reward`."""
+        if is_our_fault(feedback):
+            return None
+        if not is_right(feedback):
+            return 0.0
+        entries = time_entries(feedback)
+        return _own_share(entries) if entries else self.unknown
+
+    def bounds(self) -> Bounds:
+        """See `Component`."""
+        return 0.0, 1.0
+
+
+@dataclass(frozen=True)
+class BottleneckCoverage(Component):
+    """How much of where the time goes is the candidate's own, else 0.
+
+        r = T_own / T_all    among the longest entries that together make up a part of the time
+
+    By default half of it. A candidate that replaces many small kernels and leaves the great one gets nothing.
+
+    Range: [0, 1]; `unknown` for a right kernel whose profile does not tell.
+    Source: own, after the bottlenecks that Dr. Kernel's reward (arXiv:2602.05885) is to draw attention to.
+
+    Example:
+        >>> from .examples import profiled
+        >>> BottleneckCoverage()(profiled(kernels={"void at::native::copy": 0.6, "my_kernel": 0.4}))
+        0.0
+    """
+
+    part: float = 0.5
+    unknown: float = 0.0
+
+    def __post_init__(self) -> None:
+        _refuse_no_share("part", self.part)
+        _refuse_no_share("unknown", self.unknown)
+
+    def __call__(self, feedback: Feedback) -> float | None:
+        """See `Reward`."""
+        if is_our_fault(feedback):
+            return None
+        if not is_right(feedback):
+            return 0.0
+        entries = time_entries(feedback)
+        before = accumulate((entry.share for entry in entries), initial=0.0)
+        longest = [entry for entry, sofar in zip(entries, before, strict=False) if sofar < self.part or sofar == 0]
+        return _own_share(longest) if entries else self.unknown
+
+    def bounds(self) -> Bounds:
+        """See `Component`."""
+        return 0.0, 1.0
+
+
+def _own_share(entries: tuple[Entry, ...] | list[Entry]) -> float:
+    own, rest = (sum(entry.share for entry in entries if entry.own is kind) for kind in (True, False))
+    return own / (own + rest)
+
+
+def _inside_and_outside(rank: RankProfile) -> tuple[tuple[float, bool], tuple[float, bool]]:
+    return (rank.compute_us + rank.communication_us + rank.waiting_us, True), (rank.host_us, False)
+
+
+def _is_same(profiled: str, compiled: str) -> bool:
+    """Whether both are the same kernel; the compiler's names stay mangled where nothing can read them."""
+    name = _bare(profiled)
+    return name == _bare(compiled) or (
+        name != "" and compiled.startswith("_Z") and name.rsplit("::", 1)[-1] in compiled
+    )
+
+
+def _bare(name: str) -> str:
+    """A kernel's name without what some tools put before it: "void " and brackets of anonymous namespaces."""
+    return name.removeprefix("void ").replace("(anonymous namespace)::", "").split("(")[0].split("<")[0]
+
+
+def _refuse_no_share(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} must be in [0, 1], got {value}")

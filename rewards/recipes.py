@@ -1,0 +1,105 @@
+"""How published work makes advantages of rewards: value of a turn, credit over its episode, comparison in its group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.feedback import Feedback
+from pkb_gym.rewards.advantages import Advantages, Group, group_relative, leave_one_out
+from pkb_gym.rewards.presets import find_reward
+from pkb_gym.rewards.returns import (
+    KEVIN_GAMMA,
+    Values,
+    best_of_episode,
+    discounted_sum,
+    improvement_only,
+    last_of_episode,
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """From the feedback of a group of episodes to an advantage of each turn.
+
+    Attributes:
+        reward: name of the preset that values one submission.
+        returns: credit of each turn, from the values of its episode.
+        advantages: of each turn, from the credits of all episodes of a problem.
+        source: the paper, and what of it could not be had or is ours.
+
+    Example:
+        >>> from .examples import fallen, timed
+        >>> group = [[fallen("timeout"), timed(speedup=1.0)], [timed(speedup=1.0), fallen("infrastructure")]]
+        >>> RECIPES["kernelbench"].advantages_of([[timed(speedup=2.0)], [fallen("timeout")]])
+        [[1.0], [-1.0]]
+        >>> [[None if a is None else round(a, 2) for a in turns] for turns in RECIPES["kevin"].advantages_of(group)]
+        [[-1.41, 0.71], [0.71, None]]
+    """
+
+    reward: str
+    returns: Callable[[Values], list[float | None]]
+    advantages: Callable[[Group], Advantages]
+    source: str
+
+    def advantages_of(self, group: Sequence[Sequence[Feedback]]) -> Advantages:
+        """The advantage of each turn; None where the fault was ours.
+
+        Args:
+            group: feedback of episodes of one problem, turn by turn.
+        """
+        reward = find_reward(self.reward)
+        return self.advantages([self.returns([reward(feedback) for feedback in episode]) for episode in group])
+
+
+RECIPES: dict[str, Recipe] = {
+    "default": Recipe("default", improvement_only, leave_one_out, "own; Ng, Harada, Russell, ICML 1999, and RLOO"),
+    "kernelbench": Recipe(
+        "kernelbench",
+        best_of_episode,
+        leave_one_out,
+        "Ouyang et al., KernelBench, arXiv:2502.10517, section 3.3: fast_1, a metric, of the best attempt; how one "
+        "learns from it is ours",
+    ),
+    "kevin": Recipe(
+        "kevin",
+        partial(discounted_sum, gamma=KEVIN_GAMMA),
+        partial(group_relative, over="group"),
+        "Baronio et al., Kevin, arXiv:2507.11948, section 3.2: 0.3 for being right plus the speedup, summed over later "
+        "turns with gamma 0.4, normalised over all turns of all trajectories of a problem; the speedup's cap is ours",
+    ),
+    "dr_kernel": Recipe(
+        "dr_kernel",
+        partial(discounted_sum, gamma=1.0),
+        leave_one_out,
+        "Liu et al., Dr. Kernel, arXiv:2602.05885: being right, the speedup, and the share of the time in generated "
+        "kernels; advantages leave one out, turn by turn (TRLOO). As others describe it (daVinci-kernel, "
+        "arXiv:2606.16497, equation 1) the three are added with equal weight, and the speedup is cut at 3; the paper's "
+        "own equation and discount could not be confirmed: the constants are ours",
+    ),
+    "cuda_agent": Recipe(
+        "cuda_agent",
+        last_of_episode,
+        partial(group_relative, normalise=False, over="group"),
+        "Dai et al., CUDA Agent, arXiv:2602.24286, section 3.2, equation 1: milestones, paid for the outcome. Its "
+        "learner is PPO with a critic: the mean in its place is ours, and so is the second baseline (`Milestones`)",
+    ),
+}
+"""Name -> recipe."""
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe of that name.
+
+    Raises:
+        ConfigError: there is none.
+
+    Example:
+        >>> find_recipe("kevin").reward
+        'kevin'
+    """
+    if name not in RECIPES:
+        raise ConfigError(f"no recipe {name!r}; there are {', '.join(RECIPES)}")
+    return RECIPES[name]

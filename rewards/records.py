@@ -1,0 +1,188 @@
+"""Rewards as JSON and YAML, so that what a run was paid by is recorded exactly and can be built again.
+
+    {"schema_version": 1, "reward": {"component": "Scale", "factor": 0.3, "value": {"component": "Correctness"}}}
+
+Each object is its class by name and all its fields, defaults too: a default that changes later changes no record. Known
+are all that derive from `Recorded`. YAML is written as JSON, which it contains, with numbers that every YAML reader
+takes for numbers; what is read back must be JSON too. So neither needs a library.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, Field, fields
+from math import isfinite
+from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.rewards.component import Recorded, RecordedReward
+from pkb_gym.rewards.reward import Reward
+
+SCHEMA_VERSION = 1
+
+PLAIN = {float: "a finite number", int: "a whole number", str: "a text", bool: "true or false"}
+"""Type of a field -> what it is called in errors."""
+
+Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+
+
+def to_json(reward: Reward | Recorded) -> str:
+    """The record of a reward, on one line.
+
+    Raises:
+        ConfigError: it, or a part of it, is no `Recorded`: a plain function has no record.
+
+    Example:
+        >>> from pkb_gym.rewards import Correctness
+        >>> to_json(0.3 * Correctness())
+        '{"schema_version": 1, "reward": {"component": "Scale", "factor": 0.3, "value": {"component": "Correctness"}}}'
+    """
+    return json.dumps(_document(reward), allow_nan=False)
+
+
+def from_json(text: str) -> Reward:
+    """The reward of a record.
+
+    Raises:
+        ConfigError: it is no such record; the message says where, and names the nearest of what is unknown.
+
+    Example:
+        >>> from_json('{"schema_version": 1, "reward": {"component": "FastP", "p": 1.5}}')
+        FastP(p=1.5)
+        >>> from_json('{"schema_version": 1, "reward": {"component": "FastP", "q": 1.5}}')
+        Traceback (most recent call last):
+        ...
+        pkb_gym.engine.errors.ConfigError: reward: FastP has no field 'q'; it has 'p'
+    """
+    try:
+        document: Json = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"a reward's record must be JSON, or YAML that is JSON too: {error}") from None
+    except RecursionError:
+        raise ConfigError("a reward's record is nested too deeply") from None
+    if not isinstance(document, dict) or document.keys() != {"schema_version", "reward"}:
+        raise ConfigError('a reward\'s record is {"schema_version": 1, "reward": {"component": ...}}')
+    if document["schema_version"] != SCHEMA_VERSION:
+        raise ConfigError(f"schema_version: expected {SCHEMA_VERSION}, got {document['schema_version']!r}")
+    reward = _build(document["reward"], RecordedReward, "reward")
+    assert isinstance(reward, RecordedReward)
+    return reward
+
+
+def to_yaml(reward: Reward | Recorded) -> str:
+    """The record of a reward as YAML: JSON in several lines.
+
+    Example:
+        >>> from pkb_gym.rewards import FastP
+        >>> print(to_yaml(FastP(1.5)), end="")
+        {
+          "schema_version": 1,
+          "reward": {
+            "component": "FastP",
+            "p": 1.5
+          }
+        }
+    """
+    return _lines(_document(reward), "") + "\n"
+
+
+def from_yaml(text: str) -> Reward:
+    """The reward of a record that `to_yaml` wrote; see `from_json`."""
+    return from_json(text)
+
+
+def _document(reward: Reward | Recorded) -> dict[str, Json]:
+    return {"schema_version": SCHEMA_VERSION, "reward": _plain(reward)}
+
+
+def _plain(value: object) -> Json:
+    if isinstance(value, Recorded):
+        own: dict[str, Json] = {"component": type(value).__name__}
+        return own | {field.name: _plain(getattr(value, field.name)) for field in _fields(type(value))}
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ConfigError(f"{value!r} cannot be recorded: only rewards that derive from Recorded can")
+
+
+def _lines(value: Json, indent: str) -> str:
+    """Indented JSON whose numbers have a point, without which some YAML readers take 1e-05 for a text."""
+    if isinstance(value, float) and "." not in repr(value):
+        mantissa, exponent = repr(value).split("e")
+        return f"{mantissa}.0e{exponent}"
+    inner = indent + "  "
+    if isinstance(value, dict) and value:
+        rows = [f"{inner}{json.dumps(key)}: {_lines(one, inner)}" for key, one in value.items()]
+        return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
+    if isinstance(value, list) and value:
+        return "[\n" + ",\n".join(inner + _lines(one, inner) for one in value) + f"\n{indent}]"
+    return json.dumps(value, allow_nan=False)
+
+
+def _build(record: Json, wanted: type, where: str) -> Recorded:
+    """The object of a record, which must be of the wanted kind."""
+    if not isinstance(record, dict) or not isinstance(record.get("component"), str):
+        raise ConfigError(f'{where}: expected {{"component": name, ...}}, got {json.dumps(record)}')
+    name = str(record["component"])
+    if name not in Recorded.known:
+        raise ConfigError(f"{where}: no component {name!r}{_known(name, Recorded.known)}")
+    kind = Recorded.known[name]
+    declared = {field.name: field for field in _fields(kind)}
+    given = {key: value for key, value in record.items() if key != "component"}
+    for key in given.keys() - declared.keys():
+        raise ConfigError(f"{where}: {name} has no field {key!r}{_known(key, declared, 'it has')}")
+    for key, field in declared.items():
+        if key not in given and field.default is MISSING and field.default_factory is MISSING:
+            raise ConfigError(f"{where}: {name} needs field {key!r}")
+    hints = get_type_hints(kind)
+    values = {key: _read(value, hints[key], f"{where}.{key}") for key, value in given.items()}
+    if not issubclass(kind, wanted):
+        raise ConfigError(f"{where}: {name} is no {'reward' if wanted is RecordedReward else wanted.__name__}")
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: {name}: {error}") from None
+
+
+def _read(value: Json, hint: object, where: str) -> object:
+    """A field's value as its class expects it."""
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise ConfigError(f"{where}: expected a list, got {json.dumps(value)}")
+        return tuple(_read(one, get_args(hint)[0], f"{where}[{index}]") for index, one in enumerate(value))
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise ConfigError(f"{where}: expected one of {_listed(get_args(hint))}, got {json.dumps(value)}")
+        return value
+    if isinstance(hint, type) and hint in PLAIN:
+        return _read_plain(value, hint, where)
+    return _build(value, hint if isinstance(hint, type) and issubclass(hint, Recorded) else RecordedReward, where)
+
+
+def _read_plain(value: Json, hint: type, where: str) -> Json:
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not hint or (isinstance(value, float) and not isfinite(value)):
+        raise ConfigError(f"{where}: expected {PLAIN[hint]}, got {json.dumps(value)}")
+    return value
+
+
+def _fields(kind: type[Recorded]) -> tuple[Field[object], ...]:
+    try:
+        return fields(kind)  # type: ignore[arg-type]  # all but mistakes are dataclasses, as the next lines say
+    except TypeError:
+        raise ConfigError(f"{kind.__name__} cannot be recorded: it must be a dataclass") from None
+
+
+def _known(wanted: str, known: Mapping[str, object], there_are: str = "there are") -> str:
+    near = difflib.get_close_matches(wanted, known, n=1)
+    if near:
+        return f". Did you mean {near[0]!r}? {there_are.capitalize()} {_listed(sorted(known))}"
+    return f"; {there_are} {_listed(sorted(known)) or 'none'}"
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(repr(name) for name in names)

@@ -1,0 +1,87 @@
+"""How fast a right kernel is beside the least time that the hardware allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pkb_gym.engine.feedback import Feedback
+from pkb_gym.rewards.component import Bounds, Component
+from pkb_gym.rewards.performance import headroom
+from pkb_gym.rewards.reward import is_our_fault
+from pkb_gym.rewards.speedup import Estimate, paid_speedup, refuse_estimate, refuse_limits
+
+
+@dataclass(frozen=True)
+class RooflinePosition(Component):
+    """The share of the avoidable time that a right kernel avoids: 0 at the baseline, 1 at the bound.
+
+        r = (baseline_us - candidate_us) / (baseline_us - bound_us) = (1 - 1 / speedup) / (1 - 1 / headroom)
+
+    The headroom is clamped, see `headroom`. Linear in time saved, where `LogPerformance` is linear in factors: most of
+    it is earned by the first ones.
+
+    Range: [floor, 1]; the floor for whatever is not right or not timed.
+    Source: own; the bound is that of the roofline model (Williams, Waterman, Patterson, CACM 52(4), 2009).
+
+    Example:
+        >>> from .examples import timed
+        >>> place = RooflinePosition()
+        >>> [round(place(timed(baseline_us=100, roofline_us=25, speedup_low=low)), 3) for low in (1.0, 2.0, 4.0)]
+        [0.0, 0.667, 1.0]
+    """
+
+    floor: float = -1.0
+    estimate: Estimate = "low"
+
+    def __post_init__(self) -> None:
+        refuse_estimate(self.estimate)
+        refuse_limits(self.floor, 1.0)
+
+    def __call__(self, feedback: Feedback) -> float | None:
+        """See `Reward`."""
+        if is_our_fault(feedback):
+            return None
+        speedup = paid_speedup(feedback, self.estimate)
+        if speedup is None:
+            return self.floor
+        return min(1.0, max(self.floor, (1 - 1 / speedup) / (1 - 1 / headroom(feedback))))
+
+    def bounds(self) -> Bounds:
+        """See `Component`."""
+        return self.floor, 1.0
+
+
+@dataclass(frozen=True)
+class Utilisation(Component):
+    """How far a right kernel uses the resource that binds, else 0.
+
+        r = min(1, bound_us * speedup / baseline_us)
+
+    which is bound_us / candidate_us. It knows nothing of the baseline but the clock: a slow baseline makes nobody good.
+
+    Range: [0, 1]; 0 where the bound is not known.
+    Source: Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009.
+
+    Example:
+        >>> from .examples import fallen, timed
+        >>> Utilisation()(timed(baseline_us=100, roofline_us=25, speedup_low=2.0)), Utilisation()(fallen("timeout"))
+        (0.5, 0.0)
+    """
+
+    estimate: Estimate = "low"
+
+    def __post_init__(self) -> None:
+        refuse_estimate(self.estimate)
+
+    def __call__(self, feedback: Feedback) -> float | None:
+        """See `Reward`."""
+        if is_our_fault(feedback):
+            return None
+        speedup = paid_speedup(feedback, self.estimate)
+        if speedup is None or feedback.timing is None or feedback.roofline is None or feedback.timing.baseline_us <= 0:
+            return 0.0
+        return min(1.0, max(0.0, feedback.roofline.bound_us) / feedback.timing.baseline_us * speedup)
+
+    def bounds(self) -> Bounds:
+        """See `Component`."""
+        return 0.0, 1.0

@@ -1,0 +1,113 @@
+"""How fast a right kernel is beside the baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite, log2
+from typing import Literal, TypeAlias
+
+from pkb_gym.engine.feedback import Feedback
+from pkb_gym.rewards.component import Bounds, Component
+from pkb_gym.rewards.reward import is_our_fault, is_right
+
+Estimate: TypeAlias = Literal["low", "point"]
+"""Which speedup counts: the lower end of its 95 % interval, so that noise is never paid, or the measured one."""
+
+
+def paid_speedup(feedback: Feedback, estimate: Estimate) -> float | None:
+    """The speedup that counts of a right kernel; None for one that is not right or was not timed.
+
+    Example:
+        >>> from .examples import fallen, timed
+        >>> paid_speedup(timed(speedup_low=1.5, speedup=2.0), "low"), paid_speedup(fallen("timeout"), "low")
+        (1.5, None)
+    """
+    if feedback.timing is None or not is_right(feedback):
+        return None
+    speedup = feedback.timing.speedup_low if estimate == "low" else feedback.timing.speedup
+    return speedup if isfinite(speedup) and speedup > 0 else None
+
+
+@dataclass(frozen=True)
+class Speedup(Component):
+    """The speedup of a right kernel over the baseline, else 0.
+
+        r = min(cap, baseline_us / candidate_us)
+
+    Range: [0, cap].
+    Source: the score of most work on kernels, among them Kevin (arXiv:2507.11948, section 3.2), which has no cap; here
+    there is one for the sake of a finite range, far above what honest kernels reach.
+
+    Example:
+        >>> from .examples import fallen, timed
+        >>> Speedup()(timed(speedup=2.5)), Speedup()(fallen("output_mismatch"))
+        (2.5, 0.0)
+    """
+
+    estimate: Estimate = "point"
+    cap: float = 1000.0
+
+    def __post_init__(self) -> None:
+        refuse_estimate(self.estimate)
+        if not 0 < self.cap < float("inf"):
+            raise ValueError(f"cap must be positive and finite, got {self.cap}")
+
+    def __call__(self, feedback: Feedback) -> float | None:
+        """See `Reward`."""
+        if is_our_fault(feedback):
+            return None
+        speedup = paid_speedup(feedback, self.estimate)
+        return 0.0 if speedup is None else min(self.cap, speedup)
+
+    def bounds(self) -> Bounds:
+        """See `Component`."""
+        return 0.0, self.cap
+
+
+@dataclass(frozen=True)
+class LogSpeedup(Component):
+    """Doublings of the speed of a right kernel; the floor for whatever is not right or not timed.
+
+        r = min(cap, max(floor, log2(baseline_us / candidate_us)))
+
+    Each further factor is worth the same, whether the baseline is near the roofline or far from it; `LogPerformance`
+    divides by how far it is.
+
+    Range: [floor, cap]. Source: own; the logarithm is that of the geometric mean, by which speedups are averaged.
+
+    Example:
+        >>> from .examples import fallen, timed
+        >>> LogSpeedup()(timed(speedup_low=4.0)), LogSpeedup()(timed(speedup_low=0.5)), LogSpeedup()(fallen("timeout"))
+        (2.0, -1.0, -2.0)
+    """
+
+    floor: float = -2.0
+    cap: float = 5.0
+    estimate: Estimate = "low"
+
+    def __post_init__(self) -> None:
+        refuse_estimate(self.estimate)
+        refuse_limits(self.floor, self.cap)
+
+    def __call__(self, feedback: Feedback) -> float | None:
+        """See `Reward`."""
+        if is_our_fault(feedback):
+            return None
+        speedup = paid_speedup(feedback, self.estimate)
+        return self.floor if speedup is None else min(self.cap, max(self.floor, log2(speedup)))
+
+    def bounds(self) -> Bounds:
+        """See `Component`."""
+        return self.floor, self.cap
+
+
+def refuse_estimate(estimate: str) -> None:
+    """Raises ValueError for what is no `Estimate`."""
+    if estimate not in ("low", "point"):
+        raise ValueError(f"estimate must be 'low' or 'point', got {estimate!r}")
+
+
+def refuse_limits(floor: float, cap: float) -> None:
+    """Raises ValueError unless 0 lies between two finite limits."""
+    if not (isfinite(floor) and isfinite(cap) and floor <= 0 <= cap):
+        raise ValueError(f"finite floor <= 0 <= cap are needed, got {floor} and {cap}")

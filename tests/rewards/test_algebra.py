@@ -1,0 +1,286 @@
+"""Composed rewards: they print as they are written, go through JSON and YAML, and stay finite."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pkb_gym.rewards
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.feedback import Failure
+from pkb_gym.rewards import (
+    BestSoFar,
+    Charged,
+    Component,
+    Constant,
+    Correctness,
+    EpisodeScore,
+    FastP,
+    FormatCost,
+    Honest,
+    IntegrityFloor,
+    Ladder,
+    LadderThenPerformance,
+    LengthCost,
+    LogPerformance,
+    LogSpeedup,
+    Maximum,
+    Minimum,
+    PartialCorrectness,
+    Product,
+    Scale,
+    Speedup,
+    Sum,
+    UsesMechanism,
+    find_reward,
+    from_json,
+    from_yaml,
+    to_json,
+    to_yaml,
+)
+from pkb_gym.rewards.component import Recorded
+from pkb_gym.rewards.examples import fallen, timed
+from pkb_gym.rewards.presets import PRESETS
+from tests.rewards.strategies import feedbacks
+
+NAMES = vars(pkb_gym.rewards)
+numbers = st.floats(-1e6, 1e6)
+leaves = st.one_of(
+    st.sampled_from([Correctness(), Honest(), Ladder(), LadderThenPerformance(), LogSpeedup(), UsesMechanism()]),
+    st.builds(Constant, numbers),
+    st.builds(FastP, st.floats(0, 10)),
+    st.builds(Speedup, st.sampled_from(["low", "point"]), st.floats(1e-5, 1e5)),
+)
+
+
+def compositions(inner: st.SearchStrategy[Component]) -> st.SearchStrategy[Component]:
+    limits = st.tuples(numbers, numbers).map(sorted)
+    return st.one_of(
+        st.builds(lambda a, b: a + b, inner, inner | numbers),
+        st.builds(lambda a, b: a - b, inner, inner | numbers),
+        st.builds(lambda a, b: b - a, inner, numbers),
+        st.builds(lambda a, b: b * a, inner, numbers),
+        st.builds(lambda a, b: a * b, inner, inner),
+        st.builds(lambda a: -a, inner),
+        st.builds(lambda a, low_high: a.clip(*low_high), inner, limits),
+        st.builds(lambda a, condition, other: a.where(condition, other), inner, inner, inner | numbers),
+        st.builds(lambda a, b: a.at_least(b), inner, inner | numbers),
+        st.builds(lambda a, b: a.at_most(b), inner, inner | numbers),
+        st.builds(lambda a, name: a.named(name), inner, st.text(max_size=5)),
+        st.builds(lambda a, floor: IntegrityFloor(a, floor), inner, numbers),
+    )
+
+
+rewards = st.recursive(leaves, compositions, max_leaves=8)
+
+
+@settings(max_examples=100)
+@given(reward=rewards)
+def test_what_is_printed_can_be_read(reward):
+    assert eval(repr(reward), dict(NAMES)) == reward
+
+
+@settings(max_examples=100)
+@given(reward=rewards)
+def test_round_trips_are_exact(reward):
+    assert from_json(to_json(reward)) == from_yaml(to_yaml(reward)) == pickle.loads(pickle.dumps(reward)) == reward
+    assert hash(from_json(to_json(reward))) == hash(reward)
+
+
+@settings(max_examples=100)
+@given(reward=rewards, feedback=feedbacks())
+def test_finite_within_bounds_and_none_exactly_for_our_faults(reward, feedback):
+    value, (low, high) = reward(feedback), reward.bounds()
+    assert (value is None) == (feedback.failure is Failure.INFRASTRUCTURE)
+    if value is not None:
+        slack = 1e-9 * max(1.0, abs(low), abs(high))
+        assert math.isfinite(value) and low - slack <= value <= high + slack
+        assert sum(reward.parts(feedback).values()) == pytest.approx(value, rel=1e-6, abs=1e-3)
+    else:
+        assert reward.parts(feedback) == {}
+
+
+@pytest.mark.parametrize(
+    ("reward", "text"),
+    [
+        (0.3 * Correctness() + Speedup(), "0.3 * Correctness() + Speedup(estimate='point', cap=1000.0)"),
+        (Correctness() - 0.5 * Honest() - Honest(), "Correctness() - 0.5 * Honest() - Honest()"),
+        ((Correctness() + 1) * 0.5, "0.5 * (Correctness() + Constant(value=1.0))"),
+        ((Correctness() + Honest()) * FastP(2), "(Correctness() + Honest()) * FastP(p=2)"),
+        ((2 * Correctness()).clip(0, 1), "(2.0 * Correctness()).clip(0.0, 1.0)"),
+        (Correctness().where(Honest(), -1), "Correctness().where(Honest(), otherwise=-1.0)"),
+        (1 - Correctness(), "Constant(value=1.0) - Correctness()"),
+        (Correctness() - (Honest() + 1), "Correctness() - (Honest() + Constant(value=1.0))"),
+        (Correctness().at_least(0.5), "Maximum(of=(Correctness(), Constant(value=0.5)))"),
+    ],
+)
+def test_how_they_print(reward, text):
+    assert repr(reward) == text
+
+
+def test_values_by_hand():
+    """Right, twice as fast as the baseline."""
+    right, wrong = timed(speedup=2.0), fallen("output_mismatch", right_share=0.5)
+    speed = Speedup(cap=3.0)
+    partial = PartialCorrectness(almost=0.5)
+    reward = (0.3 * Correctness() + speed).where(Correctness(), otherwise=0.2 * partial - 1)
+    assert reward(right) == 2.3 and reward(wrong) == pytest.approx(-0.95)
+    assert (speed * Correctness() * 2)(right) == 4.0 and (-speed)(right) == -2.0
+    assert speed.clip(0, 1)(right) == 1.0 and (5 - speed)(right) == 3.0
+    assert speed.at_least(2.5)(right) == 2.5 and speed.at_most(1.5)(right) == 1.5
+    assert Maximum((speed, Constant(1.0), Constant(3.0)))(right) == 3.0
+    assert Minimum((speed, Constant(1.0), Constant(3.0)))(right) == 1.0
+
+
+def test_sums_and_products_are_flat():
+    a, b, c = Correctness(), Honest(), FastP(1.0)
+    assert a + (b + c) == (a + b) + c == Sum((a, b, c)) == Sum((a, Sum((b, c))))
+    assert a * (b * c) == (a * b) * c == Product((a, b, c))
+
+
+def test_parts_of_the_same_name_are_added_and_names_can_be_given():
+    reward = Correctness() + 0.5 * Correctness() + Speedup().named("speed")
+    assert reward.parts(timed(speedup=2.0)) == {"correctness": 1.5, "speed": 2.0}
+    assert reward.parts(fallen("infrastructure")) == {}
+
+
+def test_a_composition_can_be_an_episode_s_reward():
+    score = EpisodeScore(BestSoFar(0.3 * Correctness() + Speedup()))
+    paid = [score.add(feedback).reward for feedback in (timed(speedup=1.0), fallen("timeout"), timed(speedup=2.0))]
+    assert paid == [1.3, 0.0, pytest.approx(1.0)]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_round_trip(name):
+    assert from_json(to_json(PRESETS[name])) == from_yaml(to_yaml(PRESETS[name])) == PRESETS[name]
+
+
+def test_a_record_stands_for_its_reward_wherever_a_name_may():
+    reward = 0.3 * Correctness() + Speedup()
+    assert find_reward(to_json(reward)) == find_reward(to_yaml(reward)) == reward
+
+
+def test_records_hold_defaults_and_costs():
+    reward = Charged(Ladder(almost=0.5), (LengthCost(), FormatCost(0.01)))
+    assert from_json(to_json(reward)) == reward
+    assert json.loads(to_json(reward))["reward"]["value"] == {
+        "component": "Ladder",
+        "accepted": 0.05,
+        "compiled": 0.2,
+        "ran": 0.25,
+        "almost": 0.5,
+    }
+
+
+def test_yaml_is_read_alike_by_a_yaml_library():
+    yaml = pytest.importorskip("yaml", reason="PyYAML is no dependency")
+    reward = Speedup(cap=1e-05) + 1e30 * Correctness().named("né\n: x") + UsesMechanism(unwanted=())
+    assert yaml.safe_load(to_yaml(reward)) == json.loads(to_json(reward))
+
+
+def test_whole_numbers_are_read_where_fractions_are_meant():
+    assert from_json('{"schema_version": 1, "reward": {"component": "FastP", "p": 2}}') == FastP(2.0)
+
+
+@dataclass(frozen=True)
+class Halfway(Component):
+    """A component of someone else's."""
+
+    way: float = 0.5
+
+    def __call__(self, feedback):
+        return self.way
+
+    def bounds(self):
+        return self.way, self.way
+
+
+def test_components_of_others_are_known_by_deriving():
+    assert from_json(to_json(Halfway(0.25) + 1)) == Halfway(0.25) + 1
+    with pytest.raises(TypeError, match="has a Ladder already"):
+        type("Ladder", (Recorded,), {})
+
+
+def read(reward: object) -> object:
+    return from_json(json.dumps({"schema_version": 1, "reward": reward}))
+
+
+LADDER = {"component": "Ladder"}
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"component": "Laddr"}, r"reward: no component 'Laddr'. Did you mean 'Ladder'\? There are .*'Speedup'"),
+        ({"component": "Ladder", "rann": 0.1}, r"reward: Ladder has no field 'rann'. Did you mean 'ran'\?"),
+        ({"component": "Correctness", "x": 1}, "reward: Correctness has no field 'x'; it has none"),
+        ({"component": "Scale", "factor": 2.0}, "reward: Scale needs field 'value'"),
+        ({"component": "Sum", "terms": [LADDER, 3]}, r'reward.terms\[1\]: expected \{"component": name, ...\}, got 3'),
+        ({"component": "Sum", "terms": LADDER}, "reward.terms: expected a list"),
+        ({"component": "Sum", "terms": [LADDER]}, "reward: Sum: Sum needs at least two values, got 1"),
+        ({"component": "Scale", "factor": "2", "value": LADDER}, 'reward.factor: expected a finite number, got "2"'),
+        ({"component": "Scale", "factor": True, "value": LADDER}, "reward.factor: expected a finite number, got true"),
+        ({"component": "Constant", "value": float("nan")}, "reward.value: expected a finite number, got NaN"),
+        ({"component": "LengthCost", "free": 1.5}, "reward.free: expected a whole number, got 1.5"),
+        ({"component": "Named", "value": LADDER, "name": 1}, "reward.name: expected a text, got 1"),
+        ({"component": "Speedup", "estimate": "mean"}, "reward.estimate: expected one of 'low', 'point', got \"mean\""),
+        ({"component": "Ladder", "almost": 1.5}, "reward: Ladder: rungs must not fall"),
+        ({"component": "LadderThenPerformance", "ladder": {"component": "FastP"}}, "reward.ladder: FastP is no Ladder"),
+        ({"component": "FormatCost"}, "reward: FormatCost is no reward"),
+        ({"component": "BestSoFar", "value": {"component": "FormatCost"}}, "reward.value: FormatCost is no reward"),
+        ([], r'reward: expected \{"component"'),
+    ],
+)
+def test_unknown_names_and_fields_say_where_and_what_there_is(record, message):
+    with pytest.raises(ConfigError, match=message):
+        read(record)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("component: Ladder", "must be JSON, or YAML that is JSON too"),
+        ("{}", "a reward's record is"),
+        ("3", "a reward's record is"),
+        ('{"schema_version": 2, "reward": {}}', "schema_version: expected 1, got 2"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_texts_that_are_no_records(text, message):
+    with pytest.raises(ConfigError, match=message):
+        from_json(text)
+
+
+def test_a_plain_function_has_no_record():
+    with pytest.raises(ConfigError, match="only rewards that derive from Recorded"):
+        to_json(BestSoFar(lambda feedback: 0.5))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Constant(math.inf), "a reward must be finite"),
+        (lambda: 1e300 * (1e300 * Correctness()), "a reward must be finite"),
+        (lambda: Scale(math.nan, Correctness()), "a reward must be finite"),
+        (lambda: Constant(1e308) + Constant(1e308), "a reward must be finite"),
+        (lambda: Constant(1e200) * Constant(1e200), "a reward must be finite"),
+        (lambda: LogPerformance(cap=math.inf) + 1, "a reward must be finite"),
+        (lambda: Correctness().clip(1, 0), "low <= high is needed, got 1.0 and 0.0"),
+        (lambda: Maximum((Correctness(),)), "Maximum needs at least two values, got 1"),
+    ],
+)
+def test_what_might_not_be_finite_is_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize("other", [True, "1", None, lambda feedback: 1.0])
+def test_only_components_and_numbers_compose(other):
+    with pytest.raises(TypeError, match="composed of components and numbers"):
+        Correctness() + other
