@@ -122,7 +122,7 @@ class LocalEvaluator:
         Raises:
             ConfigError, SizeError: it cannot be met.
         """
-        device = machine.choose_device(config.device)
+        device = machine.choose_device(config.device, config.language)
         return resolve(
             config,
             problem,

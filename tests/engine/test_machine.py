@@ -69,6 +69,14 @@ def test_without_either_cuda_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> N
         machine.choose_device("cuda")
 
 
+@pytest.mark.parametrize("names", [(), (H200,)])
+def test_a_language_of_one_device_decides(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]) -> None:
+    on_a_machine(monkeypatch, *names, nvcc=True)
+    chosen = [machine.choose_device("auto", language) for language in ("cpp", "cuda", "triton")]
+    assert chosen == ["cpu", "cuda", "cuda"]
+    assert machine.choose_device("cpu", "cuda") == "cpu", "what was asked for stays, for `resolve` to refuse"
+
+
 def test_the_hardware_is_the_first_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_machine(monkeypatch, H200, "NVIDIA B200")
     spec = machine.hardware("cuda")
