@@ -69,6 +69,16 @@ __device__ __forceinline__ Pack<T> as_pack(const uint4& vector) {
   return reinterpret_cast<const Pack<T>&>(vector);
 }
 
+// Writes them as float32, to a multiple of 16 bytes.
+template <class T>
+__device__ __forceinline__ void store_as_floats(float* to, const Pack<T>& from) {
+#pragma unroll
+  for (int i = 0; i < kPerVector<T>; i += 4) {
+    *reinterpret_cast<float4*>(to + i) = make_float4(to_float(from.values[i]), to_float(from.values[i + 1]),
+                                                     to_float(from.values[i + 2]), to_float(from.values[i + 3]));
+  }
+}
+
 // Products, in float32, rounded once.
 template <class T>
 __device__ __forceinline__ Pack<T> product(const Pack<T>& a, const Pack<T>& b) {
