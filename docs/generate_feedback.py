@@ -42,7 +42,7 @@ What was not reached or not measured is `None`, never NaN or -1. Units are in th
 and their rates `_per_s`; a count has none. Times of calls are by the evaluator's clock, from opening the gate to the
 last rank's completion, divided by the calls of the block. What the profile says comes from the candidate's own
 processes: it helps to find out why a kernel is slow, and decides nothing. Only the bytes that NVLink counted are read
-by the evaluator itself.
+by the evaluator itself. [profile.md](profile.md) says how all of it is measured.
 """
 
 PRESENT = {

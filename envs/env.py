@@ -110,17 +110,17 @@ class PKBEnv(gym.Env[Observation, str]):
     env = gym.make("PKB/HyenaCP-v0", device="cpu", world_size=2, size="tiny", reward="default")
     ```
 
-    | argument      | values                                                    | default                          |
-    |---------------|-----------------------------------------------------------|----------------------------------|
-    | `device`      | "auto", "cuda", "cpu"                                     | "auto": the evaluator's own       |
-    | `world_size`  | ranks                                                     | 4                                |
-    | `size`        | "tiny", "published", "large", or a dict of axes           | "tiny" on the CPU                |
-    | `dtype`       | one of the problem's                                      | the problem's first              |
-    | `language`    | "auto", "cpp", "cuda", "triton", "python"                 | "auto": told by the source       |
-    | `protocol`    | "robust", "published"                                     | "robust"                         |
-    | `reward`      | a name (see `pkb_gym.rewards.presets`), or a function     | "default"                        |
-    | `evaluator`   | "local", a name given to `add_evaluator`, or an object    | "local"                          |
-    | `render_mode` | None, "ansi", "rgb_array"                                 | None                             |
+    | argument      | values                                                 | default                             |
+    |---------------|--------------------------------------------------------|-------------------------------------|
+    | `device`      | "auto", "cuda", "cpu"                                  | "auto": GPUs where there are any    |
+    | `world_size`  | ranks                                                  | 1, 2, 4 or 8, as GPUs allow; else 4 |
+    | `size`        | "tiny", "published", "large", or a dict of axes        | "published" on GPUs, else "tiny"    |
+    | `dtype`       | one of the problem's                                   | the problem's first                 |
+    | `language`    | "auto", "cpp", "cuda", "triton", "python"              | "auto": told by the source          |
+    | `protocol`    | "robust", "published"                                  | "robust"                            |
+    | `reward`      | a name (see `pkb_gym.rewards.presets`), or a function  | "default"                           |
+    | `evaluator`   | "local", a name given to `add_evaluator`, or an object | "local"                             |
+    | `render_mode` | None, "ansi", "rgb_array"                              | None                                |
 
     ## Version History
     * v0: initial version

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
-from pkb_gym.engine import environment, machine
+from pkb_gym.engine import environment, gpus, machine
 from pkb_gym.engine.calibrate import cpu_hardware, find_compiler, machine_key
 from pkb_gym.engine.config import Device, EvalConfig, Language, ResolvedConfig, resolve
 from pkb_gym.engine.cpu_info import cpu_info
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.hardware import HardwareSpec, find_gpu
+from pkb_gym.engine.hardware import HardwareSpec
 from pkb_gym.engine.problem import Problem
-
-GPUS_OF_DRIVER = Path("/proc/driver/nvidia/gpus")
-
-
-def gpu_names(driver: Path = GPUS_OF_DRIVER) -> tuple[str, ...]:
-    """The models of this machine's GPUs as the driver names them, without asking CUDA."""
-    names = []
-    for information in sorted(driver.glob("*/information")):
-        lines = information.read_text(encoding="utf-8", errors="replace").splitlines()
-        names += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
-    return tuple(names)
 
 
 def resolve_here(config: EvalConfig, problem: Problem) -> ResolvedConfig:
@@ -32,19 +20,20 @@ def resolve_here(config: EvalConfig, problem: Problem) -> ResolvedConfig:
         ConfigError: it cannot be met here.
         SizeError: size, dtype and world size do not fit the problem.
     """
-    device = machine.choose_device(config.device)
+    device = machine.choose_device(config.device, config.language)
     language: Language = "cuda" if device == "cuda" else "cpp"
     memory_bytes = machine.memory_total_bytes()
-    return resolve(config, problem, device=device, language=language, memory_total_bytes=memory_bytes)
+    return resolve(
+        config, problem, device=device, language=language, memory_total_bytes=memory_bytes, gpus=len(gpus.names())
+    )
 
 
 def known_hardware(device: Device) -> HardwareSpec | None:
-    """The peaks of this machine; None where they were not measured yet, or the GPU is not in the table."""
+    """The peaks of this machine; None where they were not measured yet, or there is no GPU that the table knows."""
     if device == "cpu":
         return _calibrated_cpu()
-    names = gpu_names()
     try:
-        return find_gpu(names[0]) if names else None
+        return machine.hardware(device)
     except ConfigError:
         return None
 

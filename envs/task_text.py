@@ -5,17 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from pkb_gym.engine import environment
+from pkb_gym.engine import environment, gpus, machine
 from pkb_gym.engine.axes import Axes
-from pkb_gym.engine.config import ResolvedConfig
+from pkb_gym.engine.config import Device, ResolvedConfig
 from pkb_gym.engine.hardware import HardwareSpec
 from pkb_gym.engine.leaves import Leaf, argument_leaves, output_leaves
 from pkb_gym.engine.problem import Argument, Group, InPlace, Linear, Problem, Result, Scalar, Sparse, Tensor, TensorList
 from pkb_gym.engine.signature import cpp_signature
-from pkb_gym.engine.topology import topology_text
+from pkb_gym.engine.topology import links_text, topology_text
+from pkb_gym.envs.contracts import native_contract, python_contract
 from pkb_gym.problems.catalogue import reference_source
-
-NATIVE_NAMES = {"cpp": "C++, one translation unit", "cuda": "CUDA C++, one translation unit"}
 
 MAX_LISTED = 6
 """Elements of a list, or ranks, that are listed one by one."""
@@ -24,39 +23,9 @@ CLOSE = """\
 "close" is |got - expected| <= rtol |expected| + atol + atol_rms rms(expected), over one output of one rank; tolerances
 said to be "for bfloat16" shrink with finer dtypes."""
 
-NATIVE_CONTRACT = """\
-Export `solution` with exactly this signature ({language}, with `#include "pkb/symm.h"`):
-
-```cpp
-{signature}```
-
-- Tensors and preallocated outputs are contiguous, in row-major order; write every element of every output.
-- Each call gets arguments and outputs that no call had before. Calls follow each other on every rank without a
-  barrier between them; `comm.epoch` grows by one each call and is equal on all ranks, so compare flags with it and
-  never reset them. Inputs change at synchronised moments only. A call is complete when it has finished on every rank.
-- Scratch and signals outlive a call: guarding their reuse between consecutive calls is the kernel's business. A peer
-  may still read this rank's inputs or scratch when this rank's call returns.
-
-`pkb::Comm` (one interface on every device):
-- `comm.rank`, `comm.world_size`, `comm.epoch`; `comm.group(g)` gives size, rank and members of group argument `g`.
-- `comm.peer<T>(x, r)`: rank r's counterpart of tensor or pointer `x`. Arguments, preallocated outputs and scratch lie
-  in symmetric memory, so peers' inputs can be read and peers' outputs written in place.
-- `comm.put(to, from, bytes, r)`, `comm.get(to, from, bytes, r)`: copies to and from rank r's counterpart of an
-  address.
-- `comm.signal(slot, r)`, `comm.wait(slot)`: set word `slot` of rank r to the epoch; wait until one's own has reached
-  it. Both take another value to use instead of the epoch. What was written before a signal is seen after its wait.
-- `comm.barrier()`: all ranks meet; `comm.barrier(g)`: those of a group. `comm.scratch<T>(offset)`: symmetric
-  scratch."""
-
-PYTHON_CONTRACT = """\
-Define `solution` in one Python module, with the signature of the reference:
-
-```python
-{signature}
-```
-
-- Tensors are private to the rank; the default process group is initialised, and communication is torch.distributed's.
-- Calls follow each other without a barrier between them; return fresh outputs, complete when the call returns."""
+NO_GPU = """\
+This machine has no GPU. CUDA sources are compiled all the same, and what the compiler tells of each kernel (registers,
+shared memory, spills, transfer instructions) comes back; they are not run, and so neither checked nor timed."""
 
 
 def task_text(problem: Problem, config: ResolvedConfig, languages: Sequence[str], hardware: HardwareSpec | None) -> str:
@@ -86,7 +55,7 @@ def task_text(problem: Problem, config: ResolvedConfig, languages: Sequence[str]
         f"# {problem.name}\n\n{problem.summary}\n\n"
         f"Write a kernel that computes the same as the reference on each of {config.world_size} ranks, and faster.",
         f"## Reference\n\n```python\n{source.rstrip()}\n```",
-        "## What to write\n\n" + "\n\nOr:\n\n".join(_contracts(problem, source, languages)),
+        "## What to write\n\n" + "\n\nOr:\n\n".join(_contracts(problem, source, languages, config.device)),
         _data_section(problem, config, ranks),
         _rules_section(problem, config),
         f"## Machine\n\n{_machine_text(config, hardware)}",
@@ -105,14 +74,10 @@ def python_signature(source: str) -> str:
     raise ValueError("the reference defines no `solution` at its top level")
 
 
-def _contracts(problem: Problem, source: str, languages: Sequence[str]) -> list[str]:
-    texts = [
-        NATIVE_CONTRACT.format(language=name, signature=cpp_signature(problem))
-        for native, name in NATIVE_NAMES.items()
-        if native in languages
-    ]
+def _contracts(problem: Problem, source: str, languages: Sequence[str], device: Device) -> list[str]:
+    texts = [native_contract(language, cpp_signature(problem)) for language in ("cpp", "cuda") if language in languages]
     if "python" in languages or "triton" in languages:
-        texts.append(PYTHON_CONTRACT.format(signature=python_signature(source)))
+        texts.append(python_contract(python_signature(source), device))
     return texts
 
 
@@ -201,7 +166,16 @@ def _is_mutable(arg: Tensor | TensorList | Linear | Sparse) -> bool:
 
 
 def _machine_text(config: ResolvedConfig, hardware: HardwareSpec | None) -> str:
+    ranks = f"{config.world_size} ranks, one process each, on"
+    if hardware is None and config.device == "cpu":
+        return f"{ranks} cores of one CPU machine, sharing memory. Peaks: not measured yet."
+    if not machine.can_run(config.device):
+        return f"{ranks} GPUs, one each. Peaks: not known.\n{NO_GPU}"
+    multicast_disabled = environment.multicast_disabled()
+    connections = gpus.connections() if config.device == "cuda" else None
     if hardware is None:
-        where = "cores of one CPU machine, sharing memory" if config.device == "cpu" else "GPUs, one each"
-        return f"{config.world_size} ranks, one process each, on {where}. Peaks: not measured yet."
-    return topology_text(hardware, config.world_size, config.dtype, multicast_disabled=environment.multicast_disabled())
+        links = links_text(config.world_size, multicast_disabled, connections)
+        return f"{ranks} GPUs ({gpus.names()[0]}), one each. Peaks: not known.\n{links}"
+    return topology_text(
+        hardware, config.world_size, config.dtype, multicast_disabled=multicast_disabled, connections=connections
+    )

@@ -6,9 +6,9 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from pkb_gym.engine.config import EvalConfig
+from pkb_gym.engine.config import EvalConfig, Language
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import Problem
 
@@ -52,11 +52,15 @@ def read_source(name: str) -> str:
     return data.decode("utf-8", errors="surrogateescape")
 
 
+LANGUAGE_OF: dict[str, Language] = {".cu": "cuda", ".cpp": "cpp", ".cc": "cpp", ".cxx": "cpp"}
+
+
 def language_of(name: str, config: EvalConfig) -> EvalConfig:
     """The configuration with the language that a file's suffix leaves no doubt about; contents tell all others."""
-    if config.language == "auto" and name.endswith(".cu"):
-        return config.model_copy(update={"language": "cuda"})
-    return config
+    suffix = PurePath(name).suffix
+    if config.language != "auto" or suffix not in LANGUAGE_OF:
+        return config
+    return config.model_copy(update={"language": LANGUAGE_OF[suffix]})
 
 
 def find_sources(folder: Path, problems: Iterable[Problem], ignore: Path | None = None) -> Found:

@@ -139,6 +139,7 @@ def compare_all(rank: int, comparisons: Iterable[Comparison]) -> RankCheck:
         counts = [count for comparison in batch for count in comparison.counts]
         values = iter(torch.stack(counts).tolist() if counts else ())
         reports += [comparison.report([next(values) for _ in comparison.counts]) for comparison in batch]
+        del batch  # the copies that it holds go before the next ones are made
     return RankCheck(
         rank=rank,
         outputs=sum(report.outputs for report in reports),

@@ -23,7 +23,7 @@ class EvalConfig(Record):
     """What was asked for; None leaves the choice to `resolve`."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """"auto" is the evaluator's own."""
+    """"auto" stands for GPUs where there are any, unless the language names a device."""
     world_size: int | None = Field(default=None, ge=1)
     """Ranks; by default 4, or on GPUs as many of 1, 2, 4, 8 as there are GPUs."""
     size: str | dict[str, object] | None = None

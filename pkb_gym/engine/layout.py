@@ -7,7 +7,7 @@ used twice, for the candidate's heap and for the reference gang's own, which hol
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pkb_gym.engine.axes import Axes, AxisValue, resolve_shape
@@ -129,40 +129,46 @@ class Workload:
     key: bytes
     seed: int
     turn: int
+    _axes: dict[object, tuple[Axes, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def trial_key(self, trial: int, timed: bool) -> TrialKey:
         """Names one trial."""
         return TrialKey(self.key, self.seed, self.problem.name, self.turn, trial, timed)
 
     def axes(self, trial: int, timed: bool) -> tuple[Axes, ...]:
-        """Every rank's axes of one trial."""
-        return tuple(
-            self.problem.axes(
-                size=self.size,
-                world_size=self.world_size,
-                rank=rank,
-                dtype=self.dtype,
-                protocol=self.protocol,
-                draw=Draw(self.trial_key(trial, timed)),
-            )
-            for rank in range(self.world_size)
-        )
+        """Every rank's axes of one trial; trials whose axes are equal share one object."""
+        draw = Draw(self.trial_key(trial, timed))
+        varied = self.problem.varied_axes(self.size, self.world_size, self.protocol, draw)
+        key = tuple(varied.items())
+        if key not in self._axes:
+            ranks = range(self.world_size)
+            self._axes[key] = tuple(self.problem.derived_axes(varied, rank, self.dtype) for rank in ranks)
+        return self._axes[key]
 
     def plan(self, trials: Sequence[int], timed: bool, scratch_bytes: int) -> BlockPlan:
         """Lays out one block, a set per trial."""
         offset = align(SCRATCH_OFFSET + scratch_bytes, PAGE_BYTES)
         sets: list[SetPlan] = []
         for trial in trials:
-            sets.append(plan_set(self.problem, trial, self.axes(trial, timed), offset))
+            axes = self.axes(trial, timed)
+            alike = sets and sets[-1].axes is axes
+            sets.append(_moved(sets[-1], trial, offset) if alike else plan_set(self.problem, trial, axes, offset))
             offset += sets[-1].nbytes
         return BlockPlan(tuple(sets), offset, _partitions(self.problem, sets))
 
 
+def _moved(plan: SetPlan, trial: int, offset: int) -> SetPlan:
+    """The same tensors for another trial, elsewhere."""
+    by = offset - plan.offset
+    slots = tuple({name: Slot(slot.leaf, slot.offset + by) for name, slot in of.items()} for of in plan.slots)
+    return SetPlan(trial, plan.axes, offset, plan.nbytes, plan.outputs_offset + by, slots)
+
+
 def _partitions(problem: Problem, sets: Sequence[SetPlan]) -> tuple[tuple[tuple[int, ...], ...], ...]:
     found: dict[Any, None] = {}
-    for plan in sets:
+    for axes in {id(plan.axes): plan.axes for plan in sets}.values():
         for arg in problem.args:
-            if isinstance(arg, Group) and (partition := plan.axes[0][arg.axis or arg.name]) is not None:
+            if isinstance(arg, Group) and (partition := axes[0][arg.axis or arg.name]) is not None:
                 found[partition] = None
     return tuple(found)
 

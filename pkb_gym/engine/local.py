@@ -122,7 +122,7 @@ class LocalEvaluator:
         Raises:
             ConfigError, SizeError: it cannot be met.
         """
-        device = machine.choose_device(config.device)
+        device = machine.choose_device(config.device, config.language)
         return resolve(
             config,
             problem,
@@ -218,14 +218,22 @@ class LocalEvaluator:
         try:
             yield gang
         finally:
-            ending = contextlib.ExitStack()
-            ending.enter_context(self._quiet.preparing())
-            ending.callback(gang.close)
-            self._ending = threading.Thread(target=ending.close, name="pkb-ending")
-            self._ending.start()
+            self._end_in_background(gang)
+
+    def _end_in_background(self, gang: CandidateGang) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._quiet.preparing())
+            stack.callback(gang.close)
+            if self._ending is not None:
+                self._ending.join()
+            ending = threading.Thread(target=stack.pop_all().close, name="pkb-ending")
+            ending.start()
+            self._ending = ending
 
     def _standby_for(self, kind: GangKind) -> Standby:
         with self._lock:
+            if self._closed:
+                raise InfrastructureError("this evaluator has been closed")
             if kind not in self._standby:
                 start = functools.partial(self._start_gpu_gang, kind)
                 self._standby[kind] = Standby(start, self._quiet, self._standby_gangs)

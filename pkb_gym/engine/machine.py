@@ -20,14 +20,20 @@ from pkb_gym.engine.hardware import HardwareSpec, find_gpu
 from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 
 
-def choose_device(asked: Literal["auto", "cpu", "cuda"]) -> Device:
+def choose_device(asked: Literal["auto", "cpu", "cuda"], language: str = "auto") -> Device:
     """The device that a configuration comes to here: by default GPUs, where there are any.
+
+    Args:
+        asked: as in `EvalConfig`.
+        language: likewise; one that runs on one device alone decides where the device is left open.
 
     Raises:
         ConfigError: it cannot be had. Without a GPU, "cuda" sources can still be compiled where there is nvcc.
     """
+    if asked == "auto" and language in ("cuda", "triton"):
+        asked = "cuda"
     if asked == "auto":
-        return "cuda" if gpus.names() else "cpu"
+        return "cuda" if gpus.names() and language != "cpp" else "cpu"
     if asked == "cuda" and not gpus.names() and not nvcc_available():
         raise ConfigError("device 'cuda' is not available here: there is neither an NVIDIA GPU nor nvcc")
     return asked

@@ -257,12 +257,24 @@ class Problem:
         dtype = dtype or self.dtypes[0]
         if dtype not in self.dtypes:
             raise SizeError(f"{self.name}: dtype must be one of {', '.join(self.dtypes)}, got {dtype}")
+        return self.derived_axes(self.varied_axes(size, world_size, protocol, draw), rank, dtype)
+
+    def varied_axes(
+        self, size: str | Mapping[str, AxisValue], world_size: int, protocol: str, draw: Draw | None
+    ) -> dict[str, AxisValue]:
+        """The axes of one trial that are equal on all ranks, `W` included."""
         values = self.base_axes(size) | {"W": world_size}
         vary = self.trials(protocol).vary
-        if draw is not None and vary is not None:
-            values = vary(values, draw)
+        return values if draw is None or vary is None else vary(values, draw)
+
+    def derived_axes(self, varied: Mapping[str, AxisValue], rank: int, dtype: str) -> Axes:
+        """One rank's complete axes, from those that are equal on all ranks.
+
+        Raises:
+            SizeError: the axes do not fit together.
+        """
         try:
-            derived = self.derive(values | {"r": rank})
+            derived = self.derive({**varied, "r": rank})
         except SizeError as error:
             raise SizeError(f"{self.name}: {error}") from None
         return Axes(derived, dtype=dtype, problem=self.name)

@@ -19,7 +19,7 @@ from typing import Self
 from pkb_gym.engine import gpus, integrity, machine, timing
 from pkb_gym.engine.check import RankCheck, merge
 from pkb_gym.engine.compile.artifact import Artifact
-from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluator import Progress
 from pkb_gym.engine.feedback import Block, CheckReport, Failure, Stage
 from pkb_gym.engine.findings import Findings
@@ -327,7 +327,10 @@ class Session:
         assert timed is not None
         axes = self._workload.axes(0, True)
         costs = [self._workload.problem.cost(ax) for ax in axes]
-        hardware = machine.hardware(self._findings.config.device)
+        try:
+            hardware = machine.hardware(self._findings.config.device)
+        except ConfigError:
+            return  # a GPU whose peaks nobody has entered is no reason to lose what was measured
         roofline = place(costs, self._workload.dtype, hardware, timed.baseline_us, timed.candidate_us)
         self._findings.roofline = roofline
         self._findings.suspect(integrity.beats_roofline(roofline, timed))

@@ -47,10 +47,3 @@ def test_cache_folder_that_cannot_be_written_is_told(pkb, tmp_path, monkeypatch)
     monkeypatch.setenv("PKB_CACHE_DIR", str(tmp_path / "file" / "cache"))
     found = doctor.cache()
     assert found.state == "limited" and "PKB_CACHE_DIR" in found.remedy
-
-
-def test_gpus_of_unknown_peaks_are_told(monkeypatch):
-    monkeypatch.setattr(doctor, "gpu_names", lambda: ("NVIDIA H200", "NVIDIA H200"))
-    assert [(f.name, f.state) for f in doctor.gpus()] == [("GPUs", "ok")]
-    monkeypatch.setattr(doctor, "gpu_names", lambda: ("NVIDIA Imaginary",))
-    assert [(f.name, f.state) for f in doctor.gpus()] == [("GPUs", "ok"), ("GPU peaks", "limited")]

@@ -1,11 +1,16 @@
-"""docs/native-abi.md shows the signature as it is generated, and its worked example is judged right."""
+"""docs/native-abi.md shows the signature as it is generated, and its worked examples are judged right."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from pkb_gym.engine import gpus
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.cuda import FLAGS, compile_cuda, nvcc_available
+from pkb_gym.engine.compile.native import exports_solution
 from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.feedback import Stage
 from pkb_gym.engine.signature import cpp_signature
@@ -13,7 +18,8 @@ from pkb_gym.problems.catalogue import find_problem
 from tests.docs.pages import DOCS, ROOT, code_blocks
 
 PAGE = DOCS / "native-abi.md"
-SYMM_H = ROOT / "pkb_gym" / "engine" / "include" / "pkb" / "symm.h"
+INCLUDE = ROOT / "pkb_gym" / "engine" / "include" / "pkb"
+ON_GPUS = PAGE.read_text(encoding="utf-8").split("## On GPUs")[1].split("## Errors and limits")[0]
 
 
 def test_the_signature_is_the_generated_one():
@@ -33,8 +39,61 @@ def test_the_worked_example_passes(evaluator):
         assert feedback.profile.ranks[0].put_bytes == 32 * 48 * 2, "one peer, one tensor a call"
 
 
-@pytest.mark.parametrize("member", ["group", "peer", "put", "get", "signal", "wait", "barrier", "scratch"])
-def test_every_public_member_is_on_the_page(member):
-    public = SYMM_H.read_text(encoding="utf-8").split("private:")[0]
-    assert re.search(rf"\b{member}\(", public), f"{member} is no longer in symm.h"
+@pytest.mark.slow
+@pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the CUDA toolkit, and g++")
+def test_the_worked_example_on_gpus_compiles(tmp_path: Path):
+    examples = code_blocks(PAGE, "compile")
+    assert examples, "the page compiles nothing"
+    for source in examples.values():
+        artifact = compile_cuda(source, CompileCache(tmp_path), timeout_s=100.0)
+        assert artifact.ok, artifact.log
+        assert artifact.log == "", "a page's example has no warnings"
+        assert exports_solution(artifact.binary)
+        assert [(kernel.name, kernel.spill_store_bytes) for kernel in artifact.kernels] == [("push_and_add", 0)]
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("size", ["tiny", "published"])
+def test_the_worked_example_on_gpus_passes(evaluator, size):
+    world_size = min(2, len(gpus.names()))
+    for name, source in code_blocks(PAGE, "compile").items():
+        config = EvalConfig(device="cuda", world_size=world_size, size=size, timing_budget_s=0.2)
+        feedback = evaluator.evaluate(find_problem(name), source, config)
+        assert feedback.passed and feedback.stage is Stage.PROFILE, feedback.message
+
+
+def test_the_flags_of_nvcc_are_those_shown():
+    for flag in FLAGS:
+        assert flag in ON_GPUS, flag
+
+
+def test_every_header_for_gpus_is_on_the_page():
+    for header in INCLUDE.glob("*.h"):
+        if header.name not in ("comm.h", "symm.h", "symm_cpu.h", "bf16.h", "fp16.h"):
+            assert f"`pkb/{header.name}`" in PAGE.read_text(encoding="utf-8"), header.name
+    for name in re.findall(r"`pkb/(\w+\.h)`", PAGE.read_text(encoding="utf-8")):
+        assert (INCLUDE / name).is_file(), name
+
+
+MEMBERS = ["group", "peer", "put", "get", "signal", "wait", "barrier", "scratch"]
+DEVICE_MEMBERS = [
+    *("peer", "scratch", "signal", "wait", "put", "get", "barrier_blocks"),
+    *("group_size", "group_rank", "group_member", "signal_word"),
+]
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+@pytest.mark.parametrize("header", ["symm_cpu.h", "symm_cuda.h"])
+def test_every_public_member_is_on_the_page(member, header):
+    declared = (INCLUDE / header).read_text(encoding="utf-8").split("class Comm ")[1].split("private:")[0]
+    assert re.search(rf"\b{member}\(", declared), f"{member} is no longer in {header}"
     assert f"`comm.{member}" in PAGE.read_text(encoding="utf-8")
+
+
+def test_every_member_for_kernels_is_on_the_page():
+    device = (INCLUDE / "symm_cuda.h").read_text(encoding="utf-8").split("class Device ")[1].split("private:")[0]
+    declared = set(re.findall(r"__device__ (?:__forceinline__ )?[\w*]+ (\w+)\(", device))
+    assert declared == set(DEVICE_MEMBERS)
+    for member in DEVICE_MEMBERS:
+        assert f"`comm.{member}" in ON_GPUS, member

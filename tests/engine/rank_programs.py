@@ -30,6 +30,8 @@ def act(word: str, wire: Wire) -> None:
         os._exit(5)
     if word == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
+    if word == "late":
+        time.sleep(0.005)
     if word == "late crash":
         time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGSEGV)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import platform
 import resource
 import signal
 import socket
+import struct
 import threading
 import traceback
 from collections.abc import Callable
@@ -128,6 +130,25 @@ def test_signals_reach_itself_alone() -> None:
         refused(lambda: LIBC.syscall(numbers["rt_sigqueueinfo"], parent, 0, bytes(128)))
         refused(lambda: LIBC.syscall(numbers["rt_tgsigqueueinfo"], parent, parent, 0, bytes(128)))
         refused(lambda: signal.pidfd_send_signal(os.pidfd_open(parent), 0))
+
+    filtered(work)
+
+
+def test_a_frozen_rank_has_no_signal_sent_to_itself() -> None:
+    """SIGCONT would let it go on while the clock stands."""
+
+    def work() -> None:
+        numbers = confine._ARCHITECTURES[platform.machine()][1]
+        event = struct.pack("Piii44x", 0, signal.SIGCONT, 0, 0)
+        refused(lambda: LIBC.syscall(numbers["timer_create"], 1, event, ctypes.byref(ctypes.c_int())))
+        reading = os.pipe()[0]
+        for number in (signal.SIGCONT, signal.SIGUSR1, 0):
+            refused(lambda number=number: fcntl.fcntl(reading, confine.F_SETSIG, number))
+        refused(lambda: LIBC.syscall(numbers["fcntl"], reading, ctypes.c_ulong(1 << 32 | confine.F_SETSIG), 18))
+        fcntl.fcntl(reading, fcntl.F_SETFL, os.O_NONBLOCK)
+        assert fcntl.fcntl(reading, fcntl.F_GETFL) & os.O_NONBLOCK, "the rest of fcntl is needed"
+        signal.setitimer(signal.ITIMER_REAL, 1000)  # SIGALRM wakes nobody
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
     filtered(work)
 

@@ -13,6 +13,7 @@ import pytest
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.feedback import Failure
 from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.ranks import gang as gang_module
 from pkb_gym.engine.ranks.gang import Confinement, Gang, GangFailed
 from pkb_gym.engine.ranks.zygote import Zygote
 
@@ -76,14 +77,31 @@ def test_processes_end_with_the_gang(zygote: Zygote) -> None:
         (("echo of a peer", "late crash"), 1, Failure.RUNTIME_ERROR, "rank 1 was killed by SIGSEGV"),
         (("echo of a peer", "exit"), 1, Failure.RUNTIME_ERROR, "rank 1 ended its process"),
         (("echo of a peer", "error"), 1, Failure.OUT_OF_MEMORY, "rank 1: too much"),
+        (("echo of a peer", "late crash", "late"), 1, Failure.RUNTIME_ERROR, "rank 1 was killed by SIGSEGV"),
     ],
 )
 def test_the_rank_that_fell_first_is_named(
-    gang: Gang, words: tuple[str, ...], rank: int, failure: Failure, message: str
+    zygote: Zygote,
+    words: tuple[str, ...],
+    rank: int,
+    failure: Failure,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    failed = fall(gang, *words)
+    monkeypatch.setattr(gang_module, "CAUSE_S", 20.0)  # on a busy machine a process takes its time to crash
+    with Gang(zygote, PROGRAM, len(words), None) as gang:
+        failed = fall(gang, *words)
     assert (failed.rank, failed.failure) == (rank, failure)
     assert message in str(failed)
+
+
+def test_a_gang_is_whole_until_a_rank_ends(gang: Gang) -> None:
+    assert gang.is_whole
+    gang.freeze()
+    assert gang.is_whole
+    gang.thaw()
+    fall(gang, "sleep", "exit")
+    assert not gang.is_whole
 
 
 def test_output_is_kept(gang: Gang) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import math
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -14,12 +17,15 @@ from pkb_gym.engine.feedback import TraceEvent
 from pkb_gym.engine.gpus import LinkBytes, between
 from pkb_gym.engine.mechanisms import transfer_mechanisms
 from pkb_gym.engine.profile import make_profile
+from pkb_gym.engine.rankside import cuda_profile
+from pkb_gym.engine.rankside.abi import Place
 from pkb_gym.engine.rankside.cuda_profile import (
     MAX_EVENTS,
     Event,
     Window,
     intersection,
     length,
+    meet,
     merged,
     profile_calls,
     read_trace,
@@ -161,6 +167,75 @@ def test_without_cupti_the_calls_are_made_all_the_same(tmp_path, monkeypatch):
     )
     assert called == [(0, 5), "begun", "met", (0, 6), (1, 7)]
     assert found["gpu"] is None and len(found["slices"]) == 2 and found["wall_ns"] >= found["inside_ns"]
+
+
+class FakeProfiler:
+    """torch.profiler, as far as a recording uses it: records what was written beforehand."""
+
+    trace = ""
+
+    def __init__(self, **_: object) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    step = stop = start
+
+    def export_chrome_trace(self, path: str) -> None:
+        Path(path).write_text(self.trace)
+
+
+@pytest.mark.parametrize(
+    ("trace", "recorded"),
+    [
+        (json.dumps({"traceEvents": [slice_of_trace("cuda_runtime", "cudaDeviceSynchronize", 1.0)]}), 0),
+        (json.dumps({"traceEvents": [slice_of_trace(c, "a", 1.0) for c in ("cuda_driver", "kernel", "kernel")]}), 2),
+        (json.dumps({"traceEvents": []}), None),
+        (json.dumps({"traceEvents": [{"ph": "X", "cat": "kernel"}, {"ph": "X", "cat": "cuda_driver"}]}), None),
+        ('{"traceEvents": [{"ph', None),
+        ("[]", None),
+    ],
+)
+def test_gpu_counts_as_watched_where_cupti_saw_the_driver(tmp_path, monkeypatch, trace, recorded):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.profiler.profile", FakeProfiler)
+    monkeypatch.setattr(FakeProfiler, "trace", trace)
+    found = profile_calls(lambda index, epoch: None, [0, 0], 1, synchronize=lambda: None, meet=lambda: None)["gpu"]
+    assert (None if found is None else len(found["events"])) == recorded
+
+
+class FakeHeap:
+    """The places of some ranks."""
+
+    def __init__(self, world_size: int) -> None:
+        self.places = [Place() for _ in range(world_size)]
+
+    def place(self, rank: int) -> Place:
+        return self.places[rank]
+
+
+def test_ranks_meet():
+    heap, order = FakeHeap(2), []
+
+    def late() -> None:
+        time.sleep(0.05)
+        order.append("late")
+        meet(heap, 1, 2, 9)
+
+    other = threading.Thread(target=late)
+    other.start()
+    meet(heap, 0, 2, 9)
+    order.append("together")
+    other.join()
+    assert order == ["late", "together"]
+
+
+def test_a_rank_that_does_not_come_is_not_waited_for_for_ever(monkeypatch):
+    monkeypatch.setattr(cuda_profile, "MEET_S", 0.05)
+    began = time.monotonic()
+    meet(FakeHeap(2), 0, 2, 9)
+    assert 0.05 <= time.monotonic() - began < 1
 
 
 def gpu_profile(*ranks: dict[str, object], **options: object):

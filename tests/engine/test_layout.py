@@ -14,6 +14,7 @@ from pkb_gym.engine.layout import (
     SetPlan,
     Workload,
     align,
+    plan_set,
     rank_spec,
     result_slots,
 )
@@ -107,6 +108,14 @@ def test_ragged_ranks_get_the_room_of_the_largest() -> None:
     assert len(set(sizes)) > 1
     after = min(slot.offset for slots in planned.slots for name, slot in slots.items() if name != "local_shard")
     assert after >= planned.offset + max(sizes) * ITEMSIZE[find_problem("SampleSort").dtypes[0]]
+
+
+@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+def test_a_set_lies_as_if_it_were_planned_alone(problem: Problem) -> None:
+    """Trials of equal axes share them, and only move; what they share must not be another trial's."""
+    for planned in plan(problem, timed=True, trials=6).sets:
+        fresh = Workload(problem, "tiny", 4, problem.dtypes[0], "robust", b"key", 0, 0)
+        assert planned == plan_set(problem, planned.trial, fresh.axes(planned.trial, True), planned.offset)
 
 
 def test_equal_workloads_plan_alike_and_others_do_not() -> None:

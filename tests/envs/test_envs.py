@@ -89,7 +89,7 @@ def test_reset_starts_nothing(monkeypatch):
         raise AssertionError("an evaluator was started")
 
     add_evaluator("must not start", start)
-    env = gym.make("PKB/AllReduce-v0", evaluator="must not start")
+    env = gym.make("PKB/AllReduce-v0", evaluator="must not start", device="cpu")
     env.reset(seed=0)
     env.reset()
     env.close()
@@ -144,7 +144,7 @@ def test_an_episode_ends_after_its_turns():
     env = make(max_episode_steps=3)
     env.reset(seed=0)
     assert [env.step("speedup 1")[2:4] for _ in range(3)] == [(False, False), (False, False), (False, True)]
-    assert gym.make("PKB/AllReduce-v0", evaluator="fake").spec.max_episode_steps == 8
+    assert gym.make("PKB/AllReduce-v0", evaluator="fake", device="cpu").spec.max_episode_steps == 8
 
 
 def test_a_fault_of_ours_ends_the_episode_without_reward():
@@ -209,7 +209,7 @@ def test_the_evaluator_is_shared_and_closed_once_at_the_end():
 
     add_evaluator("counted", start)
     for _ in range(2):
-        env = gym.make("PKB/AllReduce-v0", evaluator="counted")
+        env = gym.make("PKB/AllReduce-v0", evaluator="counted", device="cpu")
         env.reset(seed=0)
         env.step("speedup 1")
         env.close()

@@ -64,6 +64,11 @@ class CandidateGang:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all ranks are running."""
+        return self._gang.is_whole
+
     def close(self) -> None:
         """Ends it; calling it again changes nothing."""
         self._gang.close()

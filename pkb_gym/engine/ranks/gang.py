@@ -296,6 +296,11 @@ class Gang:
         """Processor time of all ranks since they began, in clock ticks; it stands still while they are frozen."""
         return sum(_stat(pidfd)[1] for pidfd in self._pidfds)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all ranks are running; a frozen rank is."""
+        return not select.select(self._pidfds, [], [], 0)[0]
+
     def close(self) -> None:
         """Ends every process of the gang; calling it again changes nothing."""
         if self._closed:
@@ -366,7 +371,7 @@ class Gang:
                 self._listen(left)
                 for rank, wire in enumerate(self._ranks):
                     frame = wire.take()
-                    if frame is not None:
+                    if frame is not None and "error" in frame[0]:  # a rank that is done says nothing of the cause
                         self._note(rank, frame[0], "error")
             except (WireError, GangFailed):
                 break

@@ -39,13 +39,18 @@ class Standby:
         Raises:
             InfrastructureError: none could be prepared.
         """
+        while (gang := self._pop()) is not None:
+            if gang.is_whole:
+                return gang
+            gang.close()  # a rank has ended meanwhile, which must not be held against a candidate
+        with self._quiet.preparing():
+            return self._start()
+
+    def _pop(self) -> CandidateGang | None:
         with self._changed:
             gang = self._gangs.pop() if self._gangs else None
             self._changed.notify_all()
-        if gang is not None:
-            return gang
-        with self._quiet.preparing():
-            return self._start()
+        return gang
 
     def close(self) -> None:
         """Ends the gangs that stand by or are being prepared; calling it again changes nothing."""

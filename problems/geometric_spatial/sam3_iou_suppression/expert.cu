@@ -5,21 +5,20 @@
 // (and + popcount on tensor cores) and decides. It then reads the peers' masks that stay from where they lie, and
 // fills the others. Masks that nobody can suppress, however they overlap, are read while the bits travel.
 // The bound is the link: the input bytes of the foreign masks that stay, and one bit a pixel of all foreign masks.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <limits>
 
+#include "pkb/common_bits_cuda.h"
+#include "pkb/launch_cuda.h"
 #include "pkb/symm.h"
+#include "pkb/teams_cuda.h"
 
 using tvm::ffi::TensorView;
 
 namespace {
 
 constexpr float kBlank = -10.0f;
-constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kThreads = 512, kWarps = kThreads / 32;
 
 // A warp handles a chunk of a mask at a time. A lane has kOctets runs of eight pixels of it, 256 pixels apart, and one
@@ -27,12 +26,7 @@ constexpr int kThreads = 512, kWarps = kThreads / 32;
 constexpr int kOctet = 8, kOctets = 4;
 constexpr int kChunk = 32 * kOctet * kOctets;
 constexpr int kChunkWords = kChunk / 32;
-
-// A block counts the overlaps of kTile objects with kTile others; each of its warps takes some steps of the pixels.
-constexpr int kTile = 32, kTilePitch = kTile + 8;
-constexpr int kVector = 4;  // words that a lane reads at once
-constexpr int kStepVectors = 4;
-constexpr int kRowTiles = kTile / 16, kColumnTiles = kTile / 8;
+static_assert(kChunkWords % pkb::bits::kStepWords == 0, "bits of masks are counted in steps");
 
 constexpr int kSkip = std::numeric_limits<int>::max();  // what is no entry of a list of objects
 
@@ -44,7 +38,6 @@ struct Arrivals {
   unsigned packed, decided;
 };
 constexpr uint64_t kArrivalsBytes = 256;
-constexpr int kListBytesByDefault = 40 << 10;  // shared memory that needs no asking, less what is static
 
 template <typename T>
 struct Globals {
@@ -64,9 +57,7 @@ struct Globals {
   bool in_octets;  // masks consist of whole octets, all aligned
 };
 
-__device__ int lane_id() { return int(threadIdx.x) % 32; }
-__device__ int warp_id() { return int(threadIdx.x) / 32; }
-__device__ int first_item() { return int(blockIdx.x) * kWarps + warp_id(); }
+__device__ int first_item() { return int(blockIdx.x) * kWarps + pkb::warp_id(); }
 __device__ int all_warps() { return int(gridDim.x) * kWarps; }
 
 // ---- Pixels ----
@@ -74,7 +65,7 @@ __device__ int all_warps() { return int(gridDim.x) * kWarps; }
 using Pixels = float[kOctets][kOctet];
 
 __device__ int64_t octet_offset(int chunk, int octet) {
-  return int64_t(chunk) * kChunk + (octet * 32 + lane_id()) * kOctet;
+  return int64_t(chunk) * kChunk + (octet * 32 + pkb::lane_id()) * kOctet;
 }
 
 // A lane's pixels of a chunk, background beyond the end.
@@ -147,7 +138,7 @@ __device__ void pack_own(const Globals<T>& g, const pkb::Device& comm) {
 #pragma unroll
       for (int i = 0; i < kOctet; ++i) word |= uint32_t(values[o][i] > 0) << (o * kOctet + i);
     }
-    uint32_t* place = g.bits + (int64_t(first + object) * g.chunks + chunk) * kChunkWords + lane_id();
+    uint32_t* place = g.bits + (int64_t(first + object) * g.chunks + chunk) * kChunkWords + pkb::lane_id();
     for (int w = 0; w < W; ++w) *comm.peer(place, comm.group_member(g.group, w)) = word;
     store_chunk(g, g.out_masks + (first + object) * g.pixels, chunk, values);
   }
@@ -175,25 +166,9 @@ __device__ void begin_outputs(const Globals<T>& g, const pkb::Device& comm) {
   }
 }
 
-// Counts this block. True in the last one, which sees what all others wrote before.
-__device__ bool arrives_last(unsigned* arrived) {
-  __shared__ bool last;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence_system();
-    last = atomicAdd(arrived, 1u) == gridDim.x - 1;
-    if (last) {
-      *arrived = 0;
-      __threadfence_system();
-    }
-  }
-  __syncthreads();
-  return last;
-}
-
 template <typename T>
 __device__ void tell_packed(const Globals<T>& g, const pkb::Device& comm) {
-  if (arrives_last(&g.arrivals->packed) && int(threadIdx.x) < comm.group_size(g.group)) {
+  if (pkb::arrives_last(&g.arrivals->packed) && int(threadIdx.x) < comm.group_size(g.group)) {
     comm.signal(comm.rank, comm.group_member(g.group, threadIdx.x));
   }
 }
@@ -207,7 +182,7 @@ __device__ void wait_packed(const Globals<T>& g, const pkb::Device& comm) {
 
 // The blocks of this rank meet.
 __device__ void meet_decided(Arrivals* arrivals, const pkb::Device& comm) {
-  if (arrives_last(&arrivals->decided) && threadIdx.x == 0) comm.signal(kDecided, comm.rank);
+  if (pkb::arrives_last(&arrivals->decided) && threadIdx.x == 0) comm.signal(kDecided, comm.rank);
   if (threadIdx.x == 0) comm.wait(kDecided);
   __syncthreads();
 }
@@ -219,117 +194,14 @@ __device__ bool yields(int64_t own_last, int64_t other_last, bool reverse) {
   return other_last > -1 && (reverse ? own_last < other_last : own_last > other_last);
 }
 
-// d += a and b, counted over 256 bits: a has 16 rows, b 8 columns.
-__device__ void add_common(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-struct Counts {
-  int common[kTile][kTilePitch];
-  int row_areas[kTile], column_areas[kTile];
-};
-
-// What one warp counts. The areas are overlaps with a mask that is all foreground.
-struct Counter {
-  int common[kRowTiles][kColumnTiles][4] = {};
-  int row_areas[kRowTiles][4] = {};
-  int column_areas[kColumnTiles][4] = {};
-
-  // Adds 256 pixels; rows[h] has two words of row 8 h + lane / 4, columns[n] of column 8 n + lane / 4.
-  __device__ void add(const uint2 (&rows)[2 * kRowTiles], const uint2 (&columns)[kColumnTiles]) {
-    constexpr uint32_t kOnes = ~0u;
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
-      const uint2 a = rows[2 * m], b = rows[2 * m + 1];
-#pragma unroll
-      for (int n = 0; n < kColumnTiles; ++n) add_common(common[m][n], a.x, b.x, a.y, b.y, columns[n].x, columns[n].y);
-      add_common(row_areas[m], a.x, b.x, a.y, b.y, kOnes, kOnes);
-    }
-#pragma unroll
-    for (int n = 0; n < kColumnTiles; ++n) {
-      add_common(column_areas[n], kOnes, kOnes, kOnes, kOnes, columns[n].x, columns[n].y);
-    }
-  }
-
-  // A lane holds rows lane / 4 and that + 8 of each product, columns 2 (lane % 4) and the next.
-  __device__ void add_to(Counts& sum) const {
-    const int row = lane_id() / 4, column = lane_id() % 4 * 2;
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-      for (int n = 0; n < kColumnTiles; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          atomicAdd(&sum.common[m * 16 + i / 2 * 8 + row][n * 8 + column + i % 2], common[m][n][i]);
-        }
-      }
-      if (column == 0) {
-        atomicAdd(&sum.row_areas[m * 16 + row], row_areas[m][0]);
-        atomicAdd(&sum.row_areas[m * 16 + 8 + row], row_areas[m][2]);
-      }
-    }
-    if (row == 0) {
-#pragma unroll
-      for (int n = 0; n < kColumnTiles; ++n) {
-        atomicAdd(&sum.column_areas[n * 8 + column], column_areas[n][0]);
-        atomicAdd(&sum.column_areas[n * 8 + column + 1], column_areas[n][1]);
-      }
-    }
-  }
-};
-
-// Counts the pixels that objects row .. row + kTile - 1 share with objects column .. column + kTile - 1. Objects that
-// do not exist are counted as the last one.
+// Marks what loses by the pairs of a tile of objects.
 template <typename T>
-__device__ void count_tile(const Globals<T>& g, int row, int column, Counts& counts) {
-  const auto* bits = reinterpret_cast<const uint4*>(g.bits);
-  const int vectors = g.chunks * kChunkWords / kVector;  // of an object
-  const int own_vector = lane_id() % 4;
-  int row_begins[2 * kRowTiles], column_begins[kColumnTiles];
-#pragma unroll
-  for (int h = 0; h < 2 * kRowTiles; ++h) {
-    row_begins[h] = min(row + 8 * h + lane_id() / 4, g.objects - 1) * vectors + own_vector;
-  }
-#pragma unroll
-  for (int n = 0; n < kColumnTiles; ++n) {
-    column_begins[n] = min(column + 8 * n + lane_id() / 4, g.objects - 1) * vectors + own_vector;
-  }
-
-  Counter counter;
-#pragma unroll 1
-  for (int at = warp_id() * kStepVectors; at < vectors; at += kWarps * kStepVectors) {
-    uint4 rows[2 * kRowTiles], columns[kColumnTiles];
-    // Peers wrote the bits during this launch: they are in L2.
-#pragma unroll
-    for (int h = 0; h < 2 * kRowTiles; ++h) rows[h] = __ldcg(bits + row_begins[h] + at);
-#pragma unroll
-    for (int n = 0; n < kColumnTiles; ++n) columns[n] = __ldcg(bits + column_begins[n] + at);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint2 a[2 * kRowTiles], b[kColumnTiles];
-#pragma unroll
-      for (int h = 0; h < 2 * kRowTiles; ++h) a[h] = half ? uint2{rows[h].z, rows[h].w} : uint2{rows[h].x, rows[h].y};
-#pragma unroll
-      for (int n = 0; n < kColumnTiles; ++n) {
-        b[n] = half ? uint2{columns[n].z, columns[n].w} : uint2{columns[n].x, columns[n].y};
-      }
-      counter.add(a, b);
-    }
-  }
-  counter.add_to(counts);
-}
-
-// Marks what loses by the pairs of a tile.
-template <typename T>
-__device__ void decide_tile(const Globals<T>& g, int row, int column, const Counts& counts) {
+__device__ void decide_tile(const Globals<T>& g, int row, int column, const pkb::bits::Counts& counts) {
+  constexpr int kTile = pkb::bits::kTile;
   for (int pair = threadIdx.x; pair < kTile * kTile; pair += kThreads) {
     const int a = pair / kTile, b = pair % kTile, i = row + a, j = column + b;
     if (i >= j || j >= g.objects) continue;
-    const int common = counts.common[a][b], either = counts.row_areas[a] + counts.column_areas[b] - common;
+    const int common = counts.common[a][b], either = counts.of_rows[a] + counts.of_columns[b] - common;
     if (!(float(common) / fmaxf(float(either), 1.0f) >= g.threshold)) continue;
     if (yields(g.last[i], g.last[j], g.reverse)) g.suppressed[i] = true;
     if (yields(g.last[j], g.last[i], g.reverse)) g.suppressed[j] = true;
@@ -339,18 +211,19 @@ __device__ void decide_tile(const Globals<T>& g, int row, int column, const Coun
 // All pairs of objects, in tiles on and above the diagonal that are dealt to the blocks.
 template <typename T>
 __device__ void decide(const Globals<T>& g) {
-  __shared__ Counts counts;
+  constexpr int kTile = pkb::bits::kTile;
+  __shared__ pkb::bits::Counts counts;
   const int tiles = (g.objects + kTile - 1) / kTile;
   for (int index = blockIdx.x; index < tiles * (tiles + 1) / 2; index += gridDim.x) {
     int row = 0, right = index;  // tiles of a row begin on the diagonal
     for (; right >= tiles - row; ++row) right -= tiles - row;
     const int first_row = row * kTile, first_column = (row + right) * kTile;
     __syncthreads();
-    for (int i = threadIdx.x; i < int(sizeof(Counts) / sizeof(int)); i += kThreads) {
+    for (int i = threadIdx.x; i < int(sizeof(counts) / sizeof(int)); i += kThreads) {
       reinterpret_cast<int*>(&counts)[i] = 0;
     }
     __syncthreads();
-    count_tile(g, first_row, first_column, counts);
+    pkb::bits::count_common<kWarps>(g.bits, g.chunks * kChunkWords, g.objects, first_row, first_column, counts);
     __syncthreads();
     decide_tile(g, first_row, first_column, counts);
   }
@@ -362,40 +235,26 @@ __device__ void decide(const Globals<T>& g) {
 // of the block call it.
 template <typename T>
 __device__ int64_t safe_bound(const Globals<T>& g) {
-  __shared__ int64_t of_warps[kWarps];
   const auto better = [&](int64_t a, int64_t b) { return (a < b) != g.reverse ? a : b; };
   const int64_t none = g.reverse ? INT64_MIN : INT64_MAX;
   int64_t bound = none;
   for (int object = threadIdx.x; object < g.objects; object += kThreads) {
     bound = better(bound, g.last[object] > -1 ? g.last[object] : none);
   }
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) bound = better(bound, __shfl_xor_sync(kAllLanes, bound, apart));
-  if (lane_id() == 0) of_warps[warp_id()] = bound;
-  __syncthreads();
-  for (int warp = 0; warp < kWarps; ++warp) bound = better(bound, of_warps[warp]);
-  return bound;
+  return pkb::reduce_block<kThreads>(bound, better);
 }
 
 // Lists what `entry` makes of each object, unless it is kSkip, from the next rank's objects on, so that ranks begin
 // with different peers. All threads of the block call it.
 template <typename T, typename Entry>
 __device__ int list_objects(const Globals<T>& g, int own, int* list, Entry entry) {
-  __shared__ int wanted_by[kWarps];
   int length = 0;
   for (int i = 0; i < g.objects; i += kThreads) {
     const int place = i + int(threadIdx.x);
     const int made = place < g.objects ? entry((place + g.first[own + 1]) % g.objects) : kSkip;
-    const unsigned wanted = __ballot_sync(kAllLanes, made != kSkip);
-    __syncthreads();
-    if (lane_id() == 0) wanted_by[warp_id()] = __popc(wanted);
-    __syncthreads();
-    int at = length + __popc(wanted & ((1u << lane_id()) - 1));
-    for (int warp = 0; warp < kWarps; ++warp) {
-      if (warp < warp_id()) at += wanted_by[warp];
-      length += wanted_by[warp];
-    }
-    if (made != kSkip) list[at] = made;
+    const pkb::Count listed = pkb::count_in_block<kThreads>(made != kSkip);
+    if (made != kSkip) list[length + listed.before] = made;
+    length += listed.all;
   }
   __syncthreads();
   return length;
@@ -451,16 +310,6 @@ __global__ void __launch_bounds__(kThreads, 1) suppress(const Globals<T> g, cons
   gather_masks(g, comm, list, others);
 }
 
-int multiprocessors() {
-  static const int count = [] {
-    int device = 0, found = 0;
-    PKB_CUDA(cudaGetDevice(&device));
-    PKB_CUDA(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device));
-    return found;
-  }();
-  return count;
-}
-
 struct Arguments {
   TensorView masks, scores;
   const tvm::ffi::Array<int64_t>& counts;
@@ -502,12 +351,10 @@ void launch(const Arguments& a, const pkb::Comm& comm) {
   g.bits = comm.scratch<uint32_t>(kArrivalsBytes + comm.epoch % 2 * half);
 
   const int list_bytes = g.objects * int(sizeof(int));
-  if (list_bytes > kListBytesByDefault) {
-    PKB_CUDA(cudaFuncSetAttribute(suppress<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, list_bytes));
-  }
+  pkb::allow_shared_memory<suppress<T>>(list_bytes);
   // All blocks are resident together, since they wait for each other.
   const int64_t useful = (int64_t(g.objects) * g.chunks + kWarps - 1) / kWarps;
-  const int blocks = int(std::clamp<int64_t>(useful, 1, multiprocessors()));
+  const int blocks = int(std::clamp<int64_t>(useful, 1, pkb::multiprocessors()));
   suppress<T><<<blocks, kThreads, list_bytes, comm.cuda_stream()>>>(g, comm.device());
   PKB_CUDA_LAUNCHED();
 }
@@ -528,12 +375,8 @@ void solution(TensorView low_res_masks_local, TensorView obj_scores_local, tvm::
   }
   const Arguments a{low_res_masks_local, obj_scores_local, num_obj_per_gpu, last_occluded, float(iou_threshold),
                     reverse,             group,            masks,           scores,        suppressed};
-  const DLDataType dtype = low_res_masks_local.dtype();
-  if (dtype.code == kDLBfloat) return launch<__nv_bfloat16>(a, comm);
-  if (dtype.code == kDLFloat && dtype.bits == 16) return launch<__half>(a, comm);
-  if (dtype.code == kDLFloat && dtype.bits == 32) return launch<float>(a, comm);
-  TVM_FFI_THROW(TypeError) << "masks must be bfloat16, float16 or float32, got code " << int(dtype.code) << " of "
-                           << int(dtype.bits) << " bits";
+  pkb::with_type<__nv_bfloat16, __half, float>(low_res_masks_local.dtype(),
+                                               [&](auto zero) { launch<decltype(zero)>(a, comm); });
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

@@ -6,7 +6,7 @@ import torch.distributed as dist
 def solution(
     idx: torch.Tensor,
     value: torch.Tensor,
-    num_nodes: int,  # noqa: ARG001
+    num_nodes: int,
     group: dist.ProcessGroup | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sends every (node id, row) pair to the rank that owns the id, which is id mod n.

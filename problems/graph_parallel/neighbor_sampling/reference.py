@@ -31,7 +31,7 @@ def solution(
     local_adj_col: torch.Tensor,
     node_to_rank: torch.Tensor,
     group: dist.ProcessGroup | None = None,
-    replace: bool = False,  # noqa: ARG001
+    replace: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Samples a subgraph around this rank's seeds, hop by hop; a node's owner knows its neighbours.
 

@@ -24,6 +24,7 @@
 #include <type_traits>
 
 #include "pkb/gemm_sm90_ptx.h"
+#include "pkb/launch_cuda.h"
 #include "pkb/symm_cuda.h"
 
 namespace pkb {
@@ -364,13 +365,7 @@ Product tiles(int64_t rows, int64_t cols, int64_t depth) {
 
 // Whether a product is large enough to occupy all multiprocessors with the larger tiles.
 inline bool is_large(int64_t rows, int64_t cols) {
-  static const int processors = [] {
-    int device, count;
-    PKB_CUDA(cudaGetDevice(&device));
-    PKB_CUDA(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-    return count;
-  }();
-  return int64_t(divide_up(rows, Deep::kTileRows)) * divide_up(cols, Deep::kBlockN) * Deep::kCluster >= processors;
+  return int64_t(divide_up(rows, Deep::kTileRows)) * divide_up(cols, Deep::kBlockN) * Deep::kCluster >= multiprocessors();
 }
 
 // Enqueues the kernel, as many clusters as can be resident at once: hooks may wait for each other's.

@@ -1,4 +1,5 @@
-// Instructions of sm_90a that pkb/gemm_sm90.h is made of, one function each. Addresses of shared memory are 32-bit.
+// Instructions of sm_90a that pkb/gemm_sm90.h is made of, beside those of pkb/bulk_copy_cuda.h, one function each.
+// Addresses of shared memory are 32-bit.
 #pragma once
 
 #include <cuda.h>
@@ -8,27 +9,12 @@
 
 #include <cstdint>
 
+#include "pkb/bulk_copy_cuda.h"
+
 namespace pkb {
 namespace gemm {
 
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return uint32_t(__cvta_generic_to_shared(pointer));
-}
-
 // ---- barriers ----
-
-__device__ __forceinline__ void init_barrier(uint32_t barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-
-__device__ __forceinline__ void fence_barrier_init() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// Arrives once and announces so many bytes of bulk copies.
-__device__ __forceinline__ void expect_bytes(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
 
 // Arrives at the barrier of the same place in block `rank` of the cluster. Of block scope, as is `wait_phase`: what is
 // handed over belongs to the copy engine and the tensor cores, and with the cluster's scope every arrival would be a
@@ -40,22 +26,6 @@ __device__ __forceinline__ void arrive_in_cluster(uint32_t barrier, uint32_t ran
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
       "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
       "}" ::"r"(barrier), "r"(rank) : "memory");
-}
-
-// Waits until the phase of this parity has completed.
-__device__ __forceinline__ void wait_phase(uint32_t barrier, uint32_t parity) {
-  uint32_t done;
-  do {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, p;\n"
-        "}"
-        : "=r"(done)
-        : "r"(barrier), "r"(parity)
-        : "memory");
-  } while (!done);
 }
 
 // All threads of the cluster meet.
@@ -141,27 +111,7 @@ __device__ __forceinline__ void store_box(const CUtensorMap* map, uint32_t from,
                : "memory");
 }
 
-// Contiguous bytes, from shared memory.
-__device__ __forceinline__ void store_bulk(void* to, uint32_t from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
-               : "memory");
-}
-
-__device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-
-// Waits until this thread's stores have read their shared memory, except those of the last `kPending` groups.
-template <int kPending>
-__device__ __forceinline__ void bulk_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
-}
-
-// Waits until this thread's stores have been made.
-__device__ __forceinline__ void bulk_wait_complete() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-
-// Orders ordinary accesses to shared memory before those of the copy engine and the tensor cores.
-__device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// The same for global memory, both ways.
+// Orders ordinary accesses to global memory and those of the copy engine, both ways.
 __device__ __forceinline__ void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // ---- tensor cores ----

@@ -25,6 +25,7 @@
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
 
+#include "pkb/launch_cuda.h"
 #include "pkb/symm.h"
 
 // These depend on the machine; each can be set for tuning.
@@ -64,23 +65,11 @@ inline uint64_t contiguous_bytes(const tvm::ffi::TensorView& x) {
 // Calls f with a zero of the element type: f(__nv_bfloat16{}), or __half, float, double.
 template <class F>
 void with_float_type(DLDataType dtype, F f) {
-  if (dtype == DLDataType{kDLBfloat, 16, 1}) return f(__nv_bfloat16{});
-  if (dtype == DLDataType{kDLFloat, 16, 1}) return f(__half{});
-  if (dtype == DLDataType{kDLFloat, 32, 1}) return f(float{});
-  if (dtype == DLDataType{kDLFloat, 64, 1}) return f(double{});
-  TVM_FFI_THROW(TypeError) << "expected bfloat16, float16, float32 or float64, got " << dtype;
+  with_type<__nv_bfloat16, __half, float, double>(dtype, f);
 }
 
 // kBlocksPerSm for each multiprocessor of this GPU.
-inline uint64_t max_blocks() {
-  static const int multiprocessors = [] {
-    int device = 0, count = 0;
-    PKB_CUDA(cudaGetDevice(&device));
-    PKB_CUDA(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-    return count;
-  }();
-  return uint64_t(multiprocessors) * kBlocksPerSm;
-}
+inline uint64_t max_blocks() { return uint64_t(multiprocessors()) * kBlocksPerSm; }
 
 // Blocks for `bytes` in tiles of `tile`, at least one and at most 1 / `shares` of max_blocks().
 inline unsigned blocks_for(uint64_t bytes, uint64_t tile, uint64_t shares = 1) {

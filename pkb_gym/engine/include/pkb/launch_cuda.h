@@ -1,0 +1,71 @@
+// What the host asks and chooses before it launches a kernel. Answers are kept, so that calls cost next to nothing.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <string>
+
+#include <tvm/ffi/dtype.h>
+#include <tvm/ffi/error.h>
+
+#include "pkb/symm.h"
+
+namespace pkb {
+
+inline int multiprocessors() {
+  static const int count = [] {
+    int device = 0, found = 0;
+    PKB_CUDA(cudaGetDevice(&device));
+    PKB_CUDA(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device));
+    return found;
+  }();
+  return count;
+}
+
+// Lets a kernel have so many bytes of dynamic shared memory.
+template <auto kKernel>
+void allow_shared_memory(int bytes) {
+  static int allowed = 0;
+  if (bytes <= allowed) return;
+  PKB_CUDA(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  allowed = bytes;
+}
+
+// Blocks of a kernel, of kThreads threads and kSharedBytes of dynamic shared memory, that fit onto the GPU at a time.
+// Blocks that wait for each other must be no more.
+template <auto kKernel, int kThreads, int kSharedBytes>
+int resident_blocks() {
+  static const int blocks = [] {
+    int per_multiprocessor = 0;
+    allow_shared_memory<kKernel>(kSharedBytes);
+    PKB_CUDA(cudaFuncSetAttribute(kKernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
+    PKB_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kKernel, kThreads, kSharedBytes));
+    return per_multiprocessor * multiprocessors();
+  }();
+  return blocks;
+}
+
+template <class T>
+inline constexpr DLDataType kDtype{};
+template <>
+inline constexpr DLDataType kDtype<__nv_bfloat16>{kDLBfloat, 16, 1};
+template <>
+inline constexpr DLDataType kDtype<__half>{kDLFloat, 16, 1};
+template <>
+inline constexpr DLDataType kDtype<float>{kDLFloat, 32, 1};
+template <>
+inline constexpr DLDataType kDtype<double>{kDLFloat, 64, 1};
+
+// Calls f with a zero of that one of the types which tensors of this dtype are made of:
+// with_type<__nv_bfloat16, float>(x.dtype(), [&](auto zero) { launch<decltype(zero)>(x); }).
+template <class... Types, class F>
+void with_type(DLDataType dtype, F f) {
+  if (((dtype == kDtype<Types> && (f(Types{}), true)) || ...)) return;
+  std::string expected;
+  ((expected += (expected.empty() ? "" : " or ") + std::string(tvm::ffi::DLDataTypeToString(kDtype<Types>))), ...);
+  TVM_FFI_THROW(TypeError) << "expected " << expected << ", got " << dtype;
+}
+
+}  // namespace pkb

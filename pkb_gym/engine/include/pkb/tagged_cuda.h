@@ -1,0 +1,30 @@
+// Words that tell of their own arrival: 4 bytes of data and a tag, moved by one 8-byte store. Small messages between
+// ranks need no other signal, and a crossing of the link less than data followed by a signal.
+//
+// With uint32_t(comm.epoch) as the tag, words are never reset: those of other calls have other tags (until 2^32 calls
+// later), and zeros are no call's. A place may be written again once its reader has read what it waited for; a sign of
+// that is any signal, or any tagged word, that the reader sends afterwards.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace pkb {
+
+// Stores a word, on any rank. One 8-byte access is never torn, and nothing else hangs on it: relaxed order is enough.
+__device__ __forceinline__ void store_tagged(uint64_t* to, float value, uint32_t tag) {
+  const uint64_t word = uint64_t(tag) << 32 | __float_as_uint(value);
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+}
+
+// Waits for a word of this rank's memory that has the tag.
+__device__ __forceinline__ float wait_tagged(const uint64_t* from, uint32_t tag) {
+  uint64_t word;
+  do {
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+  } while (uint32_t(word >> 32) != tag);
+  return __uint_as_float(uint32_t(word));
+}
+
+}  // namespace pkb
