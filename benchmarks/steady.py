@@ -17,13 +17,14 @@ EVALUATIONS, EVERY = 200, 20
 
 
 def usage() -> dict[str, float]:
-    """This process and its descendants: memory that is theirs alone in MiB, open files here, processes.
+    """This process and its descendants: resident memory in MiB, open files here, processes.
 
-    Shared pages are left out: how many processes share them changes with what else runs.
+    Resident memory counts a page once for each process that maps it. Other measures move by themselves: forked ranks
+    share pages with their zygote until they write to them, and how many share a page changes with what else runs.
     """
     me = psutil.Process()
     family = [me, *me.children(recursive=True)]
-    memory = sum(process.memory_full_info().uss for process in family)
+    memory = sum(process.memory_info().rss for process in family)
     return {"memory_mib": round(memory / 2**20, 1), "files": me.num_fds(), "processes": len(family)}
 
 
