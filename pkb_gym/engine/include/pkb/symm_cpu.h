@@ -9,7 +9,7 @@
 
 #include <tvm/ffi/container/tensor.h>
 
-#include "pkb/comm.h"
+#include "pkb/host_comm.h"
 
 namespace pkb {
 
@@ -19,35 +19,8 @@ inline uint64_t now_ns() {
   return uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
 }
 
-class Comm : public CommData {
+class Comm : public HostComm {
  public:
-  // Rank r's counterpart of an address in this rank's segment.
-  template <typename T>
-  T* peer(T* own, int r) const {
-    return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(own) - reinterpret_cast<uintptr_t>(segments[rank]) +
-                                reinterpret_cast<uintptr_t>(segments[r]));
-  }
-
-  // Rank r's counterpart of a tensor that lies in symmetric memory (an argument or a preallocated output).
-  template <typename T>
-  T* peer(const tvm::ffi::TensorView& own, int r) const {
-    return peer(static_cast<T*>(own.data_ptr()), r);
-  }
-
-  // This rank's symmetric scratch, `offset` bytes in. comm.peer(comm.scratch<T>(), r) is rank r's.
-  template <typename T>
-  T* scratch(uint64_t offset = 0) const {
-    return reinterpret_cast<T*>(segments[rank] + scratch_offset + offset);
-  }
-
-  // The problem's group argument `index` (as in the signature); a negative index, which stands for None, is the world.
-  Group group(int64_t index) const {
-    if (index >= 0 && index < num_groups) return groups[index];
-    Group world{world_size, rank, {}};
-    for (int r = 0; r < world_size; ++r) world.ranks[r] = r;
-    return world;
-  }
-
   // Copies `bytes` from `from` to rank r's counterpart of `to`.
   void put(void* to, const void* from, uint64_t bytes, int r) const {
     copy(peer(static_cast<char*>(to), r), from, bytes, r == rank ? nullptr : stats ? &stats->put_bytes : nullptr);

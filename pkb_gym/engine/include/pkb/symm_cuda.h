@@ -17,7 +17,7 @@
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
 
-#include "pkb/comm.h"
+#include "pkb/host_comm.h"
 
 namespace pkb {
 
@@ -194,7 +194,7 @@ __global__ void barrier(Device comm, int64_t group_index, int slot_base, uint64_
 
 // The communicator on the host. Each operation is enqueued on comm.stream and happens in its order. Those that launch a
 // kernel are templates, as their kernels are: a binary holds what it uses.
-class Comm : public CommData {
+class Comm : public HostComm {
  public:
   // What kernels are given, by value.
   Device device() const {
@@ -204,33 +204,6 @@ class Comm : public CommData {
   }
 
   cudaStream_t cuda_stream() const { return static_cast<cudaStream_t>(stream); }
-
-  // Rank r's counterpart of an address in this rank's segment.
-  template <typename T>
-  T* peer(T* own, int r) const {
-    return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(own) - reinterpret_cast<uintptr_t>(segments[rank]) +
-                                reinterpret_cast<uintptr_t>(segments[r]));
-  }
-
-  // Rank r's counterpart of a tensor that lies in symmetric memory (an argument or a preallocated output).
-  template <typename T>
-  T* peer(const tvm::ffi::TensorView& own, int r) const {
-    return peer(static_cast<T*>(own.data_ptr()), r);
-  }
-
-  // This rank's symmetric scratch, `offset` bytes in. comm.peer(comm.scratch<T>(), r) is rank r's.
-  template <typename T>
-  T* scratch(uint64_t offset = 0) const {
-    return reinterpret_cast<T*>(segments[rank] + scratch_offset + offset);
-  }
-
-  // The problem's group argument `index` (as in the signature); a negative index, which stands for None, is the world.
-  Group group(int64_t index) const {
-    if (index >= 0 && index < num_groups) return groups[index];
-    Group world{world_size, rank, {}};
-    for (int r = 0; r < world_size; ++r) world.ranks[r] = r;
-    return world;
-  }
 
   // Copies `bytes` from `from` to rank r's counterpart of `to`, by a copy engine.
   void put(void* to, const void* from, uint64_t bytes, int r) const {

@@ -1,0 +1,42 @@
+// What pkb::Comm is on the host of every device: addresses and groups. Include "pkb/symm.h".
+#pragma once
+
+#include <cstdint>
+
+#include <tvm/ffi/container/tensor.h>
+
+#include "pkb/comm.h"
+
+namespace pkb {
+
+class HostComm : public CommData {
+ public:
+  // Rank r's counterpart of an address in this rank's segment.
+  template <typename T>
+  T* peer(T* own, int r) const {
+    return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(own) - reinterpret_cast<uintptr_t>(segments[rank]) +
+                                reinterpret_cast<uintptr_t>(segments[r]));
+  }
+
+  // Rank r's counterpart of a tensor that lies in symmetric memory (an argument or a preallocated output).
+  template <typename T>
+  T* peer(const tvm::ffi::TensorView& own, int r) const {
+    return peer(static_cast<T*>(own.data_ptr()), r);
+  }
+
+  // This rank's symmetric scratch, `offset` bytes in. comm.peer(comm.scratch<T>(), r) is rank r's.
+  template <typename T>
+  T* scratch(uint64_t offset = 0) const {
+    return reinterpret_cast<T*>(segments[rank] + scratch_offset + offset);
+  }
+
+  // The problem's group argument `index` (as in the signature); a negative index, which stands for None, is the world.
+  Group group(int64_t index) const {
+    if (index >= 0 && index < num_groups) return groups[index];
+    Group world{world_size, rank, {}};
+    for (int r = 0; r < world_size; ++r) world.ranks[r] = r;
+    return world;
+  }
+};
+
+}  // namespace pkb
