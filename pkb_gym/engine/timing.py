@@ -16,14 +16,14 @@ CONFIDENCE = 0.95
 RESAMPLES = 2000
 QUANTILE = 0.25
 """Of the blocks' times, what counts as the time of a side. Noise only ever adds time: where other work, or a slow mode,
-hits up to three quarters of the blocks, the lower quartile stays, while a median jumps (benchmarks/README.md)."""
+hits up to three quarters of the blocks, the lower quartile stays, while a median jumps (`benchmarks.repeatability`)."""
 
 TIGHT_RELATIVE = 0.02
 """Timing ends when the interval's half width is below this share of the speedup."""
 
 SYSTEMATIC_RELATIVE = 0.02
 """Two gangs that do the same work differ by up to this, block after block, by where their pages and threads happen to
-lie; repeating blocks within one gang cannot see it, so the interval is widened by it (benchmarks/README.md)."""
+lie; repeating blocks within one gang cannot see it, so the interval is widened by it (`benchmarks.repeatability`)."""
 
 MIN_BLOCKS, MAX_BLOCKS = 5, 60
 TARGET_BLOCK_US = {"cpu": 10_000.0, "cuda": 5_000.0}
