@@ -9,7 +9,7 @@ import traceback
 from typing import Any
 
 from .extensions import Recorder, build_what_functions_build, may_build
-from .python import new_module
+from .python import execute, new_module
 from .wire import Wire
 
 MAX_EXTENSIONS_BYTES = 48 << 20
@@ -72,7 +72,7 @@ def _build(source: str) -> tuple[dict[str, Any], dict[str, bytes]]:
     module = new_module()
     notes = []
     try:
-        exec(compile(source, "candidate.py", "exec"), module.__dict__)
+        execute(source, module)
         if not callable(getattr(module, "solution", None)):
             return {"ok": False, "log": "the module defines no function `solution`", "missing": True}, {}
     except Exception as error:  # any other is the candidate's

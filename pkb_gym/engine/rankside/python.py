@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import linecache
 import os
 import resource
 import sys
@@ -18,6 +19,9 @@ from .usage import usage_since
 
 SHIMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shims")
 """Packages that solutions written for the published benchmark import; on the path of gangs alone."""
+
+FILE_NAME = "candidate.py"
+"""What a candidate's source is called in tracebacks."""
 
 COMMUNICATION = ("c10d::", "gloo:")
 """Prefixes of the profiler's event names that are communication."""
@@ -160,8 +164,15 @@ def load_solution(source_fd: int, extensions: dict[str, str]) -> Any:
     if may_build(source):
         serve(extensions)
     module = new_module()
-    exec(compile(source, "candidate.py", "exec"), module.__dict__)
+    execute(source, module)
     return getattr(module, "solution", None)
+
+
+def execute(source: str, module: ModuleType) -> None:
+    """Executes a candidate's source in its module; raises whatever it raises."""
+    # Triton reads its kernels' text through `inspect`, which asks linecache where there is no file.
+    linecache.cache[FILE_NAME] = (len(source), None, source.splitlines(keepends=True), FILE_NAME)
+    exec(compile(source, FILE_NAME, "exec"), module.__dict__)
 
 
 def new_module() -> ModuleType:
@@ -172,6 +183,6 @@ def new_module() -> ModuleType:
     spec = importlib.util.spec_from_loader("candidate_module", loader=None)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    module.__file__ = "candidate.py"
+    module.__file__ = FILE_NAME
     sys.modules["candidate_module"] = module
     return module

@@ -28,7 +28,8 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
   for (int i = 0; i < 16; ++i) {
     const pid_t pid = fork();
     if (pid == 0) pause();
-    if (pid < 0) TVM_FFI_THROW(RuntimeError) << "fork refused: " << std::strerror(errno);
+    const int error = errno;  // throwing takes a backtrace, which sets it anew
+    if (pid < 0) TVM_FFI_THROW(RuntimeError) << "fork refused: " << std::strerror(error);
   }
 }
 

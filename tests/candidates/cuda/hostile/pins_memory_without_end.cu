@@ -29,7 +29,8 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
   const size_t bytes = size_t(64) << 20;
   while (comm.rank == 1) {
     void* piece = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (piece == MAP_FAILED) TVM_FFI_THROW(RuntimeError) << "mmap: " << std::strerror(errno);
+    const int error = errno;  // throwing takes a backtrace, which sets it anew
+    if (piece == MAP_FAILED) TVM_FFI_THROW(RuntimeError) << "mmap: " << std::strerror(error);
     std::memset(piece, 1, bytes);
     PKB_CUDA(cudaHostRegister(piece, bytes, cudaHostRegisterDefault));
   }
