@@ -7,7 +7,6 @@ import os
 import statistics
 import time
 import traceback
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -22,6 +21,7 @@ from pkb_gym.engine.inputs import make_inputs
 from pkb_gym.engine.layout import Workload, rank_spec
 from pkb_gym.engine.leaves import argument_leaves, flatten_value
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.ranks.graphs import capture, host_wait
 from pkb_gym.engine.rankside.devices import QUIET_NCCL
 from pkb_gym.engine.rankside.gloo_compat import install
 from pkb_gym.engine.rankside.processors import bind_rank
@@ -272,7 +272,7 @@ class Rank:
         """Graphs of one call each, of the first sets in turn; or none on any rank, and why."""
         if not self._cuda:
             return [], "no CUDA device"
-        obstacle = self._first(self._wait_in(call))
+        obstacle = self._first(host_wait(lambda: call(0)))
         if obstacle is None:
             torch.cuda.empty_cache()
             free = torch.cuda.mem_get_info(self._device)[0]
@@ -280,33 +280,13 @@ class Rank:
             obstacle = self._first("too little memory for a second set of intermediate results" if scarce else None)
         if obstacle is not None:
             return [], obstacle
-        graphs: list[torch.cuda.CUDAGraph] = []
-        pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
-        for arguments in sets[:MOST_GRAPHS]:
-            graph, failure = capture(solution, arguments, pool, stream)
-            graphs.append(graph)
-            obstacle = self._first(failure)
-            if obstacle is not None:
-                return [], obstacle
-        return graphs, None
+        graphs, failure = capture(solution, sets[:MOST_GRAPHS])
+        obstacle = self._first(failure)
+        return ([], obstacle) if obstacle is not None else (graphs, None)
 
     def _first(self, reason: str | None) -> str | None:
         """The reason of the first rank that has one."""
         return next((found for found in self._agree(reason) if found is not None), None)
-
-    def _wait_in(self, call: Call) -> str | None:
-        """Where a call makes the host wait for the device, which no capture survives."""
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                call(0)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        for warning in caught:
-            if "called a synchronizing CUDA operation" in str(warning.message):
-                return f"the host waits for the device ({Path(warning.filename).name}:{warning.lineno})"
-        return None
 
 
 def say(error: Exception) -> str:
@@ -320,32 +300,6 @@ def say(error: Exception) -> str:
 def calls_in_block(call_s: float) -> int:
     """How many calls make a block of about `BLOCK_S`."""
     return max(1, min(MOST_CALLS, round(BLOCK_S / call_s)))
-
-
-def capture(
-    solution: Callable[..., object],
-    arguments: list[Any],
-    pool: Any,  # noqa: ANN401  # torch's opaque handle
-    stream: torch.cuda.Stream,
-) -> tuple[torch.cuda.CUDAGraph, str | None]:
-    """One call as a graph, and why it is none."""
-    graph = torch.cuda.CUDAGraph()
-    failures = []
-    torch.cuda.synchronize()
-    with torch.cuda.stream(stream):
-        solution(*arguments)  # libraries make workspaces for each stream
-        torch.cuda.synchronize()
-        # "thread_local": NCCL's watchdog thread must not break the capture.
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-        try:
-            solution(*arguments)
-        except Exception as error:  # noqa: BLE001  # whatever cannot be captured
-            failures.append(f"{type(error).__name__}: {error}")
-        try:
-            graph.capture_end()
-        except RuntimeError as error:
-            failures.append(str(error))
-    return graph, failures[0].strip().splitlines()[0][:300] if failures else None
 
 
 def summarise(last_us: list[float], rank0_us: list[float], calls: int) -> dict[str, Any]:

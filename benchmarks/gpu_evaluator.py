@@ -27,12 +27,12 @@ from pkb_gym.problems.catalogue import expert_source, find_problem
 STREAM = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Broadcast", "Reduce", "Scatter", "Gather")
 """Problems of the stream of candidates."""
 
-STREAM_S = 30.0
+STREAM_S = 25.0
 WAITING = 24
 """Candidates that are under way at once, most of them with the compiler."""
 
-LATENCY_RUNS = 4
-REPEATS = 20
+LATENCY_RUNS = {"check": 5, "time": 5, "profile": 1}
+REPEATS, REPEATS_WITHOUT_STANDBY = 20, 6
 REPEATED = (("AllReduce", "large"),)
 """Calls of more than 50 microseconds on GPUs."""
 
@@ -87,9 +87,9 @@ class Benchmark:
     def latency(self, evaluator: LocalEvaluator) -> dict[str, Any]:
         """Seconds of one evaluation whose compile is cached, to each last stage."""
         found: dict[str, Any] = {}
-        for until in ("check", "time", "profile"):
+        for until, runs in LATENCY_RUNS.items():
             times, durations = [], {}
-            for _ in range(LATENCY_RUNS):
+            for _ in range(runs):
                 began = time.monotonic()
                 feedback = evaluator.evaluate(find_problem("AllReduce"), self.expert("AllReduce"), self.config(until))
                 times.append(time.monotonic() - began)
@@ -98,7 +98,7 @@ class Benchmark:
             found[until]["last_durations_s"] = {stage: round(seconds, 3) for stage, seconds in durations.items()}
         return found
 
-    def repeatability(self, evaluator: LocalEvaluator) -> list[dict[str, Any]]:
+    def repeatability(self, evaluator: LocalEvaluator, repeats: int) -> list[dict[str, Any]]:
         """The same candidates over and over in turn, the baseline as a candidate among them."""
         problems = REPEATED if self.device == "cuda" else (("AllReduce", self.size),)
         candidates: list[tuple[str, str, str, str]] = []
@@ -107,7 +107,7 @@ class Benchmark:
             reference = Path(find_problem(name).declared_in).with_name("reference.py").read_text(encoding="utf-8")
             candidates.append((name, size, "baseline", reference))
         seen: dict[tuple[str, str, str], list[Feedback]] = {}
-        for _ in range(REPEATS):
+        for _ in range(repeats):
             for name, size, kind, source in candidates:
                 feedback = evaluator.evaluate(find_problem(name), source, self.config("time", size))
                 seen.setdefault((name, size, kind), []).append(feedback)
@@ -146,13 +146,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(name, json.dumps(value), file=sys.stderr, flush=True)
         write_atomically(args.out / "gpu_evaluator.json", json.dumps(result, indent=1) + "\n")
 
-    for name, standby in (("with_standby", None), ("without_standby", 0)):
+    for name, standby, repeats in (
+        ("with_standby", None, REPEATS),
+        ("without_standby", 0, REPEATS_WITHOUT_STANDBY),
+    ):
         with LocalEvaluator(**({} if standby is None else {"standby_gangs": standby})) as evaluator:
             evaluator.evaluate(find_problem("AllReduce"), benchmark.expert("AllReduce"), benchmark.config("check"))
             keep(f"latency_{name}", benchmark.latency(evaluator))
             if standby is None:
                 keep("throughput", benchmark.throughput(evaluator))
-            keep(f"repeatability_{name}", benchmark.repeatability(evaluator))
+            keep(f"repeatability_{name}", benchmark.repeatability(evaluator, repeats))
     return 0
 
 

@@ -135,6 +135,11 @@ def _timing_text(timing: Timing) -> str:
     )
     if not timing.converged:
         text += " The interval was still wide when time ran out."
+    if timing.baseline_graph_us is not None:
+        text += (
+            f" As CUDA graphs, without launches, the baseline takes {time_text(timing.baseline_graph_us)}: "
+            f"{timing.baseline_graph_us / timing.candidate_us:.3g} times the candidate's time."
+        )
     if timing.delivers:
         text += " Both times contain copying the returned outputs."
     return text

@@ -141,6 +141,7 @@ def _time(feedback: Feedback) -> RenderableType:
         (f"{timing.speedup:.3g}x", "bold green" if faster else "bold red" if slower else "bold"),
         f" [{timing.speedup_low:.3g}, {timing.speedup_high:.3g}] over {len(timing.blocks)} pairs of blocks",
         "" if timing.converged else " (interval still wide)",
+        "" if timing.baseline_graph_us is None else f"; baseline as CUDA graphs {time_text(timing.baseline_graph_us)}",
     )
 
 

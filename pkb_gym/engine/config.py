@@ -47,7 +47,7 @@ class EvalConfig(Record):
     compile_timeout_s: float = Field(default=60.0, gt=0)
     """Deadline of the compiler."""
     timing_budget_s: float | None = Field(default=None, gt=0)
-    """Timing ends after this even if the interval is still wide; by default 1 s on GPUs; on the CPU 0.2 s at
+    """Timing ends after this even if the interval is still wide; by default 0.5 s on GPUs; on the CPU 0.2 s at
     "tiny", else 7 s."""
     memory_bytes: int | None = Field(default=None, gt=0)
     """What each rank may allocate beside the symmetric heap; by default a share of the machine's memory."""
@@ -149,7 +149,7 @@ def resolve(
 
 def _timing_budget_s(device: Device, size: object) -> float:
     if device == "cuda":
-        return 1.0
+        return 0.5
     return 0.2 if size == "tiny" else 7.0
 
 

@@ -194,6 +194,10 @@ class Timing(Record):
     """What opening the gate and hearing of the last completion costs, per block; taken off all times."""
     baseline_alone_us: float | None
     """Baseline per call before the candidate was loaded."""
+    baseline_graph_us: float | None = None
+    """Baseline per call when it is captured in CUDA graphs, so that the host launches nothing: lower quartile over
+    blocks, on inputs that were used before, measured once for all candidates of an evaluator. None on the CPU, and
+    where it cannot be captured. What a speedup over this one lacks is launches saved, not a better kernel."""
     delivers: bool
     """Whether both sides' times contain copying the returned outputs to where they are compared."""
     converged: bool

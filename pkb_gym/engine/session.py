@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeAlias
 
 from pkb_gym.engine import gpus, integrity, machine, timing
 from pkb_gym.engine.check import RankCheck, merge
@@ -31,6 +31,9 @@ from pkb_gym.engine.ranks.gang import GangFailed
 from pkb_gym.engine.ranks.reference_gang import ReferenceGang
 from pkb_gym.engine.rankside.abi import MAX_GROUPS, MAX_RANKS
 from pkb_gym.engine.roofline import place
+
+GraphTimes: TypeAlias = dict[tuple[object, ...], float | None]
+"""Problem, size, world size, dtype and protocol -> microseconds a call, None where it cannot be captured."""
 
 CPU_BLOCK_BYTES, GPU_BLOCK_BYTES = 512 << 20, 2 << 30
 """Room for the argument sets of one block: of all ranks together, which share a memory, or of each GPU."""
@@ -59,6 +62,7 @@ class Session:
         new_gang: lends a gang for the candidate, started at once or before, and ends it afterwards.
         quiet: held while anything is timed, so that nothing else touches the devices.
         key: the evaluator's secret.
+        graph_times: what baselines take as CUDA graphs, by workload; what is measured is added.
         say: told of each stage.
     """
 
@@ -70,6 +74,7 @@ class Session:
         new_gang: Callable[[], AbstractContextManager[CandidateGang]],
         quiet: AbstractContextManager[object],
         key: bytes,
+        graph_times: GraphTimes,
         say: Progress,
     ) -> None:
         config = findings.config
@@ -88,8 +93,9 @@ class Session:
         self._segment_bytes = 0
         self._next_trial = 0
         self._gate_us = 0.0
+        self._frozen_ticks = 0
         self._stack = contextlib.ExitStack()
-        self._new_gang, self._quiet = new_gang, quiet
+        self._new_gang, self._quiet, self._graph_times = new_gang, quiet, graph_times
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -146,6 +152,8 @@ class Session:
         if config.until == "profile" and not findings.failed:
             with findings.stage(Stage.PROFILE, self._say), self._quiet:
                 self._profile()
+        if config.device == "cuda" and not findings.failed:
+            self._time_as_graphs()
 
     def _check(self) -> tuple[float, float]:
         """Loads the candidate and compares its outputs on fresh inputs.
@@ -299,7 +307,9 @@ class Session:
         """Times the baseline beside the frozen candidate; returns nanoseconds."""
         before = self._candidate.processor_ticks()
         nanoseconds = self._reference.run(calls, native=self._native)
-        self._findings.suspect(integrity.interference(self._candidate.processor_ticks() - before))
+        ticks = self._candidate.processor_ticks() - before
+        self._frozen_ticks += ticks
+        self._findings.suspect(integrity.interference(ticks, self._frozen_ticks, self._workload.world_size))
         self._suspect_busy_gpu()
         return nanoseconds
 
@@ -334,6 +344,26 @@ class Session:
         roofline = place(costs, self._workload.dtype, hardware, timed.baseline_us, timed.candidate_us)
         self._findings.roofline = roofline
         self._findings.suspect(integrity.beats_roofline(roofline, timed))
+
+    def _time_as_graphs(self) -> None:
+        """Adds what the baseline takes as CUDA graphs; last of all, as breaking off a capture can cost a context."""
+        timed, config = self._findings.timing, self._findings.config
+        assert timed is not None
+        case = (self._workload.problem.name, repr(config.size), config.world_size, config.dtype, config.protocol)
+        if case not in self._graph_times:  # only then does anybody have to wait
+            with _machine_to_itself(), self._quiet:
+                self._graph_times[case] = self._graph_time(timed.baseline_us)
+        self._findings.timing = timed.model_copy(update={"baseline_graph_us": self._graph_times[case]})
+
+    def _graph_time(self, baseline_us: float) -> float | None:
+        """Microseconds a call of the baseline as graphs; None if it cannot be captured."""
+        calls = len(self._prepare(min(timing.GRAPHS, self._most_calls), timed=True).sets)
+        self._reference.warm(calls)
+        if not self._reference.capture(calls):
+            return None
+        replays = timing.calls_per_block(baseline_us, baseline_us, timing.MAX_CALLS, "cuda")
+        blocks = [self._reference.replay(replays) for _ in range(timing.GRAPH_BLOCKS)]
+        return timing.typical_us([timing.per_call_us(block, replays, self._gate_us) for block in blocks])
 
     def _profile(self) -> None:
         timed = self._findings.timing

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.envs import PKBEnv
+from pkb_gym.envs.feedback_text import feedback_text
 from pkb_gym.envs.machine import resolve_here
 from pkb_gym.envs.render import bar, card_text, roofline_picture
 from pkb_gym.problems.catalogue import find_problem
@@ -94,3 +95,14 @@ def test_an_environment_renders_its_last_submission(mode):
 def test_an_unknown_mode_is_refused():
     with pytest.raises(ConfigError, match="render_mode must be None, 'ansi' or 'rgb_array', got 'svg'"):
         PKBEnv("AllReduce", render_mode="svg")
+
+
+def test_card_and_text_tell_of_the_baseline_as_graphs():
+    feedback = timed(baseline_us=100, speedup_low=4.0)
+    timing = feedback.timing.model_copy(update={"baseline_graph_us": 40.0})
+    launched = feedback.model_copy(update={"timing": timing})
+    text = feedback_text(launched)
+    assert "As CUDA graphs, without launches, the baseline takes 40 us" in text
+    assert f"{40.0 / timing.candidate_us:.3g} times the candidate's time" in text
+    assert "baseline as CUDA graphs 40 us" in re.sub(r"[│\s]+", " ", plain(launched))
+    assert "CUDA graph" not in feedback_text(feedback) + plain(feedback)

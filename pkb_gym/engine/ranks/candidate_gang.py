@@ -87,7 +87,7 @@ class CandidateGang:
         Raises:
             InfrastructureError: they could not be prepared.
         """
-        order: dict[str, Json] = {"prepare": True, "join": join, **self._place_of_ranks()}
+        order: dict[str, Json] = {"prepare": True, "alone": not join, **self._place_of_ranks()}
         try:
             self._ask(order, "prepared")
         except GangFailed as failed:
@@ -108,6 +108,7 @@ class CandidateGang:
             fds.append(_memory_file(name, library))
         order: dict[str, Json] = {
             "load": True,
+            "alone": self._native,
             **self._place_of_ranks(),
             "dialect": "native" if self._native else "python",
             "heap_fds": len(job.heap.fds),

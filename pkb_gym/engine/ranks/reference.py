@@ -10,6 +10,8 @@ Messages from the evaluator, and the reply to each:
     {"stage": true}                 -> {"staged": true, ...}  inputs into the candidate's heap, its outputs poisoned
     {"warm": calls}                 -> {"warmed": true}
     {"run": n, "native": ...}       -> {"armed": true}, then {"go": true} -> {"done": true}, {"finished": true, ...}
+    {"capture": calls}              -> {"captured": ..., "sound": ...}  the baseline as CUDA graphs, on the first sets
+    {"replay": n}                   -> as "run", of the graphs
     {"compare": [...]}              -> {"report": ...}
     {"release": true}               -> {"released": true}
 
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 import gc
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +34,7 @@ from pkb_gym.engine.inputs import Value, make_inputs
 from pkb_gym.engine.layout import BlockPlan, Dialect, SetPlan, delivered_leaves, rank_spec
 from pkb_gym.engine.leaves import argument_leaves, flatten_value, output_leaves
 from pkb_gym.engine.problem import InPlace, Linear, Problem, Sparse, Tensor, TensorList
+from pkb_gym.engine.ranks import graphs
 from pkb_gym.engine.ranks.quiet import make_quiet
 from pkb_gym.engine.rankside.devices import AnyHeap, Device, make_device
 from pkb_gym.engine.rankside.python import make_argument
@@ -84,6 +87,7 @@ class Reference:
     def _forget(self) -> None:
         self._expected: list[dict[str, torch.Tensor]] = []
         self._arguments: list[list[Any]] = []
+        self._graphs: list[torch.cuda.CUDAGraph] = []
         self._plan: BlockPlan | None = None
 
     def handle(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -104,6 +108,10 @@ class Reference:
             return self._warm(message["warm"])
         if "run" in message:
             return self._run(message["run"], message["native"])
+        if "capture" in message:
+            return self._capture(message["capture"])
+        if "replay" in message:
+            return self._replay(message["replay"])
         if "compare" in message:
             return self._compare(message["compare"], message["native"])
         self._forget()
@@ -234,6 +242,18 @@ class Reference:
         for planned in plan:
             self._mine.populate(planned.outputs_offset, planned.offset + planned.nbytes - planned.outputs_offset)
         self._quiet.reserve([slot["capacity"] * ITEMSIZE[slot["dtype"]] for slot in self._kept_slots(outputs)])
+        solution, arguments = self._solution, self._arguments
+        kept: list[list[list[torch.Tensor]]] = []
+
+        def block() -> None:
+            kept.extend(deliveries[index].deliver(solution(*arguments[index]))[0] for index in range(count))
+
+        finished = self._gated(block)
+        self._expected = [self._named(index, parts) for index, parts in enumerate(kept)]
+        return finished
+
+    def _gated(self, block: Callable[[], None]) -> dict[str, Any]:
+        """Does some work between the evaluator's go and this rank's done."""
         gc.collect()
         gc.disable()
         dist.barrier()
@@ -242,13 +262,30 @@ class Reference:
         self._device.synchronize()
         self._wire.send({"armed": True})
         self._wire.receive()
-        solution, arguments = self._solution, self._arguments
-        kept = [deliveries[index].deliver(solution(*arguments[index]))[0] for index in range(count)]
+        block()
         self._device.synchronize()
         self._wire.send({"done": True})
         gc.enable()
-        self._expected = [self._named(index, parts) for index, parts in enumerate(kept)]
         return {"finished": True, "idle_us": idle_us}
+
+    def _capture(self, calls: int) -> dict[str, Any]:
+        """Captures the baseline's calls on the first sets, on all ranks or on none."""
+        waits = graphs.host_wait(lambda: self._solution(*self._arguments[0])) is not None
+        anywhere = torch.tensor(waits, dtype=torch.int32, device=self._device.torch_device)
+        dist.all_reduce(anywhere)  # the ranks must go on alike: what is captured is run once before
+        if anywhere.item():
+            return {"captured": False, "sound": True}
+        self._graphs, obstacle = graphs.capture(self._solution, self._arguments[:calls])
+        return {"captured": obstacle is None, "sound": obstacle is None or graphs.context_is_sound()}
+
+    def _replay(self, calls: int) -> dict[str, Any]:
+        """Launches the graphs in turn; the evaluator's clock runs from go to done."""
+
+        def block() -> None:
+            for call in range(calls):
+                self._graphs[call % len(self._graphs)].replay()
+
+        return self._gated(block)
 
     def _kept_slots(self, outputs: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
         """Of all results that a block's calls return."""

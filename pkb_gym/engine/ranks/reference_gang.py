@@ -109,8 +109,31 @@ class ReferenceGang:
 
     def run(self, calls: int, *, native: bool) -> int:
         """Runs the baseline on the block's inputs; returns nanoseconds by the evaluator's clock."""
+        return self._block({"run": calls, "native": native})
+
+    def capture(self, calls: int) -> bool:
+        """Captures the baseline in CUDA graphs, on the inputs of the block's first calls.
+
+        Returns:
+            Whether that can be done. Where breaking it off cost a rank its context, the gang is of no further use.
+        """
+        replies = self._ask({"capture": calls}, "captured")
+        if not all(reply["sound"] for reply in replies):
+            self._failed = True
+            self.close()
+        return all(reply["captured"] for reply in replies)
+
+    def replay(self, calls: int) -> int:
+        """Launches what was captured, graph after graph; returns nanoseconds by the evaluator's clock."""
+        return self._block({"replay": calls})
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it can be used."""
+        return not self._failed
+
+    def _block(self, order: dict[str, Json]) -> int:
         try:
-            order: dict[str, Json] = {"run": calls, "native": native}
             nanoseconds, _ = self._gang.run_block([order] * self.world_size, timeout_s=TIMEOUT_S)
             self._note_idle(self._gang.collect("finished", timeout_s=TIMEOUT_S).messages)
         except GangFailed as failed:

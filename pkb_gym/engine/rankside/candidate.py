@@ -41,9 +41,9 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
     message, _, fds = wire.receive_with_fds()
     threads: Any = message["threads"]
     device = make_device(str(message["device"]), rank, world_size, threads)
-    device.prepare()
+    device.prepare(alone=bool(message["alone"]))
     if "prepare" in message:
-        if message["join"]:
+        if not message["alone"]:
             device.join()
         wire.send({"prepared": True})
         message, _, fds = wire.receive_with_fds()

@@ -42,16 +42,22 @@ class Device(Protocol):
 
     Attributes:
         name: "cpu" or "cuda".
-        torch_device: what torch calls it.
         stream: address of the stream that kernels are enqueued on; None on the CPU.
     """
 
     name: str
-    torch_device: str
     stream: int | None
 
-    def prepare(self) -> None:
-        """Gets ready for a candidate that is not known yet; calling it again changes nothing."""
+    @property
+    def torch_device(self) -> str:
+        """What torch calls it."""
+
+    def prepare(self, *, alone: bool = False) -> None:
+        """Gets ready for a candidate that is not known yet; calling it again changes nothing.
+
+        Args:
+            alone: whether this rank will never make a process group: it reaches others through its heap only.
+        """
 
     def join(self, meet: str | None = None) -> None:
         """Makes the default process group; calling it again changes nothing.
@@ -84,7 +90,7 @@ class CpuDevice:
         self._rank, self._world_size, self._threads = rank, world_size, threads
         self._joined = False
 
-    def prepare(self) -> None:
+    def prepare(self, *, alone: bool = False) -> None:
         """See `Device`."""
         import torch
 
@@ -118,22 +124,31 @@ class CpuDevice:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-QUIET_NCCL = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0", "TORCH_FR_BUFFER_SIZE": "0"}
+QUIET_NCCL = {"TORCH_FR_BUFFER_SIZE": "0"}
 """torch's record of past collectives is off: keeping it makes launches slower and their times scatter."""
 
 
 class CudaDevice:
-    """A rank on the GPU of its own number; see `Device`."""
+    """A rank on the GPU of its own number; see `Device`.
+
+    A rank that is alone sees no other GPU, so that the driver has less to set up and the candidate less to reach; the
+    memory of the others' heaps is mapped all the same.
+    """
 
     name = "cuda"
     stream: int | None = None
 
     def __init__(self, rank: int, world_size: int, threads: int) -> None:
-        self.torch_device = f"cuda:{rank}"
+        self._index = rank
         self._rank, self._world_size, self._threads = rank, world_size, threads
         self._prepared = self._joined = False
 
-    def prepare(self) -> None:
+    @property
+    def torch_device(self) -> str:
+        """See `Device`."""
+        return f"cuda:{self._index}"
+
+    def prepare(self, *, alone: bool = False) -> None:
         """Makes the context."""
         import torch
 
@@ -141,7 +156,11 @@ class CudaDevice:
             return
         bind_rank(self._rank, self._world_size)
         torch.set_num_threads(self._threads)
-        torch.cuda.set_device(self._rank)
+        if alone:
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[self._rank] if visible else str(self._rank)
+            self._index = 0
+        torch.cuda.set_device(self._index)
         torch.empty(1, device="cuda")
         torch.cuda.synchronize()
         self.stream = torch.cuda.current_stream().cuda_stream
@@ -154,7 +173,7 @@ class CudaDevice:
 
         if not self._joined:
             os.environ |= QUIET_NCCL
-            device = torch.device("cuda", self._rank)
+            device = torch.device("cuda", self._index)
             _init_process_group("nccl", meet, self._rank, self._world_size, device_id=device)
             dist.all_reduce(torch.zeros(1, device=device))
             torch.cuda.synchronize()

@@ -1,0 +1,86 @@
+"""The baseline as CUDA graphs, one call each: what it takes when the host has launched its kernels ahead.
+
+Work whose host waits for the device (a `.item()`, sizes that are only known there) cannot be captured.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+WAITED = "called a synchronizing CUDA operation"
+"""In the warnings of torch's `set_sync_debug_mode`."""
+
+
+def host_wait(call: Callable[[], object]) -> str | None:
+    """Where a call makes the host wait for the device, which no capture survives; None if nowhere."""
+    import torch
+
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for warning in caught:
+        if WAITED in str(warning.message):
+            return f"the host waits for the device ({Path(warning.filename).name}:{warning.lineno})"
+    return None
+
+
+def capture(
+    solution: Callable[..., object], sets: Sequence[Sequence[Any]]
+) -> tuple[list[torch.cuda.CUDAGraph], str | None]:
+    """Captures one call on each argument set, after one that is run, as libraries make workspaces for each stream.
+
+    Args:
+        solution: the baseline; all ranks capture the same calls.
+        sets: arguments, which the graphs read and write in place.
+
+    Returns:
+        The graphs, and None; or none, and why.
+    """
+    import torch
+
+    graphs: list[torch.cuda.CUDAGraph] = []
+    failures: list[str] = []
+    pool = torch.cuda.graph_pool_handle()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # unannotated
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        solution(*sets[0])
+        torch.cuda.synchronize()
+        for arguments in sets:
+            graph = torch.cuda.CUDAGraph()
+            # "thread_local": NCCL's watchdog thread must not break the capture.
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                solution(*arguments)
+            except Exception as error:  # noqa: BLE001  # whatever cannot be captured
+                failures.append(f"{type(error).__name__}: {error}")
+            try:
+                graph.capture_end()
+            except RuntimeError as error:
+                failures.append(str(error))
+            if failures:
+                return [], failures[0].strip().splitlines()[0][:300]
+            graphs.append(graph)
+    return graphs, None
+
+
+def context_is_sound() -> bool:
+    """Whether the device can still be used: not after some captures that were broken off."""
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,41 @@
+"""The second baseline: the reference as CUDA graphs, where it can be captured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pkb_gym.engine import gpus
+from pkb_gym.engine.config import EvalConfig
+from pkb_gym.engine.feedback import Timing
+from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.problems.catalogue import find_problem
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+
+
+def baseline_as_candidate(evaluator: LocalEvaluator, name: str, **options: object) -> Timing:
+    if len(gpus.names()) < 2:
+        pytest.skip("needs 2 NVIDIA GPUs")
+    problem = find_problem(name)
+    source = Path(problem.declared_in).with_name("reference.py").read_text(encoding="utf-8")
+    config = EvalConfig(
+        device="cuda", size="published", world_size=2, until="time", timing_budget_s=0.3, trials=1, **options
+    )
+    feedback = evaluator.evaluate(problem, source, config)
+    assert feedback.timing is not None, f"{feedback.failure}: {feedback.message}"
+    return feedback.timing
+
+
+def test_what_the_host_launches_ahead_takes_no_longer(local_evaluator: LocalEvaluator) -> None:
+    timing = baseline_as_candidate(local_evaluator, "AllReduce")
+    assert timing.baseline_graph_us is not None
+    assert 0 < timing.baseline_graph_us < 1.5 * timing.baseline_us
+    again = baseline_as_candidate(local_evaluator, "AllReduce", seed=1)
+    assert again.baseline_graph_us == timing.baseline_graph_us, "it is measured once"
+
+
+def test_a_baseline_that_waits_for_its_device_has_no_graph_and_harms_nobody(local_evaluator: LocalEvaluator) -> None:
+    assert baseline_as_candidate(local_evaluator, "EmbeddingLookup").baseline_graph_us is None
+    assert baseline_as_candidate(local_evaluator, "EmbeddingLookup", seed=1).baseline_us > 0
