@@ -26,8 +26,8 @@ from pkb_gym.engine.findings import Findings
 from pkb_gym.engine.layout import PAGE_BYTES, BlockPlan, Workload, align, delivered_leaves
 from pkb_gym.engine.profile import MAX_CALLS as MAX_PROFILED_CALLS
 from pkb_gym.engine.profile import make_profile
+from pkb_gym.engine.ranks.blame import GangFailed
 from pkb_gym.engine.ranks.candidate_gang import CandidateGang, Job, claims
-from pkb_gym.engine.ranks.gang import GangFailed
 from pkb_gym.engine.ranks.reference_gang import ReferenceGang
 from pkb_gym.engine.rankside.abi import MAX_GROUPS, MAX_RANKS
 from pkb_gym.engine.roofline import place

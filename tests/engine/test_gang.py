@@ -14,7 +14,8 @@ from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.feedback import Failure
 from pkb_gym.engine.local import LocalEvaluator
 from pkb_gym.engine.ranks import gang as gang_module
-from pkb_gym.engine.ranks.gang import Confinement, Gang, GangFailed
+from pkb_gym.engine.ranks.blame import GangFailed
+from pkb_gym.engine.ranks.gang import Confinement, Gang
 from pkb_gym.engine.ranks.zygote import Zygote
 
 PROGRAM = "tests.engine.rank_programs"

@@ -14,7 +14,8 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cuda import FEATURE_SPECIFIC, find_toolkit, nvcc_available, nvcc_version
 from pkb_gym.engine.cpu_info import cpu_info
 from pkb_gym.engine.feedback import Failure
-from pkb_gym.engine.ranks.gang import Confinement, Gang, GangFailed
+from pkb_gym.engine.ranks.blame import GangFailed
+from pkb_gym.engine.ranks.gang import Confinement, Gang
 from pkb_gym.engine.ranks.sandbox import RANKSIDE
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.rankside.wire import Json

@@ -13,7 +13,8 @@ from pkb_gym.engine.config import Device
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.layout import BlockPlan, rank_spec
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.ranks.gang import Confinement, Gang, GangFailed
+from pkb_gym.engine.ranks.blame import GangFailed
+from pkb_gym.engine.ranks.gang import Confinement, Gang
 from pkb_gym.engine.ranks.heaps import SymmetricHeap
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.rankside.results import Claim

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.feedback import Failure
+from pkb_gym.engine.ranks.blame import GangFailed, cause_is_known, first_failure, missed_deadline
 from pkb_gym.engine.ranks.strays import end_strays
 from pkb_gym.engine.ranks.zygote import TEMPORARY_BYTES, Zygote
 from pkb_gym.engine.rankside.leader import GangRequest
@@ -35,17 +36,6 @@ CAUSE_S = 1.0
 
 SAMPLING_S, SAMPLES = 0.1, 10
 """How long, and how often, ranks that missed a deadline are looked at: do they compute or wait?"""
-
-_PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read error", "connection was closed")
-
-
-class GangFailed(Exception):
-    """Raised when a rank failed or a deadline passed; the gang is of no further use."""
-
-    def __init__(self, failure: Failure, rank: int | None, message: str) -> None:
-        super().__init__(message)
-        self.failure = failure
-        self.rank = rank
 
 
 @dataclass(frozen=True)
@@ -366,7 +356,9 @@ class Gang:
     def _first_failure(self, said: str = "") -> GangFailed:
         """Listens a little longer, then blames the rank that fell first."""
         began = time.monotonic()
-        while (left := began + (AFTERMATH_S if self._cause_is_known() else CAUSE_S) - time.monotonic()) > 0:
+        while (
+            left := began + (AFTERMATH_S if cause_is_known(self._ended, self._errors) else CAUSE_S) - time.monotonic()
+        ) > 0:
             try:
                 self._listen(left)
                 for rank, wire in enumerate(self._ranks):
@@ -375,49 +367,10 @@ class Gang:
                         self._note(rank, frame[0], "error")
             except (WireError, GangFailed):
                 break
-        crashed = [rank for rank, status in self._ended.items() if status != 0 and rank not in self._errors]
-        if crashed:
-            return self._crash(crashed[0])
-        silent = [rank for rank in self._ended if rank not in self._errors]
-        own_fault = [rank for rank, error in self._errors.items() if not _is_aftermath(error)]
-        if silent and not own_fault:
-            said = f"rank {silent[0]} ended its process (exit status 0) before its work was done"
-            return GangFailed(Failure.RUNTIME_ERROR, silent[0], said)
-        for rank in own_fault or list(self._errors):
-            error = self._errors[rank]
-            return GangFailed(_failure(error.get("kind")), rank, f"rank {rank}: {error.get('message')}"[:10_000])
-        return GangFailed(Failure.RUNTIME_ERROR, None, f"the gang fell silent: {said}")
-
-    def _cause_is_known(self) -> bool:
-        """Whether anything but complaints about another rank has been heard."""
-        own_fault = any(not _is_aftermath(error) for error in self._errors.values())
-        return own_fault or any(rank not in self._errors for rank in self._ended)
-
-    def _crash(self, rank: int) -> GangFailed:
-        status = self._ended[rank]
-        if status > 0:
-            return GangFailed(Failure.RUNTIME_ERROR, rank, f"rank {rank} ended its process with exit status {status}")
-        name = signal.Signals(-status).name
-        if -status == signal.SIGKILL:
-            return GangFailed(
-                Failure.OUT_OF_MEMORY,
-                rank,
-                f"rank {rank} was killed by the kernel ({name}), most likely for its memory",
-            )
-        hint = {
-            "SIGSEGV": "an address outside its memory was touched",
-            "SIGBUS": "an address beyond the end of a mapping was touched, or /tmp is full",
-            "SIGFPE": "an integer was divided by zero",
-            "SIGILL": "an instruction that this processor lacks",
-            "SIGABRT": "abort() was called, or an exception left a noexcept function",
-            "SIGXFSZ": "a file grew beyond the limit",
-        }.get(name, "")
-        return GangFailed(
-            Failure.RUNTIME_ERROR, rank, f"rank {rank} was killed by {name}" + (f": {hint}" if hint else "")
-        )
+        return first_failure(self._ended, self._errors, said)
 
     def _missed_deadline(self, missing: set[int], timeout_s: float, where: Callable[[int], str] | None) -> GangFailed:
-        """Tells a deadlock, where every unfinished rank waits, from one that computes on."""
+        """Looks at the unfinished ranks for a moment: do they compute, or wait?"""
         before = {rank: _stat(self._pidfds[rank])[1] for rank in missing}
         running = dict.fromkeys(missing, 0)
         for _ in range(SAMPLES):
@@ -429,23 +382,7 @@ class Gang:
             rank for rank in missing if _stat(self._pidfds[rank])[1] - before[rank] > 2 or running[rank] > SAMPLES // 2
         }
         places = {rank: where(rank) if where is not None else "" for rank in sorted(missing)}
-        waiting = {rank for rank in missing if rank not in busy or "waits" in places[rank]}
-        failure = Failure.DEADLOCK if waiting == missing else Failure.TIMEOUT
-        lines = [f"rank {rank}: {place or ('busy' if rank in busy else 'idle')}" for rank, place in places.items()]
-        first = min(missing - waiting, default=min(missing))
-        what = "every unfinished rank waits for another" if failure is Failure.DEADLOCK else "still computing"
-        return GangFailed(failure, first, f"no end after {timeout_s:.3g} s, {what}. " + "; ".join(lines))
-
-
-def _is_aftermath(error: Mapping[str, Any]) -> bool:
-    """Whether an error only says that another rank is gone."""
-    return any(words in str(error.get("message")) for words in _PEER_GONE)
-
-
-def _failure(kind: object) -> Failure:
-    """The failure that a rank named; a rank that has loaded a candidate can say anything."""
-    allowed = (Failure.LOAD_ERROR, Failure.RUNTIME_ERROR, Failure.OUT_OF_MEMORY, Failure.WRONG_SHAPE_OR_DTYPE)
-    return next((failure for failure in allowed if failure == kind), Failure.RUNTIME_ERROR)
+        return missed_deadline(places, busy, timeout_s)
 
 
 def _send(pidfd: int, number: signal.Signals) -> None:

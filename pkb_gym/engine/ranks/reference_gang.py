@@ -12,7 +12,8 @@ from pkb_gym.engine.check import RankCheck
 from pkb_gym.engine.config import Device
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.layout import Workload, align
-from pkb_gym.engine.ranks.gang import Gang, GangFailed
+from pkb_gym.engine.ranks.blame import GangFailed
+from pkb_gym.engine.ranks.gang import Gang
 from pkb_gym.engine.ranks.heaps import DeviceHeap, SharedHeap, SymmetricHeap
 from pkb_gym.engine.ranks.workload import workload_to_json
 from pkb_gym.engine.ranks.zygote import Zygote
