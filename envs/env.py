@@ -110,17 +110,17 @@ class PKBEnv(gym.Env[Observation, str]):
     env = gym.make("PKB/HyenaCP-v0", device="cpu", world_size=2, size="tiny", reward="default")
     ```
 
-    | argument      | values                                                 | default                             |
-    |---------------|--------------------------------------------------------|-------------------------------------|
-    | `device`      | "auto", "cuda", "cpu"                                  | "auto": GPUs where there are any    |
-    | `world_size`  | ranks                                                  | 1, 2, 4 or 8, as GPUs allow; else 4 |
-    | `size`        | "tiny", "published", "large", or a dict of axes        | "published" on GPUs, else "tiny"    |
-    | `dtype`       | one of the problem's                                   | the problem's first                 |
-    | `language`    | "auto", "cpp", "cuda", "triton", "python"              | "auto": told by the source          |
-    | `protocol`    | "robust", "published"                                  | "robust"                            |
-    | `reward`      | a name (see `pkb_gym.rewards.presets`), or a function  | "default"                           |
-    | `evaluator`   | "local", a name given to `add_evaluator`, or an object | "local"                             |
-    | `render_mode` | None, "ansi", "rgb_array"                              | None                                |
+    | argument      | values                                                | default                             |
+    |---------------|-------------------------------------------------------|-------------------------------------|
+    | `device`      | "auto", "cuda", "cpu"                                 | "auto": GPUs where there are any    |
+    | `world_size`  | ranks                                                 | 1, 2, 4 or 8, as GPUs allow; else 4 |
+    | `size`        | "tiny", "published", "large", or a dict of axes       | "published" on GPUs, else "tiny"    |
+    | `dtype`       | one of the problem's                                  | the problem's first                 |
+    | `language`    | "auto", "cpp", "cuda", "triton", "python"             | "auto": told by the source          |
+    | `protocol`    | "robust", "published"                                 | "robust"                            |
+    | `reward`      | a name (see `pkb_gym.rewards.presets`), or a function | "default"                           |
+    | `evaluator`   | "local", a url, an `add_evaluator` name, or an object | "local"                             |
+    | `render_mode` | None, "ansi", "rgb_array"                             | None                                |
 
     ## Version History
     * v0: initial version
@@ -210,12 +210,15 @@ class PKBEnv(gym.Env[Observation, str]):
 
         Raises:
             InvalidAction: it is not a string.
-            InfrastructureError: the evaluator could not be started.
+            InfrastructureError: the evaluator could not be started or reached.
+            ConfigError: an evaluation service has no such device, or not as many ranks.
         """
         if not isinstance(action, str):
             raise gym.error.InvalidAction(f"an action is source text (str), got {type(action).__name__}")
         episode = self._episode
-        config = self._asked.model_copy(update={"seed": episode.input_seed, "turn": episode.turn})
+        # As the task text says, whatever an evaluation service on another machine would choose.
+        told = {name: getattr(self._config, name) for name in ("device", "world_size", "size", "dtype")}
+        config = self._asked.model_copy(update=told | {"seed": episode.input_seed, "turn": episode.turn})
         feedback = evaluators.find_evaluator(self._evaluator).evaluate(self._problem, action, config)
         turn_score = episode.add(action, feedback)
         info: dict[str, Any] = {

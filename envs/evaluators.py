@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.evaluator import Evaluator
+from pkb_gym.engine.remote import RemoteEvaluator, check_url
 
 
 def _local() -> Evaluator:
@@ -42,19 +43,21 @@ def check_evaluator(evaluator: str | Evaluator) -> None:
     """Refuses a name that `find_evaluator` does not know; starts nothing.
 
     Raises:
-        ConfigError: there is no such evaluator.
+        ConfigError: there is no such evaluator, or the url is none.
     """
-    if isinstance(evaluator, str) and evaluator not in _factories:
-        if "://" in evaluator:
-            raise ConfigError(f"evaluator {evaluator!r}: this version has no client of an evaluation service")
-        raise ConfigError(f"no evaluator {evaluator!r}; there are {', '.join(_factories)}, or an Evaluator object")
+    if not isinstance(evaluator, str) or evaluator in _factories:
+        return
+    if "://" not in evaluator:
+        known = ", ".join(_factories)
+        raise ConfigError(f"no evaluator {evaluator!r}; there are {known}, urls of services, and Evaluator objects")
+    check_url(evaluator)
 
 
 def find_evaluator(evaluator: str | Evaluator) -> Evaluator:
-    """The evaluator of that name, started if need be; an object is handed back as it is.
+    """The evaluator of that name or url, started if need be; an object is handed back as it is.
 
     Raises:
-        ConfigError: there is no such evaluator.
+        ConfigError: there is no such evaluator, or what it needs is not installed.
         InfrastructureError: it could not be started.
     """
     check_evaluator(evaluator)
@@ -63,7 +66,7 @@ def find_evaluator(evaluator: str | Evaluator) -> Evaluator:
     key = (os.getpid(), evaluator)  # a forked child must not use its parent's processes
     with _lock:
         if key not in _started:
-            _started[key] = _factories[evaluator]()
+            _started[key] = _factories[evaluator]() if evaluator in _factories else RemoteEvaluator(evaluator)
         return _started[key]
 
 

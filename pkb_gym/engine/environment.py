@@ -1,7 +1,9 @@
 """The environment variables that pkb-gym knows: the one module that reads them.
 
 - PKB_CACHE_DIR: folder of everything that may be made again (default: ~/.cache/pkb-gym).
+- PKB_TOKEN: the token of evaluation services that are named by url.
 - CUDA_HOME, CUDA_PATH: where the CUDA toolkit lies, if nvcc is not on PATH.
+- LOCAL_RANK: of `accelerate launch` and `torchrun`; number of a training process among those of its node.
 - CUDA_VISIBLE_DEVICES: CUDA's own; which GPUs processes started from here may use.
 - TORCH_SYMM_MEM_DISABLE_MULTICAST=1: torch's own; NVLink multicast is switched off on this machine.
 """
@@ -18,10 +20,20 @@ def cache_dir() -> Path:
     return Path(named).expanduser() if named else Path("~/.cache/pkb-gym").expanduser()
 
 
+def service_token() -> str | None:
+    """What an evaluation service asks for; None where it is not set."""
+    return os.environ.get("PKB_TOKEN") or None
+
+
 def cuda_home() -> Path | None:
     """Where the user says that the CUDA toolkit lies."""
     named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     return Path(named).expanduser() if named else None
+
+
+def local_rank() -> int:
+    """Number of this training process among those of its node; 0 outside of a distributed run."""
+    return int(os.environ.get("LOCAL_RANK") or 0)
 
 
 def multicast_disabled() -> bool:
@@ -49,3 +61,18 @@ def for_candidates(**changes: str) -> dict[str, str]:
 def with_changes(**changes: str) -> dict[str, str]:
     """This process's environment with some variables set, for a child."""
     return {**os.environ, **changes}
+
+
+FOR_TRAINING_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+FAMILIES_FOR_TRAINING_RANKS = ("ACCELERATE_", "FSDP_", "GROUP_", "OMP_", "ROLE_", "TORCHELASTIC_")
+"""What `accelerate launch` and `torchrun` tell the ranks of a training run, and nobody else is meant to hear."""
+
+
+def without_launcher(**changes: str) -> dict[str, str]:
+    """As `with_changes`, for a child of a training rank that is no rank itself."""
+    own = (
+        name
+        for name in os.environ
+        if name not in FOR_TRAINING_RANKS and not name.startswith(FAMILIES_FOR_TRAINING_RANKS)
+    )
+    return {name: os.environ[name] for name in own} | changes

@@ -9,7 +9,9 @@ ours.
     ├── SizeError
     ├── ConfigError
     └── InfrastructureError
-        └── SandboxError
+        ├── SandboxError
+        ├── ServiceBusy
+        └── EvaluationNotFound
 """
 
 from __future__ import annotations
@@ -44,3 +46,11 @@ class InfrastructureError(PkbError, RuntimeError):
 
 class SandboxError(InfrastructureError):
     """Raised when the sandbox could not be set up as asked."""
+
+
+class ServiceBusy(InfrastructureError):
+    """Raised when an evaluation service has as many questions waiting as it takes; ask again later."""
+
+
+class EvaluationNotFound(InfrastructureError):
+    """Raised when an evaluation service knows no such evaluation: it was given up, or answered long ago."""

@@ -10,7 +10,13 @@ from pkb_gym.engine.feedback import Feedback
 from pkb_gym.engine.problem import Problem
 
 Progress: TypeAlias = Callable[[str], None]
-"""Called with a few words whenever a stage begins."""
+"""Called with a few words whenever a stage begins, and when an evaluation has to wait (`WAITING`)."""
+
+WAITING = "waiting for its turn"
+"""Said by an evaluation that waits for a processor to compile on, or for the devices."""
+
+PREPARING = "preparing ranks"
+"""Said by an evaluation that has the devices from now on."""
 
 
 class Evaluator(Protocol):

@@ -110,6 +110,15 @@ def names() -> tuple[str, ...]:
         pynvml.nvmlShutdown()
 
 
+def utilisations() -> tuple[float, ...]:
+    """Share of the last moments (up to a second) in which each GPU of `names` ran a kernel, in [0, 1]."""
+    pynvml.nvmlInit()
+    try:
+        return tuple(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100 for handle in _handles())
+    finally:
+        pynvml.nvmlShutdown()
+
+
 @cache
 def driver_version() -> str | None:
     """Version of the NVIDIA driver; None without one."""

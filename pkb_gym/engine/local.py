@@ -12,12 +12,13 @@ import contextlib
 import functools
 import secrets
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from pkb_gym.engine import environment, gpus, machine
 from pkb_gym.engine.compile.artifact import Artifact
@@ -26,8 +27,9 @@ from pkb_gym.engine.compile.cuda import DEFAULT_ARCHITECTURE, compile_cuda
 from pkb_gym.engine.compile.native import compile_native, exports_solution
 from pkb_gym.engine.compile.python import build_python
 from pkb_gym.engine.config import Device, EvalConfig, ResolvedConfig, resolve
+from pkb_gym.engine.device_gate import DeviceGate
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.evaluator import Progress
+from pkb_gym.engine.evaluator import PREPARING, WAITING, Progress
 from pkb_gym.engine.feedback import CompileReport, Failure, Feedback, Stage
 from pkb_gym.engine.findings import Findings, Stopped
 from pkb_gym.engine.problem import Problem
@@ -35,12 +37,15 @@ from pkb_gym.engine.ranks.candidate_gang import CandidateGang
 from pkb_gym.engine.ranks.reference_gang import ReferenceGang
 from pkb_gym.engine.ranks.standby import QuietDevices, Standby
 from pkb_gym.engine.ranks.zygote import Zygote
-from pkb_gym.engine.session import Session
+from pkb_gym.engine.session import GraphTimes, Session
 from pkb_gym.engine.signature import cpp_signature
 from pkb_gym.engine.static_checks import Rejected, calls_torch_distributed, check_text, detect_language
 
-STANDBY_GANGS = 4
-"""Each holds a context on every GPU, some hundreds of megabytes."""
+STANDBY_GANGS = 8
+"""Each holds a context on every GPU, some hundreds of megabytes; of those with NCCL's buffers too, half as many."""
+
+ERROR_MARKS = ("error:", "undefined reference", "ptxas fatal")
+"""In the lines of compilers and linkers that say what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +80,11 @@ class LocalEvaluator:
         self.key = key or secrets.token_bytes(16)
         self._cache = CompileCache((cache_dir or environment.cache_dir()) / "compile")
         self._lock = threading.RLock()
-        self._device = threading.Lock()
+        self._device = DeviceGate()
         self._compilers = threading.BoundedSemaphore(machine.processors())
         self._zygotes: dict[bool, Zygote] = {}
         self._references: dict[tuple[Device, int], ReferenceGang] = {}
+        self._graph_times: GraphTimes = {}
         self._standby: dict[GangKind, Standby] = {}
         self._ending: threading.Thread | None = None
         self._standby_gangs = standby_gangs
@@ -140,7 +146,7 @@ class LocalEvaluator:
                 findings.calls_torch_distributed = not config.is_native and calls_torch_distributed(findings.source)
             except Rejected as rejected:
                 raise findings.stop(Failure.REJECTED, str(rejected)) from None
-        with findings.stage(Stage.COMPILE, say):
+        with _in_turn(self._compilers, say), findings.stage(Stage.COMPILE, say):
             artifact = self._compile(findings)
         if config.until == "compile":
             return
@@ -154,12 +160,13 @@ class LocalEvaluator:
             done = f"compiled for {DEFAULT_ARCHITECTURE}" if config.is_native else "imported"
             findings.note(f"{done}; this machine has no GPU, so it was not run")
             return
-        with self._device:
+        with _in_turn(self._device, say):
+            say(PREPARING)
             reference = self._reference(config.device, config.world_size)
             new_gang = functools.partial(self._new_gang, config)
-            with Session(
-                findings, artifact, reference, new_gang, self._quiet_devices(config.device), self.key, say
-            ) as session:
+            quiet = self._quiet_devices(config.device)
+            times = self._graph_times
+            with Session(findings, artifact, reference, new_gang, quiet, self.key, times, say) as session:
                 session.run()
 
     def _compile(self, findings: Findings) -> Artifact:
@@ -169,8 +176,7 @@ class LocalEvaluator:
             artifact = build_python(findings.source, self._cache, zygote, config.compile_timeout_s)
         else:
             compile_source = compile_cuda if config.language == "cuda" else compile_native
-            with self._compilers:
-                artifact = compile_source(findings.source, self._cache, config.compile_timeout_s)
+            artifact = compile_source(findings.source, self._cache, config.compile_timeout_s)
         size = None if artifact.binary is None else len(artifact.binary)
         findings.compile = CompileReport(
             duration_s=artifact.duration_s,
@@ -199,10 +205,11 @@ class LocalEvaluator:
     def _reference(self, device: Device, world_size: int) -> ReferenceGang:
         zygote = self._zygote(trusted=True)
         with self._lock:
-            if (device, world_size) not in self._references:
-                threads = machine.threads_per_rank(world_size)
-                self._references[device, world_size] = ReferenceGang(zygote, device, world_size, threads)
-            return self._references[device, world_size]
+            gang = self._references.get((device, world_size))
+            if gang is None or not gang.is_sound:
+                gang = ReferenceGang(zygote, device, world_size, machine.threads_per_rank(world_size))
+                self._references[device, world_size] = gang
+            return gang
 
     def _new_gang(self, config: ResolvedConfig) -> AbstractContextManager[CandidateGang]:
         """A gang for one candidate: forked on the CPU, one that stands by on GPUs."""
@@ -236,7 +243,8 @@ class LocalEvaluator:
                 raise InfrastructureError("this evaluator has been closed")
             if kind not in self._standby:
                 start = functools.partial(self._start_gpu_gang, kind)
-                self._standby[kind] = Standby(start, self._quiet, self._standby_gangs)
+                gangs = max(1, self._standby_gangs // 2) if kind.join else self._standby_gangs
+                self._standby[kind] = Standby(start, self._quiet, gangs)
             return self._standby[kind]
 
     def _start_gpu_gang(self, kind: GangKind) -> CandidateGang:
@@ -273,6 +281,31 @@ class LocalEvaluator:
                     zygote.close()
                     del self._zygotes[kind]
 
+    def pause(self, timeout_s: float | None = None) -> bool:
+        """Leaves the devices to somebody else until `resume`: texts are compiled, but no rank runs or is prepared.
+
+        Gangs that stand by and the reference gang keep their memory.
+
+        Args:
+            timeout_s: how long to wait for the candidate that has the devices; None for as long as it takes.
+
+        Returns:
+            Whether nothing runs any more. If not, nothing new begins all the same.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        # The gate first: the candidate inside may still need a gang, and has it ended in the background.
+        if not self._device.shut(timeout_s):
+            return False
+        idle = self._quiet.pause(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        if self._closed:  # meanwhile: nothing may hold up its ending
+            self.resume()
+        return idle
+
+    def resume(self) -> None:
+        """Ends a pause; calling it again changes nothing."""
+        self._quiet.resume()
+        self._device.open()
+
     def warm_up(self, world_size: int, device: Device = "cpu") -> None:
         """Starts everything that the first evaluation would have to wait for."""
         self._zygote(trusted=False)
@@ -289,6 +322,7 @@ class LocalEvaluator:
             self._zygotes.clear()
             standby = list(self._standby.values())
             self._standby.clear()
+        self.resume()  # whoever waits at the gate finds the evaluator closed
         for zygote in zygotes:
             zygote.close()  # and with it its gangs: whoever waits for a rank hears that it is gone
         for gangs_of_a_kind in standby:
@@ -304,7 +338,26 @@ class LocalEvaluator:
 def _first_error(log: str) -> str:
     """The line of a log that matters most: the first error of a compiler, the last line of a traceback."""
     lines = [line.strip() for line in log.splitlines() if line.strip()] or ["nothing was said"]
-    return next((line for line in lines if "error:" in line or "undefined reference" in line), lines[-1])
+    return next((line for line in lines if any(mark in line for mark in ERROR_MARKS)), lines[-1])
+
+
+class _Turns(Protocol):
+    """What evaluations take turns at."""
+
+    def acquire(self, blocking: bool = True) -> bool: ...
+
+    def release(self) -> None: ...
+
+
+@contextlib.contextmanager
+def _in_turn(turns: _Turns, say: Progress) -> Iterator[None]:
+    if not turns.acquire(blocking=False):
+        say(WAITING)
+        turns.acquire()
+    try:
+        yield
+    finally:
+        turns.release()
 
 
 _EVALUATORS: weakref.WeakSet[LocalEvaluator] = weakref.WeakSet()

@@ -27,6 +27,7 @@ SECRETS = (
     "MY_NCCL_SECRET",
     "OPENAI_API_KEY",
     "PKB_CACHE_DIR",
+    "PKB_TOKEN",
     "PYTHONPATH",
     "TORCH_HOME",
     "WANDB_API_KEY",

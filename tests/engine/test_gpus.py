@@ -56,6 +56,9 @@ class Library:
     def nvmlDeviceGetCudaComputeCapability(self, handle: SimpleNamespace) -> list[int]:
         return [9, handle.index]
 
+    def nvmlDeviceGetUtilizationRates(self, handle: SimpleNamespace) -> SimpleNamespace:
+        return SimpleNamespace(gpu=25 * handle.index, memory=0)
+
     def nvmlSystemGetDriverVersion(self) -> bytes:
         return b"580.1"
 
@@ -135,3 +138,9 @@ def test_the_driver_is_asked_once(library: Library, monkeypatch: pytest.MonkeyPa
     first = gpus.names()
     library.has_driver = False
     assert gpus.names() == first
+
+
+def test_utilisations_are_those_of_the_visible_gpus(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    assert gpus.utilisations() == (0.75, 0.25)
+    assert library.open == 0

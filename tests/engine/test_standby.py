@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 import time
@@ -129,23 +130,37 @@ def test_a_stock_of_one_is_refilled_when_it_is_empty(maker: Maker, quiet: QuietD
             gangs.take()
 
 
-def test_missing_gangs_are_prepared_at_once(maker: Maker, quiet: QuietDevices) -> None:
+def test_missing_gangs_are_prepared_one_after_the_other(maker: Maker, quiet: QuietDevices) -> None:
+    with stock(maker, quiet) as gangs:
+        until(lambda: len(gangs._gangs) == 4)
+    assert maker.most_at_once == 1
+
+
+def test_a_timing_waits_for_one_of_the_missing_gangs_at_most(maker: Maker, quiet: QuietDevices) -> None:
     maker.gate.clear()
-    with stock(maker, quiet):
-        until(lambda: maker.running == 4)
+    with stock(maker, quiet) as gangs:
+        until(lambda: maker.running == 1)
+        timing = quiet.timing()
+        timer = in_thread(timing.__enter__)
+        until(lambda: quiet._waiting == 1)
         maker.gate.set()
-    assert maker.most_at_once == 4
+        joined(timer)
+        time.sleep(A_MOMENT_S)
+        assert len(gangs._gangs) == 1
+        timing.__exit__(None, None, None)
+        until(lambda: len(gangs._gangs) == 4)
 
 
 def test_one_is_made_at_once_where_none_stands_by(maker: Maker, quiet: QuietDevices) -> None:
     maker.gate.clear()
     with stock(maker, quiet) as gangs:
-        until(lambda: maker.running == 4)
+        until(lambda: maker.running == 1)
         taken: list[FakeGang] = []
         taker = in_thread(lambda: taken.append(gangs.take()))
-        until(lambda: maker.running == 5)
+        until(lambda: maker.running == 2)
         maker.gate.set()
         joined(taker)
+        until(lambda: len(gangs._gangs) == 4)
     assert [gang.closed for gang in taken] == [0]
     assert sum(gang.closed for gang in maker.gangs) == 4
 
@@ -171,9 +186,9 @@ def test_a_failing_start_is_logged_and_tried_again_later(
 def test_it_rests_after_a_failure(maker: Maker, quiet: QuietDevices) -> None:
     maker.error = InfrastructureError("no memory left")
     with stock(maker, quiet):
-        until(lambda: maker.failed == 4)
+        until(lambda: maker.failed == 1)
         time.sleep(A_MOMENT_S)
-        assert maker.failed == 4, "it would otherwise try without end"
+        assert maker.failed == 1, "it would otherwise try without end"
         began = time.monotonic()
     assert time.monotonic() - began < standby.RETRY_S / 2, "closing does not wait for the next try"
 
@@ -181,40 +196,40 @@ def test_it_rests_after_a_failure(maker: Maker, quiet: QuietDevices) -> None:
 def test_whoever_asks_hears_why_none_could_be_prepared(maker: Maker, quiet: QuietDevices) -> None:
     maker.error = InfrastructureError("no memory left")
     with stock(maker, quiet) as gangs:
-        until(lambda: maker.failed == 4)
+        until(lambda: maker.failed == 1)
         with pytest.raises(InfrastructureError, match="no memory left"):
             gangs.take()
         with quiet.timing():
             pass  # the failure left the devices
 
 
-def test_those_that_could_be_prepared_are_kept(maker: Maker, quiet: QuietDevices) -> None:
-    """Of four, every second fails."""
-    calls = iter(range(100))
-    lock = threading.Lock()
+def test_those_that_could_be_prepared_are_kept(
+    maker: Maker, quiet: QuietDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every second fails."""
+    monkeypatch.setattr(standby, "RETRY_S", 0.001)
+    calls = itertools.count()
 
     def start() -> FakeGang:
-        with lock:
-            odd = next(calls) % 2
-        if odd:
+        if next(calls) % 2:
             raise InfrastructureError("no memory left")
         return maker()
 
     gangs = Standby(start, quiet, 4)  # type: ignore[arg-type]
-    until(lambda: len(gangs._gangs) == 2)
+    until(lambda: len(gangs._gangs) == 4)
     gangs.close()
-    assert [gang.closed for gang in maker.gangs] == [1, 1]
+    assert [gang.closed for gang in maker.gangs] == [1] * 4
 
 
-def test_gangs_that_were_being_prepared_when_it_closed_are_ended(maker: Maker, quiet: QuietDevices) -> None:
+def test_a_gang_that_was_being_prepared_when_it_closed_is_ended(maker: Maker, quiet: QuietDevices) -> None:
     maker.gate.clear()
     gangs = Standby(maker, quiet, 4)  # type: ignore[arg-type]
-    until(lambda: maker.running == 4)
+    until(lambda: maker.running == 1)
     closer = in_thread(gangs.close)
     until(lambda: gangs._closed)
     maker.gate.set()
     joined(closer)
-    assert [gang.closed for gang in maker.gangs] == [1] * 4
+    assert [gang.closed for gang in maker.gangs] == [1]
 
 
 def test_nothing_is_prepared_once_it_is_closed(maker: Maker, quiet: QuietDevices) -> None:

@@ -104,6 +104,15 @@ def test_the_seed_fixes_the_inputs_of_this_episode_and_of_those_that_follow():
     assert len(set(input_seeds(5))) == 3
 
 
+def test_the_evaluator_is_asked_for_what_the_task_text_says(evaluator):
+    """A service may run on another machine, whose defaults are others."""
+    env = gym.make("PKB/AllReduce-v0", evaluator="fake", device="cpu").unwrapped
+    env.reset(seed=0)
+    env.step("a")
+    ((_, _, asked),) = evaluator.asked
+    assert (asked.device, asked.world_size, asked.size, asked.dtype) == ("cpu", 4, "tiny", "bfloat16")
+
+
 def test_the_evaluator_is_asked_with_seed_and_turn(evaluator):
     env = make(world_size=2, size="tiny", dtype="float32")
     seed = env.reset(seed=3)[1]["input_seed"]
@@ -185,7 +194,7 @@ def test_an_action_that_is_no_text_is_wrong_usage():
         ({"dtype": "int8"}, SizeError, "AllReduce: dtype must be one of"),
         ({"language": "cuda"}, ConfigError, "does not run on device 'cpu'"),
         ({"reward": "defualt"}, ConfigError, "Did you mean 'default'"),
-        ({"evaluator": "http://node:8000"}, ConfigError, "no client of an evaluation service"),
+        ({"evaluator": "tcp://node:8000"}, ConfigError, "is no url of an evaluation service"),
         ({"evaluator": "lokal"}, ConfigError, "no evaluator 'lokal'; there are local"),
         ({"problem": "AllRedcue"}, ProblemNotFound, "Did you mean 'AllReduce'"),
     ],

@@ -14,10 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 class Standby:
-    """A stock of prepared gangs of one kind, refilled in the background.
+    """A stock of prepared gangs of one kind, refilled in the background once half of them are left.
 
-    Preparing touches the devices, so it is done while `quiet` is held, and several gangs are prepared at once: per gang
-    that takes the machine for a fraction of the time of one. A timing that waits goes first.
+    Preparing touches the devices, so it is done while `quiet` is held: one gang after the other, as the driver makes
+    contexts one at a time anyway, and a timing that waits goes first and waits for one gang at most.
 
     Args:
         start: forks and prepares one gang.
@@ -68,33 +68,27 @@ class Standby:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or len(self._gangs) <= self._size // 2)
-                if self._closed:
-                    return
-            with self._quiet.preparing():
-                errors = self._prepare_missing()
-            with self._changed:
-                if errors and not self._closed:  # whoever needs a gang starts one, and hears why it fails
-                    logger.warning("no gang could be prepared to stand by: %s", errors[0])
-                    self._changed.wait_for(lambda: self._closed, timeout=RETRY_S)
+            while self._is_short():
+                self._prepare_one()
+            if self._closed:
+                return
 
-    def _prepare_missing(self) -> list[Exception]:
-        """Prepares all gangs that are missing, at once; returns why some could not be."""
-        errors: list[Exception] = []
-        with self._changed:  # a timing may have been waited for, and meanwhile it was closed
-            missing = 0 if self._closed else self._size - len(self._gangs)
-        # Threads of our own: a pool would refuse work when the interpreter ends, before evaluators are closed.
-        threads = [threading.Thread(target=self._prepare_one, args=(errors,), daemon=True) for _ in range(missing)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return errors
+    def _is_short(self) -> bool:
+        with self._changed:
+            return not self._closed and len(self._gangs) < self._size
 
-    def _prepare_one(self, errors: list[Exception]) -> None:
+    def _prepare_one(self) -> None:
+        """Adds a gang; if none could be prepared, rests for a while."""
         try:
-            gang = self._start()
+            with self._quiet.preparing():
+                if not self._is_short():  # a timing was waited for, and meanwhile it was closed
+                    return
+                gang = self._start()
         except Exception as error:  # noqa: BLE001 - of any kind, it must not end the refilling
-            errors.append(error)
+            with self._changed:  # whoever needs a gang starts one, and hears why it fails
+                if not self._closed:
+                    logger.warning("no gang could be prepared to stand by: %s", error)
+                    self._changed.wait_for(lambda: self._closed, timeout=RETRY_S)
             return
         with self._changed:
             self._gangs.append(gang)
@@ -105,13 +99,36 @@ RETRY_S = 5.0
 
 
 class QuietDevices:
-    """Keeps preparing and timing apart: any number of preparations at once, or one timing; timings go first."""
+    """Keeps preparing and timing apart: any number of preparations at once, or one timing; timings go first.
+
+    While paused, no preparation begins at all, so that somebody else may have the devices.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._timing = 0
         self._waiting = 0
         self._preparing = 0
+        self._paused = False
+
+    def pause(self, timeout_s: float | None = None) -> bool:
+        """Keeps preparations from beginning until `resume`, and waits for those that have begun.
+
+        Args:
+            timeout_s: how long to wait; None for as long as it takes.
+
+        Returns:
+            Whether none runs any more.
+        """
+        with self._changed:
+            self._paused = True
+            return self._changed.wait_for(lambda: not self._preparing, timeout_s)
+
+    def resume(self) -> None:
+        """Lets preparations begin; calling it again changes nothing."""
+        with self._changed:
+            self._paused = False
+            self._changed.notify_all()
 
     def timing(self) -> AbstractContextManager[None]:
         """Waits until no preparation runs, and keeps new ones from beginning."""
@@ -138,7 +155,7 @@ class QuietDevices:
 
     def _begin_preparing(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: not self._timing and not self._waiting)
+            self._changed.wait_for(lambda: not self._timing and not self._waiting and not self._paused)
             self._preparing += 1
 
     def _end_preparing(self) -> None:

@@ -1,0 +1,121 @@
+"""`pkb serve`: the evaluation service of this machine."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import importlib.util
+import json
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from pkb_gym.engine import environment
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
+
+from .command import Session, Status, add_parser, stderr
+from .options import parse_key, positive_float, positive_int
+
+EXAMPLE = """pkb serve --port 8900
+pkb serve --host 10.0.0.5 --port 8900 --token-file token"""
+EXIT = "exit status: 0 ended by SIGTERM, Ctrl-C or with its parent, 2 wrong usage, 3 the server failed"
+NEEDS = ("fastapi", "uvicorn")
+KEY_BYTES = 16
+LOOK_S = 1.0
+"""How often it is looked whether the server still runs."""
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `pkb serve`."""
+    parser = add_parser(
+        commands,
+        "serve",
+        run,
+        summary="Judge the sources of many clients over HTTP, one candidate at a time on this machine's devices.",
+        example=EXAMPLE,
+        exit_statuses=EXIT,
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="port to listen on (default: any free one)")
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="holds the token that clients need; made where there is none (default: serve-token in the cache folder)",
+    )
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="judge on this device alone (default: whichever the questions ask for)",
+    )
+    parser.add_argument(
+        "--max-queued", type=positive_int, metavar="N", help="questions that may wait to begin (default: 1024)"
+    )
+    parser.add_argument(
+        "--deadline",
+        type=positive_float,
+        metavar="S",
+        help="seconds of compiling and running that an evaluation may take (default: 300)",
+    )
+    parser.add_argument(
+        "--replay-key", type=parse_key, metavar="HEX", help="the key of an earlier service, for the same inputs again"
+    )
+    parser.add_argument(
+        "--with-parent", action="store_true", help="end with the process that started this one, however it ends"
+    )
+
+
+def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # every command has this signature
+    """Serves until it is told to end; prints one line of JSON when it is ready.
+
+    Raises:
+        ConfigError: a package is missing, the address cannot be had, or the token file cannot be used.
+        InfrastructureError: the server ended by itself.
+    """
+    missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"pkb serve needs {' and '.join(missing)}: pip install 'pkb-gym[serve]'")
+    from pkb_gym.engine.local import LocalEvaluator
+    from pkb_gym.serve.parent import when_parent_ends
+    from pkb_gym.serve.server import HttpServer, is_loopback
+    from pkb_gym.serve.service import DEADLINE_S, MAX_QUEUED, EvaluationService
+    from pkb_gym.serve.token import read_or_make_token
+
+    if args.token_file is None and not is_loopback(args.host):
+        raise ConfigError(f"--host {args.host} can be reached from other machines: say --token-file FILE as well")
+    token_file = (args.token_file or environment.cache_dir() / "serve-token").absolute()
+    token = read_or_make_token(token_file)
+    key = args.replay_key or secrets.token_bytes(KEY_BYTES)  # one key for evaluators that are replaced, too
+    service = EvaluationService(
+        functools.partial(LocalEvaluator, key=key),
+        device=args.device,
+        max_queued=args.max_queued or MAX_QUEUED,
+        deadline_s=args.deadline or DEADLINE_S,
+    )
+    with service, HttpServer(service, token, args.host, args.port) as server, _told_to_end() as told:
+        if args.with_parent:
+            when_parent_ends(told.set)
+        print(json.dumps({"url": server.url, "pid": os.getpid(), "token_file": str(token_file)}), flush=True)
+        stderr().print(f"serving at {server.url}, with the token in {token_file}", soft_wrap=True)
+        while not told.wait(LOOK_S):
+            if server.ended.is_set():
+                raise InfrastructureError("the HTTP server ended by itself; what it said stands above")
+        service.close()  # before the server, so that whoever waits hears of it
+    return Status.PASSED
+
+
+@contextlib.contextmanager
+def _told_to_end() -> Iterator[threading.Event]:
+    """Set by SIGTERM and Ctrl-C, as long as the block runs."""
+    told = threading.Event()
+    before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

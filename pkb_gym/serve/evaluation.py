@@ -1,0 +1,96 @@
+"""One question on its way through the service."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from pkb_gym.engine import machine
+from pkb_gym.engine.config import EvalConfig, ResolvedConfig
+from pkb_gym.engine.evaluator import PREPARING, WAITING, Evaluator
+from pkb_gym.engine.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.findings import Findings
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.service_records import FINISHED, QUEUED
+
+Key: TypeAlias = tuple[str, str, str]
+"""Problem, digest of the source, resolved configuration: what makes two questions equal."""
+
+HAS_DEVICES = frozenset({PREPARING, Stage.RUN.value, Stage.CHECK.value, Stage.TIME.value, Stage.PROFILE.value})
+
+
+class OwningEvaluator(Evaluator, Protocol):
+    """An evaluator that owns devices, and can leave them to somebody else for a while."""
+
+    def resolve(self, problem: Problem, source: str, config: EvalConfig) -> ResolvedConfig:
+        """The configuration that `evaluate` would run under.
+
+        Raises:
+            ConfigError, SizeError: it cannot be met.
+        """
+
+    def pause(self, timeout_s: float | None = None) -> bool:
+        """Lets nothing begin on the devices until `resume`; returns whether nothing runs there any more."""
+
+    def resume(self) -> None:
+        """Ends a pause; calling it again changes nothing."""
+
+
+@dataclass(eq=False)
+class Evaluation:
+    """One question; whoever asks the same joins it. The service's lock guards what changes.
+
+    Attributes:
+        problem, source, config: what was asked.
+        resolved: what the configuration comes to.
+        key: equal for equal questions.
+        id: by which clients name it.
+        state: `QUEUED`, words of the evaluator, or `FINISHED`.
+        interest: how many have asked and not given up.
+        evaluator: who judges it; None before it begins.
+        answer: the feedback, or a `PkbError` where the evaluator refused the question.
+    """
+
+    problem: Problem
+    source: str
+    config: EvalConfig
+    resolved: ResolvedConfig
+    key: Key
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    state: str = QUEUED
+    interest: int = 1
+    evaluator: OwningEvaluator | None = None
+    answer: Future[Feedback] = field(default_factory=Future)
+    _spent_s: float = 0.0
+    _since: float | None = None
+
+    def enter(self, state: str) -> None:
+        """Notes what it is at. Its clock runs while it is neither queued nor waiting for others."""
+        now = time.monotonic()
+        if self._since is not None:
+            self._spent_s += now - self._since
+        self._since = None if state in (QUEUED, WAITING, FINISHED) else now
+        self.state = state
+
+    def left_s(self, deadline_s: float) -> float | None:
+        """How long its clock may still run; None while it stands."""
+        if self._since is None:
+            return None
+        return deadline_s - self._spent_s - (time.monotonic() - self._since)
+
+    def lost(self, why: str) -> Feedback:
+        """Its feedback where a fault of ours keeps it from being judged."""
+        environment = machine.describe(self.resolved.device, self.resolved.is_native)
+        findings = Findings(self.problem, self.source, self.resolved, environment)
+        findings.fail(Failure.INFRASTRUCTURE, f"this machine could not judge it: {why}")
+        return findings.feedback()
+
+
+def question_key(problem: Problem, source: str, resolved: ResolvedConfig) -> Key:
+    """What makes two questions equal."""
+    digest = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
+    return problem.name, digest, resolved.model_dump_json()

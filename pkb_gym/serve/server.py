@@ -1,0 +1,106 @@
+"""The HTTP server of an evaluation service, in a thread."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Self
+
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.serve.app import make_app
+from pkb_gym.serve.service import EvaluationService
+
+if TYPE_CHECKING:
+    import uvicorn
+
+GRACE_S = 2
+"""What requests that are being answered get when the server ends."""
+
+KEEP_ALIVE_S = 60
+"""Longer than clients keep unused connections, so that theirs are not closed while they send."""
+
+START_S = 10.0
+BACKLOG = 2048
+MAX_PORT = 65535
+
+
+class HttpServer:
+    """Serves while its block runs.
+
+    Args:
+        service: who answers.
+        token: that requests carry.
+        host: address to listen on.
+        port: likewise; 0 for any that is free.
+
+    Attributes:
+        url: where it is reached.
+        ended: set when it serves no longer, whatever the reason.
+
+    Raises:
+        ConfigError: the address cannot be had.
+    """
+
+    def __init__(self, service: EvaluationService, token: str, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._ending = threading.Event()
+        self._app = make_app(service, token, self._ending)
+        self._socket = _listen(host, port)
+        name = f"[{host}]" if ":" in host else host
+        self.url = f"http://{name}:{self._socket.getsockname()[1]}"
+        self.ended = threading.Event()
+
+    def __enter__(self) -> Self:
+        import uvicorn
+
+        config = uvicorn.Config(
+            self._app,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, args=(self._server,), name="pkb-http", daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + START_S
+        while not self._server.started:
+            if self.ended.is_set() or time.monotonic() > deadline:
+                self.__exit__()
+                raise InfrastructureError(f"the HTTP server did not start at {self.url}")
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
+
+    def _run(self, server: uvicorn.Server) -> None:
+        try:
+            server.run(sockets=[self._socket])
+        finally:
+            self.ended.set()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= MAX_PORT:
+        raise ConfigError(f"cannot listen on port {port}: expected 0 (any that is free) to {MAX_PORT}")
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}, port {port}: {error}") from None

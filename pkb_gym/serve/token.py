@@ -1,0 +1,28 @@
+"""The token of a service: a file that its user alone can read."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from pkb_gym.engine.atomic_write import write_atomically
+from pkb_gym.engine.errors import ConfigError
+
+MIN_CHARS = 16
+
+
+def read_or_make_token(path: Path) -> str:
+    """The token in a file; where there is no file, a random one is written there, for this user alone.
+
+    Raises:
+        ConfigError: the file cannot be read or written, or holds no token.
+    """
+    try:
+        if not path.exists():
+            write_atomically(path, secrets.token_urlsafe(32) + "\n")
+        token = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"token file {path}: {error}") from None
+    if len(token) < MIN_CHARS or not token.isprintable() or " " in token:
+        raise ConfigError(f"token file {path}: expected one word of at least {MIN_CHARS} ASCII characters")
+    return token

@@ -1,0 +1,114 @@
+"""An evaluator that owns nothing: it answers, waits, refuses or breaks as the source says."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from pkb_gym.engine import machine
+from pkb_gym.engine.config import EvalConfig, ResolvedConfig, resolve
+from pkb_gym.engine.device_gate import DeviceGate
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.evaluator import PREPARING, WAITING, Progress
+from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.problem import Problem
+from pkb_gym.serve.service import EvaluationService
+from tests.envs.fake_evaluator import FakeEvaluator
+
+PATIENCE_S = 30.0
+TOKEN = "a token of these tests"
+ON_TWO = EvalConfig(device="cpu", world_size=2, size="tiny")
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.001)
+
+
+@dataclass
+class Owner(FakeEvaluator):
+    """`FakeEvaluator`'s words, and: `compile` and `run` wait for `goes_on` there; `refuse`, `break`, `stop` raise.
+
+    Attributes:
+        goes_on: what the words that wait wait for.
+    """
+
+    goes_on: threading.Event = field(default_factory=threading.Event)
+    gate: DeviceGate = field(default_factory=DeviceGate)
+
+    def resolve(self, problem: Problem, source: str, config: EvalConfig) -> ResolvedConfig:
+        total = machine.memory_total_bytes()
+        return resolve(config, problem, language="cpp", device="cpu", memory_total_bytes=total)
+
+    def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
+        assert progress is not None
+        word = source.split(" ")[0]
+        progress("compile")
+        if word == "compile":
+            assert self.goes_on.wait(PATIENCE_S)
+        if word == "refuse":
+            raise ConfigError("no such thing here")
+        if word == "stop":
+            raise InfrastructureError("the machine is on fire")
+        if word == "break":
+            raise ZeroDivisionError("a mistake of ours")
+        progress(WAITING)
+        with self.gate:
+            progress(PREPARING)
+            if word == "run":
+                assert self.goes_on.wait(PATIENCE_S)
+            return super().evaluate(problem, "speedup 2" if word in ("compile", "run") else source, config)
+
+    def pause(self, timeout_s: float | None = None) -> bool:
+        return self.gate.shut(timeout_s)
+
+    def resume(self) -> None:
+        self.gate.open()
+
+    def close(self) -> None:
+        super().close()
+        self.goes_on.set()
+
+
+@dataclass
+class Owners:
+    """Opens evaluators; all that were opened."""
+
+    opened: list[Owner] = field(default_factory=list)
+    error: Exception | None = None
+
+    def __call__(self) -> Owner:
+        if self.error is not None:
+            raise self.error
+        self.opened.append(Owner())
+        return self.opened[-1]
+
+    @property
+    def asked(self) -> list[str]:
+        """Sources that were judged to the end, by any of them."""
+        return [source for owner in self.opened for _, source, _ in owner.asked]
+
+
+def ask(service: EvaluationService, source: str, **changes: object) -> str:
+    return service.submit("AllReduce", source, ON_TWO.model_copy(update=changes))
+
+
+def answer(service: EvaluationService, evaluation_id: str) -> Feedback:
+    feedback = service.wait(evaluation_id, PATIENCE_S)
+    assert feedback is not None, "no answer came"
+    return feedback
+
+
+@contextlib.contextmanager
+def make_service(owners: Owners, **arguments: object) -> Iterator[EvaluationService]:
+    """A service whose evaluators let go of everything at the end."""
+    with EvaluationService(owners, **arguments) as service:  # type: ignore[arg-type]
+        yield service
+        for owner in owners.opened:
+            owner.goes_on.set()
+            owner.gate.open()

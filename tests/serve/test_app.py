@@ -1,0 +1,150 @@
+"""The service over HTTP, as any client sees it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from pkb_gym.serve import guard
+from pkb_gym.serve.server import HttpServer
+from tests.serve.fake_owner import PATIENCE_S, TOKEN, Owners, make_service, until
+
+QUESTION = {"problem": "AllReduce", "config": {"device": "cpu", "world_size": 2, "size": "tiny"}}
+
+
+@pytest.fixture(scope="module")
+def idle() -> Iterator[HttpServer]:
+    """A server for requests that come to nothing."""
+    with make_service(Owners()) as service, HttpServer(service, TOKEN) as server:
+        yield server
+
+
+@pytest.fixture
+def http(server) -> Iterator[httpx.Client]:
+    with connect(server) as http:
+        yield http
+
+
+def connect(server: HttpServer) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    return httpx.Client(base_url=server.url, headers=headers, timeout=PATIENCE_S, trust_env=False)
+
+
+def post(http: httpx.Client, source: str, /, **changes: object) -> httpx.Response:
+    return http.post("/v1/evaluations", json=QUESTION | {"source": source} | changes)
+
+
+def test_a_question_is_answered(http):
+    asked = post(http, "run")
+    assert asked.status_code == 202
+    state = asked.json()
+    assert state["state"] != "finished" and state["feedback"] is None
+    until(lambda: http.get(f"/v1/evaluations/{state['id']}").json()["state"] == "preparing ranks")
+    assert http.get(f"/v1/evaluations/{state['id']}?wait_s=0.05").json()["feedback"] is None
+
+
+def test_an_answer_is_waited_for(http):
+    state = http.get(f"/v1/evaluations/{post(http, 'speedup 2').json()['id']}?wait_s=10").json()
+    assert state["state"] == "finished" and state["feedback"]["problem"] == "AllReduce"
+    again = post(http, "speedup 2").json()
+    assert again == state, "what is known is answered at once"
+
+
+def test_giving_up(http, service):
+    evaluation = post(http, "run").json()["id"]
+    assert http.delete(f"/v1/evaluations/{evaluation}").status_code == 200
+    assert service.find(evaluation).interest == 0
+
+
+def test_pause_and_resume(http):
+    assert http.post("/v1/pause?wait_s=5").json() == {"idle": True}
+    assert http.get("/v1/status").json()["paused"] is True
+    assert http.post("/v1/resume").json() == {"idle": False}
+    assert http.get("/v1/status").json()["paused"] is False
+
+
+def test_health_needs_no_token(idle):
+    assert httpx.get(f"{idle.url}/v1/health", trust_env=False).json() == {"ok": True}
+
+
+@pytest.mark.parametrize("header", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/evaluations"),
+        ("GET", "/v1/evaluations/abc"),
+        ("DELETE", "/v1/evaluations/abc"),
+        ("GET", "/v1/status"),
+        ("POST", "/v1/pause"),
+        ("POST", "/v1/resume"),
+        ("GET", "/docs"),
+        ("GET", "/openapi.json"),
+        ("GET", "/v1/health/../status"),
+    ],
+)
+def test_nothing_else_is_had_without_the_token(idle, header, method, path):
+    reply = httpx.request(method, idle.url + path, headers=header, trust_env=False)
+    assert reply.status_code == 401 and reply.headers["www-authenticate"] == "Bearer"
+    assert "token" in reply.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "error", "words"),
+    [
+        ({"problem": "AllReduc"}, 404, "ProblemNotFound", "Did you mean 'AllReduce'"),
+        ({"config": {"size": "huge"}}, 400, "SizeError", "no size 'huge'"),
+        ({"config": {"device": "cpu", "language": "cuda"}}, 400, "ConfigError", "does not run on device"),
+        ({"config": {"wordl_size": 2}}, 400, "ConfigError", "config.wordl_size: Extra inputs"),
+        ({"config": {"world_size": 0}}, 400, "ConfigError", "config.world_size: Input should be greater"),
+        ({"source": 7}, 400, "ConfigError", "source: Value error, expected text, got int"),
+        ({"kernel": "x"}, 400, "ConfigError", "kernel: Extra inputs"),
+    ],
+)
+def test_questions_without_sense(idle, changes, status, error, words):
+    with connect(idle) as http:
+        reply = post(http, "speedup 1", **changes)
+    assert (reply.status_code, reply.json()["error"]) == (status, error), reply.text
+    assert words in reply.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "status", "words"),
+    [
+        ("POST", "/v1/evaluations", b"{", 400, "JSON decode error"),
+        ("POST", "/v1/evaluations", b"[]", 400, "valid dictionary"),
+        ("GET", "/v1/evaluations/abc", b"", 404, "no evaluation 'abc' is known"),
+        ("GET", "/v1/evaluations/abc?wait_s=long", b"", 400, "query.wait_s"),
+        ("GET", "/v1/nothing", b"", 404, "GET /v1/nothing: Not Found"),
+        ("PUT", "/v1/status", b"", 405, "Method Not Allowed"),
+    ],
+)
+def test_requests_without_sense(idle, method, path, content, status, words):
+    with connect(idle) as http:
+        reply = http.request(method, path, content=content, headers={"Content-Type": "application/json"})
+    assert reply.status_code == status and words in reply.json()["message"]
+
+
+def test_requests_that_are_too_large_are_not_read(http, monkeypatch):
+    monkeypatch.setattr(guard, "MAX_BODY_BYTES", 1000)
+    assert post(http, "x" * 700).status_code == 202
+    reply = post(http, "x" * 2000)
+    assert reply.status_code == 413 and "more than 1000 bytes" in reply.json()["message"]
+
+    def parts() -> Iterator[bytes]:
+        yield from [b"x" * 600] * 3
+
+    assert http.post("/v1/evaluations", content=parts()).status_code == 413, "no length was announced"
+
+
+def test_a_fault_of_ours_is_told_and_no_more(http, service, monkeypatch, caplog):
+    def broken() -> None:
+        raise ZeroDivisionError("a secret")
+
+    monkeypatch.setattr(service, "status", broken)
+    reply = http.get("/v1/status")
+    assert reply.status_code == 500 and json.loads(reply.text)["error"] == "InfrastructureError"
+    assert "secret" not in reply.text
+    until(lambda: "a secret" in caplog.text)

@@ -1,0 +1,111 @@
+"""Real kernels through the service, and a server that is killed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import gymnasium as gym
+import pytest
+
+from pkb_gym.engine.config import EvalConfig, ResolvedConfig
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.evaluator import WAITING, Progress
+from pkb_gym.engine.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.remote import RemoteEvaluator
+from pkb_gym.envs.evaluators import close_evaluators
+from pkb_gym.problems.catalogue import expert_source, find_problem
+from pkb_gym.serve.server import HttpServer
+from pkb_gym.serve.service import EvaluationService
+from tests.serve.fake_owner import ON_TWO, TOKEN, until
+
+PROBLEM = find_problem("AllReduce")
+EXPERT = expert_source(PROBLEM)
+
+
+@dataclass
+class Borrowed:
+    """The evaluator that all tests share: closing it is not the service's business."""
+
+    local: LocalEvaluator
+
+    def resolve(self, problem: Problem, source: str, config: EvalConfig) -> ResolvedConfig:
+        return self.local.resolve(problem, source, config)
+
+    def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
+        return self.local.evaluate(problem, source, config, progress)
+
+    def pause(self, timeout_s: float | None = None) -> bool:
+        return self.local.pause(timeout_s)
+
+    def resume(self) -> None:
+        self.local.resume()
+
+    def close(self) -> None:
+        self.local.resume()
+
+
+@pytest.fixture
+def client(local_evaluator: LocalEvaluator) -> Iterator[RemoteEvaluator]:
+    with ExitStack() as stack:
+        service = stack.enter_context(EvaluationService(lambda: Borrowed(local_evaluator)))
+        server = stack.enter_context(HttpServer(service, TOKEN))
+        yield stack.enter_context(RemoteEvaluator(server.url, TOKEN, timeout_s=90))
+
+
+@pytest.mark.slow
+def test_real_kernels(client, monkeypatch):
+    feedback = client.evaluate(PROBLEM, EXPERT, ON_TWO)
+    assert feedback.passed and feedback.stage is Stage.PROFILE and feedback.speedup > 0, feedback.message
+    status = client.status()
+    assert set(status.durations_s) == {"static", "compile", "check", "time", "profile"}
+    assert status.finished == 1 and status.durations_s["compile"] > 0
+
+    monkeypatch.setenv("PKB_TOKEN", TOKEN)
+    try:
+        env = gym.make("PKB/AllReduce-v0", evaluator=client.url, device="cpu", world_size=2, size="tiny")
+        env.reset(seed=0)
+        observation, reward, *_, info = env.step(EXPERT)
+        assert info["feedback"].passed and reward > 0.75 and observation["is_timed"] == 1
+        observation, *_, info = env.step(EXPERT.replace(";", "", 1))
+        assert info["feedback"].failure is Failure.COMPILE_ERROR and "error:" in observation["compiler_log"]
+    finally:
+        close_evaluators()
+
+
+@pytest.mark.slow
+def test_ranks_rest_while_paused(client, local_evaluator):
+    config = ON_TWO.model_copy(update={"until": "check"})
+    client.pause()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(client.evaluate, PROBLEM, f"{EXPERT}// another\n", config)
+        until(lambda: client.status().waiting == 1)
+        assert not waiting.done() and client.status().running == 0
+        assert local_evaluator.pause(0), "nothing runs"
+        client.resume()
+        assert waiting.result().passed
+
+
+def test_a_closed_evaluator_lets_go_of_who_waits_for_a_pause_to_end(tmp_path):
+    evaluator = LocalEvaluator(cache_dir=tmp_path)
+    assert evaluator.pause()
+    told: list[str] = []
+    began = threading.Event()
+
+    def say(words: str) -> None:
+        told.append(words)
+        if words == WAITING:
+            began.set()
+
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(evaluator.evaluate, PROBLEM, EXPERT, ON_TWO, say)
+        assert began.wait(60)
+        evaluator.close()
+        assert waiting.result(10).failure is Failure.INFRASTRUCTURE
+    with pytest.raises(InfrastructureError, match="closed"):
+        evaluator.evaluate(PROBLEM, EXPERT, ON_TWO)
