@@ -93,7 +93,9 @@ def _compared(group: Group, over: Over, compare: Callable[[list[float]], list[fl
             if value is not None:
                 places.setdefault(turn if over == "turn" else 0, []).append((row, turn, value))
     for same in places.values():
-        advantages = compare([value for _, _, value in same])
+        values = [value for _, _, value in same]
+        # Equal ones are exactly alike: what rounding leaves of a mean, an optimizer like Adam would blow up.
+        advantages = compare(values) if min(values) < max(values) else [0.0] * len(values)
         for (row, turn, _), advantage in zip(same, advantages, strict=True):
             found[row][turn] = advantage
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pkb_gym.engine.feedback import Feedback, Stage
+from pkb_gym.engine.feedback import Failure, Feedback, Stage
 from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.reward import is_caught, is_our_fault, is_right
 
@@ -16,6 +16,7 @@ class Ladder(Component):
         r = 0                                   rejected, or caught cheating
         r = accepted                            the text was accepted, and did not compile
         r = compiled                            it compiled, and fell while loading or running
+        r = ran                                 it ran on every rank, and changed inputs that are to stay as they are
         r = ran + (almost - ran) * right_share  it ran on every rank, and outputs differ
         r = almost                              every checked output was right, and it fell later (timing, profiling)
         r = 1                                   right
@@ -52,6 +53,8 @@ class Ladder(Component):
             return self.accepted
         if feedback.stage is Stage.COMPILE:
             return self.compiled
+        if feedback.failure is Failure.INPUT_MODIFIED:
+            return self.ran
         if feedback.stage is Stage.RUN:
             return self.ran + (self.almost - self.ran) * right_output_share(feedback)
         return self.almost

@@ -207,3 +207,9 @@ def test_parameters_that_would_pay_the_wrong_thing_are_refused(build, message):
 
 def test_examples_cover_every_failure_but_integrity():
     assert set(FELL_AFTER) | {"integrity"} == set(Failure)
+
+
+def test_right_outputs_earn_nothing_beside_changed_inputs():
+    """A kernel that writes to its peers' inputs can have every output right."""
+    assert Ladder()(fallen("input_modified", right_share=0.99)) == Ladder().ran
+    assert find_reward("default")(fallen("input_modified", right_share=0.99)) == Ladder().ran
