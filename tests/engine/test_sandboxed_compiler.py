@@ -9,6 +9,7 @@ import pytest
 from pkb_gym.engine.compile import sandboxed_compiler
 from pkb_gym.engine.compile.native import INCLUDE
 from pkb_gym.engine.compile.sandboxed_compiler import Limits, Run, artifact_of, run_sandboxed
+from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,3 +75,14 @@ def test_an_installation_among_what_is_readable_is_covered() -> None:
     assert seen.status == 0
     assert "symm.h" in seen.said and "catalogue" not in seen.said
     assert seen.said.splitlines()[:2] == [f"{ROOT}/pkb_gym:", "engine"]
+
+
+@pytest.mark.parametrize("status", [-15, 143, -2])
+def test_a_compiler_that_somebody_ended_is_no_fault_of_the_text(status: int) -> None:
+    with pytest.raises(InfrastructureError, match="ended from outside"):
+        artifact_of(Run(status=status, said="", result=b"", duration_s=0.1), LIMITS)
+
+
+def test_a_compiler_that_was_killed_may_have_been_short_of_memory() -> None:
+    artifact, lasting = artifact_of(Run(status=-9, said="", result=b"", duration_s=0.1), LIMITS)
+    assert not artifact.ok and not lasting

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pkb_gym.engine.compile.artifact import Artifact
 from pkb_gym.engine.environment import for_candidates
+from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.sandbox import SYSTEM_FILES, SYSTEM_FOLDERS, Policy, bubblewrap_arguments, bubblewrap_works
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -116,9 +117,19 @@ def run_sandboxed(
         return Run(status, said, _content(out), time.monotonic() - began)
 
 
+ENDED_BY_OTHERS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+"""Signals that no source brings upon its compiler."""
+
+
 def artifact_of(run: Run, limits: Limits) -> tuple[Artifact, bool]:
-    """A compiler's run as a result, and whether it would be the same again (a deadline might not)."""
+    """A compiler's run as a result, and whether it would be the same again (a deadline might not).
+
+    Raises:
+        InfrastructureError: somebody ended the compiler.
+    """
     said = cut_log(run.said)
+    if run.status is not None and (-run.status in ENDED_BY_OTHERS or run.status - 128 in ENDED_BY_OTHERS):
+        raise InfrastructureError(f"the compiler was ended from outside (status {run.status}): {said[-500:]}")
     if run.status is None:
         said = f"{said}\nthe compiler took longer than {limits.timeout_s:g} s"
         return Artifact(ok=False, log=said, duration_s=run.duration_s), False
