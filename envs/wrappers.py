@@ -37,12 +37,25 @@ class ChatObservation(gym.ObservationWrapper[str, str, Observation], gym.utils.R
 def chat_message(observation: Observation) -> str:
     """The next message to a chat model, see `ChatObservation`."""
     entries: dict[str, Any] = dict(observation)
-    turn, best = int(entries["turn"][0]), int(entries["best_turn"][0])
+    turn = int(entries["turn"][0])
     if turn == 0:
         return str(entries["task"])
+    best_value, best_speedup = float(entries["best_value"][0]), float(entries["best_speedup"][0])
+    return turn_text(turn, str(entries["feedback"]), int(entries["best_turn"][0]), best_value, best_speedup)
+
+
+def turn_text(turn: int, feedback: str, best_turn: int, best_value: float, best_speedup: float) -> str:
+    """The message that follows a submission: its feedback, headed by the turn, closed by where the best so far stands.
+
+    Args:
+        turn: number of the submission, from 1.
+        feedback: on it, as text.
+        best_turn: of the best submission so far; 0 where none counts yet.
+        best_value: what that one is worth.
+        best_speedup: its speedup, 0 if it was not timed.
+    """
     standing = "No submission counts yet."
-    if best:
-        speedup = float(entries["best_speedup"][0])
-        speed = f", speedup {speedup:.3g}" if speedup > 0 else ""
-        standing = f"Best so far: turn {best}, worth {float(entries['best_value'][0]):.3g}{speed}."
-    return f"Turn {turn}\n\n{entries['feedback']}\n\n{standing}"
+    if best_turn:
+        speed = f", speedup {best_speedup:.3g}" if best_speedup > 0 else ""
+        standing = f"Best so far: turn {best_turn}, worth {best_value:.3g}{speed}."
+    return f"Turn {turn}\n\n{feedback}\n\n{standing}"

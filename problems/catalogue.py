@@ -45,15 +45,17 @@ def find_problem(name: str) -> Problem:
         ProblemNotFound: there is none; the message names the nearest.
     """
     wanted = name.removeprefix("PKB/").removesuffix("-v0")
-    names: dict[str, Problem] = {}
-    for problem in catalogue():
-        for alias in (problem.name, problem.folder, problem.upstream):
-            names[alias] = problem
+    names = _by_alias()
     if wanted in names:
         return names[wanted]
     near = difflib.get_close_matches(wanted, names, n=1)
     hint = f" Did you mean {names[near[0]].name!r}?" if near else ""
     raise ProblemNotFound(f"no problem {name!r} among {len(catalogue())}.{hint} `pkb list` shows all.")
+
+
+@cache
+def _by_alias() -> dict[str, Problem]:
+    return {alias: problem for problem in catalogue() for alias in (problem.name, problem.folder, problem.upstream)}
 
 
 def problem_folder(problem: Problem) -> Path:

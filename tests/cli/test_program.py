@@ -9,7 +9,7 @@ import pytest
 
 from pkb_gym.cli.program import COMMANDS, main, make_parser
 
-NAMES = ("list", "show", "eval", "eval-dir", "demo", "doctor")
+NAMES = ("list", "show", "eval", "eval-dir", "export", "demo", "serve", "doctor")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,316 @@
+"""Conversations that end in a good kernel, of sources that were really judged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NotRequired, TypedDict
+
+from pkb_gym.corpus.breakages import BREAKAGES, COMPILE_TIME, Breakage
+from pkb_gym.corpus.evaluate import Question
+from pkb_gym.corpus.families import Variant, find_family
+from pkb_gym.corpus.prompts import prompt_messages
+from pkb_gym.corpus.tasks import Task
+from pkb_gym.engine.feedback import Feedback, Stage
+from pkb_gym.envs.dialogue import Dialogue
+from pkb_gym.envs.words import time_text
+from pkb_gym.rewards import find_reward
+
+TWO_STEPS = 4
+"""One repair in so many mends two mistakes, one after the other."""
+
+REWARD = find_reward("default")
+
+Kind = Literal["single", "repair"]
+
+
+class Function(TypedDict):
+    """A call of a tool."""
+
+    name: str
+    arguments: dict[str, str]
+
+
+class ToolCall(TypedDict):
+    """An entry of a message's `tool_calls`."""
+
+    type: str
+    function: Function
+
+
+class ChatMessage(TypedDict):
+    """One message of a conversation."""
+
+    role: str
+    content: str
+    name: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCall]]
+
+
+class CorpusRow(TypedDict):
+    """One row of `pkb export corpus`."""
+
+    id: str
+    problem: str
+    language: str
+    device: str
+    world_size: int
+    size: str
+    dtype: str
+    seed: int
+    style: str
+    kind: str
+    messages: list[ChatMessage]
+    variant: str
+    breakage: str | None
+    stage: str | None
+    failure: str | None
+    rewards: list[float]
+    reward: float
+    speedup: float | None
+    feedback: list[str]
+    source_hash: str
+    prompt_chars: int
+    source_chars: int
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A source on the way to a good one: what is submitted, in order, the good one last.
+
+    Attributes:
+        task: that it is for.
+        variant: the good kernel.
+        sources: texts of the submissions.
+        breakages: names of the mistakes that are mended on the way.
+    """
+
+    task: Task
+    variant: Variant
+    sources: tuple[str, ...]
+    breakages: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> Kind:
+        """Whether it is right at once."""
+        return "repair" if self.breakages else "single"
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """One for each submission."""
+        return tuple(Question(self.task, source) for source in self.sources)
+
+
+@dataclass
+class Tally:
+    """What did not become a row, and why.
+
+    Attributes:
+        failed_variants: variants that were not right, as problem, knobs and failure.
+        harmless: breakage -> sources that it did not break.
+        duplicates: conversations that were there already.
+        not_judged: conversations some submission of which was not judged.
+        compiled_only: conversations whose kernel was compiled and not run.
+    """
+
+    failed_variants: list[tuple[str, str, str]] = field(default_factory=list)
+    harmless: dict[str, int] = field(default_factory=dict)
+    duplicates: int = 0
+    not_judged: int = 0
+    compiled_only: int = 0
+
+
+def sampled_variants(problem: str, language: str, count: int, seed: int) -> list[Variant]:
+    """Some variants of a family, without repetition; the same for the same seed, and more for a larger count.
+
+    Args:
+        problem: its name.
+        language: "cpp" or "cuda".
+        count: how many; all where there are no more.
+        seed: of the choice.
+
+    Raises:
+        ConfigError: there is no such family.
+    """
+    variants = list(find_family(problem, language).variants)
+    random.Random(f"variants {seed} {problem} {language}").shuffle(variants)
+    return variants[:count]
+
+
+def broken_attempts(good: Sequence[Attempt], count: int, seed: int, *, only_compiled: bool) -> Iterator[Attempt]:
+    """Ways to the good kernels of one problem that begin with mistakes, different kinds of them in turn.
+
+    Args:
+        good: attempts that are right at once.
+        count: how many.
+        seed: of the choice.
+        only_compiled: whether only mistakes that a compiler may find are of use.
+    """
+    if not good:
+        return
+    draw = random.Random(f"repairs {seed} {good[0].task.problem} {good[0].task.language}")
+    compiled = [breakage for breakage in BREAKAGES if breakage.name in COMPILE_TIME]
+    others = [breakage for breakage in BREAKAGES if breakage.name not in COMPILE_TIME]
+    made: set[tuple[str, ...]] = set()
+    for number in range(20 * count):
+        if len(made) == count:
+            return
+        attempt = draw.choice(good)
+        # What a compiler finds is easy to break and to mend: two in three are of the other kinds.
+        usable = compiled if only_compiled or number % 3 == 0 else others
+        kinds = [draw.choice(usable)]
+        if len(made) % TWO_STEPS == TWO_STEPS - 1:
+            kinds.append(draw.choice(compiled))
+        broken = _broken(attempt, kinds)
+        if broken is not None and broken.sources not in made:
+            made.add(broken.sources)
+            yield broken
+
+
+def _broken(attempt: Attempt, kinds: Sequence[Breakage]) -> Attempt | None:
+    """The attempt with all mistakes first, then one less in each turn; None where one does not apply."""
+    sources = [attempt.sources[-1]]
+    for breakage in kinds:
+        broken = breakage.apply(sources[0])
+        if broken is None or broken in sources:
+            return None
+        sources.insert(0, broken)
+    return Attempt(attempt.task, attempt.variant, tuple(sources), tuple(breakage.name for breakage in reversed(kinds)))
+
+
+def corpus_rows(
+    attempts: Sequence[Attempt], found: Mapping[Question, Feedback], tally: Tally, *, compile_only: bool = False
+) -> list[CorpusRow]:
+    """The rows that attempts come to: those that end in a kernel that is right, and whose mistakes did harm.
+
+    Args:
+        attempts: in order.
+        found: what was found of their submissions.
+        tally: told of those that are left out.
+        compile_only: whether a kernel that was compiled, and could not be run here, counts as right.
+    """
+    rows: list[CorpusRow] = []
+    seen: set[str] = set()
+    prompts: dict[Task, list[ChatMessage]] = {}
+    for attempt in attempts:
+        feedbacks = [found.get(question) for question in attempt.questions]
+        known = [feedback for feedback in feedbacks if feedback is not None]
+        if len(known) < len(feedbacks):
+            tally.not_judged += 1
+            continue
+        if not _is_of_use(attempt, known, tally, compile_only):
+            continue
+        if attempt.task not in prompts:
+            prompts[attempt.task] = [
+                ChatMessage(role=m["role"], content=m["content"]) for m in prompt_messages(attempt.task)
+            ]
+        row = corpus_row(attempt, known, prompts[attempt.task])
+        if row["id"] in seen:
+            tally.duplicates += 1
+            continue
+        seen.add(row["id"])
+        rows.append(row)
+    return rows
+
+
+def is_right(feedback: Feedback) -> bool:
+    """Whether a kernel was checked, timed and found honest."""
+    return feedback.passed and feedback.is_correct and feedback.timing is not None and not feedback.integrity
+
+
+def was_only_compiled(feedback: Feedback) -> bool:
+    """Whether it compiled and this machine could not run it."""
+    return feedback.failure is None and feedback.stage is Stage.COMPILE
+
+
+def _is_of_use(attempt: Attempt, feedbacks: Sequence[Feedback], tally: Tally, compile_only: bool) -> bool:
+    *earlier, last = feedbacks
+    if was_only_compiled(last) and not compile_only:
+        tally.compiled_only += 1
+        return False
+    if not is_right(last) and not was_only_compiled(last):
+        if not attempt.breakages:
+            why = str(last.failure or "integrity")
+            tally.failed_variants.append((attempt.task.problem, attempt.variant.name, why))
+        return False
+    for breakage, feedback in zip(attempt.breakages, earlier, strict=True):
+        if feedback.failure is None:
+            tally.harmless[breakage] = tally.harmless.get(breakage, 0) + 1
+            return False
+    return True
+
+
+def corpus_row(attempt: Attempt, feedbacks: Sequence[Feedback], prompt: Sequence[ChatMessage]) -> CorpusRow:
+    """One conversation.
+
+    Args:
+        attempt: what is submitted.
+        feedbacks: what was found of each submission.
+        prompt: system and user message.
+    """
+    task, last = attempt.task, feedbacks[-1]
+    dialogue = Dialogue(task.style)
+    messages = list(prompt)
+    rewards: list[float] = []
+    for source, feedback in zip(attempt.sources, feedbacks, strict=True):
+        value = REWARD(feedback)
+        assert value is not None, "faults of this machine are not kept"
+        rewards.append(value)
+        messages.append(submission(source))
+        messages.append(ChatMessage(role="tool", name="submit", content=dialogue.answer(feedback, value)))
+    messages.append(ChatMessage(role="assistant", content=closing_words(last)))
+    breakage = "+".join(attempt.breakages) or None
+    return CorpusRow(
+        id=_digest(json.dumps([task.language, task.world_size, messages]))[:16],
+        problem=task.problem,
+        language=task.language,
+        device=task.device,
+        world_size=task.world_size,
+        size=task.size,
+        dtype=task.dtype,
+        seed=task.seed,
+        style=task.style,
+        kind=attempt.kind,
+        messages=messages,
+        variant=attempt.variant.name,
+        breakage=breakage,
+        stage=None if last.stage is None else str(last.stage),
+        failure=None if last.failure is None else str(last.failure),
+        rewards=rewards,
+        reward=rewards[-1],
+        speedup=last.speedup,
+        feedback=[feedback.model_dump_json() for feedback in feedbacks],
+        source_hash=_digest(attempt.sources[-1]),
+        prompt_chars=sum(len(message["content"]) for message in prompt),
+        source_chars=len(attempt.sources[-1]),
+    )
+
+
+def submission(source: str) -> ChatMessage:
+    """An assistant's message that submits a source."""
+    call = ToolCall(type="function", function=Function(name="submit", arguments={"source": source}))
+    return ChatMessage(role="assistant", content="", tool_calls=[call])
+
+
+def closing_words(feedback: Feedback) -> str:
+    """The sentence with which a model ends its work on a kernel that is right."""
+    if feedback.timing is None:
+        return "The kernel compiles."
+    time, speedup = time_text(feedback.timing.candidate_us), feedback.timing.speedup
+    return f"The kernel is right on every rank and takes {time} a call, {speedup:.2f} times as fast as the baseline."
+
+
+def by_problem(attempts: Sequence[Attempt], keep: Callable[[Attempt], bool]) -> dict[tuple[str, str], list[Attempt]]:
+    """Attempts by problem and language, in order, those that are kept."""
+    groups: dict[tuple[str, str], list[Attempt]] = {}
+    for attempt in attempts:
+        if keep(attempt):
+            groups.setdefault((attempt.task.problem, attempt.task.language), []).append(attempt)
+    return groups
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", errors="surrogateescape")).hexdigest()

@@ -1,0 +1,257 @@
+"""FusedAdamAllGather: Adam on every rank's slice of the parameters, and all slices for everyone."""
+
+from __future__ import annotations
+
+from pkb_gym.corpus.families.family import Family, Knob, Knobs, fill
+from pkb_gym.corpus.families.pieces import EXPORT, ORDERS, are_resident, cpp_finish, cuda_finish, cuda_geometry
+
+PARAMETERS = (
+    "TensorView grad_shard, TensorView master_shard, TensorView exp_avg, TensorView exp_avg_sq, double lr,\n"
+    "              double beta1, double beta2, double eps, int64_t step, TensorView out, pkb::Comm comm"
+)
+
+# ---- C++ ------------------------------------------------------------------------------------------------------------
+
+CPP = """
+using tvm::ffi::TensorView;
+
+void solution($parameters) {
+  const int W = comm.world_size;
+  const int64_t p = grad_shard.numel();
+  const float correct1 = 1 - std::pow(beta1, step), correct2 = 1 - std::pow(beta2, step);
+  const auto updated = [&](int r, int64_t k) {
+    const float g = comm.peer<pkb::bf16>(grad_shard, r)[k];
+    const float m = beta1 * comm.peer<pkb::bf16>(exp_avg, r)[k] + (1 - beta1) * g;
+    const float v = beta2 * comm.peer<pkb::bf16>(exp_avg_sq, r)[k] + (1 - beta2) * g * g;
+    const float change = m / correct1 / (std::sqrt(v / correct2) + float(eps));
+    return pkb::bf16(comm.peer<pkb::bf16>(master_shard, r)[k] - float(lr) * change);
+  };
+  pkb::bf16* y = static_cast<pkb::bf16*>(out.data_ptr());
+  $own
+  $loops
+  $end
+}
+
+$export
+"""
+
+CPP_LOOPS: dict[Knob, str] = {
+    "push": """
+        for (int64_t at = 0; at < p; at += $chunk) {
+          const int64_t count = std::min<int64_t>($chunk, p - at);
+          for (int64_t k = at; k < at + count; ++k) own[k] = updated(comm.rank, k);
+          for (int i = 1; i < W; ++i) {
+            const int r = $order;
+            comm.put(own + at, own + at, count * sizeof(pkb::bf16), r);
+          }
+        }
+        """,
+    "push elements": """
+        for (int64_t k = 0; k < p; ++k) {
+          const pkb::bf16 value = updated(comm.rank, k);
+          for (int i = 0; i < W; ++i) {
+            const int r = $order;
+            comm.peer(own, r)[k] = value;
+          }
+        }
+        """,
+    "pull": """
+        for (int64_t k = 0; k < p; ++k) own[k] = updated(comm.rank, k);
+        $meet
+        for (int i = 0; i < W; ++i) {
+          const int r = $order;
+          if (r != comm.rank) comm.get(y + r * p, y + r * p, p * sizeof(pkb::bf16), r);
+        }
+        """,
+    "all slices": """
+        for (int i = 0; i < W; ++i) {
+          const int r = $order;
+          for (int64_t k = 0; k < p; ++k) y[r * p + k] = updated(r, k);
+        }
+        """,
+}
+
+CPP_MEET: dict[Knob, str] = {
+    "none": "",
+    "barrier": "comm.barrier();",
+    "signals": "for (int r = 0; r < W; ++r) comm.signal(comm.rank, r);\nfor (int r = 0; r < W; ++r) comm.wait(r);",
+}
+
+CPP_CHOICES = {
+    "exchange": tuple(CPP_LOOPS),
+    "chunk": ("p", 64, 256, 1024, 4096),
+    "order": ("staggered", "from 0", "from last"),
+    "signalling": ("none", "barrier", "signals"),
+}
+
+
+def cpp_makes_sense(knobs: Knobs) -> bool:
+    """Chunks are for pushing, which begins with the next rank; pulling needs signalling."""
+    if knobs["exchange"] == "push":
+        return knobs["order"] == "staggered"
+    if knobs["chunk"] != "p":
+        return False
+    return knobs["signalling"] != "none" if knobs["exchange"] == "pull" else True
+
+
+def cpp_source(knobs: Knobs) -> str:
+    """The text of one kernel."""
+    meet = CPP_MEET[knobs["signalling"]]
+    pull = knobs["exchange"] == "pull"
+    loops = fill(
+        CPP_LOOPS[knobs["exchange"]], chunk=knobs["chunk"], order=ORDERS[knobs["order"]], meet=meet if pull else ""
+    )
+    text = fill(
+        CPP,
+        parameters=PARAMETERS,
+        own="" if knobs["exchange"] == "all slices" else "pkb::bf16* own = y + comm.rank * p;",
+        loops=loops,
+        end="" if pull else meet,
+        export=EXPORT,
+    )
+    return cpp_finish(text)
+
+
+# ---- CUDA -----------------------------------------------------------------------------------------------------------
+
+CUDA = """
+using bf16 = __nv_bfloat16;
+using tvm::ffi::TensorView;
+
+$constants
+
+struct Adam {
+  const bf16 *g, *w, *m, *v;
+  float lr, beta1, beta2, eps, correct1, correct2;
+};
+
+__device__ bf16 updated(const Adam& a, const pkb::Device& comm, int r, int64_t k) {
+  const float g = comm.peer(a.g, r)[k];
+  const float m = a.beta1 * float(comm.peer(a.m, r)[k]) + (1 - a.beta1) * g;
+  const float v = a.beta2 * float(comm.peer(a.v, r)[k]) + (1 - a.beta2) * g * g;
+  return bf16(float(comm.peer(a.w, r)[k]) - a.lr * (m / a.correct1 / (sqrtf(v / a.correct2) + a.eps)));
+}
+
+__global__ void __launch_bounds__(kThreads)
+step_and_gather(const Adam a, bf16* y, int64_t p, const __grid_constant__ pkb::Device comm) {
+  const int W = comm.world_size;
+  const int64_t first = blockIdx.x * int64_t(kThreads) + threadIdx.x, stride = int64_t(gridDim.x) * kThreads;
+  $loops
+}
+
+template <class T>
+const T* data(const TensorView& x) {
+  return static_cast<const T*>(x.data_ptr());
+}
+
+void solution($parameters) {
+  const int64_t p = grad_shard.numel();
+  const Adam a{data<bf16>(grad_shard), data<bf16>(master_shard), data<bf16>(exp_avg), data<bf16>(exp_avg_sq),
+               float(lr), float(beta1), float(beta2), float(eps),
+               float(1 - std::pow(beta1, step)), float(1 - std::pow(beta2, step))};
+  bf16* y = static_cast<bf16*>(out.data_ptr());
+  $line
+  step_and_gather<<<$blocks, kThreads, 0, comm.cuda_stream()>>>(a, y, p, comm.device());
+  PKB_CUDA_LAUNCHED();
+  $after
+}
+
+$export
+"""
+
+CUDA_LOOPS: dict[Knob, str] = {
+    "push": """
+        for (int64_t k = first; k < p; k += stride) {
+          const bf16 value = updated(a, comm, comm.rank, k);
+          for (int i = 0; i < W; ++i) {
+            const int r = $order;
+            comm.peer(y, r)[comm.rank * p + k] = value;
+          }
+        }
+        $meet
+        """,
+    "push pairs": """
+        for (int64_t k = 2 * first; k + 1 < p; k += 2 * stride) {
+          const __nv_bfloat162 pair(updated(a, comm, comm.rank, k), updated(a, comm, comm.rank, k + 1));
+          for (int i = 0; i < W; ++i) {
+            const int r = $order;
+            bf16* to = comm.peer(y, r) + comm.rank * p + k;
+            to[0] = pair.x;
+            to[1] = pair.y;
+          }
+        }
+        if (p % 2 && first == 0) {
+          for (int r = 0; r < W; ++r) comm.peer(y, r)[comm.rank * p + p - 1] = updated(a, comm, comm.rank, p - 1);
+        }
+        $meet
+        """,
+    "pull": """
+        for (int64_t k = first; k < p; k += stride) y[comm.rank * p + k] = updated(a, comm, comm.rank, k);
+        $meet
+        for (int i = 1; i < W; ++i) {
+          const int r = $order;
+          for (int64_t k = first; k < p; k += stride) y[r * p + k] = comm.peer(y, r)[r * p + k];
+        }
+        """,
+    "all slices": """
+        for (int i = 0; i < W; ++i) {
+          const int r = $order;
+          for (int64_t k = first; k < p; k += stride) y[r * p + k] = updated(a, comm, r, k);
+        }
+        $meet
+        """,
+    "copy engine": """
+        for (int64_t k = first; k < p; k += stride) y[comm.rank * p + k] = updated(a, comm, comm.rank, k);
+        $meet
+        """,
+}
+
+CUDA_CHOICES = {
+    "exchange": tuple(CUDA_LOOPS),
+    "threads": (256, 64, 512, 1024),
+    "blocks": ("by size", 1, 16, 64, 132),
+    "order": ("staggered", "from 0"),
+    "signalling": ("none", "host barrier", "block barrier"),
+}
+
+
+def cuda_makes_sense(knobs: Knobs) -> bool:
+    """Pulling needs the barrier of blocks, which are few; it begins with the next rank."""
+    if knobs["exchange"] in ("pull", "copy engine") and knobs["order"] != "staggered":
+        return False
+    if knobs["exchange"] == "pull":
+        return knobs["signalling"] == "block barrier" and are_resident(knobs["threads"], knobs["blocks"])
+    if knobs["signalling"] == "block barrier":
+        return are_resident(knobs["threads"], knobs["blocks"]) and knobs["threads"] == 256
+    return knobs["signalling"] == "none" or knobs["threads"] == 256
+
+
+def cuda_source(knobs: Knobs) -> str:
+    """The text of one kernel."""
+    meet = "comm.barrier_blocks();" if knobs["signalling"] == "block barrier" else ""
+    constants, line, blocks = cuda_geometry(knobs["threads"], knobs["blocks"], "p", "kThreads")
+    after = "comm.barrier();" if knobs["signalling"] == "host barrier" else ""
+    if knobs["exchange"] == "copy engine":
+        sends = (
+            "bf16* own = y + comm.rank * p;\n"
+            "for (int i = 1; i < comm.world_size; ++i) {\n"
+            "  comm.put(own, own, p * sizeof(bf16), (comm.rank + i) % comm.world_size);\n}"
+        )
+        after = f"{sends}\n{after}" if after else sends
+    text = fill(
+        CUDA,
+        constants=constants,
+        loops=fill(CUDA_LOOPS[knobs["exchange"]], order=ORDERS[knobs["order"]], meet=meet),
+        parameters=PARAMETERS,
+        line=line,
+        blocks=blocks,
+        after=after,
+        export=EXPORT,
+    )
+    return cuda_finish(text)
+
+
+FAMILIES = (
+    Family("FusedAdamAllGather", "cpp", CPP_CHOICES, cpp_source, cpp_makes_sense),
+    Family("FusedAdamAllGather", "cuda", CUDA_CHOICES, cuda_source, cuda_makes_sense),
+)

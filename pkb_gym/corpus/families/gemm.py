@@ -1,0 +1,396 @@
+"""Matrix products over all ranks' factors: AllGatherGemm, GemmAllReduce, GemmReduceScatter.
+
+Each is a sum over ranks r of products A_r B_r of factors that lie somewhere, for rows that a rank computes, and goes to
+one output or to all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from pkb_gym.corpus.families.family import Family, Knob, Knobs, fill
+from pkb_gym.corpus.families.pieces import EXPORT, ORDERS, cpp_dispatch, cpp_finish, cuda_finish
+
+
+@dataclass(frozen=True)
+class Products:
+    """What tells the problems apart.
+
+    Attributes:
+        problem: its name.
+        names: of left factor, right factor and output.
+        depth: inner dimension of one rank's product.
+        rows: rows of the output.
+        a: where the left factor of rank r begins.
+        b: likewise, the right one.
+        shares: ways to share out the rows.
+        has_double: whether the problem has float64.
+    """
+
+    problem: str
+    names: tuple[str, str, str]
+    a: str
+    b: str
+    shares: tuple[Knob, ...]
+    has_double: bool = True
+
+    @property
+    def parameters(self) -> str:
+        """Of `solution`, before the communicator."""
+        return ", ".join(f"TensorView {name}" for name in self.names)
+
+
+PRODUCTS = (
+    Products("AllGatherGemm", ("A_local", "B", "out"), "comm.peer(a, r)", "b + r * K * N", ("own",)),
+    Products(
+        "GemmAllReduce",
+        ("A_local", "B_local", "out"),
+        "comm.peer(a, r)",
+        "comm.peer(b, r)",
+        ("rows to all", "all rows"),
+    ),
+    Products(
+        "GemmReduceScatter",
+        ("A_local", "B_local", "C_local"),
+        "comm.peer(a, r) + comm.rank * M * K",
+        "comm.peer(b, r)",
+        ("own",),
+        has_double=False,
+    ),
+)
+
+ROWS: dict[Knob, tuple[str, str]] = {
+    "own": ("0", "M"),
+    "all rows": ("0", "M"),
+    "rows to all": ("M * comm.rank / W", "M * (comm.rank + 1) / W"),
+}
+
+# ---- C++ ------------------------------------------------------------------------------------------------------------
+
+CPP = """
+using tvm::ffi::TensorView;
+
+$constant
+
+template <class T, class Sum>
+void multiply(const TensorView& left, const TensorView& right, const TensorView& out, const pkb::Comm& comm) {
+  const int W = comm.world_size;
+  const int64_t M = out.size(0), N = out.size(1), K = left.size(1);
+  const T* a = static_cast<const T*>(left.data_ptr());
+  const T* b = static_cast<const T*>(right.data_ptr());
+  T* c = static_cast<T*>(out.data_ptr());
+  $before
+  $loops
+  $after
+}
+
+void solution($parameters, pkb::Comm comm) {
+  $dispatch
+}
+
+$export
+"""
+
+CPP_ROWS = """
+std::vector<Sum> sums(N);
+std::vector<T> row(N);
+for (int64_t m = $begin; m < $end; ++m) {
+  std::fill(sums.begin(), sums.end(), Sum(0));
+  for (int i = 0; i < W; ++i) {
+    const int r = $order;
+    const T* left_row = $a + m * K;
+    const T* factor = $b;
+    for (int64_t k = 0; k < K; ++k) {
+      const Sum value = Sum(left_row[k]);
+      for (int64_t n = 0; n < N; ++n) sums[n] += value * Sum(factor[k * N + n]);
+    }
+  }
+  for (int64_t n = 0; n < N; ++n) row[n] = T(sums[n]);
+  $store
+}
+"""
+
+CPP_DOTS = """
+std::vector<T> row(N);
+for (int64_t m = $begin; m < $end; ++m) {
+  for (int64_t n = 0; n < N; ++n) {
+    Sum sum = 0;
+    for (int i = 0; i < W; ++i) {
+      const int r = $order;
+      const T* left_row = $a + m * K;
+      const T* factor = $b + n;
+      for (int64_t k = 0; k < K; ++k) sum += Sum(left_row[k]) * Sum(factor[k * N]);
+    }
+    row[n] = T(sum);
+  }
+  $store
+}
+"""
+
+CPP_TILES = """
+std::vector<Sum> sums(kRows * N), factor_row(N);
+std::vector<T> row(N);
+for (int64_t first = $begin; first < $end; first += kRows) {
+  const int64_t count = std::min<int64_t>(kRows, $end - first);
+  std::fill(sums.begin(), sums.end(), Sum(0));
+  for (int i = 0; i < W; ++i) {
+    const int r = $order;
+    const T* left_rows = $a + first * K;
+    const T* factor = $b;
+    for (int64_t k = 0; k < K; ++k) {
+      for (int64_t n = 0; n < N; ++n) factor_row[n] = Sum(factor[k * N + n]);
+      for (int64_t m = 0; m < count; ++m) {
+        const Sum value = Sum(left_rows[m * K + k]);
+        for (int64_t n = 0; n < N; ++n) sums[m * N + n] += value * factor_row[n];
+      }
+    }
+  }
+  for (int64_t m = first; m < first + count; ++m) {
+    for (int64_t n = 0; n < N; ++n) row[n] = T(sums[(m - first) * N + n]);
+    $store
+  }
+}
+"""
+
+CPP_CHOICES = {
+    "share": ("own", "rows to all", "all rows"),
+    "loops": ("tiles of 4", "rows", "dots", "tiles of 2", "tiles of 8", "tiles of 16", "tiles of 32"),
+    "order": ("staggered", "from 0", "from last"),
+    "store": ("comm.put", "elements"),
+    "signalling": ("none", "barrier before", "barrier after"),
+}
+
+
+def cpp_makes_sense(products: Products, knobs: Knobs) -> bool:
+    """Needless signalling is kept with some."""
+    if knobs["share"] not in products.shares:
+        return False
+    return knobs["signalling"] == "none" or knobs["loops"] in ("tiles of 4", "rows", "dots")
+
+
+def cpp_source(products: Products, knobs: Knobs) -> str:
+    """The text of one kernel."""
+    begin, end = ROWS[knobs["share"]]
+    before, rows = "", ""
+    if knobs["share"] == "rows to all":
+        before = f"const int64_t begin = {begin}, end = {end};"
+        begin, end = "begin", "end"
+    kind, _, rows = str(knobs["loops"]).partition(" of ")
+    each = "for (int r = 0; r < W; ++r) " if knobs["share"] == "rows to all" else ""
+    if knobs["store"] == "comm.put":
+        store = f"{each}comm.put(c + m * N, row.data(), N * sizeof(T), {'r' if each else 'comm.rank'});"
+    elif each:
+        store = f"{each}{{\n  for (int64_t n = 0; n < N; ++n) comm.peer(c, r)[m * N + n] = row[n];\n}}"
+    else:
+        store = "for (int64_t n = 0; n < N; ++n) c[m * N + n] = row[n];"
+    template = {"rows": CPP_ROWS, "dots": CPP_DOTS, "tiles": CPP_TILES}[kind]
+    barriers = ["comm.barrier();" if knobs["signalling"] == f"barrier {when}" else "" for when in ("before", "after")]
+    loops = fill(template, begin=begin, end=end, order=ORDERS[knobs["order"]], a=products.a, b=products.b, store=store)
+    text = fill(
+        CPP,
+        constant=f"constexpr int64_t kRows = {rows};" if rows else "",
+        before="\n".join(line for line in (before, barriers[0]) if line),
+        loops=loops,
+        after=barriers[1],
+        parameters=products.parameters,
+        dispatch=cpp_dispatch(
+            "multiply", products.names[0], f"{', '.join(products.names)}, comm", has_double=products.has_double
+        ),
+        export=EXPORT,
+    )
+    return cpp_finish(text)
+
+
+# ---- CUDA -----------------------------------------------------------------------------------------------------------
+
+CUDA = """
+using tvm::ffi::TensorView;
+
+constexpr int kTile = $tile;
+
+template <class T>
+__global__ void __launch_bounds__(kTile * kTile)
+multiply(const T* a, const T* b, T* c, int64_t M, int64_t N, int64_t K, const __grid_constant__ pkb::Device comm) {
+  __shared__ pkb::Accumulator<T> a_tile[kTile][kTile], b_tile[kTile][kTile];
+  const int W = comm.world_size, x = threadIdx.x, y = threadIdx.y;
+  $rows
+  const int64_t m = ${first}blockIdx.y * kTile + y, n = blockIdx.x * kTile + x;
+  pkb::Accumulator<T> sum = 0;
+  for (int i = 0; i < W; ++i) {
+    const int r = $order;
+    const T* left = $a;
+    const T* right = $b;
+    for (int64_t k = 0; k < K; k += kTile) {
+      a_tile[y][x] = m < $end && k + x < K ? pkb::Accumulator<T>(left[m * K + k + x]) : 0;
+      b_tile[y][x] = k + y < K && n < N ? pkb::Accumulator<T>(right[(k + y) * N + n]) : 0;
+      __syncthreads();
+      $unroll
+      for (int j = 0; j < kTile; ++j) sum += a_tile[y][j] * b_tile[j][x];
+      __syncthreads();
+    }
+  }
+  if (m < $end && n < N) {
+    $store
+  }
+}
+
+void solution($parameters, pkb::Comm comm) {
+  const int64_t M = $c.size(0), N = $c.size(1), K = $a_name.size(1);
+  $before
+  $grid
+  pkb::with_float_type($a_name.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    multiply<T><<<grid, dim3(kTile, kTile), 0, comm.cuda_stream()>>>(
+        static_cast<const T*>($a_name.data_ptr()), static_cast<const T*>($b_name.data_ptr()),
+        static_cast<T*>($c.data_ptr()), M, N, K, comm.device());
+    PKB_CUDA_LAUNCHED();
+  });
+  $after
+}
+
+$export
+"""
+
+CUDA_LIBRARY = """
+using tvm::ffi::TensorView;
+
+template <class T>
+void multiply(const TensorView& left, const TensorView& right, const TensorView& out, const pkb::Comm& comm) {
+  const int W = comm.world_size;
+  const int64_t M = out.size(0), N = out.size(1), K = left.size(1);
+  const T* a = static_cast<const T*>(left.data_ptr());
+  const T* b = static_cast<const T*>(right.data_ptr());
+  T* c = static_cast<T*>(out.data_ptr());
+  $rows
+  $tensor_cores
+  pkb::gemm::SimtProduct<T> product;
+  product.rows = $count;
+  product.cols = product.b_stride = product.out_stride = N;
+  product.depth = product.a_stride = K;
+  product.segments = W;
+  $destinations
+  for (int i = 0; i < W; ++i) {
+    const int r = $order;
+    product.a[i] = $a$shift_a;
+    product.b[i] = $b;
+    $out_of_rank
+  }
+  $out_of_own
+  pkb::gemm::launch_simt(product, comm.cuda_stream());
+}
+
+void solution($parameters, pkb::Comm comm) {
+  $before
+  pkb::with_float_type($a_name.dtype(), [&](auto zero) { multiply<decltype(zero)>($arguments, comm); });
+  $after
+}
+
+$export
+"""
+
+CUDA_TENSOR_CORES = """
+if constexpr (sizeof(T) == 2) {
+  if (pkb::gemm::fits(K, N, W) && M >= W) {
+    using Shape = pkb::gemm::$shape;
+    pkb::gemm::Product product = pkb::gemm::tiles<Shape>($count, N, K);
+    product.segments = W;
+    $destinations
+    for (int i = 0; i < W; ++i) {
+      const int r = $order;
+      product.a[i] = pkb::gemm::operand_map<T>($a$shift_a, $count, K, K, pkb::gemm::kBlockM);
+      product.b[i] = pkb::gemm::operand_map<T>($b, K, N, N, pkb::gemm::kBlockK);
+      $out_of_rank
+    }
+    $out_of_own
+    return pkb::gemm::launch<T, Shape>(product, pkb::gemm::Plain(), comm.cuda_stream());
+  }
+}
+"""
+
+CUDA_CHOICES = {
+    "share": ("own", "rows to all", "all rows"),
+    "kernel": ("Small", "Fluid", "gemm_simt.h", "tiles of 16", "tiles of 32", "tiles of 8", "tiles of 4"),
+    "unroll": ("", "#pragma unroll", "#pragma unroll 1", "#pragma unroll 4"),
+    "order": ("staggered", "from 0", "from last"),
+    "signalling": ("none", "barrier before", "barrier after"),
+}
+
+
+def cuda_makes_sense(products: Products, knobs: Knobs) -> bool:
+    """Needless signalling is kept with some."""
+    if knobs["share"] not in products.shares or (knobs["unroll"] and "tiles" not in str(knobs["kernel"])):
+        return False
+    return knobs["signalling"] == "none" or (not knobs["unroll"] and knobs["order"] == "staggered")
+
+
+def cuda_source(products: Products, knobs: Knobs) -> str:
+    """The text of one kernel: tiles of its own, or those of a header, on tensor cores where a shape is named."""
+    kernel, to_all = str(knobs["kernel"]), knobs["share"] == "rows to all"
+    begin, end = ROWS[knobs["share"]]
+    common = {
+        "rows": f"const int64_t begin = {begin}, end = {end};" if to_all else "",
+        "order": ORDERS[knobs["order"]],
+        "a": products.a,
+        "b": products.b,
+        "parameters": products.parameters,
+        "a_name": products.names[0],
+        "before": "comm.barrier();" if knobs["signalling"] == "barrier before" else "",
+        "after": "comm.barrier();" if knobs["signalling"] == "barrier after" else "",
+        "export": EXPORT,
+    }
+    if not kernel.startswith("tiles"):
+        return _cuda_library(products, common, "" if kernel == "gemm_simt.h" else kernel, to_all=to_all)
+    rows = "(M / comm.world_size + kTile) / kTile" if to_all else "(M + kTile - 1) / kTile"
+    text = fill(
+        CUDA,
+        tile=kernel.removeprefix("tiles of "),
+        first="begin + " if to_all else "",
+        end="end" if to_all else "M",
+        unroll=knobs["unroll"],
+        store=f"{'for (int r = 0; r < W; ++r) comm.peer(c, r)' if to_all else 'c'}[m * N + n] = T(sum);",
+        c=products.names[2],
+        b_name=products.names[1],
+        grid=f"const dim3 grid(unsigned((N + kTile - 1) / kTile), unsigned({rows}));",
+        **common,
+    )
+    return cuda_finish(text)
+
+
+def _cuda_library(products: Products, common: dict[str, str], shape: str, *, to_all: bool) -> str:
+    count = "end - begin" if to_all else "M"
+    common |= {
+        "count": count,
+        "shift_a": " + begin * K" if to_all else "",
+        "destinations": "product.destinations = W;" if to_all else "",
+    }
+    there, here = "comm.peer(c, r) + begin * N", "c"
+    tensor_cores = ""
+    if shape:
+        stored = "pkb::gemm::operand_map<T>({}, {}, N, N, pkb::gemm::kStoreRows);"
+        tensor_cores = fill(
+            CUDA_TENSOR_CORES,
+            shape=shape,
+            out_of_rank=f"product.out[i] = {stored.format(there, count)}" if to_all else "",
+            out_of_own="" if to_all else f"product.out[0] = {stored.format(here, count)}",
+            **common,
+        )
+    text = fill(
+        CUDA_LIBRARY,
+        tensor_cores=tensor_cores,
+        out_of_rank=f"product.out[i] = {there};" if to_all else "",
+        out_of_own="" if to_all else f"product.out[0] = {here};",
+        arguments=", ".join(products.names),
+        **common,
+    )
+    return cuda_finish(text)
+
+
+FAMILIES = tuple(
+    family
+    for it in PRODUCTS
+    for family in (
+        Family(it.problem, "cpp", CPP_CHOICES, partial(cpp_source, it), partial(cpp_makes_sense, it)),
+        Family(it.problem, "cuda", CUDA_CHOICES, partial(cuda_source, it), partial(cuda_makes_sense, it)),
+    )
+)

@@ -1,0 +1,246 @@
+"""QuantizedGradAllReduce: the mean over ranks of gradients that are rounded to 8-bit codes, block by block."""
+
+from __future__ import annotations
+
+from pkb_gym.corpus.families.family import Family, Knob, Knobs, fill
+from pkb_gym.corpus.families.pieces import EXPORT, ORDERS, cpp_dispatch, cpp_finish, cuda_finish
+
+# ---- C++ ------------------------------------------------------------------------------------------------------------
+
+CPP = """
+using tvm::ffi::TensorView;
+
+template <class T>
+float scale_of(const T* x, int64_t count) {
+  float most = 1e-8f;
+  for (int64_t k = 0; k < count; ++k) most = std::max(most, std::abs(float(x[k])));
+  return most / 127;
+}
+
+template <class T, class Sum>
+void average(const TensorView& grad, int64_t size, const TensorView& out, const pkb::Comm& comm) {
+  const int W = comm.world_size;
+  const int64_t n = grad.numel(), blocks = (n + size - 1) / size;
+  const T* x = static_cast<const T*>(grad.data_ptr());
+  T* y = static_cast<T*>(out.data_ptr());
+  std::vector<float> sums(size);
+  $share
+  $stage
+  for (int64_t block = first; block < last; ++block) {
+    const int64_t begin = block * size, count = std::min(size, n - begin);
+    std::fill(sums.begin(), sums.end(), 0.0f);
+    for (int i = 0; i < W; ++i) {
+      const int r = $order;
+      $term
+    }
+    $store
+  }
+  $end
+}
+
+void solution(TensorView flat_grad, int64_t block_size, TensorView out, pkb::Comm comm) {
+  $dispatch
+}
+
+$export
+"""
+
+CPP_SHARES: dict[Knob, str] = {
+    "two shot": "const int64_t first = blocks * comm.rank / W, last = blocks * (comm.rank + 1) / W;",
+    "one shot": "const int64_t first = 0, last = blocks;",
+}
+
+CPP_DIRECT = """
+const T* term = comm.peer(x, r) + begin;
+const float scale = scale_of(term, count);
+for (int64_t k = 0; k < count; ++k) sums[k] += std::nearbyint(float(term[k]) / scale) * scale;
+"""
+
+CPP_STAGE = """
+float* scales = comm.scratch<float>();
+int8_t* codes = comm.scratch<int8_t>(blocks * sizeof(float));
+for (int64_t block = 0; block < blocks; ++block) {
+  const int64_t begin = block * size, count = std::min(size, n - begin);
+  scales[block] = scale_of(x + begin, count);
+  for (int64_t k = begin; k < begin + count; ++k) codes[k] = int8_t(std::nearbyint(float(x[k]) / scales[block]));
+}
+$meet
+"""
+
+CPP_STAGED = """
+const int8_t* term = comm.peer(codes, r) + begin;
+const float scale = comm.peer(scales, r)[block];
+for (int64_t k = 0; k < count; ++k) sums[k] += term[k] * scale;
+"""
+
+CPP_STORES: dict[tuple[Knob, Knob], str] = {
+    ("one shot", "elements"): "for (int64_t k = 0; k < count; ++k) y[begin + k] = T(sums[k] / W);",
+    ("two shot", "elements"): """
+        for (int r = 0; r < W; ++r) {
+          for (int64_t k = 0; k < count; ++k) comm.peer(y, r)[begin + k] = T(sums[k] / W);
+        }
+        """,
+    ("two shot", "comm.put"): """
+        std::vector<T> means(count);
+        for (int64_t k = 0; k < count; ++k) means[k] = T(sums[k] / W);
+        for (int r = 0; r < W; ++r) comm.put(y + begin, means.data(), count * sizeof(T), r);
+        """,
+    ("two shot", "own part first"): """
+        for (int64_t k = 0; k < count; ++k) y[begin + k] = T(sums[k] / W);
+        for (int r = 0; r < W; ++r) {
+          if (r != comm.rank) comm.put(y + begin, y + begin, count * sizeof(T), r);
+        }
+        """,
+}
+
+CPP_MEET: dict[Knob, str] = {
+    "barrier": "comm.barrier();",
+    "signals": "for (int r = 0; r < W; ++r) comm.signal(comm.rank, r);\nfor (int r = 0; r < W; ++r) comm.wait(r);",
+}
+
+CPP_CHOICES = {
+    "share": ("two shot", "one shot"),
+    "exchange": ("gradients", "codes"),
+    "store": ("own part first", "comm.put", "elements"),
+    "order": ("from 0", "staggered", "from last"),
+    "signalling": ("none", "barrier", "signals"),
+}
+
+
+def cpp_makes_sense(knobs: Knobs) -> bool:
+    """Codes need signalling; what is added up whole is not sent."""
+    if (knobs["share"], knobs["store"]) not in CPP_STORES:
+        return False
+    return knobs["signalling"] != "none" if knobs["exchange"] == "codes" else knobs["signalling"] != "signals"
+
+
+def cpp_source(knobs: Knobs) -> str:
+    """The text of one kernel."""
+    codes = knobs["exchange"] == "codes"
+    end = "comm.barrier();" if knobs["signalling"] == "barrier" else ""
+    if codes:
+        end = "comm.barrier();  // the next call overwrites the scratch"
+    text = fill(
+        CPP,
+        share=CPP_SHARES[knobs["share"]],
+        stage=fill(CPP_STAGE, meet=CPP_MEET[knobs["signalling"]]) if codes else "",
+        order=ORDERS[knobs["order"]],
+        term=CPP_STAGED if codes else CPP_DIRECT,
+        store=CPP_STORES[knobs["share"], knobs["store"]],
+        end=end,
+        dispatch=cpp_dispatch("average", "flat_grad", "flat_grad, block_size, out, comm", has_double=False),
+        export=EXPORT,
+    )
+    return cpp_finish(text)
+
+
+# ---- CUDA -----------------------------------------------------------------------------------------------------------
+
+CUDA = """
+using tvm::ffi::TensorView;
+
+constexpr int kThreads = $threads;
+
+template <class T>
+__device__ float scale_of(const T* x, int64_t count) {
+  float most = 1e-8f;
+  for (int64_t k = threadIdx.x; k < count; k += kThreads) most = fmaxf(most, fabsf(float(x[k])));
+  return pkb::reduce_block<kThreads>(most, [](float a, float b) { return fmaxf(a, b); }) / 127;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+average(const T* x, T* y, int64_t n, int64_t size, const __grid_constant__ pkb::Device comm) {
+  extern __shared__ float sums[];
+  const int W = comm.world_size;
+  const int64_t blocks = (n + size - 1) / size;
+  $share
+  for (int64_t block = first + blockIdx.x; block < last; block += gridDim.x) {
+    const int64_t begin = block * size, count = size < n - begin ? size : n - begin;
+    for (int i = 0; i < W; ++i) {
+      const int r = $order;
+      const T* term = comm.peer(x, r) + begin;
+      const float scale = scale_of(term, count);
+      for (int64_t k = threadIdx.x; k < count; k += kThreads) {
+        sums[k] = (i ? sums[k] : 0) + rintf(float(term[k]) / scale) * scale;
+      }
+    }
+    $store
+  }
+  $end
+}
+
+void solution(TensorView flat_grad, int64_t block_size, TensorView out, pkb::Comm comm) {
+  const int64_t n = flat_grad.numel();
+  const unsigned blocks = unsigned(std::min<int64_t>((n + block_size - 1) / block_size, $blocks));
+  pkb::with_type<__nv_bfloat16, __half, float>(out.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T* x = static_cast<const T*>(flat_grad.data_ptr());
+    T* y = static_cast<T*>(out.data_ptr());
+    const unsigned shared = unsigned(block_size * sizeof(float));
+    average<T><<<blocks, kThreads, shared, comm.cuda_stream()>>>(x, y, n, block_size, comm.device());
+    PKB_CUDA_LAUNCHED();
+  });
+  $after
+}
+
+$export
+"""
+
+CUDA_STORES: dict[tuple[Knob, Knob], str] = {
+    ("one shot", "elements"): """
+        for (int64_t k = threadIdx.x; k < count; k += kThreads) y[begin + k] = T(sums[k] / W);
+        """,
+    ("two shot", "elements"): """
+        for (int64_t k = threadIdx.x; k < count; k += kThreads) {
+          for (int r = 0; r < W; ++r) comm.peer(y, r)[begin + k] = T(sums[k] / W);
+        }
+        """,
+    ("two shot", "rank by rank"): """
+        for (int i = 0; i < W; ++i) {
+          T* theirs = comm.peer(y, (comm.rank + i) % W) + begin;
+          for (int64_t k = threadIdx.x; k < count; k += kThreads) theirs[k] = T(sums[k] / W);
+        }
+        """,
+}
+
+CUDA_CHOICES = {
+    "share": ("two shot", "one shot"),
+    "store": ("elements", "rank by rank"),
+    "threads": (128, 32, 64, 256),
+    "blocks": (1024, 1, 16, 64, 132, 8192),
+    "order": ("from 0", "staggered", "from last"),
+    "signalling": ("none", "host barrier", "block barrier"),
+}
+
+
+def cuda_makes_sense(knobs: Knobs) -> bool:
+    """Needless signalling is kept with some; blocks that wait for each other are few."""
+    if (knobs["share"], knobs["store"]) not in CUDA_STORES:
+        return False
+    if knobs["signalling"] == "none":
+        return knobs["order"] == "from 0" or knobs["threads"] == 128
+    few = int(knobs["blocks"]) <= 64 or knobs["signalling"] == "host barrier"
+    return few and knobs["order"] == "from 0" and knobs["threads"] == 128
+
+
+def cuda_source(knobs: Knobs) -> str:
+    """The text of one kernel."""
+    text = fill(
+        CUDA,
+        threads=knobs["threads"],
+        share=CPP_SHARES[knobs["share"]],
+        order=ORDERS[knobs["order"]],
+        store=CUDA_STORES[knobs["share"], knobs["store"]],
+        end="comm.barrier_blocks();" if knobs["signalling"] == "block barrier" else "",
+        blocks=knobs["blocks"],
+        after="comm.barrier();" if knobs["signalling"] == "host barrier" else "",
+        export=EXPORT,
+    )
+    return cuda_finish(text)
+
+
+FAMILIES = (
+    Family("QuantizedGradAllReduce", "cpp", CPP_CHOICES, cpp_source, cpp_makes_sense),
+    Family("QuantizedGradAllReduce", "cuda", CUDA_CHOICES, cuda_source, cuda_makes_sense),
+)

@@ -1,0 +1,253 @@
+"""MoEAllToAll: pieces of rows for every rank of a group, whose places only their owners know.
+
+Groups may differ from call to call, so that all ranks meet, not the group alone: ranks of another group may still be in
+an earlier call, whose scratch this one would overwrite.
+"""
+
+from __future__ import annotations
+
+from pkb_gym.corpus.families.family import Family, Knob, Knobs, fill
+from pkb_gym.corpus.families.pieces import (
+    CPP_COPIES,
+    EXPORT,
+    cpp_copy,
+    cpp_finish,
+    cuda_copy,
+    cuda_finish,
+    cuda_geometry,
+)
+
+PARAMETERS = """\
+TensorView local_tensor, Sizes input_split_sizes, Sizes output_split_sizes, int64_t group,
+              TensorView out, pkb::Comm comm"""
+
+NAMES = """
+using tvm::ffi::TensorView;
+using Sizes = tvm::ffi::Optional<tvm::ffi::Array<int64_t>>;
+"""
+
+ORDERS: dict[Knob, str] = {
+    "staggered": "(members.rank + i) % members.size",
+    "from 0": "i",
+    "from last": "members.size - 1 - i",
+}
+"""The i-th place of the group that a rank turns to."""
+
+SIZE = "{0}.has_value() ? {0}.value()[{1}] : even"
+
+# ---- C++ ------------------------------------------------------------------------------------------------------------
+
+CPP = """
+$names
+
+$move
+
+void solution($parameters) {
+  const pkb::Group members = comm.group(group);
+  const uint64_t row = uint64_t(local_tensor.size(1)) * local_tensor.dtype().bits / 8;
+  const int64_t even = local_tensor.size(0) / members.size;
+  const char* send = static_cast<const char*>(local_tensor.data_ptr());
+  char* recv = static_cast<char*>(out.data_ptr());
+  $scratch
+  std::vector<int64_t> sent(members.size + 1, 0), received(members.size + 1, 0);
+  for (int p = 0; p < members.size; ++p) {
+    sent[p + 1] = sent[p] + ($sent);
+    received[p + 1] = received[p] + ($received);
+    comm.peer(starts, members.ranks[p])[members.rank] = $told;
+  }
+  $meet
+  for (int i = 0; i < members.size; ++i) {
+    const int p = $order, r = members.ranks[p];
+    $wait
+    $copy
+  }
+  $end
+}
+
+$export
+"""
+
+CPP_CHOICES = {
+    "direction": ("pull", "push"),
+    "copy": tuple(CPP_COPIES),
+    "order": ("staggered", "from 0", "from last"),
+    "signalling": ("signals", "late signals", "barrier"),
+    "guard": ("halves", "barrier"),
+}
+
+
+def cpp_makes_sense(knobs: Knobs) -> bool:
+    """The plain copies come with everything, the others with the plainest rest; who waits for members alone guards."""
+    if knobs["signalling"] == "late signals" and knobs["guard"] == "halves":
+        return False
+    plain = knobs["copy"] in ("comm", "memcpy")
+    return plain or (knobs["guard"] == "halves" and knobs["order"] == "staggered" and knobs["signalling"] == "signals")
+
+
+def cpp_source(knobs: Knobs) -> str:
+    """The text of one kernel: each tells the others where their pieces begin, in what is sent or what is received."""
+    pull, guard, signalling = knobs["direction"] == "pull", knobs["guard"], knobs["signalling"]
+    meet, wait = "comm.barrier();", ""
+    if signalling != "barrier":
+        meet = "for (int r = 0; r < comm.world_size; ++r) comm.signal(comm.rank, r);"
+        wait = "comm.wait(r);"
+    if signalling == "signals":
+        meet, wait = f"{meet}\nfor (int r = 0; r < comm.world_size; ++r) comm.wait(r);", ""
+    here, there = ("received", "sent") if pull else ("sent", "received")
+    ends = ("recv + received[p] * row", "send + starts[p] * row")
+    if not pull:
+        ends = ("recv + starts[p] * row", "send + sent[p] * row")
+    size = f"({here}[p + 1] - {here}[p]) * row"
+    offset = "comm.epoch % 2 * pkb::kMaxRanks * sizeof(int64_t)" if guard == "halves" else ""
+    text = fill(
+        CPP,
+        names=NAMES,
+        move=CPP_COPIES[knobs["copy"]],
+        parameters=PARAMETERS,
+        scratch=f"int64_t* starts = comm.scratch<int64_t>({offset});",
+        sent=SIZE.format("input_split_sizes", "p"),
+        received=SIZE.format("output_split_sizes", "p"),
+        told=f"{there}[p]",
+        meet=meet,
+        order=ORDERS[knobs["order"]],
+        wait=wait,
+        copy=cpp_copy(knobs["direction"], knobs["copy"], *ends, size, "r"),
+        end="comm.barrier();  // the next call overwrites the scratch" if guard == "barrier" else "",
+        export=EXPORT,
+    )
+    return cpp_finish(text)
+
+
+# ---- CUDA -----------------------------------------------------------------------------------------------------------
+
+CUDA = """
+$names
+
+$constants
+
+struct Pieces {
+  int64_t sent[pkb::kMaxRanks + 1], received[pkb::kMaxRanks + 1];
+};
+
+__global__ void tell(const Pieces pieces, int64_t group, const __grid_constant__ pkb::Device comm) {
+  int64_t* starts = comm.scratch<int64_t>(comm.epoch % 2 * pkb::kMaxRanks * sizeof(int64_t));
+  const int p = threadIdx.x;
+  if (p < comm.group_size(group)) {
+    comm.peer(starts, comm.group_member(group, p))[comm.group_rank(group)] = pieces.$told[p];
+  }
+  $meet_in_kernel
+}
+
+__global__ void __launch_bounds__(kThreads)
+exchange(const char* send, char* recv, uint64_t row, const Pieces pieces, int64_t group,
+         const __grid_constant__ pkb::Device comm) {
+  const int64_t* starts = comm.scratch<int64_t>(comm.epoch % 2 * pkb::kMaxRanks * sizeof(int64_t));
+  $pieces
+}
+
+void solution($parameters) {
+  const pkb::Group members = comm.group(group);
+  const uint64_t row = uint64_t(local_tensor.size(1)) * local_tensor.dtype().bits / 8;
+  const int64_t even = local_tensor.size(0) / members.size;
+  Pieces pieces{};
+  for (int p = 0; p < members.size; ++p) {
+    const int64_t out_rows = $sent;
+    const int64_t in_rows = $received;
+    pieces.sent[p + 1] = pieces.sent[p] + out_rows;
+    pieces.received[p + 1] = pieces.received[p] + in_rows;
+  }
+  tell<<<1, 32, 0, comm.cuda_stream()>>>(pieces, group, comm.device());
+  PKB_CUDA_LAUNCHED();
+  $meet_on_host
+  $blocks_line
+  exchange<<<$grid, kThreads, 0, comm.cuda_stream()>>>(
+      static_cast<const char*>(local_tensor.data_ptr()), static_cast<char*>(out.data_ptr()), row, pieces, group,
+      comm.device());
+  PKB_CUDA_LAUNCHED();
+}
+
+$export
+"""
+
+CUDA_PIECE = """
+const int p = $place, r = comm.group_member(group, p);
+const int64_t rows = pieces.$here[p + 1] - pieces.$here[p];
+$copy
+"""
+
+CUDA_ROWS = """
+for (int64_t k = blockIdx.x * $rows; k < rows; k += gridDim.x * $rows) {
+  const uint64_t bytes = (rows - k < $rows ? rows - k : $rows) * row;
+  comm.$put(recv + ($to + k) * row, send + ($lies + k) * row, bytes, r);
+}
+"""
+
+CUDA_LOOP = """
+for (int i = 0; i < comm.group_size(group); ++i) {
+  $piece
+}
+"""
+
+CUDA_PLACES: dict[Knob, str] = {
+    "staggered": "(comm.group_rank(group) + $i) % comm.group_size(group)",
+    "from 0": "$i",
+}
+
+CUDA_CHOICES = {
+    "direction": ("pull", "push"),
+    "copy": ("pkb::copy", "rows 1", "rows 4", "rows 16", "rows 64"),
+    "spread": ("grid", "loop"),
+    "threads": (256, 64, 1024),
+    "blocks": ("by size", 1, 16, 64, 132),
+    "order": ("staggered", "from 0"),
+    "signalling": ("block barrier", "host barrier"),
+}
+
+
+def cuda_makes_sense(knobs: Knobs) -> bool:
+    """Each choice varies around plain ones."""
+    copy, threads = knobs["copy"], knobs["threads"]
+    if copy == "pkb::copy" and threads != 256:
+        return False
+    if threads != 256 and (knobs["blocks"] not in (16, 64) or knobs["spread"] != "grid"):
+        return False
+    plain = copy in ("rows 4", "pkb::copy") and threads == 256
+    return plain or (knobs["order"] == "staggered" and knobs["signalling"] == "block barrier")
+
+
+def cuda_source(knobs: Knobs) -> str:
+    """The text of one kernel: a block tells the others where their pieces begin, then all blocks copy."""
+    pull, grid = knobs["direction"] == "pull", knobs["spread"] == "grid"
+    here, there = ("received", "sent") if pull else ("sent", "received")
+    to, lies = ("pieces.received[p]", "starts[p]") if pull else ("starts[p]", "pieces.sent[p]")
+    if knobs["copy"] == "pkb::copy":
+        peer_to, peer_lies = ("recv", "comm.peer(send, r)") if pull else ("comm.peer(recv, r)", "send")
+        copy = cuda_copy("pkb::copy", f"{peer_to} + {to} * row", f"{peer_lies} + {lies} * row", "rows * row")
+    else:
+        rows = str(knobs["copy"]).removeprefix("rows ")
+        copy = fill(CUDA_ROWS, rows=rows, put="get" if pull else "put", to=to, lies=lies)
+    place = CUDA_PLACES[knobs["order"]].replace("$i", "int(blockIdx.y)" if grid else "i")
+    piece = fill(CUDA_PIECE, place=place, here=here, copy=copy)
+    constants, line, blocks = cuda_geometry(knobs["threads"], knobs["blocks"], "uint64_t(even) * row")
+    text = fill(
+        CUDA,
+        names=NAMES,
+        constants=constants,
+        told=there,
+        meet_in_kernel="comm.barrier_blocks();" if knobs["signalling"] == "block barrier" else "",
+        pieces=piece if grid else fill(CUDA_LOOP, piece=piece),
+        parameters=PARAMETERS,
+        sent=SIZE.format("input_split_sizes", "p"),
+        received=SIZE.format("output_split_sizes", "p"),
+        meet_on_host="comm.barrier();" if knobs["signalling"] == "host barrier" else "",
+        blocks_line=line,
+        grid=f"dim3({blocks}, members.size)" if grid else blocks,
+        export=EXPORT,
+    )
+    return cuda_finish(text)
+
+
+FAMILIES = (
+    Family("MoEAllToAll", "cpp", CPP_CHOICES, cpp_source, cpp_makes_sense),
+    Family("MoEAllToAll", "cuda", CUDA_CHOICES, cuda_source, cuda_makes_sense),
+)

@@ -1,0 +1,114 @@
+"""Data sets on disk: a folder that `datasets` loads, and the same rows as JSON lines; each is whole or not there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pkb_gym.engine.atomic_write import write_atomically
+from pkb_gym.engine.errors import ConfigError
+
+if TYPE_CHECKING:
+    from datasets import Features
+
+    from pkb_gym.corpus.conversations import CorpusRow
+    from pkb_gym.corpus.prompts import PromptRow
+
+NAMES = ("problem", "language", "device", "size", "dtype", "style")
+
+
+def write_prompts(out: Path, parts: Mapping[str, Sequence[PromptRow]]) -> None:
+    """Writes `prompts/`, a DatasetDict, and `prompts.jsonl`, with the column `part`.
+
+    Args:
+        out: folder of both; made where there is none.
+        parts: "train" and "held_out" -> rows.
+
+    Raises:
+        ConfigError: the package `datasets` is missing.
+    """
+    features = _prompt_features()
+    from datasets import Dataset, DatasetDict
+
+    sets = {part: Dataset.from_dict(_columns(rows, features), features) for part, rows in parts.items()}
+    _save(DatasetDict(sets), out / "prompts")
+    lines = [json.dumps({"part": part} | dict(row)) for part, rows in parts.items() for row in rows]
+    write_atomically(out / "prompts.jsonl", "".join(f"{line}\n" for line in lines))
+
+
+def write_corpus(out: Path, rows: Sequence[CorpusRow]) -> None:
+    """Writes `corpus/`, a Dataset, and `corpus.jsonl`.
+
+    Args:
+        out: folder of both; made where there is none.
+        rows: in order.
+
+    Raises:
+        ConfigError: the package `datasets` is missing.
+    """
+    features = _corpus_features()
+    from datasets import Dataset
+
+    _save(Dataset.from_dict(_columns(rows, features), features), out / "corpus")
+    write_atomically(out / "corpus.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def read_corpus(out: Path) -> list[CorpusRow]:
+    """The rows that `write_corpus` wrote.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    path = out / "corpus.jsonl"
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist: `pkb export corpus --out {out}` writes it")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _columns(rows: Sequence[Mapping[str, object]], features: Features) -> dict[str, list[object]]:
+    """By columns, as no rows at all would not tell them."""
+    return {name: [row[name] for row in rows] for name in features}
+
+
+def _save(dataset: Any, folder: Path) -> None:  # noqa: ANN401  # Dataset or DatasetDict
+    """Writes beside the folder, then takes its place."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside:
+        dataset.save_to_disk(str(Path(beside) / "new"))
+        if folder.exists():
+            folder.rename(Path(beside) / "old")
+        (Path(beside) / "new").rename(folder)
+        shutil.rmtree(Path(beside) / "old", ignore_errors=True)
+
+
+def _prompt_features() -> Features:
+    ds = _datasets()
+    text, whole = ds.Value("string"), ds.Value("int64")
+    columns = dict.fromkeys(NAMES, text) | {"world_size": whole, "seed": whole}
+    return ds.Features(columns | {"prompt": ds.List({"role": text, "content": text})})
+
+
+def _corpus_features() -> Features:
+    ds = _datasets()
+    text, whole, number = ds.Value("string"), ds.Value("int64"), ds.Value("float64")
+    call = {"type": text, "function": {"name": text, "arguments": {"source": text}}}
+    message = {"role": text, "content": text, "name": text, "tool_calls": ds.List(call)}
+    texts = ("id", *NAMES, "kind", "variant", "breakage", "stage", "failure", "source_hash")
+    columns = dict.fromkeys(texts, text)
+    columns |= dict.fromkeys(("world_size", "seed", "prompt_chars", "source_chars"), whole)
+    columns |= dict.fromkeys(("reward", "speedup"), number)
+    lists = {"messages": ds.List(message), "rewards": ds.List(number), "feedback": ds.List(text)}
+    return ds.Features(columns | lists)
+
+
+def _datasets() -> Any:  # noqa: ANN401  # the module, which has no types
+    try:
+        import datasets
+    except ImportError as error:
+        raise ConfigError("exporting needs the package `datasets`: pip install 'pkb-gym[train]'") from error
+    datasets.disable_progress_bars()
+    return datasets

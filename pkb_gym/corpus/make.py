@@ -1,0 +1,133 @@
+"""A corpus from families and breakages: plan, have everything judged, make the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from pkb_gym.corpus.conversations import (
+    Attempt,
+    CorpusRow,
+    Tally,
+    broken_attempts,
+    by_problem,
+    corpus_rows,
+    is_right,
+    sampled_variants,
+    was_only_compiled,
+)
+from pkb_gym.corpus.evaluate import Judge, Question
+from pkb_gym.corpus.tasks import Task, workloads
+from pkb_gym.engine.config import Language
+from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.problem import Problem
+from pkb_gym.envs.dialogue import Style
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a corpus is made of.
+
+    Attributes:
+        problems: that have a family in the language.
+        language: "cpp" or "cuda".
+        sizes: named sizes, or axes as JSON; a problem's variants take its workloads in turn.
+        world_size: ranks.
+        style: how much the model is told.
+        variants: of each problem.
+        repairs: of each problem.
+        variations: workloads of each problem and size besides the size itself, of those that may be trained on.
+        seed: of all choices, and of the inputs.
+        compile_only: whether kernels that were compiled, and could not be run here, count as right.
+    """
+
+    problems: Sequence[Problem]
+    language: Language
+    sizes: Sequence[str]
+    world_size: int
+    style: Style
+    variants: int
+    repairs: int
+    variations: int = 0
+    seed: int = 0
+    compile_only: bool = False
+
+
+@dataclass
+class Corpus:
+    """What came of a plan."""
+
+    rows: list[CorpusRow]
+    tally: Tally = field(default_factory=Tally)
+
+
+def planned_variants(plan: Plan) -> list[Attempt]:
+    """The variants that are tried, each in one of its problem's workloads.
+
+    Raises:
+        ConfigError: a problem has no family, or a size makes no sense.
+    """
+    attempts: list[Attempt] = []
+    for problem in plan.problems:
+        chosen = list(
+            dict.fromkeys(
+                chain.from_iterable(
+                    workloads(problem, size, plan.world_size, "train", plan.variations) for size in plan.sizes
+                )
+            )
+        )
+        for k, variant in enumerate(sampled_variants(problem.name, plan.language, plan.variants, plan.seed)):
+            workload = chosen[k % len(chosen)]
+            task = Task(
+                problem.name, plan.language, plan.world_size, workload.size, workload.dtype, plan.seed, plan.style
+            )
+            attempts.append(Attempt(task, variant, (variant.source,)))
+    return attempts
+
+
+def make_corpus(plan: Plan, judge: Judge, say: Callable[[str], None] = lambda _words: None) -> Corpus:
+    """Has variants judged, then ways to break those that are right; what is in the judge's journal is not asked again.
+
+    Args:
+        plan: what is made.
+        judge: answers the questions.
+        say: told what begins.
+
+    Raises:
+        ConfigError, SizeError: the plan makes no sense.
+        InfrastructureError: what was found cannot be kept.
+    """
+    variants = planned_variants(plan)
+    say(f"{len(variants)} variants of {len(plan.problems)} problems")
+    found = judge.answer(_questions(variants))
+
+    def is_good(attempt: Attempt) -> bool:
+        feedback = found.get(attempt.questions[-1])
+        return feedback is not None and (is_right(feedback) or (plan.compile_only and was_only_compiled(feedback)))
+
+    good = by_problem(variants, is_good)
+    repairs = [
+        attempt
+        for attempts in good.values()
+        for attempt in broken_attempts(attempts, plan.repairs, plan.seed, only_compiled=plan.compile_only)
+    ]
+    say(f"{len(repairs)} repairs")
+    found |= judge.answer(_questions(repairs))
+    tally = Tally()
+    return Corpus(corpus_rows([*variants, *repairs], found, tally, compile_only=plan.compile_only), tally)
+
+
+def _questions(attempts: Sequence[Attempt]) -> dict[Question, None]:
+    return dict.fromkeys(chain.from_iterable(attempt.questions for attempt in attempts))
+
+
+def in_words(question: Question, feedback: Feedback) -> str:
+    """One line about an answer."""
+    if was_only_compiled(feedback):
+        verdict = "compiled, not run"
+    elif feedback.failure is not None:
+        verdict = f"{feedback.failure}, stage {feedback.stage}"
+    else:
+        verdict = "passed" if feedback.speedup is None else f"passed, {feedback.speedup:.2f}x"
+    return f"{question.task.problem} {question.task.dtype} {question.task.size}: {verdict}"

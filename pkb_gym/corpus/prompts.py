@@ -1,0 +1,188 @@
+"""What a model is told before its first submission: system and user message of one task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from typing import TypedDict
+
+from pkb_gym.corpus.tasks import Part, Task, Workload, workloads
+from pkb_gym.engine.calibrate import cpu_hardware
+from pkb_gym.engine.config import Language
+from pkb_gym.engine.problem import Problem
+from pkb_gym.envs.brief_text import brief_task
+from pkb_gym.envs.dialogue import Style
+from pkb_gym.envs.machine import known_hardware
+from pkb_gym.envs.suite import SPLITS, split_names
+from pkb_gym.envs.task_text import task_text
+from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
+
+SUFFIXES = {"cpp": "cpp", "cuda": "cu"}
+"""Native language -> suffix of its sources."""
+
+MAX_EXAMPLE_CHARS = 6_000
+"""Longest kernel that is shown as an example."""
+
+SYSTEM: dict[Style, str] = {
+    "full": (
+        "You are an expert in parallel programming who writes fast multi-rank kernels. Submit a complete source file "
+        "with the tool `submit`: it compiles the source, runs it on all ranks, checks every output against the "
+        "reference and times it against the baseline, and tells what it found. Then submit a better one: first right, "
+        "then faster."
+    ),
+    "brief": "Submit a kernel with the tool submit. First right, then faster.",
+}
+
+EXAMPLE = """\
+## Example
+
+A kernel for another problem, as it should be written:
+
+{task}
+
+```{language}
+{source}```
+"""
+
+
+class Message(TypedDict):
+    """One message of a prompt."""
+
+    role: str
+    content: str
+
+
+class PromptRow(TypedDict):
+    """One row of `pkb export prompts`."""
+
+    problem: str
+    language: str
+    device: str
+    world_size: int
+    size: str
+    dtype: str
+    seed: int
+    style: str
+    prompt: list[Message]
+
+
+def prompt_messages(task: Task) -> list[Message]:
+    """System and user message.
+
+    The full style holds the task text and a kernel for another problem; the brief one a few lines. The seed is not in
+    it, so that tasks that differ in nothing else have the same prompt.
+
+    Raises:
+        ConfigError, SizeError: the task makes no sense on this machine.
+    """
+    problem, config = find_problem(task.problem), task.resolved()
+    if task.style == "brief":
+        user = brief_task(problem, config)
+    else:
+        if config.device == "cpu":
+            cpu_hardware()  # measured once: the text must not depend on whether something was evaluated before
+        user = task_text(problem, config, (task.language,), known_hardware(config.device))
+        example = example_for(problem.name, task.language)
+        if example is not None:
+            user += "\n" + example_text(task, example)
+    return [{"role": "system", "content": SYSTEM[task.style]}, {"role": "user", "content": user}]
+
+
+def example_text(task: Task, example: str) -> str:
+    """A kernel for another problem, with its task in brief.
+
+    Args:
+        task: whose prompt it is for; size "tiny" and the first dtype stand in for its own.
+        example: name of the other problem.
+    """
+    problem = find_problem(example)
+    theirs = Task(example, task.language, task.world_size, "tiny", problem.dtypes[0], task.seed, "brief")
+    source = expert_source(problem, SUFFIXES[task.language])
+    assert source is not None
+    return EXAMPLE.format(task=brief_task(problem, theirs.resolved()), language="cpp", source=source)
+
+
+@cache
+def example_for(problem: str, language: str) -> str | None:
+    """The problem whose known-good kernel is shown to those who are to solve another one; None where there is none.
+
+    It is of the train split, and neither the problem itself nor a near-duplicate of it: of those with a kernel that is
+    not too long, the one that has most tags in common, and of these the one with the shortest kernel.
+
+    Args:
+        problem: that is to be solved.
+        language: of the kernel.
+    """
+    if language not in SUFFIXES:
+        return None
+    wanted, forbidden = set(find_problem(problem).tags), near_duplicates(problem)
+    train = set(split_names("train"))
+    fitting: list[tuple[int, int, str]] = []
+    for other in catalogue():
+        source = expert_source(other, SUFFIXES[language])
+        if source is None or len(source) > MAX_EXAMPLE_CHARS or other.name in forbidden or other.name not in train:
+            continue
+        fitting.append((-len(wanted & set(other.tags)), len(source), other.name))
+    return min(fitting)[2] if fitting else None
+
+
+def near_duplicates(problem: str) -> frozenset[str]:
+    """The problem itself and those that a kernel for it solves by relabelling, as `problems/splits.json` lists them."""
+    groups = json.loads(SPLITS.read_text(encoding="utf-8"))["groups"]
+    together = [group["problems"] for group in groups if problem in group["problems"]]
+    return frozenset({problem}.union(*together))
+
+
+def prompt_rows(
+    problems: Sequence[Problem],
+    *,
+    languages: Sequence[Language],
+    sizes: Sequence[str],
+    world_size: int,
+    style: Style,
+    seeds: int,
+    part: Part,
+    variations: int,
+) -> list[PromptRow]:
+    """One row for each problem, language, workload and seed.
+
+    Args:
+        problems: that are asked for.
+        languages: in which kernels are to be written.
+        sizes: named sizes, or axes as JSON.
+        world_size: ranks.
+        style: how much the model is told.
+        seeds: rows for each prompt, with other inputs each: 0, 1, ...
+        part: whether the rows are for training or held out, see `part_of`.
+        variations: workloads of each problem and size besides the size itself.
+
+    Raises:
+        ConfigError, SizeError: a size makes no sense for a problem.
+    """
+    rows: list[PromptRow] = []
+    for problem in problems:
+        chosen: dict[Workload, None] = {}
+        for size in sizes:
+            chosen |= dict.fromkeys(workloads(problem, size, world_size, part, variations))
+        for language in languages:
+            for workload in chosen:
+                task = Task(problem.name, language, world_size, workload.size, workload.dtype, 0, style)
+                messages = prompt_messages(task)
+                rows += [prompt_row(task, seed, messages) for seed in range(seeds)]
+    return rows
+
+
+def prompt_row(task: Task, seed: int, messages: list[Message]) -> PromptRow:
+    """The columns of one row."""
+    return {
+        "problem": task.problem,
+        "language": task.language,
+        "device": task.device,
+        "world_size": task.world_size,
+        "size": task.size,
+        "dtype": task.dtype,
+        "seed": seed,
+        "style": task.style,
+        "prompt": messages,
+    }

@@ -1,0 +1,224 @@
+"""Tasks: what one row of a data set asks, and which of them are held out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal, TypeAlias, cast
+
+from pkb_gym.engine.axes import AxisValue, frozen_axes
+from pkb_gym.engine.config import EvalConfig, Language, ResolvedConfig
+from pkb_gym.engine.errors import ConfigError, SizeError
+from pkb_gym.engine.machine import choose_device
+from pkb_gym.engine.problem import Output, Problem, Tensor
+from pkb_gym.envs.dialogue import Style
+from pkb_gym.envs.machine import resolve_here
+from pkb_gym.envs.suite import split_names
+from pkb_gym.problems.catalogue import find_problem
+
+Part: TypeAlias = Literal["train", "held_out"]
+
+HELD_OUT_SHARE = 3
+"""One workload in so many is held out."""
+
+FACTORS = {1: (2, 3, 4, 5, 6, 7, 8), 2: (2, 3)}
+"""By what a named size's dimensions are multiplied, by how many of them are: memory must remain enough."""
+
+MOST_DRAWN = 100
+"""Candidates that are looked at for one named size."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A size and a dtype of one problem.
+
+    Attributes:
+        size: a named size, or a JSON object of axes.
+        dtype: floating dtype.
+    """
+
+    size: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one row asks: a problem under one configuration.
+
+    Attributes:
+        problem: its name.
+        language: "cpp", "cuda" or "python".
+        world_size: ranks.
+        size: a named size, or a JSON object of axes.
+        dtype: floating dtype.
+        seed: fixes the inputs.
+        style: how much the model is told.
+    """
+
+    problem: str
+    language: Language
+    world_size: int
+    size: str
+    dtype: str
+    seed: int
+    style: Style
+
+    @property
+    def device(self) -> str:
+        """Where it runs: "cpu" or "cuda"."""
+        return choose_device("auto", self.language)
+
+    def config(self, **changes: object) -> EvalConfig:
+        """How submissions are judged.
+
+        Args:
+            **changes: further fields of `EvalConfig`.
+        """
+        asked = EvalConfig(
+            device=choose_device("auto", self.language),
+            world_size=self.world_size,
+            size=parse_axes(self.size),
+            dtype=self.dtype,
+            language=self.language,
+            seed=self.seed,
+        )
+        return asked.model_copy(update=changes)
+
+    def resolved(self) -> ResolvedConfig:
+        """What the configuration comes to on this machine.
+
+        Raises:
+            ConfigError: it cannot be met here.
+            SizeError: size, dtype and world size do not fit the problem.
+        """
+        return resolve_here(self.config(), find_problem(self.problem))
+
+
+def parse_axes(size: str) -> str | dict[str, AxisValue]:
+    """A size as `EvalConfig` takes it, from a row.
+
+    Example:
+        >>> parse_axes("tiny"), parse_axes('{"x_shape": [32, 24]}')
+        ('tiny', {'x_shape': (32, 24)})
+    """
+    return frozen_axes(json.loads(size)) if size.startswith("{") else size
+
+
+def part_of(problem: Problem, workload: Workload) -> Part:
+    """Whether a workload may be trained on.
+
+    A pure function of problem, axes and dtype, whatever the number of ranks, so that what is trained on and what is
+    held out never meet. Named sizes in the problem's first dtype are trained on; of all others, one in three is held
+    out.
+    """
+    axes = _axes(problem, workload.size)
+    if workload.dtype == problem.dtypes[0] and any(axes == dict(named) for named in problem.sizes.values()):
+        return "train"
+    text = json.dumps([problem.name, dict(sorted(axes.items())), workload.dtype])
+    return "held_out" if int(hashlib.sha256(text.encode()).hexdigest(), 16) % HELD_OUT_SHARE == 0 else "train"
+
+
+def workloads(problem: Problem, size: str, world_size: int, part: Part, variations: int) -> list[Workload]:
+    """Workloads like a named size.
+
+    Args:
+        problem: of which.
+        size: name of the size, or a JSON object of axes.
+        world_size: ranks that they must fit.
+        part: which of them, see `part_of`.
+        variations: how many besides the size itself in the problem's first dtype: with larger dimensions, or in another
+            dtype.
+
+    Raises:
+        ConfigError: there is no such size.
+        SizeError: it does not fit.
+    """
+    plain = Workload(size, problem.dtypes[0])
+    if isinstance(parse_axes(size), str) and size not in problem.sizes:
+        raise ConfigError(f"{problem.name}: no size {size!r}; there are {', '.join(problem.sizes)}, or axes as JSON")
+    _check(problem, plain, world_size)
+    itself = [plain] if part_of(problem, plain) == part else []
+    drawn = (w for w in _drawn(problem, size, world_size) if w != plain and part_of(problem, w) == part)
+    return itself + list(islice(dict.fromkeys(drawn), variations))
+
+
+def _drawn(problem: Problem, size: str, world_size: int) -> Iterator[Workload]:
+    """Workloads with some dimensions of a size multiplied, and in one of the dtypes; always the same ones."""
+    base = _axes(problem, size)
+    dimensions = _dimensions(problem, base)
+    for number in range(MOST_DRAWN):
+        draw = random.Random(f"{problem.name} {size} {number}")
+        changed = dict(base)
+        chosen = draw.sample(dimensions, min(len(dimensions), draw.randrange(len(FACTORS) + 1)))
+        for name in chosen:
+            changed[name] = _larger(changed[name], FACTORS[len(chosen)], draw)
+        named = size if changed == base else json.dumps(changed)
+        workload = Workload(named, draw.choice((problem.dtypes[0], *problem.dtypes)))
+        try:
+            _check(problem, workload, world_size)
+        except SizeError:
+            continue
+        yield workload
+
+
+def _axes(problem: Problem, size: str) -> dict[str, AxisValue]:
+    axes = parse_axes(size)
+    return dict(problem.sizes[axes]) if isinstance(axes, str) else axes
+
+
+def _dimensions(problem: Problem, axes: dict[str, AxisValue]) -> list[str]:
+    """Axes of a size that are dimensions of arguments or results, and so may grow."""
+    shapes = [arg.shape for arg in problem.args if isinstance(arg, Tensor)]
+    shapes += [out.shape for out in problem.outputs if isinstance(out, Output)]
+    used = {name for shape in shapes for name in ((shape,) if isinstance(shape, str) else shape)}
+    return [name for name, value in axes.items() if name in used and _is_size(value)]
+
+
+def _is_size(value: AxisValue) -> bool:
+    if isinstance(value, tuple):
+        return bool(value) and all(_is_size(part) for part in value)
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _larger(value: AxisValue, factors: Sequence[int], draw: random.Random) -> AxisValue:
+    if isinstance(value, tuple):
+        place = draw.randrange(len(value))
+        return tuple(_larger(part, factors, draw) if k == place else part for k, part in enumerate(value))
+    return cast(int, value) * draw.choice(factors)
+
+
+def _check(problem: Problem, workload: Workload, world_size: int) -> None:
+    for rank in range(world_size):
+        problem.axes(size=parse_axes(workload.size), world_size=world_size, rank=rank, dtype=workload.dtype)
+
+
+def train_problems(asked: Sequence[str], language: str) -> list[Problem]:
+    """Problems to make data of.
+
+    Args:
+        asked: names, "train" for the split's training part, or "families" for those that have a family of kernels.
+        language: of the families.
+
+    Raises:
+        ConfigError: one of them belongs to the test part: what is trained on it says nothing of the others.
+        ProblemNotFound: there is none of that name.
+    """
+    from pkb_gym.corpus.families import FAMILIES
+
+    train = list(split_names("train"))
+    names: dict[str, None] = {}
+    for word in asked:
+        if word == "train":
+            names |= dict.fromkeys(train)
+        elif word == "families":
+            names |= {name: None for name in train if (name, language) in FAMILIES}
+        else:
+            name = find_problem(word).name
+            if name not in train:
+                raise ConfigError(f"{name} belongs to the test part of the split: nothing is exported to train on it")
+            names[name] = None
+    return [find_problem(name) for name in names]
