@@ -4,10 +4,54 @@ from __future__ import annotations
 
 from typing import Any
 
+from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.envs.env import PKBEnv
 from pkb_gym.envs.spaces import Observation
 from pkb_gym.envs.suite import SuiteEnv
 from pkb_gym.envs.wrappers import chat_message
+
+
+class Standing:
+    """How the submissions of one rollout stand: how many are left, and what the best is worth.
+
+    Args:
+        max_turns: submissions that are judged; later ones are answered and count for nothing.
+        nothing: worth of a rollout without any submission.
+    """
+
+    def __init__(self, max_turns: int, nothing: float = 0.0) -> None:
+        if max_turns < 1:
+            raise ValueError(f"max_turns must be at least 1, got {max_turns}")
+        self._max_turns = max_turns
+        self._nothing = nothing
+        self._values: list[float | None] = []
+
+    @property
+    def refusal(self) -> str | None:
+        """Why no further submission is judged; None while one is."""
+        if None in self._values:
+            return "The evaluator failed earlier in this episode; nothing more is judged."
+        if len(self._values) >= self._max_turns:
+            return f"All {self._max_turns} submissions of this episode are spent; nothing more is judged."
+        return None
+
+    @property
+    def worth(self) -> float | None:
+        """The value of the best submission; None where the evaluator failed: nothing is to be learnt."""
+        known = [value for value in self._values if value is not None]
+        if len(known) < len(self._values):
+            return None
+        return max(known, default=self._nothing)
+
+    def add(self, value: float | None) -> str:
+        """Enters a submission that was judged; None where the fault was ours.
+
+        Returns:
+            How many are left, in words.
+        """
+        self._values.append(value)
+        left = self._max_turns - len(self._values)
+        return f"{left} submission{'' if left == 1 else 's'} left."
 
 
 class KernelTool:
@@ -30,13 +74,9 @@ class KernelTool:
     """
 
     def __init__(self, split: str | list[str] = "train", max_turns: int = 8, **kwargs: Any) -> None:
-        if max_turns < 1:
-            raise ValueError(f"max_turns must be at least 1, got {max_turns}")
         self._env: PKBEnv = SuiteEnv(split, **kwargs)
         self._max_turns = max_turns
-        self._turns = 0
-        self._is_broken = False
-        self._best: float | None = None
+        self._standing = Standing(max_turns)
 
     def reset(self, *, problem: str | None = None, seed: int | None = None, **_: object) -> str:
         """Begins a rollout.
@@ -51,7 +91,7 @@ class KernelTool:
         """
         options = {} if problem is None else {"problem": problem}
         observation, _info = self._env.reset(seed=seed, options=options)
-        self._turns, self._is_broken, self._best = 0, False, None
+        self._standing = Standing(self._max_turns)
         return self._message(observation)
 
     def submit(self, source: str) -> str:
@@ -63,24 +103,19 @@ class KernelTool:
         Returns:
             What was found: compiler errors, wrong outputs, times, the roofline, and where the time went.
         """
-        if self._is_broken:
-            return "The evaluator failed earlier in this episode; nothing more is judged."
-        if self._turns >= self._max_turns:
-            return f"All {self._max_turns} submissions of this episode are spent; nothing more is judged."
-        observation, _reward, _terminated, _truncated, info = self._env.step(source)
-        self._turns += 1
-        if info["reward_valid"]:
-            self._best = info["value"] if self._best is None else max(self._best, info["value"])
-        else:
-            self._is_broken = True
-        left = self._max_turns - self._turns
-        return f"{self._message(observation)}\n{left} submission{'' if left == 1 else 's'} left."
+        if (refusal := self._standing.refusal) is not None:
+            return refusal
+        try:
+            observation, _reward, _terminated, _truncated, info = self._env.step(source)
+        except InfrastructureError as error:
+            self._standing.add(None)
+            return f"The evaluator failed: {error}; nothing more is judged in this episode."
+        left = self._standing.add(info.get("value"))
+        return f"{self._message(observation)}\n{left}"
 
     def get_reward(self) -> float | None:
         """The value of the best submission, 0 without any; None where the evaluator failed: nothing is to be learnt."""
-        if self._is_broken:
-            return None
-        return 0.0 if self._best is None else self._best
+        return self._standing.worth
 
     @staticmethod
     def _message(observation: Observation) -> str:

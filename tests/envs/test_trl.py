@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.envs import KernelTool, trl
 
 
@@ -65,6 +66,17 @@ def test_a_fault_of_ours_gives_no_reward(tool, evaluator):
     assert "nothing more is judged" in tool.submit("speedup 2") and len(evaluator.asked) == 2
     tool.reset(problem="AllReduce")
     assert tool.get_reward() == 0.0
+
+
+def test_an_evaluator_that_cannot_be_reached_gives_no_reward(tool, evaluator, monkeypatch):
+    def evaluate(*_: object) -> None:
+        raise InfrastructureError("http://node:8900 cannot be reached")
+
+    tool.reset(problem="AllReduce")
+    tool.submit("speedup 2")
+    monkeypatch.setattr(evaluator, "evaluate", evaluate)
+    assert "http://node:8900 cannot be reached; nothing more is judged" in tool.submit("speedup 3")
+    assert tool.get_reward() is None
 
 
 def test_the_rows_of_a_group_share_their_inputs(tool, evaluator):

@@ -1,0 +1,236 @@
+r"""GRPO on rollouts over several turns: the policy submits kernels, hears what came of them, and submits better ones.
+
+    accelerate launch --config_file pkb_gym/training/configs/accelerate/ddp_4.yaml \
+        pkb_gym/training/grpo.py --config pkb_gym/training/configs/grpo_4_gpus.yaml --prompts data/prompts
+
+Under `single_turn` there is one submission, a block of code in a plain reply.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from accelerate import PartialState
+from datasets import Dataset
+from transformers import AutoTokenizer
+from trl import GRPOConfig, ModelConfig, get_peft_config
+
+from pkb_gym.engine.config import EvalConfig
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.rewards.advantages import Over
+from pkb_gym.rewards.recipes import find_recipe
+from pkb_gym.rewards.returns import KEVIN_GAMMA
+from pkb_gym.training.arguments import checkpoint_to_resume, parse_arguments, run_recipe
+from pkb_gym.training.evaluation_owner import Evaluation, OwnerMode, start_evaluation
+from pkb_gym.training.host_group import HostGroup
+from pkb_gym.training.judge import Judge
+from pkb_gym.training.parking import Parked
+from pkb_gym.training.rollouts import Rollouts, worth_of_nothing
+from pkb_gym.training.rows import load_prompts
+from pkb_gym.training.run_log import RunLog
+from pkb_gym.training.sft import model_arguments
+from pkb_gym.training.trainer import KernelGRPOTrainer, Settings
+from pkb_gym.training.turn_credit import AdvantageName, Credit, CreditName, find_credit
+
+
+@dataclass
+class GrpoArguments:
+    """Arguments of this recipe, beside those of TRL's `GRPOConfig` and `ModelConfig`."""
+
+    prompts: str = field(metadata={"help": "Folder or JSONL file written by `pkb export prompts`."})
+    single_turn: bool = field(
+        default=False, metadata={"help": "One submission, a block of code in the reply, instead of the tool `submit`."}
+    )
+    max_turns: int = field(default=4, metadata={"help": "Submissions of a rollout that are judged."})
+
+    reward: str = field(default="default", metadata={"help": "Value of one submission; see docs/rewards.md."})
+    credit: CreditName = field(
+        default="improvement_only", metadata={"help": "Return of a turn, from the values of its episode."}
+    )
+    advantages: AdvantageName = field(
+        default="leave_one_out", metadata={"help": "How the turns of a group are compared."}
+    )
+    gamma: float = field(
+        default=KEVIN_GAMMA, metadata={"help": "Discount of later turns, for discounted_sum and discounted_max."}
+    )
+    over: Literal["turn", "group"] = field(
+        default="turn", metadata={"help": "Compare turns of the same number, or all turns of the group."}
+    )
+    recipe: str | None = field(
+        default=None,
+        metadata={"help": "Reward, credit and advantages of published work, such as kevin; instead of the five above."},
+    )
+
+    evaluation: OwnerMode = field(
+        default="inline",
+        metadata={"help": "inline: in this process; dedicated: on GPUs of its own; colocated: on the training GPUs."},
+    )
+    evaluation_gpus: list[str] | None = field(
+        default=None, metadata={"help": "dedicated: entries of CUDA_VISIBLE_DEVICES for the evaluation service."}
+    )
+    evaluation_url: str | None = field(
+        default=None, metadata={"help": "dedicated: a service that runs already; its token is read from PKB_TOKEN."}
+    )
+    evaluation_deadline_s: float = field(
+        default=600.0, metadata={"help": "Longest wait for an evaluation; then it counts for nothing."}
+    )
+    until: Literal["compile", "check", "time", "profile"] = field(
+        default="time", metadata={"help": "Last stage of an evaluation."}
+    )
+    timing_budget_s: float = field(default=0.3, metadata={"help": "Longest timing of a kernel."})
+    kernel_timeout_s: float | None = field(
+        default=None, metadata={"help": "Deadline of a block of calls; by default 10 s or 30 times the baseline."}
+    )
+    park: Parked = field(
+        default="cache", metadata={"help": "colocated, inline: what leaves the GPU in a reward phase."}
+    )
+
+    generation_chunk: int | None = field(
+        default=None, metadata={"help": "Sequences that a rank generates at once; by default all of a batch."}
+    )
+    archive_keep: int = field(
+        default=8, metadata={"help": "Kernels kept in the archive for each problem, language and world size."}
+    )
+    max_minutes: float | None = field(
+        default=None, metadata={"help": "Save a checkpoint and end after so many minutes; resume with last."}
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Trains a policy and writes it into `output_dir`, with `archive.jsonl`, `rollouts.jsonl` and `phases.jsonl`.
+
+    Raises:
+        ConfigError: an argument or the prompts are of no use.
+    """
+    args, config, model = parse_arguments((GrpoArguments, GRPOConfig, ModelConfig), argv, prog="grpo")
+    check(args, config)
+    prompts = load_prompts(args.prompts, "train")
+    PartialState()  # ranks find each other
+    host = HostGroup()
+    evaluation = start_evaluation(
+        args.evaluation,
+        host,
+        gpus=args.evaluation_gpus,
+        url=args.evaluation_url,
+        deadline_s=args.evaluation_deadline_s,
+    )
+    try:
+        train(prompts, args, config, model, evaluation, host)
+    finally:
+        evaluation.close()
+
+
+def check(args: GrpoArguments, config: GRPOConfig) -> None:
+    """Refuses what does not fit together.
+
+    Raises:
+        ConfigError: see there.
+    """
+    if args.single_turn and args.max_turns != GrpoArguments.max_turns:
+        raise ConfigError("single_turn has one submission; leave out max_turns")
+    if args.max_turns < 1:
+        raise ConfigError(f"max_turns must be at least 1, got {args.max_turns}")
+    if config.max_tool_calling_iterations is not None:
+        raise ConfigError("max_tool_calling_iterations is what max_turns says; leave it out")
+    if args.recipe is not None and (args.reward, args.credit, args.advantages) != (
+        GrpoArguments.reward,
+        GrpoArguments.credit,
+        GrpoArguments.advantages,
+    ):
+        raise ConfigError(f"recipe {args.recipe} has a reward, credit and advantages of its own; leave those out")
+    if args.generation_chunk is not None and config.use_vllm:
+        raise ConfigError("generation_chunk is for transformers; vLLM makes batches of its own")
+
+
+def train(
+    prompts: Dataset,
+    args: GrpoArguments,
+    config: GRPOConfig,
+    model: ModelConfig,
+    evaluation: Evaluation,
+    host: HostGroup,
+    trainer_class: type[KernelGRPOTrainer] = KernelGRPOTrainer,
+) -> KernelGRPOTrainer:
+    """Trains, and writes model, tokenizer and logs into `config.output_dir`.
+
+    Args:
+        prompts: rows of `pkb export prompts`.
+        args: of this recipe.
+        config: of TRL.
+        model: which model, and the LoRA adapter if any.
+        evaluation: who judges.
+        host: all ranks.
+        trainer_class: what trains.
+
+    Raises:
+        ConfigError: there is no model, no checkpoint where one is named, or too few prompts for one batch.
+    """
+    if model.model_name_or_path is None:
+        raise ConfigError("no model: give --model_name_or_path, for example what `sft.py` wrote")
+    batch, group = config.generation_batch_size or 1, config.num_generations or 1
+    if len(prompts) < batch // group:
+        raise ConfigError(
+            f"{len(prompts)} prompts do not fill a batch: {batch} rollouts, {group} of each prompt, take "
+            f"{batch // group}; lower steps_per_generation (or gradient_accumulation_steps), or raise num_generations"
+        )
+    checkpoint = checkpoint_to_resume(config)
+    reward, credit = reward_and_credit(args)
+    judge = Judge(evaluation.evaluator, reward, args.evaluation_deadline_s)
+    log = RunLog(Path(config.output_dir or "."), args.archive_keep, writes=PartialState().is_main_process)
+    settings = Settings(
+        rollouts=Rollouts(
+            judge, 1 if args.single_turn else args.max_turns, evaluation_config(args), worth_of_nothing(reward)
+        ),
+        credit=credit,
+        evaluation=evaluation,
+        host=host,
+        log=log,
+        multi_turn=not args.single_turn,
+        generation_chunk=args.generation_chunk,
+        park=args.park,
+        max_minutes=args.max_minutes,
+    )
+    config.model_init_kwargs = model_arguments(model, config.model_init_kwargs)
+    tokenizer = AutoTokenizer.from_pretrained(
+        model.model_name_or_path, revision=model.model_revision, padding_side="left"
+    )
+    try:
+        trainer = trainer_class(
+            settings,
+            model=model.model_name_or_path,
+            args=config,
+            train_dataset=prompts,
+            processing_class=tokenizer,
+            peft_config=get_peft_config(model),
+        )
+        trainer.train(resume_from_checkpoint=checkpoint)
+        trainer.save_model()
+        trainer.save_state()
+    finally:
+        judge.close()
+        log.close()
+    return trainer
+
+
+def reward_and_credit(args: GrpoArguments) -> tuple[str, Credit]:
+    """The reward of a submission and the credit of turns that the arguments name.
+
+    Raises:
+        ConfigError: there is no such recipe.
+    """
+    if args.recipe is not None:
+        recipe = find_recipe(args.recipe)
+        return recipe.reward, Credit(recipe.returns, recipe.advantages)
+    over: Over = args.over
+    return args.reward, find_credit(args.credit, args.advantages, gamma=args.gamma, over=over)
+
+
+def evaluation_config(args: GrpoArguments) -> EvalConfig:
+    """What no row of the prompts says of an evaluation."""
+    return EvalConfig(until=args.until, timing_budget_s=args.timing_budget_s, timeout_s=args.kernel_timeout_s)
+
+
+if __name__ == "__main__":
+    run_recipe(main)

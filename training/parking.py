@@ -1,0 +1,57 @@
+"""Hands a trainer's GPU memory to others for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
+
+import torch
+
+Parked: TypeAlias = Literal["cache", "optimizer", "all"]
+"""What leaves the GPU: unused memory that torch's allocator keeps; the optimizer's state too; the model's weights and
+gradients too."""
+
+
+class GpuMemory:
+    """What a rank frees for the time of a reward phase; without a GPU, nothing.
+
+    Args:
+        model: whose weights are parked under "all"; they must not be sharded over ranks.
+        what: see `Parked`.
+
+    Attributes:
+        optimizer: whose state is parked; None until it is made.
+    """
+
+    def __init__(self, model: torch.nn.Module, what: Parked = "cache") -> None:
+        self._model, self._what = model, what
+        self.optimizer: torch.optim.Optimizer | None = None
+        self._places: list[tuple[torch.Tensor, torch.device]] = []
+
+    def park(self) -> None:
+        """Hands memory back; what is parked lies in main memory until `unpark`."""
+        for tensor in self._tensors():
+            if tensor.device.type == "cuda":
+                self._places.append((tensor, tensor.device))
+                tensor.data = tensor.data.to("cpu")
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+    def unpark(self) -> None:
+        """Takes back what was parked."""
+        places, self._places = self._places, []
+        for tensor, device in places:
+            tensor.data = tensor.data.to(device)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+    def _tensors(self) -> Iterator[torch.Tensor]:
+        if self._what == "all":
+            for parameter in self._model.parameters():
+                yield parameter
+                if parameter.grad is not None:
+                    yield parameter.grad
+        if self._what in ("optimizer", "all") and self.optimizer is not None:
+            for state in self.optimizer.state.values():
+                yield from (value for value in state.values() if isinstance(value, torch.Tensor))

@@ -1,0 +1,152 @@
+"""Credit for each turn of a rollout, and the advantage of each of its tokens.
+
+An episode's values (one for each turn) become returns, the returns of a group of episodes become advantages, and every
+token of a turn's message gets the advantage of that turn:
+
+     prompt | assistant: turn 0 | tool | assistant: turn 1 | tool | assistant: closing words
+            |  A0  A0  A0  A0   |  0 0 |  A1  A1  A1       |  0 0 |  A1  A1  A1
+
+What the assistant says after its last submission was answered belongs to that last turn: it ended the episode there.
+The environment's tokens have no advantage, and no loss either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeAlias
+
+import torch
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.rewards.advantages import Advantages, Group, Over, group_relative, leave_one_out
+from pkb_gym.rewards.returns import (
+    KEVIN_GAMMA,
+    Values,
+    best_of_episode,
+    discounted_max,
+    discounted_sum,
+    first_turn_anchored,
+    improvement_only,
+    last_of_episode,
+    own_value,
+)
+
+Returns: TypeAlias = Callable[[Values], list[float | None]]
+
+CreditName: TypeAlias = Literal[
+    "outcome",
+    "own_value",
+    "discounted_sum",
+    "discounted_max",
+    "best_of_episode",
+    "last_of_episode",
+    "improvement_only",
+    "first_turn_anchored",
+]
+AdvantageName: TypeAlias = Literal["group_relative", "group_mean", "leave_one_out"]
+
+DISCOUNTED: dict[str, Callable[[float], Returns]] = {
+    "discounted_sum": lambda gamma: partial(discounted_sum, gamma=gamma),
+    "discounted_max": lambda gamma: partial(discounted_max, gamma=gamma),
+}
+UNDISCOUNTED: dict[str, Returns] = {
+    "own_value": own_value,
+    "best_of_episode": best_of_episode,
+    "last_of_episode": last_of_episode,
+    "improvement_only": improvement_only,
+    "first_turn_anchored": first_turn_anchored,
+}
+
+
+def outcome(values: Values) -> list[float | None]:
+    """The best value of the episode, once: the whole rollout is one action, whatever turns it has.
+
+    Example:
+        >>> outcome([0.0, 1.0, 0.5])
+        [1.0]
+    """
+    return best_of_episode(values)[:1]
+
+
+@dataclass(frozen=True)
+class Credit:
+    """From the values of a group's turns to their advantages.
+
+    Attributes:
+        returns: of an episode's turns, from their values.
+        advantages: of a group's turns, from their returns.
+    """
+
+    returns: Returns
+    advantages: Callable[[Group], Advantages]
+
+    def of_group(self, episodes: Sequence[Values]) -> list[list[float]]:
+        """The advantages of each episode's turns; 0 where the fault was ours, and such episodes count for nobody.
+
+        Args:
+            episodes: values of the turns of all rollouts of one prompt.
+        """
+        found = self.advantages([self.returns(values) for values in episodes])
+        return [[0.0 if advantage is None else advantage for advantage in turns] for turns in found]
+
+
+def find_credit(
+    returns: CreditName = "improvement_only",
+    advantages: AdvantageName = "leave_one_out",
+    *,
+    gamma: float = KEVIN_GAMMA,
+    over: Over = "turn",
+) -> Credit:
+    """Credit by the names of its parts; `pkb_gym.rewards.returns` and `advantages` say what they compute.
+
+    Args:
+        returns: "outcome", or what a turn is credited with.
+        advantages: "group_mean" is `group_relative` without division by the standard deviation.
+        gamma: discount of later turns; of `discounted_sum` and `discounted_max` alone.
+        over: whether a turn is compared with those of the same number, or with all turns of the group.
+
+    Raises:
+        ConfigError: there is no such name.
+    """
+    if returns in DISCOUNTED:
+        of_turns = DISCOUNTED[returns](gamma)
+    elif returns == "outcome":
+        of_turns = outcome
+    elif returns in UNDISCOUNTED:
+        of_turns = UNDISCOUNTED[returns]
+    else:
+        raise ConfigError(f"no credit {returns!r}; there are outcome, {', '.join([*UNDISCOUNTED, *DISCOUNTED])}")
+    comparisons: dict[str, Callable[[Group], Advantages]] = {
+        "group_relative": partial(group_relative, over=over),
+        "group_mean": partial(group_relative, normalise=False, over=over),
+        "leave_one_out": partial(leave_one_out, over=over),
+    }
+    if advantages not in comparisons:
+        raise ConfigError(f"no advantages {advantages!r}; there are {', '.join(comparisons)}")
+    return Credit(of_turns, comparisons[advantages])
+
+
+def token_advantages(turns: Sequence[Sequence[float]], said: torch.Tensor) -> torch.Tensor:
+    """Spreads the advantages of turns over the tokens of their messages.
+
+    Args:
+        turns: of each rollout, the advantages of its turns, at least one.
+        said: (B, T) integers, 1 where the policy wrote the token and 0 where the environment did, or nobody.
+
+    Returns:
+        (B, T) float32 on the device of `said`, 0 where `said` is.
+
+    Example:
+        >>> token_advantages([[0.5, -1.0]], torch.tensor([[1, 1, 0, 1, 0, 1, 0]]))
+        tensor([[ 0.5000,  0.5000,  0.0000, -1.0000,  0.0000, -1.0000,  0.0000]])
+    """
+    said = said.long()
+    begins = torch.diff(said, dim=1, prepend=said.new_zeros(len(said), 1)) == 1
+    message = (begins.cumsum(dim=1) - 1).clamp(min=0)
+    last = torch.tensor([len(advantages) - 1 for advantages in turns], device=said.device).unsqueeze(1)
+    most = max(len(advantages) for advantages in turns)
+    padded = [[*advantages, *[0.0] * (most - len(advantages))] for advantages in turns]
+    table = torch.tensor(padded, dtype=torch.float32, device=said.device)
+    return table.gather(1, message.clamp(max=last)).masked_fill(said == 0, 0.0)
