@@ -1,5 +1,6 @@
 # make demo   sets up .venv and evaluates a kernel
 # make test   sets up .venv with the development tools, then lints and tests
+# make smoke  trains a tiny model on the CPU: export, SFT, GRPO, evaluation (docs/training.md)
 #
 # Needs Python >= 3.11 with venv, a C++ compiler and, on a GPU machine, nvcc. PYTHON chooses the interpreter.
 
@@ -8,10 +9,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint format docs clean
+.PHONY: demo smoke test lint format docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/pkb demo
+
+smoke: $(VENV)/.installed-dev
+	$(BIN)/python -m pkb_gym.training.smoke --output runs/smoke
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

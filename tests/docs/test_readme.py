@@ -32,7 +32,7 @@ def test_the_number_of_problems_holds():
 def test_the_commands_are_targets_of_the_makefile():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = re.findall(r"^make (\w+)", README, re.MULTILINE)
-    assert targets == ["demo", "test"]
+    assert targets == ["demo", "test", "smoke"]
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
 

@@ -1,0 +1,128 @@
+"""Policies that say what a test wants, in the place of generation, and everything that a run of GRPO needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer, ModelConfig
+
+from pkb_gym.engine.evaluator import Evaluator
+from pkb_gym.training.evaluation_owner import Evaluation
+from pkb_gym.training.grpo import GrpoArguments, train
+from pkb_gym.training.host_group import HostGroup
+from pkb_gym.training.scratch_model import Preset, make_model, train_tokenizer
+from pkb_gym.training.trainer import KernelGRPOTrainer
+
+TINY = Preset(1024, 48, width=32, layers=2, heads=2, key_value_heads=1, feed_forward=64, context=4096)
+
+NO_THOUGHT = "<think>\n\n</think>\n\n"
+
+
+def submit(source: str) -> str:
+    """A message that submits a source with the tool."""
+    call = json.dumps({"name": "submit", "arguments": {"source": source}})
+    return f"{NO_THOUGHT}<tool_call>\n{call}\n</tool_call><|im_end|>"
+
+
+def say(text: str) -> str:
+    """A message that calls no tool."""
+    return f"{NO_THOUGHT}{text}<|im_end|>"
+
+
+def write_tiny_policy(corpus: Dataset, folder: Path) -> Path:
+    """A Qwen3 of two layers, with random weights, and its tokenizer."""
+    tokenizer = train_tokenizer(corpus, TINY)
+    tokenizer.save_pretrained(folder)
+    make_model(TINY, tokenizer, seed=0).save_pretrained(folder)
+    return folder
+
+
+def row(problem: str = "AllReduce", seed: int = 7, **columns: Any) -> dict[str, Any]:
+    """A row of the prompts."""
+    return {
+        "problem": problem,
+        "language": "cpp",
+        "device": "cpu",
+        "world_size": 2,
+        "size": "tiny",
+        "dtype": "bfloat16",
+        "seed": seed,
+        "style": "full",
+        "prompt": [{"role": "system", "content": "You write kernels."}, {"role": "user", "content": f"{problem}."}],
+        **columns,
+    }
+
+
+def script_generation(script: Callable[[str], str]) -> Callable[..., Any]:
+    """In place of `GRPOTrainer._generate_single_turn`: says what a script says to all text before."""
+
+    def generate(self: GRPOTrainer, prompt_ids: list[list[int]], *_: object, **__: object) -> Any:
+        texts = [script(self._tokenizer.decode(ids)) for ids in prompt_ids]
+        return [self._tokenizer(text)["input_ids"] for text in texts], None
+
+    return generate
+
+
+def follow(monkeypatch, script: Callable[[str], str]) -> None:
+    """Has every policy say what a script says: it is given all text so far, and tells the next message."""
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", script_generation(script))
+
+
+def lines(*said: str) -> Callable[[str], str]:
+    """A script that says these messages, one after another."""
+    rest = iter(said)
+    return lambda _: next(rest)
+
+
+def config(folder: Path, **changes: Any) -> GRPOConfig:
+    """Quick, on the CPU, without anything that moves the policy but advantages."""
+    defaults: dict[str, Any] = {
+        "output_dir": str(folder),
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "per_device_train_batch_size": 2,
+        "num_generations": 2,
+        "max_completion_length": 512,
+        "max_steps": 1,
+        "learning_rate": 1e-3,
+        "lr_scheduler_type": "constant",
+        "beta": 0.0,
+        "weight_decay": 0.0,
+    }
+    return GRPOConfig(**{**defaults, **changes})
+
+
+def run(
+    policy: Path,
+    evaluator: Evaluator,
+    grpo_config: GRPOConfig,
+    rows: list[dict[str, Any]] | None = None,
+    trainer_class: type[KernelGRPOTrainer] = KernelGRPOTrainer,
+    evaluation: Evaluation | None = None,
+    **arguments: Any,
+) -> KernelGRPOTrainer:
+    """Trains a policy as `grpo.py` does, with an evaluator of the test's."""
+    host = HostGroup()
+    return train(
+        Dataset.from_list(rows or [row()]),
+        GrpoArguments(prompts="", **arguments),
+        grpo_config,
+        ModelConfig(model_name_or_path=str(policy)),
+        evaluation or Evaluation(evaluator, host),
+        host,
+        trainer_class,
+    )
+
+
+def tokenizer_of(policy: Path) -> Any:
+    return AutoTokenizer.from_pretrained(policy)

@@ -1,0 +1,77 @@
+"""A policy that only ever cheats, judged by the real evaluator, earns nothing and learns nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from datasets import Dataset
+from safetensors.torch import load_file
+
+from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.rewards.examples import fallen
+from pkb_gym.rewards.presets import find_reward
+from pkb_gym.training.archive import Archive
+from pkb_gym.training.evaluation_owner import Evaluation
+from pkb_gym.training.host_group import HostGroup
+from pkb_gym.training.judge import Judge
+from pkb_gym.training.rows import read_jsonl
+from tests.engine.candidates import FOLDER, read
+from tests.training.conversations import prompt, submission
+from tests.training.scripted import config, follow, row, run, submit, write_tiny_policy
+
+STEPS = 20
+
+CAUGHT = (
+    "forges_done.py",
+    "floods_the_connection.py",
+    "memoises_by_pointer.py",
+    "sends_junk.py",
+    "memoises_once_timed.cpp",
+)
+"""What is found out: worth the floor, whatever it seemed to achieve."""
+
+WRONG = ("claims_success.py", "forges_infrastructure.py", "patches_the_judges.py")
+"""What lies about itself to no avail: worth what it is without the lie, and no fault of ours."""
+
+
+@pytest.mark.slow
+def test_a_cheating_policy_earns_nothing(monkeypatch, local_evaluator, tmp_path):
+    sources = [read(FOLDER / "hostile" / name).source for name in CAUGHT]
+    corpus = Dataset.from_list([{"messages": [*prompt("AllReduce"), submission(source)]} for source in sources])
+    policy = write_tiny_policy(corpus, tmp_path / "policy")
+    chance = random.Random(0)
+    follow(monkeypatch, lambda _: submit(chance.choice(sources)))
+    evaluation = Evaluation(local_evaluator, HostGroup(), gate=local_evaluator)
+    settings = config(tmp_path / "run", max_steps=STEPS, max_completion_length=2000)
+    try:
+        trainer = run(policy, local_evaluator, settings, [row(language="auto")], max_turns=1, evaluation=evaluation)
+    finally:
+        local_evaluator.resume()
+    logged = [entry for entry in trainer.state.log_history if "reward" in entry]
+    assert len(logged) == STEPS
+    assert all(entry["reward"] == entry["correct"] == 0 and entry["submissions"] == 2 for entry in logged)
+    assert not any(entry[f"faults/{kind}"] for entry in logged for kind in ("infrastructure", "crashed", "late"))
+    records = read_jsonl(tmp_path / "run" / "rollouts.jsonl")
+    assert {record["failure"] for record in records} == {"integrity"}
+    assert {record["source"] for record in records} == set(sources)
+    assert Archive.read(tmp_path / "run" / "archive.jsonl").kernels() == []
+    before, after = (load_file(folder / "model.safetensors") for folder in (policy, tmp_path / "run"))
+    assert all(before[name].equal(after[name]) for name in before)
+
+
+@pytest.mark.slow
+def test_lies_are_worth_no_more_than_an_honest_failure(local_evaluator):
+    judge = Judge(local_evaluator)
+
+    async def all_of_them():
+        read_ones = [read(FOLDER / "hostile" / name) for name in WRONG]
+        return await asyncio.gather(
+            *(judge.judge(find_problem("AllReduce"), one.source, one.config) for one in read_ones)
+        )
+
+    verdicts = asyncio.run(all_of_them())
+    judge.close()
+    honest = find_reward("default")(fallen("output_mismatch"))
+    assert all(verdict.fault is None and verdict.value <= honest for verdict in verdicts)

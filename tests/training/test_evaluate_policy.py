@@ -1,0 +1,228 @@
+"""Evaluating a policy: the GRPO trainer's tokens, one row a submission, and going on after a crash."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from datasets import Dataset, DatasetDict
+from transformers import AutoTokenizer
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.training import evaluate_policy
+from pkb_gym.training.chat import render
+from pkb_gym.training.evaluation_owner import Evaluation
+from pkb_gym.training.host_group import HostGroup
+from pkb_gym.training.judge import Judge
+from pkb_gym.training.player import Limits, Player, answer_ids
+from pkb_gym.training.rollouts import Rollouts
+from tests.envs.fake_evaluator import FakeEvaluator
+from tests.training.conversations import answer, submission
+from tests.training.scripted import row, say, submit
+
+
+class Scripted:
+    """A sampler whose replies are told by what it reads."""
+
+    context = 8192
+
+    def __init__(self, tokenizer, script) -> None:
+        self.tokenizer, self.script = tokenizer, script
+        self.read: list[str] = []
+        self.seeds: list[int] = []
+
+    def sample(self, sequences, budgets, seed):
+        self.seeds.append(seed)
+        texts = [self.tokenizer.decode(sequence) for sequence in sequences]
+        self.read += texts
+        return [
+            self.tokenizer(self.script(text))["input_ids"][:budget] for text, budget in zip(texts, budgets, strict=True)
+        ]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(scratch_model):
+    return AutoTokenizer.from_pretrained(scratch_model)
+
+
+def play(tokenizer, script, rows, *, max_turns=3, length=2048, context=8192, multi_turn=True):
+    evaluator, host = FakeEvaluator(), HostGroup()
+    sampler = Scripted(tokenizer, script)
+    judge = Judge(evaluator)
+    rollouts = Rollouts(judge, max_turns)
+    limits = Limits(max_turns, length, context)
+    player = Player(sampler, tokenizer, rollouts, Evaluation(evaluator, host), host, limits, multi_turn=multi_turn)
+    episodes = player.play(rows, seed=5)
+    judge.close()
+    return sampler, episodes
+
+
+def by_turn(*replies: str):
+    """A policy that gives these replies one after another, whatever it hears."""
+    return lambda text: replies[text.count("<tool_response>\n")]
+
+
+def test_an_episode_goes_on_until_the_policy_says_no_more(tokenizer):
+    sampler, (episode,) = play(
+        tokenizer, by_turn(submit("compile_error"), submit("speedup 2.5"), say("Done.")), [row()]
+    )
+    assert [one.source for one in episode.submissions] == ["compile_error", "speedup 2.5"]
+    assert [one.turn for one in episode.submissions] == [0, 1]
+    assert episode.worth == episode.submissions[1].verdict.value > 1
+    assert len(sampler.read) == 3
+
+
+def test_the_policy_reads_what_it_would_read_in_training(tokenizer):
+    """Token by token the conversation as the chat template renders it: what `sft.py` trains on."""
+    sampler, (episode,) = play(tokenizer, by_turn(submit("compile_error"), say("Done.")), [row()])
+    told = [*row()["prompt"], submission("compile_error"), answer(episode.submissions[0].answer)]
+    assert sampler.read[0] == render(tokenizer, told[:2], reply_next=True)
+    assert sampler.read[1] == render(tokenizer, told, reply_next=True)
+
+
+def test_answers_add_the_tokens_that_the_template_adds(tokenizer):
+    talk = [*row()["prompt"], submission("x")]
+    before = tokenizer(render(tokenizer, talk).removesuffix("\n"))["input_ids"]
+    whole = tokenizer(render(tokenizer, [*talk, answer("passed")], reply_next=True))["input_ids"]
+    assert before + answer_ids(tokenizer, [answer("passed")]) == whole
+
+
+def test_turns_and_tokens_are_limited(tokenizer):
+    _, (episode,) = play(tokenizer, lambda _: submit("compile_error"), [row()], max_turns=2)
+    assert len(episode.submissions) == 2
+    first = len(tokenizer(submit("compile_error"))["input_ids"])
+    sampler, (episode,) = play(tokenizer, lambda _: submit("compile_error"), [row()], length=first + 5)
+    assert len(episode.submissions) == 1 and len(sampler.read) == 1
+    with pytest.raises(ConfigError, match=r"AllReduce: a prompt of \d+ tokens leaves no room for a reply"):
+        play(tokenizer, lambda _: "", [row()], context=20)
+
+
+def test_a_call_that_cannot_be_made_is_answered_as_in_training(tokenizer):
+    wrong = submit("x").replace('"source"', '"text"')
+    sampler, (episode,) = play(tokenizer, by_turn(wrong, say("Done.")), [row()])
+    assert episode.submissions == []
+    assert "{'error': \"KernelEnvironment.submit() got an unexpected keyword argument 'text'\"}" in sampler.read[1]
+
+
+def test_a_single_turn_policy_submits_a_block_of_code_and_sees_no_tool(tokenizer):
+    sampler, (episode,) = play(tokenizer, lambda _: "```cpp\nspeedup 2.0\n```\n<|im_end|>", [row()], multi_turn=False)
+    assert [one.source for one in episode.submissions] == ["speedup 2.0\n"]
+    assert "<tools>" not in sampler.read[0] and len(sampler.read) == 1
+
+
+# ---- the recipe ----
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    rows = [row("AllReduce"), row("AllReduce", seed=8), row("AllGather"), row("Broadcast", size='{"N": 64}')]
+    DatasetDict({"held_out": Dataset.from_list(rows)}).save_to_disk(tmp_path / "prompts")
+    return tmp_path / "prompts"
+
+
+@pytest.fixture
+def evaluate(monkeypatch, prompts, scratch_model, tmp_path):
+    """The recipe with a policy that follows a script, and an evaluator that starts nothing."""
+
+    def run(script, *options: str, output: str = "out"):
+        sampler = None
+
+        def open_sampler(backend, model, tokenizer, config):
+            nonlocal sampler
+            sampler = Scripted(tokenizer, script)
+            return sampler
+
+        monkeypatch.setattr(evaluate_policy, "open_sampler", open_sampler)
+        monkeypatch.setattr(
+            evaluate_policy, "start_evaluation", lambda mode, host, **_: Evaluation(FakeEvaluator(), host)
+        )
+        argv = [
+            "--model_name_or_path",
+            str(scratch_model),
+            "--prompts",
+            str(prompts),
+            "--output",
+            str(tmp_path / output),
+        ]
+        summary = evaluate_policy.main([*argv, "--samples", "2", "--max_turns", "2", *options])
+        return summary, sampler
+
+    return run
+
+
+def results(folder):
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+
+
+def knows_all_reduce(text: str) -> str:
+    """Right at the second attempt on AllReduce, silent on all else."""
+    if "AllReduce." not in text:
+        return say("I do not know.")
+    return submit("speedup 2.0" if "<tool_response>\n" in text else "compile_error")
+
+
+def test_a_row_for_each_submission_and_a_summary(evaluate, tmp_path, capsys):
+    summary, _ = evaluate(knows_all_reduce, "--limit", "3")
+    rows = results(tmp_path / "out")
+    assert [(one["problem"], one["seed"], one["sample"], one["turn"]) for one in rows] == [
+        *(("AllReduce", seed, sample, turn) for seed in (7, 8) for sample in (0, 1) for turn in (0, 1)),
+        ("AllGather", 7, 0, 0),
+        ("AllGather", 7, 1, 0),
+    ]
+    contract = {"problem", "language", "size", "dtype", "world_size", "seed", "sample", "turn", "source", "stage"}
+    contract |= {"failure", "reward", "speedup", "source_hash", "is_right"}
+    assert all(contract <= one.keys() for one in rows)
+    assert [one["failure"] for one in rows[:2]] == ["compile_error", None] and rows[1]["speedup"] > 1
+    assert rows[-1]["failure"] == "no_submission" and rows[-1]["reward"] == 0.0 and rows[-1]["source"] is None
+    assert summary.problems["AllReduce"].correct.mean == 1.0 and summary.problems["AllGather"].correct.mean == 0.0
+    written = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert written == json.loads(summary.model_dump_json())
+    assert "AllReduce" in capsys.readouterr().out
+
+
+def test_it_goes_on_where_it_was_interrupted(evaluate, tmp_path):
+    """A line that was being written when the process died is written again, and what was complete is kept."""
+    whole, _ = evaluate(knows_all_reduce, "--batch_size", "2", output="whole")
+
+    def dies(text: str) -> str:
+        if "AllGather." in text:
+            raise KeyboardInterrupt
+        return knows_all_reduce(text)
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(dies, "--batch_size", "2")
+    part = tmp_path / "out" / "parts" / "0.jsonl"
+    assert len(part.read_text().splitlines()) == 4
+    with part.open("a") as file:
+        file.write('{"prompt": 2, "sample": 0, "ro')
+    resumed, sampler = evaluate(knows_all_reduce, "--batch_size", "2")
+    assert resumed == whole and not any("AllReduce." in text for text in sampler.read)
+    timeless = [
+        {name: one[name] for name in ("problem", "sample", "turn", "source")} for one in results(tmp_path / "out")
+    ]
+    assert timeless == [{name: one[name] for name in timeless[0]} for one in results(tmp_path / "whole")]
+
+
+def test_a_folder_holds_the_answer_to_one_question(evaluate, tmp_path):
+    evaluate(knows_all_reduce, "--limit", "1")
+    with pytest.raises(ConfigError, match="was begun with another limit, prompts, temperature"):
+        evaluate(knows_all_reduce, "--temperature", "0.5", "--limit", "2")
+
+
+def test_seeds_and_batches_share_no_randomness(evaluate):
+    seeds = [evaluate(knows_all_reduce, "--batch_size", "4", "--seed", s, output=s)[1].seeds for s in ("0", "1")]
+    assert len({*seeds[0], *seeds[1]}) == len(seeds[0]) + len(seeds[1])
+
+
+def test_it_compares_with_an_earlier_policy(evaluate, tmp_path):
+    evaluate(lambda _: say("I do not know."), output="before")
+    summary, _ = evaluate(knows_all_reduce, "--compare", str(tmp_path / "before" / "results.jsonl"))
+    assert summary.gain.mean == summary.total.reward.mean > 0
+
+
+def test_ranks_play_as_many_batches_and_share_the_work():
+    waiting = [(prompt, 0) for prompt in range(7)]
+    of_ranks = [list(evaluate_policy._batches(waiting, 2, rank, 3)) for rank in range(3)]
+    assert [len(batches) for batches in of_ranks] == [2, 2, 2]
+    assert sorted(one for batches in of_ranks for batch in batches for one in batch) == waiting
+    assert max(len(batch) for batches in of_ranks for batch in batches) == 2

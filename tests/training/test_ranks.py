@@ -1,0 +1,66 @@
+"""Two ranks that learn together: groups spread over both, rounds that one needs and the other does not."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from pkb_gym.engine import environment
+from pkb_gym.rewards.default import LadderThenPerformance
+from pkb_gym.rewards.examples import fallen, timed
+from tests.training.scripted import write_tiny_policy
+
+
+def value(speedup: float) -> float:
+    return LadderThenPerformance()(timed(baseline_us=100, roofline_us=10, speedup_low=speedup))
+
+
+@pytest.mark.slow
+def test_two_ranks_learn_as_one(corpus, tmp_path):
+    policy = write_tiny_policy(corpus, tmp_path / "policy")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.training.two_ranks", str(policy), str(tmp_path)],
+            env=environment.with_changes(RANK=str(rank), LOCAL_RANK=str(rank), **common),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [rank.communicate(timeout=100)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
+    told = [json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in range(2)]
+
+    # Values of turns: rollout 0 (1, 10, -), 1 (0.05, 4, 1); 2 and 3 submitted nothing and have one turn, worth 0.
+    broken = LadderThenPerformance()(fallen("compile_error"))
+    first = [value(1), broken, 0.0, 0.0]
+    second = [value(10) - value(1), value(4) - broken]
+    of_first = [round(own - (sum(first) - own) / 3, 6) for own in first]
+    of_second = [round(own - (sum(second) - own), 6) for own in second]
+    assert told[0]["advantages"] == [sorted([of_first[0], of_second[0]]), sorted([of_first[1], of_second[1], 0.0])]
+    assert told[1]["advantages"] == [[of_first[2]], [of_first[3]]]
+
+    assert told[0]["weights"] == told[1]["weights"]
+    assert told[0]["logged"]["submissions"] == 5 and told[0]["logged"]["correct/AllReduce"] == 0.5
+    assert told[0]["logged"]["phase/ranks"] > 0
+    # The rank without submissions opened and shut its gate as often as the other one.
+    gates = [[note for note in rank["notes"] if note in ("open", "shut")] for rank in told]
+    assert gates[0] == gates[1] == ["shut", *["open", "shut"] * 6]
+    for note, next_note in zip(told[0]["notes"], told[0]["notes"][1:], strict=False):
+        assert not (note == "shut" and next_note.startswith("speedup"))
+
+    # Where generation is a collective, a rank that has nothing to generate takes part, and keeps nothing of it.
+    assert [rank["together"] for rank in told] == [[3, told[0]["lengths"]], [3, told[1]["lengths"]]]

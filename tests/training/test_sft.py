@@ -1,0 +1,138 @@
+"""Supervised fine-tuning: loss on the right tokens, filters, the same run after a restart."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import ModelConfig, SFTConfig
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.training import merge_adapter, sft
+from pkb_gym.training.rows import submissions
+
+QUICK = [
+    *("--use_cpu", "true", "--bf16", "false", "--gradient_checkpointing", "false", "--report_to", "none"),
+    *("--disable_tqdm", "true", "--logging_steps", "1", "--per_device_train_batch_size", "2"),
+    *("--learning_rate", "3e-3", "--warmup_steps", "0"),
+]
+
+
+def losses(folder) -> list[float]:
+    state = json.loads((folder / "trainer_state.json").read_text())
+    return [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+
+
+def quick_config(folder) -> SFTConfig:
+    return SFTConfig(
+        output_dir=str(folder),
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+
+def texts_with_loss(corpus, model, folder, *, imitate_failures) -> list[str]:
+    """What the recipe computes the loss on, one text a row; all that it reads are whole conversations."""
+    config = quick_config(folder)
+    config.shuffle_dataset, config.max_steps, config.save_strategy = False, 1, "no"
+    trainer = sft.fine_tune(
+        corpus, config, ModelConfig(model_name_or_path=str(model)), imitate_failures=imitate_failures
+    )
+    tokenizer = trainer.processing_class
+    conversations = [tokenizer(sft.render(tokenizer, messages))["input_ids"] for messages in corpus["messages"]]
+    assert [row["input_ids"] for row in trainer.train_dataset] == conversations
+    return [tokenizer.decode([label for label in row["labels"] if label != -100]) for row in trainer.train_dataset]
+
+
+def test_loss_falls_on_the_assistants_words_and_not_on_failed_submissions(corpus, scratch_model, tmp_path):
+    right = texts_with_loss(corpus, scratch_model, tmp_path, imitate_failures=False)
+    for text, row in zip(right, corpus, strict=True):
+        assert json.dumps(submissions(row["messages"])[-1]) in text and text.endswith("It is right.<|im_end|>\n")
+        for unlearnt in ("broken", "compile_error", "deadlock", "passed", "You write", "Write All", "<tool_response>"):
+            assert unlearnt not in text
+    everything = texts_with_loss(corpus, scratch_model, tmp_path, imitate_failures=True)
+    assert everything[:4] == right[:4]
+    assert [text.count("broken") for text in everything] == [0, 0, 0, 0, 1, 2]
+    assert not any("<tool_response>" in text or "passed" in text for text in everything)
+
+
+def test_a_submission_that_failed_after_a_right_one_is_context_too(corpus):
+    row = dict(corpus[4])
+    row["feedback"] = [json.dumps({"failure": None}), json.dumps({"failure": "deadlock"})]
+    assert sft._after_last_failure(row["messages"], row["feedback"]) == 6
+
+
+def test_filters(corpus):
+    def kept(**wanted):
+        return len(sft.filter_corpus(corpus, **wanted))
+
+    assert kept(kinds=["single", "repair"], min_reward=None) == 6
+    assert kept(kinds=["single"], min_reward=None) == 4
+    assert kept(kinds=["single", "repair"], min_reward=1.064) == 4
+    with pytest.raises(ConfigError, match="none of the corpus's 6 conversations is of kind repair and worth 9 or more"):
+        kept(kinds=["repair"], min_reward=9)
+
+
+def test_a_conversation_that_is_too_long_is_left_out_whole(corpus, scratch_model, capsys):
+    tokenizer = AutoTokenizer.from_pretrained(scratch_model)
+    everything = [len(tokenizer(text)["input_ids"]) for text in (sft.render(tokenizer, m) for m in corpus["messages"])]
+    assert len(sft.within(max(everything), corpus, tokenizer)) == 6
+    assert len(sft.within(max(everything) - 1, corpus, tokenizer)) == 5
+    assert f"1 of 6 conversations are longer than max_length={max(everything) - 1}" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="every conversation is longer than max_length=9"):
+        sft.within(9, corpus, tokenizer)
+
+
+def test_a_run_learns_and_resumes_as_if_never_stopped(corpus_folder, tmp_path):
+    """Killed after its checkpoint at step 3, it gives the losses of the run that was not killed."""
+    argv = ["--corpus", str(corpus_folder), "--scratch", "smoke", *QUICK, "--max_steps", "6", "--save_steps", "3"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    sft.main([*argv, "--output_dir", str(whole)])
+    assert len(losses(whole)) == 6 and losses(whole)[-1] < losses(whole)[0]
+
+    shutil.copytree(whole, broken)
+    shutil.rmtree(broken / "checkpoint-6")
+    for name in ("model.safetensors", "trainer_state.json"):
+        (broken / name).unlink()
+    sft.main([*argv, "--output_dir", str(broken), "--resume_from_checkpoint", "last"])
+    assert losses(broken) == losses(whole)
+    assert (broken / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_lora_trains_an_adapter(corpus, scratch_model, tmp_path):
+    config = quick_config(tmp_path)
+    config.max_steps = 2
+    config.learning_rate = 0.01
+    config.save_strategy = "no"
+    model = ModelConfig(
+        model_name_or_path=str(scratch_model), use_peft=True, lora_r=2, lora_target_modules=["q_proj", "v_proj"]
+    )
+    trainer = sft.fine_tune(corpus, config, model)
+    trained = {name for name, weight in trainer.model.named_parameters() if weight.requires_grad}
+    assert trained and all("_proj.lora_" in name for name in trained)
+    assert (tmp_path / "adapter_model.safetensors").exists() and not (tmp_path / "model.safetensors").exists()
+
+    merge_adapter.main(["--adapter", str(tmp_path), "--output", str(tmp_path / "merged")])
+    ids = torch.tensor([[5, 6, 7]])
+    trained, merged, base = (
+        AutoModelForCausalLM.from_pretrained(path)(ids).logits
+        for path in (tmp_path, tmp_path / "merged", scratch_model)
+    )
+    assert torch.allclose(merged, trained, atol=1e-5) and not torch.allclose(merged, base, atol=1e-5)
+    assert AutoTokenizer.from_pretrained(tmp_path / "merged").chat_template
+    with pytest.raises(ConfigError, match="holds no adapter"):
+        merge_adapter.main(["--adapter", str(scratch_model), "--output", str(tmp_path / "again")])
+
+
+def test_a_model_is_named_or_made_but_not_both(corpus_folder, scratch_model, tmp_path):
+    argv = ["--corpus", str(corpus_folder), "--output_dir", str(tmp_path), *QUICK]
+    with pytest.raises(ConfigError, match="no model: give --model_name_or_path, or --scratch"):
+        sft.main(argv)
+    with pytest.raises(ConfigError, match="leave out model_name_or_path="):
+        sft.main([*argv, "--scratch", "smoke", "--model_name_or_path", str(scratch_model)])

@@ -1,0 +1,264 @@
+r"""Evaluates a policy on prompts: samples episodes, has every submission judged, and says what they come to.
+
+    accelerate launch --config_file training/configs/accelerate/one_gpu.yaml \
+        training/evaluate_policy.py --model_name_or_path runs/grpo --prompts data --output runs/grpo/held_out
+
+Writes `results.jsonl`, a line for each submission, and `summary.json` into the folder. Called again after it was
+interrupted, with the same arguments, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+from accelerate import PartialState
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoTokenizer
+from trl import ModelConfig
+
+from pkb_gym.engine.atomic_write import write_atomically
+from pkb_gym.engine.config import EvalConfig
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.training.archive import submission_record
+from pkb_gym.training.arguments import parse_arguments, run_recipe
+from pkb_gym.training.episodes import Episode
+from pkb_gym.training.evaluation_owner import OwnerMode, start_evaluation
+from pkb_gym.training.host_group import HostGroup
+from pkb_gym.training.judge import Judge
+from pkb_gym.training.player import Limits, Player
+from pkb_gym.training.policy_summary import PROMPT_KEY, Estimate, PolicySummary, summarise
+from pkb_gym.training.rollouts import Rollouts, worth_of_nothing
+from pkb_gym.training.rows import Row, cut_unfinished_line, load_prompts, read_jsonl
+from pkb_gym.training.sampling import Backend, SamplingConfig, open_sampler
+
+RESULTS, SUMMARY, ASKED, PARTS = "results.jsonl", "summary.json", "asked.json", "parts"
+"""Names of the files in the output folder, and of the folder with each process's episodes."""
+
+TABLE_WIDTH = 120
+
+NO_SUBMISSION = "no_submission"
+"""`failure` of an episode in which nothing was submitted."""
+
+
+@dataclass
+class EvaluationArguments:
+    """Arguments of this recipe, beside those of TRL's `ModelConfig`."""
+
+    prompts: str = field(metadata={"help": "Folder or JSONL file written by `pkb export prompts`."})
+    output: str = field(metadata={"help": "Folder for results.jsonl and summary.json."})
+    part: Literal["train", "held_out"] = field(default="held_out", metadata={"help": "Part of the prompts."})
+    limit: int | None = field(default=None, metadata={"help": "Only so many prompts, from the first on."})
+    samples: int = field(default=4, metadata={"help": "Episodes of each prompt."})
+    single_turn: bool = field(
+        default=False, metadata={"help": "One submission, a block of code in the reply, instead of the tool `submit`."}
+    )
+    max_turns: int = field(default=4, metadata={"help": "Submissions that are judged in an episode."})
+    max_completion_length: int = field(default=2048, metadata={"help": "Tokens after the prompt, feedback included."})
+    temperature: float = field(default=1.0, metadata={"help": "Of the sampling; 0 takes the likeliest token."})
+    top_p: float = field(default=1.0, metadata={"help": "Share of probability to choose from."})
+    top_k: int = field(default=0, metadata={"help": "Tokens to choose from; 0 for all."})
+    batch_size: int = field(default=32, metadata={"help": "Episodes that a process plays side by side."})
+    seed: int = field(default=0, metadata={"help": "Of the sampling."})
+    backend: Backend = field(default="transformers", metadata={"help": "What generates."})
+    vllm_memory: float = field(default=0.9, metadata={"help": "Share of a GPU's memory that vLLM may take."})
+    reward: str = field(default="default", metadata={"help": "Preset that values a submission."})
+    timing_budget_s: float = field(default=0.3, metadata={"help": "Longest timing of a kernel."})
+    kernel_timeout_s: float | None = field(
+        default=None, metadata={"help": "Deadline of a block of calls; by default 10 s or 30 times the baseline."}
+    )
+    evaluation_deadline_s: float = field(
+        default=600.0, metadata={"help": "Longest wait for an evaluation; then it counts for nothing."}
+    )
+    evaluation: OwnerMode = field(default="inline", metadata={"help": "Who judges: see evaluation_owner.py."})
+    evaluation_gpus: list[str] | None = field(default=None, metadata={"help": "`dedicated`: GPUs of the service."})
+    evaluation_url: str | None = field(default=None, metadata={"help": "`dedicated`: a service that runs already."})
+    compare: str | None = field(
+        default=None, metadata={"help": "results.jsonl of an earlier policy: the summary then has the gain over it."}
+    )
+
+
+def main(argv: list[str] | None = None) -> PolicySummary:
+    """Evaluates a policy.
+
+    Returns:
+        The summary, on every rank.
+
+    Raises:
+        ConfigError: an argument, the prompts or an earlier result is of no use.
+        InfrastructureError: the evaluator could not be started.
+    """
+    args, model = parse_arguments((EvaluationArguments, ModelConfig), argv, prog="evaluate_policy")
+    if model.model_name_or_path is None:
+        raise ConfigError("no model: give --model_name_or_path")
+    output = Path(args.output)
+    prompts: list[Row] = load_prompts(args.prompts, args.part).to_list()[: args.limit]
+    before = None if args.compare is None else read_jsonl(Path(args.compare))
+    PartialState(cpu=not torch.cuda.is_available())  # joins the other ranks, if there are any
+    host = HostGroup()
+    refuse_other_question(output, _asked(args, model, prompts), writes=host.rank == 0)
+    done = host.from_first({(line["prompt"], line["sample"]) for line in _finished(output)})
+    episodes = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(args.samples)]
+    if waiting := [episode for episode in episodes if episode not in done]:
+        _play(args, model, prompts, waiting, host)
+    host.barrier()  # every rank has written its part
+    lines = sorted(_finished(output), key=lambda line: (line["prompt"], line["sample"]))
+    rows = [row for line in lines for row in line["rows"]]
+    summary = summarise(rows, before)
+    if host.rank == 0:
+        write_atomically(output / RESULTS, "".join(json.dumps(row) + "\n" for row in rows))
+        write_atomically(output / SUMMARY, summary.model_dump_json(indent=2) + "\n")
+        Console(width=TABLE_WIDTH).print(summary_table(summary))
+    return summary
+
+
+def rows_of(prompt: Row, sample: int, episode: Episode, nothing: float) -> list[Row]:
+    """Result rows of an episode: one for each submission, or a single one that says that there was none.
+
+    Args:
+        prompt: row of the prompts.
+        sample: number of the episode on that prompt.
+        episode: as it ended.
+        nothing: worth of an episode without any submission.
+    """
+    asked = {column: prompt[column] for column in PROMPT_KEY} | {"sample": sample}
+    if episode.submissions:
+        return [submission_record(0, episode, submission) | asked for submission in episode.submissions]
+    empty = dict.fromkeys(("source", "source_hash", "stage", "fault", "speedup", "answer"))
+    return [{**empty, "turn": 0, "failure": NO_SUBMISSION, "is_right": False, "reward": nothing, **asked}]
+
+
+def refuse_other_question(output: Path, asked: Row, *, writes: bool) -> None:
+    """Sees to it that a folder holds the answers to one question; `writes` for the process that writes it down.
+
+    Raises:
+        ConfigError: the folder was begun with other arguments, prompts or weights.
+    """
+    path = output / ASKED
+    if path.exists():
+        before = json.loads(path.read_bytes())
+        differing = sorted(name for name in before.keys() | asked.keys() if before.get(name) != asked.get(name))
+        if differing:
+            raise ConfigError(
+                f"{output} was begun with another {', '.join(differing)}; give the same to go on, or another --output"
+            )
+    elif writes:
+        write_atomically(path, json.dumps(asked, indent=2) + "\n")
+
+
+def summary_table(summary: PolicySummary) -> Table:
+    """The summary for people."""
+    table = Table("problem", "prompts", "episodes", "reward", "correct", "pass@k", "faster", "speedup", box=None)
+    for name, figures in [*summary.problems.items(), ("all", summary.total)]:
+        at = max(figures.pass_at, key=int, default=None)
+        table.add_row(
+            name,
+            str(figures.prompts),
+            f"{figures.samples}" + (f" ({figures.unjudged} not judged)" if figures.unjudged else ""),
+            _words(figures.reward),
+            _words(figures.correct),
+            "" if at is None else f"{figures.pass_at[at].mean:.2f} (k={at})",
+            _words(figures.fast),
+            "" if figures.speedup_median is None else f"{figures.speedup_median:.2f}",
+        )
+    if summary.gain is not None:
+        table.caption = f"gain in reward: {_words(summary.gain)}"
+    return table
+
+
+def _words(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return ""
+    error = "" if estimate.standard_error is None else f" ± {estimate.standard_error:.3f}"
+    return f"{estimate.mean:.3f}{error}"
+
+
+def _play(
+    args: EvaluationArguments,
+    model: ModelConfig,
+    prompts: Sequence[Row],
+    waiting: Sequence[tuple[int, int]],
+    host: HostGroup,
+) -> None:
+    """Plays the episodes (prompt, sample) that are waiting; each batch is written as soon as it is complete."""
+    state = PartialState()
+    tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, revision=model.model_revision)
+    sampling = SamplingConfig(args.temperature, args.top_p, args.top_k, args.batch_size, args.vllm_memory)
+    sampler = open_sampler(args.backend, model, tokenizer, sampling)
+    limits = Limits(args.max_turns, args.max_completion_length, sampler.context)
+    part = Path(args.output) / PARTS / f"{state.process_index}.jsonl"
+    part.parent.mkdir(parents=True, exist_ok=True)
+    cut_unfinished_line(part)
+    with (
+        closing(
+            start_evaluation(
+                args.evaluation,
+                host,
+                gpus=args.evaluation_gpus,
+                url=args.evaluation_url,
+                deadline_s=args.evaluation_deadline_s,
+            )
+        ) as evaluation,
+        closing(Judge(evaluation.evaluator, reward=args.reward, deadline_s=args.evaluation_deadline_s)) as judge,
+    ):
+        judged = EvalConfig(until="time", timing_budget_s=args.timing_budget_s, timeout_s=args.kernel_timeout_s)
+        rollouts = Rollouts(judge, args.max_turns, judged, worth_of_nothing(args.reward))
+        player = Player(sampler, tokenizer, rollouts, evaluation, host, limits, multi_turn=not args.single_turn)
+        for batch in _batches(waiting, args.batch_size, state.process_index, state.num_processes):
+            episodes = player.play([prompts[prompt] for prompt, _ in batch], _seed(args.seed, batch))
+            lines = [
+                {
+                    "prompt": prompt,
+                    "sample": sample,
+                    "rows": rows_of(prompts[prompt], sample, episode, rollouts.nothing),
+                }
+                for (prompt, sample), episode in zip(batch, episodes, strict=True)
+            ]
+            with part.open("a", encoding="utf-8") as file:
+                file.write("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _batches(
+    waiting: Sequence[tuple[int, int]], size: int, rank: int, ranks: int
+) -> Iterator[Sequence[tuple[int, int]]]:
+    """This rank's batches: as many as any other rank's, if need be empty, as playing one is a collective."""
+    for begin in range(0, len(waiting), size * ranks):
+        yield waiting[begin : begin + size * ranks][rank::ranks]
+
+
+def _seed(seed: int, batch: Sequence[tuple[int, int]]) -> int:
+    """Differs between runs and batches, so that no two share their randomness."""
+    digest = hashlib.sha256(json.dumps([seed, batch]).encode()).digest()
+    return int.from_bytes(digest[:4], "big") // 2
+
+
+def _finished(output: Path) -> list[Row]:
+    """Episodes that are complete, of all ranks."""
+    parts = sorted((output / PARTS).glob("*.jsonl"))
+    return [line for part in parts for line in read_jsonl(part)]
+
+
+def _asked(args: EvaluationArguments, model: ModelConfig, prompts: Sequence[Row]) -> Row:
+    """All that the results depend on, by name."""
+    no_matter = {"output", "prompts", "compare", "batch_size", "evaluation", "evaluation_gpus", "evaluation_url"}
+    asked = {name: value for name, value in asdict(args).items() if name not in no_matter}
+    folder = Path(str(model.model_name_or_path))
+    weights = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    return asked | {
+        "model": model.model_name_or_path,
+        "revision": model.model_revision,
+        "dtype": model.dtype,
+        "weights": [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in weights],
+        "prompts": hashlib.sha256(json.dumps(prompts).encode()).hexdigest(),
+    }
+
+
+if __name__ == "__main__":
+    run_recipe(main)

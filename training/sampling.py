@@ -1,0 +1,203 @@
+"""How replies are sampled from a policy: with transformers, or with vLLM where it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from accelerate import PartialState
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from trl import ModelConfig
+
+from pkb_gym.engine.errors import ConfigError
+
+Tokens = list[int]
+Backend = Literal["transformers", "vllm"]
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How to sample.
+
+    Attributes:
+        temperature: 0 takes the likeliest token.
+        top_p: share of probability to choose from.
+        top_k: tokens to choose from; 0 for all.
+        batch_size: sequences that are generated together, by transformers; vLLM decides for itself.
+        vllm_memory: share of a GPU's memory that vLLM takes.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    batch_size: int = 32
+    vllm_memory: float = 0.9
+
+
+class Sampler(Protocol):
+    """Continues sequences of tokens."""
+
+    @property
+    def context(self) -> int:
+        """Longest sequence in tokens that the model takes."""
+
+    def sample(self, sequences: Sequence[Tokens], budgets: Sequence[int], seed: int) -> list[Tokens]:
+        """One reply to each sequence.
+
+        Args:
+            sequences: token ids so far.
+            budgets: longest reply to each, in tokens; at least 1.
+            seed: the same sequences, budgets and seed give the same replies.
+
+        Returns:
+            Token ids, up to and including the end of the turn where it was reached.
+        """
+
+
+def open_sampler(
+    backend: Backend, model: ModelConfig, tokenizer: PreTrainedTokenizerBase, config: SamplingConfig
+) -> Sampler:
+    """Loads the model.
+
+    Args:
+        backend: what generates.
+        model: its path or name, revision, dtype.
+        tokenizer: of the model.
+        config: how to sample.
+
+    Raises:
+        ConfigError: vLLM is not installed, or was asked for in several processes.
+    """
+    if model.model_name_or_path is None:
+        raise ConfigError("no model: give --model_name_or_path")
+    if backend == "vllm":
+        return VllmSampler(model, tokenizer, config)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        model.model_name_or_path,
+        revision=model.model_revision,
+        dtype=model.dtype,
+        attn_implementation=model.attn_implementation,
+    )
+    return TransformersSampler(loaded.to(PartialState().device), tokenizer, config)
+
+
+class TransformersSampler:
+    """Samples with `generate`.
+
+    Args:
+        model: on its device.
+        tokenizer: of the model.
+        config: how to sample.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: SamplingConfig) -> None:
+        self._model = model.eval()
+        self._batch_size = config.batch_size
+        self._pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        self._ends = _end_tokens(model.generation_config, tokenizer)
+        self._settings = {"do_sample": config.temperature > 0, "eos_token_id": self._ends, "pad_token_id": self._pad}
+        if config.temperature > 0:
+            self._settings |= {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
+        # What a model's own file says of sampling must not mix with what was asked for.
+        model.generation_config = GenerationConfig()
+
+    @property
+    def context(self) -> int:
+        """See `Sampler`."""
+        return int(self._model.config.max_position_embeddings)
+
+    def sample(self, sequences: Sequence[Tokens], budgets: Sequence[int], seed: int) -> list[Tokens]:
+        """See `Sampler`."""
+        set_seed(seed)
+        replies: list[Tokens] = [[] for _ in sequences]
+        longest_first = sorted(range(len(sequences)), key=lambda index: -len(sequences[index]))
+        for begin in range(0, len(sequences), self._batch_size):
+            chosen = longest_first[begin : begin + self._batch_size]
+            found = self._generate([sequences[index] for index in chosen], max(budgets[index] for index in chosen))
+            for index, reply in zip(chosen, found, strict=True):
+                replies[index] = self._cut(reply, budgets[index])
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # kernels that are judged on this GPU need memory too
+        return replies
+
+    def _generate(self, sequences: Sequence[Tokens], budget: int) -> list[Tokens]:
+        width = max(map(len, sequences))
+        ids = torch.full((len(sequences), width), self._pad)
+        mask = torch.zeros_like(ids)
+        for row, sequence in enumerate(sequences):  # padded on the left: replies begin in one column
+            ids[row, width - len(sequence) :] = torch.tensor(sequence)
+            mask[row, width - len(sequence) :] = 1
+        device = self._model.device
+        with torch.inference_mode():
+            out = self._model.generate(
+                input_ids=ids.to(device), attention_mask=mask.to(device), max_new_tokens=budget, **self._settings
+            )
+        found: list[Tokens] = out[:, width:].tolist()
+        return found
+
+    def _cut(self, reply: Tokens, budget: int) -> Tokens:
+        end = next((at for at, token in enumerate(reply) if token in self._ends), len(reply))
+        return reply[: min(end + 1, budget)]
+
+
+class VllmSampler:
+    """Samples with vLLM, in one process; it spreads a model over GPUs by itself.
+
+    Args:
+        model: its path or name, revision, dtype.
+        tokenizer: of the model.
+        config: how to sample.
+
+    Raises:
+        ConfigError: vLLM is not installed, or this is one of several processes.
+    """
+
+    def __init__(self, model: ModelConfig, tokenizer: PreTrainedTokenizerBase, config: SamplingConfig) -> None:
+        if importlib.util.find_spec("vllm") is None:
+            raise ConfigError("backend vllm: vLLM is not installed; `pip install vllm`, or take backend transformers")
+        if PartialState().num_processes > 1:
+            raise ConfigError("backend vllm runs in one process; start it without `accelerate launch`")
+        import vllm
+
+        self._config = config
+        self._vllm = vllm
+        self._model = vllm.LLM(
+            model=model.model_name_or_path,
+            revision=model.model_revision,
+            dtype=model.dtype or "auto",
+            gpu_memory_utilization=config.vllm_memory,
+            tensor_parallel_size=max(1, torch.cuda.device_count()),
+        )
+        self._ends = [tokenizer.eos_token_id]
+
+    @property
+    def context(self) -> int:
+        """See `Sampler`."""
+        return int(self._model.llm_engine.model_config.max_model_len)
+
+    def sample(self, sequences: Sequence[Tokens], budgets: Sequence[int], seed: int) -> list[Tokens]:
+        """See `Sampler`."""
+        config = self._config
+        asked = [
+            self._vllm.SamplingParams(
+                temperature=config.temperature,
+                top_p=config.top_p,
+                top_k=config.top_k,
+                max_tokens=budget,
+                seed=seed + number,
+                stop_token_ids=self._ends,
+            )
+            for number, budget in enumerate(budgets)
+        ]
+        prompts = [{"prompt_token_ids": sequence} for sequence in sequences]
+        return [list(answer.outputs[0].token_ids) for answer in self._model.generate(prompts, asked, use_tqdm=False)]
+
+
+def _end_tokens(config: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """A model may have several, any of which ends a reply."""
+    ends = getattr(config, "eos_token_id", None)
+    listed = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    return sorted({*listed, tokenizer.eos_token_id})
