@@ -248,9 +248,9 @@ class Session:
         began = time.monotonic()
         self._gate_us = self._measure_gate()
         blocks: list[Block] = []
-        calls = timing.calls_per_block(alone_us, candidate_us, self._most_calls, config.device)
+        calls = timing.calls_per_block(alone_us, candidate_us, self._most_calls)
         warm = self._pair(max(1, calls // 4), baseline_first=True)  # not counted
-        calls = timing.calls_per_block(warm.baseline_us, warm.candidate_us, self._most_calls, config.device)
+        calls = timing.calls_per_block(warm.baseline_us, warm.candidate_us, self._most_calls)
         self._allow(warm.baseline_us * 1e3 * calls)
         if config.protocol == "published":
             self._warm_up_as_published(warm.baseline_us, calls)
@@ -361,7 +361,7 @@ class Session:
         self._reference.warm(calls)
         if not self._reference.capture(calls):
             return None
-        replays = timing.calls_per_block(baseline_us, baseline_us, timing.MAX_CALLS, "cuda")
+        replays = timing.calls_per_block(baseline_us, baseline_us, timing.MAX_CALLS)
         blocks = [self._reference.replay(replays) for _ in range(timing.GRAPH_BLOCKS)]
         return timing.typical_us([timing.per_call_us(block, replays, self._gate_us) for block in blocks])
 

@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 
-from pkb_gym.engine.config import Device
 from pkb_gym.engine.feedback import Block, Timing
 
 CONFIDENCE = 0.95
@@ -26,9 +25,8 @@ SYSTEMATIC_RELATIVE = 0.02
 lie; repeating blocks within one gang cannot see it, so the interval is widened by it (`benchmarks.repeatability`)."""
 
 MIN_BLOCKS, MAX_BLOCKS = 5, 60
-TARGET_BLOCK_US = {"cpu": 10_000.0, "cuda": 5_000.0}
-"""Length that the faster side's blocks aim at, far above what the gate costs; on GPUs, where making and comparing a
-call's tensors costs more than the call, shorter blocks leave room for more of them."""
+TARGET_BLOCK_US = 10_000.0
+"""Length that the faster side's blocks aim at, far above what the gate costs and what a block's first call takes more."""
 
 LONGEST_BLOCK_US = 30_000.0
 """Length that the slower side's blocks should not exceed for the sake of the faster side's: processors are noisy over
@@ -58,14 +56,14 @@ class Interval:
         return (self.high - self.low) / 2 / self.middle
 
 
-def calls_per_block(baseline_us: float, candidate_us: float, most: int, device: Device = "cpu") -> int:
+def calls_per_block(baseline_us: float, candidate_us: float, most: int) -> int:
     """How many calls a block gets.
 
     Enough that the faster side's block reaches `TARGET_BLOCK_US`, unless that made the slower side's longer than
     `LONGEST_BLOCK_US`; never more than `most`, which the memory for fresh inputs allows.
     """
     fast, slow = sorted((max(baseline_us, 0.1), max(candidate_us, 0.1)))
-    wanted = min(ceil(TARGET_BLOCK_US[device] / fast), max(ceil(LONGEST_BLOCK_US / slow), 1))
+    wanted = min(ceil(TARGET_BLOCK_US / fast), max(ceil(LONGEST_BLOCK_US / slow), 1))
     return max(1, min(wanted, most, MAX_CALLS))
 
 

@@ -1,0 +1,202 @@
+"""What SFT and GRPO teach a small decoder that begins from nothing: figures on held-out prompts, before and after.
+
+Every seed goes through the public recipes, one after the other: `sft`, `evaluate_policy`, `grpo`, `evaluate_policy`.
+Seeds run side by side and share one evaluation service, on GPUs of its own. What is finished is not done again: with
+`--minutes`, the same command over and over fits any time limit.
+
+    pkb export prompts --out DATA ...; pkb export corpus --out DATA ...
+    python -m benchmarks.learning --data DATA --runs RUNS [--seeds 0 1 2] [--training-gpus 0 1 --evaluation-gpus 2 3]
+    python -m benchmarks.learning --render RESULT [--svg FILE]    prints the tables of a result, draws its curves
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.common import RESULTS, header
+from benchmarks.learning_report import collect, draw, markdown
+from pkb_gym.engine import gpus
+from pkb_gym.engine.atomic_write import write_atomically
+from pkb_gym.training.evaluation_owner import ServiceProcess
+
+CONFIGS = Path(__file__).resolve().parent.parent / "training" / "configs"
+NAME = "learning"
+SPARE_S = 45.0
+"""Of the time limit, what is left to a run that saves itself."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One recipe of one seed.
+
+    Attributes:
+        name: folder below the seed's.
+        command: as anyone would type it, without the service's url.
+    """
+
+    name: str
+    command: list[str]
+
+
+def steps(args: argparse.Namespace, seed: int, url: str, max_minutes: float | None) -> list[Step]:
+    """What a seed goes through, in order."""
+    runs = args.runs / f"seed-{seed}"
+    recipe = [sys.executable, "-m"]
+    service = ["--evaluation", "dedicated", "--evaluation_url", url]
+    trained, tuned = str(runs / "sft"), str(runs / "grpo")
+    evaluate = [*recipe, "pkb_gym.training.evaluate_policy", "--config", str(args.evaluate_config)]
+    evaluate += ["--prompts", str(args.data), "--seed", str(seed), *service, *shlex.split(args.evaluate)]
+    sft = [*recipe, "pkb_gym.training.sft", "--config", str(args.sft_config), "--corpus", str(args.data)]
+    grpo = [*recipe, "pkb_gym.training.grpo", "--config", str(args.grpo_config), "--prompts", str(args.data)]
+    limit = [] if max_minutes is None else ["--max_minutes", f"{max_minutes:.2f}"]
+    before = runs / "before"
+    return [
+        Step("sft", [*sft, "--seed", str(seed), "--output_dir", trained, *shlex.split(args.sft)]),
+        Step("before", [*evaluate, "--model_name_or_path", trained, "--output", str(before)]),
+        Step(
+            "grpo",
+            [
+                *[*grpo, "--seed", str(seed), "--model_name_or_path", trained, "--output_dir", tuned],
+                *[*service, *limit, *shlex.split(args.grpo)],
+            ],
+        ),
+        Step(
+            "after",
+            [
+                *[*evaluate, "--model_name_or_path", tuned, "--output", str(runs / "after")],
+                *["--compare", str(before / "results.jsonl")],
+            ],
+        ),
+    ]
+
+
+class Chain:
+    """The steps of one seed, as processes.
+
+    Args:
+        args: of this benchmark.
+        seed: of all its steps.
+        service: that evaluates.
+        gpu: entry of CUDA_VISIBLE_DEVICES; None on the CPU.
+        deadline: by the monotonic clock; None for no limit.
+    """
+
+    def __init__(
+        self, args: argparse.Namespace, seed: int, service: ServiceProcess, gpu: str | None, deadline: float | None
+    ) -> None:
+        self._args, self._seed, self._service, self._gpu, self._deadline = args, seed, service, gpu, deadline
+        self._folder = args.runs / f"seed-{seed}"
+
+    def run(self) -> None:
+        """Runs what is not finished, until something fails or the time is up."""
+        for name in ("sft", "before", "grpo", "after"):
+            finished = self._folder / f"{name}.finished.json"
+            if finished.exists():
+                continue
+            left_s = None if self._deadline is None else self._deadline - time.monotonic()
+            if left_s is not None and left_s <= SPARE_S:
+                return
+            minutes = None if left_s is None else (left_s - SPARE_S) / 60
+            step = next(step for step in steps(self._args, self._seed, self._service.url, minutes) if step.name == name)
+            began = time.monotonic()
+            status = self._process(step, left_s)
+            took_s = time.monotonic() - began
+            print(f"seed {self._seed}: {name} ended with status {status} after {took_s:.0f} s", file=sys.stderr)
+            if status != 0 or (name == "grpo" and not self._grpo_is_done()):
+                return
+            write_atomically(finished, json.dumps({"command": self._shown(step), "last_start_s": round(took_s, 1)}))
+
+    def _process(self, step: Step, left_s: float | None) -> int:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / f"{step.name}.log").open("ab") as log:
+            try:
+                return subprocess.run(
+                    step.command, env=self._environment(), stdout=log, stderr=log, timeout=left_s, check=False
+                ).returncode
+            except subprocess.TimeoutExpired:
+                return -1
+
+    def _environment(self) -> Mapping[str, str]:
+        own = {"PKB_TOKEN": self._service.token, "TOKENIZERS_PARALLELISM": "false"}
+        if self._gpu is not None:
+            own["CUDA_VISIBLE_DEVICES"] = self._gpu
+        else:
+            own |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        return os.environ | own
+
+    def _grpo_is_done(self) -> bool:
+        """Whether it ended by itself, and not for its time."""
+        state = json.loads((self._folder / "grpo" / "trainer_state.json").read_bytes())
+        return bool(state["global_step"] >= state["max_steps"])
+
+    def _shown(self, step: Step) -> str:
+        """The command without what only holds here."""
+        words = ["python", *step.command[1:]]
+        for option in ("--evaluation_url", "--max_minutes"):
+            if option in words:
+                place = words.index(option)
+                del words[place : place + 2]
+        names = {str(self._args.data): "DATA", str(self._args.runs): "RUNS", str(CONFIGS): "training/configs"}
+        shown = shlex.join(words)
+        for path, name in names.items():
+            shown = shown.replace(path, name)
+        return shown
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Trains, evaluates and saves; or renders what was saved."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning", description=main.__doc__)
+    parser.add_argument("--data", type=Path, help="folder of `pkb export prompts` and `pkb export corpus`")
+    parser.add_argument("--runs", type=Path, default=Path("runs/learning"), help="folder of models and logs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--training-gpus", nargs="+", help="seeds take turns at them; left out for the CPU")
+    parser.add_argument("--evaluation-gpus", nargs="+", help="of the evaluation service")
+    parser.add_argument("--minutes", type=float, help="time limit; the same command goes on")
+    for recipe, config in (("sft", "sft_scratch"), ("grpo", "grpo_scratch"), ("evaluate", "evaluate")):
+        parser.add_argument(f"--{recipe}-config", type=Path, default=CONFIGS / f"{config}.yaml")
+        parser.add_argument(f"--{recipe}", default="", metavar="ARGUMENTS", help=f"further arguments of {recipe}")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
+    parser.add_argument("--render", type=Path, metavar="RESULT", help="print the tables of a result")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="with --render: draw its curves")
+    args = parser.parse_args(argv)
+    if args.render:
+        result = json.loads(args.render.read_bytes())
+        print(markdown(result))
+        if args.svg:
+            draw(result, args.svg)
+        return 0
+    if args.data is None:
+        parser.error("--data is needed")
+    deadline = None if args.minutes is None else time.monotonic() + 60 * args.minutes
+    service = ServiceProcess(args.evaluation_gpus if args.training_gpus else None)
+    try:
+        training_gpus: list[str | None] = list(args.training_gpus or [None])
+        chains = [
+            Chain(args, seed, service, training_gpus[place % len(training_gpus)], deadline)
+            for place, seed in enumerate(args.seeds)
+        ]
+        threads = [threading.Thread(target=chain.run) for chain in chains]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        service.close()
+    result = header() | {"gpus": list(gpus.names())} | collect(args.data, args.runs, args.seeds)
+    write_atomically(args.out / f"{NAME}.json", json.dumps(result, indent=1) + "\n")
+    print(markdown(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
