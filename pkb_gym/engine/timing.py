@@ -26,7 +26,7 @@ lie; repeating blocks within one gang cannot see it, so the interval is widened 
 
 MIN_BLOCKS, MAX_BLOCKS = 5, 60
 TARGET_BLOCK_US = 10_000.0
-"""Length that the faster side's blocks aim at, far above what the gate costs and what a block's first call takes more."""
+"""Length that the faster side's blocks aim at, far above what the gate costs and a block's first call takes more."""
 
 LONGEST_BLOCK_US = 30_000.0
 """Length that the slower side's blocks should not exceed for the sake of the faster side's: processors are noisy over
