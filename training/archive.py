@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pkb_gym.engine.atomic_write import write_atomically
+from pkb_gym.engine.source_digest import source_sha256
 from pkb_gym.rewards.reward import is_right
 from pkb_gym.training.episodes import Episode, Submission
-from pkb_gym.training.judge import source_hash
 from pkb_gym.training.rows import read_jsonl
 
 ARCHIVE, ROLLOUTS, PHASE_LOG = "archive.jsonl", "rollouts.jsonl", "phases.jsonl"
@@ -111,7 +111,7 @@ def submission_record(step: int, episode: Episode, submission: Submission) -> Re
         "style": episode.task.style,
         "turn": submission.turn,
         "source": submission.source,
-        "source_hash": source_hash(submission.source),
+        "source_hash": source_sha256(submission.source),
         "stage": None if feedback is None or feedback.stage is None else feedback.stage.value,
         "failure": None if feedback is None or feedback.failure is None else feedback.failure.value,
         "fault": verdict.fault,

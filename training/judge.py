@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import threading
 import time
@@ -17,6 +16,7 @@ from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.evaluator import Evaluator
 from pkb_gym.engine.feedback import Failure, Feedback
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.source_digest import source_sha256
 from pkb_gym.rewards.presets import find_reward
 from pkb_gym.rewards.reward import Reward
 
@@ -129,10 +129,5 @@ class Judge:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def source_hash(source: str) -> str:
-    """SHA-256 of a source's text, in hexadecimal, as in `Feedback.source_sha256`."""
-    return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def _question(problem: Problem, source: str, config: EvalConfig) -> str:
-    return f"{problem.name} {source_hash(source)} {config.model_dump_json()}"
+    return f"{problem.name} {source_sha256(source)} {config.model_dump_json()}"

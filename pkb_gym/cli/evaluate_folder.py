@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import queue
 import threading
@@ -18,6 +17,7 @@ from pkb_gym.engine.errors import ConfigError, InfrastructureError, PkbError
 from pkb_gym.engine.evaluator import Evaluator
 from pkb_gym.engine.feedback import Failure, Feedback
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.source_digest import source_sha256
 from pkb_gym.envs.words import time_text
 from pkb_gym.problems.catalogue import catalogue
 
@@ -132,7 +132,7 @@ def _open_tasks(found: Found, results: ResultsFile, outcome: Outcome) -> list[Ta
         except ConfigError as error:
             outcome.skipped.append((path.name, str(error)))
             continue
-        digest = hashlib.sha256(source.encode("utf-8", errors="surrogateescape")).hexdigest()
+        digest = source_sha256(source)
         if (feedback := results.judged(path.name, digest)) is not None:
             outcome.judged[path.name] = feedback
         else:

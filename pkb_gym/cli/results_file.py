@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
 from pydantic import ValidationError
 
 from pkb_gym.engine.config import EvalConfig
-from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.feedback import Failure, Feedback
+from pkb_gym.engine.line_file import LineFile
 from pkb_gym.engine.record import Record
 
 
@@ -28,9 +26,9 @@ class Result(Record):
 
 
 class ResultsFile:
-    """Results so far, and where further ones are appended; locked against other writers while open.
+    """Results so far, and where further ones are appended; see `LineFile`.
 
-    A line that a killed writer left unfinished is cut off. Where a file has several lines, the last one counts.
+    Where a file has several lines for one source, the last one counts.
     """
 
     def __init__(self, path: Path, asked: EvalConfig) -> None:
@@ -42,12 +40,8 @@ class ResultsFile:
         """
         self.path = path
         self._asked = asked
+        self._file = LineFile(path, holds="results", writer="pkb eval-dir", option="--output")
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise ConfigError(f"cannot write results to {path}: {error.strerror}; --output names another") from error
-        try:
-            self._lock()
             self.results = self._read()
         except BaseException:
             self.close()
@@ -56,16 +50,12 @@ class ResultsFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Gives up the lock; calling it again changes nothing."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._file.close()
 
     def judged(self, file: str, source_sha256: str) -> Feedback | None:
         """The result of that very source, None where there is none or where the fault was ours."""
@@ -81,28 +71,13 @@ class ResultsFile:
             InfrastructureError: the disk would not take it; nothing of it stays behind.
         """
         result = Result(file=file, asked=self._asked, feedback=feedback)
-        line = result.model_dump_json().encode() + b"\n"
-        end = os.fstat(self._file).st_size
-        try:
-            if os.write(self._file, line) != len(line):
-                raise OSError(0, "the disk is full")
-            os.fsync(self._file)
-        except OSError as error:
-            os.ftruncate(self._file, end)
-            raise InfrastructureError(f"cannot write results to {self.path}: {error.strerror}") from error
+        self._file.append(result.model_dump_json())
         self.results[file] = result
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(f"{self.path} is being written by another `pkb eval-dir`") from None
-
     def _read(self) -> dict[str, Result]:
-        content = self.path.read_bytes()
-        whole = content.rfind(b"\n") + 1
+        lines, rest = self._file.read()
         results: dict[str, Result] = {}
-        for number, line in enumerate(content[:whole].splitlines(), start=1):
+        for number, line in enumerate(lines, start=1):
             try:
                 result = Result.model_validate_json(line)
             except ValidationError as error:
@@ -121,7 +96,7 @@ class ResultsFile:
                     "Give the same options to resume, or another --output"
                 )
             results[result.file] = result
-        if whole < len(content) and not (results or content.startswith(b"{")):
+        if rest and not (results or rest.startswith(b"{")):
             raise ConfigError(f"{self.path} holds something else than results; --output names another file")
-        os.ftruncate(self._file, whole)
+        self._file.cut_off(rest)
         return results

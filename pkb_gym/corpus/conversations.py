@@ -13,8 +13,9 @@ from pkb_gym.corpus.breakages import BREAKAGES, COMPILE_TIME, Breakage
 from pkb_gym.corpus.evaluate import Question
 from pkb_gym.corpus.families import Variant, find_family
 from pkb_gym.corpus.prompts import prompt_messages
-from pkb_gym.corpus.tasks import Task
+from pkb_gym.corpus.tasks import Task, TaskRow
 from pkb_gym.engine.feedback import Feedback, Stage
+from pkb_gym.engine.source_digest import source_sha256
 from pkb_gym.envs.dialogue import Dialogue
 from pkb_gym.envs.words import time_text
 from pkb_gym.rewards import find_reward
@@ -50,18 +51,10 @@ class ChatMessage(TypedDict):
     tool_calls: NotRequired[list[ToolCall]]
 
 
-class CorpusRow(TypedDict):
+class CorpusRow(TaskRow):
     """One row of `pkb export corpus`."""
 
     id: str
-    problem: str
-    language: str
-    device: str
-    world_size: int
-    size: str
-    dtype: str
-    seed: int
-    style: str
     kind: str
     messages: list[ChatMessage]
     variant: str
@@ -263,30 +256,24 @@ def corpus_row(attempt: Attempt, feedbacks: Sequence[Feedback], prompt: Sequence
         messages.append(ChatMessage(role="tool", name="submit", content=dialogue.answer(feedback, value)))
     messages.append(ChatMessage(role="assistant", content=closing_words(last)))
     breakage = "+".join(attempt.breakages) or None
-    return CorpusRow(
-        id=_digest(json.dumps([task.language, task.world_size, messages]))[:16],
-        problem=task.problem,
-        language=task.language,
-        device=task.device,
-        world_size=task.world_size,
-        size=task.size,
-        dtype=task.dtype,
-        seed=task.seed,
-        style=task.style,
-        kind=attempt.kind,
-        messages=messages,
-        variant=attempt.variant.name,
-        breakage=breakage,
-        stage=None if last.stage is None else str(last.stage),
-        failure=None if last.failure is None else str(last.failure),
-        rewards=rewards,
-        reward=rewards[-1],
-        speedup=last.speedup,
-        feedback=[feedback.model_dump_json() for feedback in feedbacks],
-        source_hash=_digest(attempt.sources[-1]),
-        prompt_chars=sum(len(message["content"]) for message in prompt),
-        source_chars=len(attempt.sources[-1]),
-    )
+    digest = hashlib.sha256(json.dumps([task.language, task.world_size, messages]).encode()).hexdigest()
+    return {
+        "id": digest[:16],
+        **task.columns(),
+        "kind": attempt.kind,
+        "messages": messages,
+        "variant": attempt.variant.name,
+        "breakage": breakage,
+        "stage": None if last.stage is None else str(last.stage),
+        "failure": None if last.failure is None else str(last.failure),
+        "rewards": rewards,
+        "reward": rewards[-1],
+        "speedup": last.speedup,
+        "feedback": [feedback.model_dump_json() for feedback in feedbacks],
+        "source_hash": source_sha256(attempt.sources[-1]),
+        "prompt_chars": sum(len(message["content"]) for message in prompt),
+        "source_chars": len(attempt.sources[-1]),
+    }
 
 
 def submission(source: str) -> ChatMessage:
@@ -310,7 +297,3 @@ def by_problem(attempts: Sequence[Attempt], keep: Callable[[Attempt], bool]) -> 
         if keep(attempt):
             groups.setdefault((attempt.task.problem, attempt.task.language), []).append(attempt)
     return groups
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", errors="surrogateescape")).hexdigest()

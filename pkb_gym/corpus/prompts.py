@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TypedDict
 
-from pkb_gym.corpus.tasks import Part, Task, Workload, workloads
+from pkb_gym.corpus.tasks import Part, Task, TaskRow, Workload, workloads
 from pkb_gym.engine.calibrate import cpu_hardware
 from pkb_gym.engine.config import Language
 from pkb_gym.engine.problem import Problem
@@ -53,17 +54,9 @@ class Message(TypedDict):
     content: str
 
 
-class PromptRow(TypedDict):
+class PromptRow(TaskRow):
     """One row of `pkb export prompts`."""
 
-    problem: str
-    language: str
-    device: str
-    world_size: int
-    size: str
-    dtype: str
-    seed: int
-    style: str
     prompt: list[Message]
 
 
@@ -169,20 +162,5 @@ def prompt_rows(
             for workload in chosen:
                 task = Task(problem.name, language, world_size, workload.size, workload.dtype, 0, style)
                 messages = prompt_messages(task)
-                rows += [prompt_row(task, seed, messages) for seed in range(seeds)]
+                rows += [{**replace(task, seed=seed).columns(), "prompt": messages} for seed in range(seeds)]
     return rows
-
-
-def prompt_row(task: Task, seed: int, messages: list[Message]) -> PromptRow:
-    """The columns of one row."""
-    return {
-        "problem": task.problem,
-        "language": task.language,
-        "device": task.device,
-        "world_size": task.world_size,
-        "size": task.size,
-        "dtype": task.dtype,
-        "seed": seed,
-        "style": task.style,
-        "prompt": messages,
-    }

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, TypedDict, cast
 
 from pkb_gym.engine.axes import AxisValue, frozen_axes
 from pkb_gym.engine.config import EvalConfig, Language, ResolvedConfig
@@ -45,6 +45,19 @@ class Workload:
     dtype: str
 
 
+class TaskRow(TypedDict):
+    """The columns that say which task a row is about."""
+
+    problem: str
+    language: str
+    device: str
+    world_size: int
+    size: str
+    dtype: str
+    seed: int
+    style: str
+
+
 @dataclass(frozen=True)
 class Task:
     """What one row asks: a problem under one configuration.
@@ -71,6 +84,19 @@ class Task:
     def device(self) -> str:
         """Where it runs: "cpu" or "cuda"."""
         return choose_device("auto", self.language)
+
+    def columns(self) -> TaskRow:
+        """Its columns of a row."""
+        return {
+            "problem": self.problem,
+            "language": self.language,
+            "device": self.device,
+            "world_size": self.world_size,
+            "size": self.size,
+            "dtype": self.dtype,
+            "seed": self.seed,
+            "style": self.style,
+        }
 
     def config(self, **changes: object) -> EvalConfig:
         """How submissions are judged.

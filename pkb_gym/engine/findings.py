@@ -23,6 +23,7 @@ from pkb_gym.engine.feedback import (
 )
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.roofline import Roofline
+from pkb_gym.engine.source_digest import source_sha256
 
 
 class Stopped(Exception):
@@ -99,7 +100,7 @@ class Findings:
         return Feedback(
             problem=self.problem.name,
             problem_sha256=_problem_sha256(self.problem),
-            source_sha256=hashlib.sha256(self.source.encode("utf-8", "surrogatepass")).hexdigest(),
+            source_sha256=source_sha256(self.source),
             config=self.config,
             environment=self._environment,
             stage=self._stage,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
 from concurrent.futures import Future
@@ -16,6 +15,7 @@ from pkb_gym.engine.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.findings import Findings
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.service_records import FINISHED, QUEUED
+from pkb_gym.engine.source_digest import source_sha256
 
 Key: TypeAlias = tuple[str, str, str]
 """Problem, digest of the source, resolved configuration: what makes two questions equal."""
@@ -92,5 +92,4 @@ class Evaluation:
 
 def question_key(problem: Problem, source: str, resolved: ResolvedConfig) -> Key:
     """What makes two questions equal."""
-    digest = hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
-    return problem.name, digest, resolved.model_dump_json()
+    return problem.name, source_sha256(source), resolved.model_dump_json()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import sys
 import threading
@@ -17,6 +16,7 @@ from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluator import Progress
 from pkb_gym.engine.feedback import Feedback, Profile, TraceEvent
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.source_digest import source_sha256
 from pkb_gym.rewards.examples import fallen, timed
 
 SLICE = TraceEvent(rank=1, kind="call", name="call 0", stream=None, start_us=0.5, duration_us=2)
@@ -47,8 +47,7 @@ class FakeEvaluator:
         feedback = timed(baseline_us=100, speedup=2.0) if word == "passed" else fallen(word, message="because\nof it")
         if config.trace and word == "passed":
             feedback = feedback.model_copy(update={"profile": Profile(ranks=(), trace=(SLICE,))})
-        digest = hashlib.sha256(source.encode()).hexdigest()
-        return feedback.model_copy(update={"problem": problem.name, "source_sha256": digest})
+        return feedback.model_copy(update={"problem": problem.name, "source_sha256": source_sha256(source)})
 
     def close(self) -> None:
         self.closed = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from pkb_gym.cli import main
 from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.feedback import Feedback
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.source_digest import source_sha256
 from pkb_gym.rewards.examples import fallen, timed
 
 
@@ -34,8 +34,7 @@ class TextEvaluator:
         if number == self.interrupts_at:
             raise KeyboardInterrupt
         feedback = self._judge(source) if number != self.fails_at else fallen("infrastructure")
-        digest = hashlib.sha256(source.encode()).hexdigest()
-        return feedback.model_copy(update={"problem": problem.name, "source_sha256": digest})
+        return feedback.model_copy(update={"problem": problem.name, "source_sha256": source_sha256(source)})
 
     def _judge(self, source: str) -> Feedback:
         if "(solution, solution)" not in source:

@@ -9,8 +9,9 @@ import pytest
 
 from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.source_digest import source_sha256
 from pkb_gym.problems.catalogue import find_problem
-from pkb_gym.training.judge import Judge, source_hash
+from pkb_gym.training.judge import Judge
 from tests.envs.fake_evaluator import FakeEvaluator
 
 CONFIG = EvalConfig(device="cpu", world_size=2, size="tiny", language="cpp", until="time")
@@ -105,4 +106,4 @@ def test_a_slow_evaluation_is_not_waited_for(judging):
 def test_the_hash_is_that_of_the_feedback(local_evaluator):
     source = "no source"
     feedback = local_evaluator.evaluate(find_problem("AllReduce"), source, CONFIG)
-    assert feedback.source_sha256 == source_hash(source)
+    assert feedback.source_sha256 == source_sha256(source)

@@ -9,9 +9,9 @@ from datasets import Dataset, DatasetDict
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.source_digest import source_sha256
 from pkb_gym.training import rft
 from pkb_gym.training.chat import render
-from pkb_gym.training.judge import source_hash
 from pkb_gym.training.rows import load_corpus, submissions
 from pkb_gym.training.sampling import SamplingConfig, TransformersSampler
 from tests.training.conversations import source
@@ -21,7 +21,7 @@ from tests.training.test_sft import QUICK
 
 def result(text: str, reward: float | None, *, is_right: bool = True, **columns):
     asked = {name: prompt()[name] for name in ("problem", "language", "size", "dtype", "world_size", "seed")}
-    found = {"source": text, "source_hash": source_hash(text), "reward": reward, "is_right": is_right}
+    found = {"source": text, "source_hash": source_sha256(text), "reward": reward, "is_right": is_right}
     return {**asked, **found, "stage": "time", "speedup": reward, "sample": 0, "turn": 0, **columns}
 
 

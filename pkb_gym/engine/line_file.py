@@ -1,0 +1,73 @@
+"""A file of lines for one writer at a time: each line is written through to the disk, whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Self
+
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
+
+
+class LineFile:
+    """Lines so far, and where more are appended; locked against other writers while open.
+
+    Args:
+        path: of the file; made where there is none, in a folder that there is.
+        holds: what its lines are, for errors: "results".
+        writer: the command that writes it, for errors: "pkb eval-dir".
+        option: of that command, names another place: "--output".
+
+    Raises:
+        ConfigError: it cannot be opened, or another process writes it.
+    """
+
+    def __init__(self, path: Path, *, holds: str, writer: str, option: str) -> None:
+        self.path, self._holds = path, holds
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ConfigError(f"cannot write {holds} to {path}: {error.strerror}; {option} names another") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            raise ConfigError(f"{path} is being written by another `{writer}`") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives up the lock; calling it again changes nothing."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def read(self) -> tuple[list[bytes], bytes]:
+        """The whole lines, without their ends, and what a killed writer left of one more."""
+        whole, _, rest = self.path.read_bytes().rpartition(b"\n")
+        return whole.splitlines(), rest
+
+    def cut_off(self, rest: bytes) -> None:
+        """Takes off what `read` found unfinished; the next line begins a line of its own."""
+        os.ftruncate(self._file, os.fstat(self._file).st_size - len(rest))
+
+    def append(self, line: str) -> None:
+        """Adds one line.
+
+        Raises:
+            InfrastructureError: the disk would not take it; nothing of it stays behind.
+        """
+        content = line.encode() + b"\n"
+        end = os.fstat(self._file).st_size
+        try:
+            if os.write(self._file, content) != len(content):
+                raise OSError(0, "the disk is full")
+            os.fsync(self._file)
+        except OSError as error:
+            os.ftruncate(self._file, end)
+            raise InfrastructureError(f"cannot write {self._holds} to {self.path}: {error.strerror}") from error
