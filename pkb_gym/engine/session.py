@@ -351,7 +351,9 @@ class Session:
         assert timed is not None
         case = (self._workload.problem.name, repr(config.size), config.world_size, config.dtype, config.protocol)
         if case not in self._graph_times:  # only then does anybody have to wait
-            with _machine_to_itself(), self._quiet:
+            self._graph_times[case] = None
+            # A fault at this costs the reference gang, and not what was found of the candidate.
+            with contextlib.suppress(InfrastructureError), _machine_to_itself(), self._quiet:
                 self._graph_times[case] = self._graph_time(timed.baseline_us)
         self._findings.timing = timed.model_copy(update={"baseline_graph_us": self._graph_times[case]})
 

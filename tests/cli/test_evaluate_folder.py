@@ -83,6 +83,12 @@ def test_changed_source_is_judged_again_and_its_last_result_counts(pkb, folder):
     assert pkb("eval-dir", folder).status == 0
 
 
+def test_a_source_that_is_no_text_is_judged_once(pkb, folder):
+    (folder / "gather.cpp").write_bytes(b"rejected \xff")
+    assert "Gather" in [name for name, _, _ in pkb("eval-dir", folder).calls]
+    assert pkb("eval-dir", folder).evaluators == []
+
+
 def test_our_fault_is_no_result_and_is_tried_again(pkb, folder):
     (folder / "sample_sort.cpp").write_text("infrastructure")
     (folder / "gather.cpp").write_text("broken")
