@@ -27,6 +27,7 @@ from trl import ModelConfig
 from pkb_gym.engine.atomic_write import write_atomically
 from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.line_file import LineFile
 from pkb_gym.training.archive import submission_record
 from pkb_gym.training.arguments import parse_arguments, run_recipe
 from pkb_gym.training.episodes import Episode
@@ -36,7 +37,7 @@ from pkb_gym.training.judge import Judge
 from pkb_gym.training.player import Limits, Player
 from pkb_gym.training.policy_summary import PROMPT_KEY, Estimate, PolicySummary, summarise
 from pkb_gym.training.rollouts import Rollouts, worth_of_nothing
-from pkb_gym.training.rows import Row, cut_unfinished_line, load_prompts, read_jsonl
+from pkb_gym.training.rows import Row, load_prompts, read_jsonl
 from pkb_gym.training.sampling import Backend, SamplingConfig, open_sampler
 
 RESULTS, SUMMARY, ASKED, PARTS = "results.jsonl", "summary.json", "asked.json", "parts"
@@ -195,8 +196,8 @@ def _play(
     limits = Limits(args.max_turns, args.max_completion_length, sampler.context)
     part = Path(args.output) / PARTS / f"{state.process_index}.jsonl"
     part.parent.mkdir(parents=True, exist_ok=True)
-    cut_unfinished_line(part)
     with (
+        LineFile(part, holds="episodes", writer="evaluate_policy.py", option="--output") as finished,
         closing(
             start_evaluation(
                 args.evaluation,
@@ -208,21 +209,15 @@ def _play(
         ) as evaluation,
         closing(Judge(evaluation.evaluator, reward=args.reward, deadline_s=args.evaluation_deadline_s)) as judge,
     ):
+        finished.cut_off(finished.read()[1])
         judged = EvalConfig(until="time", timing_budget_s=args.timing_budget_s, timeout_s=args.kernel_timeout_s)
         rollouts = Rollouts(judge, args.max_turns, judged, worth_of_nothing(args.reward))
         player = Player(sampler, tokenizer, rollouts, evaluation, host, limits, multi_turn=not args.single_turn)
         for batch in _batches(waiting, args.batch_size, state.process_index, state.num_processes):
             episodes = player.play([prompts[prompt] for prompt, _ in batch], _seed(args.seed, batch))
-            lines = [
-                {
-                    "prompt": prompt,
-                    "sample": sample,
-                    "rows": rows_of(prompts[prompt], sample, episode, rollouts.nothing),
-                }
-                for (prompt, sample), episode in zip(batch, episodes, strict=True)
-            ]
-            with part.open("a", encoding="utf-8") as file:
-                file.write("".join(json.dumps(line) + "\n" for line in lines))
+            for (prompt, sample), episode in zip(batch, episodes, strict=True):
+                rows = rows_of(prompts[prompt], sample, episode, rollouts.nothing)
+                finished.append(json.dumps({"prompt": prompt, "sample": sample, "rows": rows}))
 
 
 def _batches(

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from datasets import Dataset, DatasetDict, load_from_disk
 
-from pkb_gym.engine.atomic_write import write_atomically
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.training.chat import Message
 
@@ -85,15 +84,6 @@ def read_jsonl(path: Path) -> list[Row]:
             raise ConfigError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}")
         rows.append(row)
     return rows
-
-
-def cut_unfinished_line(path: Path) -> None:
-    """Takes off what a killed writer left of a last line, so that the next one begins a line of its own."""
-    if path.exists():
-        content = path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            write_atomically(path, content[:whole])
 
 
 def _open(path: Path, name: str) -> Dataset | DatasetDict:
