@@ -20,7 +20,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common import RESULTS, header
@@ -35,49 +34,28 @@ SPARE_S = 45.0
 """Of the time limit, what is left to a run that saves itself."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """One recipe of one seed.
-
-    Attributes:
-        name: folder below the seed's.
-        command: as anyone would type it, without the service's url.
-    """
-
-    name: str
-    command: list[str]
-
-
-def steps(args: argparse.Namespace, seed: int, url: str, max_minutes: float | None) -> list[Step]:
-    """What a seed goes through, in order."""
+def commands(args: argparse.Namespace, seed: int, url: str, max_minutes: float | None) -> dict[str, list[str]]:
+    """What a seed goes through, in order: name, which is that of a folder, and command."""
     runs = args.runs / f"seed-{seed}"
-    recipe = [sys.executable, "-m"]
-    service = ["--evaluation", "dedicated", "--evaluation_url", url]
-    trained, tuned = str(runs / "sft"), str(runs / "grpo")
-    evaluate = [*recipe, "pkb_gym.training.evaluate_policy", "--config", str(args.evaluate_config)]
-    evaluate += ["--prompts", str(args.data), "--seed", str(seed), *service, *shlex.split(args.evaluate)]
-    sft = [*recipe, "pkb_gym.training.sft", "--config", str(args.sft_config), "--corpus", str(args.data)]
-    grpo = [*recipe, "pkb_gym.training.grpo", "--config", str(args.grpo_config), "--prompts", str(args.data)]
+    trained, tuned, before, after = (str(runs / name) for name in ("sft", "grpo", "before", "after"))
+    data, service = str(args.data), ["--evaluation", "dedicated", "--evaluation_url", url]
     limit = [] if max_minutes is None else ["--max_minutes", f"{max_minutes:.2f}"]
-    before = runs / "before"
-    return [
-        Step("sft", [*sft, "--seed", str(seed), "--output_dir", trained, *shlex.split(args.sft)]),
-        Step("before", [*evaluate, "--model_name_or_path", trained, "--output", str(before)]),
-        Step(
-            "grpo",
-            [
-                *[*grpo, "--seed", str(seed), "--model_name_or_path", trained, "--output_dir", tuned],
-                *[*service, *limit, *shlex.split(args.grpo)],
-            ],
-        ),
-        Step(
-            "after",
-            [
-                *[*evaluate, "--model_name_or_path", tuned, "--output", str(runs / "after")],
-                *["--compare", str(before / "results.jsonl")],
-            ],
-        ),
-    ]
+
+    def recipe(name: str, config: Path, more: str, *options: str) -> list[str]:
+        start = [sys.executable, "-m", f"pkb_gym.training.{name}", "--config", str(config), "--seed", str(seed)]
+        return [*start, *options, *shlex.split(more)]
+
+    def evaluate(model: str, output: str, *options: str) -> list[str]:
+        asked = ("--prompts", data, "--model_name_or_path", model, "--output", output, *service, *options)
+        return recipe("evaluate_policy", args.evaluate_config, args.evaluate, *asked)
+
+    practise = ("--prompts", data, "--model_name_or_path", trained, "--output_dir", tuned, *service, *limit)
+    return {
+        "sft": recipe("sft", args.sft_config, args.sft, "--corpus", data, "--output_dir", trained),
+        "before": evaluate(trained, before),
+        "grpo": recipe("grpo", args.grpo_config, args.grpo, *practise),
+        "after": evaluate(tuned, after, "--compare", f"{before}/results.jsonl"),
+    }
 
 
 class Chain:
@@ -107,21 +85,21 @@ class Chain:
             if left_s is not None and left_s <= SPARE_S:
                 return
             minutes = None if left_s is None else (left_s - SPARE_S) / 60
-            step = next(step for step in steps(self._args, self._seed, self._service.url, minutes) if step.name == name)
+            command = commands(self._args, self._seed, self._service.url, minutes)[name]
             began = time.monotonic()
-            status = self._process(step, left_s)
+            status = self._process(name, command, left_s)
             took_s = time.monotonic() - began
             print(f"seed {self._seed}: {name} ended with status {status} after {took_s:.0f} s", file=sys.stderr)
             if status != 0 or (name == "grpo" and not self._grpo_is_done()):
                 return
-            write_atomically(finished, json.dumps({"command": self._shown(step), "last_start_s": round(took_s, 1)}))
+            write_atomically(finished, json.dumps({"command": self._shown(command), "last_start_s": round(took_s, 1)}))
 
-    def _process(self, step: Step, left_s: float | None) -> int:
+    def _process(self, name: str, command: Sequence[str], left_s: float | None) -> int:
         self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / f"{step.name}.log").open("ab") as log:
+        with (self._folder / f"{name}.log").open("ab") as log:
             try:
                 return subprocess.run(
-                    step.command, env=self._environment(), stdout=log, stderr=log, timeout=left_s, check=False
+                    command, env=self._environment(), stdout=log, stderr=log, timeout=left_s, check=False
                 ).returncode
             except subprocess.TimeoutExpired:
                 return -1
@@ -139,9 +117,9 @@ class Chain:
         state = json.loads((self._folder / "grpo" / "trainer_state.json").read_bytes())
         return bool(state["global_step"] >= state["max_steps"])
 
-    def _shown(self, step: Step) -> str:
+    def _shown(self, command: Sequence[str]) -> str:
         """The command without what only holds here."""
-        words = ["python", *step.command[1:]]
+        words = ["python", *command[1:]]
         for option in ("--evaluation_url", "--max_minutes"):
             if option in words:
                 place = words.index(option)
