@@ -66,13 +66,21 @@ class Chain:
         seed: of all its steps.
         service: that evaluates.
         gpu: entry of CUDA_VISIBLE_DEVICES; None on the CPU.
+        cores: processors to which training on the CPU is bound; None for one thread wherever it finds room.
         deadline: by the monotonic clock; None for no limit.
     """
 
     def __init__(
-        self, args: argparse.Namespace, seed: int, service: ServiceProcess, gpu: str | None, deadline: float | None
+        self,
+        args: argparse.Namespace,
+        seed: int,
+        service: ServiceProcess,
+        gpu: str | None,
+        cores: Sequence[int] | None,
+        deadline: float | None,
     ) -> None:
-        self._args, self._seed, self._service, self._gpu, self._deadline = args, seed, service, gpu, deadline
+        self._args, self._seed, self._service, self._deadline = args, seed, service, deadline
+        self._gpu, self._cores = gpu, cores
         self._folder = args.runs / f"seed-{seed}"
 
     def run(self) -> None:
@@ -98,18 +106,22 @@ class Chain:
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / f"{name}.log").open("ab") as log:
             try:
-                return subprocess.run(
-                    command, env=self._environment(), stdout=log, stderr=log, timeout=left_s, check=False
-                ).returncode
+                bound, own = [*self._binding(), *command], self._environment()
+                ended = subprocess.run(bound, env=own, stdout=log, stderr=log, timeout=left_s, check=False)
+                return ended.returncode
             except subprocess.TimeoutExpired:
                 return -1
+
+    def _binding(self) -> list[str]:
+        """What a command begins with to run on the cores of this seed."""
+        return [] if self._cores is None else ["taskset", "--cpu-list", ",".join(map(str, self._cores))]
 
     def _environment(self) -> Mapping[str, str]:
         own = {"PKB_TOKEN": self._service.token, "TOKENIZERS_PARALLELISM": "false"}
         if self._gpu is not None:
             own["CUDA_VISIBLE_DEVICES"] = self._gpu
         else:
-            own |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+            own |= {"OMP_NUM_THREADS": str(len(self._cores or "1")), "CUDA_VISIBLE_DEVICES": ""}
         return os.environ | own
 
     def _grpo_is_done(self) -> bool:
@@ -131,6 +143,16 @@ class Chain:
         return shown
 
 
+def share_out_cores(training: int, seeds: int) -> list[list[int]]:
+    """Cores for each seed, from the last that this process may use; the process keeps the others, for evaluations."""
+    mine = sorted(os.sched_getaffinity(0))
+    if not seeds <= training < len(mine):
+        raise SystemExit(f"--training-cores {training}: {seeds} seeds need one each, and of {len(mine)} one evaluates")
+    os.sched_setaffinity(0, mine[:-training])
+    each = training // seeds
+    return [mine[-training:][place * each : (place + 1) * each] for place in range(seeds)]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Trains, evaluates and saves; or renders what was saved."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning", description=main.__doc__)
@@ -139,6 +161,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--training-gpus", nargs="+", help="seeds take turns at them; left out for the CPU")
     parser.add_argument("--evaluation-gpus", nargs="+", help="of the evaluation service")
+    parser.add_argument(
+        "--training-cores", type=int, metavar="N", help="on the CPU: the last N cores train, the others evaluate"
+    )
     parser.add_argument("--minutes", type=float, help="time limit; the same command goes on")
     for recipe, config in (("sft", "sft_scratch"), ("grpo", "grpo_scratch"), ("evaluate", "evaluate")):
         parser.add_argument(f"--{recipe}-config", type=Path, default=CONFIGS / f"{config}.yaml")
@@ -156,11 +181,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.data is None:
         parser.error("--data is needed")
     deadline = None if args.minutes is None else time.monotonic() + 60 * args.minutes
+    cores = share_out_cores(args.training_cores, len(args.seeds)) if args.training_cores else [None] * len(args.seeds)
     service = ServiceProcess(args.evaluation_gpus if args.training_gpus else None)
     try:
         training_gpus: list[str | None] = list(args.training_gpus or [None])
         chains = [
-            Chain(args, seed, service, training_gpus[place % len(training_gpus)], deadline)
+            Chain(args, seed, service, training_gpus[place % len(training_gpus)], cores[place], deadline)
             for place, seed in enumerate(args.seeds)
         ]
         threads = [threading.Thread(target=chain.run) for chain in chains]

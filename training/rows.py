@@ -87,8 +87,8 @@ def read_jsonl(path: Path) -> list[Row]:
 
 
 def _open(path: Path, name: str) -> Dataset | DatasetDict:
-    if path.is_dir() and (path / name).is_dir():
-        path = path / name
+    if path.is_dir():
+        path = next((inner for inner in (path / name, path / f"{name}.jsonl") if inner.exists()), path)
     if path.is_file():
         return Dataset.from_list(read_jsonl(path))
     try:

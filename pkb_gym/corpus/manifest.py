@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from statistics import median
 from typing import Any
 
+from pkb_gym import __version__
 from pkb_gym.corpus.conversations import CorpusRow, Tally
 from pkb_gym.engine import gpus
 from pkb_gym.engine.cpu_info import cpu_info
@@ -19,7 +20,8 @@ from pkb_gym.engine.machine import processors
 LENGTH_BUCKET = 500
 """Characters of a source, by which lengths are counted."""
 
-VERSIONS = ("pkb-gym", "torch", "datasets", "apache-tvm-ffi")
+VERSIONS = ("torch", "datasets", "apache-tvm-ffi")
+"""Packages beside our own whose versions are told."""
 
 
 def origin(command: str) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def origin(command: str) -> dict[str, Any]:
             "gpus": list(gpus.names()),
             "python": platform.python_version(),
         },
-        "versions": {name: importlib.metadata.version(name) for name in VERSIONS},
+        "versions": {"pkb-gym": __version__} | {name: importlib.metadata.version(name) for name in VERSIONS},
     }
 
 

@@ -61,7 +61,7 @@ def test_demo_shows_what_each_attempt_is_meant_to_show():
     ran = subprocess.run([*PKB, "demo"], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     for lesson in LESSONS:
-        assert f"wrong: {lesson.expected}: " in ran.stdout
+        assert f"wrong: {lesson.expected}: " in ran.stdout, ran.stdout
     for attempt in ("naive", "expert"):
         rows = [line for line in ran.stdout.splitlines() if line.startswith(f"{attempt} ")]
         assert len(rows) == len(LESSONS) and all(" passed " in row for row in rows), ran.stdout

@@ -84,6 +84,7 @@ def test_what_the_evaluator_refuses_is_raised_where_the_answer_is_read(service, 
 def test_a_full_queue_refuses(owners):
     with make_service(owners, max_queued=2, max_begun=1) as service:
         first = [ask(service, "run"), ask(service, "speedup 1"), ask(service, "speedup 2")]
+        until(lambda: service.status().running == 1)
         with pytest.raises(ServiceBusy, match="2 evaluations wait already"):
             ask(service, "speedup 3")
         assert ask(service, "speedup 2") == first[2], "what is known is joined all the same"
@@ -98,6 +99,7 @@ def test_texts_are_compiled_side_by_side_and_one_candidate_runs(service, owners)
     for number in range(3):
         ask(service, f"compile {number}")
     ask(service, "run")
+    until(lambda: service.status().running == 1)
     ask(service, "speedup 1")
     until(lambda: (service.status().compiling, service.status().running, service.status().waiting) == (3, 1, 1))
 
@@ -118,6 +120,7 @@ def test_answers_are_bounded(owners):
 def test_what_nobody_waits_for_any_more_never_begins(owners):
     with make_service(owners, max_begun=1) as service:
         ask(service, "run")
+        until(lambda: service.status().running == 1)
         wanted, unwanted = ask(service, "speedup 1"), ask(service, "speedup 9")
         assert ask(service, "speedup 1") == wanted
         service.give_up(wanted)
