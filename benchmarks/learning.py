@@ -23,10 +23,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.common import RESULTS, header
-from benchmarks.learning_report import collect, draw, markdown
+from benchmarks.learning_report import GPUS_BUSY, collect, draw, markdown
 from pkb_gym.engine import gpus
 from pkb_gym.engine.atomic_write import write_atomically
 from pkb_gym.training.evaluation_owner import ServiceProcess
+from pkb_gym.training.phases import GpuSampler
 
 CONFIGS = Path(__file__).resolve().parent.parent / "training" / "configs"
 NAME = "learning"
@@ -182,7 +183,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--data is needed")
     deadline = None if args.minutes is None else time.monotonic() + 60 * args.minutes
     cores = share_out_cores(args.training_cores, len(args.seeds)) if args.training_cores else [None] * len(args.seeds)
-    service = ServiceProcess(args.evaluation_gpus if args.training_gpus else None)
+    service, busy, began = (
+        ServiceProcess(args.evaluation_gpus if args.training_gpus else None),
+        GpuSampler(),
+        time.monotonic(),
+    )
     try:
         training_gpus: list[str | None] = list(args.training_gpus or [None])
         chains = [
@@ -196,6 +201,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             thread.join()
     finally:
         service.close()
+        args.runs.mkdir(parents=True, exist_ok=True)
+        with (args.runs / GPUS_BUSY).open("a") as lines:
+            lines.write(json.dumps({"wall_s": round(time.monotonic() - began, 1), "shares": busy.means()}) + "\n")
+        busy.close()
     result = header() | {"gpus": list(gpus.names())} | collect(args.data, args.runs, args.seeds)
     write_atomically(args.out / f"{NAME}.json", json.dumps(result, indent=1) + "\n")
     print(markdown(result))

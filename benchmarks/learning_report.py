@@ -13,6 +13,9 @@ from pkb_gym.training.rows import Row, read_jsonl
 
 Result = dict[str, Any]
 
+GPUS_BUSY = "gpus_busy.jsonl"
+"""For each start of the benchmark, its seconds and the share of them in which each GPU was busy."""
+
 CURVES = ("reward", "correct", "speedup", "frac_reward_zero_std", "entropy")
 """Metrics of `grpo.py` that are kept of every step."""
 
@@ -22,6 +25,7 @@ def collect(data: Path, runs: Path, seeds: Sequence[int]) -> Result:
     return {
         "corpus": corpus_figures(read_jsonl(data / "corpus.jsonl")),
         "held_out_prompts": sum(row["part"] == "held_out" for row in read_jsonl(data / "prompts.jsonl")),
+        "gpus_busy": read_jsonl(runs / GPUS_BUSY),
         "seeds": [_seed(runs / f"seed-{seed}", seed) for seed in seeds],
     }
 
@@ -96,7 +100,7 @@ def _phases(steps: Sequence[Row]) -> Result:
 
 def markdown(result: Result) -> str:
     """Tables: of all seeds, of each problem, of where the time went."""
-    return "\n\n".join((_seeds_table(result), _problems_table(result), _phases_table(result)))
+    return "\n\n".join((_seeds_table(result), _problems_table(result), _phases_table(result), _gpus_table(result)))
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -189,6 +193,14 @@ def _phases_table(result: Result) -> str:
     ]
     head = ("seed", "steps", "a step", *phases, "evaluations a minute", "duplicates", "GPUs busy")
     return _table(head, rows)
+
+
+def _gpus_table(result: Result) -> str:
+    """How busy each GPU was, those of the evaluations too."""
+    starts = [start for start in result.get("gpus_busy", ()) if start["shares"]]
+    rows = [[f"{start['wall_s']:.0f} s", *(f"{100 * share:.0f} %" for share in start["shares"])] for start in starts]
+    count = max((len(start["shares"]) for start in starts), default=0)
+    return _table(("start that took", *(f"GPU {place}" for place in range(count))), rows)
 
 
 def draw(result: Result, path: Path) -> None:
