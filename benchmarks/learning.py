@@ -31,6 +31,7 @@ from pkb_gym.training.phases import GpuSampler
 
 CONFIGS = Path(__file__).resolve().parent.parent / "training" / "configs"
 NAME = "learning"
+STEPS = ("sft", "before", "grpo", "after")
 SPARE_S = 45.0
 """Of the time limit, what is left to a run that saves itself."""
 
@@ -86,7 +87,7 @@ class Chain:
 
     def run(self) -> None:
         """Runs what is not finished, until something fails or the time is up."""
-        for name in ("sft", "before", "grpo", "after"):
+        for name in self._args.steps:
             finished = self._folder / f"{name}.finished.json"
             if finished.exists():
                 continue
@@ -165,6 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--training-cores", type=int, metavar="N", help="on the CPU: the last N cores train, the others evaluate"
     )
+    parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS, help="only these (default: all)")
     parser.add_argument("--minutes", type=float, help="time limit; the same command goes on")
     for recipe, config in (("sft", "sft_scratch"), ("grpo", "grpo_scratch"), ("evaluate", "evaluate")):
         parser.add_argument(f"--{recipe}-config", type=Path, default=CONFIGS / f"{config}.yaml")
