@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -42,10 +43,16 @@ def lasting() -> Lasting:
 
 
 @pytest.fixture(scope="session")
-def local_evaluator(tmp_path_factory: pytest.TempPathFactory, lasting: Lasting) -> Iterator[LocalEvaluator]:
+def compiled_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of what was compiled in this session: compilers take a second for each kernel."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def local_evaluator(compiled_before: Path, lasting: Lasting) -> Iterator[LocalEvaluator]:
     """The evaluator of all tests that really compile and run: its processes take seconds to start."""
     before = {child.pid for child in psutil.Process().children()}
-    with LocalEvaluator(key=b"tests", cache_dir=tmp_path_factory.mktemp("cache")) as evaluator:
+    with LocalEvaluator(key=b"tests", cache_dir=compiled_before) as evaluator:
         evaluator.warm_up(2)
         for child in psutil.Process().children():
             if child.pid not in before:

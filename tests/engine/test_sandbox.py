@@ -126,13 +126,13 @@ def test_tokens_of_the_environment_stay_outside(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.fixture
-def without_bubblewrap(tmp_path: Path) -> Iterator[LocalEvaluator]:
+def without_bubblewrap(compiled_before: Path) -> Iterator[LocalEvaluator]:
     """An evaluator in mode "limits", as on a machine without bubblewrap."""
     with pytest.MonkeyPatch.context() as patch:
         for module in ("ranks.zygote", "compile.sandboxed_compiler", "machine"):
             patch.setattr(f"pkb_gym.engine.{module}.bubblewrap_works", lambda: False)
         machine.describe.cache_clear()
-        yield LocalEvaluator(key=b"tests", cache_dir=tmp_path)
+        yield LocalEvaluator(key=b"tests", cache_dir=compiled_before)
     machine.describe.cache_clear()
 
 
