@@ -184,6 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.data is None:
         parser.error("--data is needed")
     deadline = None if args.minutes is None else time.monotonic() + 60 * args.minutes
+    about = header() | {"gpus": list(gpus.names())}
     cores = share_out_cores(args.training_cores, len(args.seeds)) if args.training_cores else [None] * len(args.seeds)
     service, busy, began = (
         ServiceProcess(args.evaluation_gpus if args.training_gpus else None),
@@ -207,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with (args.runs / GPUS_BUSY).open("a") as lines:
             lines.write(json.dumps({"wall_s": round(time.monotonic() - began, 1), "shares": busy.means()}) + "\n")
         busy.close()
-    result = header() | {"gpus": list(gpus.names())} | collect(args.data, args.runs, args.seeds)
+    result = about | collect(args.data, args.runs, args.seeds)
     write_atomically(args.out / f"{NAME}.json", json.dumps(result, indent=1) + "\n")
     print(markdown(result))
     return 0
