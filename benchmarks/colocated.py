@@ -23,7 +23,7 @@ from math import exp, log
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.common import save
+from benchmarks.common import RESULTS, save
 from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.remote import RemoteEvaluator
 from pkb_gym.problems.catalogue import expert_source, find_problem
@@ -153,6 +153,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--park", choices=("cache", "optimizer", "all"), default="optimizer")
     parser.add_argument("--rounds", type=int, default=5, help="evaluations of each kernel in each turn")
     parser.add_argument("--turns", type=int, default=2, help="how often idle and training follow each other")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
     return parser.parse_args(argv)
 
 
@@ -190,7 +191,8 @@ def main() -> None:
     counts = {"evaluations_of_each_kernel": {"idle": args.turns * args.rounds, "training": args.turns * args.rounds}}
     ratios = compare(loop, idle, plan.problems)
     name = "colocated" if args.device == "cpu" else "gpu_colocated"
-    save(name, asked | counts | {"training_over_idle": ratios, "phases_s": phases_s, "idle": idle, "training": loop})
+    found = {"training_over_idle": ratios, "phases_s": phases_s, "idle": idle, "training": loop}
+    save(name, asked | counts | found, args.out)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ def header() -> dict[str, Any]:
     }
 
 
-def save(name: str, result: dict[str, Any]) -> None:
+def save(name: str, result: dict[str, Any], folder: Path = RESULTS) -> None:
     """Writes one result with its header and prints it."""
     content = json.dumps(header() | result, indent=1)
-    write_atomically(RESULTS / f"{name}.json", content + "\n")
+    write_atomically(folder / f"{name}.json", content + "\n")
     print(content)
