@@ -11,6 +11,7 @@ import hmac
 import json
 import random
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from pkb_gym.engine.axes import Axes, resolve_dtype, resolve_shape
@@ -156,7 +157,6 @@ class InputMaker(Stream):
         rank, world_size: as in torch.distributed.
         trial: number of the trial.
         device: where tensors are made.
-        shared: a stream that is equal on all ranks.
     """
 
     def __init__(self, problem: Problem, ax: Axes, trial_key: TrialKey, device: str = "cpu") -> None:
@@ -169,7 +169,11 @@ class InputMaker(Stream):
         self.device = device
         self._args: dict[str, Tensor | TensorList | Linear | Sparse] = {arg.name: arg for arg in problem.data_args}
         super().__init__(self, "rank", self.rank)
-        self.shared = Stream(self, "shared")
+
+    @cached_property
+    def shared(self) -> Stream:
+        """A stream that is equal on all ranks."""
+        return Stream(self, "shared")
 
     @property
     def dtype(self) -> torch.dtype:

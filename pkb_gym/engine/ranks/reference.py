@@ -59,6 +59,8 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
     device.prepare()  # before the process group starts its threads, which inherit the processors
     device.join(f"file:///proc/self/fd/{fds[0]}")
     dist.barrier()
+    gc.collect()
+    gc.freeze()  # the collection before each block then passes over what was imported here
     wire.send({"ready": True})
     reference = Reference(wire, device, rank, world_size)
     while True:
