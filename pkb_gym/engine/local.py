@@ -323,6 +323,8 @@ class LocalEvaluator:
             standby = list(self._standby.values())
             self._standby.clear()
         self.resume()  # whoever waits at the gate finds the evaluator closed
+        for gangs_of_a_kind in standby:
+            gangs_of_a_kind.stop()
         for zygote in zygotes:
             zygote.close()  # and with it its gangs: whoever waits for a rank hears that it is gone
         for gangs_of_a_kind in standby:

@@ -358,3 +358,17 @@ def test_a_timing_that_is_interrupted_while_it_waits_holds_nobody_up(
         monkeypatch.undo()
         thread = in_thread(quiet.preparing().__enter__)
         joined(thread)
+
+
+def test_what_fails_once_it_was_stopped_is_no_news(
+    maker: Maker, quiet: QuietDevices, caplog: pytest.LogCaptureFixture
+) -> None:
+    maker.gate.clear()
+    with stock(maker, quiet) as gangs, caplog.at_level(logging.WARNING):
+        until(lambda: maker.running == 1)
+        gangs.stop()
+        maker.error = InfrastructureError("the zygote is gone")
+        maker.gate.set()
+        until(lambda: maker.failed == 1)
+    assert not caplog.records
+    assert not maker.gangs

@@ -52,11 +52,15 @@ class Standby:
             self._changed.notify_all()
         return gang
 
-    def close(self) -> None:
-        """Ends the gangs that stand by or are being prepared; calling it again changes nothing."""
+    def stop(self) -> None:
+        """Prepares no more, and waits for nothing: what is being prepared may fail now, which is no news."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends the gangs that stand by or are being prepared; calling it again changes nothing."""
+        self.stop()
         self._thread.join()
         with self._changed:  # what is taken out here, `take` cannot hand over any more
             gangs, self._gangs = self._gangs, []
