@@ -26,6 +26,7 @@ from benchmarks.common import RESULTS, header
 from benchmarks.learning_report import GPUS_BUSY, collect, draw, markdown
 from pkb_gym.engine import gpus
 from pkb_gym.engine.atomic_write import write_atomically
+from pkb_gym.engine.line_file import LineFile
 from pkb_gym.training.evaluation_owner import ServiceProcess
 from pkb_gym.training.phases import GpuSampler
 
@@ -123,7 +124,7 @@ class Chain:
         if self._gpu is not None:
             own["CUDA_VISIBLE_DEVICES"] = self._gpu
         else:
-            own |= {"OMP_NUM_THREADS": str(len(self._cores or "1")), "CUDA_VISIBLE_DEVICES": ""}
+            own |= {"OMP_NUM_THREADS": str(1 if self._cores is None else len(self._cores)), "CUDA_VISIBLE_DEVICES": ""}
         return os.environ | own
 
     def _grpo_is_done(self) -> bool:
@@ -204,10 +205,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             thread.join()
     finally:
         service.close()
-        args.runs.mkdir(parents=True, exist_ok=True)
-        with (args.runs / GPUS_BUSY).open("a") as lines:
-            lines.write(json.dumps({"wall_s": round(time.monotonic() - began, 1), "shares": busy.means()}) + "\n")
         busy.close()
+        args.runs.mkdir(parents=True, exist_ok=True)
+        with LineFile(args.runs / GPUS_BUSY, holds="GPU loads", writer="benchmarks.learning", option="--runs") as lines:
+            lines.append(json.dumps({"wall_s": round(time.monotonic() - began, 1), "shares": busy.means()}))
     result = about | collect(args.data, args.runs, args.seeds)
     write_atomically(args.out / f"{NAME}.json", json.dumps(result, indent=1) + "\n")
     print(markdown(result))

@@ -13,6 +13,9 @@ from pkb_gym.training.rows import Row, read_jsonl
 
 Result = dict[str, Any]
 
+STAGES = ("compile", "check", "time")
+"""Stages of an evaluation whose seconds are shown."""
+
 GPUS_BUSY = "gpus_busy.jsonl"
 """For each start of the benchmark, its seconds and the share of them in which each GPU was busy."""
 
@@ -100,7 +103,8 @@ def _phases(steps: Sequence[Row]) -> Result:
 
 def markdown(result: Result) -> str:
     """Tables: of all seeds, of each problem, of where the time went."""
-    return "\n\n".join((_seeds_table(result), _problems_table(result), _phases_table(result), _gpus_table(result)))
+    tables = (_seeds_table(result), _problems_table(result), _phases_table(result), _gpus_table(result))
+    return "\n\n".join(filter(None, tables))
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -186,20 +190,24 @@ def _phases_table(result: Result) -> str:
             f"{seed['phases']['wall_s'] / seed['phases']['steps']:.1f} s",
             *(f"{100 * seed['phases']['share'][name]:.0f} %" for name in phases),
             f"{seed['phases']['evaluations_per_minute']:.1f}",
+            *(f"{seed['phases']['stages_s'][name] / max(1, seed['phases']['evaluations']):.2f} s" for name in STAGES),
             f"{100 * seed['duplicates'] / max(1, seed['submissions']):.0f} %",
             ", ".join(f"{100 * busy:.0f} %" for busy in seed["phases"]["gpu_utilisations"]) or "-",
         ]
         for seed in seeds
     ]
-    head = ("seed", "steps", "a step", *phases, "evaluations a minute", "duplicates", "GPUs busy")
+    each = (f"{name} of each" for name in STAGES)
+    head = ("seed", "steps", "a step", *phases, "evaluations a minute", *each, "duplicates", "own GPU busy")
     return _table(head, rows)
 
 
 def _gpus_table(result: Result) -> str:
-    """How busy each GPU was, those of the evaluations too."""
-    starts = [start for start in result.get("gpus_busy", ()) if start["shares"]]
+    """How busy each GPU was, those of the evaluations too; nothing where there are none."""
+    starts = [start for start in result["gpus_busy"] if start["shares"]]
+    if not starts:
+        return ""
     rows = [[f"{start['wall_s']:.0f} s", *(f"{100 * share:.0f} %" for share in start["shares"])] for start in starts]
-    count = max((len(start["shares"]) for start in starts), default=0)
+    count = max(len(start["shares"]) for start in starts)
     return _table(("start that took", *(f"GPU {place}" for place in range(count))), rows)
 
 

@@ -44,7 +44,7 @@ def lasting() -> Lasting:
 
 @pytest.fixture(scope="session")
 def compiled_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of what was compiled in this session: compilers take a second for each kernel."""
+    """Where all tests keep what they compiled: compilers take a second for each kernel."""
     return tmp_path_factory.mktemp("cache")
 
 

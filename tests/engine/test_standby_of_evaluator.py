@@ -129,6 +129,21 @@ def test_closing_ends_all_that_stand_by_and_waits_for_what_is_ending(evaluator: 
     assert threads("pkb-standby") == threads("pkb-ending") == []
 
 
+def test_closing_stops_preparation_before_its_zygotes_go(evaluator: Evaluator) -> None:
+    with evaluator.gang("cuda"):
+        until(lambda: len(evaluator.made) >= 2)
+    (standby,) = evaluator._standby.values()
+    stopped: list[bool] = []
+
+    class Zygote:
+        def close(self) -> None:
+            stopped.append(standby._closed)
+
+    evaluator._zygotes[True] = Zygote()  # type: ignore[index,assignment]
+    evaluator.close()
+    assert stopped == [True]
+
+
 def test_after_a_fault_of_this_machine_gangs_are_made_anew(evaluator: Evaluator) -> None:
     with evaluator.gang("cuda"):
         until(lambda: len(evaluator.made) >= 2)
