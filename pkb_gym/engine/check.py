@@ -1,32 +1,31 @@
 """Stage check: every output of every rank against the expected one.
 
-A `Comparison` is made in the reference gang, one process per rank, on the frozen candidate's memory; `merge` runs in
-the evaluator and makes the report.
+Comparisons are made in the reference gang, one process per rank, on the frozen candidate's memory: of many calls at a
+time where that can be done (`screen`), else of one after the other; `merge` runs in the evaluator and makes the report.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pkb_gym.engine.calls import Call, arguments, immutable_leaves, rule_of
 from pkb_gym.engine.feedback import CheckReport, Mismatch
-from pkb_gym.engine.layout import SetPlan, Slot, result_slots
-from pkb_gym.engine.leaves import Leaf, argument_leaves
-from pkb_gym.engine.problem import InPlace, Output, OutputList, Problem, Tensor, TensorList
+from pkb_gym.engine.layout import Slot, result_slots
+from pkb_gym.engine.leaves import Leaf
 from pkb_gym.engine.record import Record
+from pkb_gym.engine.screen import Screen, alike
 
 if TYPE_CHECKING:
     import torch
 
     from pkb_gym.engine.checks import Check, CheckContext
-    from pkb_gym.engine.inputs import Value
-    from pkb_gym.engine.rankside.devices import AnyHeap
 
 MAX_MISMATCHES = 8
 """Mismatches that a report lists."""
 
-TOGETHER = 32
+TOGETHER = 64
 """Calls whose outputs are compared before the device is waited for; copies of them are held until then."""
 
 
@@ -40,65 +39,46 @@ class RankCheck(Record):
     mismatches: tuple[Mismatch, ...]
 
 
-def rule_of(out: Output | OutputList | InPlace, protocol: str) -> Check | None:
-    """The rule of an output under a protocol; None where it is not compared."""
-    return out.check if protocol == "robust" else out.published
-
-
 class Comparison:
     """One rank's outputs of one call against the baseline's. Nothing waits for the device until `report` is asked for.
 
     Args:
-        problem: its declaration.
-        plan: where the call's tensors lie.
-        rank: whose outputs.
-        protocol: "robust" or "published".
-        args: every rank's data arguments as they were made.
-        expected: the baseline's results by leaf name.
-        mine: the reference heap, which holds the inputs as they were made.
-        theirs: the candidate's heap.
-        said: leaf name -> shape and dtype of what the candidate says it returned; preallocated outputs are not in it.
+        call: what is compared.
+        copies: the candidate's outputs by leaf name, where they have been copied before.
 
     Attributes:
-        counts: 0-dim integer tensors: wrong bytes of each immutable argument, then wrong elements of each output.
+        counts: integer tensors: wrong bytes of each immutable argument, then wrong elements of each output.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        plan: SetPlan,
-        rank: int,
-        *,
-        protocol: str,
-        args: Sequence[Mapping[str, Value]],
-        expected: Mapping[str, torch.Tensor],
-        mine: AnyHeap,
-        theirs: AnyHeap,
-        said: Mapping[str, Mapping[str, Any] | None],
-    ) -> None:
+    def __init__(self, call: Call, copies: Mapping[str, torch.Tensor] | None = None) -> None:
         from pkb_gym.engine.checks import CheckContext
 
+        plan, rank, expected = call.plan, call.rank, call.expected
         self._trial, self._rank = plan.trial, rank
-        self._pairs = result_slots(problem, plan, rank)
+        self._pairs = result_slots(call.problem, plan, rank)
         self._misshapen: list[Mismatch] = []
-        candidate: dict[str, torch.Tensor] = {}
-        for _, slot in self._pairs:
-            claim = said.get(slot.leaf.name)
+        candidate: dict[str, torch.Tensor] = dict(copies or {})
+        for _, slot in () if copies else self._pairs:
+            claim = call.said.get(slot.leaf.name)
             mismatch = _shape_mismatch(plan.trial, rank, slot, claim, expected[slot.leaf.name])
             if mismatch is not None:
                 self._misshapen.append(mismatch)
                 continue
             shape = slot.leaf.shape if claim is None else tuple(claim["shape"])
             # A copy of our own: rules read an output more than once.
-            candidate[slot.leaf.name] = theirs.tensor({**slot.to_json(), "shape": shape}).clone()
+            candidate[slot.leaf.name] = call.theirs.tensor({**slot.to_json(), "shape": shape}).clone()
         self._expected = expected
         self._judged: list[tuple[Check, torch.Tensor, CheckContext]] = []
+        args = [arguments(call.problem, plan, of, call.mine.tensor) for of in range(len(plan.axes))]
         for out, slot in self._pairs:
-            rule, name = rule_of(out, protocol), slot.leaf.name
+            rule, name = rule_of(out, call.protocol), slot.leaf.name
             if rule is not None and name in candidate:
                 context = CheckContext(plan.axes[rank], expected[name], args, expected, candidate, name)
                 self._judged.append((rule, candidate[name], context))
-        self._immutable = list(_immutable_arguments(problem, plan, rank, mine, theirs))
+        self._immutable = [
+            (leaf, call.mine.tensor(slot), call.theirs.tensor(slot))
+            for leaf, slot in immutable_leaves(call.problem, plan, rank)
+        ]
         self.counts = [(before != after).sum() for _, before, after in self._immutable]
         self.counts += [rule.wrong(got, context).sum() for rule, got, context in self._judged]
 
@@ -129,17 +109,17 @@ class Comparison:
         )
 
 
-def compare_all(rank: int, comparisons: Iterable[Comparison]) -> RankCheck:
-    """One report of a rank's comparisons; the device is waited for once per `TOGETHER` of them."""
-    import torch
-
+def compare_all(rank: int, calls: Iterable[Call]) -> RankCheck:
+    """One report of a rank's calls; the device is waited for once per `TOGETHER` of them."""
     reports: list[RankCheck] = []
-    remaining = iter(comparisons)
+    remaining = iter(calls)
     while batch := list(itertools.islice(remaining, TOGETHER)):
-        counts = [count for comparison in batch for count in comparison.counts]
-        values = iter(torch.stack(counts).tolist() if counts else ())
-        reports += [comparison.report([next(values) for _ in comparison.counts]) for comparison in batch]
-        del batch  # the copies that it holds go before the next ones are made
+        looks = [look for run in alike(batch) for look in _look_at(run)]
+        values = iter(_numbers([count for look in looks for count in look.counts]))
+        for look in looks:
+            counts = [next(values) for count in look.counts for _ in range(count.numel())]
+            reports += _screened(look, counts) if isinstance(look, Screen) else [look.report(counts)]
+        del batch, looks  # the copies that they hold go before the next ones are made
     return RankCheck(
         rank=rank,
         outputs=sum(report.outputs for report in reports),
@@ -147,6 +127,47 @@ def compare_all(rank: int, comparisons: Iterable[Comparison]) -> RankCheck:
         elements_right=sum(report.elements_right for report in reports),
         mismatches=tuple(mismatch for report in reports for mismatch in report.mismatches),
     )
+
+
+def _look_at(run: Sequence[Call]) -> Sequence[Screen | Comparison]:
+    """All calls at once, or one by one where there is a single one or a rule that cannot be vectorised."""
+    if len(run) > 1:
+        try:
+            return [Screen(run)]
+        except Exception:  # noqa: BLE001  # what is really wrong is seen again at the calls themselves
+            pass
+    return [Comparison(call) for call in run]
+
+
+def _screened(screen: Screen, counts: Sequence[int]) -> list[RankCheck]:
+    """The reports of calls that were screened; those with anything wrong are looked at once more, by themselves."""
+    reports = []
+    for index, call in enumerate(screen.calls):
+        found = counts[index :: len(screen.calls)]
+        if any(found):
+            comparison = Comparison(call, screen.copies(index))
+            rules = len(comparison.counts) - screen.arguments
+            wrong = _numbers(comparison.counts[screen.arguments :]) if rules else []
+            # An argument that was changed stays so, whatever it holds by now.
+            reports.append(comparison.report([*found[: screen.arguments], *wrong]))
+        else:
+            right = RankCheck(
+                rank=call.rank,
+                outputs=screen.outputs,
+                elements=screen.elements,
+                elements_right=screen.elements,
+                mismatches=(),
+            )
+            reports.append(right)
+    return reports
+
+
+def _numbers(counts: Sequence[torch.Tensor]) -> list[int]:
+    """The values of integer tensors, one after the other; this waits for the device."""
+    import torch
+
+    numbers: list[int] = torch.cat([count.reshape(-1) for count in counts]).tolist() if counts else []
+    return numbers
 
 
 def _shape_mismatch(
@@ -212,19 +233,6 @@ def _describe(trial: int, rank: int, rule: Check, got: torch.Tensor, context: Ch
         expected=_show(expected[worst]),
         rule=rule.describe(),
     )
-
-
-def _immutable_arguments(
-    problem: Problem, plan: SetPlan, rank: int, mine: AnyHeap, theirs: AnyHeap
-) -> Iterator[tuple[Leaf, torch.Tensor, torch.Tensor]]:
-    """The tensors that must still hold, bit for bit, what was put there: as bytes, before and after."""
-    for arg in problem.data_args:
-        if isinstance(arg, Tensor | TensorList) and arg.mutable:
-            continue
-        for leaf in argument_leaves(arg, plan.axes[rank]):
-            slot = plan.slots[rank][leaf.name]
-            raw = {"offset": slot.offset, "shape": [leaf.capacity_bytes], "dtype": "uint8"}
-            yield leaf, mine.tensor(raw), theirs.tensor(raw)
 
 
 def _modified(trial: int, rank: int, leaf: Leaf, before: torch.Tensor, after: torch.Tensor) -> Mismatch:

@@ -6,6 +6,7 @@ used twice, for the candidate's heap and for the reference gang's own, which hol
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -195,6 +196,16 @@ def rank_spec(problem: Problem, block: BlockPlan, plan: SetPlan, rank: int, dial
         slot for out, output in declared if isinstance(out, Output) and out.is_returned for slot in output["leaves"]
     ]
     return spec | {"returned": returned}
+
+
+def rank_runs(problem: Problem, block: BlockPlan, rank: int, dialect: Dialect) -> list[dict[str, Any]]:
+    """A block's sets as one rank's program reads them, equal ones told once; see `rankside.runs` for the other end."""
+    runs = []
+    for _, group in itertools.groupby(block.sets, lambda plan: id(plan.axes)):
+        sets = list(group)
+        spec = rank_spec(problem, block, sets[0], rank, dialect)
+        runs.append({"spec": spec, "calls": len(sets), "stride": sets[0].nbytes})
+    return runs
 
 
 def _argument(arg: object, ax: Axes, slots: Mapping[str, Slot], block: BlockPlan) -> dict[str, Any]:

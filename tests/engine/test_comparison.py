@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from pkb_gym.engine import check
+from pkb_gym.engine import check, screen
+from pkb_gym.engine.calls import Call
 from pkb_gym.engine.check import TOGETHER, Comparison, RankCheck, compare_all
 from pkb_gym.engine.layout import BlockPlan, Workload, result_slots
 from pkb_gym.engine.leaves import argument_leaves
@@ -58,22 +59,12 @@ class Block:
         leaf = argument_leaves(arg, planned.axes[RANK])[0]
         return self.theirs.tensor(planned.slots[RANK][leaf.name].to_json())
 
-    def comparisons(self, protocol: str = "robust") -> Iterator[Comparison]:
+    def calls(self, protocol: str = "robust") -> Iterator[Call]:
         for planned, expected, said in zip(self.plan.sets, self.expected, self.said, strict=True):
-            yield Comparison(
-                self.problem,
-                planned,
-                RANK,
-                protocol=protocol,
-                args=[{}, {}],
-                expected=expected,
-                mine=self.mine,
-                theirs=self.theirs,
-                said=said,
-            )
+            yield Call(self.problem, planned, RANK, protocol, expected, self.mine, self.theirs, said)
 
     def found(self, protocol: str = "robust") -> RankCheck:
-        return compare_all(RANK, self.comparisons(protocol))
+        return compare_all(RANK, self.calls(protocol))
 
 
 @pytest.fixture
@@ -119,36 +110,79 @@ def test_only_wrong_outputs_are_described(block: Block, monkeypatch: pytest.Monk
 
 
 def test_the_device_is_waited_for_once_for_many_calls(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[int] = []
-    stack = torch.stack
+    """And what they hold is let go of before the next are looked at, so that memory does not grow with the calls."""
+    made, waits = 0, []
+    numbers = check._numbers
 
-    def counting(tensors: list[torch.Tensor]) -> torch.Tensor:
-        waits.append(len(tensors))
-        return stack(tensors)
+    def counting(counts: list[torch.Tensor]) -> list[int]:
+        waits.append(made)
+        return numbers(counts)
 
-    monkeypatch.setattr(torch, "stack", counting)
-    block.found()
-    per_call = len(next(block.comparisons()).counts)
-    assert waits == [TOGETHER * per_call, TOGETHER * per_call, 3 * per_call]
-
-
-def test_copies_of_a_few_calls_alone_are_held(block: Block) -> None:
-    """Reports are made batch by batch, so that memory does not grow with the number of calls."""
-    made = 0
-
-    def counted() -> Iterator[Comparison]:
+    def counted() -> Iterator[Call]:
         nonlocal made
-        for comparison in block.comparisons():
+        for call in block.calls():
             made += 1
-            report = comparison.report
-            comparison.report = lambda counts, report=report, number=made: reported(report(counts), number)  # type: ignore[method-assign]
-            yield comparison
+            yield call
 
-    def reported(rank_check: RankCheck, number: int) -> RankCheck:
-        assert made - number < TOGETHER
-        return rank_check
+    monkeypatch.setattr(check, "_numbers", counting)
+    assert compare_all(RANK, counted()).outputs == CALLS
+    assert waits == [TOGETHER, 2 * TOGETHER, CALLS]
 
-    assert compare_all(RANK, counted()).outputs == CALLS == made
+
+def test_alike_calls_are_looked_at_together(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone: list[int] = []
+    monkeypatch.setattr(
+        check, "Comparison", lambda call, *rest: alone.append(call.plan.trial) or Comparison(call, *rest)
+    )
+    assert block.found().mismatches == ()
+    assert alone == []
+    block.output(5).add_(1)
+    assert [mismatch.trial for mismatch in block.found().mismatches] == alone == [5]
+
+
+def test_no_more_is_looked_at_together_than_memory_allows(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbytes = block.plan.sets[0].nbytes
+    monkeypatch.setattr(screen, "SCREENED_BYTES", 3 * nbytes + 1)
+    assert [len(run) for run in screen.alike(list(block.calls())[:8])] == [3, 3, 2]
+    monkeypatch.setattr(screen, "SCREENED_BYTES", nbytes - 1)
+    assert [len(run) for run in screen.alike(list(block.calls())[:3])] == [1, 1, 1]
+
+
+def test_calls_that_differ_are_looked_at_apart(block: Block) -> None:
+    block.said[2] = {"out": {"shape": [1], "dtype": "float32"}}
+    assert [len(run) for run in screen.alike(list(block.calls())[:6])] == [2, 1, 3]
+    planned = Workload(SIZED_BY_DATA, "tiny", 2, "bfloat16", "robust", b"key", 0, 0).plan([0], False, 0).sets[0]
+    by_data = 3 * [Call(SIZED_BY_DATA, planned, RANK, "robust", {}, block.mine, block.theirs, {})]
+    assert [len(run) for run in screen.alike(by_data)] == [1, 1, 1], "each may have a size of its own"
+
+
+def test_what_is_wrong_is_told_of_the_outputs_that_were_looked_at(
+    block: Block, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU goes on when its process is frozen: an output may change between two looks."""
+    right = block.output(5).clone()
+    block.output(5).add_(100)
+    numbers = check._numbers
+
+    def putting_right(counts: list[torch.Tensor]) -> list[int]:
+        block.output(5).copy_(right)
+        return numbers(counts)
+
+    monkeypatch.setattr(check, "_numbers", putting_right)
+    assert [mismatch.trial for mismatch in block.found().mismatches] == [5]
+
+
+def test_an_argument_that_was_changed_stays_so(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = block.argument(5).clone()
+    block.argument(5).view(-1)[0] += 1
+    numbers = check._numbers
+
+    def putting_right(counts: list[torch.Tensor]) -> list[int]:
+        block.argument(5).copy_(right)
+        return numbers(counts)
+
+    monkeypatch.setattr(check, "_numbers", putting_right)
+    assert [mismatch.reason for mismatch in block.found().mismatches] == ["input_modified"]
 
 
 @pytest.mark.parametrize("call", [0, TOGETHER])

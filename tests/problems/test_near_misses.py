@@ -1,17 +1,27 @@
-"""Right answers, a little changed: every problem's check must refuse them.
+"""Right answers, a little changed: every problem's check must refuse them, looked at alone or many calls together.
 
 Coarser mistakes are in `tests/engine/test_checks_rules.py`.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
 
+from pkb_gym.engine.calls import Call
+from pkb_gym.engine.check import Comparison
+from pkb_gym.engine.layout import Workload
+from pkb_gym.engine.leaves import argument_leaves, flatten_value
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.ranks.heaps import sealed_memory
+from pkb_gym.engine.rankside.heap import Heap
+from pkb_gym.engine.screen import Screen, alike
 from pkb_gym.problems.catalogue import catalogue
-from tests.problems.support import Job, Run, run_jobs, same
+from tests.problems.support import KEY, Job, Run, run_jobs, same
 
 Leaves = list[dict[str, torch.Tensor]]
 TRIALS = range(3)
@@ -69,16 +79,92 @@ def is_the_same(run: Run, outputs: Leaves) -> bool:
     return all(same(truth, value) for truth, value in pairs)
 
 
-@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
-def test_near_misses_are_refused(problem):
-    runs = run_jobs([Job(problem.name, world_size=2, trial=trial) for trial in TRIALS])
-    for run in runs:
+@dataclass(frozen=True)
+class Seen:
+    """What the reference of a problem gave: in checked trials, whose sizes vary, and in timed ones."""
+
+    problem: Problem
+    checked: list[Run]
+    timed: list[Run]
+
+
+@pytest.fixture(scope="module", params=catalogue(), ids=lambda problem: problem.name)
+def seen(request: pytest.FixtureRequest) -> Seen:
+    name = request.param.name
+    jobs = [Job(name, world_size=2, trial=trial, timed=timed) for timed in (False, True) for trial in TRIALS]
+    runs = run_jobs(jobs)
+    return Seen(request.param, runs[: len(TRIALS)], runs[len(TRIALS) :])
+
+
+def test_near_misses_are_refused(seen: Seen) -> None:
+    for run in seen.checked:
         run.assert_passes_own_checks()
     for miss in MISSES:
         verdicts = []
         for trial in TRIALS:
-            outputs = miss(runs, trial)
-            if not is_the_same(runs[trial], outputs):
-                verdicts.append(is_refused(runs[trial], outputs))
+            outputs = miss(seen.checked, trial)
+            if not is_the_same(seen.checked[trial], outputs):
+                verdicts.append(is_refused(seen.checked[trial], outputs))
         # Ranks may rightly hold the same, and sizes may be so small that a change leaves a trial as it was.
-        assert all(verdicts), f"{problem.name}: {miss.__name__} passes in {verdicts.count(False)} of {len(verdicts)}"
+        missed = f"{miss.__name__} passes in {verdicts.count(False)} of {len(verdicts)}"
+        assert all(verdicts), f"{seen.problem.name}: {missed}"
+
+
+ONE_BY_ONE = {
+    "BlockedFP8Quantize",
+    "DistributedKNN",
+    "VocabParallelLogProb",
+    "VocabParallelLogProbChunked",
+    "VocabParallelLogProbChunkedBackward",
+}
+"""Problems whose rules look closer at the elements that differ, as many as they are: nothing to vectorise."""
+
+
+def test_many_calls_together_are_judged_as_each_alone(seen: Seen) -> None:
+    block = Block(seen)
+    for miss in (None, *MISSES):
+        for rank in range(2):
+            for trial in TRIALS:
+                outputs = seen.timed[trial].outputs if miss is None or trial == 1 else miss(seen.timed, trial)
+                block.put_outputs(rank, trial, outputs[rank])
+            calls = block.calls(rank)
+            alone = [[int(count) for count in Comparison(call).counts] for call in calls]
+            for run in alike(calls):
+                if len(run) > 1 and seen.problem.name not in ONE_BY_ONE:
+                    screen = Screen(run)
+                    together = torch.stack(screen.counts).T.tolist() if screen.counts else [[] for _ in run]
+                    assert together == [alone[call.plan.trial] for call in run], miss
+
+
+class Block:
+    """The timed calls of a problem in two heaps, as an evaluation has them."""
+
+    def __init__(self, seen: Seen) -> None:
+        problem = self.problem = seen.problem
+        self.seen = seen
+        workload = Workload(problem, "tiny", 2, problem.dtypes[0], "robust", KEY, 0, 0)
+        self.plan = workload.plan(TRIALS, True, 0)
+        self.memories = [sealed_memory("test", 2 * self.plan.end) for _ in range(2)]
+        self.heaps = [[Heap(os.dup(memory), self.plan.end, 2, rank) for memory in self.memories] for rank in range(2)]
+        for memory in self.memories:
+            os.close(memory)
+        for run, planned in zip(seen.timed, self.plan.sets, strict=True):
+            for rank in range(2):
+                for arg in problem.data_args:
+                    leaves = argument_leaves(arg, planned.axes[rank])
+                    for leaf, tensor in zip(leaves, flatten_value(run.args[rank][arg.name]), strict=True):
+                        for heap in self.heaps[rank]:
+                            heap.tensor(planned.slots[rank][leaf.name].to_json()).copy_(tensor)
+
+    def put_outputs(self, rank: int, trial: int, outputs: dict[str, torch.Tensor]) -> None:
+        for name, tensor in outputs.items():
+            slot = self.plan.sets[trial].slots[rank][name].to_json()
+            self.heaps[rank][1].tensor({**slot, "shape": tensor.shape}).copy_(tensor)
+
+    def calls(self, rank: int) -> list[Call]:
+        mine, theirs = self.heaps[rank]
+        outputs = [run.outputs[rank] for run in self.seen.timed]
+        return [
+            Call(self.problem, planned, rank, "robust", expected, mine, theirs, {})
+            for planned, expected in zip(self.plan.sets, outputs, strict=True)
+        ]

@@ -11,7 +11,7 @@ from pkb_gym.engine import machine
 from pkb_gym.engine.compile.artifact import Artifact
 from pkb_gym.engine.config import Device
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.layout import BlockPlan, rank_spec
+from pkb_gym.engine.layout import BlockPlan, rank_runs
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.ranks.blame import GangFailed
 from pkb_gym.engine.ranks.gang import Confinement, Gang
@@ -151,10 +151,7 @@ class CandidateGang:
         problem, dialect = self._job.problem, "native" if self._native else "python"
         partitions: Json = [[list(ranks) for ranks in partition] for partition in plan.partitions]
         orders: list[dict[str, Json]] = [
-            {
-                "bind": [rank_spec(problem, plan, planned, rank, dialect) for planned in plan.sets],  # type: ignore[arg-type]
-                "partitions": partitions,
-            }
+            {"bind": rank_runs(problem, plan, rank, dialect), "partitions": partitions}  # type: ignore[arg-type]
             for rank in range(self._gang.world_size)
         ]
         self._gang.ask(orders, "bound", timeout_s=self.timeout_s, where=self._where)

@@ -29,16 +29,18 @@ import torch
 import torch.distributed as dist
 
 from pkb_gym.engine.axes import ITEMSIZE
-from pkb_gym.engine.check import Comparison, compare_all
-from pkb_gym.engine.inputs import Value, make_inputs
-from pkb_gym.engine.layout import BlockPlan, Dialect, SetPlan, delivered_leaves, rank_spec
+from pkb_gym.engine.calls import Call
+from pkb_gym.engine.check import compare_all
+from pkb_gym.engine.inputs import make_inputs
+from pkb_gym.engine.layout import BlockPlan, Dialect, delivered_leaves, rank_runs
 from pkb_gym.engine.leaves import argument_leaves, flatten_value, output_leaves
-from pkb_gym.engine.problem import InPlace, Linear, Problem, Sparse, Tensor, TensorList
+from pkb_gym.engine.problem import InPlace, Problem, Tensor, TensorList
 from pkb_gym.engine.ranks import graphs
 from pkb_gym.engine.ranks.quiet import make_quiet
 from pkb_gym.engine.rankside.devices import AnyHeap, Device, make_device
 from pkb_gym.engine.rankside.python import make_argument
 from pkb_gym.engine.rankside.results import Delivery
+from pkb_gym.engine.rankside.runs import unroll
 from pkb_gym.engine.rankside.wire import Wire
 
 if TYPE_CHECKING:
@@ -91,6 +93,7 @@ class Reference:
         self._arguments: list[list[Any]] = []
         self._graphs: list[torch.cuda.CUDAGraph] = []
         self._plan: BlockPlan | None = None
+        self._specs: list[dict[str, Any]] = []
 
     def handle(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Carries out one order."""
@@ -187,8 +190,8 @@ class Reference:
                     self._mine.tensor(planned.slots[self._rank][leaf.name].to_json()).copy_(tensor)
         groups = [self._group(partition) for partition in plan.partitions]
         self._arguments = []
-        for planned in plan.sets:
-            spec = rank_spec(self._problem, plan, planned, self._rank, "python")
+        self._specs = unroll(rank_runs(self._problem, plan, self._rank, "python"))
+        for spec in self._specs:
             values = [make_argument(self._mine, arg, groups) for arg in spec["args"]]
             pairs = zip(self._problem.args, values, strict=True)
             self._arguments.append([self._private(arg, value) for arg, value in pairs])
@@ -237,9 +240,9 @@ class Reference:
         plan = self._plan.sets[:count]
         dialect: Dialect = "native" if native else "python"
         outputs, deliveries = [], []
-        for planned in plan:
+        for planned, spec in zip(plan, self._specs, strict=False):
             delivered = {leaf.owner for leaf in delivered_leaves(self._problem, planned.axes[self._rank], dialect)}
-            outputs.append(self._output_specs(planned))
+            outputs.append(spec["outputs"])
             deliveries.append(Delivery(self._mine, self._problem.returns, outputs[-1], delivered))
         for planned in plan:
             self._mine.populate(planned.outputs_offset, planned.offset + planned.nbytes - planned.outputs_offset)
@@ -300,11 +303,6 @@ class Reference:
         self._device.synchronize()
         return {"warmed": True}
 
-    def _output_specs(self, planned: SetPlan) -> list[dict[str, Any]]:
-        assert self._plan is not None
-        specs: list[dict[str, Any]] = rank_spec(self._problem, self._plan, planned, self._rank, "python")["outputs"]
-        return specs
-
     def _named(self, index: int, parts: list[list[torch.Tensor]]) -> dict[str, torch.Tensor]:
         """The baseline's results by leaf name, in-place ones included."""
         assert self._plan is not None
@@ -326,40 +324,20 @@ class Reference:
     def _compare(self, said: list[list[dict[str, Any]]], native: bool) -> dict[str, Any]:
         """Judges this rank's outputs of a block; `said` holds what the candidate claims of the outputs it returned."""
         with torch.device(self._device.torch_device):  # of tensors that a rule makes without saying where
-            report = compare_all(self._rank, self._comparisons(said, native))
+            report = compare_all(self._rank, self._calls(said, native))
         return {"report": report.model_dump(mode="json")}
 
-    def _comparisons(self, said: list[list[dict[str, Any]]], native: bool) -> Iterator[Comparison]:
+    def _calls(self, said: list[list[dict[str, Any]]], native: bool) -> Iterator[Call]:
         assert self._plan is not None and self._mine is not None and self._theirs is not None
         for planned, claims, expected in zip(self._plan.sets, said, self._expected, strict=False):
             leaves = delivered_leaves(self._problem, planned.axes[self._rank], "native" if native else "python")
-            yield Comparison(
+            yield Call(
                 self._problem,
                 planned,
                 self._rank,
                 protocol=self._workload.protocol,
-                args=[self._values(planned, rank) for rank in range(self._world_size)],
                 expected=expected,
                 mine=self._mine,
                 theirs=self._theirs,
                 said={leaf.name: claim for leaf, claim in zip(leaves, claims, strict=False)},
             )
-
-    def _values(self, planned: SetPlan, rank: int) -> dict[str, Value]:
-        """A rank's data arguments as they were made, by name."""
-        assert self._mine is not None
-        ax, slots = planned.axes[rank], planned.slots[rank]
-        values: dict[str, Value] = {}
-        for arg in self._problem.data_args:
-            tensors = [self._mine.tensor(slots[leaf.name].to_json(), rank) for leaf in argument_leaves(arg, ax)]
-            if isinstance(arg, Tensor):
-                values[arg.name] = tensors[0] if tensors else None
-            elif isinstance(arg, Linear):
-                values[arg.name] = (tensors[0], tensors[1] if arg.bias else None)
-            elif isinstance(arg, Sparse):
-                values[arg.name] = (tensors[0], tensors[1])
-            else:
-                shapes: Any = ax[arg.shapes]
-                present = iter(tensors)
-                values[arg.name] = [None if shape is None else next(present) for shape in shapes]
-        return values

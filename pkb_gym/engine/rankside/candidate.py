@@ -4,7 +4,7 @@ Messages from the evaluator, and the reply to each:
 
     {"prepare": true, ...}  -> {"prepared": true}                     optional, before a candidate is known
     {"load": ...} + fds  -> {"loaded": true}
-    {"bind": sets, "partitions": [...]}  -> {"bound": n}
+    {"bind": runs of sets, "partitions": [...]}  -> {"bound": n}
     {"run": indices of sets, "epoch": e, "profile": bool}  -> {"armed": true}, then {"go": true}  -> {"done": ...}
 
 An exception is replied as {"error": {"kind": a Failure, "message": text}}.
@@ -20,6 +20,7 @@ from . import abi
 from .devices import AnyHeap, Device, make_device
 from .failures import CandidateError, kind_of
 from .results import Claim
+from .runs import unroll
 from .wire import Wire
 
 
@@ -64,8 +65,9 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
     while True:
         message, _ = wire.receive()
         if "bind" in message:
-            sets: Any = message["bind"]
+            runs: Any = message["bind"]
             partitions: Any = message["partitions"]
+            sets = unroll(runs)
             dialect.bind(sets, partitions)
             wire.send({"bound": len(sets)})
         elif not _run_block(wire, dialect, device, place, dict(message)):

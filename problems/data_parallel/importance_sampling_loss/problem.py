@@ -108,8 +108,8 @@ def loss_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     count = size.clone()
     for rank in range(context.world_size):
         valid = context.tensor("labels", rank) != context.ax.ignore_index
-        size += context.tensor("advantages", rank).double().abs().masked_fill(~valid, 0).sum()
-        count += valid.sum()
+        size = size + context.tensor("advantages", rank).double().abs().masked_fill(~valid, 0).sum()
+        count = count + valid.sum()
     ratio_mean = context.outputs["metrics"][0].double()
     expected = context.expected.double()
     magnitude = torch.maximum(expected.abs(), ratio_mean * size / count.clamp(min=1))

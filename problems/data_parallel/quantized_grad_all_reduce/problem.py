@@ -74,14 +74,13 @@ def mean_of_codes(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
     total = torch.zeros(ax.blocks * ax.B, dtype=torch.float32, device=context.expected.device)
     steps = total.clone()
     for rank in range(ax.W):
-        x = torch.zeros_like(total)
-        x[: ax.N] = context.tensor("flat_grad", rank)
-        blocks = x.view(-1, ax.B)
+        x = context.tensor("flat_grad", rank).float()
+        blocks = torch.nn.functional.pad(x, (0, len(total) - ax.N)).view(-1, ax.B)
         scales = blocks.abs().amax(1, keepdim=True).clamp(min=SMALLEST) / 127
         quotients = blocks / scales
-        total += (quotients.round() * scales).view(-1)
+        total = total + (quotients.round() * scales).view(-1)
         halfway = (quotients - quotients.floor() - 0.5).abs() < DOUBT
-        steps += (scales * (halfway + 0.05)).view(-1)
+        steps = steps + (scales * (halfway + 0.05)).view(-1)
     mean = total[: ax.N] / ax.W
     return mean, steps[: ax.N] / ax.W + 4e-3 * DTYPE_SCALE[ax.dtype] * mean.abs()
 

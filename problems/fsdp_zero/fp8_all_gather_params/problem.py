@@ -45,8 +45,7 @@ def all_rounded(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     float8_step = torch.maximum(expected.abs() / 8, scales[:, None] * 2.0**-9)
     bad = outside(value, expected, float8_step + bfloat16_step)
     coarse = outside(value, expected, bfloat16_step)
-    if coarse.sum() > 0.03 * coarse.numel():
-        bad |= coarse
+    bad |= coarse & (coarse.sum() > 0.03 * coarse.numel())
     error = torch.linalg.vector_norm(value - expected, dim=1, keepdim=True)
     bad |= ~(error <= 1.2e-2 * torch.linalg.vector_norm(expected, dim=1, keepdim=True))
     return bad.view(-1)

@@ -49,8 +49,7 @@ def mean_of_rounded(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
         one_step = torch.maximum(one_step, torch.maximum(term / 8, scale * 2.0**-9) / ax.W)
     bad = outside(wide(got), expected, one_step + 2e-2 * size)
     coarse = outside(wide(got), expected, 1e-2 * size)
-    if coarse.sum() > 0.02 * coarse.numel():
-        bad |= coarse
+    bad |= coarse & (coarse.sum() > 0.02 * coarse.numel())
     error = torch.linalg.vector_norm(wide(got) - expected)
     far: torch.Tensor = ~(error <= 1.2e-2 * torch.linalg.vector_norm(expected))
     return bad | far

@@ -62,7 +62,7 @@ def mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     segment = slice(ax.r * ax.C, (ax.r + 1) * ax.C)
     total = torch.zeros(ax.C, dtype=torch.float32, device=got.device)
     for rank in range(ax.W):
-        total += context.tensor("rs_input_1d", rank)[segment]
+        total = total + context.tensor("rs_input_1d", rank)[segment]
     a = (total / ax.W).view(ax.rows, ax.h)
     inverse = torch.rsqrt(a.square().mean(-1, keepdim=True) + cast(float, ax["eps"]))
     exact = a * inverse * context.tensor("gamma").float()

@@ -45,7 +45,8 @@ def exact_norm(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
     ax = context.ax
     squares = torch.zeros(ax.M, 1, dtype=torch.float64, device=context.expected.device)
     for rank in range(ax.W):
-        squares += wide(context.tensor("local_hidden_states", rank)).square().sum(1, keepdim=True, dtype=torch.float64)
+        hidden = wide(context.tensor("local_hidden_states", rank))
+        squares = squares + hidden.square().sum(1, keepdim=True, dtype=torch.float64)
     eps = ax["eps"]
     assert isinstance(eps, float)
     inverse = torch.rsqrt(squares / (ax.n * ax.W) + eps)
