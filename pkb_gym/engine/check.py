@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAX_MISMATCHES = 8
 """Mismatches that a report lists."""
 
-TOGETHER = 64
+TOGETHER = 256
 """Calls whose outputs are compared before the device is waited for; copies of them are held until then."""
 
 

@@ -257,7 +257,12 @@ def as_integers(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dtype == torch.complex128:
         tensor = torch.view_as_real(tensor)
     width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.dtype.itemsize]
-    return tensor.view(width)
+    try:
+        return tensor.view(width)
+    except RuntimeError:  # vectorised, which torch knows of this view only since 2.13
+        from pkb_gym.engine.vectorised_view import view_as
+
+        return view_as(tensor, width)
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:

@@ -39,7 +39,13 @@ from pkb_gym.engine.ranks.standby import QuietDevices, Standby
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.session import GraphTimes, Session
 from pkb_gym.engine.signature import cpp_signature
-from pkb_gym.engine.static_checks import Rejected, calls_torch_distributed, check_text, detect_language
+from pkb_gym.engine.static_checks import (
+    Rejected,
+    calls_torch_distributed,
+    check_text,
+    detect_language,
+    makes_streams,
+)
 
 STANDBY_GANGS = 8
 """Each holds a context on every GPU, some hundreds of megabytes; of those with NCCL's buffers too, half as many."""
@@ -56,11 +62,14 @@ class GangKind:
         world_size: number of ranks.
         join: whether they have a process group, as sources of the python dialect do.
         allow_processes: whether ranks may start programs.
+        one_queue: whether ranks have a single hardware queue for their kernels, which is all that one stream uses, and
+            halves what it takes to make and end a context (`benchmarks.gpu_contexts`).
     """
 
     world_size: int
     join: bool
     allow_processes: bool
+    one_queue: bool = False
 
 
 class LocalEvaluator:
@@ -163,7 +172,7 @@ class LocalEvaluator:
         with _in_turn(self._device, say):
             say(PREPARING)
             reference = self._reference(config.device, config.world_size)
-            new_gang = functools.partial(self._new_gang, config)
+            new_gang = functools.partial(self._new_gang, config, findings.source)
             quiet = self._quiet_devices(config.device)
             times = self._graph_times
             with Session(findings, artifact, reference, new_gang, quiet, self.key, times, say) as session:
@@ -211,12 +220,13 @@ class LocalEvaluator:
                 self._references[device, world_size] = gang
             return gang
 
-    def _new_gang(self, config: ResolvedConfig) -> AbstractContextManager[CandidateGang]:
+    def _new_gang(self, config: ResolvedConfig, source: str) -> AbstractContextManager[CandidateGang]:
         """A gang for one candidate: forked on the CPU, one that stands by on GPUs."""
         allow_processes = config.language == "triton"  # it runs compilers at a kernel's first call
         if config.device == "cpu":
             return CandidateGang(self._zygote(trusted=False), "cpu", config.world_size, allow_processes=allow_processes)
-        return self._gpu_gang(GangKind(config.world_size, not config.is_native, allow_processes))
+        one_queue = config.is_native and not makes_streams(source)
+        return self._gpu_gang(GangKind(config.world_size, not config.is_native, allow_processes, one_queue))
 
     @contextlib.contextmanager
     def _gpu_gang(self, kind: GangKind) -> Iterator[CandidateGang]:
@@ -251,7 +261,7 @@ class LocalEvaluator:
         zygote = self._zygote(trusted=False)
         gang = CandidateGang(zygote, "cuda", kind.world_size, allow_processes=kind.allow_processes)
         try:
-            gang.prepare(join=kind.join)
+            gang.prepare(join=kind.join, one_queue=kind.one_queue)
         except BaseException:
             gang.close()
             raise

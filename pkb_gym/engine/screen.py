@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pkb_gym.engine.inputs import Value
     from pkb_gym.engine.rankside.devices import AnyHeap
 
-SCREENED_BYTES = 64 << 20
+SCREENED_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}
 """Of each rank's arguments and outputs that are looked at together: rules make several copies of them."""
 
 
@@ -28,7 +28,8 @@ def alike(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
     for (_, claimed), group in itertools.groupby(calls, lambda call: (id(call.plan.axes), any(call.said.values()))):
         run = list(group)
         plain = not claimed and all(slot.leaf.shape is not None for slot in _result_slots(run[0]))
-        most = max(1, SCREENED_BYTES // run[0].plan.nbytes) if plain else 1
+        room = SCREENED_BYTES["cpu" if run[0].theirs.cuda_device is None else "cuda"]
+        most = max(1, room // run[0].plan.nbytes) if plain else 1
         yield from (run[first : first + most] for first in range(0, len(run), most))
 
 

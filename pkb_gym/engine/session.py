@@ -273,7 +273,9 @@ class Session:
         if config.protocol == "published":
             return sum(block.calls for block in blocks) >= timing.PUBLISHED_TIMED_CALLS
         spent = time.monotonic() - began >= config.timing_budget_s
-        return len(blocks) >= timing.MAX_BLOCKS or (len(blocks) >= 3 and spent) or timing.is_tight(blocks)
+        return (
+            len(blocks) >= timing.MAX_BLOCKS[config.device] or (len(blocks) >= 3 and spent) or timing.is_tight(blocks)
+        )
 
     def _pair(self, calls: int, *, baseline_first: bool) -> Block:
         """One block of each side on the same fresh inputs; the candidate's outputs are compared.

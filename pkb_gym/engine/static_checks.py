@@ -79,6 +79,17 @@ def calls_torch_distributed(source: str) -> bool:
     return False
 
 
+# The last is what makes streams in `pkb`'s own headers.
+_MORE_STREAMS = re.compile(
+    r"Stream(?:Create|PerThread|Legacy)|STREAM_(?:PER_THREAD|LEGACY)|Graph|GreenCtx|copy_side_by_side"
+)
+
+
+def makes_streams(source: str) -> bool:
+    """Whether a CUDA source names what work beside the given stream is made of: streams, graphs, green contexts."""
+    return _MORE_STREAMS.search(source) is not None
+
+
 def detect_language(source: str, device: str) -> Language:
     """Tells the dialect by content: a Python module, or a native translation unit of the device."""
     native = _NATIVE_MARK.search(source)

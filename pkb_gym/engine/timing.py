@@ -24,7 +24,10 @@ SYSTEMATIC_RELATIVE = 0.02
 """Two gangs that do the same work differ by up to this, block after block, by where their pages and threads happen to
 lie; repeating blocks within one gang cannot see it, so the interval is widened by it (`benchmarks.repeatability`)."""
 
-MIN_BLOCKS, MAX_BLOCKS = 5, 60
+MIN_BLOCKS = 5
+MAX_BLOCKS = {"cpu": 60, "cuda": 16}
+"""Of each side. GPUs have no other work that could hit some of the blocks, and what their modes are is seen by then."""
+
 TARGET_BLOCK_US = 10_000.0
 """Length that the faster side's blocks aim at, far above what the gate costs and a block's first call takes more."""
 

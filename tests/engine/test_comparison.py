@@ -142,9 +142,9 @@ def test_alike_calls_are_looked_at_together(block: Block, monkeypatch: pytest.Mo
 
 def test_no_more_is_looked_at_together_than_memory_allows(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     nbytes = block.plan.sets[0].nbytes
-    monkeypatch.setattr(screen, "SCREENED_BYTES", 3 * nbytes + 1)
+    monkeypatch.setitem(screen.SCREENED_BYTES, "cpu", 3 * nbytes + 1)
     assert [len(run) for run in screen.alike(list(block.calls())[:8])] == [3, 3, 2]
-    monkeypatch.setattr(screen, "SCREENED_BYTES", nbytes - 1)
+    monkeypatch.setitem(screen.SCREENED_BYTES, "cpu", nbytes - 1)
     assert [len(run) for run in screen.alike(list(block.calls())[:3])] == [1, 1, 1]
 
 

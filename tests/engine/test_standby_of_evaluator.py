@@ -46,11 +46,13 @@ class Evaluator(LocalEvaluator):
         self.made.append(gang)
         return gang
 
-    def gang(self, language: Language, world_size: int = 2) -> AbstractContextManager[FakeGang]:
+    def gang(
+        self, language: Language, world_size: int = 2, source: str = "a kernel"
+    ) -> AbstractContextManager[FakeGang]:
         """As a session asks for it."""
         asked = EvalConfig(device="cuda", world_size=world_size)
         config = resolve(asked, PROBLEM, device="cuda", language=language, memory_total_bytes=1 << 36, gpus=8)
-        return self._new_gang(config)  # type: ignore[return-value]
+        return self._new_gang(config, source)  # type: ignore[return-value]
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -73,8 +75,8 @@ def evaluator(tmp_path: Path) -> Iterator[Evaluator]:
 @pytest.mark.parametrize(
     ("language", "world_size", "kind"),
     [
-        ("cuda", 2, GangKind(2, join=False, allow_processes=False)),
-        ("cuda", 4, GangKind(4, join=False, allow_processes=False)),
+        ("cuda", 2, GangKind(2, join=False, allow_processes=False, one_queue=True)),
+        ("cuda", 4, GangKind(4, join=False, allow_processes=False, one_queue=True)),
         ("python", 2, GangKind(2, join=True, allow_processes=False)),
         ("triton", 2, GangKind(2, join=True, allow_processes=True)),
     ],
@@ -87,6 +89,11 @@ def test_each_kind_of_source_gets_gangs_prepared_for_it(
     assert set(evaluator._standby) == {kind}
     until(lambda: len(evaluator.made) >= 2)
     assert {made.kind for made in evaluator.made} == {kind}
+
+
+def test_a_kernel_with_streams_of_its_own_has_all_queues(evaluator: Evaluator) -> None:
+    with evaluator.gang("cuda", source="cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);") as gang:
+        assert gang.kind == GangKind(2, join=False, allow_processes=False)
 
 
 def test_a_gang_is_ended_in_the_background_but_before_any_timing(evaluator: Evaluator) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import pkb_gym
 from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.feedback import Failure
 from pkb_gym.engine.local import LocalEvaluator
@@ -13,6 +16,7 @@ from pkb_gym.engine.static_checks import (
     calls_torch_distributed,
     check_text,
     detect_language,
+    makes_streams,
 )
 from pkb_gym.problems.catalogue import find_problem
 
@@ -99,3 +103,28 @@ def test_triton_and_cuda_are_told_apart_on_a_gpu() -> None:
 )
 def test_calls_of_the_baselines_library_are_seen(source: str, calls: bool) -> None:
     assert calls_torch_distributed(source) is calls
+
+
+@pytest.mark.parametrize(
+    ("source", "streams"),
+    [
+        ("kernel<<<grid, block, 0, (cudaStream_t)comm.stream>>>(x);", False),
+        ("cudaMemcpyAsync(to, from, n, cudaMemcpyDefault, stream);", False),
+        ("cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);", True),
+        ("cuStreamCreateWithPriority(&side, CU_STREAM_NON_BLOCKING, 0);", True),
+        ("kernel<<<grid, block, 0, cudaStreamPerThread>>>(x);", True),
+        ("kernel<<<grid, block, 0, cudaStreamLegacy>>>(x);", True),
+        ("cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, args, 0);", True),
+        ("cudaGraphLaunch(graph, stream);", True),
+        ("cuGreenCtxStreamCreate(&side, context, 0, 0);", True),
+        ("pkb::copy_side_by_side(moves, 4, bytes, comm.cuda_stream());", True),
+    ],
+)
+def test_whether_a_kernel_makes_streams(source: str, streams: bool) -> None:
+    assert makes_streams(source) is streams
+
+
+def test_headers_make_streams_where_it_is_known() -> None:
+    headers = (Path(pkb_gym.__file__).parent / "engine/include/pkb").glob("*.h")
+    making = {header.name for header in headers if "StreamCreate" in header.read_text()}
+    assert making == {"transfer_cuda.h"}, "`makes_streams` must know what kernels call of it"

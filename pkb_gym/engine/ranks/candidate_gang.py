@@ -79,16 +79,22 @@ class CandidateGang:
         """The tail of what the ranks wrote."""
         return self._gang.output
 
-    def prepare(self, *, join: bool) -> None:
+    def prepare(self, *, join: bool, one_queue: bool = False) -> None:
         """Gets its ranks ready before a candidate is known.
 
         Args:
             join: whether to make a process group too.
+            one_queue: whether a single hardware queue will do, see `rankside.devices.CudaDevice`.
 
         Raises:
             InfrastructureError: they could not be prepared.
         """
-        order: dict[str, Json] = {"prepare": True, "alone": not join, **self._place_of_ranks()}
+        order: dict[str, Json] = {
+            "prepare": True,
+            "alone": not join,
+            "one_queue": one_queue,
+            **self._place_of_ranks(),
+        }
         try:
             self._ask(order, "prepared")
         except GangFailed as failed:

@@ -42,7 +42,7 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
     message, _, fds = wire.receive_with_fds()
     threads: Any = message["threads"]
     device = make_device(str(message["device"]), rank, world_size, threads)
-    device.prepare(alone=bool(message["alone"]))
+    device.prepare(alone=bool(message["alone"]), one_queue=bool(message.get("one_queue")))
     if "prepare" in message:
         if not message["alone"]:
             device.join()

@@ -1,0 +1,58 @@
+"""How a rank on a GPU gets ready; torch's part of it is put aside, as no GPU is needed to see what it is told."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from pkb_gym.engine.rankside import devices
+from pkb_gym.engine.rankside.devices import CudaDevice
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
+    """The variables of CUDA at the moment when the context is made."""
+    found: dict[str, str | None] = {}
+
+    def set_device(index: int) -> None:
+        for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS"):
+            found[name] = os.environ.get(name)
+        found["index"] = str(index)
+
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS"):
+        monkeypatch.setenv(name, "to be restored")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(devices, "bind_rank", lambda *_: None)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, "set_device", set_device)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
+    return found
+
+
+def test_a_rank_of_a_group_sees_all_gpus_and_has_all_queues(seen: dict[str, str | None]) -> None:
+    device = CudaDevice(2, 4, 1)
+    device.prepare()
+    assert seen == {"CUDA_VISIBLE_DEVICES": None, "CUDA_DEVICE_MAX_CONNECTIONS": None, "index": "2"}
+    assert (device.torch_device, device.stream) == ("cuda:2", 7)
+
+
+def test_a_rank_that_is_alone_sees_its_own_gpu(seen: dict[str, str | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    CudaDevice(2, 4, 1).prepare(alone=True)
+    assert (seen["CUDA_VISIBLE_DEVICES"], seen["index"]) == ("2", "0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    CudaDevice(2, 4, 1).prepare(alone=True)
+    assert (seen["CUDA_VISIBLE_DEVICES"], seen["index"]) == ("6", "0")
+
+
+def test_one_stream_needs_one_queue(seen: dict[str, str | None]) -> None:
+    device = CudaDevice(0, 1, 1)
+    device.prepare(alone=True, one_queue=True)
+    assert seen["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    seen.clear()
+    device.prepare(alone=True)
+    assert not seen, "a rank is prepared once"
