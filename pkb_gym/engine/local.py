@@ -37,7 +37,7 @@ from pkb_gym.engine.ranks.candidate_gang import CandidateGang
 from pkb_gym.engine.ranks.reference_gang import ReferenceGang
 from pkb_gym.engine.ranks.standby import QuietDevices, Standby
 from pkb_gym.engine.ranks.zygote import Zygote
-from pkb_gym.engine.session import GraphTimes, Session
+from pkb_gym.engine.session import Known, Session
 from pkb_gym.engine.signature import cpp_signature
 from pkb_gym.engine.static_checks import (
     Rejected,
@@ -93,7 +93,7 @@ class LocalEvaluator:
         self._compilers = threading.BoundedSemaphore(machine.processors())
         self._zygotes: dict[bool, Zygote] = {}
         self._references: dict[tuple[Device, int], ReferenceGang] = {}
-        self._graph_times: GraphTimes = {}
+        self._known = Known()
         self._standby: dict[GangKind, Standby] = {}
         self._ending: threading.Thread | None = None
         self._standby_gangs = standby_gangs
@@ -174,8 +174,7 @@ class LocalEvaluator:
             reference = self._reference(config.device, config.world_size)
             new_gang = functools.partial(self._new_gang, config, findings.source)
             quiet = self._quiet_devices(config.device)
-            times = self._graph_times
-            with Session(findings, artifact, reference, new_gang, quiet, self.key, times, say) as session:
+            with Session(findings, artifact, reference, new_gang, quiet, self.key, self._known, say) as session:
                 session.run()
 
     def _compile(self, findings: Findings) -> Artifact:

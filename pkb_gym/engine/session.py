@@ -13,8 +13,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Self
 
 from pkb_gym.engine import gpus, integrity, machine, timing
 from pkb_gym.engine.check import RankCheck, merge
@@ -32,8 +33,20 @@ from pkb_gym.engine.ranks.reference_gang import ReferenceGang
 from pkb_gym.engine.rankside.abi import MAX_GROUPS, MAX_RANKS
 from pkb_gym.engine.roofline import place
 
-GraphTimes: TypeAlias = dict[tuple[object, ...], float | None]
-"""Problem, size, world size, dtype and protocol -> microseconds a call, None where it cannot be captured."""
+
+@dataclass
+class Known:
+    """What an evaluator has measured for all candidates.
+
+    Attributes:
+        graph_us: problem, size, world size, dtype and protocol -> microseconds a call of the baseline as CUDA graphs,
+            None where it cannot be captured.
+        entry_us: world size and dialect -> microseconds a block, see `Timing.entry_us`.
+    """
+
+    graph_us: dict[tuple[object, ...], float | None] = field(default_factory=dict)
+    entry_us: dict[tuple[int, bool], float] = field(default_factory=dict)
+
 
 CPU_BLOCK_BYTES, GPU_BLOCK_BYTES = 512 << 20, 2 << 30
 """Room for the argument sets of one block: of all ranks together, which share a memory, or of each GPU."""
@@ -62,7 +75,7 @@ class Session:
         new_gang: lends a gang for the candidate, started at once or before, and ends it afterwards.
         quiet: held while anything is timed, so that nothing else touches the devices.
         key: the evaluator's secret.
-        graph_times: what baselines take as CUDA graphs, by workload; what is measured is added.
+        known: what was measured before; what is measured is added.
         say: told of each stage.
     """
 
@@ -74,7 +87,7 @@ class Session:
         new_gang: Callable[[], AbstractContextManager[CandidateGang]],
         quiet: AbstractContextManager[object],
         key: bytes,
-        graph_times: GraphTimes,
+        known: Known,
         say: Progress,
     ) -> None:
         config = findings.config
@@ -92,10 +105,10 @@ class Session:
         )
         self._segment_bytes = 0
         self._next_trial = 0
-        self._gate_us = 0.0
+        self._gate_us = self._entry_us = 0.0
         self._frozen_ticks = 0
         self._stack = contextlib.ExitStack()
-        self._new_gang, self._quiet, self._graph_times = new_gang, quiet, graph_times
+        self._new_gang, self._quiet, self._known = new_gang, quiet, known
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -162,6 +175,8 @@ class Session:
             Microseconds a call of the baseline, alone on the machine, and roughly of the candidate.
         """
         alone_us = self._baseline_alone()
+        if self._findings.config.device == "cuda":
+            self._entry_us = self._measure_entry()
         trials = self._findings.config.trials
         plan = self._prepare(trials, timed=False)
         baseline_ns = self._reference.run(trials, native=self._native)
@@ -261,12 +276,30 @@ class Session:
             for ax in self._workload.axes(0, True)
         )
         self._findings.timing = timing.summarise(
-            blocks, protocol=config.protocol, gate_us=self._gate_us, baseline_alone_us=alone_us, delivers=delivers
+            blocks,
+            protocol=config.protocol,
+            gate_us=self._gate_us,
+            entry_us=self._entry_us if config.device == "cuda" else None,
+            baseline_alone_us=alone_us,
+            delivers=delivers,
         )
 
     def _measure_gate(self) -> float:
         """What an empty block takes, in microseconds, by the gang that can be trusted; noise only adds to it."""
         return min(self._reference.run(0, native=self._native) for _ in range(timing.GATE_RUNS)) / 1e3
+
+    def _measure_entry(self) -> float:
+        """What a block of the candidate's gang begins with and the baseline's does not; in microseconds.
+
+        Inputs are staged in the reference gang's context, so that the GPUs turn to the candidate's after the gate has
+        opened. Measured before the candidate is loaded; of all that was measured the least, since noise only adds.
+        """
+        theirs = min(self._candidate.touch(self._reference.stage) for _ in range(timing.GATE_RUNS))
+        ours = min(self._reference.touch() for _ in range(timing.GATE_RUNS))
+        case = (self._workload.world_size, self._native)
+        entry_us = max(0.0, (theirs - ours) / 1e3)
+        self._known.entry_us[case] = min(entry_us, self._known.entry_us.get(case, entry_us))
+        return self._known.entry_us[case]
 
     def _timed_enough(self, blocks: list[Block], began: float) -> bool:
         config = self._findings.config
@@ -302,7 +335,7 @@ class Session:
         return Block(
             calls=calls,
             baseline_us=timing.per_call_us(baseline_ns, calls, self._gate_us),
-            candidate_us=timing.per_call_us(candidate_ns, calls, self._gate_us),
+            candidate_us=timing.per_call_us(candidate_ns, calls, self._gate_us + self._entry_us),
         )
 
     def _baseline(self, calls: int) -> int:
@@ -352,12 +385,12 @@ class Session:
         timed, config = self._findings.timing, self._findings.config
         assert timed is not None
         case = (self._workload.problem.name, repr(config.size), config.world_size, config.dtype, config.protocol)
-        if case not in self._graph_times:  # only then does anybody have to wait
-            self._graph_times[case] = None
+        if case not in self._known.graph_us:  # only then does anybody have to wait
+            self._known.graph_us[case] = None
             # A fault at this costs the reference gang, and not what was found of the candidate.
             with contextlib.suppress(InfrastructureError), _machine_to_itself(), self._quiet:
-                self._graph_times[case] = self._graph_time(timed.baseline_us)
-        self._findings.timing = timed.model_copy(update={"baseline_graph_us": self._graph_times[case]})
+                self._known.graph_us[case] = self._graph_time(timed.baseline_us)
+        self._findings.timing = timed.model_copy(update={"baseline_graph_us": self._known.graph_us[case]})
 
     def _graph_time(self, baseline_us: float) -> float | None:
         """Microseconds a call of the baseline as graphs; None if it cannot be captured."""

@@ -113,6 +113,7 @@ def summarise(
     *,
     protocol: Literal["robust", "published"],
     gate_us: float,
+    entry_us: float | None,
     baseline_alone_us: float | None,
     delivers: bool,
 ) -> Timing:
@@ -129,6 +130,7 @@ def summarise(
         speedup_low=min(ratio.low, ratio.middle) * (1 - SYSTEMATIC_RELATIVE),
         speedup_high=max(ratio.high, ratio.middle) * (1 + SYSTEMATIC_RELATIVE),
         gate_us=gate_us,
+        entry_us=entry_us,
         baseline_alone_us=baseline_alone_us,
         delivers=delivers,
         converged=protocol == "published" or is_tight(blocks),

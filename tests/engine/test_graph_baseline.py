@@ -9,7 +9,7 @@ import pytest
 
 from pkb_gym.engine import timing
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.session import GraphTimes, Session
+from pkb_gym.engine.session import Known, Session
 from pkb_gym.rewards.examples import timed
 
 
@@ -32,13 +32,13 @@ class Reference:
         return 40_000 * calls + 5_000
 
 
-def time_as_graphs(reference: Reference, known: GraphTimes) -> float | None:
+def time_as_graphs(reference: Reference, known: Known) -> float | None:
     feedback = timed(baseline_us=100)
     session = Session.__new__(Session)
     session._findings = SimpleNamespace(timing=feedback.timing, config=feedback.config)  # type: ignore[assignment]
     session._workload = SimpleNamespace(problem=SimpleNamespace(name="AllReduce"))  # type: ignore[assignment]
     session._reference = reference  # type: ignore[assignment]
-    session._graph_times, session._quiet = known, contextlib.nullcontext()
+    session._known, session._quiet = known, contextlib.nullcontext()
     session._most_calls, session._gate_us = 100, 5.0
     session._prepare = lambda calls, timed: SimpleNamespace(sets=[None] * calls)  # type: ignore[method-assign]
     session._time_as_graphs()
@@ -49,7 +49,7 @@ def time_as_graphs(reference: Reference, known: GraphTimes) -> float | None:
 
 @pytest.mark.parametrize(("captures", "found"), [(True, pytest.approx(40.0)), (False, None), (None, None)])
 def test_it_is_measured_once(captures, found):
-    reference, known = Reference(captures), {}
+    reference, known = Reference(captures), Known()
     assert time_as_graphs(reference, known) == found
     assert time_as_graphs(reference, known) == found
     assert reference.asked == 1

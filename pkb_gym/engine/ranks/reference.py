@@ -10,6 +10,7 @@ Messages from the evaluator, and the reply to each:
     {"stage": true}                 -> {"staged": true, ...}  inputs into the candidate's heap, its outputs poisoned
     {"warm": calls}                 -> {"warmed": true}
     {"run": n, "native": ...}       -> {"armed": true}, then {"go": true} -> {"done": true}, {"finished": true, ...}
+    {"touch": true}                 -> as "run", of the least that there is to do
     {"capture": calls}              -> {"captured": ..., "sound": ...}  the baseline as CUDA graphs, on the first sets
     {"replay": n}                   -> as "run", of the graphs
     {"compare": [...]}              -> {"report": ...}
@@ -113,6 +114,8 @@ class Reference:
             return self._warm(message["warm"])
         if "run" in message:
             return self._run(message["run"], message["native"])
+        if "touch" in message:
+            return self._gated(self._device.touch)
         if "capture" in message:
             return self._capture(message["capture"])
         if "replay" in message:

@@ -112,6 +112,10 @@ class ReferenceGang:
         """Runs the baseline on the block's inputs; returns nanoseconds by the evaluator's clock."""
         return self._block({"run": calls, "native": native})
 
+    def touch(self) -> int:
+        """A block with as little in it as there is; returns nanoseconds by the evaluator's clock."""
+        return self._block({"touch": True})
+
     def capture(self, calls: int) -> bool:
         """Captures the baseline in CUDA graphs, on the inputs of the block's first calls.
 

@@ -3,6 +3,7 @@
 Messages from the evaluator, and the reply to each:
 
     {"prepare": true, ...}  -> {"prepared": true}                     optional, before a candidate is known
+    {"touch": true}  -> {"armed": true}, then {"go": true}  -> {"done": true}    likewise, after that
     {"load": ...} + fds  -> {"loaded": true}
     {"bind": runs of sets, "partitions": [...]}  -> {"bound": n}
     {"run": indices of sets, "epoch": e, "profile": bool}  -> {"armed": true}, then {"go": true}  -> {"done": ...}
@@ -48,6 +49,9 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
             device.join()
         wire.send({"prepared": True})
         message, _, fds = wire.receive_with_fds()
+        while "touch" in message:
+            _touch(wire, device)
+            message, _, fds = wire.receive_with_fds()
     heap_fds: Any = message["heap_fds"]
     heap = device.heap(fds[:heap_fds], message["segment_bytes"])  # type: ignore[arg-type]
     device.limit_memory(message["memory_bytes"])  # type: ignore[arg-type]
@@ -72,6 +76,15 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
             wire.send({"bound": len(sets)})
         elif not _run_block(wire, dialect, device, place, dict(message)):
             return
+
+
+def _touch(wire: Wire, device: Device) -> None:
+    """A block with nothing in it but the least that the device can do."""
+    wire.send({"armed": True})
+    wire.receive()
+    device.touch()
+    device.synchronize()
+    wire.send({"done": True})
 
 
 def _run_block(wire: Wire, dialect: Dialect, device: Device, place: abi.Place, order: dict[str, Any]) -> bool:

@@ -73,6 +73,9 @@ class Device(Protocol):
     def limit_memory(self, nbytes: int) -> None:
         """From now on, this process may allocate that much more main memory."""
 
+    def touch(self) -> None:
+        """Enqueues the least work that the device has to turn to this process for."""
+
     def synchronize(self) -> None:
         """Waits until all that was enqueued is done; raises what went wrong with it."""
 
@@ -116,6 +119,9 @@ class CpuDevice:
     def limit_memory(self, nbytes: int) -> None:
         """See `Device`."""
         confine.limit_resources({"RLIMIT_AS": nbytes})
+
+    def touch(self) -> None:
+        """Nothing: processors turn to whoever runs."""
 
     def synchronize(self) -> None:
         """Nothing: calls have done their work when they return."""
@@ -165,7 +171,7 @@ class CudaDevice:
         if one_queue:
             os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
         torch.cuda.set_device(self._index)
-        torch.empty(1, device="cuda")
+        self._word = torch.empty(1, device="cuda")
         torch.cuda.synchronize()
         self.stream = torch.cuda.current_stream().cuda_stream
         self._prepared = True
@@ -193,6 +199,10 @@ class CudaDevice:
     def limit_memory(self, nbytes: int) -> None:
         """See `Device`; address space is what CUDA reserves by the terabyte, so that only private data counts."""
         confine.limit_resources({"RLIMIT_DATA": nbytes})
+
+    def touch(self) -> None:
+        """See `Device`; no kernel has to be loaded for it."""
+        self._word.zero_()
 
     def synchronize(self) -> None:
         """See `Device`."""
