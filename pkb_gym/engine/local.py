@@ -32,12 +32,13 @@ from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluator import PREPARING, WAITING, Progress
 from pkb_gym.engine.feedback import CompileReport, Failure, Feedback, Stage
 from pkb_gym.engine.findings import Findings, Stopped
+from pkb_gym.engine.known import Known
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.ranks.candidate_gang import CandidateGang
 from pkb_gym.engine.ranks.reference_gang import ReferenceGang
 from pkb_gym.engine.ranks.standby import QuietDevices, Standby
 from pkb_gym.engine.ranks.zygote import Zygote
-from pkb_gym.engine.session import Known, Session
+from pkb_gym.engine.session import Session
 from pkb_gym.engine.signature import cpp_signature
 from pkb_gym.engine.static_checks import (
     Rejected,

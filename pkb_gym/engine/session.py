@@ -13,17 +13,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from pkb_gym.engine import gpus, integrity, machine, timing
+from pkb_gym.engine import gates, gpus, integrity, machine, timing
 from pkb_gym.engine.check import RankCheck, merge
 from pkb_gym.engine.compile.artifact import Artifact
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluator import Progress
 from pkb_gym.engine.feedback import Block, CheckReport, Failure, Stage
 from pkb_gym.engine.findings import Findings
+from pkb_gym.engine.known import Known
 from pkb_gym.engine.layout import PAGE_BYTES, BlockPlan, Workload, align, delivered_leaves
 from pkb_gym.engine.profile import MAX_CALLS as MAX_PROFILED_CALLS
 from pkb_gym.engine.profile import make_profile
@@ -32,21 +32,6 @@ from pkb_gym.engine.ranks.candidate_gang import CandidateGang, Job, claims
 from pkb_gym.engine.ranks.reference_gang import ReferenceGang
 from pkb_gym.engine.rankside.abi import MAX_GROUPS, MAX_RANKS
 from pkb_gym.engine.roofline import place
-
-
-@dataclass
-class Known:
-    """What an evaluator has measured for all candidates.
-
-    Attributes:
-        graph_us: problem, size, world size, dtype and protocol -> microseconds a call of the baseline as CUDA graphs,
-            None where it cannot be captured.
-        entry_us: world size and dialect -> microseconds a block, see `Timing.entry_us`.
-    """
-
-    graph_us: dict[tuple[object, ...], float | None] = field(default_factory=dict)
-    entry_us: dict[tuple[int, bool], float] = field(default_factory=dict)
-
 
 CPU_BLOCK_BYTES, GPU_BLOCK_BYTES = 512 << 20, 2 << 30
 """Room for the argument sets of one block: of all ranks together, which share a memory, or of each GPU."""
@@ -176,7 +161,8 @@ class Session:
         """
         alone_us = self._baseline_alone()
         if self._findings.config.device == "cuda":
-            self._entry_us = self._measure_entry()
+            case = (self._workload.world_size, self._native)
+            self._entry_us = self._known.least_entry_us(case, gates.entry_us(self._reference, self._candidate))
         trials = self._findings.config.trials
         plan = self._prepare(trials, timed=False)
         baseline_ns = self._reference.run(trials, native=self._native)
@@ -261,7 +247,7 @@ class Session:
         """Times alternating blocks until the interval is tight or the budget is spent."""
         config = self._findings.config
         began = time.monotonic()
-        self._gate_us = self._measure_gate()
+        self._gate_us = gates.gate_us(self._reference, native=self._native)
         blocks: list[Block] = []
         calls = timing.calls_per_block(alone_us, candidate_us, self._most_calls)
         warm = self._pair(max(1, calls // 4), baseline_first=True)  # not counted
@@ -283,23 +269,6 @@ class Session:
             baseline_alone_us=alone_us,
             delivers=delivers,
         )
-
-    def _measure_gate(self) -> float:
-        """What an empty block takes, in microseconds, by the gang that can be trusted; noise only adds to it."""
-        return min(self._reference.run(0, native=self._native) for _ in range(timing.GATE_RUNS)) / 1e3
-
-    def _measure_entry(self) -> float:
-        """What a block of the candidate's gang begins with and the baseline's does not; in microseconds.
-
-        Inputs are staged in the reference gang's context, so that the GPUs turn to the candidate's after the gate has
-        opened. Measured before the candidate is loaded; of all that was measured the least, since noise only adds.
-        """
-        theirs = min(self._candidate.touch(self._reference.stage) for _ in range(timing.GATE_RUNS))
-        ours = min(self._reference.touch() for _ in range(timing.GATE_RUNS))
-        case = (self._workload.world_size, self._native)
-        entry_us = max(0.0, (theirs - ours) / 1e3)
-        self._known.entry_us[case] = min(entry_us, self._known.entry_us.get(case, entry_us))
-        return self._known.entry_us[case]
 
     def _timed_enough(self, blocks: list[Block], began: float) -> bool:
         config = self._findings.config

@@ -35,9 +35,6 @@ LONGEST_BLOCK_US = 30_000.0
 """Length that the slower side's blocks should not exceed for the sake of the faster side's: processors are noisy over
 longer stretches than a call, so that many short blocks tell more than a few long ones."""
 
-GATE_RUNS = 5
-"""Empty blocks, the shortest of which is what the gate costs."""
-
 MAX_CALLS = 256
 GRAPHS, GRAPH_BLOCKS = 4, 9
 """Calls of the baseline that are captured, and blocks of replays of them."""

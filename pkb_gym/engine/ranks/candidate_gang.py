@@ -108,9 +108,15 @@ class CandidateGang:
 
         Returns:
             Nanoseconds by the evaluator's clock.
+
+        Raises:
+            InfrastructureError: a rank fell, which no candidate can be blamed for.
         """
-        order: dict[str, Json] = {"touch": True}
-        nanoseconds, _ = self._gang.run_block([order] * self._gang.world_size, timeout_s=self.timeout_s, stage=stage)
+        orders: list[dict[str, Json]] = [{"touch": True}] * self._gang.world_size
+        try:
+            nanoseconds, _ = self._gang.run_block(orders, timeout_s=self.timeout_s, stage=stage)
+        except GangFailed as failed:
+            raise InfrastructureError(f"a gang failed before its candidate was loaded: {failed}") from None
         return nanoseconds
 
     def load(self, job: Job, artifact: Artifact, source: str) -> None:

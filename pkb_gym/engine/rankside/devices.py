@@ -201,8 +201,12 @@ class CudaDevice:
         confine.limit_resources({"RLIMIT_DATA": nbytes})
 
     def touch(self) -> None:
-        """See `Device`; no kernel has to be loaded for it."""
-        self._word.zero_()
+        """See `Device`: a byte is set by the driver, which has no kernel to load for that."""
+        from cuda.bindings import driver
+
+        (status,) = driver.cuMemsetD8Async(self._word.data_ptr(), 0, 1, self.stream)
+        if int(status) != 0:
+            raise RuntimeError(f"cuMemsetD8Async: {status.name}")
 
     def synchronize(self) -> None:
         """See `Device`."""
