@@ -29,7 +29,7 @@ def alike(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
         run = list(group)
         plain = not claimed and all(slot.leaf.shape is not None for slot in _result_slots(run[0]))
         room = SCREENED_BYTES["cpu" if run[0].theirs.cuda_device is None else "cuda"]
-        most = max(1, room // run[0].plan.nbytes) if plain else 1
+        most = max(1, room // max(1, run[0].plan.nbytes)) if plain else 1  # a call may have nothing but empty tensors
         yield from (run[first : first + most] for first in range(0, len(run), most))
 
 

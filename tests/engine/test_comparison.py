@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pkb_gym.engine import check, screen
+from pkb_gym.engine.axes import AxisValue
 from pkb_gym.engine.calls import Call
 from pkb_gym.engine.check import TOGETHER, Comparison, RankCheck, compare_all
 from pkb_gym.engine.layout import BlockPlan, Workload, result_slots
@@ -30,9 +31,9 @@ RANK = 1
 class Block:
     """Calls of a problem whose outputs are all right, until a test changes something."""
 
-    def __init__(self, problem: Problem, calls: int) -> None:
+    def __init__(self, problem: Problem, calls: int, size: str | dict[str, AxisValue] = "tiny") -> None:
         self.problem = problem
-        workload = Workload(problem, "tiny", 2, problem.dtypes[0], "robust", b"key", 0, 0)
+        workload = Workload(problem, size, 2, problem.dtypes[0], "robust", b"key", 0, 0)
         self.plan: BlockPlan = workload.plan(range(calls), False, 0)
         self.mine, self.theirs = (
             Heap(sealed_memory("test", 2 * self.plan.end), self.plan.end, 2, RANK) for _ in range(2)
@@ -146,6 +147,12 @@ def test_no_more_is_looked_at_together_than_memory_allows(block: Block, monkeypa
     assert [len(run) for run in screen.alike(list(block.calls())[:8])] == [3, 3, 2]
     monkeypatch.setitem(screen.SCREENED_BYTES, "cpu", nbytes - 1)
     assert [len(run) for run in screen.alike(list(block.calls())[:3])] == [1, 1, 1]
+
+
+def test_calls_that_have_nothing_but_empty_tensors_are_right() -> None:
+    empty = Block(find_problem("SampleSort"), 3, {"counts": 0})
+    assert {planned.nbytes for planned in empty.plan.sets} == {0}
+    assert empty.found() == RankCheck(rank=RANK, outputs=3, elements=0, elements_right=0, mismatches=())
 
 
 def test_calls_that_differ_are_looked_at_apart(block: Block) -> None:
