@@ -8,6 +8,8 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from pkb_gym.engine import environment
 from pkb_gym.rewards.default import LadderThenPerformance
@@ -64,3 +66,14 @@ def test_two_ranks_learn_as_one(corpus, tmp_path):
 
     # Where generation is a collective, a rank that has nothing to generate takes part, and keeps nothing of it.
     assert [rank["together"] for rank in told] == [[3, told[0]["lengths"]], [3, told[1]["lengths"]]]
+
+    # Ranks that hold a part of the weights each learn what ranks with all of them do, and save the whole.
+    for rank in told:
+        assert set(rank["sharded"]["own_parts"]) == {"DTensor"}
+        assert rank["sharded"]["losses"] == pytest.approx(rank["losses"], abs=1e-6)
+    whole, sharded = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "sharded"))
+    before = load_file(policy / "model.safetensors")
+    assert whole.keys() == before.keys() == sharded.keys() - {"lm_head.weight"}, "that is tied to the embedding"
+    for name, tensor in whole.items():
+        torch.testing.assert_close(sharded[name], tensor, rtol=0, atol=1e-5)
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in whole.items())

@@ -6,12 +6,15 @@ RANK=0 WORLD_SIZE=2 ... python -m tests.training.two_ranks POLICY OUTPUT
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from pathlib import Path
 
 import torch.distributed as dist
 from accelerate import PartialState
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType
 from trl import GRPOTrainer
 
 from pkb_gym.training.evaluation_owner import Evaluation
@@ -25,6 +28,10 @@ SAID = {
     1: [say("I cannot."), say("Nor I.")],
 }
 """Rank -> its messages: of the first rank's two rollouts one has two turns and one three; the other's have none."""
+
+
+TOGETHER = {0: SAID[0], 1: [*SAID[1], *[say("Nothing that anyone asked for.")] * 2]}
+"""The same where generation is a collective: the second rank takes part in its peer's second and third round."""
 
 
 class Gated(FakeEvaluator):
@@ -71,16 +78,44 @@ def generations(policy: Path, output: Path, rank: int) -> tuple[int, list[int]]:
     return len(calls), trainer.batches[0]["completion_mask"].sum(dim=1).tolist()
 
 
-def main(policy: Path, output: Path) -> None:
-    settings = config(output, num_generations=4, max_steps=2, use_cpu=True)
-    rank = PartialState().process_index
-    script = iter(SAID[rank] * 2)
+def share_out_weights() -> None:
+    """From now on, models are sharded (FSDP2) as `accelerate/fsdp2_8.yaml` asks; accelerate does so on GPUs alone."""
+    os.environ |= {
+        "ACCELERATE_USE_FSDP": "true",
+        "FSDP_VERSION": "2",
+        "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+        "FSDP_RESHARD_AFTER_FORWARD": "true",
+        "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
+        "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
+    }
+    begin = AcceleratorState.__init__
+
+    def shard_on_processors(self, *args, fsdp_plugin=None, **named):
+        begin(self, *args, fsdp_plugin=fsdp_plugin, **named)
+        if fsdp_plugin is not None and self.distributed_type is DistributedType.MULTI_CPU:
+            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    AcceleratorState._reset_state()
+    AcceleratorState.__init__ = shard_on_processors
+
+
+def learn(policy: Path, output: Path, said: list[str], evaluator: Gated) -> Watched:
+    """Two steps of such a run; the policy is saved at the end."""
+    script = iter(said * 2)
     GRPOTrainer._generate_single_turn = script_generation(lambda _: next(script))
-    evaluator = Gated()
-    host = HostGroup()
-    evaluation = Evaluation(evaluator, host, gate=evaluator)
+    settings = config(output, num_generations=4, max_steps=2, use_cpu=True)
+    evaluation = Evaluation(evaluator, HostGroup(), gate=evaluator)
     trainer = run(policy, evaluator, settings, [row()], max_turns=3, trainer_class=Watched, evaluation=evaluation)
     evaluation.close()
+    trainer.save_model()
+    return trainer
+
+
+def main(policy: Path, output: Path) -> None:
+    rank = PartialState(cpu=True).process_index
+    evaluator = Gated()
+    trainer = learn(policy, output / "whole", SAID[rank], evaluator)
     batch = trainer.batches[0]
     told = {
         "advantages": [
@@ -93,6 +128,13 @@ def main(policy: Path, output: Path) -> None:
         "lengths": batch["completion_mask"].sum(dim=1).tolist(),
         "together": generations(policy, output / "together", rank),
     }
+    share_out_weights()
+    sharded = learn(policy, output / "sharded", TOGETHER[rank], Gated())
+    told["sharded"] = {
+        "own_parts": [type(parameter).__name__ for parameter in sharded.model.parameters()],
+        "losses": [line["loss"] for line in sharded.state.log_history if "loss" in line],
+    }
+    told["losses"] = [line["loss"] for line in trainer.state.log_history if "loss" in line]
     (output / f"rank_{rank}.json").write_text(json.dumps(told))
     dist.destroy_process_group()
 
