@@ -110,7 +110,7 @@ def summarise(
     *,
     protocol: Literal["robust", "published"],
     gate_us: float,
-    entry_us: float | None,
+    entry_us: float | None = None,
     baseline_alone_us: float | None,
     delivers: bool,
 ) -> Timing:
