@@ -68,7 +68,9 @@ class ResumableGRPOTrainer(GRPOTrainer):
         """Called on every rank when a run resumes, after it has found its place in the data."""
         super()._load_rng_state(checkpoint)
         if checkpoint is not None and (file := self._rollouts_file(checkpoint)).exists():
-            kept = torch.load(file, map_location=self.accelerator.device, weights_only=True)
+            device = self.accelerator.device
+            where = "cpu" if device.type == "cpu" else device  # files know no "cpu:0", which DeepSpeed names
+            kept = torch.load(file, map_location=where, weights_only=True)
             self._step, self._buffered_inputs = kept["step"], kept["rollouts"]
 
     def _rollouts_file(self, checkpoint: str) -> Path:
