@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from pkb_gym.engine.inputs import Value
     from pkb_gym.engine.rankside.devices import AnyHeap
 
-SCREENED_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}
-"""Of each rank's arguments and outputs that are looked at together: rules make several copies of them."""
+SCREENED_BYTES = {"cpu": 1 << 19, "cuda": 256 << 20}
+"""Of each rank's arguments and outputs that are looked at together: rules make several copies of them, which on the CPU
+should stay in its caches."""
 
 
 def alike(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
