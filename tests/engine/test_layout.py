@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 
 import pytest
@@ -15,11 +16,13 @@ from pkb_gym.engine.layout import (
     Workload,
     align,
     plan_set,
+    rank_runs,
     rank_spec,
     result_slots,
 )
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.rankside.abi import SCRATCH_OFFSET
+from pkb_gym.engine.rankside.runs import unroll
 from pkb_gym.problems.catalogue import catalogue, find_problem
 
 SCRATCH = 10_000
@@ -131,3 +134,16 @@ def test_equal_workloads_plan_alike_and_others_do_not() -> None:
 @pytest.mark.parametrize(("offset", "aligned"), [(0, 0), (1, 256), (256, 256), (257, 512)])
 def test_align(offset: int, aligned: int) -> None:
     assert align(offset) == aligned
+
+
+@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("dialect", ["native", "python"])
+def test_runs_unroll_to_the_sets(problem: Problem, dialect) -> None:
+    """As they travel: told once where trials are alike, each for itself where they differ."""
+    for timed in (False, True):
+        block = plan(problem, timed=timed, trials=3)
+        for rank in range(4):
+            runs = json.loads(json.dumps(rank_runs(problem, block, rank, dialect)))
+            specs = [rank_spec(problem, block, planned, rank, dialect) for planned in block.sets]
+            assert unroll(runs) == json.loads(json.dumps(specs))
+            assert sum(run["calls"] for run in runs) == len(specs)

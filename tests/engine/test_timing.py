@@ -64,9 +64,7 @@ def test_is_tight_needs_enough_blocks_that_agree():
 
 def test_summary():
     samples = blocks(2.0, 2.0, 2.2, 1.8, 2.0)
-    summary = timing.summarise(
-        samples, protocol="robust", gate_us=5, baseline_alone_us=150, delivers=True
-    )
+    summary = timing.summarise(samples, protocol="robust", gate_us=5, baseline_alone_us=150, delivers=True)
     assert (summary.baseline_us, summary.candidate_us, summary.speedup) == (200.0, 100.0, 2.0)
     interval = timing.bootstrap_speedup(samples)
     assert summary.speedup_low == pytest.approx(interval.low * (1 - timing.SYSTEMATIC_RELATIVE))

@@ -18,9 +18,7 @@ def _moved(spec: Mapping[str, Any], by: int) -> dict[str, Any]:
     moved = {**spec, "offset": spec["offset"] + by}
     for key in ("args", "outputs"):
         if key in spec:
-            moved[key] = [
-                {**part, "leaves": _slots(part["leaves"], by)} if "leaves" in part else part for part in spec[key]
-            ]
+            moved[key] = [_part(part, by) for part in spec[key]]
     if "returned" in spec:
         moved["returned"] = _slots(spec["returned"], by)
     return moved
