@@ -48,7 +48,7 @@ class EvalConfig(Record):
     """Deadline of the compiler."""
     timing_budget_s: float | None = Field(default=None, gt=0)
     """Timing ends after this even if the interval is still wide; by default 0.5 s on GPUs; on the CPU 0.2 s at
-    "tiny", else 7 s."""
+    "tiny", else 7 s. It also ends after 16 blocks of each side on GPUs, 60 on the CPU."""
     memory_bytes: int | None = Field(default=None, gt=0)
     """What each rank may allocate beside the symmetric heap; by default a share of the machine's memory."""
     trace: bool = False
