@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pkb_gym.engine.calls import Call, arguments, immutable_leaves, rule_of
 from pkb_gym.engine.layout import Slot, result_slots
+from pkb_gym.engine.stacked import raw_slot, stacked
 
 if TYPE_CHECKING:
     import torch
@@ -71,7 +72,8 @@ class Screen:
             for rank in range(len(first.plan.axes))
         ]
         self.counts = []
-        for _, slot in immutable_leaves(first.problem, first.plan, first.rank):
+        for leaf, slot in immutable_leaves(first.problem, first.plan, first.rank):
+            slot = raw_slot(slot["offset"], leaf.capacity_bytes)
             before, after = (self._read(heap, slot, first.rank) for heap in (first.mine, first.theirs))
             self.counts.append((before != after).any(dim=1).long())
         self.arguments = len(self.counts)
@@ -84,19 +86,8 @@ class Screen:
         return {name: stacked[index] for name, stacked in self._candidate.items()}
 
     def _read(self, heap: AnyHeap, slot: Mapping[str, Any], rank: int) -> torch.Tensor:
-        """The tensors that lie at a slot of the first call and at those of the others, [calls, *shape]; no copy."""
-        import torch
-
-        shape, dtype = tuple(slot["shape"]), getattr(torch, slot["dtype"])
-        count, stride = len(self.calls), self.calls[0].plan.nbytes
-        nbytes = dtype.itemsize
-        for dim in shape:
-            nbytes *= dim
-        if not nbytes:
-            return heap.tensor(slot, rank).expand(count, *shape)
-        span = {"offset": slot["offset"], "shape": [(count - 1) * stride + nbytes], "dtype": "uint8"}
-        lines = heap.tensor(span, rank).as_strided((count, nbytes), (stride, 1))
-        return lines.view(dtype).view(count, *shape)
+        """The tensors that lie at a slot of the first call and at those of the others, [calls, *shape]."""
+        return stacked(heap, slot, len(self.calls), self.calls[0].plan.nbytes, rank)
 
 
 def _wrong_elements(

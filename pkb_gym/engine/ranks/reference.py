@@ -22,6 +22,8 @@ Two heaps of one layout: the reference heap, which only this gang maps, keeps ev
 from __future__ import annotations
 
 import gc
+import itertools
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -43,6 +45,7 @@ from pkb_gym.engine.rankside.python import make_argument
 from pkb_gym.engine.rankside.results import Delivery
 from pkb_gym.engine.rankside.runs import unroll
 from pkb_gym.engine.rankside.wire import Wire
+from pkb_gym.engine.stacked import WORD_BYTES, raw_slot, stacked
 
 if TYPE_CHECKING:
     from pkb_gym.engine.rankside.cuda_memory import Segment
@@ -52,6 +55,8 @@ FDS = "fds"
 
 POISON = 0xF5
 """Byte that fills the candidate's outputs before a block: a large negative number in every float format."""
+
+POISON_WORD = int.from_bytes(bytes([POISON] * WORD_BYTES), sys.byteorder, signed=True)
 
 
 def main(wire: Wire, rank: int, world_size: int) -> None:
@@ -220,15 +225,13 @@ class Reference:
         """Copies this rank's inputs into the candidate's heap and poisons its outputs."""
         assert self._plan is not None and self._mine is not None and self._theirs is not None
         idle_us = self._quiet.answer_us()
-        for planned in self._plan.sets:
-            for heap_range, poison in (
-                ((planned.offset, planned.outputs_offset), False),
-                ((planned.outputs_offset, planned.offset + planned.nbytes), True),
-            ):
-                begin, end = heap_range
-                slot = {"offset": begin, "shape": [end - begin], "dtype": "uint8"}
-                theirs = self._theirs.tensor(slot)
-                theirs.fill_(POISON) if poison else theirs.copy_(self._mine.tensor(slot))
+        for _, group in itertools.groupby(self._plan.sets, lambda planned: id(planned.axes)):
+            first, *others = group
+            arguments = raw_slot(first.offset, first.outputs_offset - first.offset)
+            outputs = raw_slot(first.outputs_offset, first.offset + first.nbytes - first.outputs_offset)
+            count, stride = 1 + len(others), first.nbytes
+            stacked(self._theirs, arguments, count, stride).copy_(stacked(self._mine, arguments, count, stride))
+            stacked(self._theirs, outputs, count, stride).fill_(POISON_WORD)  # pages are whole words
         self._quiet.flush_cache()
         self._device.synchronize()
         return {"staged": True, "idle_us": idle_us}
