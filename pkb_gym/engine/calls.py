@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pkb_gym.engine.layout import SetPlan
 from pkb_gym.engine.leaves import Leaf, argument_leaves, list_shapes
 from pkb_gym.engine.problem import InPlace, Linear, Output, OutputList, Problem, Sparse, Tensor, TensorList
+from pkb_gym.engine.stacked import raw_slot
 
 if TYPE_CHECKING:
     import torch
@@ -70,10 +71,9 @@ def arguments(problem: Problem, plan: SetPlan, rank: int, read: ReadSlot) -> dic
 
 
 def immutable_leaves(problem: Problem, plan: SetPlan, rank: int) -> Iterator[tuple[Leaf, dict[str, Any]]]:
-    """What must still hold, bit for bit, what was put there; each with the slot of its bytes."""
+    """What must still hold, bit for bit, what was put there; each with the slot of all its bytes."""
     for arg in problem.data_args:
         if isinstance(arg, Tensor | TensorList) and arg.mutable:
             continue
         for leaf in argument_leaves(arg, plan.axes[rank]):
-            slot = plan.slots[rank][leaf.name]
-            yield leaf, {"offset": slot.offset, "shape": [leaf.capacity_bytes], "dtype": "uint8"}
+            yield leaf, raw_slot(plan.slots[rank][leaf.name].offset, leaf.capacity_bytes)

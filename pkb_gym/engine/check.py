@@ -47,7 +47,7 @@ class Comparison:
         copies: the candidate's outputs by leaf name, where they have been copied before.
 
     Attributes:
-        counts: integer tensors: wrong bytes of each immutable argument, then wrong elements of each output.
+        counts: integer tensors: changed words of each immutable argument, then wrong elements of each output.
     """
 
     def __init__(self, call: Call, copies: Mapping[str, torch.Tensor] | None = None) -> None:
@@ -57,16 +57,7 @@ class Comparison:
         self._trial, self._rank = plan.trial, rank
         self._pairs = result_slots(call.problem, plan, rank)
         self._misshapen: list[Mismatch] = []
-        candidate: dict[str, torch.Tensor] = dict(copies or {})
-        for _, slot in () if copies else self._pairs:
-            claim = call.said.get(slot.leaf.name)
-            mismatch = _shape_mismatch(plan.trial, rank, slot, claim, expected[slot.leaf.name])
-            if mismatch is not None:
-                self._misshapen.append(mismatch)
-                continue
-            shape = slot.leaf.shape if claim is None else tuple(claim["shape"])
-            # A copy of our own: rules read an output more than once.
-            candidate[slot.leaf.name] = call.theirs.tensor({**slot.to_json(), "shape": shape}).clone()
+        candidate = self._copied(call) if copies is None else copies
         self._expected = expected
         self._judged: list[tuple[Check, torch.Tensor, CheckContext]] = []
         args = [arguments(call.problem, plan, of, call.mine.tensor) for of in range(len(plan.axes))]
@@ -81,6 +72,20 @@ class Comparison:
         ]
         self.counts = [(before != after).sum() for _, before, after in self._immutable]
         self.counts += [rule.wrong(got, context).sum() for rule, got, context in self._judged]
+
+    def _copied(self, call: Call) -> dict[str, torch.Tensor]:
+        """The outputs as they are now, but for those that are not of the expected shape."""
+        copies: dict[str, torch.Tensor] = {}
+        for _, slot in self._pairs:
+            claim = call.said.get(slot.leaf.name)
+            mismatch = _shape_mismatch(self._trial, self._rank, slot, claim, call.expected[slot.leaf.name])
+            if mismatch is not None:
+                self._misshapen.append(mismatch)
+                continue
+            shape = slot.leaf.shape if claim is None else tuple(claim["shape"])
+            # A copy of our own: rules read an output more than once.
+            copies[slot.leaf.name] = call.theirs.tensor({**slot.to_json(), "shape": shape}).clone()
+        return copies
 
     def report(self, counts: Sequence[int]) -> RankCheck:
         """What was found.
@@ -236,6 +241,8 @@ def _describe(trial: int, rank: int, rule: Check, got: torch.Tensor, context: Ch
 
 
 def _modified(trial: int, rank: int, leaf: Leaf, before: torch.Tensor, after: torch.Tensor) -> Mismatch:
+    import torch
+
     width = leaf.capacity_bytes // max(1, leaf.capacity)
     return Mismatch(
         trial=trial,
@@ -244,7 +251,7 @@ def _modified(trial: int, rank: int, leaf: Leaf, before: torch.Tensor, after: to
         reason="input_modified",
         shape=leaf.shape or (),
         dtype=leaf.dtype,
-        wrong_elements=int((before != after).view(-1, width).any(dim=1).sum()),
+        wrong_elements=int((before.view(torch.uint8) != after.view(torch.uint8)).view(-1, width).any(dim=1).sum()),
         elements=leaf.capacity,
         rule="this argument must stay as it is",
     )

@@ -17,8 +17,8 @@ def gate_us(reference: ReferenceGang, *, native: bool) -> float:
 def entry_us(reference: ReferenceGang, candidate: CandidateGang) -> float:
     """What a block of the candidate's gang begins with on GPUs, and the baseline's does not.
 
-    Inputs are staged by the reference gang, so that the GPUs turn to the candidate's contexts after the gate opened:
-    some 100 us. Both gangs do the least that there is to do, before a candidate is loaded.
+    Inputs are staged by the reference gang, so that the GPUs turn to the candidate's contexts after the gate opened.
+    Both gangs do the least that there is to do, before a candidate is loaded.
     """
     theirs = min(candidate.touch(reference.stage) for _ in range(RUNS))
     ours = min(reference.touch() for _ in range(RUNS))

@@ -82,6 +82,11 @@ class BlockPlan:
     end: int
     partitions: tuple[tuple[tuple[int, ...], ...], ...]
 
+    @property
+    def runs(self) -> list[list[SetPlan]]:
+        """The sets in order, together where they have the same axes: these lie one behind the other, alike."""
+        return [list(run) for _, run in itertools.groupby(self.sets, lambda plan: id(plan.axes))]
+
 
 def align(offset: int, alignment: int = ALIGNMENT_BYTES) -> int:
     """The next multiple of `alignment`."""
@@ -200,12 +205,10 @@ def rank_spec(problem: Problem, block: BlockPlan, plan: SetPlan, rank: int, dial
 
 def rank_runs(problem: Problem, block: BlockPlan, rank: int, dialect: Dialect) -> list[dict[str, Any]]:
     """A block's sets as one rank's program reads them, equal ones told once; see `rankside.runs` for the other end."""
-    runs = []
-    for _, group in itertools.groupby(block.sets, lambda plan: id(plan.axes)):
-        sets = list(group)
-        spec = rank_spec(problem, block, sets[0], rank, dialect)
-        runs.append({"spec": spec, "calls": len(sets), "stride": sets[0].nbytes})
-    return runs
+    return [
+        {"spec": rank_spec(problem, block, run[0], rank, dialect), "calls": len(run), "stride": run[0].nbytes}
+        for run in block.runs
+    ]
 
 
 def _argument(arg: object, ax: Axes, slots: Mapping[str, Slot], block: BlockPlan) -> dict[str, Any]:

@@ -40,13 +40,7 @@ from pkb_gym.engine.ranks.standby import QuietDevices, Standby
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.session import Session
 from pkb_gym.engine.signature import cpp_signature
-from pkb_gym.engine.static_checks import (
-    Rejected,
-    calls_torch_distributed,
-    check_text,
-    detect_language,
-    makes_streams,
-)
+from pkb_gym.engine.static_checks import Rejected, calls_torch_distributed, check_text, detect_language, makes_streams
 
 STANDBY_GANGS = 8
 """Each holds a context on every GPU, some hundreds of megabytes; of those with NCCL's buffers too, half as many."""

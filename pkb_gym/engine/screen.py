@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pkb_gym.engine.calls import Call, arguments, immutable_leaves, rule_of
 from pkb_gym.engine.layout import Slot, result_slots
-from pkb_gym.engine.stacked import raw_slot, stacked
+from pkb_gym.engine.stacked import stacked
 
 if TYPE_CHECKING:
     import torch
@@ -72,8 +72,7 @@ class Screen:
             for rank in range(len(first.plan.axes))
         ]
         self.counts = []
-        for leaf, slot in immutable_leaves(first.problem, first.plan, first.rank):
-            slot = raw_slot(slot["offset"], leaf.capacity_bytes)
+        for _, slot in immutable_leaves(first.problem, first.plan, first.rank):
             before, after = (self._read(heap, slot, first.rank) for heap in (first.mine, first.theirs))
             self.counts.append((before != after).any(dim=1).long())
         self.arguments = len(self.counts)
@@ -83,7 +82,7 @@ class Screen:
 
     def copies(self, index: int) -> dict[str, torch.Tensor]:
         """The candidate's outputs of one call by leaf name, as they were when they were looked at."""
-        return {name: stacked[index] for name, stacked in self._candidate.items()}
+        return {name: tensor[index] for name, tensor in self._candidate.items()}
 
     def _read(self, heap: AnyHeap, slot: Mapping[str, Any], rank: int) -> torch.Tensor:
         """The tensors that lie at a slot of the first call and at those of the others, [calls, *shape]."""

@@ -160,7 +160,7 @@ class Session:
             Microseconds a call of the baseline, alone on the machine, and roughly of the candidate.
         """
         alone_us = self._baseline_alone()
-        if self._findings.config.device == "cuda":
+        if self._findings.config.device == "cuda" and self._findings.config.until != "check":
             case = (self._workload.world_size, self._native)
             self._entry_us = self._known.least_entry_us(case, gates.entry_us(self._reference, self._candidate))
         trials = self._findings.config.trials

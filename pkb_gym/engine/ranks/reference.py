@@ -22,7 +22,6 @@ Two heaps of one layout: the reference heap, which only this gang maps, keeps ev
 from __future__ import annotations
 
 import gc
-import itertools
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -225,13 +224,13 @@ class Reference:
         """Copies this rank's inputs into the candidate's heap and poisons its outputs."""
         assert self._plan is not None and self._mine is not None and self._theirs is not None
         idle_us = self._quiet.answer_us()
-        for _, group in itertools.groupby(self._plan.sets, lambda planned: id(planned.axes)):
-            first, *others = group
+        for run in self._plan.runs:
+            first, count = run[0], len(run)
             arguments = raw_slot(first.offset, first.outputs_offset - first.offset)
             outputs = raw_slot(first.outputs_offset, first.offset + first.nbytes - first.outputs_offset)
-            count, stride = 1 + len(others), first.nbytes
-            stacked(self._theirs, arguments, count, stride).copy_(stacked(self._mine, arguments, count, stride))
-            stacked(self._theirs, outputs, count, stride).fill_(POISON_WORD)  # pages are whole words
+            inputs, theirs = (stacked(heap, arguments, count, first.nbytes) for heap in (self._mine, self._theirs))
+            theirs.copy_(inputs)
+            stacked(self._theirs, outputs, count, first.nbytes).fill_(POISON_WORD)  # pages are whole words
         self._quiet.flush_cache()
         self._device.synchronize()
         return {"staged": True, "idle_us": idle_us}
