@@ -59,6 +59,14 @@ def hardware(device: Device) -> HardwareSpec:
     return find_gpu(names[0])
 
 
+def gpu_link_bytes_per_s() -> float | None:
+    """Peak of a GPU's links in one direction; None where the GPU is not in the table."""
+    try:
+        return hardware("cuda").peaks.link_bytes_per_s
+    except ConfigError:
+        return None
+
+
 def processors() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0))

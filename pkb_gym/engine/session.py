@@ -383,7 +383,8 @@ class Session:
         try:
             self._candidate.thaw()
             self._candidate.bind(plan)
-            _, done = self._candidate.run(sets, self._reference.stage, profile=True)
+            order = {"link_bytes_per_s": machine.gpu_link_bytes_per_s() if on_gpus and world_size > 1 else None}
+            _, done = self._candidate.run(sets, self._reference.stage, profile=order)
         except GangFailed as failed:
             raise self._failed(failed) from None
         links = gpus.between(before, gpus.link_bytes(world_size)) if on_gpus else ()

@@ -84,6 +84,14 @@ def test_candidate(local_evaluator: LocalEvaluator, candidate: Candidate) -> Non
         GOOD.assert_as_expected(evaluate(local_evaluator, GOOD))
 
 
+def test_what_a_candidate_wrote_holds_no_lines_of_the_profiler(local_evaluator: LocalEvaluator) -> None:
+    python = read(FOLDER / "good" / "reference.py")
+    config = python.config.model_copy(update={"until": "profile"})
+    feedback = local_evaluator.evaluate(find_problem(python.problem), python.source, config)
+    assert feedback.profile is not None and feedback.profile.hot_spots
+    assert feedback.output == ""
+
+
 def test_every_file_says_what_it_stands_for() -> None:
     for candidate in ALL:
         assert candidate.outcome == "passed" or candidate.words, f"{candidate.name}: words of its message are missing"

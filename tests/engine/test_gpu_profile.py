@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import math
+import subprocess
+import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,7 @@ from pkb_gym.engine.rankside import cuda_profile
 from pkb_gym.engine.rankside.abi import Place
 from pkb_gym.engine.rankside.cuda_profile import (
     MAX_EVENTS,
+    SLOW_COPY,
     Event,
     Window,
     intersection,
@@ -31,6 +35,7 @@ from pkb_gym.engine.rankside.cuda_profile import (
     read_trace,
     summary,
     table,
+    with_peer_copies,
 )
 
 CODE = InstructionCounts(loads=8, stores=2)
@@ -155,7 +160,7 @@ def test_trace_by_an_unknown_clock_begins_with_the_window():
 
 def test_without_cupti_the_calls_are_made_all_the_same(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("torch.profiler.profile", lambda **_: 1 / 0)
+    monkeypatch.setattr("torch.autograd.profiler.profile", lambda **_: 1 / 0)
     called: list[object] = []
     found = profile_calls(
         lambda index, epoch: called.append((index, epoch)),
@@ -170,17 +175,20 @@ def test_without_cupti_the_calls_are_made_all_the_same(tmp_path, monkeypatch):
 
 
 class FakeProfiler:
-    """torch.profiler, as far as a recording uses it: records what was written beforehand."""
+    """torch's profiler, as far as a recording uses it: records what was written beforehand."""
 
     trace = ""
+    running = 0
 
     def __init__(self, **_: object) -> None:
         pass
 
-    def start(self) -> None:
-        pass
+    def __enter__(self) -> None:
+        assert FakeProfiler.running == 0, "torch has one profiler at a time"
+        FakeProfiler.running += 1
 
-    step = stop = start
+    def __exit__(self, *_: object) -> None:
+        FakeProfiler.running -= 1
 
     def export_chrome_trace(self, path: str) -> None:
         Path(path).write_text(self.trace)
@@ -199,10 +207,62 @@ class FakeProfiler:
 )
 def test_gpu_counts_as_watched_where_cupti_saw_the_driver(tmp_path, monkeypatch, trace, recorded):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("torch.profiler.profile", FakeProfiler)
+    monkeypatch.setattr("torch.autograd.profiler.profile", FakeProfiler)
     monkeypatch.setattr(FakeProfiler, "trace", trace)
     found = profile_calls(lambda index, epoch: None, [0, 0], 1, synchronize=lambda: None, meet=lambda: None)["gpu"]
     assert (None if found is None else len(found["events"])) == recorded
+    assert FakeProfiler.running == 0
+
+
+def test_profiling_does_not_import_what_takes_seconds(tmp_path):
+    code = "import sys\nfrom pkb_gym.engine.rankside.cuda_profile import profile_calls\n"
+    code += "profile_calls(lambda *_: None, [0, 0], 1, synchronize=lambda: None, meet=lambda: None)\n"
+    code += "sys.exit('torch._inductor' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == 0
+
+
+LINK = 450e9
+OWN = "Memcpy DtoD (Device -> Device)"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "nbytes", "duration_us", "moved"),
+    [
+        (OWN, "copy", 2 << 20, 7.5, True),
+        (OWN, "copy", 2 << 20, 1.6, False),
+        (OWN, "copy", 2 << 20, (2 << 20) / LINK * 1e6, True),
+        (OWN, "copy", 1 << 20, 7.5, False),
+        ("Memcpy HtoD (Pinned -> Device)", "copy", 2 << 20, 40.0, False),
+        ("Memset (Device)", "fill", 2 << 20, 40.0, False),
+    ],
+)
+def test_copies_as_slow_as_links_are_taken_for_copies_between_gpus(name, kind, nbytes, duration_us, moved):
+    copied = event(name, 0, duration_us, kind, nbytes)
+    [told] = with_peer_copies([copied], LINK)
+    assert (told.role == "communication") == moved
+    assert told == (replace(copied, name=SLOW_COPY) if moved else copied)
+    found = summary([told])
+    assert found["peer_copied_bytes"] == nbytes * moved
+    assert found["own_copied_bytes"] == nbytes * (name == OWN and not moved)
+
+
+@pytest.mark.parametrize(("link_bytes_per_s", "role"), [(LINK, "communication"), (None, "compute")])
+def test_copies_are_told_apart_where_there_are_links(tmp_path, monkeypatch, link_bytes_per_s, role):
+    slow = slice_of_trace("gpu_memcpy", OWN, 1.0, bytes=2 << 20) | {"dur": 7.5}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.autograd.profiler.profile", FakeProfiler)
+    monkeypatch.setattr(
+        FakeProfiler, "trace", json.dumps({"traceEvents": [slice_of_trace("cuda_driver", "a", 1), slow]})
+    )
+    found = profile_calls(
+        lambda index, epoch: None,
+        [0, 0],
+        1,
+        synchronize=lambda: None,
+        meet=lambda: None,
+        link_bytes_per_s=link_bytes_per_s,
+    )
+    assert found["gpu"][f"{role}_us"] == 7.5
 
 
 class FakeHeap:

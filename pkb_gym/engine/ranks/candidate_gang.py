@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -182,7 +182,7 @@ class CandidateGang:
         self._gang.ask(orders, "bound", timeout_s=self.timeout_s, where=self._where)
 
     def run(
-        self, sets: Sequence[int], stage: Callable[[], None], *, profile: bool = False
+        self, sets: Sequence[int], stage: Callable[[], None], *, profile: Mapping[str, float | None] | None = None
     ) -> tuple[int, list[dict[str, Any]]]:
         """Calls the candidate once on each of these sets, then freezes the gang.
 
@@ -190,7 +190,7 @@ class CandidateGang:
             sets: indices into the bound block.
             stage: puts the inputs into the heap; called while every rank stands frozen before the gate, so that no
                 thread of a candidate sees them before the clock runs.
-            profile: whether ranks say where their time went.
+            profile: what `Dialect.profile` takes besides, if ranks are to say where their time went.
 
         Returns:
             Nanoseconds by the evaluator's clock, and what each rank said of its block.
@@ -198,7 +198,8 @@ class CandidateGang:
         Raises:
             GangFailed: a rank fell, or the deadline passed.
         """
-        order: dict[str, Json] = {"run": list(sets), "epoch": self._epoch, "profile": profile}
+        asked: Json = None if profile is None else dict(profile)
+        order: dict[str, Json] = {"run": list(sets), "epoch": self._epoch, "profile": asked}
         self._epoch += len(sets)
         nanoseconds, replies = self._gang.run_block(
             [order] * self._gang.world_size, timeout_s=self.timeout_s, stage=stage, where=self._where

@@ -6,7 +6,8 @@ Messages from the evaluator, and the reply to each:
     {"touch": true}  -> {"armed": true}, then {"go": true}  -> {"done": true}    likewise, after that
     {"load": ...} + fds  -> {"loaded": true}
     {"bind": runs of sets, "partitions": [...]}  -> {"bound": n}
-    {"run": indices of sets, "epoch": e, "profile": bool}  -> {"armed": true}, then {"go": true}  -> {"done": ...}
+    {"run": indices of sets, "epoch": e, "profile": null or {"link_bytes_per_s": ...}}
+                             -> {"armed": true}, then {"go": true}  -> {"done": ...}
 
 An exception is replied as {"error": {"kind": a Failure, "message": text}}.
 """
@@ -34,8 +35,11 @@ class Dialect(Protocol):
     def call(self, index: int, epoch: int) -> list[Claim]:
         """Calls the kernel on one set; returns a claim for each tensor that it returned."""
 
-    def profile(self, indices: list[int], epoch: int) -> dict[str, Any]:
-        """Calls the kernel on several sets and says where the time went."""
+    def profile(self, indices: list[int], epoch: int, link_bytes_per_s: float | None) -> dict[str, Any]:
+        """Calls the kernel on several sets and says where the time went.
+
+        On GPUs, by `cuda_profile.profile_calls`.
+        """
 
 
 def main(wire: Wire, rank: int, world_size: int) -> None:
@@ -99,8 +103,8 @@ def _run_block(wire: Wire, dialect: Dialect, device: Device, place: abi.Place, o
     call = 0
     try:
         place.state = abi.State.IN_CALL
-        if order["profile"]:
-            done = dialect.profile(indices, epoch)
+        if order["profile"] is not None:
+            done = dialect.profile(indices, epoch, **order["profile"])
         else:
             said = []
             for call, index in enumerate(indices):  # read by the handlers below

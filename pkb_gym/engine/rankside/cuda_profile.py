@@ -1,4 +1,4 @@
-"""What a GPU did during some calls: kernels, copies and fills, as CUPTI tells torch.profiler.
+"""What a GPU did during some calls: kernels, copies and fills, as CUPTI tells torch's profiler.
 
     prepare | warm-up call | ranks meet | measured calls | what was recorded
 
@@ -14,7 +14,7 @@ import resource
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .devices import AnyHeap
@@ -28,6 +28,12 @@ DRIVER_CALLS = ("cuda_runtime", "cuda_driver")
 
 NCCL = ("ncclDevKernel", "ncclKernel")
 PEER_COPY = "Memcpy PtoP"
+OWN_COPY = "Memcpy DtoD"
+SLOW_COPY = "Memcpy PtoP (by its speed)"
+"""What a copy is called that CUPTI takes for one within a device, but that took as long as links do."""
+TELLING_BYTES = 2 << 20
+"""A smaller copy within a device may take as long as the links would, as its time is mostly its beginning."""
+
 WAITS = (
     "pkb::enqueued::wait<",
     "pkb::enqueued::barrier<",
@@ -109,6 +115,7 @@ def profile_calls(
     synchronize: Callable[[], None],
     meet: Callable[[], None],
     begin: Callable[[], None] | None = None,
+    link_bytes_per_s: float | None = None,
 ) -> dict[str, Any]:
     """Calls the kernel on each of the sets, and says what the host and the GPU did meanwhile.
 
@@ -121,6 +128,7 @@ def profile_calls(
         synchronize: waits for the GPU.
         meet: waits for the other ranks.
         begin: called between the first call and the others.
+        link_bytes_per_s: the most that can leave or enter a GPU by its links; None where there is no peer.
     """
     recording = Recording()
     recording.prepare()
@@ -141,6 +149,8 @@ def profile_calls(
     window = Window(unix_ns, began_ns, calls_ns, time.perf_counter_ns())
     usage = usage_since(before)
     events = recording.end(window)
+    if events is not None and link_bytes_per_s is not None:
+        events = with_peer_copies(events, link_bytes_per_s)
     return {
         "wall_ns": window.ended_ns - began_ns,
         "inside_ns": sum(end - begin for begin, end in calls_ns),
@@ -168,26 +178,30 @@ class Recording:
         self._path = os.path.join(os.getcwd(), f"trace-{os.getpid()}.json")
 
     def prepare(self) -> None:
-        """Attaches CUPTI, which takes seconds the first time; what runs from now on is not kept."""
-        from torch.profiler import ProfilerActivity, profile, schedule
+        """Attaches CUPTI; what runs from now on is not kept."""
+        self._restart()
+
+    def begin(self) -> None:
+        """What runs from now on is kept."""
+        if self._profiler is not None:
+            self._restart()
+
+    def _restart(self) -> None:
+        # Not torch.profiler, whose first start imports torch._inductor and takes seconds in every process.
+        from torch.autograd.profiler import profile
 
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._profiler = profile(
-                    activities=[ProfilerActivity.CUDA], schedule=schedule(wait=0, warmup=1, active=1, repeat=1)
-                )
-                self._profiler.start()
+                self._stop()
+                self._profiler = profile(use_cpu=False, use_device="cuda", use_kineto=True)
+                self._profiler.__enter__()
         except Exception:
             self._profiler = None
 
-    def begin(self) -> None:
-        """What runs from now on is kept."""
-        try:
-            if self._profiler is not None:
-                self._profiler.step()
-        except Exception:
-            self._profiler = None
+    def _stop(self) -> None:
+        if self._profiler is not None:
+            self._profiler.__exit__(None, None, None)
 
     def end(self, window: Window) -> list[Event] | None:
         """What ran, in order of beginnings; None where it could not be recorded."""
@@ -196,7 +210,7 @@ class Recording:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._profiler.stop()
+                self._stop()
                 self._profiler.export_chrome_trace(self._path)
             with open(self._path, encoding="utf-8", errors="replace") as file:
                 trace = json.load(file, strict=False)
@@ -237,6 +251,23 @@ def _event(said: Mapping[str, Any], shift_us: float) -> Event:
     )
 
 
+def with_peer_copies(events: Sequence[Event], link_bytes_per_s: float) -> list[Event]:
+    """The same, with copies between GPUs called so.
+
+    CUPTI takes a copy into a peer's memory for one within the device where that memory was mapped by the driver's
+    virtual memory functions, as symmetric heaps are. Large copies within a device are faster than links.
+    """
+    return [
+        replace(event, name=SLOW_COPY) if event.nbytes >= TELLING_BYTES and _as_slow(event, link_bytes_per_s) else event
+        for event in events
+    ]
+
+
+def _as_slow(event: Event, link_bytes_per_s: float) -> bool:
+    own = event.kind == "copy" and event.name.startswith(OWN_COPY)
+    return own and event.duration_us * 1e-6 * link_bytes_per_s >= event.nbytes
+
+
 def summary(events: Sequence[Event]) -> dict[str, Any]:
     """Everything that is told of the GPU, as JSON; times in microseconds over all calls.
 
@@ -258,7 +289,7 @@ def summary(events: Sequence[Event]) -> dict[str, Any]:
         "waiting_us": busy_us - working_us,
         "overlap_us": length(intersection(compute, communication)),
         "peer_copied_bytes": sum(e.nbytes for e in events if e.kind == "copy" and e.role == "communication"),
-        "own_copied_bytes": sum(e.nbytes for e in events if e.kind == "copy" and "DtoD" in e.name),
+        "own_copied_bytes": sum(e.nbytes for e in events if e.kind == "copy" and e.name.startswith(OWN_COPY)),
         "nccl_kernels": sum(1 for event in events if event.name.startswith(NCCL)),
         "kernels": table(events),
         **_slices(events[:MAX_EVENTS]),

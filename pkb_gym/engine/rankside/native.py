@@ -135,7 +135,7 @@ class Native:
             raise bad_result(f"expected {len(slots)} returned tensors, got {len(tensors)}")
         return [Place(self._heap, slot).take(tensor)[1] for slot, tensor in zip(slots, tensors, strict=True)]
 
-    def profile(self, indices: list[int], epoch: int) -> dict[str, Any]:
+    def profile(self, indices: list[int], epoch: int, link_bytes_per_s: float | None) -> dict[str, Any]:
         """See `Dialect`."""
         if self._device.name == "cuda":
             said = cuda_profile.profile_calls(
@@ -145,6 +145,7 @@ class Native:
                 synchronize=self._device.synchronize,
                 meet=lambda: cuda_profile.meet(self._heap, self._rank, self._world_size, epoch),
                 begin=self._count,
+                link_bytes_per_s=link_bytes_per_s,
             )
             return {**said, **self._counted()}
         self._count()

@@ -75,15 +75,15 @@ class Python:
         """See `Dialect`."""
         return self._deliveries[index].deliver(self._solution(*self._arguments[index]))[1]
 
-    def profile(self, indices: list[int], epoch: int) -> dict[str, Any]:
+    def profile(self, indices: list[int], epoch: int, link_bytes_per_s: float | None) -> dict[str, Any]:
         """See `Dialect`."""
-        from torch.profiler import ProfilerActivity, profile
+        from torch.autograd.profiler import profile  # see `cuda_profile.Recording`
 
         if self._device.name == "cuda":
-            return self._profile_on_gpu(indices, epoch)
-        with profile(activities=[ProfilerActivity.CPU], acc_events=True):  # its first start takes long
+            return self._profile_on_gpu(indices, epoch, link_bytes_per_s)
+        with profile():  # its first start takes longer
             self._solution(*self._arguments[indices[0]])
-        with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
+        with profile() as profiler:
             before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter_ns()
             slices = []
             for index in indices:
@@ -109,7 +109,7 @@ class Python:
             **usage,
         }
 
-    def _profile_on_gpu(self, indices: list[int], epoch: int) -> dict[str, Any]:
+    def _profile_on_gpu(self, indices: list[int], epoch: int, link_bytes_per_s: float | None) -> dict[str, Any]:
         import torch.distributed as dist
 
         return cuda_profile.profile_calls(
@@ -118,6 +118,7 @@ class Python:
             epoch,
             synchronize=self._device.synchronize,
             meet=lambda: cuda_profile.meet(self._heap, self._rank, dist.get_world_size(), epoch),
+            link_bytes_per_s=link_bytes_per_s,
         )
 
 
