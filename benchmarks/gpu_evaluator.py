@@ -27,11 +27,11 @@ from pkb_gym.problems.catalogue import expert_source, find_problem
 STREAM = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Broadcast", "Reduce", "Scatter", "Gather")
 """Problems of the stream of candidates."""
 
-STREAM_S = 25.0
+STREAM_S = 40.0
 WAITING = 24
 """Candidates that are under way at once, most of them with the compiler."""
 
-LATENCY_RUNS = {"check": 5, "time": 5, "profile": 1}
+LATENCY_RUNS = {"check": 5, "time": 5, "profile": 5}
 REPEATS, REPEATS_WITHOUT_STANDBY = 20, 6
 REPEATED = (("AllReduce", "large"),)
 """Calls of more than 50 microseconds on GPUs."""
@@ -138,13 +138,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--world-size", type=int, default=4)
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
+    ranks = "" if args.world_size == 4 else f"_{args.world_size}_ranks"
     benchmark = Benchmark(args.device, args.world_size, "published" if args.device == "cuda" else "tiny")
     result: dict[str, Any] = header() | {"gpus": list(gpus.names()), "world_size": args.world_size}
 
     def keep(name: str, value: object) -> None:
         result[name] = value
         print(name, json.dumps(value), file=sys.stderr, flush=True)
-        write_atomically(args.out / "gpu_evaluator.json", json.dumps(result, indent=1) + "\n")
+        write_atomically(args.out / f"gpu_evaluator{ranks}.json", json.dumps(result, indent=1) + "\n")
 
     for name, standby, repeats in (
         ("with_standby", None, REPEATS),
