@@ -24,7 +24,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.ranks.graphs import capture, host_wait
 from pkb_gym.engine.rankside.devices import QUIET_NCCL
 from pkb_gym.engine.rankside.gloo_compat import install
-from pkb_gym.engine.rankside.processors import bind_rank
+from pkb_gym.engine.rankside.processors import bind_rank, move_to, quiet
 from pkb_gym.engine.rankside.python import make_argument
 from pkb_gym.problems.catalogue import find_problem, reference_source
 
@@ -81,6 +81,7 @@ class Rank:
         self._cuda = device == "cuda"
         self._device = torch.device(f"cuda:{rank}" if self._cuda else "cpu")
         torch.set_num_threads(bind_rank(rank, world_size))  # as the engine's reference gang is
+        self._processors = sorted(os.sched_getaffinity(0))
         if self._cuda:
             torch.cuda.set_device(self._device)
             os.environ |= QUIET_NCCL
@@ -239,6 +240,8 @@ class Rank:
         """Seconds a call by this host's clock, and by events on the device."""
         begin, end = (torch.cuda.Event(enable_timing=True) if self._cuda else None for _ in range(2))
         self._now()
+        if self._cuda:
+            move_to(quiet(self._processors))  # likewise
         dist.barrier(group=self._control)
         gc.disable()
         began = time.perf_counter()

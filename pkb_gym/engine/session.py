@@ -162,7 +162,7 @@ class Session:
         alone_us = self._baseline_alone()
         if self._findings.config.device == "cuda" and self._findings.config.until != "check":
             case = (self._workload.world_size, self._native)
-            self._entry_us = self._known.least_entry_us(case, gates.entry_us(self._reference, self._candidate))
+            self._entry_us = self._known.entry_us(case, lambda: gates.entry_us(self._reference, self._candidate))
         trials = self._findings.config.trials
         plan = self._prepare(trials, timed=False)
         baseline_ns = self._reference.run(trials, native=self._native)
@@ -250,8 +250,9 @@ class Session:
         self._gate_us = gates.gate_us(self._reference, native=self._native)
         blocks: list[Block] = []
         calls = timing.calls_per_block(alone_us, candidate_us, self._most_calls)
-        warm = self._pair(max(1, calls // 4), baseline_first=True)  # not counted
-        calls = timing.calls_per_block(warm.baseline_us, warm.candidate_us, self._most_calls)
+        warm = self._pair(calls, baseline_first=True)  # not counted
+        baseline_us = timing.further_us(ALONE_CALLS, alone_us, warm.calls, warm.baseline_us)
+        calls = timing.calls_per_block(baseline_us, warm.candidate_us, self._most_calls)
         self._allow(warm.baseline_us * 1e3 * calls)
         if config.protocol == "published":
             self._warm_up_as_published(warm.baseline_us, calls)

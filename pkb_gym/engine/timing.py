@@ -67,6 +67,23 @@ def calls_per_block(baseline_us: float, candidate_us: float, most: int) -> int:
     return max(1, min(wanted, most, MAX_CALLS))
 
 
+def further_us(few: int, few_us: float, many: int, many_us: float) -> float:
+    """Microseconds that one more call of a block takes, by what calls take in a short and in a longer block.
+
+    The first calls of every block take several times as long. Against noise it is a quarter of the longer block's
+    time at least.
+
+    Args:
+        few: calls of the short block.
+        few_us: microseconds a call in it.
+        many: calls of the longer one.
+        many_us: likewise.
+    """
+    if many <= few:
+        return many_us
+    return min(max((many * many_us - few * few_us) / (many - few), many_us / 4), many_us)
+
+
 def per_call_us(block_ns: int, calls: int, gate_us: float) -> float:
     """Microseconds a call, without what opening the gate and hearing of the end cost.
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from pkb_gym.engine import gates
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.known import Known
+from pkb_gym.engine.known import ENTRIES, Known
 from pkb_gym.engine.local import LocalEvaluator
 from pkb_gym.engine.ranks.candidate_gang import CandidateGang
+from pkb_gym.engine.ranks.pidfds import pid_of
 from pkb_gym.engine.timing import per_call_us
 
 
@@ -40,22 +43,23 @@ def test_the_gate_is_the_shortest_empty_block() -> None:
 
 
 def test_the_entry_is_what_the_candidates_gang_takes_more() -> None:
-    reference, candidate = Gang(170, 160, 400, 165, 161), Gang(20_000, 300, 280, 290, 281)
+    reference = Gang(170, 160, 400, 160, 161, 160, 190, 160)
+    candidate = Gang(20_000, 300, 280, 280, 281, 280, 270, 900)
     assert gates.entry_us(reference, candidate) == 120  # type: ignore[arg-type]
-    assert reference.staged == gates.RUNS, "as before a block that is timed, so that the GPUs have to turn"
+    assert reference.staged == gates.TOUCHES, "as before a block that is timed, so that the GPUs have to turn"
 
 
 def test_there_is_no_entry_below_nothing() -> None:
-    reference, candidate = Gang(*[200] * 5), Gang(*[190] * 5)
+    reference, candidate = Gang(*[200] * 8), Gang(*[190] * 8)
     assert gates.entry_us(reference, candidate) == 0  # type: ignore[arg-type]
 
 
-def test_the_least_entry_of_all_evaluations_counts() -> None:
+def test_the_middle_of_the_first_entries_counts() -> None:
     """A disturbed measurement must not be taken off a candidate's time."""
-    known = Known()
-    found = [known.least_entry_us((2, True), measured) for measured in (120, 400, 90, 100)]
-    assert found == [120, 120, 90, 90]
-    assert known.least_entry_us((4, True), 200) == 200
+    known, measured = Known(), iter((120, 110, 400, 90, 115, 116, 117, 118))
+    found = [known.entry_us((2, True), lambda: next(measured)) for _ in range(ENTRIES + 2)]
+    assert found[:5] == [120, 115, 120, 115, 115] and found[-3:] == [116.5] * 3
+    assert known.entry_us((4, True), lambda: 200) == 200
 
 
 def test_half_of_a_block_is_work_whatever_is_taken_off() -> None:
@@ -75,6 +79,28 @@ def test_a_gang_is_staged_for_and_timed_before_it_has_a_candidate(gang: Candidat
     blocks = [gang.touch(lambda: staged.append(True)) for _ in range(3)]
     assert len(staged) == 3 and all(0 < block < 1_000_000_000 for block in blocks)
     assert gang.is_whole
+
+
+def test_ranks_run_on_the_processors_that_they_are_told(gang: CandidateGang) -> None:
+    own = sorted(os.sched_getaffinity(0))
+    places = [[own[-1]], [own[0]]]
+    gang.touch(lambda: places)
+    gang.touch(lambda: None)
+    gang.thaw()
+    for pidfd, place in zip(gang._gang._pidfds, places, strict=True):
+        threads = [int(entry.name) for entry in Path(f"/proc/{pid_of(pidfd)}/task").iterdir()]
+        assert threads and all(os.sched_getaffinity(thread) == set(place) for thread in threads)
+
+
+def test_a_rank_that_falls_while_its_inputs_are_staged_cannot_be_moved_and_that_is_all(gang: CandidateGang) -> None:
+    own = sorted(os.sched_getaffinity(0))
+
+    def stage() -> list[list[int]]:
+        signal.pidfd_send_signal(gang._gang._pidfds[0], signal.SIGKILL)
+        return [own, own]
+
+    with pytest.raises(InfrastructureError, match="before its candidate was loaded"):
+        gang.touch(stage)
 
 
 def test_a_gang_that_falls_before_it_has_a_candidate_is_no_candidates_fault(gang: CandidateGang) -> None:

@@ -1,18 +1,21 @@
-"""Which processors each rank is bound to."""
+"""Which processors each rank is bound to, and which of them it uses."""
 
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 
 import pytest
 
-from pkb_gym.engine.rankside.processors import bind_rank
+from pkb_gym.engine.rankside import processors
+from pkb_gym.engine.rankside.processors import MOST_TRIED, bind_rank, move_to, quiet
 
 
-def bound(monkeypatch: pytest.MonkeyPatch, processors: set[int], world_size: int) -> list[list[int]]:
+def bound(monkeypatch: pytest.MonkeyPatch, allowed: set[int], world_size: int) -> list[list[int]]:
     """The processors of each rank where a process may use these."""
     found: list[list[int]] = []
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(processors))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(allowed))
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, own: found.append(list(own)))
     counts = [bind_rank(rank, world_size) for rank in range(world_size)]
     assert counts == [len(own) for own in found]
@@ -45,3 +48,52 @@ def test_this_process_is_bound() -> None:
         os._exit(0 if ok else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert os.sched_getaffinity(0) == allowed
+
+
+def in_child(work: Callable[[], bool]) -> bool:
+    """Whether that holds in a process of its own, whose processors do not matter afterwards."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if work() else 1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def test_processors_that_are_slow_just_now_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    took_ns = {3: 100, 4: 180, 5: 119, 6: 121, 9: 101}
+    monkeypatch.setattr(processors, "_spin_ns", took_ns.__getitem__)
+    assert quiet(sorted(took_ns)) == [3, 9, 5]
+    assert quiet([3, 4, 6]) == [3, 6], "two at least, however slow"
+    assert quiet([4]) == [4]
+
+
+@pytest.mark.parametrize("count", [1, 16, 17, 28, 64, 112])
+def test_only_some_of_many_are_tried(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(processors, "_spin_ns", lambda processor: 100)
+    tried = quiet(range(1, count + 1))
+    assert min(count, MOST_TRIED // 2) <= len(tried) <= MOST_TRIED
+    assert set(tried) <= set(range(1, count + 1)) and len(set(tried)) == len(tried)
+
+
+def test_trying_is_real() -> None:
+    own = sorted(os.sched_getaffinity(0))
+    assert in_child(lambda: set() < set(quiet(own)) <= set(own) and os.sched_getaffinity(0) == {own[-1]})
+
+
+def test_all_threads_move() -> None:
+    last = max(os.sched_getaffinity(0))
+
+    def work() -> bool:
+        told, done = threading.Event(), threading.Event()
+        found: list[set[int]] = []
+
+        def other() -> None:
+            told.wait()
+            found.append(os.sched_getaffinity(0))
+            done.set()
+
+        threading.Thread(target=other, daemon=True).start()
+        move_to([last])
+        told.set()
+        return done.wait(5) and found == [{last}] == [os.sched_getaffinity(0)]
+
+    assert in_child(work)

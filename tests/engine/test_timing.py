@@ -29,6 +29,21 @@ def test_calls_per_block(baseline_us, candidate_us, most, calls):
     assert timing.calls_per_block(baseline_us, candidate_us, most) == calls
 
 
+@pytest.mark.parametrize(
+    ("few", "few_us", "many", "many_us", "found"),
+    [
+        (2, 400, 22, 80, 48),  # 800 us for the first two, 960 for the next twenty
+        (2, 100, 22, 100, 100),
+        (2, 40, 22, 80, 80),  # blocks that grow slower as they run
+        (2, 2000, 22, 80, 20),  # a short block that was disturbed
+        (2, 300, 2, 200, 200),
+        (2, 300, 1, 200, 200),
+    ],
+)
+def test_a_further_call_is_told_from_the_first_ones(few, few_us, many, many_us, found):
+    assert timing.further_us(few, few_us, many, many_us) == pytest.approx(found)
+
+
 def test_the_gate_is_taken_off():
     assert timing.per_call_us(1_000_000, 10, 100.0) == pytest.approx(90)
     assert timing.per_call_us(1_000_000, 10, 900.0) == pytest.approx(50), "a noisy gate never makes a time vanish"

@@ -14,7 +14,7 @@ from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.layout import BlockPlan, rank_runs
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.ranks.blame import GangFailed
-from pkb_gym.engine.ranks.gang import Confinement, Gang
+from pkb_gym.engine.ranks.gang import Confinement, Gang, Processors
 from pkb_gym.engine.ranks.heaps import SymmetricHeap
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.rankside.results import Claim
@@ -100,7 +100,7 @@ class CandidateGang:
         except GangFailed as failed:
             raise InfrastructureError(f"a gang could not be prepared: {failed}\n{self.output}") from None
 
-    def touch(self, stage: Callable[[], None]) -> int:
+    def touch(self, stage: Callable[[], Processors | None]) -> int:
         """A block with as little in it as there is, while no candidate is loaded.
 
         Args:
@@ -182,14 +182,19 @@ class CandidateGang:
         self._gang.ask(orders, "bound", timeout_s=self.timeout_s, where=self._where)
 
     def run(
-        self, sets: Sequence[int], stage: Callable[[], None], *, profile: Mapping[str, float | None] | None = None
+        self,
+        sets: Sequence[int],
+        stage: Callable[[], Processors | None],
+        *,
+        profile: Mapping[str, float | None] | None = None,
     ) -> tuple[int, list[dict[str, Any]]]:
         """Calls the candidate once on each of these sets, then freezes the gang.
 
         Args:
             sets: indices into the bound block.
             stage: puts the inputs into the heap; called while every rank stands frozen before the gate, so that no
-                thread of a candidate sees them before the clock runs.
+                thread of a candidate sees them before the clock runs. Says where the ranks are to run then, if it
+                matters.
             profile: what `Dialect.profile` takes besides, if ranks are to say where their time went.
 
         Returns:

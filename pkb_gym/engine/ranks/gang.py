@@ -9,15 +9,16 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.feedback import Failure
 from pkb_gym.engine.ranks.blame import GangFailed, cause_is_known, first_failure, missed_deadline
+from pkb_gym.engine.ranks.pidfds import pid_of, send, stat
 from pkb_gym.engine.ranks.strays import end_strays
 from pkb_gym.engine.ranks.zygote import TEMPORARY_BYTES, Zygote
 from pkb_gym.engine.rankside.leader import GangRequest
+from pkb_gym.engine.rankside.processors import move_to
 from pkb_gym.engine.rankside.wire import Json, ProtocolError, WireError, pair
 
 MAX_OUTPUT_BYTES = 16 << 20
@@ -36,6 +37,10 @@ CAUSE_S = 1.0
 
 SAMPLING_S, SAMPLES = 0.1, 10
 """How long, and how often, ranks that missed a deadline are looked at: do they compute or wait?"""
+
+
+Processors: TypeAlias = Sequence[Sequence[int]]
+"""Numbers of processors, for each rank."""
 
 
 @dataclass(frozen=True)
@@ -237,18 +242,21 @@ class Gang:
         orders: Sequence[Mapping[str, Json]],
         *,
         timeout_s: float,
-        stage: Callable[[], None] | None = None,
+        stage: Callable[[], Processors | None] | None = None,
         where: Callable[[int], str] | None = None,
     ) -> tuple[int, list[dict[str, Any]]]:
         """Arms every rank and freezes the gang, stages its inputs, opens the gate, and waits until the last is done.
+
+        Where staging names processors, the ranks run there from then on: what was found out about them does not hold
+        for long, and frozen ranks cannot move themselves.
 
         Returns:
             Nanoseconds from opening the gate to the last completion, and the replies.
         """
         self.ask(orders, "armed", timeout_s=timeout_s, where=where)
         self.freeze()
-        if stage is not None:
-            stage()
+        if stage is not None and (processors := stage()) is not None:
+            self._move(processors)
         go: Mapping[str, Json] = {"go": True}
         began_ns = time.perf_counter_ns()
         self.tell([go] * self.world_size)
@@ -270,7 +278,7 @@ class Gang:
         deadline = time.monotonic() + 1.0
         while True:
             self._signal(signal.SIGSTOP)
-            while not all(_stat(fd)[0] in "TtZX" for fd in self._pidfds):
+            while not all(stat(fd)[0] in "TtZX" for fd in self._pidfds):
                 if time.monotonic() > deadline:
                     raise GangFailed(Failure.RUNTIME_ERROR, None, "a rank could not be stopped")
             if not self._may_start_processes or not end_strays(self._leader_pidfd, self._pidfds):
@@ -278,13 +286,18 @@ class Gang:
             if time.monotonic() > deadline:
                 raise GangFailed(Failure.RUNTIME_ERROR, None, "processes that a rank has started could not be ended")
 
+    def _move(self, processors: Processors) -> None:
+        for pidfd, own in zip(self._pidfds, processors, strict=True):
+            with contextlib.suppress(OSError):  # the rank has ended, or may not be moved here: it runs where it is
+                move_to(own, pid_of(pidfd))
+
     def thaw(self) -> None:
         """Lets frozen ranks go on."""
         self._signal(signal.SIGCONT)
 
     def processor_ticks(self) -> int:
         """Processor time of all ranks since they began, in clock ticks; it stands still while they are frozen."""
-        return sum(_stat(pidfd)[1] for pidfd in self._pidfds)
+        return sum(stat(pidfd)[1] for pidfd in self._pidfds)
 
     @property
     def is_whole(self) -> bool:
@@ -297,12 +310,12 @@ class Gang:
             return
         self._closed = True
         if self._isolated:
-            _send(self._leader_pidfd, signal.SIGKILL)  # process 1: the kernel ends its whole namespace
+            send(self._leader_pidfd, signal.SIGKILL)  # process 1: the kernel ends its whole namespace
         self._leader.close()
         if not select.select([self._leader_pidfd], [], [], 5.0)[0]:
-            _send(self._leader_pidfd, signal.SIGKILL)
+            send(self._leader_pidfd, signal.SIGKILL)
             for pidfd in self._pidfds:
-                _send(pidfd, signal.SIGKILL)
+                send(pidfd, signal.SIGKILL)
             select.select([self._leader_pidfd], [], [], 5.0)
         os.close(self._leader_pidfd)
         if hasattr(self, "_poll"):
@@ -319,7 +332,7 @@ class Gang:
 
     def _signal(self, number: signal.Signals) -> None:
         for pidfd in self._pidfds:
-            _send(pidfd, number)
+            send(pidfd, number)
 
     def _listen(self, seconds: float) -> None:
         """Takes in what arrives first: replies, ends of ranks, output."""
@@ -371,31 +384,15 @@ class Gang:
 
     def _missed_deadline(self, missing: set[int], timeout_s: float, where: Callable[[int], str] | None) -> GangFailed:
         """Looks at the unfinished ranks for a moment: do they compute, or wait?"""
-        before = {rank: _stat(self._pidfds[rank])[1] for rank in missing}
+        before = {rank: stat(self._pidfds[rank])[1] for rank in missing}
         running = dict.fromkeys(missing, 0)
         for _ in range(SAMPLES):
             time.sleep(SAMPLING_S / SAMPLES)
             for rank in missing:
-                running[rank] += _stat(self._pidfds[rank])[0] == "R"
+                running[rank] += stat(self._pidfds[rank])[0] == "R"
         # On a busy machine a rank that computes gets few ticks, yet it is ready to run whenever one looks.
         busy = {
-            rank for rank in missing if _stat(self._pidfds[rank])[1] - before[rank] > 2 or running[rank] > SAMPLES // 2
+            rank for rank in missing if stat(self._pidfds[rank])[1] - before[rank] > 2 or running[rank] > SAMPLES // 2
         }
         places = {rank: where(rank) if where is not None else "" for rank in sorted(missing)}
         return missed_deadline(places, busy, timeout_s)
-
-
-def _send(pidfd: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has ended already
-        signal.pidfd_send_signal(pidfd, number)
-
-
-def _stat(pidfd: int) -> tuple[str, int]:
-    """State letter and processor time in clock ticks of a process; ("X", 0) if it has ended."""
-    try:
-        lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
-        pid = next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, StopIteration):
-        return "X", 0
-    return fields[0], int(fields[11]) + int(fields[12])

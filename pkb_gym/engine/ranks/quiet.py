@@ -1,4 +1,4 @@
-"""Before a block, as a trusted rank sees its device: is it idle, are its caches cold, is memory at hand?"""
+"""Before a block, as a trusted rank sees its device and host: is it idle, are caches cold, is memory at hand?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
+
+from pkb_gym.engine.rankside.processors import move_to, quiet
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +29,9 @@ class Quiet(Protocol):
     def reserve(self, sizes: Sequence[int]) -> None:
         """Makes sure that results of these sizes in bytes can be kept without asking the driver for memory."""
 
+    def processors(self) -> list[int] | None:
+        """Those of this rank's that run at full speed, on which it stays itself; None: all of them are needed."""
+
 
 class CpuQuiet:
     """On the CPU nothing needs to be done: a frozen gang's processor time is looked at from outside."""
@@ -41,11 +46,20 @@ class CpuQuiet:
     def reserve(self, sizes: Sequence[int]) -> None:
         """Nothing."""
 
+    def processors(self) -> list[int] | None:
+        """None."""
+        return None
+
 
 class CudaQuiet:
-    """On a GPU, whose kernels run on when the process that launched them is frozen."""
+    """On a GPU, whose kernels run on when the process that launched them is frozen.
 
-    def __init__(self) -> None:
+    Args:
+        processors: of this rank; nothing but launches depends on them.
+    """
+
+    def __init__(self, processors: Sequence[int]) -> None:
+        self._processors = processors
         self._filler: torch.Tensor | None = None
         self._reserved: Counter[int] = Counter()
 
@@ -84,7 +98,13 @@ class CudaQuiet:
             self._reserved |= wanted
             del held
 
+    def processors(self) -> list[int] | None:
+        """Tries them all."""
+        found = quiet(self._processors)
+        move_to(found)
+        return found
 
-def make_quiet(device: str) -> Quiet:
-    """What suits the device."""
-    return CudaQuiet() if device == "cuda" else CpuQuiet()
+
+def make_quiet(device: str, processors: Sequence[int]) -> Quiet:
+    """What suits the device, for a rank with these processors."""
+    return CudaQuiet(processors) if device == "cuda" else CpuQuiet()

@@ -22,6 +22,7 @@ Two heaps of one layout: the reference heap, which only this gang maps, keeps ev
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -89,7 +90,8 @@ class Reference:
         self._solutions: dict[str, Any] = {}
         self._mine: AnyHeap | None = None
         self._theirs: AnyHeap | None = None
-        self._quiet = make_quiet(device.name)
+        self._processors = sorted(os.sched_getaffinity(0))
+        self._quiet = make_quiet(device.name, self._processors)
         self._segments: list[Segment] = []
         self._forget()
 
@@ -130,7 +132,7 @@ class Reference:
         if self._device.name == "cpu":  # where the next evaluation brings heaps of its own
             self._mine = self._theirs = None
         self._device.release()
-        self._quiet = make_quiet(self._device.name)
+        self._quiet = make_quiet(self._device.name, self._processors)
         return {"released": True}
 
     def _allocate(self, segment_bytes: int) -> dict[str, Any]:
@@ -144,7 +146,7 @@ class Reference:
             segment.close()
         self._mine = self._theirs = None
         self._device.release()
-        self._quiet = make_quiet(self._device.name)
+        self._quiet = make_quiet(self._device.name, self._processors)
         self._segments = [Segment(segment_bytes, self._rank) for _ in range(2)]
         return {"allocated": True, FDS: [segment.fd for segment in self._segments]}
 
@@ -233,7 +235,7 @@ class Reference:
             stacked(self._theirs, outputs, count, first.nbytes).fill_(POISON_WORD)  # pages are whole words
         self._quiet.flush_cache()
         self._device.synchronize()
-        return {"staged": True, "idle_us": idle_us}
+        return {"staged": True, "idle_us": idle_us, "processors": self._quiet.processors()}
 
     def _run(self, count: int, native: bool) -> dict[str, Any]:
         """Runs the baseline on the first sets of the block; the evaluator's clock runs from go to done.
@@ -270,6 +272,7 @@ class Reference:
         idle_us = self._quiet.answer_us()
         self._quiet.flush_cache()
         self._device.synchronize()
+        self._quiet.processors()
         self._wire.send({"armed": True})
         self._wire.receive()
         block()

@@ -13,7 +13,7 @@ from pkb_gym.engine.config import Device
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.layout import Workload, align
 from pkb_gym.engine.ranks.blame import GangFailed
-from pkb_gym.engine.ranks.gang import Gang
+from pkb_gym.engine.ranks.gang import Gang, Processors
 from pkb_gym.engine.ranks.heaps import DeviceHeap, SharedHeap, SymmetricHeap
 from pkb_gym.engine.ranks.workload import workload_to_json
 from pkb_gym.engine.ranks.zygote import Zygote
@@ -104,9 +104,15 @@ class ReferenceGang:
         """Draws the inputs of a block."""
         self._ask({"make": list(trials), "timed": timed}, "made")
 
-    def stage(self) -> None:
-        """Puts the inputs into the candidate's heap and poisons its outputs."""
-        self._note_idle(self._ask({"stage": True}, "staged"))
+    def stage(self) -> Processors | None:
+        """Puts the inputs into the candidate's heap and poisons its outputs.
+
+        Returns:
+            The processors of each rank that run at full speed just now; None on the CPU, where ranks need all of them.
+        """
+        replies = self._ask({"stage": True}, "staged")
+        self._note_idle(replies)
+        return None if self.device == "cpu" else [reply["processors"] for reply in replies]
 
     def run(self, calls: int, *, native: bool) -> int:
         """Runs the baseline on the block's inputs; returns nanoseconds by the evaluator's clock."""

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
+from collections.abc import Sequence
+
+SPINS, TRIES = 1000, 2
+MOST_TRIED = 16
+FEWEST = 2
+"""A thread that waits by spinning, as CUDA's synchronisation does, must not keep others of its process from running."""
+QUIET_RELATIVE = 1.2
+"""By how much one may be slower: a core that is shared with other work takes half as long again, or twice."""
 
 
 def bind_rank(rank: int, world_size: int) -> int:
@@ -20,3 +30,36 @@ def bind_rank(rank: int, world_size: int) -> int:
     own = processors[rank * share : (rank + 1) * share] or [processors[rank % len(processors)]]
     os.sched_setaffinity(0, own)
     return len(own)
+
+
+def quiet(processors: Sequence[int]) -> list[int]:
+    """Those of some processors that run at full speed just now.
+
+    On a core that also works for somebody else a process is slow, and everything that it launches is late. A virtual
+    machine does not show on which cores its processors are, nor what its neighbours do there, and both change: what is
+    found holds for milliseconds. So each processor is tried, of many some, for about 0.1 ms, and the calling thread is
+    left on the last.
+    """
+    step = -(-len(processors) // MOST_TRIED)
+    took_ns = {processor: _spin_ns(processor) for processor in processors[::step]}
+    quickest = sorted(took_ns, key=lambda processor: took_ns[processor])
+    limit_ns = QUIET_RELATIVE * took_ns[quickest[0]]
+    return quickest[:FEWEST] + [processor for processor in quickest[FEWEST:] if took_ns[processor] <= limit_ns]
+
+
+def _spin_ns(processor: int) -> int:
+    os.sched_setaffinity(0, {processor})
+    times = []
+    for _ in range(TRIES):
+        began = time.perf_counter_ns()
+        for _ in range(SPINS):
+            pass
+        times.append(time.perf_counter_ns() - began)
+    return min(times)
+
+
+def move_to(processors: Sequence[int], pid: int | None = None) -> None:
+    """Keeps every thread of a process, by default of this one, and those that they will start, on some processors."""
+    for thread in os.listdir(f"/proc/{pid or 'self'}/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            os.sched_setaffinity(int(thread), processors)

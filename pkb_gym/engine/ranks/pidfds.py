@@ -1,0 +1,28 @@
+"""Processes that are held by a pidfd: a number that is never another process's, whatever becomes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from pathlib import Path
+
+
+def send(pidfd: int, number: signal.Signals) -> None:
+    """Sends a signal, if the process is still there."""
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, number)
+
+
+def pid_of(pidfd: int) -> int:
+    """The process's ordinary number; -1 if it has ended and was waited for."""
+    lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
+
+
+def stat(pidfd: int) -> tuple[str, int]:
+    """State letter and processor time in clock ticks of a process; ("X", 0) if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid_of(pidfd)}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, StopIteration):
+        return "X", 0
+    return fields[0], int(fields[11]) + int(fields[12])
