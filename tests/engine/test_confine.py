@@ -134,6 +134,47 @@ def test_signals_reach_itself_alone() -> None:
     filtered(work)
 
 
+def test_processors_and_places_of_pages_are_its_own_alone_to_choose() -> None:
+    """Whoever may run as this user may choose them for any of its processes, the baseline's ranks among them."""
+
+    def work() -> None:
+        own = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, own)
+        os.sched_setaffinity(os.getpid(), own)
+        parent, numbers = os.getppid(), confine._ARCHITECTURES[platform.machine()][1]
+        refused(lambda: os.sched_setaffinity(parent, own))
+        refused(lambda: LIBC.syscall(numbers["migrate_pages"], parent, 0, None, None))
+        refused(lambda: LIBC.syscall(numbers["move_pages"], parent, 0, None, None, None, 0))
+        assert LIBC.syscall(numbers["move_pages"], 0, 0, None, None, None, 0) == 0
+        ran: list[set[int]] = []
+
+        def other() -> None:
+            os.sched_setaffinity(0, {min(own)})
+            ran.append(os.sched_getaffinity(0))
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        assert ran == [{min(own)}] and os.sched_getaffinity(0) == own
+
+    filtered(work)
+
+
+def test_where_no_others_are_seen_all_threads_can_be_placed() -> None:
+    def work() -> None:
+        assert confine.filter_system_calls(False, isolated=True)
+        ready, go = threading.Event(), threading.Event()
+        thread = threading.Thread(target=lambda: (ready.set(), go.wait()))
+        thread.start()
+        ready.wait()
+        assert thread.native_id is not None
+        os.sched_setaffinity(thread.native_id, {min(os.sched_getaffinity(0))})
+        go.set()
+        refused(fork_and_leave)
+
+    in_child(work)
+
+
 def test_a_frozen_rank_has_no_signal_sent_to_itself() -> None:
     """SIGCONT would let it go on while the clock stands."""
 

@@ -38,7 +38,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "pidfd_getfd": 438, "io_uring_setup": 425, "setpriority": 141, "sched_setscheduler": 144,
             "sched_setattr": 314, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297, "prlimit64": 302, "prctl": 157,
             "socket": 41, "memfd_create": 319, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240,
-            "timer_create": 222, "fcntl": 72,
+            "timer_create": 222, "fcntl": 72, "sched_setaffinity": 203, "migrate_pages": 256, "move_pages": 279,
         },
     ),
     "aarch64": (
@@ -51,7 +51,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "io_uring_setup": 425, "setpriority": 140, "sched_setscheduler": 119, "sched_setattr": 274,
             "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240, "prlimit64": 261, "prctl": 167, "socket": 198,
             "memfd_create": 279, "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180,
-            "timer_create": 107, "fcntl": 25,
+            "timer_create": 107, "fcntl": 25, "sched_setaffinity": 122, "migrate_pages": 238, "move_pages": 239,
         },
     ),
 }  # fmt: skip
@@ -68,6 +68,9 @@ _NEW_NAMESPACES = 0x7E020000
 
 _SOCKETS = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, and AF_NETLINK to list interfaces; AF_VSOCK for one heeds no network namespace."""
+
+_PLACES = ("sched_setaffinity", "migrate_pages", "move_pages")
+"""Where a process runs and where its pages lie; whose, can be chosen by whoever can name it."""
 
 _NOT_THERE = ("clone3",)  # its flags lie in memory that a filter cannot read; libc falls back to clone
 
@@ -130,11 +133,12 @@ def _memory_bytes(field: int) -> int:
         return int(file.read().split()[field]) * resource.getpagesize()
 
 
-def filter_system_calls(allow_processes: bool) -> bool:
+def filter_system_calls(allow_processes: bool, *, isolated: bool = False) -> bool:
     """Puts the filter in force for this process, its threads and whatever it starts.
 
     Args:
         allow_processes: whether it may start processes and programs (a compiler must); they are bound by it too.
+        isolated: whether it sees no processes but its gang's, so that others are out of reach of calls that name one.
 
     Returns:
         False on an architecture that the filter does not know.
@@ -142,7 +146,10 @@ def filter_system_calls(allow_processes: bool) -> bool:
     known = _ARCHITECTURES.get(platform.machine())
     if known is None:
         return False
-    program = b"".join(_program(*known, os.getpid(), allow_processes))
+    arch, numbers = known
+    allowed = {*(_STARTS if allow_processes else ()), *(_PLACES if isolated else ())}
+    denied = {name: number for name, number in {**numbers, **_EVERYWHERE}.items() if name not in allowed}
+    program = b"".join(_program(arch, denied, os.getpid(), allow_processes))
     buffer = ctypes.create_string_buffer(program)
     fprog = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
     prctl(PR_SET_NO_NEW_PRIVS, 1)
@@ -164,6 +171,7 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
         "kill": (pid,),
         "tgkill": (pid,),
         "prlimit64": (0, pid),
+        **dict.fromkeys(_PLACES, (0, pid)),  # 0 is the calling thread
         "socket": _SOCKETS,
     }
     program = [
@@ -174,9 +182,7 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
         _op(_JGE, 0x40000000, 0, 1),  # the x32 numbers of the same calls
         deny,
     ]
-    for name, number in {**numbers, **_EVERYWHERE}.items():
-        if allow_processes and name in _STARTS:
-            continue
+    for name, number in numbers.items():
         if name == "clone":
             body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JSET, _NEW_NAMESPACES, 0, 1), deny]
             body += [] if allow_processes else [_op(_JSET, CLONE_THREAD, 1, 0), deny]

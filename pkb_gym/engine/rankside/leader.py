@@ -100,7 +100,7 @@ def _fork_rank(request: GangRequest, rank: int, leader: Wire, output_fd: int, ra
         if request.confined:
             confine.limit_resources(request.limits)
             confine.drop_capabilities()
-            confine.filter_system_calls(request.allow_processes)
+            confine.filter_system_calls(request.allow_processes, isolated=request.isolate)
         entry.main(Wire(socket.socket(fileno=rank_fds[rank])), rank, request.world_size)
     except WireError:
         pass  # the evaluator let go of this gang
