@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pkb_gym.problems.catalogue import catalogue
-from tests.problems.counterfeit_runs import FOLDER, judge, known, references
+from tests.problems.counterfeit_runs import FOLDER, judge, judge_together, known, references
 
 WEAK = [problem for problem in catalogue() if problem.weaknesses]
 
@@ -22,8 +22,10 @@ def test_every_weakness_is_shown(problem):
 @pytest.mark.parametrize("problem", WEAK, ids=lambda problem: problem.name)
 def test_published_accepts_and_robust_refuses(problem):
     truths = references(problem, "published", "robust")
-    for counterfeit in known(problem.folder).counterfeits:
-        published = judge(problem, counterfeit.solution, "published", truths["published"])
+    counterfeits = known(problem.folder).counterfeits
+    solutions = [counterfeit.solution for counterfeit in counterfeits]
+    verdicts = judge_together(problem, solutions, "published", truths["published"])
+    for counterfeit, published in zip(counterfeits, verdicts, strict=True):
         assert published.accepted, f"{counterfeit.name}: the published check says: {published}"
         robust = judge(problem, counterfeit.solution, "robust", truths["robust"])
         assert not robust.accepted, f"{counterfeit.name}: passes the robust check"
