@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from pkb_gym.engine.compile.artifact import Artifact
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cuda import compile_cuda, nvcc_available
 from tests.engine.candidates import FOLDER, candidates
@@ -16,11 +18,14 @@ COMPILED = ("good/pushes_with_signals.cu", "broken/blocks_that_are_not_resident.
 
 @pytest.mark.slow
 @pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the CUDA toolkit, and g++")
-@pytest.mark.parametrize("name", COMPILED)
-def test_some_compile_without_a_gpu(name: str, tmp_path: Path) -> None:
-    source = (FOLDER / "cuda" / name).read_text(encoding="utf-8")
-    artifact = compile_cuda(source, CompileCache(tmp_path), timeout_s=100.0)
-    assert artifact.ok, artifact.log
+def test_some_compile_without_a_gpu(tmp_path: Path) -> None:
+    def compiled(name: str) -> Artifact:
+        source = (FOLDER / "cuda" / name).read_text(encoding="utf-8")
+        return compile_cuda(source, CompileCache(tmp_path), timeout_s=100.0)
+
+    with ThreadPoolExecutor(2) as pool:
+        for name, artifact in zip(COMPILED, pool.map(compiled, COMPILED), strict=True):
+            assert artifact.ok, f"{name}: {artifact.log}"
 
 
 def test_every_file_says_what_it_stands_for() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -107,14 +108,14 @@ def judge(problem: Problem, solution: Callable[..., Any], protocol: str, truths:
 def judge_together(
     problem: Problem, solutions: Sequence[Callable[..., Any]], protocol: str, truths: Sequence[Run]
 ) -> list[Verdict]:
-    """As `judge` for each of the solutions, in one gang, which starts much sooner than many; if none falls over."""
-    trials = range(len(truths))
-    jobs = [Job(problem.name, protocol=protocol, trial=t, solution=solution) for solution in solutions for t in trials]
-    try:
-        runs = iter(run_jobs(jobs, FALLING_OVER_S[protocol]) if jobs else [])
-    except RuntimeError:
-        return [judge(problem, solution, protocol, truths) for solution in solutions]
-    return [Verdict(sum(refused(truth, next(runs)) for truth in truths), len(truths)) for _ in solutions]
+    """As `judge` for each of the solutions; in one gang, which starts sooner than many, unless one falls over."""
+    if len(solutions) > 1:
+        trials = range(len(truths))
+        jobs = [Job(problem.name, protocol=protocol, trial=t, solution=each) for each in solutions for t in trials]
+        with contextlib.suppress(RuntimeError):
+            runs = iter(run_jobs(jobs, FALLING_OVER_S[protocol]))
+            return [Verdict(sum(refused(truth, next(runs)) for truth in truths), len(truths)) for _ in solutions]
+    return [judge(problem, solution, protocol, truths) for solution in solutions]
 
 
 def refused(truth: Run, got: Run) -> bool:
