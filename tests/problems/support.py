@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
 import multiprocessing
 import os
@@ -186,6 +187,7 @@ def _wait(ranks: list[Any], folder: Path, deadline_s: float) -> None:
 def _rank(rank: int, jobs: Sequence[Job], runs: Sequence[Run], folder: str) -> None:
     """One rank: joins the gang, calls each job's `solution` (the reference by default), stores its outputs."""
     status = 1
+    gc.disable()  # a collection would touch, and so copy, all that the fork shares with the test process
     try:
         warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # torch 2.13 renames two collectives
         dist.init_process_group(
