@@ -24,7 +24,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.ranks.graphs import capture, host_wait
 from pkb_gym.engine.rankside.devices import QUIET_NCCL
 from pkb_gym.engine.rankside.gloo_compat import install
-from pkb_gym.engine.rankside.processors import bind_rank, move_to, quiet
+from pkb_gym.engine.rankside.processors import bind_rank, move_to_quick
 from pkb_gym.engine.rankside.python import make_argument
 from pkb_gym.problems.catalogue import find_problem, reference_source
 
@@ -241,7 +241,7 @@ class Rank:
         begin, end = (torch.cuda.Event(enable_timing=True) if self._cuda else None for _ in range(2))
         self._now()
         if self._cuda:
-            move_to(quiet(self._processors))  # likewise
+            move_to_quick(self._processors)  # likewise
         dist.barrier(group=self._control)
         gc.disable()
         began = time.perf_counter()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ from pkb_gym.engine.local import LocalEvaluator
 from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import DEADLINE_S, FOLDER, Candidate, candidates, read
+from tests.engine.compiling import compile_ahead
 
 ALL = [candidate for kind in ("good", "broken", "hostile") for candidate in candidates(kind)]
 GOOD = read(FOLDER / "good" / "reads_peers.cpp")
@@ -27,14 +27,8 @@ def compiled(request: pytest.FixtureRequest, local_evaluator: LocalEvaluator) ->
     """Compiles what is going to be tested, two at a time; the tests find it in the cache."""
     mine = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
     chosen = [item.callspec.params["candidate"] for item in mine if hasattr(item, "callspec")]
-
-    def compile_one(candidate: Candidate) -> None:
-        config = candidate.config.model_copy(update={"until": "compile"})
-        local_evaluator.evaluate(find_problem(candidate.problem), candidate.source, config)
-
-    with ThreadPoolExecutor(2) as pool:
-        native = [each for each in chosen if each.path.suffix == ".cpp" and each.outcome != "compile_error"]
-        list(pool.map(compile_one, native))
+    native = [each for each in chosen if each.path.suffix == ".cpp" and each.outcome != "compile_error"]
+    compile_ahead(local_evaluator, [(find_problem(each.problem), each.source, each.config) for each in native])
 
 
 @pytest.fixture(scope="module", autouse=True)

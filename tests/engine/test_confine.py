@@ -13,35 +13,17 @@ import signal
 import socket
 import struct
 import threading
-import traceback
 from collections.abc import Callable
 
 import pytest
 
 from pkb_gym.engine.rankside import confine
+from tests.engine.forked import in_child
 
 pytestmark = pytest.mark.skipif(
     platform.machine() not in confine._ARCHITECTURES, reason=f"no system call filter for {platform.machine()}"
 )
 LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def in_child(work: Callable[[], object]) -> None:
-    """Runs `work` in a forked child; what it raises fails the test."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-        except BaseException:
-            os.write(writing, traceback.format_exc().encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read().decode()
-    status = os.waitpid(pid, 0)[1]
-    assert not said, said
-    assert status == 0, f"status {status}"
 
 
 def refused(call: Callable[[], object], number: int = errno.EPERM) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 
 import pytest
 
 from pkb_gym.engine.rankside import processors
-from pkb_gym.engine.rankside.processors import MOST_TRIED, bind_rank, move_to, quiet
+from pkb_gym.engine.rankside.processors import MOST_TRIED, bind_rank, move_to, move_to_quick
+from tests.engine.forked import in_child
 
 
 def bound(monkeypatch: pytest.MonkeyPatch, allowed: set[int], world_size: int) -> list[list[int]]:
@@ -42,47 +42,57 @@ def test_more_ranks_than_processors_take_turns(monkeypatch: pytest.MonkeyPatch) 
 
 def test_this_process_is_bound() -> None:
     allowed = os.sched_getaffinity(0)
-    pid = os.fork()
-    if pid == 0:
-        ok = bind_rank(len(allowed), len(allowed) + 1) == 1 and os.sched_getaffinity(0) == {min(allowed)}
-        os._exit(0 if ok else 1)
-    assert os.waitpid(pid, 0)[1] == 0
+
+    def work() -> None:
+        assert bind_rank(len(allowed), len(allowed) + 1) == 1
+        assert os.sched_getaffinity(0) == {min(allowed)}
+
+    in_child(work)
     assert os.sched_getaffinity(0) == allowed
 
 
-def in_child(work: Callable[[], bool]) -> bool:
-    """Whether that holds in a process of its own, whose processors do not matter afterwards."""
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if work() else 1)
-    return os.waitpid(pid, 0)[1] == 0
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Where this process would have moved."""
+    moved: list[list[int]] = []
+    monkeypatch.setattr(processors, "move_to", moved.append)
+    return moved
 
 
-def test_processors_that_are_slow_just_now_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_that_are_slow_just_now_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, moved: list[list[int]]
+) -> None:
     took_ns = {3: 100, 4: 180, 5: 119, 6: 121, 9: 101}
     monkeypatch.setattr(processors, "_spin_ns", took_ns.__getitem__)
-    assert quiet(sorted(took_ns)) == [3, 9, 5]
-    assert quiet([3, 4, 6]) == [3, 6], "two at least, however slow"
-    assert quiet([4]) == [4]
+    assert move_to_quick(sorted(took_ns)) == [3, 9, 5]
+    assert move_to_quick([3, 4, 6]) == [3, 6], "two at least, however slow"
+    assert move_to_quick([4]) == [4]
+    assert moved == [[3, 9, 5], [3, 6], [4]]
 
 
 @pytest.mark.parametrize("count", [1, 16, 17, 28, 64, 112])
+@pytest.mark.usefixtures("moved")
 def test_only_some_of_many_are_tried(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(processors, "_spin_ns", lambda processor: 100)
-    tried = quiet(range(1, count + 1))
+    tried = move_to_quick(range(1, count + 1))
     assert min(count, MOST_TRIED // 2) <= len(tried) <= MOST_TRIED
     assert set(tried) <= set(range(1, count + 1)) and len(set(tried)) == len(tried)
 
 
 def test_trying_is_real() -> None:
     own = sorted(os.sched_getaffinity(0))
-    assert in_child(lambda: set() < set(quiet(own)) <= set(own) and os.sched_getaffinity(0) == {own[-1]})
+
+    def work() -> None:
+        found = move_to_quick(own)
+        assert found and set(found) == os.sched_getaffinity(0) <= set(own)
+
+    in_child(work)
 
 
 def test_all_threads_move() -> None:
     last = max(os.sched_getaffinity(0))
 
-    def work() -> bool:
+    def work() -> None:
         told, done = threading.Event(), threading.Event()
         found: list[set[int]] = []
 
@@ -94,6 +104,6 @@ def test_all_threads_move() -> None:
         threading.Thread(target=other, daemon=True).start()
         move_to([last])
         told.set()
-        return done.wait(5) and found == [{last}] == [os.sched_getaffinity(0)]
+        assert done.wait(5) and found == [{last}] == [os.sched_getaffinity(0)]
 
-    assert in_child(work)
+    in_child(work)

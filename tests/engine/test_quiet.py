@@ -79,15 +79,14 @@ def test_on_the_cpu_nothing_is_done(memory: Memory) -> None:
     assert isinstance(quiet, CpuQuiet) and isinstance(make_quiet("cuda", [0]), CudaQuiet)
     quiet.reserve([100])
     quiet.flush_cache()
-    assert quiet.answer_us() is None and quiet.processors() is None and memory.given == []
+    assert quiet.answer_us() is None and quiet.settle() is None and memory.given == []
 
 
-def test_a_rank_stays_on_the_processors_that_it_finds_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried, moved = [], []
-    monkeypatch.setattr(module, "quiet", lambda processors: tried.append(processors) or [4, 6])
-    monkeypatch.setattr(module, "move_to", moved.append)
-    assert CudaQuiet([4, 5, 6]).processors() == [4, 6]
-    assert tried == [[4, 5, 6]] and moved == [[4, 6]]
+def test_a_rank_settles_on_quick_ones_of_its_own_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+    monkeypatch.setattr(module, "move_to_quick", lambda processors: tried.append(processors) or [4, 6])
+    assert CudaQuiet([4, 5, 6]).settle() == [4, 6]
+    assert tried == [[4, 5, 6]]
 
 
 class Recorder:
@@ -99,7 +98,7 @@ class Recorder:
     def __getattr__(self, name: str) -> Callable[..., object]:
         def ask(*args: object) -> object:
             self._asked.append(" ".join([name, *(str(next(iter(arg))) for arg in args if isinstance(arg, dict))]))
-            return [3] if name == "processors" else 20.0
+            return [3] if name == "settle" else 20.0
 
         return ask
 
@@ -110,7 +109,7 @@ def test_processors_are_tried_last_of_all_before_the_gate(monkeypatch: pytest.Mo
     rank._quiet = rank._device = rank._wire = Recorder(asked)  # type: ignore[assignment]
     monkeypatch.setattr(torch.distributed, "barrier", lambda: asked.append("barrier"))
     assert rank._gated(lambda: asked.append("block")) == {"finished": True, "idle_us": 20.0}
-    before = ["barrier", "answer_us", "flush_cache", "synchronize", "processors"]
+    before = ["barrier", "answer_us", "flush_cache", "synchronize", "settle"]
     assert asked == [*before, "send armed", "receive", "block", "synchronize", "send done"]
 
 
@@ -120,7 +119,7 @@ def test_staging_says_where_the_candidates_ranks_should_run(monkeypatch: pytest.
     rank._quiet = rank._device = rank._mine = rank._theirs = Recorder(asked)  # type: ignore[assignment]
     rank._plan = SimpleNamespace(runs=[])  # type: ignore[assignment]
     assert rank._stage() == {"staged": True, "idle_us": 20.0, "processors": [3]}
-    assert asked[-1] == "processors"
+    assert asked[-1] == "settle"
     gang = ReferenceGang.__new__(ReferenceGang)
     monkeypatch.setattr(gang, "_ask", lambda *_: [rank._stage(), rank._stage()])
     gang.device = "cuda"

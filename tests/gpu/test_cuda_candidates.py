@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,6 +12,7 @@ from pkb_gym.engine.feedback import Failure, Feedback, Timing
 from pkb_gym.engine.local import LocalEvaluator
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import FOLDER, Candidate, candidates, read
+from tests.engine.compiling import compile_ahead
 
 ALL = [candidate for kind in ("good", "broken", "hostile") for candidate in candidates(f"cuda/{kind}")]
 GOOD = read(FOLDER / "cuda" / "good" / "reads_peers.cu")
@@ -32,15 +32,9 @@ def need(candidate: Candidate) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def compiled(local_evaluator: LocalEvaluator) -> None:
     """All sources, compiled side by side ahead of the tests, which find them in the cache."""
-    if not gpus.names():
-        return
-
-    def compile_one(candidate: Candidate) -> None:
-        config = candidate.config.model_copy(update={"until": "compile"})
-        local_evaluator.evaluate(find_problem(candidate.problem), candidate.source, config)
-
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(compile_one, ALL))
+    if gpus.names():
+        work = [(find_problem(each.problem), each.source, each.config) for each in ALL]
+        compile_ahead(local_evaluator, work, threads=16)
 
 
 def evaluate(evaluator: LocalEvaluator, candidate: Candidate) -> Feedback:

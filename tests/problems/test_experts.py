@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.local import LocalEvaluator
-from pkb_gym.engine.problem import Problem
 from pkb_gym.problems.catalogue import catalogue, expert_source
+from tests.engine.compiling import compile_ahead
 
 EXPERTS = [problem for problem in catalogue() if expert_source(problem) is not None]
 
@@ -17,14 +15,8 @@ EXPERTS = [problem for problem in catalogue() if expert_source(problem) is not N
 @pytest.fixture(scope="module", autouse=True)
 def compiled(local_evaluator: LocalEvaluator) -> None:
     """All of them, two at a time; the tests find them in the cache."""
-
-    def compile_one(problem: Problem) -> None:
-        source = expert_source(problem)
-        assert source is not None
-        local_evaluator.evaluate(problem, source, EvalConfig(device="cpu", size="tiny", until="compile"))
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(compile_one, EXPERTS))
+    config = EvalConfig(device="cpu", size="tiny")
+    compile_ahead(local_evaluator, [(problem, expert_source(problem) or "", config) for problem in EXPERTS])
 
 
 @pytest.mark.parametrize("problem", EXPERTS, ids=lambda problem: problem.name)

@@ -288,8 +288,10 @@ class Gang:
 
     def _move(self, processors: Processors) -> None:
         for pidfd, own in zip(self._pidfds, processors, strict=True):
-            with contextlib.suppress(OSError):  # the rank has ended, or may not be moved here: it runs where it is
-                move_to(own, pid_of(pidfd))
+            pid = pid_of(pidfd)
+            if pid is not None:
+                with contextlib.suppress(OSError):  # it may end meanwhile; what may not be moved here runs where it is
+                    move_to(own, pid)
 
     def thaw(self) -> None:
         """Lets frozen ranks go on."""

@@ -13,16 +13,17 @@ def send(pidfd: int, number: signal.Signals) -> None:
         signal.pidfd_send_signal(pidfd, number)
 
 
-def pid_of(pidfd: int) -> int:
-    """The process's ordinary number; -1 if it has ended and was waited for."""
+def pid_of(pidfd: int) -> int | None:
+    """The process's ordinary number; None if it has ended and was waited for."""
     lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
+    pid = next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), -1)
+    return pid if pid > 0 else None
 
 
 def stat(pidfd: int) -> tuple[str, int]:
     """State letter and processor time in clock ticks of a process; ("X", 0) if it has ended."""
     try:
         fields = Path(f"/proc/{pid_of(pidfd)}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, StopIteration):
+    except OSError:
         return "X", 0
     return fields[0], int(fields[11]) + int(fields[12])

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from pkb_gym.engine.rankside.processors import move_to, quiet
+from pkb_gym.engine.rankside.processors import move_to_quick
 
 if TYPE_CHECKING:
     import torch
@@ -29,8 +29,8 @@ class Quiet(Protocol):
     def reserve(self, sizes: Sequence[int]) -> None:
         """Makes sure that results of these sizes in bytes can be kept without asking the driver for memory."""
 
-    def processors(self) -> list[int] | None:
-        """Those of this rank's that run at full speed, on which it stays itself; None: all of them are needed."""
+    def settle(self) -> list[int] | None:
+        """Moves to those of this rank's processors that run at full speed, and says which; None: all are needed."""
 
 
 class CpuQuiet:
@@ -46,7 +46,7 @@ class CpuQuiet:
     def reserve(self, sizes: Sequence[int]) -> None:
         """Nothing."""
 
-    def processors(self) -> list[int] | None:
+    def settle(self) -> list[int] | None:
         """None."""
         return None
 
@@ -98,11 +98,9 @@ class CudaQuiet:
             self._reserved |= wanted
             del held
 
-    def processors(self) -> list[int] | None:
-        """Tries them all."""
-        found = quiet(self._processors)
-        move_to(found)
-        return found
+    def settle(self) -> list[int] | None:
+        """Tries them."""
+        return move_to_quick(self._processors)
 
 
 def make_quiet(device: str, processors: Sequence[int]) -> Quiet:

@@ -235,7 +235,7 @@ class Reference:
             stacked(self._theirs, outputs, count, first.nbytes).fill_(POISON_WORD)  # pages are whole words
         self._quiet.flush_cache()
         self._device.synchronize()
-        return {"staged": True, "idle_us": idle_us, "processors": self._quiet.processors()}
+        return {"staged": True, "idle_us": idle_us, "processors": self._quiet.settle()}
 
     def _run(self, count: int, native: bool) -> dict[str, Any]:
         """Runs the baseline on the first sets of the block; the evaluator's clock runs from go to done.
@@ -272,7 +272,7 @@ class Reference:
         idle_us = self._quiet.answer_us()
         self._quiet.flush_cache()
         self._device.synchronize()
-        self._quiet.processors()
+        self._quiet.settle()
         self._wire.send({"armed": True})
         self._wire.receive()
         block()

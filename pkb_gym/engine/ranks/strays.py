@@ -8,6 +8,8 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+from pkb_gym.engine.ranks.pidfds import pid_of
+
 
 def end_strays(leader_pidfd: int, rank_pidfds: Sequence[int]) -> int:
     """Kills every descendant of a gang's leader but its ranks, which must be stopped.
@@ -36,13 +38,6 @@ def end_strays(leader_pidfd: int, rank_pidfds: Sequence[int]) -> int:
             finally:
                 os.close(pidfd)
     return len(strays)
-
-
-def pid_of(pidfd: int) -> int | None:
-    """The process that a pidfd stands for, None if it has ended."""
-    lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
-    pid = next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), -1)
-    return pid if pid > 0 else None
 
 
 def _parents() -> dict[int, int]:

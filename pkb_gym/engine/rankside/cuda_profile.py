@@ -257,15 +257,12 @@ def with_peer_copies(events: Sequence[Event], link_bytes_per_s: float) -> list[E
     CUPTI takes a copy into a peer's memory for one within the device where that memory was mapped by the driver's
     virtual memory functions, as symmetric heaps are. Large copies within a device are faster than links.
     """
-    return [
-        replace(event, name=SLOW_COPY) if event.nbytes >= TELLING_BYTES and _as_slow(event, link_bytes_per_s) else event
-        for event in events
-    ]
 
+    def crossed(event: Event) -> bool:
+        large = event.kind == "copy" and event.name.startswith(OWN_COPY) and event.nbytes >= TELLING_BYTES
+        return large and event.nbytes <= event.duration_us * 1e-6 * link_bytes_per_s
 
-def _as_slow(event: Event, link_bytes_per_s: float) -> bool:
-    own = event.kind == "copy" and event.name.startswith(OWN_COPY)
-    return own and event.duration_us * 1e-6 * link_bytes_per_s >= event.nbytes
+    return [replace(event, name=SLOW_COPY) if crossed(event) else event for event in events]
 
 
 def summary(events: Sequence[Event]) -> dict[str, Any]:

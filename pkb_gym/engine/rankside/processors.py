@@ -11,7 +11,7 @@ SPINS, TRIES = 1000, 2
 MOST_TRIED = 16
 FEWEST = 2
 """A thread that waits by spinning, as CUDA's synchronisation does, must not keep others of its process from running."""
-QUIET_RELATIVE = 1.2
+QUICK_RELATIVE = 1.2
 """By how much one may be slower: a core that is shared with other work takes half as long again, or twice."""
 
 
@@ -32,19 +32,20 @@ def bind_rank(rank: int, world_size: int) -> int:
     return len(own)
 
 
-def quiet(processors: Sequence[int]) -> list[int]:
-    """Those of some processors that run at full speed just now.
+def move_to_quick(processors: Sequence[int]) -> list[int]:
+    """Moves this process to those of some processors that run at full speed just now, and says which.
 
     On a core that also works for somebody else a process is slow, and everything that it launches is late. A virtual
     machine does not show on which cores its processors are, nor what its neighbours do there, and both change: what is
-    found holds for milliseconds. So each processor is tried, of many some, for about 0.1 ms, and the calling thread is
-    left on the last.
+    found holds for milliseconds. So each processor is tried, of many some.
     """
     step = -(-len(processors) // MOST_TRIED)
     took_ns = {processor: _spin_ns(processor) for processor in processors[::step]}
     quickest = sorted(took_ns, key=lambda processor: took_ns[processor])
-    limit_ns = QUIET_RELATIVE * took_ns[quickest[0]]
-    return quickest[:FEWEST] + [processor for processor in quickest[FEWEST:] if took_ns[processor] <= limit_ns]
+    limit_ns = QUICK_RELATIVE * took_ns[quickest[0]]
+    found = quickest[:FEWEST] + [processor for processor in quickest[FEWEST:] if took_ns[processor] <= limit_ns]
+    move_to(found)
+    return found
 
 
 def _spin_ns(processor: int) -> int:
