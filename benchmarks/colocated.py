@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.common import RESULTS, save
-from pkb_gym.engine.config import EvalConfig
-from pkb_gym.engine.remote import RemoteEvaluator
+from pkb_gym.engine.evaluators.remote import RemoteEvaluator
+from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import expert_source, find_problem
-from pkb_gym.training.evaluation_owner import ServiceProcess
-from pkb_gym.training.parking import Parked
+from pkb_gym.training.evaluation.owner import ServiceProcess
+from pkb_gym.training.processes.offload import Parked
 
 PROBLEMS = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll")
 RESAMPLES = 2000

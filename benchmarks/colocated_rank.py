@@ -16,11 +16,11 @@ from accelerate import Accelerator
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.colocated import Plan, judge_all
-from pkb_gym.engine.remote import RemoteEvaluator
-from pkb_gym.training.evaluation_owner import Evaluation
-from pkb_gym.training.host_group import HostGroup
-from pkb_gym.training.parking import GpuMemory
-from pkb_gym.training.phases import PhaseClock
+from pkb_gym.engine.evaluators.remote import RemoteEvaluator
+from pkb_gym.training.evaluation.owner import Evaluation
+from pkb_gym.training.processes.host_group import HostGroup
+from pkb_gym.training.processes.offload import GpuMemory
+from pkb_gym.training.processes.phases import PhaseClock
 
 VOCABULARY = 8192
 BATCH, PROMPT, NEW_TOKENS = 8, 256, 64

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pkb_gym.engine.atomic_write import write_atomically
-from pkb_gym.engine.cpu_info import cpu_info
-from pkb_gym.engine.machine import processors
+from pkb_gym.engine.hardware.cpu_info import cpu_info
+from pkb_gym.engine.hardware.host import processors
+from pkb_gym.engine.support.atomic_write import write_atomically
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

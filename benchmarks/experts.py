@@ -9,8 +9,8 @@ import sys
 from typing import Any
 
 from benchmarks.common import save
-from pkb_gym.engine.config import EvalConfig
-from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 
 SIZES = ("tiny", "published")

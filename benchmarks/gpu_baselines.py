@@ -19,12 +19,12 @@ from typing import Any
 from benchmarks.common import RESULTS, header
 from benchmarks.gpu_baselines_gang import Gang, Outcome, Task
 from benchmarks.gpu_baselines_report import markdown, summary
-from pkb_gym.engine.atomic_write import write_atomically
-from pkb_gym.engine.calibrate import cpu_hardware
 from pkb_gym.engine.errors import PkbError
-from pkb_gym.engine.hardware import HardwareSpec, find_gpu
+from pkb_gym.engine.hardware.calibrate import cpu_hardware
+from pkb_gym.engine.hardware.peaks import HardwareSpec, find_gpu
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.roofline import place
+from pkb_gym.engine.records.roofline import place
+from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.problems.catalogue import catalogue, find_problem
 
 PUBLISHED = Path(__file__).resolve().parent / "data" / "published_baselines_4xh200.json"

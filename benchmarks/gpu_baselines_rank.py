@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.gpu_baselines_gang import Task
-from pkb_gym.engine.inputs import make_inputs
-from pkb_gym.engine.layout import Workload, rank_spec
-from pkb_gym.engine.leaves import argument_leaves, flatten_value
+from pkb_gym.engine.compare.layout import Workload, rank_spec
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.problem.tensors import argument_leaves, flatten_value
+from pkb_gym.engine.problem.trial_inputs import make_inputs
 from pkb_gym.engine.ranks.graphs import capture, host_wait
 from pkb_gym.engine.rankside.devices import QUIET_NCCL
 from pkb_gym.engine.rankside.gloo_compat import install

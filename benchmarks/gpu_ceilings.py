@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, header
-from pkb_gym.engine.atomic_write import write_atomically
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.hardware import MemoryTier, Peaks, find_gpu
+from pkb_gym.engine.hardware.peaks import MemoryTier, Peaks, find_gpu
+from pkb_gym.engine.support.atomic_write import write_atomically
 
 NAME = "gpu_ceilings"
 SOURCE = Path(__file__).resolve().parent / "gpu_ceilings.cu"

@@ -22,7 +22,7 @@ from typing import Any
 import torch  # forked processes need not import it
 
 from benchmarks.common import RESULTS, save
-from pkb_gym.engine import gpus
+from pkb_gym.engine.hardware import gpus
 
 ROUNDS, QUEUES = 5, (1, 2, 4, 8)
 

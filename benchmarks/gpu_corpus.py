@@ -20,11 +20,11 @@ from benchmarks.common import RESULTS, header
 from pkb_gym.corpus.conversations import Attempt, broken_attempts, sampled_variants
 from pkb_gym.corpus.families import FAMILIES
 from pkb_gym.corpus.tasks import Task
-from pkb_gym.engine import gpus
-from pkb_gym.engine.atomic_write import write_atomically
-from pkb_gym.engine.config import default_world_size
-from pkb_gym.engine.feedback import Feedback
-from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.records.config import default_world_size
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.rewards import find_reward
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, header
-from pkb_gym.engine import gpus
-from pkb_gym.engine.atomic_write import write_atomically
-from pkb_gym.engine.config import EvalConfig
-from pkb_gym.engine.feedback import Feedback
-from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
 STREAM = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Broadcast", "Reduce", "Scatter", "Gather")

@@ -24,8 +24,8 @@ import torch.distributed as dist
 from torch import multiprocessing
 
 from benchmarks.common import RESULTS, header
-from pkb_gym.engine import gpus
-from pkb_gym.engine.atomic_write import write_atomically
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.support.atomic_write import write_atomically
 
 STARTS, ROUNDS, BLOCKS, CALLS = 3, 4, 11, 50
 DEADLINE_S = 120.0

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.common import save
-from pkb_gym.engine.config import EvalConfig
-from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.ranks.gang import Confinement, Gang
 from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
 WORLD_SIZE = 4

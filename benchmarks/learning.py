@@ -24,11 +24,11 @@ from pathlib import Path
 
 from benchmarks.common import RESULTS, header
 from benchmarks.learning_report import GPUS_BUSY, collect, draw, markdown
-from pkb_gym.engine import gpus
-from pkb_gym.engine.atomic_write import write_atomically
-from pkb_gym.engine.line_file import LineFile
-from pkb_gym.training.evaluation_owner import ServiceProcess
-from pkb_gym.training.phases import GpuSampler
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.support.jsonl import LineFile
+from pkb_gym.training.evaluation.owner import ServiceProcess
+from pkb_gym.training.processes.phases import GpuSampler
 
 CONFIGS = Path(__file__).resolve().parent.parent / "training" / "configs"
 NAME = "learning"

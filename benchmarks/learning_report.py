@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pkb_gym.training.rows import Row, read_jsonl
+from pkb_gym.training.inputs.rows import Row, read_jsonl
 
 Result = dict[str, Any]
 

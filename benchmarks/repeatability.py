@@ -12,10 +12,10 @@ import sys
 from typing import Any
 
 from benchmarks.common import save
-from pkb_gym.engine.config import EvalConfig
-from pkb_gym.engine.feedback import Timing
-from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Timing
 from pkb_gym.problems.catalogue import expert_source, find_problem, reference_source
 
 REPETITIONS = 20

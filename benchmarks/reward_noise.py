@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import RESULTS, save
-from pkb_gym.engine.feedback import Block
-from pkb_gym.engine.timing import QUANTILE, summarise
+from pkb_gym.engine.records.feedback import Block
+from pkb_gym.engine.stages.timing_statistics import QUANTILE, summarise
 
 RATIOS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
 GPU_FILES = ("gpu_baselines", "gpu_baselines_2_ranks")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import psutil
 
 from benchmarks.common import save
-from pkb_gym.engine.config import EvalConfig
-from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
 EVALUATIONS, EVERY = 200, 20

@@ -1,4 +1,4 @@
-"""Writes docs/feedback.md from the records of `pkb_gym.engine.feedback` and the docstrings under their fields.
+"""Writes docs/feedback.md from the records of `pkb_gym.engine.records.feedback` and the docstrings under their fields.
 
     python docs/generate_feedback.py
 
@@ -18,8 +18,8 @@ from typing import Literal, Union
 
 from pydantic import BaseModel
 
-from pkb_gym.engine.config import EvalConfig, ResolvedConfig
-from pkb_gym.engine.feedback import Failure, Feedback, Finding, Stage
+from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
+from pkb_gym.engine.records.feedback import Failure, Feedback, Finding, Stage
 
 PAGE = Path(__file__).with_name("feedback.md")
 

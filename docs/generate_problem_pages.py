@@ -15,7 +15,6 @@ from pathlib import Path
 
 from pkb_gym.cli.list_problems import experts
 from pkb_gym.cli.shapes import shape_texts
-from pkb_gym.engine.axes import Axes, AxisValue
 from pkb_gym.engine.problem import (
     Argument,
     Group,
@@ -29,9 +28,10 @@ from pkb_gym.engine.problem import (
     Tensor,
     TensorList,
 )
-from pkb_gym.engine.signature import cpp_signature
+from pkb_gym.engine.problem.axes import Axes, AxisValue
+from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.envs.suite import SPLITS
-from pkb_gym.envs.task_text import python_signature
+from pkb_gym.envs.text.task import python_signature
 from pkb_gym.problems.catalogue import catalogue, load_module, reference_source
 
 HERE = Path(__file__).resolve().parent

@@ -18,7 +18,7 @@ from typing import Any
 from pkb_gym import rewards
 from pkb_gym.envs.samplers import LearningProgress
 from pkb_gym.problems.catalogue import load_module
-from pkb_gym.rewards import action_cost, advantages, algebra, curriculum, difficulty, gates, presets, returns
+from pkb_gym.rewards import action_cost, advantages, algebra, curriculum, difficulty, presets, returns, selection
 from pkb_gym.rewards.recipes import RECIPES
 
 HERE = Path(__file__).resolve().parent
@@ -29,7 +29,7 @@ pictures = curves.pictures
 PAGE = HERE / "rewards.md"
 FOLDER = HERE / "rewards"
 NOISE = HERE.parent / "benchmarks" / "results" / "reward_noise.json"
-OPERATORS = (algebra, gates)
+OPERATORS = (algebra, selection)
 """Modules whose components have others as operands."""
 
 ERRORS = {

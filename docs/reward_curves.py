@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pkb_gym import rewards
-from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.problems.catalogue import load_module
 from pkb_gym.rewards.action_cost import ActionFacts
 from pkb_gym.rewards.examples import fallen, profiled, timed

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pkb_gym.envs.env import PKBEnv
-    from pkb_gym.envs.evaluators import add_evaluator
+    from pkb_gym.envs.evaluator_registry import add_evaluator
     from pkb_gym.envs.samplers import LearningProgress, Sampler
     from pkb_gym.envs.spaces import SourceText
     from pkb_gym.envs.suite import SuiteEnv

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from pkb_gym.engine.feedback import Feedback
-from pkb_gym.envs.brief_text import brief_feedback
-from pkb_gym.envs.feedback_text import feedback_text
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.envs.text.brief import brief_feedback
+from pkb_gym.envs.text.feedback import feedback_text
 from pkb_gym.envs.wrappers import turn_text
 
 Style: TypeAlias = Literal["full", "brief"]

@@ -9,16 +9,17 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import gymnasium as gym
 import numpy as np
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.config import EvalConfig, Protocol, ResolvedConfig
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.evaluator import Evaluator
-from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.evaluators.evaluator import Evaluator
+from pkb_gym.engine.hardware.lookup import known_hardware
 from pkb_gym.engine.problem import Problem
-from pkb_gym.envs import evaluators
-from pkb_gym.envs.machine import known_hardware, resolve_here
+from pkb_gym.engine.problem.axes import AxisValue
+from pkb_gym.engine.records.config import EvalConfig, Protocol, ResolvedConfig
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.stages.execution_environment import resolve_here
+from pkb_gym.envs import evaluator_registry
 from pkb_gym.envs.spaces import Observation, action_space, observation_space, observe
-from pkb_gym.envs.task_text import task_text
+from pkb_gym.envs.text.task import task_text
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.rewards import EpisodeScore, Reward, TurnScore, find_reward
 
@@ -146,7 +147,7 @@ class PKBEnv(gym.Env[Observation, str]):
     ) -> None:
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ConfigError(f"render_mode must be None, 'ansi' or 'rgb_array', got {render_mode!r}")
-        evaluators.check_evaluator(evaluator)
+        evaluator_registry.check_evaluator(evaluator)
         self.render_mode = render_mode
         self.action_space = action_space()
         self.observation_space = observation_space()  # type: ignore[assignment]  # Dict says less of its entries
@@ -219,7 +220,7 @@ class PKBEnv(gym.Env[Observation, str]):
         # As the task text says, whatever an evaluation service on another machine would choose.
         told = {name: getattr(self._config, name) for name in ("device", "world_size", "size", "dtype")}
         config = self._asked.model_copy(update=told | {"seed": episode.input_seed, "turn": episode.turn})
-        feedback = evaluators.find_evaluator(self._evaluator).evaluate(self._problem, action, config)
+        feedback = evaluator_registry.find_evaluator(self._evaluator).evaluate(self._problem, action, config)
         turn_score = episode.add(action, feedback)
         info: dict[str, Any] = {
             "feedback": feedback,

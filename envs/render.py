@@ -12,14 +12,14 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from pkb_gym.engine.config import ResolvedConfig
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.feedback import Feedback, Profile, RankProfile, Stage
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.roofline import Roofline
-from pkb_gym.envs.kernels_text import kernel_table, transfers_text
-from pkb_gym.envs.profile_text import times_table
-from pkb_gym.envs.words import cut_middle, rate_text, size_text, time_text
+from pkb_gym.engine.records.config import ResolvedConfig
+from pkb_gym.engine.records.feedback import Feedback, Profile, RankProfile, Stage
+from pkb_gym.engine.records.roofline import Roofline
+from pkb_gym.envs.text.formatting import cut_middle, rate_text, size_text, time_text
+from pkb_gym.envs.text.kernels import kernel_table, transfers_text
+from pkb_gym.envs.text.profile import times_table
 
 CARD_WIDTH = 100
 BAR_WIDTH = 40

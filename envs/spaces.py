@@ -9,11 +9,11 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from pkb_gym.engine.feedback import Failure, Feedback, Stage
-from pkb_gym.engine.static_checks import MAX_SOURCE_BYTES
-from pkb_gym.envs.feedback_text import compiler_text, correctness_text, feedback_text
-from pkb_gym.envs.profile_text import profile_text
-from pkb_gym.envs.words import cut_middle
+from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.stages.static import MAX_SOURCE_BYTES
+from pkb_gym.envs.text.feedback import compiler_text, correctness_text, feedback_text
+from pkb_gym.envs.text.formatting import cut_middle
+from pkb_gym.envs.text.profile import profile_text
 
 MAX_TEXT_CHARS = 200_000
 """Longest text of an observation."""

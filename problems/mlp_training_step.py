@@ -11,10 +11,8 @@ from itertools import accumulate
 from math import prod, sqrt
 from typing import TYPE_CHECKING, cast
 
-from pkb_gym.engine.axes import Axes, AxisValue, divide
-from pkb_gym.engine.checks import Check, CheckContext, outside, rms, rule, wide
-from pkb_gym.engine.inputs import Draw, InputMaker, Stream
-from pkb_gym.engine.problem import Cost
+from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Stream, divide
+from pkb_gym.engine.problem.rules import Check, CheckContext, outside, rms, rule, wide
 
 if TYPE_CHECKING:
     import torch

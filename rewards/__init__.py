@@ -11,7 +11,6 @@ from pkb_gym.rewards.correctness import PartialCorrectness
 from pkb_gym.rewards.curriculum import Fade
 from pkb_gym.rewards.default import LadderThenPerformance
 from pkb_gym.rewards.difficulty import Difficulty, difficulties, read_feedbacks
-from pkb_gym.rewards.gates import Clip, Maximum, Minimum, Named, Where
 from pkb_gym.rewards.integrity import Honest, IntegrityFloor
 from pkb_gym.rewards.ladder import Ladder
 from pkb_gym.rewards.mechanism import UsesMechanism
@@ -31,6 +30,7 @@ from pkb_gym.rewards.returns import (
 )
 from pkb_gym.rewards.reward import ItemisedReward, Reward
 from pkb_gym.rewards.roofline import RooflinePosition, Utilisation
+from pkb_gym.rewards.selection import Clip, Maximum, Minimum, Named, Where
 from pkb_gym.rewards.shaping import BestSoFar, EpisodeScore, TurnScore, best_so_far, shaped_rewards
 from pkb_gym.rewards.simple import Correctness, FastP
 from pkb_gym.rewards.speedup import LogSpeedup, Speedup

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.component import Component, Recorded, RecordedReward
 
 FENCED = re.compile(r"^```[^\n`]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)

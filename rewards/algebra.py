@@ -1,4 +1,4 @@
-"""Sums and products of rewards; `gates` holds limits and choices. See `Component` for how they are written.
+"""Sums and products of rewards; `selection` holds limits and choices. See `Component` for how they are written.
 
 Each is a frozen object that prints as it was written, so that `eval(repr(reward)) == reward`, and goes through JSON and
 YAML by `records`. Sums and products of sums and products are flattened. None (a fault of ours) of any operand is None
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 
-from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.composition import flatten, in_brackets, joined, refuse_infinite
 from pkb_gym.rewards.reward import is_our_fault

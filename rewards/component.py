@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.records.feedback import Feedback
 
 if TYPE_CHECKING:
     from pkb_gym.rewards.algebra import Product, Scale, Sum
-    from pkb_gym.rewards.gates import Clip, Maximum, Minimum, Named, Where
+    from pkb_gym.rewards.selection import Clip, Maximum, Minimum, Named, Where
 
 Bounds: TypeAlias = tuple[float, float]
 """Least and greatest value, both finite."""
@@ -121,33 +121,33 @@ class Component(RecordedReward, abstract=True):
 
     def clip(self, low: float, high: float) -> Clip:
         """Its value, but no less than `low` and no more than `high`."""
-        from pkb_gym.rewards.gates import Clip
+        from pkb_gym.rewards.selection import Clip
 
         return Clip(self, float(low), float(high))
 
     def where(self, condition: Component, otherwise: Component | float = 0.0) -> Where:
         """Its value where the condition's is greater than 0, else the other one's."""
         from pkb_gym.rewards.algebra import component
-        from pkb_gym.rewards.gates import Where
+        from pkb_gym.rewards.selection import Where
 
         return Where(self, condition, component(otherwise))
 
     def named(self, name: str) -> Named:
         """The same value, listed by a name of its own where a reward says what it is made of."""
-        from pkb_gym.rewards.gates import Named
+        from pkb_gym.rewards.selection import Named
 
         return Named(self, name)
 
     def at_least(self, other: Component | float) -> Maximum:
         """The greater of both."""
         from pkb_gym.rewards.algebra import component
-        from pkb_gym.rewards.gates import Maximum
+        from pkb_gym.rewards.selection import Maximum
 
         return Maximum((self, component(other)))
 
     def at_most(self, other: Component | float) -> Minimum:
         """The lesser of both."""
         from pkb_gym.rewards.algebra import component
-        from pkb_gym.rewards.gates import Minimum
+        from pkb_gym.rewards.selection import Minimum
 
         return Minimum((self, component(other)))

@@ -1,11 +1,11 @@
-"""What sums, products and gates share."""
+"""What sums, products and selections share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import isfinite
 
-from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.component import Component
 
 

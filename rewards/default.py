@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.ladder import Ladder
 from pkb_gym.rewards.performance import LogPerformance

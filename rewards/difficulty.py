@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.reward import is_our_fault, is_right
 
 JEFFREYS = (0.5, 0.5)

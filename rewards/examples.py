@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pkb_gym.engine.compiler_report import KernelResources
-from pkb_gym.engine.config import ResolvedConfig
-from pkb_gym.engine.feedback import (
+from pkb_gym.engine.records.compiler_report import KernelResources
+from pkb_gym.engine.records.config import ResolvedConfig
+from pkb_gym.engine.records.feedback import (
     Block,
     CheckReport,
     CompileReport,
@@ -21,8 +21,8 @@ from pkb_gym.engine.feedback import (
     Stage,
     Timing,
 )
-from pkb_gym.engine.mechanisms import Mechanism
-from pkb_gym.engine.roofline import Rates, ResourceTimes, Roofline
+from pkb_gym.engine.records.mechanisms import Mechanism
+from pkb_gym.engine.records.roofline import Rates, ResourceTimes, Roofline
 
 CONFIG = ResolvedConfig(
     device="cpu",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-from pkb_gym.engine.feedback import Feedback
-from pkb_gym.engine.mechanisms import Mechanism
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.records.mechanisms import Mechanism
 from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.reward import is_our_fault, is_right
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite, log
 
-from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.reward import is_our_fault, is_right
 

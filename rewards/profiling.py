@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import isfinite
 
-from pkb_gym.engine.feedback import Feedback, RankProfile
+from pkb_gym.engine.records.feedback import Feedback, RankProfile
 from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.reward import is_our_fault, is_right
 

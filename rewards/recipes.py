@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.advantages import Advantages, Group, group_relative, leave_one_out
 from pkb_gym.rewards.presets import find_reward
 from pkb_gym.rewards.returns import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-from pkb_gym.engine.feedback import Failure, Feedback
+from pkb_gym.engine.records.feedback import Failure, Feedback
 
 
 class Reward(Protocol):

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.component import RecordedReward
 from pkb_gym.rewards.reward import ItemisedReward, Reward
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import isfinite, log2
 from typing import Literal, TypeAlias
 
-from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.reward import is_our_fault, is_right
 

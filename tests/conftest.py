@@ -11,7 +11,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.evaluators.local import LocalEvaluator
 from tests.leaks import Lasting, leftovers, snapshot
 
 PR_SET_CHILD_SUBREAPER = 36

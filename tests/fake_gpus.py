@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pkb_gym.engine import gpus, machine
-from pkb_gym.engine.gpus import Connections
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.hardware.gpus import Connections
+from pkb_gym.engine.stages import execution_environment
 
 
 def pretend(
@@ -21,5 +22,5 @@ def pretend(
     monkeypatch.setattr(gpus, "driver_version", lambda: "580.95" if names else None)
     monkeypatch.setattr(gpus, "compute_capability", lambda: (9, 0) if names else None)
     monkeypatch.setattr(gpus, "connections", lambda: connections if names else None)
-    monkeypatch.setattr(machine, "nvcc_available", lambda: nvcc)
+    monkeypatch.setattr(execution_environment, "nvcc_available", lambda: nvcc)
     monkeypatch.delenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", raising=False)

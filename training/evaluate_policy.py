@@ -24,21 +24,21 @@ from rich.table import Table
 from transformers import AutoTokenizer
 from trl import ModelConfig
 
-from pkb_gym.engine.atomic_write import write_atomically
-from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.line_file import LineFile
-from pkb_gym.training.archive import submission_record
-from pkb_gym.training.arguments import parse_arguments, run_recipe
-from pkb_gym.training.episodes import Episode
-from pkb_gym.training.evaluation_owner import OwnerMode, start_evaluation
-from pkb_gym.training.host_group import HostGroup
-from pkb_gym.training.judge import Judge
-from pkb_gym.training.player import Limits, Player
-from pkb_gym.training.policy_summary import PROMPT_KEY, Estimate, PolicySummary, summarise
-from pkb_gym.training.rollouts import Rollouts, worth_of_nothing
-from pkb_gym.training.rows import Row, load_prompts, read_jsonl
-from pkb_gym.training.sampling import Backend, SamplingConfig, open_sampler
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.support.jsonl import LineFile
+from pkb_gym.training.evaluation.judge import Judge
+from pkb_gym.training.evaluation.owner import OwnerMode, start_evaluation
+from pkb_gym.training.inputs.arguments import parse_arguments, run_recipe
+from pkb_gym.training.inputs.rows import Row, load_prompts, read_jsonl
+from pkb_gym.training.processes.host_group import HostGroup
+from pkb_gym.training.results.archive import submission_record
+from pkb_gym.training.results.policy_summary import PROMPT_KEY, Estimate, PolicySummary, summarise
+from pkb_gym.training.rollout.episodes import Episode
+from pkb_gym.training.rollout.kernel_environment import Rollouts, worth_of_nothing
+from pkb_gym.training.rollout.player import Limits, Player
+from pkb_gym.training.rollout.sampling import Backend, SamplingConfig, open_sampler
 
 RESULTS, SUMMARY, ASKED, PARTS = "results.jsonl", "summary.json", "asked.json", "parts"
 """Names of the files in the output folder, and of the folder with each process's episodes."""

@@ -17,22 +17,22 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 from trl import GRPOConfig, ModelConfig, get_peft_config
 
-from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.rewards.advantages import Over
 from pkb_gym.rewards.recipes import find_recipe
 from pkb_gym.rewards.returns import KEVIN_GAMMA
-from pkb_gym.training.arguments import checkpoint_to_resume, parse_arguments, run_recipe
-from pkb_gym.training.evaluation_owner import Evaluation, OwnerMode, start_evaluation
-from pkb_gym.training.host_group import HostGroup
-from pkb_gym.training.judge import Judge
-from pkb_gym.training.parking import Parked
-from pkb_gym.training.rollouts import Rollouts, worth_of_nothing
-from pkb_gym.training.rows import load_prompts
-from pkb_gym.training.run_log import RunLog
+from pkb_gym.training.evaluation.judge import Judge
+from pkb_gym.training.evaluation.owner import Evaluation, OwnerMode, start_evaluation
+from pkb_gym.training.inputs.arguments import checkpoint_to_resume, parse_arguments, run_recipe
+from pkb_gym.training.inputs.rows import load_prompts
+from pkb_gym.training.learner.trainer import KernelGRPOTrainer, Settings
+from pkb_gym.training.learner.turn_credit import AdvantageName, Credit, CreditName, find_credit
+from pkb_gym.training.processes.host_group import HostGroup
+from pkb_gym.training.processes.offload import Parked
+from pkb_gym.training.results.run_log import RunLog
+from pkb_gym.training.rollout.kernel_environment import Rollouts, worth_of_nothing
 from pkb_gym.training.sft import model_arguments
-from pkb_gym.training.trainer import KernelGRPOTrainer, Settings
-from pkb_gym.training.turn_credit import AdvantageName, Credit, CreditName, find_credit
 
 
 @dataclass

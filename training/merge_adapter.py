@@ -12,7 +12,7 @@ from peft import AutoPeftModelForCausalLM
 from transformers import AutoTokenizer
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.training.arguments import parse_arguments, run_recipe
+from pkb_gym.training.inputs.arguments import parse_arguments, run_recipe
 
 
 @dataclass

@@ -25,9 +25,9 @@ from trl import ModelConfig, SFTConfig
 from pkb_gym.corpus.conversations import CorpusRow, submission
 from pkb_gym.corpus.files import write_corpus
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.training.arguments import output_folder, parse_arguments, run_recipe
-from pkb_gym.training.policy_summary import prompt_key
-from pkb_gym.training.rows import Row, load_corpus, load_prompts, read_jsonl
+from pkb_gym.training.inputs.arguments import output_folder, parse_arguments, run_recipe
+from pkb_gym.training.inputs.rows import Row, load_corpus, load_prompts, read_jsonl
+from pkb_gym.training.results.policy_summary import prompt_key
 from pkb_gym.training.sft import fine_tune
 
 POLICY = json.dumps({"author": "policy"})

@@ -20,9 +20,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantization_config
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.training.arguments import checkpoint_to_resume, output_folder, parse_arguments, run_recipe
-from pkb_gym.training.chat import Message, render, submit_tools
-from pkb_gym.training.rows import load_corpus
+from pkb_gym.training.inputs.arguments import checkpoint_to_resume, output_folder, parse_arguments, run_recipe
+from pkb_gym.training.inputs.chat import Message, render, submit_tools
+from pkb_gym.training.inputs.rows import load_corpus
 from pkb_gym.training.scratch_model import PresetName, write_scratch_model
 
 SCRATCH_FOLDER = "scratch"

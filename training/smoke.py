@@ -21,10 +21,10 @@ import torch
 from pkb_gym.cli import main as pkb
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.training import evaluate_policy, grpo, sft
-from pkb_gym.training.archive import ROLLOUTS
-from pkb_gym.training.arguments import TRAINER_STATE, parse_arguments, run_recipe
-from pkb_gym.training.policy_summary import PolicySummary
-from pkb_gym.training.rows import Row, read_jsonl
+from pkb_gym.training.inputs.arguments import TRAINER_STATE, parse_arguments, run_recipe
+from pkb_gym.training.inputs.rows import Row, read_jsonl
+from pkb_gym.training.results.archive import ROLLOUTS
+from pkb_gym.training.results.policy_summary import PolicySummary
 
 CONFIGS = Path(__file__).parent / "configs"
 DATA = ["--problems", "AllGather", "Scatter", "--sizes", "tiny", "--world-size", "2", "--style", "brief"]

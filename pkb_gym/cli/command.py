@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from pkb_gym.engine.evaluator import Evaluator
+    from pkb_gym.engine.evaluators.evaluator import Evaluator
 
 PIPE_WIDTH = 120
 """Columns where the output is no terminal."""

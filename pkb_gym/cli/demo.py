@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pkb_gym.engine import gpus
-from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.evaluator import Evaluator
-from pkb_gym.engine.feedback import Failure, Feedback
+from pkb_gym.engine.evaluators.evaluator import Evaluator
+from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
 from .command import Session, Status, add_parser, stderr, stdout

@@ -10,13 +10,13 @@ import sys
 import tempfile
 from dataclasses import asdict
 
-from pkb_gym.engine import environment
-from pkb_gym.envs.machine import known_hardware
+from pkb_gym.cli.host_tools import output_of
+from pkb_gym.engine.hardware.lookup import known_hardware
+from pkb_gym.engine.support import env_vars
 
 from .command import Session, Status, add_json_option, add_parser, plain_table, stdout
 from .doctor_gpus import examine_gpus
 from .finding import Finding
-from .machine import output_of
 
 EXAMPLE = "pkb doctor"
 EXIT = "exit status: 0 this machine can judge kernels, 3 something that every evaluation needs is missing"
@@ -75,7 +75,7 @@ def package(name: str) -> Finding:
 
 def compiler() -> Finding:
     """The C++ compiler of native kernels."""
-    from pkb_gym.engine.calibrate import find_compiler
+    from pkb_gym.engine.hardware.calibrate import find_compiler
 
     path = find_compiler()
     version = None if path is None else output_of([path, "--version"])
@@ -104,7 +104,7 @@ def sandbox() -> Finding:
 
 def cache() -> Finding:
     """The folder of compiled kernels and measured peaks."""
-    folder = environment.cache_dir()
+    folder = env_vars.cache_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

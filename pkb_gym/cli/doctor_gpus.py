@@ -7,12 +7,13 @@ import importlib.util
 import subprocess
 import sys
 
-from pkb_gym.engine import environment, gpus
-from pkb_gym.engine.compile.cuda import default_architecture, find_toolkit, nvcc_available, nvcc_version
+from pkb_gym.engine.compile.nvcc import default_architecture, find_toolkit, nvcc_available, nvcc_version
 from pkb_gym.engine.compile.sass import disassembler_version, find_disassembler
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
-from pkb_gym.engine.hardware import find_gpu
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.hardware.peaks import find_gpu
 from pkb_gym.engine.ranks.sandbox import bubblewrap_arguments, bubblewrap_works, zygote_policy
+from pkb_gym.engine.support import env_vars
 
 from .finding import Finding
 
@@ -50,7 +51,7 @@ def describe(names: tuple[str, ...]) -> str:
         links = " or ".join(map(str, sorted(set(connections.nvlinks))))
         apart = f", none between {len(connections.apart)} pairs" if connections.apart else ""
         parts.append(f"{links} NVLinks up on each{apart}")
-    if environment.multicast_disabled():
+    if env_vars.multicast_disabled():
         parts.append("multicast switched off")
     return ", ".join(parts)
 
@@ -95,7 +96,7 @@ def seen_in_sandbox() -> str:
     command = bubblewrap_arguments(zygote_policy(64 << 20), [sys.executable, "-I", "-c", PROBE])
     try:
         ran = subprocess.run(
-            command, capture_output=True, text=True, timeout=PROBE_S, check=False, env=environment.for_candidates()
+            command, capture_output=True, text=True, timeout=PROBE_S, check=False, env=env_vars.for_candidates()
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)

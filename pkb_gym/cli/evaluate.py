@@ -8,10 +8,10 @@ import shlex
 from contextlib import closing
 from pathlib import Path
 
-from pkb_gym.engine.atomic_write import write_atomically
-from pkb_gym.engine.chrome_trace import chrome_trace
+from pkb_gym.cli.chrome_trace import chrome_trace
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.feedback import Failure, Feedback
+from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.problems.catalogue import find_problem
 
 from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, stderr, stdout

@@ -12,13 +12,13 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import ConfigError, InfrastructureError, PkbError
-from pkb_gym.engine.evaluator import Evaluator
-from pkb_gym.engine.feedback import Failure, Feedback
+from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.source_digest import source_sha256
-from pkb_gym.envs.words import time_text
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.support.source_digest import source_sha256
+from pkb_gym.envs.text.formatting import time_text
 from pkb_gym.problems.catalogue import catalogue
 
 from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, stderr, stdout

@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.atomic_write import write_atomically
+from pkb_gym.engine.support.atomic_write import write_atomically
 
 from .command import EXIT_STATUSES, Session, Status, add_parser, stderr
 from .options import positive_float, positive_int
 
 if TYPE_CHECKING:
     from pkb_gym.corpus.evaluate import Question
-    from pkb_gym.engine.evaluator import Evaluator
-    from pkb_gym.engine.feedback import Feedback
+    from pkb_gym.engine.evaluators.evaluator import Evaluator
+    from pkb_gym.engine.records.feedback import Feedback
 
 PROMPTS_EXAMPLE = """pkb export prompts --out data --problems train --language cpp --sizes tiny --world-size 2
 pkb export prompts --out data --problems families --language cuda --style brief --seeds 4 --variations 6"""
@@ -258,7 +258,7 @@ class _Progress:
 @contextmanager
 def _evaluator(name: str, session: Session) -> Iterator[Evaluator]:
     """The evaluator of that name; one of this machine's is closed at the end."""
-    from pkb_gym.envs.evaluators import find_evaluator
+    from pkb_gym.envs.evaluator_registry import find_evaluator
 
     if name != "local":
         yield find_evaluator(name)
@@ -286,18 +286,23 @@ def _tell(args: argparse.Namespace, rows: int, compiled_only: int, faults: int, 
 
 
 def _world_size(args: argparse.Namespace, language: str) -> int:
-    from pkb_gym.engine import gpus, machine
-    from pkb_gym.engine.config import default_world_size
+    from pkb_gym.engine.hardware import gpus
+    from pkb_gym.engine.records.config import default_world_size
+    from pkb_gym.engine.stages import execution_environment
 
     if args.world_size is not None:
         return int(args.world_size)
-    return default_world_size(len(gpus.names()) if machine.choose_device("auto", language) == "cuda" else 0)
+    return default_world_size(
+        len(gpus.names()) if execution_environment.choose_device("auto", language) == "cuda" else 0
+    )
 
 
 def _sizes(args: argparse.Namespace, language: str) -> list[str]:
-    from pkb_gym.engine import machine
+    from pkb_gym.engine.stages import execution_environment
 
-    return args.sizes or (["published"] if machine.choose_device("auto", language) == "cuda" else ["tiny"])
+    return args.sizes or (
+        ["published"] if execution_environment.choose_device("auto", language) == "cuda" else ["tiny"]
+    )
 
 
 def _add_to_manifest(out: Path, part: str, content: dict[str, object]) -> None:

@@ -7,8 +7,8 @@ import ast
 from collections.abc import Callable
 from typing import TypeVar
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.config import EvalConfig
+from pkb_gym.engine.problem.axes import AxisValue
+from pkb_gym.engine.records.config import EvalConfig
 
 Number = TypeVar("Number", int, float)
 

@@ -15,14 +15,14 @@ from . import demo, doctor, evaluate, evaluate_folder, export, list_problems, se
 from .command import EXIT_STATUSES, Session, Status
 
 if TYPE_CHECKING:
-    from pkb_gym.engine.evaluator import Evaluator
+    from pkb_gym.engine.evaluators.evaluator import Evaluator
 
 COMMANDS = (list_problems, show, evaluate, evaluate_folder, export, demo, serve, doctor)
 
 
 def open_local_evaluator(key: bytes | None) -> Evaluator:
     """An evaluator on this machine."""
-    from pkb_gym.engine.local import LocalEvaluator
+    from pkb_gym.engine.evaluators.local import LocalEvaluator
 
     return LocalEvaluator(key=key)
 

@@ -7,11 +7,11 @@ from typing import Literal, Self
 
 from pydantic import ValidationError
 
-from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.feedback import Failure, Feedback
-from pkb_gym.engine.line_file import LineFile
-from pkb_gym.engine.record import Record
+from pkb_gym.engine.records.base import Record
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.support.jsonl import LineFile
 
 
 class Result(Record):

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from pkb_gym.engine import environment
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.support import env_vars
 
 from .command import Session, Status, add_parser, stderr
 from .options import parse_key, positive_float, positive_int
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"pkb serve needs {' and '.join(missing)}: pip install 'pkb-gym[serve]'")
-    from pkb_gym.engine.local import LocalEvaluator
+    from pkb_gym.engine.evaluators.local import LocalEvaluator
     from pkb_gym.serve.parent import when_parent_ends
     from pkb_gym.serve.server import HttpServer, is_loopback
     from pkb_gym.serve.service import DEADLINE_S, MAX_QUEUED, EvaluationService
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
 
     if args.token_file is None and not is_loopback(args.host):
         raise ConfigError(f"--host {args.host} can be reached from other machines: say --token-file FILE as well")
-    token_file = (args.token_file or environment.cache_dir() / "serve-token").absolute()
+    token_file = (args.token_file or env_vars.cache_dir() / "serve-token").absolute()
     token = read_or_make_token(token_file)
     key = args.replay_key or secrets.token_bytes(KEY_BYTES)  # one key for evaluators that are replaced, too
     service = EvaluationService(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from pkb_gym.engine.axes import Axes, AxisValue, resolve_shape
 from pkb_gym.engine.problem import (
     Argument,
     Group,
@@ -18,6 +17,7 @@ from pkb_gym.engine.problem import (
     Tensor,
     TensorList,
 )
+from pkb_gym.engine.problem.axes import Axes, AxisValue, resolve_shape
 
 MOST_DIFFERENT = 4
 """So many different shapes of the ranks are spelt out."""

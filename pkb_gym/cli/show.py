@@ -7,21 +7,21 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from pkb_gym.engine.axes import Axes, AxisValue
-from pkb_gym.engine.config import Device, Language, ResolvedConfig
+from pkb_gym.cli.host_tools import hardware_for, why_no_peaks
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.hardware import HardwareSpec
+from pkb_gym.engine.hardware.peaks import HardwareSpec
 from pkb_gym.engine.problem import Cost, Problem
-from pkb_gym.engine.roofline import Roofline, place
-from pkb_gym.engine.signature import cpp_signature
-from pkb_gym.envs.machine import resolve_here
-from pkb_gym.envs.task_text import task_text
-from pkb_gym.envs.words import time_text
+from pkb_gym.engine.problem.axes import Axes, AxisValue
+from pkb_gym.engine.problem.signature import cpp_signature
+from pkb_gym.engine.records.config import Device, Language, ResolvedConfig
+from pkb_gym.engine.records.roofline import Roofline, place
+from pkb_gym.engine.stages.execution_environment import resolve_here
+from pkb_gym.envs.text.formatting import time_text
+from pkb_gym.envs.text.task import task_text
 from pkb_gym.problems.catalogue import find_problem
 
 from .command import Session, Status, add_json_option, add_parser, plain_table, stdout
 from .list_problems import record
-from .machine import hardware_for, why_no_peaks
 from .options import add_machine_options, machine_config
 from .shapes import shape_texts
 

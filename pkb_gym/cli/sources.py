@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from pkb_gym.engine.config import EvalConfig, Language
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.config import EvalConfig, Language
 
 SUFFIXES = (".cpp", ".cc", ".cxx", ".cu", ".py")
 DIALECTS = ("cpp", "cuda", "triton", "python", "pytorch")

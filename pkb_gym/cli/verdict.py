@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.feedback import Feedback
 from pkb_gym.engine.problem import Problem
-from pkb_gym.envs.words import time_text
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.envs.text.formatting import time_text
 
 from .command import plain_table
 

@@ -14,10 +14,10 @@ from pkb_gym.corpus.evaluate import Question
 from pkb_gym.corpus.families import Variant, find_family
 from pkb_gym.corpus.prompts import prompt_messages
 from pkb_gym.corpus.tasks import Task, TaskRow
-from pkb_gym.engine.feedback import Feedback, Stage
-from pkb_gym.engine.source_digest import source_sha256
+from pkb_gym.engine.records.feedback import Feedback, Stage
+from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.envs.dialogue import Dialogue
-from pkb_gym.envs.words import time_text
+from pkb_gym.envs.text.formatting import time_text
 from pkb_gym.rewards import find_reward
 
 TWO_STEPS = 4

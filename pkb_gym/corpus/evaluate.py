@@ -10,10 +10,10 @@ from itertools import islice
 
 from pkb_gym.corpus.journal import Journal, evaluation_key
 from pkb_gym.corpus.tasks import Task
-from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.evaluator import Evaluator
-from pkb_gym.engine.feedback import Failure, Feedback
+from pkb_gym.engine.evaluators.evaluator import Evaluator
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.problems.catalogue import find_problem
 
 

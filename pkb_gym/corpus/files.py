@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pkb_gym.engine.atomic_write import write_atomically
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.support.atomic_write import write_atomically
 
 if TYPE_CHECKING:
     from datasets import Features

@@ -19,9 +19,9 @@ from pkb_gym.corpus.conversations import (
 )
 from pkb_gym.corpus.evaluate import Judge, Question
 from pkb_gym.corpus.tasks import Task, workloads
-from pkb_gym.engine.config import Language
-from pkb_gym.engine.feedback import Feedback
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.config import Language
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.envs.dialogue import Style
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from pkb_gym import __version__
 from pkb_gym.corpus.conversations import CorpusRow, Tally
-from pkb_gym.engine import gpus
-from pkb_gym.engine.cpu_info import cpu_info
-from pkb_gym.engine.feedback import Feedback
-from pkb_gym.engine.machine import processors
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.hardware.cpu_info import cpu_info
+from pkb_gym.engine.hardware.host import processors
+from pkb_gym.engine.records.feedback import Feedback
 
 LENGTH_BUCKET = 500
 """Characters of a source, by which lengths are counted."""

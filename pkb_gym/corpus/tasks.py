@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, TypeAlias, TypedDict, cast
 
-from pkb_gym.engine.axes import AxisValue, frozen_axes
-from pkb_gym.engine.config import EvalConfig, Language, ResolvedConfig
 from pkb_gym.engine.errors import ConfigError, SizeError
-from pkb_gym.engine.machine import choose_device
 from pkb_gym.engine.problem import Output, Problem, Tensor
+from pkb_gym.engine.problem.axes import AxisValue, frozen_axes
+from pkb_gym.engine.records.config import EvalConfig, Language, ResolvedConfig
+from pkb_gym.engine.stages.execution_environment import choose_device, resolve_here
 from pkb_gym.envs.dialogue import Style
-from pkb_gym.envs.machine import resolve_here
 from pkb_gym.envs.suite import split_names
 from pkb_gym.problems.catalogue import find_problem
 

@@ -1,4 +1,6 @@
-"""The engine: problem and feedback records, compile, ranks, check, timing, profile, roofline, integrity.
+"""The engine: everything that judges a kernel. One room for one question; each imports only those below it.
 
-Imports nothing of `envs`, `rewards`, `problems` or anything above them.
+    evaluators > stages > compile > ranks > compare > records > hardware > problem > support > rankside
+
+Imports nothing of `envs`, `rewards`, `problems` or anything above them; import-linter checks both.
 """

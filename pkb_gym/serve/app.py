@@ -31,16 +31,9 @@ from pkb_gym.engine.errors import (
     ProblemNotFound,
     ServiceBusy,
 )
-from pkb_gym.engine.feedback import Feedback
-from pkb_gym.engine.record import Record
-from pkb_gym.engine.service_records import (
-    FINISHED,
-    MAX_WAIT_S,
-    ErrorReport,
-    EvaluationState,
-    PauseState,
-    Question,
-)
+from pkb_gym.engine.records.base import Record
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.records.service import FINISHED, MAX_WAIT_S, ErrorReport, EvaluationState, PauseState, Question
 from pkb_gym.serve.evaluation import Evaluation
 from pkb_gym.serve.guard import Guard
 from pkb_gym.serve.service import EvaluationService

@@ -8,14 +8,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from pkb_gym.engine import machine
-from pkb_gym.engine.config import EvalConfig, ResolvedConfig
-from pkb_gym.engine.evaluator import PREPARING, WAITING, Evaluator
-from pkb_gym.engine.feedback import Failure, Feedback, Stage
-from pkb_gym.engine.findings import Findings
+from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.service_records import FINISHED, QUEUED
-from pkb_gym.engine.source_digest import source_sha256
+from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
+from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.records.service import FINISHED, QUEUED
+from pkb_gym.engine.stages import execution_environment
+from pkb_gym.engine.stages.feedback_builder import Findings
+from pkb_gym.engine.stages.progress import PREPARING, WAITING
+from pkb_gym.engine.support.source_digest import source_sha256
 
 Key: TypeAlias = tuple[str, str, str]
 """Problem, digest of the source, resolved configuration: what makes two questions equal."""
@@ -84,7 +85,7 @@ class Evaluation:
 
     def lost(self, why: str) -> Feedback:
         """Its feedback where a fault of ours keeps it from being judged."""
-        environment = machine.describe(self.resolved.device, self.resolved.is_native)
+        environment = execution_environment.describe(self.resolved.device, self.resolved.is_native)
         findings = Findings(self.problem, self.source, self.resolved, environment)
         findings.fail(Failure.INFRASTRUCTURE, f"this machine could not judge it: {why}")
         return findings.feedback()

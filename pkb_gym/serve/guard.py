@@ -5,8 +5,8 @@ from __future__ import annotations
 import hmac
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.service_records import ErrorReport
-from pkb_gym.engine.static_checks import MAX_SOURCE_BYTES
+from pkb_gym.engine.records.service import ErrorReport
+from pkb_gym.engine.stages.static import MAX_SOURCE_BYTES
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -23,10 +23,10 @@ from collections.abc import Callable
 from concurrent.futures import wait as wait_for_any
 from typing import Literal, Self
 
-from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import ConfigError, EvaluationNotFound, InfrastructureError, ServiceBusy, SizeError
-from pkb_gym.engine.feedback import Failure, Feedback
-from pkb_gym.engine.service_records import FINISHED, ServiceStatus
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.records.service import FINISHED, ServiceStatus
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.serve.evaluation import Evaluation, Key, OwningEvaluator, question_key
 from pkb_gym.serve.statistics import Statistics

@@ -6,9 +6,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable
 
-from pkb_gym.engine.evaluator import WAITING
-from pkb_gym.engine.feedback import Failure, Feedback
-from pkb_gym.engine.service_records import QUEUED, ServiceStatus
+from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.records.service import QUEUED, ServiceStatus
+from pkb_gym.engine.stages.progress import WAITING
 from pkb_gym.serve.evaluation import HAS_DEVICES
 
 MINUTE_S = 60.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from pkb_gym.engine.atomic_write import write_atomically
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.support.atomic_write import write_atomically
 
 MIN_CHARS = 16
 

@@ -5,17 +5,29 @@ from __future__ import annotations
 from math import comb, sqrt
 from typing import TYPE_CHECKING, cast
 
-from pkb_gym.engine.axes import Axes, AxisValue, divide
-from pkb_gym.engine.checks import rows_close
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.inputs import Draw, InputMaker, Stream
-from pkb_gym.engine.problem import Cost, Group, Linear, Output, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    Group,
+    InputMaker,
+    Linear,
+    Output,
+    Scalar,
+    Stream,
+    Tensor,
+    Trials,
+    divide,
+)
+from pkb_gym.engine.problem.rules import rows_close
 from pkb_gym.problems.expert_parallel.routing import Ints, Partition, interleaved, ragged_rows
 
 if TYPE_CHECKING:
     import torch
 
-    from pkb_gym.engine.inputs import Value
+    from pkb_gym.engine.problem import Value
 
 NEAR_STEPS = 2
 """A token is redrawn when its K-th and (K+1)-th choice are this many bfloat16 steps apart or fewer."""

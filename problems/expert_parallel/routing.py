@@ -10,9 +10,8 @@ from __future__ import annotations
 from math import comb, exp
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from pkb_gym.engine.axes import Axes, AxisValue, divide
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.inputs import Draw, InputMaker
+from pkb_gym.engine.problem import Axes, AxisValue, Draw, InputMaker, divide
 
 if TYPE_CHECKING:
     import torch

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import floor, frexp, log2
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.checks import CheckContext
-from pkb_gym.engine.inputs import InputMaker, Stream
+from pkb_gym.engine.problem import InputMaker, Stream
+from pkb_gym.engine.problem.rules import CheckContext
 
 if TYPE_CHECKING:
     import torch

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from pkb_gym.engine.axes import Axes, AxisValue
+from pkb_gym.engine.problem import Axes, AxisValue
 
 if TYPE_CHECKING:
-    from pkb_gym.engine.inputs import Draw
+    from pkb_gym.engine.problem import Draw
 
 Ints = tuple[int, ...]
 Requests = tuple[Ints, ...]

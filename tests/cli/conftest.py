@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from pkb_gym.cli import main
-from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
-from pkb_gym.engine.evaluator import Progress
-from pkb_gym.engine.feedback import Feedback, Profile, TraceEvent
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.source_digest import source_sha256
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Feedback, Profile, TraceEvent
+from pkb_gym.engine.stages.progress import Progress
+from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.rewards.examples import fallen, timed
 
 SLICE = TraceEvent(rank=1, kind="call", name="call 0", stream=None, start_us=0.5, duration_us=2)

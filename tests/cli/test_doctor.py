@@ -24,7 +24,7 @@ def test_names_everything_in_a_table(pkb):
 
 
 def test_without_compiler_this_machine_cannot_judge(pkb, monkeypatch):
-    monkeypatch.setattr("pkb_gym.engine.calibrate.find_compiler", lambda: None)
+    monkeypatch.setattr("pkb_gym.engine.hardware.calibrate.find_compiler", lambda: None)
     ran = pkb("doctor")
     assert ran.status == 3
     assert "apt install g++" in ran.out and "cannot judge kernels: C++ compiler missing" in ran.out

@@ -7,8 +7,8 @@ import importlib.metadata
 import pytest
 
 from pkb_gym.cli import doctor_gpus
-from pkb_gym.engine import gpus
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 from tests.fake_gpus import pretend
 

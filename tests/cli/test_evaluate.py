@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pkb_gym.engine.feedback import Failure, Feedback
+from pkb_gym.engine.records.feedback import Failure, Feedback
 
 
 @pytest.mark.parametrize(

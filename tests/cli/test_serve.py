@@ -17,9 +17,9 @@ import httpx
 import psutil
 import pytest
 
-from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.remote import RemoteEvaluator
+from pkb_gym.engine.evaluators.remote import RemoteEvaluator
+from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
 PATIENCE_S = 20.0

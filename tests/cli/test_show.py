@@ -5,8 +5,8 @@ import json
 import pytest
 
 from pkb_gym.cli.shapes import shape_texts
-from pkb_gym.engine.hardware import HardwareSpec, MemoryTier, Peaks
-from pkb_gym.engine.signature import cpp_signature
+from pkb_gym.engine.hardware.peaks import HardwareSpec, MemoryTier, Peaks
+from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.problems.catalogue import catalogue, find_problem, reference_source
 
 RATES = dict.fromkeys(("bfloat16", "float16", "float32", "float64"), 1000000000.0)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pkb_gym.cli import main
-from pkb_gym.engine.config import EvalConfig
-from pkb_gym.engine.feedback import Feedback
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.source_digest import source_sha256
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.rewards.examples import fallen, timed
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from pkb_gym.corpus.breakages import BREAKAGES, COMPILE_TIME, find_breakage
 from pkb_gym.corpus.families import FAMILIES, find_family
-from pkb_gym.engine.config import EvalConfig
-from pkb_gym.engine.feedback import Failure
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
 

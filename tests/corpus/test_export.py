@@ -7,8 +7,8 @@ import json
 import pytest
 from datasets import load_from_disk
 
-from pkb_gym.engine.feedback import Feedback
-from pkb_gym.envs.brief_text import brief_feedback
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.envs.text.brief import brief_feedback
 from pkb_gym.rewards import find_reward
 from tests.corpus.conftest import TextEvaluator
 

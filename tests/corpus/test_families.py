@@ -11,10 +11,10 @@ import pytest
 
 from pkb_gym.corpus.families import FAMILIES, find_family
 from pkb_gym.corpus.families.family import Family, Variant, fill
-from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.feedback import Feedback
-from pkb_gym.engine.signature import cpp_signature
+from pkb_gym.engine.problem.signature import cpp_signature
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.envs.suite import split_names
 from pkb_gym.problems.catalogue import find_problem
 

@@ -8,7 +8,7 @@ import pytest
 
 from pkb_gym.corpus.prompts import EXAMPLE, example_for, near_duplicates, prompt_messages, prompt_rows
 from pkb_gym.corpus.tasks import Task
-from pkb_gym.engine.signature import cpp_signature
+from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.envs.suite import split_names
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 

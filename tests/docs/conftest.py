@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.evaluators.local import LocalEvaluator
 
 
 @pytest.fixture

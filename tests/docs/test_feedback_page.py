@@ -6,7 +6,7 @@ import typing
 
 import pytest
 
-from pkb_gym.engine.feedback import Failure, Finding, Stage
+from pkb_gym.engine.records.feedback import Failure, Finding, Stage
 from pkb_gym.problems.catalogue import load_module
 from tests.docs.pages import DOCS
 

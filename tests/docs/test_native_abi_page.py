@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pkb_gym.engine import gpus
 from pkb_gym.engine.compile.cache import CompileCache
-from pkb_gym.engine.compile.cuda import FLAGS, compile_cuda, nvcc_available
-from pkb_gym.engine.compile.native import exports_solution
-from pkb_gym.engine.config import EvalConfig
-from pkb_gym.engine.feedback import Stage
-from pkb_gym.engine.signature import cpp_signature
+from pkb_gym.engine.compile.gxx import exports_solution
+from pkb_gym.engine.compile.nvcc import FLAGS, compile_cuda, nvcc_available
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.problem.signature import cpp_signature
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Stage
 from pkb_gym.problems.catalogue import find_problem
 from tests.docs.pages import DOCS, ROOT, code_blocks
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.feedback import Failure, Stage
-from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure, Stage
 from pkb_gym.problems.catalogue import load_module
 from tests.docs.pages import DOCS, code_blocks
 

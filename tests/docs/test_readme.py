@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from pkb_gym.envs import evaluators
+from pkb_gym.envs import evaluator_registry
 from pkb_gym.problems.catalogue import catalogue
 from tests.docs.pages import DOCS, ROOT
 
@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_the_example_runs(evaluator, monkeypatch, capsys):
     (example,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    monkeypatch.setitem(evaluators._started, (os.getpid(), "local"), evaluator)
+    monkeypatch.setitem(evaluator_registry._started, (os.getpid(), "local"), evaluator)
     names: dict[str, object] = {}
     exec(compile(example, "README.md", "exec"), names)
     assert names["info"]["feedback"].passed, names["info"]["feedback"].message

@@ -7,8 +7,8 @@ import threading
 
 import gymnasium as gym
 
-from pkb_gym.engine.service_records import ServiceStatus
-from pkb_gym.envs.evaluators import close_evaluators
+from pkb_gym.engine.records.service import ServiceStatus
+from pkb_gym.envs.evaluator_registry import close_evaluators
 from pkb_gym.serve.app import make_app
 from pkb_gym.serve.server import HttpServer
 from tests.docs.pages import DOCS

@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from pkb_gym.cli.program import make_parser
-from pkb_gym.training.arguments import parse_arguments
+from pkb_gym.training.inputs.arguments import parse_arguments
 from tests.docs.pages import DOCS, ROOT
 from tests.training.test_configs import RECIPES
 

@@ -16,8 +16,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pkb_gym.engine.config import EvalConfig
-from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Feedback
 
 FOLDER = Path(__file__).resolve().parent.parent / "candidates"
 DEADLINE_S = 1.5

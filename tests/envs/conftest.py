@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pkb_gym.envs.evaluators import add_evaluator, close_evaluators
+from pkb_gym.envs.evaluator_registry import add_evaluator, close_evaluators
 from tests.envs.fake_evaluator import FakeEvaluator
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from pkb_gym.engine import machine
-from pkb_gym.engine.config import EvalConfig, resolve
-from pkb_gym.engine.evaluator import Progress
-from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.static_checks import Rejected, check_text
+from pkb_gym.engine.records.config import EvalConfig, resolve
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.stages.progress import Progress
+from pkb_gym.engine.stages.static import Rejected, check_text
 from pkb_gym.rewards.examples import FELL_AFTER, fallen, timed
 
 
@@ -34,9 +34,7 @@ class FakeEvaluator:
         self.asked.append((problem.name, source, config))
         if self.meet is not None:
             self.meet.wait(timeout=10)
-        resolved = resolve(
-            config, problem, language="cpp", device="cpu", memory_total_bytes=machine.memory_total_bytes()
-        )
+        resolved = resolve(config, problem, language="cpp", device="cpu", memory_total_bytes=host.memory_total_bytes())
         return self._found(source).model_copy(update={"problem": problem.name, "config": resolved})
 
     def close(self) -> None:

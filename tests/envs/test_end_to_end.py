@@ -5,8 +5,8 @@ from __future__ import annotations
 import gymnasium as gym
 import pytest
 
-from pkb_gym.engine.feedback import Failure, Stage
-from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.records.feedback import Failure, Stage
 
 SOLUTION = """
 #include "pkb/bf16.h"

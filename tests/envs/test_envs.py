@@ -10,10 +10,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from pkb_gym.engine.errors import ConfigError, ProblemNotFound, SizeError
-from pkb_gym.engine.feedback import Failure, Feedback
-from pkb_gym.engine.static_checks import MAX_SOURCE_BYTES
+from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.stages.static import MAX_SOURCE_BYTES
 from pkb_gym.envs import PKBEnv
-from pkb_gym.envs.evaluators import add_evaluator, close_evaluators, find_evaluator
+from pkb_gym.envs.evaluator_registry import add_evaluator, close_evaluators, find_evaluator
 from pkb_gym.envs.registration import problem_names, register_all
 from pkb_gym.problems.catalogue import catalogue, reference_source
 from pkb_gym.rewards import Correctness

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.stages.execution_environment import resolve_here
 from pkb_gym.envs import PKBEnv
-from pkb_gym.envs.feedback_text import feedback_text
-from pkb_gym.envs.machine import resolve_here
 from pkb_gym.envs.render import bar, card_text, roofline_picture
+from pkb_gym.envs.text.feedback import feedback_text
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.rewards.examples import fallen, timed
 from tests.rewards.strategies import feedbacks

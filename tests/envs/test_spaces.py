@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pkb_gym.engine.feedback import Failure
-from pkb_gym.envs.feedback_text import ADVICE, MAX_FEEDBACK_CHARS, feedback_text
+from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.envs.spaces import MAX_RATIO, SourceText, action_space, observation_space, observe
+from pkb_gym.envs.text.feedback import ADVICE, MAX_FEEDBACK_CHARS, feedback_text
 from pkb_gym.rewards.examples import fallen, timed
 from tests.rewards.strategies import feedbacks
 

@@ -7,9 +7,9 @@ import itertools
 
 import pytest
 
-from pkb_gym.engine import gpus
-from pkb_gym.engine.feedback import Failure, Feedback, Timing
-from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.records.feedback import Failure, Feedback, Timing
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import FOLDER, Candidate, candidates, read
 from tests.engine.compiling import compile_ahead

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pkb_gym.engine import gpus
-from pkb_gym.engine.config import EvalConfig
-from pkb_gym.engine.feedback import Timing
-from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Timing
 from pkb_gym.problems.catalogue import find_problem
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]

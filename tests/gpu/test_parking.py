@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pkb_gym.training.parking import GpuMemory
+from pkb_gym.training.processes.offload import GpuMemory
 
 pytestmark = pytest.mark.gpu
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from pkb_gym.engine.checks import exact, same_bits
 from pkb_gym.engine.problem import InPlace, Problem
+from pkb_gym.engine.problem.rules import exact, same_bits
 from tests.problems.counterfeit_runs import marked
 from tests.problems.support import Job, Run, run_jobs
 

@@ -22,11 +22,12 @@ import torch
 import torch.distributed as dist
 
 import pkb_gym
-from pkb_gym.engine.axes import resolve_shape
-from pkb_gym.engine.checks import Check, CheckContext, as_integers
-from pkb_gym.engine.inputs import Draw, TrialKey, make_inputs
-from pkb_gym.engine.leaves import result_leaves
 from pkb_gym.engine.problem import Axes, InPlace, Linear, Problem, Scalar, Sparse, Tensor, TensorList, snake_case
+from pkb_gym.engine.problem.axes import resolve_shape
+from pkb_gym.engine.problem.inputs import Draw, TrialKey
+from pkb_gym.engine.problem.rules import Check, CheckContext, as_integers
+from pkb_gym.engine.problem.tensors import result_leaves
+from pkb_gym.engine.problem.trial_inputs import make_inputs
 from pkb_gym.engine.rankside import gloo_compat
 
 DEADLINE_S = 60.0

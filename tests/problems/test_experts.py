@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pkb_gym.engine.config import EvalConfig
-from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import catalogue, expert_source
 from tests.engine.compiling import compile_ahead
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from pkb_gym.engine.axes import Axes
 from pkb_gym.engine.errors import SizeError
+from pkb_gym.engine.problem.axes import Axes
 from tests.problems.support import Run, find_problem, make_axes, run_reference
 
 NAME = "GaussianSplatting"

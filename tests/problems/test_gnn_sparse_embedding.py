@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pkb_gym.engine.checks import as_integers
+from pkb_gym.engine.problem.rules import as_integers
 from tests.problems.support import Run, find_problem, make_axes, run_reference
 
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from pkb_gym.engine import screen
-from pkb_gym.engine.calls import Call
-from pkb_gym.engine.check import Comparison
-from pkb_gym.engine.layout import Workload
-from pkb_gym.engine.leaves import argument_leaves, flatten_value
+from pkb_gym.engine.compare import screen
+from pkb_gym.engine.compare.calls import Call
+from pkb_gym.engine.compare.check import Comparison
+from pkb_gym.engine.compare.layout import Workload
+from pkb_gym.engine.compare.screen import Screen, alike
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.problem.tensors import argument_leaves, flatten_value
 from pkb_gym.engine.ranks.heaps import sealed_memory
 from pkb_gym.engine.rankside.heap import Heap
-from pkb_gym.engine.screen import Screen, alike
 from pkb_gym.problems.catalogue import catalogue
 from tests.problems.support import KEY, Job, Run, run_jobs, same
 

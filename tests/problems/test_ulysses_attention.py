@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pkb_gym.engine.checks import allclose
 from pkb_gym.engine.errors import SizeError
+from pkb_gym.engine.problem.rules import allclose
 from tests.problems.support import Run, find_problem, make_axes, run_reference
 
 NAME = "UlyssesAttention"

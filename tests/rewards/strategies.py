@@ -6,9 +6,9 @@ from typing import get_args
 
 from hypothesis import strategies as st
 
-from pkb_gym.engine.compiler_report import KernelResources
-from pkb_gym.engine.config import ResolvedConfig
-from pkb_gym.engine.feedback import (
+from pkb_gym.engine.records.compiler_report import KernelResources
+from pkb_gym.engine.records.config import ResolvedConfig
+from pkb_gym.engine.records.feedback import (
     Block,
     CheckReport,
     CompileReport,
@@ -24,8 +24,8 @@ from pkb_gym.engine.feedback import (
     Stage,
     Timing,
 )
-from pkb_gym.engine.mechanisms import Mechanism
-from pkb_gym.engine.roofline import Rates, ResourceTimes, Roofline
+from pkb_gym.engine.records.mechanisms import Mechanism
+from pkb_gym.engine.records.roofline import Rates, ResourceTimes, Roofline
 
 RATES = ("matrix_flops", "vector_flops", "memory_bytes", "link_bytes")
 RESOURCES = ("matrix", "vector", "memory", "link")

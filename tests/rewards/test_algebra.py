@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import pkb_gym.rewards
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.feedback import Failure
+from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.rewards import (
     BestSoFar,
     Charged,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pkb_gym.engine.feedback import Failure, Feedback, Mismatch, Stage
+from pkb_gym.engine.records.feedback import Failure, Feedback, Mismatch, Stage
 from pkb_gym.rewards import (
     ActionFacts,
     BottleneckCoverage,
@@ -48,7 +48,7 @@ MODULES = [
     "algebra",
     "component",
     "correctness",
-    "gates",
+    "selection",
     "integrity",
     "mechanism",
     "milestones",
@@ -322,7 +322,7 @@ def test_components_pickle(component):
 
 @pytest.mark.parametrize("kind", sorted(Recorded.known.values(), key=lambda kind: kind.__name__))
 def test_docstrings_say_range_source_and_example(kind):
-    if not kind.__module__.startswith("pkb_gym.rewards") or kind.__module__.endswith((".algebra", ".gates")):
+    if not kind.__module__.startswith("pkb_gym.rewards") or kind.__module__.endswith((".algebra", ".selection")):
         return
     assert all(word in kind.__doc__ for word in ("Range", "Source", "Example:")), kind
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import pkb_gym.rewards.curriculum
 import pkb_gym.rewards.difficulty
 from pkb_gym.cli.results_file import Result
-from pkb_gym.engine.config import EvalConfig
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.feedback import Failure
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.rewards import BestSoFar, FastP, Ladder, to_json
 from pkb_gym.rewards.curriculum import Fade
 from pkb_gym.rewards.difficulty import Difficulty, difficulties, read_feedbacks

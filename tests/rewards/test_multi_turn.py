@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pkb_gym.engine.feedback import Failure, Feedback
+from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.rewards import (
     BestSoFar,
     EpisodeScore,

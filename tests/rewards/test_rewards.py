@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.rewards import (
     BestSoFar,
     EpisodeScore,

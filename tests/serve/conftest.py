@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pkb_gym.engine.remote import RemoteEvaluator
+from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.serve.server import HttpServer
 from pkb_gym.serve.service import EvaluationService
 from tests.serve.fake_owner import PATIENCE_S, TOKEN, Owners, make_service

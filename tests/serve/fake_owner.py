@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from pkb_gym.engine import machine
-from pkb_gym.engine.config import EvalConfig, ResolvedConfig, resolve
-from pkb_gym.engine.device_gate import DeviceGate
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
-from pkb_gym.engine.evaluator import PREPARING, WAITING, Progress
-from pkb_gym.engine.feedback import Feedback
+from pkb_gym.engine.evaluators.arbiter import DeviceGate
+from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig, resolve
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.stages.progress import PREPARING, WAITING, Progress
 from pkb_gym.serve.service import EvaluationService
 from tests.envs.fake_evaluator import FakeEvaluator
 
@@ -42,7 +42,7 @@ class Owner(FakeEvaluator):
     gate: DeviceGate = field(default_factory=DeviceGate)
 
     def resolve(self, problem: Problem, source: str, config: EvalConfig) -> ResolvedConfig:
-        total = machine.memory_total_bytes()
+        total = host.memory_total_bytes()
         return resolve(config, problem, language="cpp", device="cpu", memory_total_bytes=total)
 
     def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import gymnasium as gym
 import pytest
 
-from pkb_gym.engine.config import EvalConfig, ResolvedConfig
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.evaluator import WAITING, Progress
-from pkb_gym.engine.feedback import Failure, Feedback, Stage
-from pkb_gym.engine.local import LocalEvaluator
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.remote import RemoteEvaluator
-from pkb_gym.envs.evaluators import close_evaluators
+from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
+from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.stages.progress import WAITING, Progress
+from pkb_gym.envs.evaluator_registry import close_evaluators
 from pkb_gym.problems.catalogue import expert_source, find_problem
 from pkb_gym.serve.server import HttpServer
 from pkb_gym.serve.service import EvaluationService

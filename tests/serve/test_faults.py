@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.feedback import Failure
+from pkb_gym.engine.records.feedback import Failure
 from tests.serve.fake_owner import answer, ask, make_service, until
 
 

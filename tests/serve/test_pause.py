@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from pkb_gym.engine.feedback import Failure
+from pkb_gym.engine.records.feedback import Failure
 from tests.serve.fake_owner import PATIENCE_S, answer, ask, make_service, until
 
 

@@ -13,9 +13,9 @@ import gymnasium as gym
 import pytest
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError, ProblemNotFound, ServiceBusy, SizeError
-from pkb_gym.engine.feedback import Failure
-from pkb_gym.engine.remote import RemoteEvaluator
-from pkb_gym.envs.evaluators import close_evaluators, find_evaluator
+from pkb_gym.engine.evaluators.remote import RemoteEvaluator
+from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.envs.evaluator_registry import close_evaluators, find_evaluator
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.serve.server import HttpServer
 from tests.serve.fake_owner import ON_TWO, PATIENCE_S, TOKEN, answer, ask, make_service, until

@@ -12,7 +12,7 @@ from pkb_gym.engine.errors import (
     ServiceBusy,
     SizeError,
 )
-from pkb_gym.engine.feedback import Failure
+from pkb_gym.engine.records.feedback import Failure
 from tests.serve.fake_owner import ON_TWO, answer, ask, make_service, until
 
 

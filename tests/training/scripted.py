@@ -11,12 +11,12 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer, ModelConfig
 
-from pkb_gym.engine.evaluator import Evaluator
-from pkb_gym.training.evaluation_owner import Evaluation
+from pkb_gym.engine.evaluators.evaluator import Evaluator
+from pkb_gym.training.evaluation.owner import Evaluation
 from pkb_gym.training.grpo import GrpoArguments, train
-from pkb_gym.training.host_group import HostGroup
+from pkb_gym.training.learner.trainer import KernelGRPOTrainer
+from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.scratch_model import Preset, make_model, train_tokenizer
-from pkb_gym.training.trainer import KernelGRPOTrainer
 
 TINY = Preset(1024, 48, width=32, layers=2, heads=2, key_value_heads=1, feed_forward=64, context=4096)
 

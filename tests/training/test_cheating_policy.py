@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.rewards.examples import fallen
 from pkb_gym.rewards.presets import find_reward
-from pkb_gym.training.archive import Archive
-from pkb_gym.training.evaluation_owner import Evaluation
-from pkb_gym.training.host_group import HostGroup
-from pkb_gym.training.judge import Judge
-from pkb_gym.training.rows import read_jsonl
+from pkb_gym.training.evaluation.judge import Judge
+from pkb_gym.training.evaluation.owner import Evaluation
+from pkb_gym.training.inputs.rows import read_jsonl
+from pkb_gym.training.processes.host_group import HostGroup
+from pkb_gym.training.results.archive import Archive
 from tests.engine.candidates import FOLDER, read
 from tests.training.conversations import prompt, submission
 from tests.training.scripted import config, follow, row, run, submit, write_tiny_policy

@@ -11,9 +11,9 @@ from accelerate.utils import DistributedType
 from trl import GRPOConfig, ModelConfig, SFTConfig
 
 from pkb_gym.training import grpo
-from pkb_gym.training.arguments import parse_arguments
 from pkb_gym.training.evaluate_policy import EvaluationArguments
 from pkb_gym.training.grpo import GrpoArguments
+from pkb_gym.training.inputs.arguments import parse_arguments
 from pkb_gym.training.rft import RftArguments
 from pkb_gym.training.sft import SftArguments
 from pkb_gym.training.smoke import CONFIGS

@@ -10,12 +10,12 @@ from transformers import AutoTokenizer
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.training import evaluate_policy
-from pkb_gym.training.chat import render
-from pkb_gym.training.evaluation_owner import Evaluation
-from pkb_gym.training.host_group import HostGroup
-from pkb_gym.training.judge import Judge
-from pkb_gym.training.player import Limits, Player, answer_ids
-from pkb_gym.training.rollouts import Rollouts
+from pkb_gym.training.evaluation.judge import Judge
+from pkb_gym.training.evaluation.owner import Evaluation
+from pkb_gym.training.inputs.chat import render
+from pkb_gym.training.processes.host_group import HostGroup
+from pkb_gym.training.rollout.kernel_environment import Rollouts
+from pkb_gym.training.rollout.player import Limits, Player, answer_ids
 from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.conversations import answer, submission
 from tests.training.scripted import row, say, submit

@@ -14,9 +14,9 @@ from trl import GRPOTrainer
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.rewards.default import LadderThenPerformance
 from pkb_gym.rewards.examples import fallen, timed
-from pkb_gym.training.archive import Archive
-from pkb_gym.training.rows import read_jsonl
-from pkb_gym.training.trainer import KernelGRPOTrainer
+from pkb_gym.training.inputs.rows import read_jsonl
+from pkb_gym.training.learner.trainer import KernelGRPOTrainer
+from pkb_gym.training.results.archive import Archive
 from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.scripted import (
     config,

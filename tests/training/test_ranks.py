@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pkb_gym.engine import environment
+from pkb_gym.engine.support import env_vars
 from pkb_gym.rewards.default import LadderThenPerformance
 from pkb_gym.rewards.examples import fallen, timed
 from tests.training.scripted import write_tiny_policy
@@ -30,7 +30,7 @@ def test_two_ranks_learn_as_one(corpus, tmp_path):
     ranks = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.training.two_ranks", str(policy), str(tmp_path)],
-            env=environment.with_changes(RANK=str(rank), LOCAL_RANK=str(rank), **common),
+            env=env_vars.with_changes(RANK=str(rank), LOCAL_RANK=str(rank), **common),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

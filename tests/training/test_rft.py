@@ -9,11 +9,11 @@ from datasets import Dataset, DatasetDict
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.source_digest import source_sha256
+from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.training import rft
-from pkb_gym.training.chat import render
-from pkb_gym.training.rows import load_corpus, submissions
-from pkb_gym.training.sampling import SamplingConfig, TransformersSampler
+from pkb_gym.training.inputs.chat import render
+from pkb_gym.training.inputs.rows import load_corpus, submissions
+from pkb_gym.training.rollout.sampling import SamplingConfig, TransformersSampler
 from tests.training.conversations import source
 from tests.training.scripted import row as prompt
 from tests.training.test_sft import QUICK

@@ -12,8 +12,8 @@ from trl.chat_template_utils import parse_response
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.envs.trl import KernelTool
-from pkb_gym.training.chat import render, submit_tools, training_template, with_parser
-from pkb_gym.training.rollouts import KernelEnvironment
+from pkb_gym.training.inputs.chat import render, submit_tools, training_template, with_parser
+from pkb_gym.training.rollout.kernel_environment import KernelEnvironment
 from pkb_gym.training.scratch_model import PRESETS, main, make_model, train_tokenizer, write_scratch_model
 from tests.training.conversations import SOURCE, source
 

@@ -12,7 +12,7 @@ from trl import ModelConfig, SFTConfig
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.training import merge_adapter, sft
-from pkb_gym.training.rows import submissions
+from pkb_gym.training.inputs.rows import submissions
 
 QUICK = [
     *("--use_cpu", "true", "--bf16", "false", "--gradient_checkpointing", "false", "--report_to", "none"),

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from pkb_gym.training.rows import load_corpus, load_prompts
+from pkb_gym.training.inputs.rows import load_corpus, load_prompts
 from pkb_gym.training.smoke import run_chain
 from tests.docs.pages import DOCS
 

@@ -17,8 +17,8 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 from trl import GRPOTrainer
 
-from pkb_gym.training.evaluation_owner import Evaluation
-from pkb_gym.training.host_group import HostGroup
+from pkb_gym.training.evaluation.owner import Evaluation
+from pkb_gym.training.processes.host_group import HostGroup
 from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.scripted import config, row, run, say, script_generation, submit
 from tests.training.test_grpo import Watched

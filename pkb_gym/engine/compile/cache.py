@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pkb_gym.engine.atomic_write import write_atomically
-from pkb_gym.engine.compile.artifact import Artifact
-from pkb_gym.engine.compiler_report import InstructionCounts, KernelResources
+from pkb_gym.engine.records.artifact import Artifact
+from pkb_gym.engine.records.compiler_report import InstructionCounts, KernelResources
+from pkb_gym.engine.support.atomic_write import write_atomically
 
 logger = logging.getLogger(__name__)
 

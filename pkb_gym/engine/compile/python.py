@@ -8,17 +8,17 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from pkb_gym.engine import gpus
-from pkb_gym.engine.compile.artifact import Artifact
 from pkb_gym.engine.compile.cache import CompileCache
-from pkb_gym.engine.compile.cuda import FEATURE_SPECIFIC, find_toolkit, nvcc_available, nvcc_version
-from pkb_gym.engine.cpu_info import cpu_info
-from pkb_gym.engine.feedback import Failure
-from pkb_gym.engine.ranks.blame import GangFailed
+from pkb_gym.engine.compile.nvcc import FEATURE_SPECIFIC, find_toolkit, nvcc_available, nvcc_version
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.hardware.cpu_info import cpu_info
+from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.gang import Confinement, Gang
 from pkb_gym.engine.ranks.sandbox import RANKSIDE
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.rankside.wire import Json
+from pkb_gym.engine.records.artifact import Artifact
+from pkb_gym.engine.records.feedback import Failure
 
 BUILD = Confinement(memory_bytes=6 << 30, file_bytes=256 << 20, allow_processes=True)
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from pkb_gym.engine.compile.artifact import Artifact
-from pkb_gym.engine.environment import for_candidates
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.sandbox import SYSTEM_FILES, SYSTEM_FOLDERS, Policy, bubblewrap_arguments, bubblewrap_works
+from pkb_gym.engine.records.artifact import Artifact
+from pkb_gym.engine.support.env_vars import for_candidates
 
 PACKAGE = Path(__file__).resolve().parents[2]
 MAX_LOG_CHARS = 12_000

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from pkb_gym.engine.compile.sandboxed_compiler import Limits, run_sandboxed
-from pkb_gym.engine.compiler_report import InstructionCounts
+from pkb_gym.engine.records.compiler_report import InstructionCounts
 
 PROGRAMS = ("cuobjdump", "nvdisasm")
 """The first takes files apart and has the second read what it finds."""

@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pkb_gym.engine import machine
-from pkb_gym.engine.compile.artifact import Artifact
-from pkb_gym.engine.config import Device
+from pkb_gym.engine.compare.layout import BlockPlan, rank_runs
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.layout import BlockPlan, rank_runs
+from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.ranks.blame import GangFailed
+from pkb_gym.engine.problem.signature import cpp_signature
+from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.gang import Confinement, Gang, Processors
 from pkb_gym.engine.ranks.heaps import SymmetricHeap
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.rankside.results import Claim
 from pkb_gym.engine.rankside.wire import Json
-from pkb_gym.engine.signature import cpp_signature
+from pkb_gym.engine.records.artifact import Artifact
+from pkb_gym.engine.records.config import Device
 
 PREPARE_TIMEOUT_S = 60.0
 
@@ -154,8 +154,8 @@ class CandidateGang:
     def _place_of_ranks(self) -> dict[str, Json]:
         return {
             "device": self._device,
-            "threads": machine.threads_per_rank(self._gang.world_size),
-            "processors": machine.processors(),
+            "threads": host.threads_per_rank(self._gang.world_size),
+            "processors": host.processors(),
         }
 
     def _ask(self, order: dict[str, Json], expect: str, fds: Sequence[int] = ()) -> None:

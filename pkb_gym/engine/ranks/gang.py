@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.feedback import Failure
-from pkb_gym.engine.ranks.blame import GangFailed, cause_is_known, first_failure, missed_deadline
+from pkb_gym.engine.ranks.descendants import end_strays
+from pkb_gym.engine.ranks.failure_attribution import GangFailed, cause_is_known, first_failure, missed_deadline
 from pkb_gym.engine.ranks.pidfds import pid_of, send, stat
-from pkb_gym.engine.ranks.strays import end_strays
 from pkb_gym.engine.ranks.zygote import TEMPORARY_BYTES, Zygote
 from pkb_gym.engine.rankside.leader import GangRequest
 from pkb_gym.engine.rankside.processors import move_to
 from pkb_gym.engine.rankside.wire import Json, ProtocolError, WireError, pair
+from pkb_gym.engine.records.feedback import Failure
 
 MAX_OUTPUT_BYTES = 16 << 20
 """A gang that writes more to stdout and stderr is ended."""

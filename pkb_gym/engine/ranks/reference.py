@@ -31,21 +31,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from pkb_gym.engine.axes import ITEMSIZE
-from pkb_gym.engine.calls import Call
-from pkb_gym.engine.check import compare_all
-from pkb_gym.engine.inputs import make_inputs
-from pkb_gym.engine.layout import BlockPlan, Dialect, delivered_leaves, rank_runs
-from pkb_gym.engine.leaves import argument_leaves, flatten_value, output_leaves
+from pkb_gym.engine.compare.calls import Call
+from pkb_gym.engine.compare.check import compare_all
+from pkb_gym.engine.compare.layout import BlockPlan, Dialect, delivered_leaves, rank_runs
+from pkb_gym.engine.compare.stacked import WORD_BYTES, raw_slot, stacked
 from pkb_gym.engine.problem import InPlace, Problem, Tensor, TensorList
+from pkb_gym.engine.problem.axes import ITEMSIZE
+from pkb_gym.engine.problem.tensors import argument_leaves, flatten_value, output_leaves
+from pkb_gym.engine.problem.trial_inputs import make_inputs
 from pkb_gym.engine.ranks import graphs
-from pkb_gym.engine.ranks.quiet import make_quiet
+from pkb_gym.engine.ranks.block_conditioner import make_quiet
 from pkb_gym.engine.rankside.devices import AnyHeap, Device, make_device
 from pkb_gym.engine.rankside.python import make_argument
 from pkb_gym.engine.rankside.results import Delivery
 from pkb_gym.engine.rankside.runs import unroll
 from pkb_gym.engine.rankside.wire import Wire
-from pkb_gym.engine.stacked import WORD_BYTES, raw_slot, stacked
 
 if TYPE_CHECKING:
     from pkb_gym.engine.rankside.cuda_memory import Segment

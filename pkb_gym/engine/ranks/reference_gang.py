@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pkb_gym.engine.check import RankCheck
-from pkb_gym.engine.config import Device
+from pkb_gym.engine.compare.check import RankCheck
+from pkb_gym.engine.compare.layout import Workload, align
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.layout import Workload, align
-from pkb_gym.engine.ranks.blame import GangFailed
+from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.gang import Gang, Processors
 from pkb_gym.engine.ranks.heaps import DeviceHeap, SharedHeap, SymmetricHeap
 from pkb_gym.engine.ranks.workload import workload_to_json
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.rankside.wire import Json
+from pkb_gym.engine.records.config import Device
 
 TIMEOUT_S = 600.0
 """Of one order to the reference gang; its code is trusted, so this only ends what has gone wrong."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pkb_gym.engine.axes import frozen_axes
-from pkb_gym.engine.layout import Workload
+from pkb_gym.engine.compare.layout import Workload
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.problem.axes import frozen_axes
 
 
 def workload_to_json(workload: Workload, declaration: Path) -> dict[str, Any]:

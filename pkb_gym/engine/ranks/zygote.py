@@ -12,7 +12,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from pkb_gym.engine.environment import for_candidates, with_changes
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.sandbox import (
     RANKSIDE_INSIDE,
@@ -23,6 +22,7 @@ from pkb_gym.engine.ranks.sandbox import (
 )
 from pkb_gym.engine.rankside.leader import GangRequest
 from pkb_gym.engine.rankside.wire import WireError, pair
+from pkb_gym.engine.support.env_vars import for_candidates, with_changes
 
 START_TIMEOUT_S = 120.0
 TEMPORARY_BYTES = 256 << 20

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.checks import all_of, norm_close
-from pkb_gym.engine.inputs import Draw, InputMaker
-from pkb_gym.engine.problem import Axes, Cost, Group, Output, Problem, Tensor, Trials, close, divide
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    Group,
+    InputMaker,
+    Output,
+    Problem,
+    Tensor,
+    Trials,
+    close,
+    divide,
+)
+from pkb_gym.engine.problem.rules import all_of, norm_close
 
 if TYPE_CHECKING:
     import torch

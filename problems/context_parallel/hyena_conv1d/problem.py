@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.checks import close
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.inputs import Draw, InputMaker
-from pkb_gym.engine.problem import Axes, Cost, Group, Output, Problem, Tensor, Trials
+from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, Group, InputMaker, Output, Problem, Tensor, Trials
+from pkb_gym.engine.problem.rules import close
 
 if TYPE_CHECKING:
     import torch

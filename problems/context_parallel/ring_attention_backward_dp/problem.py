@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.checks import DTYPE_SCALE, CheckContext, all_of, norm_close, rms, rule, wide
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.inputs import Draw, InputMaker, Stream
-from pkb_gym.engine.problem import Axes, Cost, Group, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    Group,
+    InputMaker,
+    Output,
+    Problem,
+    Scalar,
+    Stream,
+    Tensor,
+    Trials,
+)
+from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, all_of, norm_close, rms, rule, wide
 
 if TYPE_CHECKING:
     import torch

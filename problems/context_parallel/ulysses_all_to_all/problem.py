@@ -5,11 +5,21 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, cast
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.checks import same_bits
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.inputs import Draw, InputMaker
-from pkb_gym.engine.problem import Axes, Cost, Group, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    Group,
+    InputMaker,
+    Output,
+    Problem,
+    Scalar,
+    Tensor,
+    Trials,
+)
+from pkb_gym.engine.problem.rules import same_bits
 
 if TYPE_CHECKING:
     import torch

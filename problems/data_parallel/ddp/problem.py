@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.inputs import InputMaker
-from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import Axes, Cost, InputMaker, Output, Problem, Scalar, Tensor, Trials
 from pkb_gym.problems.mlp_training_step import (
     PARAMETERS,
     SIZES,

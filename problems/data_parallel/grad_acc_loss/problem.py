@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.checks import DTYPE_SCALE, CheckContext, within
-from pkb_gym.engine.inputs import Draw, InputMaker, Value
-from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Tensor, Trials
+from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Tensor, Trials, Value
+from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, within
 
 if TYPE_CHECKING:
     import torch

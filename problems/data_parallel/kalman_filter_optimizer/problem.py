@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.checks import CheckContext, rms, within
-from pkb_gym.engine.inputs import Draw, InputMaker
-from pkb_gym.engine.problem import Axes, Cost, Output, OutputList, Problem, Scalar, Tensor, TensorList, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    InputMaker,
+    Output,
+    OutputList,
+    Problem,
+    Scalar,
+    Tensor,
+    TensorList,
+    Trials,
+)
+from pkb_gym.engine.problem.rules import CheckContext, rms, within
 
 if TYPE_CHECKING:
     import torch

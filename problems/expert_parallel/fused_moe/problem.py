@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.problem import AxisValue, Problem
 from pkb_gym.problems.expert_parallel.moe_layer import (
     COARSE,
     COUNT_ARGS,

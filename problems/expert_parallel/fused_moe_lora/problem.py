@@ -6,14 +6,12 @@ from dataclasses import replace
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.axes import Axes, AxisValue
-from pkb_gym.engine.checks import all_of, norm_close, rows_close
-from pkb_gym.engine.inputs import InputMaker
-from pkb_gym.engine.problem import Cost, Problem, Tensor, Trials
+from pkb_gym.engine.problem import Axes, AxisValue, Cost, InputMaker, Problem, Tensor, Trials
+from pkb_gym.engine.problem.rules import all_of, norm_close, rows_close
 from pkb_gym.problems.expert_parallel import moe_layer
 
 if TYPE_CHECKING:
-    from pkb_gym.engine.inputs import Value
+    from pkb_gym.engine.problem import Value
 
 LORA_SHAPES = {
     "lora_gate_A": ("rank", "H"),

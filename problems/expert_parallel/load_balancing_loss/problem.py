@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.axes import ITEMSIZE, AxisValue
-from pkb_gym.engine.checks import allclose
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.inputs import Draw, InputMaker, Value
-from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Scalar, Tensor, TensorList, Trials
+from pkb_gym.engine.problem import (
+    ITEMSIZE,
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    InputMaker,
+    Output,
+    Problem,
+    Scalar,
+    Tensor,
+    TensorList,
+    Trials,
+    Value,
+)
+from pkb_gym.engine.problem.rules import allclose
 
 if TYPE_CHECKING:
     import torch

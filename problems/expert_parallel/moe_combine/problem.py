@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.inputs import InputMaker, Stream
-from pkb_gym.engine.problem import Axes, Cost, Group, Output, Problem, Scalar, Tensor, Trials, close
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Group,
+    InputMaker,
+    Output,
+    Problem,
+    Scalar,
+    Stream,
+    Tensor,
+    Trials,
+    close,
+)
 from pkb_gym.problems.expert_parallel.routing import (
     derive_routing,
     mask_of,

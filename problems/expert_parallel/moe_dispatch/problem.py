@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.checks import same_bits
-from pkb_gym.engine.inputs import InputMaker
-from pkb_gym.engine.problem import Axes, Cost, Group, Output, Problem, Scalar, Tensor, Trials, exact
+from pkb_gym.engine.problem import Axes, Cost, Group, InputMaker, Output, Problem, Scalar, Tensor, Trials, exact
+from pkb_gym.engine.problem.rules import same_bits
 from pkb_gym.problems.expert_parallel.routing import (
     derive_routing,
     mask_of,

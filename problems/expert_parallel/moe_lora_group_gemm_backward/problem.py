@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.checks import UNIT_ROUNDOFF, CheckContext, allclose, wide, within
-from pkb_gym.engine.inputs import Draw, InputMaker, Stream
-from pkb_gym.engine.problem import Axes, Cost, Group, InPlace, Problem, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    Group,
+    InPlace,
+    InputMaker,
+    Problem,
+    Stream,
+    Tensor,
+    Trials,
+)
+from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, allclose, wide, within
 from pkb_gym.problems.expert_parallel.routing import interleaved, own_group
 
 if TYPE_CHECKING:

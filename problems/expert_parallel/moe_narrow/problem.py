@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from pkb_gym.engine.axes import Axes, AxisValue
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.inputs import Draw
-from pkb_gym.engine.problem import Group, Problem, Trials
+from pkb_gym.engine.problem import Axes, AxisValue, Draw, Group, Problem, Trials
 from pkb_gym.problems.expert_parallel.moe_layer import (
     COARSE,
     COUNT_ARGS,

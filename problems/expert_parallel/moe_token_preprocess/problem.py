@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from pkb_gym.engine.axes import AxisValue, divide
-from pkb_gym.engine.inputs import Draw, InputMaker
-from pkb_gym.engine.problem import Axes, Cost, Group, Output, Problem, Scalar, Tensor, Trials, exact
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    Group,
+    InputMaker,
+    Output,
+    Problem,
+    Scalar,
+    Tensor,
+    Trials,
+    divide,
+    exact,
+)
 
 if TYPE_CHECKING:
     import torch

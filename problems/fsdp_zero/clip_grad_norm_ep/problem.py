@@ -5,10 +5,23 @@ from __future__ import annotations
 from math import gamma, pi, prod, sqrt
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.checks import allclose
-from pkb_gym.engine.inputs import Draw, InputMaker, Stream
-from pkb_gym.engine.problem import Axes, Cost, Group, InPlace, Output, Problem, Scalar, TensorList, Trials, close
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    Group,
+    InPlace,
+    InputMaker,
+    Output,
+    Problem,
+    Scalar,
+    Stream,
+    TensorList,
+    Trials,
+    close,
+)
+from pkb_gym.engine.problem.rules import allclose
 
 if TYPE_CHECKING:
     import torch

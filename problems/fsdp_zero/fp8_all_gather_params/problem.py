@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.checks import CheckContext, outside, rule, same_bits, wide
-from pkb_gym.engine.inputs import InputMaker
-from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Tensor, Trials
+from pkb_gym.engine.problem import Axes, AxisValue, Cost, InputMaker, Output, Problem, Tensor, Trials
+from pkb_gym.engine.problem.rules import CheckContext, outside, rule, same_bits, wide
 from pkb_gym.problems.fsdp_zero.amax_history import history_values, published_values, scale_of, spread_values
 
 if TYPE_CHECKING:

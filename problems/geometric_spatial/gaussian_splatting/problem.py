@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.checks import allclose, rows_close
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.inputs import Draw, InputMaker, Stream
-from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    InputMaker,
+    Output,
+    Problem,
+    Scalar,
+    Stream,
+    Tensor,
+    Trials,
+)
+from pkb_gym.engine.problem.rules import allclose, rows_close
 
 if TYPE_CHECKING:
     import torch

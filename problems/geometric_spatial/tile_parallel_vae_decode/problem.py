@@ -6,11 +6,21 @@ from itertools import product
 from math import ceil, prod
 from typing import TYPE_CHECKING, cast
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.checks import CheckContext, outside, rule, wide
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.inputs import Draw, InputMaker
-from pkb_gym.engine.problem import Axes, Cost, Group, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    Group,
+    InputMaker,
+    Output,
+    Problem,
+    Scalar,
+    Tensor,
+    Trials,
+)
+from pkb_gym.engine.problem.rules import CheckContext, outside, rule, wide
 
 if TYPE_CHECKING:
     import torch

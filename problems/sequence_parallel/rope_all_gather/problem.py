@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.checks import UNIT_ROUNDOFF, CheckContext, wide, within
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.inputs import InputMaker, Stream
-from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Tensor, Trials, divide
+from pkb_gym.engine.problem import Axes, AxisValue, Cost, InputMaker, Output, Problem, Stream, Tensor, Trials, divide
+from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, wide, within
 
 if TYPE_CHECKING:
     import torch

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.inputs import InputMaker
-from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Tensor, Trials, close, divide
+from pkb_gym.engine.problem import Axes, AxisValue, Cost, InputMaker, Output, Problem, Tensor, Trials, close, divide
 
 if TYPE_CHECKING:
     import torch

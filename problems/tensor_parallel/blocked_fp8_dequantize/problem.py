@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.axes import ITEMSIZE, AxisValue
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.inputs import Draw, InputMaker
-from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Scalar, Tensor, Trials, exact
+from pkb_gym.engine.problem import (
+    ITEMSIZE,
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    InputMaker,
+    Output,
+    Problem,
+    Scalar,
+    Tensor,
+    Trials,
+    exact,
+)
 
 if TYPE_CHECKING:
     import torch

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.axes import AxisValue, divide
-from pkb_gym.engine.checks import CheckContext, allclose, as_integers, rule
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.inputs import Draw, InputMaker
-from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    InputMaker,
+    Output,
+    Problem,
+    Scalar,
+    Tensor,
+    Trials,
+    divide,
+)
+from pkb_gym.engine.problem.rules import CheckContext, allclose, as_integers, rule
 
 if TYPE_CHECKING:
     import torch

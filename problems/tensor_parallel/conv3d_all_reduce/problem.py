@@ -5,11 +5,22 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.checks import DTYPE_SCALE, CheckContext, outside, rms, rule, wide
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.inputs import Draw, InputMaker
-from pkb_gym.engine.problem import Axes, Cost, Group, Output, Problem, Scalar, Tensor, Trials, divide
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    Group,
+    InputMaker,
+    Output,
+    Problem,
+    Scalar,
+    Tensor,
+    Trials,
+    divide,
+)
+from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, outside, rms, rule, wide
 
 if TYPE_CHECKING:
     import torch

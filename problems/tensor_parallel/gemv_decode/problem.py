@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.checks import DTYPE_SCALE, CheckContext, all_of, norm_close, wide, within
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.inputs import Draw, InputMaker
-from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Tensor, Trials, divide
+from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Tensor, Trials, divide
+from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, all_of, norm_close, wide, within
 
 if TYPE_CHECKING:
     import torch

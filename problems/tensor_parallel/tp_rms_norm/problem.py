@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.checks import DTYPE_SCALE, CheckContext, wide, within
-from pkb_gym.engine.inputs import Draw, InputMaker
-from pkb_gym.engine.problem import Axes, Cost, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, wide, within
 
 if TYPE_CHECKING:
     import torch

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.checks import close
-from pkb_gym.engine.inputs import InputMaker
-from pkb_gym.engine.problem import Axes, Cost, Group, InPlace, Output, Problem, Tensor, Trials, divide
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Group,
+    InPlace,
+    InputMaker,
+    Output,
+    Problem,
+    Tensor,
+    Trials,
+    divide,
+)
+from pkb_gym.engine.problem.rules import close
 
 if TYPE_CHECKING:
     import torch

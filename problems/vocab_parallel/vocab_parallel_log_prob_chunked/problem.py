@@ -5,11 +5,21 @@ from __future__ import annotations
 from math import gcd
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.axes import AxisValue
-from pkb_gym.engine.checks import rule
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.inputs import Draw, InputMaker, Stream
-from pkb_gym.engine.problem import Axes, Group, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Draw,
+    Group,
+    InputMaker,
+    Output,
+    Problem,
+    Scalar,
+    Stream,
+    Tensor,
+    Trials,
+)
+from pkb_gym.engine.problem.rules import rule
 from pkb_gym.problems.vocab_parallel.vocab_parallel_log_prob import problem as unchunked
 
 if TYPE_CHECKING:

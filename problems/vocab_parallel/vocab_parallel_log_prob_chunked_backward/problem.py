@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from pkb_gym.engine.checks import DTYPE_SCALE, CheckContext, outside, rule
-from pkb_gym.engine.inputs import InputMaker
-from pkb_gym.engine.problem import Axes, Cost, Group, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import Axes, Cost, Group, InputMaker, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, outside, rule
 from pkb_gym.problems.vocab_parallel.vocab_parallel_log_prob import problem as unchunked
 from pkb_gym.problems.vocab_parallel.vocab_parallel_log_prob_chunked import problem as forward
 

@@ -1,0 +1,82 @@
+"""Evaluators by name; those that are started here are shared by all environments of a process and closed at its end."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.evaluators.evaluator import Evaluator
+from pkb_gym.engine.evaluators.remote import RemoteEvaluator, check_url
+
+
+def _local() -> Evaluator:
+    from pkb_gym.engine.evaluators.local import LocalEvaluator
+
+    return LocalEvaluator()
+
+
+_factories: dict[str, Callable[[], Evaluator]] = {"local": _local}
+_started: dict[tuple[int, str], Evaluator] = {}
+_lock = threading.Lock()
+
+
+def add_evaluator(name: str, factory: Callable[[], Evaluator]) -> None:
+    """Lets environments of this process say `evaluator=name`, which survives JSON where an object would not.
+
+    Args:
+        name: a new name, or one that no environment has used yet.
+        factory: makes the evaluator when it is first needed.
+
+    Raises:
+        ConfigError: an evaluator of that name is already at work.
+    """
+    with _lock:
+        if (os.getpid(), name) in _started:
+            raise ConfigError(f"evaluator {name!r} is already at work in this process")
+        _factories[name] = factory
+
+
+def check_evaluator(evaluator: str | Evaluator) -> None:
+    """Refuses a name that `find_evaluator` does not know; starts nothing.
+
+    Raises:
+        ConfigError: there is no such evaluator, or the url is none.
+    """
+    if not isinstance(evaluator, str) or evaluator in _factories:
+        return
+    if "://" not in evaluator:
+        known = ", ".join(_factories)
+        raise ConfigError(f"no evaluator {evaluator!r}; there are {known}, urls of services, and Evaluator objects")
+    check_url(evaluator)
+
+
+def find_evaluator(evaluator: str | Evaluator) -> Evaluator:
+    """The evaluator of that name or url, started if need be; an object is handed back as it is.
+
+    Raises:
+        ConfigError: there is no such evaluator, or what it needs is not installed.
+        InfrastructureError: it could not be started.
+    """
+    check_evaluator(evaluator)
+    if not isinstance(evaluator, str):
+        return evaluator
+    key = (os.getpid(), evaluator)  # a forked child must not use its parent's processes
+    with _lock:
+        if key not in _started:
+            _started[key] = _factories[evaluator]() if evaluator in _factories else RemoteEvaluator(evaluator)
+        return _started[key]
+
+
+def close_evaluators() -> None:
+    """Ends what `find_evaluator` started in this process; what is asked for later is started anew."""
+    with _lock:
+        mine = [key for key in _started if key[0] == os.getpid()]
+        evaluators = [_started.pop(key) for key in mine]
+    for evaluator in evaluators:
+        evaluator.close()
+
+
+atexit.register(close_evaluators)

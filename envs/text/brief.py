@@ -1,0 +1,109 @@
+"""Task and feedback in a few lines: for small models, and where many tasks or turns have to fit in."""
+
+from __future__ import annotations
+
+import re
+
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.problem.signature import cpp_signature
+from pkb_gym.engine.records.config import ResolvedConfig
+from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.stages import execution_environment
+from pkb_gym.envs.text.formatting import time_text
+from pkb_gym.envs.text.task import python_signature
+from pkb_gym.problems.catalogue import reference_source
+
+MAX_TASK_CHARS = 1_000
+MAX_FEEDBACK_CHARS = 300
+MAX_SUMMARY_CHARS = 160
+MAX_SIGNATURE_CHARS = 520
+MAX_AXES_CHARS = 160
+MAX_DETAIL_CHARS = 180
+
+
+def brief_task(problem: Problem, config: ResolvedConfig) -> str:
+    """A task in at most `MAX_TASK_CHARS` characters: what, in which language, with which arguments, how large, where.
+
+    Args:
+        problem: what is to be solved.
+        config: at which size, on how many ranks, in which dtype and language.
+    """
+    lines = [
+        f"{problem.name}: {_cut(problem.summary, MAX_SUMMARY_CHARS)}",
+        f"language: {config.language}",
+        f"signature: {_cut(_signature(problem, config), MAX_SIGNATURE_CHARS)}",
+        f"axes: {_cut(_axes(problem, config), MAX_AXES_CHARS)}",
+        f"dtype: {config.dtype}",
+        f"ranks: {config.world_size}, {_place(config)}",
+    ]
+    return "\n".join(lines)
+
+
+def brief_feedback(feedback: Feedback, value: float | None) -> str:
+    """What was found in at most `MAX_FEEDBACK_CHARS` characters: how far it came, what was wrong first, how fast it is.
+
+    Args:
+        feedback: on one submission.
+        value: what it is worth; None where the fault was the evaluator's.
+    """
+    worth = "" if value is None else f"\nworth {value:.2f}"
+    if feedback.failure is None:
+        return _cut(_passed(feedback), MAX_FEEDBACK_CHARS - len(worth)) + worth
+    stage = f"after {feedback.stage}" if feedback.stage is not None else "at once"
+    where = "" if feedback.failed_rank is None else f" on rank {feedback.failed_rank}"
+    detail = _cut(_first_detail(feedback), MAX_DETAIL_CHARS)
+    text = f"failed {stage}: {feedback.failure}{where}" + (f"\n{detail}" if detail else "")
+    return _cut(text, MAX_FEEDBACK_CHARS - len(worth)) + worth
+
+
+def _passed(feedback: Feedback) -> str:
+    timing = feedback.timing
+    if timing is None:
+        return f"passed as far as {feedback.stage}; not timed"
+    times = f"{time_text(timing.candidate_us)}, baseline {time_text(timing.baseline_us)}"
+    return f"passed: {times}, speedup {timing.speedup:.2f} ({timing.speedup_low:.2f} to {timing.speedup_high:.2f})"
+
+
+def _first_detail(feedback: Feedback) -> str:
+    """The one line that says most."""
+    if feedback.failure is Failure.COMPILE_ERROR and feedback.compile is not None:
+        errors = [line for line in feedback.compile.log.splitlines() if re.search(r"\berror\b|undefined", line)]
+        return errors[0].strip() if errors else feedback.message.splitlines()[0]
+    if feedback.check is not None and feedback.check.mismatches:
+        wrong = feedback.check.mismatches[0]
+        if wrong.reason == "shape_or_dtype":
+            return f"{wrong.output} on rank {wrong.rank}: expected {wrong.expected}, got {wrong.got}"
+        line = f"{wrong.output} on rank {wrong.rank}: {wrong.wrong_elements} of {wrong.elements} elements wrong"
+        if wrong.bounding_box:
+            line += ", indices [" + ", ".join(f"{low}..{high}" for low, high in wrong.bounding_box) + "]"
+        return f"{line}; got {wrong.got}, expected {wrong.expected}"
+    if feedback.integrity:
+        return f"{feedback.integrity[0].code}: {feedback.integrity[0].detail}"
+    first = next((line.strip() for line in feedback.message.splitlines() if line.strip()), "")
+    return first.removesuffix("Expected this signature and export:").strip()
+
+
+def _signature(problem: Problem, config: ResolvedConfig) -> str:
+    if not config.is_native:
+        return " ".join(python_signature(reference_source(problem)).split()).replace("( ", "(").replace(", )", ")")
+    text = cpp_signature(problem).split("\n\nTVM_FFI")[0]
+    code = " ".join(line.split("//")[0].strip() for line in text.splitlines() if not line.startswith("//"))
+    return code.replace("tvm::ffi::", "").replace("( ", "(").rstrip(";")
+
+
+def _axes(problem: Problem, config: ResolvedConfig) -> str:
+    size = config.axes_asked
+    axes = problem.sizes[size] if isinstance(size, str) else size
+    return ", ".join(f"{name}={value}".replace(" ", "") for name, value in axes.items())
+
+
+def _place(config: ResolvedConfig) -> str:
+    if config.device == "cpu":
+        return "cores of one CPU, shared memory"
+    names = gpus.names()
+    return f"one {names[0]} each, NVLink" if names and execution_environment.can_run("cuda") else "one GPU each, NVLink"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."

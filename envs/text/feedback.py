@@ -1,0 +1,161 @@
+"""A `Feedback` as text for an agent: what went wrong and what to do first, then what was measured."""
+
+from __future__ import annotations
+
+from pkb_gym.engine.records.feedback import Failure, Feedback, Timing
+from pkb_gym.engine.records.roofline import Roofline
+from pkb_gym.envs.text.formatting import cut_middle, time_text
+from pkb_gym.envs.text.kernels import kernels_text
+from pkb_gym.envs.text.profile import profile_text
+
+MAX_FEEDBACK_CHARS = 8_000
+"""Longest text; the compiler's log and the candidate's output are cut first."""
+
+MAX_LOG_CHARS = 3_000
+MAX_OUTPUT_CHARS = 1_500
+MAX_MISMATCHES = 4
+
+CALLS_LIBRARY = "It calls torch.distributed, as the baseline does, and so is no custom communication kernel."
+
+ADVICE: dict[Failure, str] = {
+    Failure.REJECTED: "Submit one complete source file that defines `solution`, and nothing else.",
+    Failure.COMPILE_ERROR: "Mend the first error in the log; later ones often follow from it.",
+    Failure.LOAD_ERROR: "Export `solution` with exactly the signature of the task.",
+    Failure.RUNTIME_ERROR: "It crashed or raised while running: look at indices, sizes by rank, peers' memory.",
+    Failure.OUT_OF_MEMORY: "Allocate less, and nothing that grows from call to call.",
+    Failure.DEADLOCK: "Ranks wait for each other: see that each wait has its signal, on every rank, in every call.",
+    Failure.TIMEOUT: "It did not end in time: look for an endless loop, or far too much work.",
+    Failure.WRONG_SHAPE_OR_DTYPE: "Return outputs of the structure, shape and dtype that the task names.",
+    Failure.OUTPUT_MISMATCH: "Compare with the reference at the place named; one wrong rank hints at a race.",
+    Failure.INPUT_MODIFIED: "Leave arguments as they are unless the task says that they are overwritten.",
+    Failure.INTEGRITY: "Do the work in every call, on every rank, before returning; nothing else is paid.",
+    Failure.INFRASTRUCTURE: "This is a fault of the evaluator, not of the source; the attempt does not count.",
+}
+"""One sentence on what to do about each failure."""
+
+
+def feedback_text(feedback: Feedback, max_chars: int = MAX_FEEDBACK_CHARS) -> str:
+    """One paragraph per part: verdict, findings, compiler, correctness, output, time, roofline, profile.
+
+    Args:
+        feedback: what was found.
+        max_chars: longest text; what is longer is cut in the middle.
+    """
+    paragraphs = [
+        verdict_text(feedback),
+        _findings_text(feedback),
+        compiler_text(feedback),
+        correctness_text(feedback),
+        _output_text(feedback),
+        "" if feedback.timing is None else _timing_text(feedback.timing),
+        "" if feedback.roofline is None else _roofline_text(feedback.roofline),
+        profile_text(feedback),
+        CALLS_LIBRARY if feedback.calls_torch_distributed else "",
+    ]
+    return cut_middle("\n\n".join(paragraph for paragraph in paragraphs if paragraph), max_chars)
+
+
+def verdict_text(feedback: Feedback) -> str:
+    """What came of it, in one or a few lines."""
+    if feedback.failure is None:
+        if feedback.timing is None:
+            if feedback.message:
+                return f"PASSED as far as this machine can tell: {feedback.message}."
+            return f"PASSED as far as was asked for (stage {feedback.stage})."
+        low, high = feedback.timing.speedup_low, feedback.timing.speedup_high
+        speed = (
+            "faster than the baseline"
+            if low > 1
+            else "slower than the baseline"
+            if high < 1
+            else "as fast as the baseline"
+        )
+        return f"PASSED: every output of every rank was right, and it is {speed} ({feedback.timing.speedup:.3g}x)."
+    where = "" if feedback.failed_rank is None else f" on rank {feedback.failed_rank}"
+    after = "before any stage was completed" if feedback.stage is None else f"after stage {feedback.stage}"
+    lines = [f"FAILED: {feedback.failure}{where}, {after}."]
+    message = feedback.message
+    if feedback.compile is not None and feedback.compile.log:
+        message = message.replace(feedback.compile.log, "").strip().removesuffix(":")  # it has a paragraph of its own
+    if message:
+        lines.append(cut_middle(message, MAX_LOG_CHARS))
+    lines.append(ADVICE[feedback.failure])
+    return "\n".join(lines)
+
+
+def compiler_text(feedback: Feedback) -> str:
+    """What the compiler said, and what each GPU kernel needs; empty where there is neither."""
+    report = feedback.compile
+    if report is None:
+        return ""
+    failed = feedback.failure is Failure.COMPILE_ERROR
+    said = [cut_middle(report.log.strip(), MAX_LOG_CHARS), kernels_text(report)]
+    text = "\n".join(part for part in said if part)
+    return f"Compiler{' (failed)' if failed else ''}:\n{text}" if text else ""
+
+
+def correctness_text(feedback: Feedback) -> str:
+    """Which outputs were right, and where the others are wrong; empty where nothing was compared."""
+    check = feedback.check
+    if check is None:
+        return ""
+    trials = f"{check.trials} trial{'' if check.trials == 1 else 's'}"
+    if check.passed:
+        return f"Correctness: all {check.outputs_compared} outputs of {trials} are right."
+    lines = [
+        f"Correctness: {check.outputs_right} of {check.outputs_compared} outputs are right over {trials} "
+        f"({100 * check.right_share:.3g} % of the elements)."
+    ]
+    lines += [f"- {mismatch}" for mismatch in check.mismatches[:MAX_MISMATCHES]]
+    left_out = len(check.mismatches) - MAX_MISMATCHES
+    if left_out > 0:
+        lines.append(f"- and {left_out} more")
+    return "\n".join(lines)
+
+
+def _findings_text(feedback: Feedback) -> str:
+    if not feedback.integrity:
+        return ""
+    lines = ["Integrity: what no honest kernel does was found, and nothing is paid."]
+    lines += [f"- {finding.code}: {cut_middle(finding.detail, 500)}" for finding in feedback.integrity]
+    return "\n".join(lines)
+
+
+def _output_text(feedback: Feedback) -> str:
+    if not feedback.output.strip() or feedback.failure is None:
+        return ""
+    return f"It wrote (stdout and stderr, the end):\n{cut_middle(feedback.output.strip(), MAX_OUTPUT_CHARS)}"
+
+
+def _timing_text(timing: Timing) -> str:
+    text = (
+        f"Time per call: candidate {time_text(timing.candidate_us)}, baseline {time_text(timing.baseline_us)}; "
+        f"speedup {timing.speedup:.3g}, 95 % interval {timing.speedup_low:.3g} to {timing.speedup_high:.3g}, "
+        f"{len(timing.blocks)} pairs of blocks."
+    )
+    if not timing.converged:
+        text += " The interval was still wide when time ran out."
+    if timing.baseline_graph_us is not None:
+        text += (
+            f" As CUDA graphs, without launches, the baseline takes {time_text(timing.baseline_graph_us)}: "
+            f"{timing.baseline_graph_us / timing.candidate_us:.3g} times the candidate's time."
+        )
+    if timing.delivers:
+        text += " Both times contain copying the returned outputs."
+    return text
+
+
+def _roofline_text(roofline: Roofline) -> str:
+    times = roofline.times
+    parts = {"matrix": times.matrix_us, "vector": times.vector_us, "memory": times.memory_us, "link": times.link_us}
+    listed = ", ".join(f"{name} {time_text(time_us)}" for name, time_us in parts.items() if time_us > 0)
+    text = f"Roofline: at least {time_text(roofline.bound_us)} per call"
+    text += f", bound by the {roofline.binds} ({listed})." if roofline.binds else ", as no work is needed."
+    if roofline.candidate_utilisation is not None and roofline.bound_us > 0:
+        text += f" The candidate reaches {100 * roofline.candidate_utilisation:.3g} % of it"
+        if roofline.baseline_utilisation is not None:
+            text += f", the baseline {100 * roofline.baseline_utilisation:.3g} %"
+        text += "."
+    if roofline.latency_floor_us:
+        text += f" One link latency is {time_text(roofline.latency_floor_us)}."
+    return text

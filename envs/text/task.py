@@ -1,0 +1,183 @@
+"""The task in words: all that an author of a kernel is told."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.hardware.peaks import HardwareSpec
+from pkb_gym.engine.problem import Argument, Group, InPlace, Linear, Problem, Result, Scalar, Sparse, Tensor, TensorList
+from pkb_gym.engine.problem.axes import Axes
+from pkb_gym.engine.problem.signature import cpp_signature
+from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, output_leaves
+from pkb_gym.engine.records.config import Device, ResolvedConfig
+from pkb_gym.engine.stages import execution_environment
+from pkb_gym.engine.support import env_vars
+from pkb_gym.envs.text.contracts import native_contract, python_contract
+from pkb_gym.envs.text.topology import links_text, topology_text
+from pkb_gym.problems.catalogue import reference_source
+
+MAX_LISTED = 6
+"""Elements of a list, or ranks, that are listed one by one."""
+
+CLOSE = """\
+"close" is |got - expected| <= rtol |expected| + atol + atol_rms rms(expected), over one output of one rank; tolerances
+said to be "for bfloat16" shrink with finer dtypes."""
+
+NO_GPU = """\
+This machine has no GPU. CUDA sources are compiled all the same, and what the compiler tells of each kernel (registers,
+shared memory, spills, transfer instructions) comes back; they are not run, and so neither checked nor timed."""
+
+
+def task_text(problem: Problem, config: ResolvedConfig, languages: Sequence[str], hardware: HardwareSpec | None) -> str:
+    """The prompt of one task.
+
+    Args:
+        problem: what is to be solved.
+        config: at which size, on how many ranks, in which dtype, by which rules.
+        languages: dialects that are accepted: "cpp" or "cuda", "python", "triton".
+        hardware: of each rank; None where its peaks are not known.
+
+    Raises:
+        SizeError: size, dtype and world size do not fit the problem.
+    """
+    ranks = [
+        problem.axes(
+            size=config.axes_asked,
+            world_size=config.world_size,
+            rank=rank,
+            dtype=config.dtype,
+            protocol=config.protocol,
+        )
+        for rank in range(config.world_size)
+    ]
+    source = reference_source(problem)
+    sections = [
+        f"# {problem.name}\n\n{problem.summary}\n\n"
+        f"Write a kernel that computes the same as the reference on each of {config.world_size} ranks, and faster.",
+        f"## Reference\n\n```python\n{source.rstrip()}\n```",
+        "## What to write\n\n" + "\n\nOr:\n\n".join(_contracts(problem, source, languages, config.device)),
+        _data_section(problem, config, ranks),
+        _rules_section(problem, config),
+        f"## Machine\n\n{_machine_text(config, hardware)}",
+        f"## Answer\n\nOne complete source file ({' or '.join(languages)}), nothing else. It is judged as it stands: "
+        "static checks, compiler, a run on all ranks, outputs of every rank in several trials, then time.",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def python_signature(source: str) -> str:
+    """The `def` of `solution`, as the reference writes it."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == "solution":
+            lines = source.splitlines()[node.lineno - 1 : node.body[0].lineno - 1]
+            return "\n".join(lines)
+    raise ValueError("the reference defines no `solution` at its top level")
+
+
+def _contracts(problem: Problem, source: str, languages: Sequence[str], device: Device) -> list[str]:
+    texts = [native_contract(language, cpp_signature(problem)) for language in ("cpp", "cuda") if language in languages]
+    if "python" in languages or "triton" in languages:
+        texts.append(python_contract(python_signature(source), device))
+    return texts
+
+
+def _data_section(problem: Problem, config: ResolvedConfig, ranks: Sequence[Axes]) -> str:
+    size = config.size if isinstance(config.size, str) else ", ".join(f"{k}={v}" for k, v in config.size.items())
+    lines = [f"## Data\n\nSize {size}, {config.world_size} ranks, floating dtype {config.dtype}. Arguments:"]
+    lines += [_argument_line(arg, ranks) for arg in problem.args]
+    lines.append("Results:")
+    lines += [_result_line(problem, out, ranks) for out in problem.outputs]
+    if problem.trials(config.protocol).vary is not None:
+        lines.append(
+            "Modes and sizes above are typical: they change from trial to trial, so read them from the arguments."
+        )
+    return "\n".join(lines)
+
+
+def _argument_line(arg: Argument, ranks: Sequence[Axes]) -> str:
+    about = f": {arg.about}" if arg.about else ""
+    if isinstance(arg, Scalar):
+        return f"- `{arg.name}` = {_values(arg.axis or arg.name, ranks)}{about}"
+    if isinstance(arg, Group):
+        partition = ranks[0][arg.axis or arg.name]
+        return f"- `{arg.name}`: process group, {'None' if partition is None else f'of ranks {partition}'}{about}"
+    changed = ", overwritten" if isinstance(arg, Tensor | TensorList) and arg.mutable else ""
+    return f"- `{arg.name}` {_shapes([argument_leaves(arg, ax) for ax in ranks])}{changed}{about}"
+
+
+def _result_line(problem: Problem, out: Result, ranks: Sequence[Axes]) -> str:
+    if isinstance(out, InPlace):
+        return f"- `{out.name}`, in place"
+    about = f": {out.about}" if out.about else ""
+    renamed = f" (key `{out.key}`)" if problem.returns == "dict" and out.key != out.name else ""
+    return f"- `{out.name}`{renamed} {_shapes([output_leaves(out, ax) for ax in ranks])}{about}"
+
+
+def _values(axis: str, ranks: Sequence[Axes]) -> str:
+    values = [ax[axis] for ax in ranks]
+    return _by_rank([_short(repr(value)) for value in values])
+
+
+def _shapes(leaves: Sequence[Sequence[Leaf]]) -> str:
+    return _by_rank([_leaves_text(rank) for rank in leaves])
+
+
+def _leaves_text(leaves: Sequence[Leaf]) -> str:
+    if not leaves:
+        return "None"
+    texts = [_shape_text(leaf) for leaf in leaves]
+    if len(leaves) == 1:
+        return f"{texts[0]} {leaves[0].dtype}"
+    listed = ", ".join(texts[:MAX_LISTED]) + (", ..." if len(texts) > MAX_LISTED else "")
+    return f"[{len(leaves)} tensors: {listed}] {leaves[0].dtype}"
+
+
+def _shape_text(leaf: Leaf) -> str:
+    return f"(decided by the data, at most {leaf.capacity} elements)" if leaf.shape is None else str(leaf.shape)
+
+
+def _by_rank(texts: Sequence[str]) -> str:
+    """One text where all ranks have the same, else one per rank."""
+    if len(set(texts)) == 1:
+        return texts[0]
+    listed = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(texts[:MAX_LISTED]))
+    return f"by rank ({listed}{'; ...' if len(texts) > MAX_LISTED else ''})"
+
+
+def _short(text: str, most: int = 200) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _rules_section(problem: Problem, config: ResolvedConfig) -> str:
+    lines = ["## What counts as right\n", "Every result of every rank is compared with the reference's:"]
+    for out in problem.outputs:
+        rule = out.check if config.protocol == "robust" else out.published
+        lines.append(f"- `{out.name}`: {'not compared' if rule is None else rule.describe()}")
+    if any("close(" in line for line in lines):
+        lines.append(CLOSE)
+    kept = [arg.name for arg in problem.data_args if not _is_mutable(arg)]
+    if kept:
+        lines.append(f"These arguments must stay as they are: {', '.join(f'`{name}`' for name in kept)}.")
+    return "\n".join(lines)
+
+
+def _is_mutable(arg: Tensor | TensorList | Linear | Sparse) -> bool:
+    return isinstance(arg, Tensor | TensorList) and arg.mutable
+
+
+def _machine_text(config: ResolvedConfig, hardware: HardwareSpec | None) -> str:
+    ranks = f"{config.world_size} ranks, one process each, on"
+    if hardware is None and config.device == "cpu":
+        return f"{ranks} cores of one CPU machine, sharing memory. Peaks: not measured yet."
+    if not execution_environment.can_run(config.device):
+        return f"{ranks} GPUs, one each. Peaks: not known.\n{NO_GPU}"
+    multicast_disabled = env_vars.multicast_disabled()
+    connections = gpus.connections() if config.device == "cuda" else None
+    if hardware is None:
+        links = links_text(config.world_size, multicast_disabled, connections)
+        return f"{ranks} GPUs ({gpus.names()[0]}), one each. Peaks: not known.\n{links}"
+    return topology_text(
+        hardware, config.world_size, config.dtype, multicast_disabled=multicast_disabled, connections=connections
+    )

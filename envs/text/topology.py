@@ -1,0 +1,98 @@
+"""The machine in words, for the task text: what an author of kernels needs to know of ranks, links and peaks."""
+
+from __future__ import annotations
+
+from pkb_gym.engine.hardware.gpus import Connections
+from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks
+
+
+def topology_text(
+    hardware: HardwareSpec,
+    world_size: int,
+    dtype: str,
+    *,
+    multicast_disabled: bool = False,
+    connections: Connections | None = None,
+) -> str:
+    """A few lines: who runs where, how ranks reach each other, and one rank's peaks.
+
+    Args:
+        hardware: the device of each rank.
+        world_size: number of ranks.
+        dtype: whose arithmetic peaks are shown.
+        multicast_disabled: whether NVLink multicast is switched off (see `environment.multicast_disabled`).
+        connections: of the GPUs; None where nobody asked, which takes NVLink between all of them for granted.
+
+    Raises:
+        ConfigError: the world size is not positive.
+    """
+    peaks = hardware.rank_peaks(world_size)
+    if hardware.device == "cpu":
+        lines = _cpu_lines(hardware, world_size)
+    else:
+        lines = [
+            f"{_count(world_size, 'rank')}, one process each, each on its own {hardware.name}.",
+            links_text(world_size, multicast_disabled, connections),
+        ]
+    return "\n".join([*lines, *_peak_lines(peaks, dtype)])
+
+
+def _cpu_lines(hardware: HardwareSpec, world_size: int) -> list[str]:
+    cores = hardware.cores or 1
+    share = "one core each" if world_size <= cores else f"{cores / world_size:.2g} of a core each when all are busy"
+    ranks, machine = _count(world_size, "rank"), f"{_count(cores, 'core')} of one machine ({hardware.name})"
+    return [
+        f"{ranks}, one process each, on {machine}: {share}.",
+        "Links: shared memory. A peer's tensors are ordinary memory of this machine; any rank may read and write them.",
+    ]
+
+
+def links_text(world_size: int, multicast_disabled: bool, connections: Connections | None) -> str:
+    """How GPUs reach each other, in one line; see `topology_text`."""
+    multicast = "switched off on this machine: do not use multimem instructions" if multicast_disabled else "available"
+    return (
+        f"Links: {_links(world_size, connections)}; a peer's tensors can be read and written in place. "
+        f"Multicast (NVLS) is {multicast}."
+    )
+
+
+def _links(world_size: int, connections: Connections | None) -> str:
+    """How the first GPUs, which are the ranks', are joined."""
+    if connections is None:
+        return "NVLink between all of them"
+    nvlinks = sorted(set(connections.nvlinks[:world_size]))
+    apart = [pair for pair in connections.apart if pair[1] < world_size]
+    each = f"{' or '.join(map(str, nvlinks))} links up on each GPU"
+    if not apart:
+        return f"NVLink between all of them, {each}"
+    if not any(nvlinks):
+        return "no NVLink; peers are reached over PCIe"
+    pairs = ", ".join(f"{one} and {other}" for one, other in apart)
+    return f"NVLink, {each}, but none between ranks {pairs}, which reach each other over PCIe"
+
+
+def _peak_lines(peaks: Peaks, dtype: str) -> list[str]:
+    tiers = [
+        f"{tier.name}{'' if tier.capacity_bytes is None else f' ({_size(tier.capacity_bytes)})'}"
+        f" {_rate(tier.bytes_per_s, 'B/s')}"
+        for tier in peaks.memory
+    ]
+    latency = "" if peaks.link_latency_s is None else f", latency {peaks.link_latency_s * 1e9:.0f} ns"
+    return [
+        f"Peaks of one rank in {dtype}: matrix {_rate(peaks.matrix_flops_per_s[dtype], 'flop/s')}, "
+        f"vector {_rate(peaks.vector_flops_per_s[dtype], 'flop/s')}.",
+        f"Memory of one rank: {', '.join(tiers)}. Link: {_rate(peaks.link_bytes_per_s, 'B/s')} per direction{latency}.",
+        f"Source of the peaks: {peaks.source}.",
+    ]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _rate(per_second: float, unit: str) -> str:
+    return f"{per_second / 1e12:.3g} T{unit}" if per_second >= 1e12 else f"{per_second / 1e9:.3g} G{unit}"
+
+
+def _size(size_bytes: float) -> str:
+    return f"{size_bytes / 2**20:.3g} MiB" if size_bytes >= 2**20 else f"{size_bytes / 2**10:.3g} KiB"

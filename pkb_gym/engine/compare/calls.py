@@ -1,0 +1,79 @@
+"""One call of a candidate as its comparison sees it: where its tensors lie, and what they should hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pkb_gym.engine.compare.layout import SetPlan
+from pkb_gym.engine.compare.stacked import raw_slot
+from pkb_gym.engine.problem import InPlace, Linear, Output, OutputList, Problem, Sparse, Tensor, TensorList
+from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, list_shapes
+
+if TYPE_CHECKING:
+    import torch
+
+    from pkb_gym.engine.problem.rules import Check
+    from pkb_gym.engine.problem.values import Value
+    from pkb_gym.engine.rankside.devices import AnyHeap
+
+ReadSlot: TypeAlias = "Callable[[Mapping[str, Any], int], torch.Tensor]"
+"""(slot as JSON, rank) -> the tensor that lies there."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One rank's side of one call.
+
+    Attributes:
+        problem: its declaration.
+        plan: where the call's tensors lie.
+        rank: whose outputs are compared.
+        protocol: "robust" or "published".
+        expected: the baseline's results by leaf name.
+        mine: the reference heap, which holds the inputs as they were made.
+        theirs: the candidate's heap.
+        said: leaf name -> shape and dtype of what the candidate says it returned; preallocated outputs are not in it.
+    """
+
+    problem: Problem
+    plan: SetPlan
+    rank: int
+    protocol: str
+    expected: Mapping[str, torch.Tensor]
+    mine: AnyHeap
+    theirs: AnyHeap
+    said: Mapping[str, Mapping[str, Any] | None]
+
+
+def rule_of(out: Output | OutputList | InPlace, protocol: str) -> Check | None:
+    """The rule of an output under a protocol; None where it is not compared."""
+    return out.check if protocol == "robust" else out.published
+
+
+def arguments(problem: Problem, plan: SetPlan, rank: int, read: ReadSlot) -> dict[str, Value]:
+    """A rank's data arguments by name, as `read` finds them."""
+    ax, slots = plan.axes[rank], plan.slots[rank]
+    values: dict[str, Value] = {}
+    for arg in problem.data_args:
+        tensors = [read(slots[leaf.name].to_json(), rank) for leaf in argument_leaves(arg, ax)]
+        if isinstance(arg, Tensor):
+            values[arg.name] = tensors[0] if tensors else None
+        elif isinstance(arg, Linear):
+            values[arg.name] = (tensors[0], tensors[1] if arg.bias else None)
+        elif isinstance(arg, Sparse):
+            values[arg.name] = (tensors[0], tensors[1])
+        else:
+            present = iter(tensors)
+            values[arg.name] = [None if shape is None else next(present) for shape in list_shapes(arg.shapes, ax)]
+    return values
+
+
+def immutable_leaves(problem: Problem, plan: SetPlan, rank: int) -> Iterator[tuple[Leaf, dict[str, Any]]]:
+    """What must still hold, bit for bit, what was put there; each with the slot of all its bytes."""
+    for arg in problem.data_args:
+        if isinstance(arg, Tensor | TensorList) and arg.mutable:
+            continue
+        for leaf in argument_leaves(arg, plan.axes[rank]):
+            yield leaf, raw_slot(plan.slots[rank][leaf.name].offset, leaf.capacity_bytes)

@@ -1,0 +1,258 @@
+"""Where the arguments and outputs of a block of calls lie in the symmetric heap.
+
+A pure function of declaration and axes: the evaluator and every reference rank compute it alike. The same layout is
+used twice, for the candidate's heap and for the reference gang's own, which holds the inputs as they were made.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pkb_gym.engine.problem import (
+    Group,
+    InPlace,
+    Linear,
+    Output,
+    OutputList,
+    Problem,
+    Scalar,
+    Sparse,
+    Tensor,
+    TensorList,
+)
+from pkb_gym.engine.problem.axes import Axes, AxisValue, resolve_shape
+from pkb_gym.engine.problem.inputs import Draw, TrialKey
+from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, output_leaves
+from pkb_gym.engine.rankside.abi import SCRATCH_OFFSET
+
+Dialect = Literal["native", "python"]
+ALIGNMENT_BYTES = 256
+"""Of every tensor: a GPU's widest bulk copies ask for 128, and no two tensors share a cache line."""
+
+PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One leaf's place in every segment."""
+
+    leaf: Leaf
+    offset: int
+
+    def to_json(self) -> dict[str, Any]:
+        """What a rank program reads."""
+        shape = None if self.leaf.shape is None else list(self.leaf.shape)
+        return {"offset": self.offset, "shape": shape, "dtype": self.leaf.dtype, "capacity": self.leaf.capacity}
+
+
+@dataclass(frozen=True)
+class SetPlan:
+    """One call's arguments and outputs.
+
+    Attributes:
+        trial: number of the trial.
+        axes: per rank.
+        offset, nbytes: the range of each segment that holds it.
+        outputs_offset: where arguments end and outputs begin.
+        slots: per rank, leaf name -> slot.
+    """
+
+    trial: int
+    axes: tuple[Axes, ...]
+    offset: int
+    nbytes: int
+    outputs_offset: int
+    slots: tuple[Mapping[str, Slot], ...]
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """The argument sets of consecutive calls.
+
+    Attributes:
+        sets: one per call.
+        end: first free byte of a segment behind them.
+        partitions: the distinct rank partitions that group arguments of any set name.
+    """
+
+    sets: tuple[SetPlan, ...]
+    end: int
+    partitions: tuple[tuple[tuple[int, ...], ...], ...]
+
+    @property
+    def runs(self) -> list[list[SetPlan]]:
+        """The sets in order, together where they have the same axes: these lie one behind the other, alike."""
+        return [list(run) for _, run in itertools.groupby(self.sets, lambda plan: id(plan.axes))]
+
+
+def align(offset: int, alignment: int = ALIGNMENT_BYTES) -> int:
+    """The next multiple of `alignment`."""
+    return -(-offset // alignment) * alignment
+
+
+def plan_set(problem: Problem, trial: int, axes: Sequence[Axes], offset: int) -> SetPlan:
+    """Lays out one call's tensors from `offset` on: arguments, then outputs, each at one offset on all ranks."""
+    arguments = [[leaf for arg in problem.data_args for leaf in argument_leaves(arg, ax)] for ax in axes]
+    outputs = [[leaf for out in problem.returned for leaf in output_leaves(out, ax)] for ax in axes]
+    argument_offsets, outputs_offset = _offsets(arguments, offset)
+    # Outputs are poisoned and compared page by page; arguments next to them must not share one.
+    outputs_offset = align(outputs_offset, PAGE_BYTES)
+    output_offsets, end = _offsets(outputs, outputs_offset)
+    places = argument_offsets | output_offsets
+    slots = tuple(
+        {leaf.name: Slot(leaf, places[leaf.name]) for leaf in (*arguments[rank], *outputs[rank])}
+        for rank in range(len(axes))
+    )
+    end = align(end, PAGE_BYTES)
+    return SetPlan(trial, tuple(axes), offset, end - offset, outputs_offset, slots)
+
+
+def _offsets(leaves: Sequence[Sequence[Leaf]], offset: int) -> tuple[dict[str, int], int]:
+    """Offsets by leaf name; a leaf takes the room of the largest rank, and ranks that lack it leave it free."""
+    sizes: dict[str, int] = {}
+    for rank_leaves in leaves:
+        for leaf in rank_leaves:
+            sizes[leaf.name] = max(sizes.get(leaf.name, 0), leaf.capacity_bytes)
+    offsets = {}
+    for name, nbytes in sizes.items():
+        offsets[name] = offset
+        offset = align(offset + nbytes)
+    return offsets, offset
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is evaluated: a problem at a size, and where its inputs come from. Travels to the reference gang as JSON."""
+
+    problem: Problem
+    size: str | Mapping[str, AxisValue]
+    world_size: int
+    dtype: str
+    protocol: str
+    key: bytes
+    seed: int
+    turn: int
+    _axes: dict[object, tuple[Axes, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def trial_key(self, trial: int, timed: bool) -> TrialKey:
+        """Names one trial."""
+        return TrialKey(self.key, self.seed, self.problem.name, self.turn, trial, timed)
+
+    def axes(self, trial: int, timed: bool) -> tuple[Axes, ...]:
+        """Every rank's axes of one trial; trials whose axes are equal share one object."""
+        draw = Draw(self.trial_key(trial, timed))
+        varied = self.problem.varied_axes(self.size, self.world_size, self.protocol, draw)
+        key = tuple(varied.items())
+        if key not in self._axes:
+            ranks = range(self.world_size)
+            self._axes[key] = tuple(self.problem.derived_axes(varied, rank, self.dtype) for rank in ranks)
+        return self._axes[key]
+
+    def plan(self, trials: Sequence[int], timed: bool, scratch_bytes: int) -> BlockPlan:
+        """Lays out one block, a set per trial."""
+        offset = align(SCRATCH_OFFSET + scratch_bytes, PAGE_BYTES)
+        sets: list[SetPlan] = []
+        for trial in trials:
+            axes = self.axes(trial, timed)
+            alike = sets and sets[-1].axes is axes
+            sets.append(_moved(sets[-1], trial, offset) if alike else plan_set(self.problem, trial, axes, offset))
+            offset += sets[-1].nbytes
+        return BlockPlan(tuple(sets), offset, _partitions(self.problem, sets))
+
+
+def _moved(plan: SetPlan, trial: int, offset: int) -> SetPlan:
+    """The same tensors for another trial, elsewhere."""
+    by = offset - plan.offset
+    slots = tuple({name: Slot(slot.leaf, slot.offset + by) for name, slot in of.items()} for of in plan.slots)
+    return SetPlan(trial, plan.axes, offset, plan.nbytes, plan.outputs_offset + by, slots)
+
+
+def _partitions(problem: Problem, sets: Sequence[SetPlan]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    found: dict[Any, None] = {}
+    for axes in {id(plan.axes): plan.axes for plan in sets}.values():
+        for arg in problem.args:
+            if isinstance(arg, Group) and (partition := axes[0][arg.axis or arg.name]) is not None:
+                found[partition] = None
+    return tuple(found)
+
+
+def rank_spec(problem: Problem, block: BlockPlan, plan: SetPlan, rank: int, dialect: Dialect) -> dict[str, Any]:
+    """One set as one rank's program reads it: arguments in call order, and where results go.
+
+    A native kernel's preallocated outputs follow its arguments; what it returns goes to "returned". A solution of the
+    python dialect returns all "outputs".
+    """
+    ax, slots = plan.axes[rank], plan.slots[rank]
+    args = [_argument(arg, ax, slots, block) for arg in problem.args]
+    outputs = [_output(out, ax, slots) for out in problem.returned]
+    spec: dict[str, Any] = {"offset": plan.offset, "bytes": plan.nbytes, "args": args}
+    if dialect == "python":
+        return spec | {"outputs": outputs}
+    declared = list(zip(problem.returned, outputs, strict=True))
+    for out, output in declared:
+        if isinstance(out, OutputList):
+            args.append({"kind": "list", "leaves": output["leaves"]})
+        elif not out.is_returned:
+            args.append({"kind": "tensor", "leaves": output["leaves"] or [None]})
+    returned = [
+        slot for out, output in declared if isinstance(out, Output) and out.is_returned for slot in output["leaves"]
+    ]
+    return spec | {"returned": returned}
+
+
+def rank_runs(problem: Problem, block: BlockPlan, rank: int, dialect: Dialect) -> list[dict[str, Any]]:
+    """A block's sets as one rank's program reads them, equal ones told once; see `rankside.runs` for the other end."""
+    return [
+        {"spec": rank_spec(problem, block, run[0], rank, dialect), "calls": len(run), "stride": run[0].nbytes}
+        for run in block.runs
+    ]
+
+
+def _argument(arg: object, ax: Axes, slots: Mapping[str, Slot], block: BlockPlan) -> dict[str, Any]:
+    if isinstance(arg, Scalar):
+        value = ax[arg.axis or arg.name]
+        return {"kind": "value", "value": list(value) if isinstance(value, tuple) else value}
+    if isinstance(arg, Group):
+        partition: Any = ax[arg.axis or arg.name]
+        return {"kind": "group", "index": None if partition is None else block.partitions.index(partition)}
+    assert isinstance(arg, Tensor | TensorList | Linear | Sparse)
+    if isinstance(arg, TensorList):
+        shapes: Any = ax[arg.shapes]
+        named = [None if shape is None else slots[f"{arg.name}[{i}]"] for i, shape in enumerate(shapes)]
+        kind = "bare" if arg.bare is not None and ax[arg.bare] else "list"
+        return {"kind": kind, "leaves": [None if slot is None else slot.to_json() for slot in named]}
+    leaves: list[Any] = [slots[leaf.name].to_json() for leaf in argument_leaves(arg, ax)]
+    if isinstance(arg, Linear):
+        return {"kind": "linear", "leaves": leaves if arg.bias else [*leaves, None]}
+    if isinstance(arg, Sparse):
+        return {"kind": "sparse", "leaves": leaves, "shape": list(resolve_shape(arg.shape, ax))}
+    return {"kind": "tensor", "leaves": leaves or [None]}
+
+
+def _output(out: Output | OutputList, ax: Axes, slots: Mapping[str, Slot]) -> dict[str, Any]:
+    leaves = [slots[leaf.name].to_json() for leaf in output_leaves(out, ax)]
+    return {"name": out.name, "key": out.key, "list": isinstance(out, OutputList), "leaves": leaves}
+
+
+def delivered_leaves(problem: Problem, ax: Axes, dialect: Dialect) -> list[Leaf]:
+    """The leaves that a candidate of this dialect returns, and that are copied into the heap inside the clock."""
+    return [
+        leaf
+        for out in problem.returned
+        if dialect == "python" or (isinstance(out, Output) and out.is_returned)
+        for leaf in output_leaves(out, ax)
+    ]
+
+
+def result_slots(problem: Problem, plan: SetPlan, rank: int) -> list[tuple[Output | OutputList | InPlace, Slot]]:
+    """Every compared leaf of a rank with its output, in declared order."""
+    ax, slots = plan.axes[rank], plan.slots[rank]
+    data = {arg.name: arg for arg in problem.data_args}
+    pairs: list[tuple[Output | OutputList | InPlace, Slot]] = []
+    for out in problem.outputs:
+        leaves = argument_leaves(data[out.name], ax) if isinstance(out, InPlace) else output_leaves(out, ax)
+        pairs += [(out, slots[leaf.name]) for leaf in leaves]
+    return pairs

@@ -1,0 +1,202 @@
+"""Native sources of the CUDA device: one translation unit, nvcc, a shared object; and what the compiler tells of it.
+
+Needs the CUDA toolkit and a host compiler, and no GPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.gxx import (
+    INCLUDE,
+    compiler_version,
+    ffi_root,
+    header_digest,
+    include_arguments,
+    library_arguments,
+)
+from pkb_gym.engine.compile.ptxas import KernelUsage, read_ptxas
+from pkb_gym.engine.compile.sandboxed_compiler import Limits, artifact_of, run_sandboxed
+from pkb_gym.engine.compile.sass import count_instructions, disassembler_version
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.records.artifact import Artifact
+from pkb_gym.engine.records.compiler_report import InstructionCounts, KernelResources
+from pkb_gym.engine.support import env_vars
+
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-shared",
+    "--no-device-link",  # for separately compiled device code, of which one translation unit has none
+    "-Xcompiler=-fPIC,-fmax-errors=20,-fdiagnostics-color=never",
+    "-Xptxas=-v",
+    "-Xlinker=-z,defs",
+)
+MEMORY_KIB = 12 << 20
+"""Address space of each compiler stage: cicc reserves much more than it uses."""
+
+DEFAULT_ARCHITECTURE = "sm_90a"
+FEATURE_SPECIFIC = frozenset({(9, 0), (10, 0), (10, 3), (12, 0), (12, 1)})
+"""Compute capabilities with instructions that only code for exactly this GPU may use (wgmma, tcgen05)."""
+
+MAX_KERNELS = 64
+MAX_NAME_CHARS = 200
+_TOOLKIT_FOLDERS = ("bin", "include", "lib", "lib64", "nvvm", "targets")
+_DEMANGLE = Limits(timeout_s=10.0, memory_kib=1 << 20)
+
+
+def compile_cuda(
+    source: str, compile_cache: CompileCache, timeout_s: float, architecture: str | None = None
+) -> Artifact:
+    """Compiles a CUDA source, or takes the result from the cache.
+
+    Args:
+        source: one translation unit.
+        compile_cache: where results are kept; failures are kept too, they would be the same again.
+        timeout_s: deadline of the compiler.
+        architecture: of the GPU it is for; by default this machine's, or sm_90a where there is none.
+
+    Raises:
+        InfrastructureError: there is no compiler, or it does not know the architecture.
+    """
+    toolkit = find_toolkit()
+    architecture = architecture or default_architecture()
+    flags = (f"-gencode=arch={architecture.replace('sm_', 'compute_', 1)},code={architecture}", *FLAGS)
+    key = CompileCache.key(
+        source=source,
+        flags=flags,
+        compiler=nvcc_version(),
+        host_compiler=compiler_version(),
+        disassembler=disassembler_version(toolkit),
+        headers=header_digest(),
+        ffi=importlib.metadata.version("apache-tvm-ffi"),
+    )
+    found = compile_cache.get(key)
+    if found is not None:
+        return found
+    limits = Limits(timeout_s, memory_kib=MEMORY_KIB)
+    nvcc = str(toolkit / "bin" / "nvcc")
+    run = run_sandboxed(
+        [nvcc, *flags, *include_arguments(), "kernel.cu", "-o", "kernel.so", *library_arguments()],
+        files={"kernel.cu": source.encode()},
+        result="kernel.so",
+        readable=(*_readable(toolkit), INCLUDE, ffi_root()),
+        limits=limits,
+    )
+    if run.status and run.said.startswith("nvcc fatal"):
+        raise InfrastructureError(f"nvcc does not take its options: {run.said.strip()[:500]}")
+    usage, log = read_ptxas(run.said)
+    artifact, lasting = artifact_of(dataclasses.replace(run, said=log), limits)
+    if artifact.binary is not None:
+        counts = count_instructions(artifact.binary, toolkit)
+        total = None if counts is None else sum(counts.values(), InstructionCounts())
+        artifact = dataclasses.replace(artifact, kernels=_resources(usage, counts), transfers=total)
+    if lasting:
+        compile_cache.put(key, artifact)
+    return artifact
+
+
+def architecture_of(capability: tuple[int, int]) -> str:
+    """What a GPU's code is compiled for, from its compute capability: (9, 0) -> "sm_90a", (8, 0) -> "sm_80"."""
+    major, minor = capability
+    return f"sm_{major}{minor}{'a' if capability in FEATURE_SPECIFIC else ''}"
+
+
+def nvcc_available() -> bool:
+    """Whether CUDA sources can be compiled here."""
+    return _find_nvcc() is not None and shutil.which("g++") is not None
+
+
+@cache
+def find_toolkit() -> Path:
+    """The CUDA toolkit that nvcc belongs to; nvcc itself may be a wrapper elsewhere, so it is asked.
+
+    Raises:
+        InfrastructureError: there is none.
+    """
+    nvcc = _find_nvcc()
+    if nvcc is None:
+        raise InfrastructureError("no nvcc on this machine; install the CUDA toolkit, or set CUDA_HOME to where it is")
+    plan = subprocess.run(
+        [nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null", "-o", "/dev/null"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    ).stderr
+    here = re.search(r"^#\$ _HERE_=(.+)$", plan, re.MULTILINE)
+    toolkit = (Path(here[1]) if here else Path(nvcc).parent).resolve().parent
+    if not (toolkit / "bin" / "nvcc").is_file():
+        raise InfrastructureError(f"{nvcc} says that it lies in {toolkit}, where there is no bin/nvcc")
+    return toolkit
+
+
+@cache
+def nvcc_version() -> str:
+    """For example "nvcc 13.0.88".
+
+    Raises:
+        InfrastructureError: there is no nvcc.
+    """
+    nvcc = find_toolkit() / "bin" / "nvcc"
+    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False, timeout=20).stdout
+    found = re.search(r"\bV(\d[\d.]*)", said)
+    if found is None:
+        raise InfrastructureError(f"{nvcc} does not say its version: {said[:200]!r}")
+    return f"nvcc {found[1]}"
+
+
+def default_architecture() -> str:
+    """That of this machine's first GPU, sm_90a where there is none."""
+    capability = gpus.compute_capability()
+    return DEFAULT_ARCHITECTURE if capability is None else architecture_of(capability)
+
+
+def _find_nvcc() -> str | None:
+    home = env_vars.cuda_home()
+    places = [shutil.which("nvcc"), *([str(home / "bin" / "nvcc")] if home else []), "/usr/local/cuda/bin/nvcc"]
+    return next((place for place in places if place is not None and Path(place).is_file()), None)
+
+
+def _readable(toolkit: Path) -> tuple[Path, ...]:
+    """The toolkit's own folders: what holds them may hold much else, such as a whole Python installation."""
+    return tuple(toolkit / name for name in _TOOLKIT_FOLDERS if (toolkit / name).is_dir())
+
+
+def _resources(
+    usage: Sequence[KernelUsage], counts: Mapping[str, InstructionCounts] | None
+) -> tuple[KernelResources, ...]:
+    shown = usage[:MAX_KERNELS]
+    names = _demangled([kernel.mangled for kernel in shown])
+    return tuple(
+        KernelResources(
+            name=name,
+            registers=kernel.registers,
+            shared_bytes=kernel.shared_bytes,
+            stack_bytes=kernel.stack_bytes,
+            spill_store_bytes=kernel.spill_store_bytes,
+            spill_load_bytes=kernel.spill_load_bytes,
+            barriers=kernel.barriers,
+            instructions=None if counts is None else counts.get(kernel.mangled),
+        )
+        for name, kernel in zip(names, shown, strict=True)
+    )
+
+
+def _demangled(names: Sequence[str]) -> list[str]:
+    """C++ names without parameters, or the names as they are where nobody can read them."""
+    run = run_sandboxed(
+        ["sh", "-c", "exec c++filt -p < names"], files={"names": "\n".join(names).encode()}, limits=_DEMANGLE
+    )
+    read = run.said.splitlines()
+    sound = run.status == 0 and len(read) == len(names)
+    return [name[:MAX_NAME_CHARS] for name in (read if sound else names)]

@@ -1,0 +1,33 @@
+"""The seam between those who submit sources and those who judge them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.stages.progress import Progress
+
+
+class Evaluator(Protocol):
+    """Judges sources; safe to call from several threads."""
+
+    def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
+        """Judges one source.
+
+        Args:
+            problem: what it is to solve.
+            source: its text.
+            config: how to judge it.
+            progress: told of each stage as it begins.
+
+        Returns:
+            What was found; a failure of the candidate is part of it, and so is a fault of this machine.
+
+        Raises:
+            ConfigError, SizeError: the question makes no sense here.
+        """
+
+    def close(self) -> None:
+        """Ends every process; calling it again changes nothing."""

@@ -1,0 +1,311 @@
+"""The evaluator that asks an evaluation service (`pkb serve`) over HTTP."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from pkb_gym.engine.errors import (
+    ConfigError,
+    EvaluationNotFound,
+    InfrastructureError,
+    PkbError,
+    ProblemNotFound,
+    ServiceBusy,
+    SizeError,
+)
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.base import Record
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.records.service import MAX_WAIT_S, ErrorReport, EvaluationState, PauseState, Question, ServiceStatus
+from pkb_gym.engine.stages.progress import Progress
+from pkb_gym.engine.support import env_vars
+
+if TYPE_CHECKING:
+    import httpx
+
+Answer = TypeVar("Answer", bound=Record)
+
+TIMEOUT_S = 900.0
+UNREACHABLE_S = 30.0
+CONNECT_S, GRACE_S = 5.0, 10.0
+"""Deadlines of a connection, and of a reply beyond the time that the service was asked to wait."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+"""Between attempts; each pause is twice the one before."""
+
+RAISED_BY_NAME: dict[str, type[PkbError]] = {
+    kind.__name__: kind
+    for kind in (ProblemNotFound, ConfigError, SizeError, ServiceBusy, EvaluationNotFound, InfrastructureError)
+}
+"""Errors of the service that are raised here as the same class."""
+
+
+class _Unreachable(Exception):
+    """Raised when a request came to nothing and may be repeated."""
+
+
+def check_url(url: str) -> str:
+    """The url of a service, without a slash at its end.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"{url!r} is no url of an evaluation service; expected one like http://127.0.0.1:8900")
+    return url.rstrip("/")
+
+
+class RemoteEvaluator:
+    """Has sources judged by an evaluation service; safe to use from several threads, and to pickle.
+
+    No call waits without a deadline. A service that cannot be reached is tried again for `unreachable_s`, so that it
+    may be started anew meanwhile; then, or when an evaluation takes longer than `timeout_s`, `InfrastructureError` is
+    raised. (A `Feedback` tells where an evaluation ran, which nobody knows then.)
+
+    Args:
+        url: of the service, as `pkb serve` prints it.
+        token: that it asks for; by default the value of PKB_TOKEN, at the time of the request.
+        timeout_s: deadline of one evaluation, waiting for others included.
+        unreachable_s: how long a service that does not answer is tried again.
+
+    Raises:
+        ConfigError: the url is none, or httpx is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        unreachable_s: float = UNREACHABLE_S,
+    ) -> None:
+        if importlib.util.find_spec("httpx") is None:
+            raise ConfigError("asking an evaluation service needs httpx: pip install 'pkb-gym[serve]'")
+        self.url = check_url(url)
+        self._token, self._timeout_s, self._unreachable_s = token, timeout_s, unreachable_s
+        self._lock = threading.Lock()
+        self._connected: tuple[int, httpx.Client] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Connections and locks belong to a process."""
+        return self.__dict__ | {"_lock": None, "_connected": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"RemoteEvaluator({self.url!r})"
+
+    def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
+        """Judges one source; see `Evaluator.evaluate`.
+
+        Raises:
+            ConfigError, SizeError, ProblemNotFound: the question makes no sense to the service.
+            InfrastructureError: the service did not answer in time.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        question = Question(problem=problem.name, source=source, config=config)
+        state = self._ask(question, deadline)
+        told = ""
+        try:
+            while state.feedback is None:
+                if progress is not None and state.state != told:
+                    told = state.state
+                    progress(told)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise InfrastructureError(
+                        f"{self.url} has not judged it within {self._timeout_s:g} s; it is at: {state.state}"
+                    )
+                # A state that changes ends the wait only where somebody is told of it.
+                wait_s = min(left, 1.0 if progress is not None else MAX_WAIT_S)
+                try:
+                    state = self._state(state.id, wait_s, deadline)
+                except EvaluationNotFound:  # the service was started anew
+                    state = self._ask(question, deadline)
+        except BaseException:
+            self._give_up(state.id)
+            raise
+        return state.feedback
+
+    def submit(self, problem: Problem, source: str, config: EvalConfig) -> str:
+        """Has an evaluation begun, without waiting for it: a later `evaluate` of the same question joins it.
+
+        Returns:
+            Its id.
+
+        Raises:
+            ConfigError, SizeError, ProblemNotFound: the question makes no sense to the service.
+            ServiceBusy: it has too much to do.
+            InfrastructureError: it cannot be reached.
+        """
+        return self._post_question(Question(problem=problem.name, source=source, config=config), self._patience()).id
+
+    def status(self) -> ServiceStatus:
+        """What the service is at.
+
+        Raises:
+            InfrastructureError: it cannot be reached.
+        """
+        return self._call("GET", "/v1/status", ServiceStatus, self._patience())
+
+    def pause(self, timeout_s: float = TIMEOUT_S) -> None:
+        """Has the service leave its devices to somebody else; returns when nothing runs there any more.
+
+        Raises:
+            InfrastructureError: it cannot be reached, or something still runs after `timeout_s`. Nothing new begins
+                there all the same, until `resume`.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            wait_s = max(0.0, min(MAX_WAIT_S, deadline - time.monotonic()))
+            asked = f"/v1/pause?wait_s={wait_s:.3f}"
+            if self._call("POST", asked, PauseState, deadline, reply_s=wait_s).idle:
+                return
+            if time.monotonic() >= deadline:
+                raise InfrastructureError(
+                    f"{self.url} was asked to pause and still runs something after {timeout_s:g} s"
+                )
+
+    def resume(self) -> None:
+        """Ends a pause; calling it again changes nothing.
+
+        Raises:
+            InfrastructureError: the service cannot be reached.
+        """
+        self._call("POST", "/v1/resume", PauseState, self._patience())
+
+    def close(self) -> None:
+        """Closes the connections; the service goes on. They are made anew if it is used again."""
+        with self._lock:
+            connected, self._connected = self._connected, None
+        if connected is not None and connected[0] == os.getpid():
+            connected[1].close()
+
+    def _patience(self) -> float:
+        return time.monotonic() + self._unreachable_s
+
+    def _ask(self, question: Question, deadline: float) -> EvaluationState:
+        """Submits, again and again while the queue is full."""
+        for pause_s in _growing_pauses():
+            try:
+                return self._post_question(question, deadline)
+            except ServiceBusy:
+                if time.monotonic() + pause_s >= deadline:
+                    raise
+                time.sleep(pause_s)
+        raise AssertionError("pauses never end")
+
+    def _post_question(self, question: Question, deadline: float) -> EvaluationState:
+        # Not pydantic's own JSON, which cannot carry half characters: sources may hold them, and are rejected for it.
+        content = json.dumps(question.model_dump(mode="python")).encode()
+        return self._call("POST", "/v1/evaluations", EvaluationState, deadline, content=content)
+
+    def _state(self, evaluation_id: str, wait_s: float, deadline: float) -> EvaluationState:
+        asked = f"/v1/evaluations/{evaluation_id}?wait_s={wait_s:.3f}"
+        return self._call("GET", asked, EvaluationState, deadline + GRACE_S, reply_s=wait_s)
+
+    def _give_up(self, evaluation_id: str) -> None:
+        try:
+            self._once("DELETE", f"/v1/evaluations/{evaluation_id}", None, CONNECT_S)
+        except (_Unreachable, PkbError):
+            return  # then there is nobody to tell
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        kind: type[Answer],
+        deadline: float,
+        *,
+        content: bytes | None = None,
+        reply_s: float = 0.0,
+    ) -> Answer:
+        """One request, repeated while the service cannot be reached."""
+        until: float | None = None
+        timeout_s = reply_s + GRACE_S
+        for pause_s in _growing_pauses():
+            try:
+                body = self._once(method, path, content, timeout_s)
+            except _Unreachable as error:
+                until = min(deadline, self._patience()) if until is None else until
+                timeout_s = min(timeout_s, until - time.monotonic() - pause_s)
+                if timeout_s <= 0:
+                    raise InfrastructureError(f"the evaluation service {self.url} cannot be reached: {error}") from None
+                time.sleep(pause_s)
+                continue
+            try:
+                return kind.model_validate_json(body)
+            except ValidationError as error:
+                raise InfrastructureError(
+                    f"{self.url} answers with no {kind.__name__}; is it an evaluation service of this version? {error}"
+                ) from None
+        raise AssertionError("pauses never end")
+
+    def _once(self, method: str, path: str, content: bytes | None, reply_s: float) -> bytes:
+        """One request; returns the body of a success.
+
+        Raises:
+            _Unreachable: it came to nothing.
+            PkbError: it was refused.
+        """
+        import httpx
+
+        token = self._token or env_vars.service_token()
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        timeout = httpx.Timeout(reply_s, connect=CONNECT_S, pool=None)
+        try:
+            reply = self._client().request(method, self.url + path, content=content, headers=headers, timeout=timeout)
+        except httpx.HTTPError as error:
+            raise _Unreachable(f"{type(error).__name__}: {error}") from None
+        if reply.is_success:
+            return reply.content
+        raise self._refusal(reply.status_code, reply.content)
+
+    def _refusal(self, status_code: int, body: bytes) -> Exception:
+        try:
+            report = ErrorReport.model_validate_json(body)
+        except ValidationError:
+            said = body[:200].decode(errors="replace")
+            report = ErrorReport(error="", message=f"{self.url} answered with HTTP status {status_code}: {said}")
+        if status_code == 401:
+            return ConfigError(f"{self.url}: {report.message}; set PKB_TOKEN to what its token file holds")
+        if status_code in (502, 503, 504):  # it is being started or ended
+            return _Unreachable(report.message)
+        return RAISED_BY_NAME.get(report.error, InfrastructureError)(report.message)
+
+    def _client(self) -> httpx.Client:
+        """The connections of this process: a forked child must not use its parent's."""
+        import httpx
+
+        with self._lock:
+            if self._connected is None or self._connected[0] != os.getpid():
+                limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
+                # Proxies of the environment are for other machines, and would see the token.
+                self._connected = (os.getpid(), httpx.Client(limits=limits, trust_env=False))
+            return self._connected[1]
+
+
+def _growing_pauses() -> Iterator[float]:
+    for exponent in itertools.count():
+        yield min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(exponent, 10))

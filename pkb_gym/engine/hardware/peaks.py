@@ -1,0 +1,214 @@
+"""What the hardware can do at best: the denominators of the roofline."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from pkb_gym.engine.errors import ConfigError
+
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""Something per second."""
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class MemoryTier:
+    """One level of memory.
+
+    Attributes:
+        name: for example "L2", "HBM".
+        capacity_bytes: None where it holds everything (the last tier).
+        bytes_per_s: reads and writes together.
+    """
+
+    name: str
+    capacity_bytes: Annotated[float, Field(gt=0)] | None
+    bytes_per_s: Rate
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Peaks:
+    """Rates that cannot be exceeded, of one rank, one core, one device or one machine.
+
+    Attributes:
+        matrix_flops_per_s: by dtype of the factors, dense.
+        vector_flops_per_s: by dtype, outside matrix units.
+        memory: tiers, fastest first; the last has no capacity.
+        link_bytes_per_s: per direction.
+        link_latency_s: from a write on one rank until another rank can see it; None where nobody says.
+        source: "datasheet ..." or "measured ...".
+    """
+
+    matrix_flops_per_s: dict[str, Rate]
+    vector_flops_per_s: dict[str, Rate]
+    memory: tuple[MemoryTier, ...]
+    link_bytes_per_s: Rate
+    link_latency_s: Rate | None
+    source: str
+
+    def __post_init__(self) -> None:
+        endless = [tier.capacity_bytes is None for tier in self.memory]
+        if not endless or any(endless[:-1]) or not endless[-1]:
+            raise ValueError(f"the last memory tier, and it alone, must have no capacity; got {self.memory}")
+
+    def memory_s(self, size_bytes: float) -> float:
+        """Least seconds for that much traffic: what fits a faster tier is counted at its rate, the rest at the next.
+
+        So it stays a bound at the edge of a cache, where most, though not all, of the data may still lie in it. Tiers
+        add up, as those of exclusive caches do; for inclusive ones that is generous.
+        """
+        seconds, left = 0.0, size_bytes
+        for tier in self.memory:
+            here = left if tier.capacity_bytes is None else min(left, tier.capacity_bytes)
+            seconds += here / tier.bytes_per_s
+            left -= here
+        return seconds
+
+
+class HardwareSpec(BaseModel):
+    """One GPU, or one CPU machine, whatever the world size."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    name: str
+    """For example "NVIDIA H200", as the driver names it, or the processor's model."""
+    device: Literal["cpu", "cuda"]
+    """One rank has a "cuda" device for itself; all ranks share the "cpu" machine."""
+    peaks: Peaks
+    """Of the one GPU, or of all cores of the machine together."""
+    cores: int | None = None
+    """Physical cores of a CPU machine, None for a GPU."""
+    core: Peaks | None = None
+    """One core alone, None for a GPU."""
+    measured: Peaks | None = None
+    """What was measured on this machine, without margin; None where nothing was."""
+
+    @model_validator(mode="after")
+    def _cpu_has_cores(self) -> Self:
+        if (self.device == "cpu") != (self.cores is not None) or (self.cores is None) != (self.core is None):
+            raise ValueError(f"{self.name}: cores and core belong to a cpu device, and to it alone")
+        return self
+
+    def rank_peaks(self, world_size: int) -> Peaks:
+        """What one of `world_size` equally busy ranks can count on.
+
+        A GPU is one rank's own. On a CPU the whole machine is divided among the ranks: a rank may run threads on every
+        core, so that even a single one can use all of them.
+
+        Raises:
+            ConfigError: the world size is not positive.
+        """
+        if world_size < 1:
+            raise ConfigError(f"world size must be at least 1, got {world_size}")
+        if self.device == "cuda":
+            return self.peaks
+        whole = self.peaks
+
+        def tier_share(tier: MemoryTier) -> MemoryTier:
+            capacity = None if tier.capacity_bytes is None else tier.capacity_bytes / world_size
+            return MemoryTier(tier.name, capacity, tier.bytes_per_s / world_size)
+
+        return Peaks(
+            matrix_flops_per_s={dtype: rate / world_size for dtype, rate in whole.matrix_flops_per_s.items()},
+            vector_flops_per_s={dtype: rate / world_size for dtype, rate in whole.vector_flops_per_s.items()},
+            memory=tuple(tier_share(tier) for tier in whole.memory),
+            link_bytes_per_s=whole.link_bytes_per_s / world_size,
+            link_latency_s=whole.link_latency_s,
+            source=whole.source,
+        )
+
+
+def find_gpu(device_name: str) -> HardwareSpec:
+    """The GPU of that name, as `torch.cuda.get_device_name` gives it.
+
+    Names must match in full: "NVIDIA H100 PCIe" and a MIG slice of an H200 are other devices with lower peaks.
+
+    Raises:
+        ConfigError: it is not in the table.
+    """
+    for names, peaks in GPUS.items():
+        if device_name in names:
+            return HardwareSpec(name=device_name, device="cuda", peaks=peaks)
+    known = ", ".join(names[0] for names in GPUS)
+    raise ConfigError(
+        f"no peaks known for GPU {device_name!r}; known: {known}. Add it to GPUS in engine/hardware/peaks.py"
+    )
+
+
+TERA = 1e12
+MIB = float(2**20)
+
+
+def _gpu(
+    *,
+    matrix: tuple[float, float, float],
+    vector: tuple[float, float, float, float],
+    hbm: float,
+    l2: tuple[float, float],
+    nvlink: float,
+    source: str,
+) -> Peaks:
+    """One row of the table.
+
+    Args:
+        matrix: Tflop/s of (bfloat16 and float16, float32, float64), dense. float32 is TF32: it is a float32 kernel's
+            fastest legal path where the check admits it, and a ceiling must not forbid what a check allows.
+        vector: Tflop/s of (bfloat16, float16, float32, float64).
+        hbm: TB/s.
+        l2: (MiB, TB/s).
+        nvlink: TB/s per direction.
+        source: where the numbers stand.
+    """
+    half, single, double = (rate * TERA for rate in matrix)
+    return Peaks(
+        matrix_flops_per_s={"bfloat16": half, "float16": half, "float32": single, "float64": double},
+        vector_flops_per_s={
+            name: rate * TERA for name, rate in zip(("bfloat16", "float16", "float32", "float64"), vector, strict=True)
+        },
+        memory=(MemoryTier("L2", l2[0] * MIB, l2[1] * TERA), MemoryTier("HBM", None, hbm * TERA)),
+        link_bytes_per_s=nvlink * TERA,
+        link_latency_s=None,
+        source=source,
+    )
+
+
+# L2 rates are in no datasheet but the A100's (5120 bytes a clock); the same width per die is taken for its successors,
+# at the highest clock: far above what microbenchmarks reach, as a ceiling should be. Without this tier a small problem
+# whose inputs still lie in L2 would seem to beat the hardware.
+GPUS: dict[tuple[str, ...], Peaks] = {
+    ("NVIDIA A100-SXM4-80GB",): _gpu(
+        matrix=(312, 156, 19.5),
+        vector=(39, 78, 19.5, 9.7),
+        hbm=2.039,
+        l2=(40, 7.2),
+        nvlink=0.300,
+        source="datasheet NVIDIA A100 80GB SXM (dense), NVIDIA A100 Tensor Core GPU Architecture whitepaper",
+    ),
+    ("NVIDIA H100 80GB HBM3",): _gpu(
+        matrix=(989.4, 494.7, 66.9),
+        vector=(133.8, 133.8, 66.9, 33.5),
+        hbm=3.352,
+        l2=(50, 10.1),
+        nvlink=0.450,
+        source="datasheet NVIDIA H100 SXM5 (dense), NVIDIA H100 Tensor Core GPU Architecture whitepaper",
+    ),
+    ("NVIDIA H200",): _gpu(
+        matrix=(989.4, 494.7, 66.9),
+        vector=(133.8, 133.8, 66.9, 33.5),
+        hbm=4.8,
+        l2=(60, 10.1),
+        nvlink=0.450,
+        source="datasheet NVIDIA H200 SXM (dense); vector rates of the H100 whitepaper, whose GPU it shares",
+    ),
+    ("NVIDIA B200",): _gpu(
+        matrix=(2250, 1125, 40),
+        vector=(160, 160, 80, 40),
+        hbm=8.0,
+        l2=(126, 20.1),
+        nvlink=0.900,
+        source="datasheet NVIDIA HGX B200 (dense), NVIDIA Blackwell Architecture Technical Brief",
+    ),
+}
+"""Device names (as the driver gives them) -> datasheet peaks of one GPU; NVLink per direction."""

@@ -1,0 +1,54 @@
+"""The declaration of a problem: what a `problem.py` imports.
+
+Imports no torch, so that the whole catalogue loads at once, and nothing of the engine but `support` and `errors`.
+"""
+
+from pkb_gym.engine.problem.arguments import (
+    Argument,
+    Group,
+    InPlace,
+    Linear,
+    Output,
+    OutputList,
+    Result,
+    Scalar,
+    Sparse,
+    Tensor,
+    TensorList,
+)
+from pkb_gym.engine.problem.axes import ITEMSIZE, Axes, AxisValue, divide, rank_axis
+from pkb_gym.engine.problem.inputs import Draw, InputMaker, Stream
+from pkb_gym.engine.problem.problem import CATEGORIES, PATTERNS, Cost, Problem, Trials, snake_case
+from pkb_gym.engine.problem.rules import close, exact
+from pkb_gym.engine.problem.values import Value
+
+__all__ = [
+    "CATEGORIES",
+    "ITEMSIZE",
+    "PATTERNS",
+    "Argument",
+    "Axes",
+    "AxisValue",
+    "Cost",
+    "Draw",
+    "Group",
+    "InPlace",
+    "InputMaker",
+    "Linear",
+    "Output",
+    "OutputList",
+    "Problem",
+    "Result",
+    "Scalar",
+    "Sparse",
+    "Stream",
+    "Tensor",
+    "TensorList",
+    "Trials",
+    "Value",
+    "close",
+    "divide",
+    "exact",
+    "rank_axis",
+    "snake_case",
+]

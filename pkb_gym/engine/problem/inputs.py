@@ -1,0 +1,212 @@
+"""How the contents of arguments are drawn.
+
+Every stream of numbers is seeded by HMAC-SHA256 over what it is for, keyed by the evaluator's secret: a candidate that
+sees any number of inputs can predict none of the next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import random
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+from pkb_gym.engine.errors import DeclarationError
+from pkb_gym.engine.problem.arguments import Linear, Sparse, Tensor, TensorList
+from pkb_gym.engine.problem.axes import Axes, resolve_dtype, resolve_shape
+from pkb_gym.engine.problem.values import torch_dtype
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class TrialKey:
+    """Names one trial of one evaluation.
+
+    Attributes:
+        key: the evaluator's secret.
+        seed: the seed given to `reset`, or 0.
+        problem: its name.
+        turn: turn of the episode.
+        trial: counts the input sets of one evaluation, checks and timing together.
+        timed: whether the trial serves timing; modes then stay as the size names them.
+    """
+
+    key: bytes
+    seed: int
+    problem: str
+    turn: int
+    trial: int
+    timed: bool = False
+
+    def derive_seed(self, *stream: str | int) -> int:
+        """A seed in [0, 2**63) for one stream of numbers of this trial."""
+        message = json.dumps([self.seed, self.problem, self.turn, self.trial, *stream]).encode()
+        return int.from_bytes(hmac.new(self.key, message, hashlib.sha256).digest()[:8], "big") >> 1
+
+
+class Draw(random.Random):
+    """Draws for `Trials.vary`: a standard `random.Random` that gives the same on all ranks.
+
+    Attributes:
+        trial: number of the trial.
+        timed: whether the trial serves timing.
+    """
+
+    def __init__(self, trial: TrialKey) -> None:
+        super().__init__(trial.derive_seed("axes"))
+        self.trial = trial.trial
+        self.timed = trial.timed
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("a Draw is made anew from its TrialKey, never pickled")
+
+
+class Stream:
+    """One stream of random tensors; `name` picks shape and dtype from the declared argument of that name.
+
+    All tensors come contiguous on the CPU or on the device of the maker.
+    """
+
+    def __init__(self, maker: InputMaker, *stream: str | int) -> None:
+        import torch
+
+        self._maker = maker
+        self.generator: torch.Generator = torch.Generator(device=maker.device)
+        self.generator.manual_seed(maker.trial_key.derive_seed(*stream))
+
+    def normal(self, name: str, std: float = 1.0, mean: float = 0.0) -> torch.Tensor:
+        """Normal values, drawn in float32 (float64 for float64) and rounded to the argument's dtype."""
+        import torch
+
+        shape, dtype = self._maker.spec(name)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        values = torch.empty(shape, dtype=wide, device=self._maker.device).normal_(mean, std, generator=self.generator)
+        return values.to(dtype)
+
+    def uniform(self, name: str, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
+        """Uniform values in [low, high)."""
+        import torch
+
+        shape, dtype = self._maker.spec(name)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        values = torch.empty(shape, dtype=wide, device=self._maker.device).uniform_(low, high, generator=self.generator)
+        return values.to(dtype)
+
+    def integers(self, name: str, low: int, high: int) -> torch.Tensor:
+        """Whole numbers in [low, high), in the argument's dtype."""
+        import torch
+
+        shape, dtype = self._maker.spec(name)
+        values = torch.randint(low, high, shape, generator=self.generator, device=self._maker.device)
+        return values.to(dtype)
+
+    def bits(self, name: str) -> torch.Tensor:
+        """Random bit patterns: every value of the argument's dtype alike, NaN, infinities and -0.0 included.
+
+        For arguments that are only moved: they cannot be compressed, and `checks.same_bits` can compare the results.
+        """
+        import torch
+
+        shape, dtype = self._maker.spec(name)
+        width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+        info = torch.iinfo(width)
+        drawn = torch.randint(
+            info.min, info.max, shape, dtype=width, generator=self.generator, device=self._maker.device
+        )
+        return drawn.view(dtype)
+
+    def randn(self, *shape: int) -> torch.Tensor:
+        """float32 standard normal values of a free shape, for inputs that are computed."""
+        import torch
+
+        return torch.randn(shape, generator=self.generator, device=self._maker.device)
+
+    def rand(self, *shape: int) -> torch.Tensor:
+        """float32 uniform values in [0, 1) of a free shape."""
+        import torch
+
+        return torch.rand(shape, generator=self.generator, device=self._maker.device)
+
+    def randint(self, low: int, high: int, *shape: int) -> torch.Tensor:
+        """int64 values in [low, high) of a free shape."""
+        import torch
+
+        return torch.randint(low, high, shape, generator=self.generator, device=self._maker.device)
+
+    def permutation(self, n: int) -> torch.Tensor:
+        """int64 random permutation of 0 .. n-1."""
+        import torch
+
+        return torch.randperm(n, generator=self.generator, device=self._maker.device)
+
+
+class Declared(Protocol):
+    """What an `InputMaker` reads of a `Problem`."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def number(self) -> int: ...  # noqa: D102
+
+    @property
+    def data_args(self) -> tuple[Tensor | TensorList | Linear | Sparse, ...]: ...  # noqa: D102
+
+
+class InputMaker(Stream):
+    """What `Trials.inputs` draws from: this rank's own stream, and others by key.
+
+    Attributes:
+        ax: this rank's axes of this trial.
+        rank, world_size: as in torch.distributed.
+        trial: number of the trial.
+        device: where tensors are made.
+    """
+
+    def __init__(self, problem: Declared, ax: Axes, trial_key: TrialKey, device: str = "cpu") -> None:
+        self.problem = problem
+        self.ax = ax
+        self.rank = ax.number("r")
+        self.world_size = ax.number("W")
+        self.trial_key = trial_key
+        self.trial = trial_key.trial
+        self.device = device
+        self._args: dict[str, Tensor | TensorList | Linear | Sparse] = {arg.name: arg for arg in problem.data_args}
+        super().__init__(self, "rank", self.rank)
+
+    @cached_property
+    def shared(self) -> Stream:
+        """A stream that is equal on all ranks."""
+        return Stream(self, "shared")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The problem's floating dtype in this evaluation."""
+        return torch_dtype(self.ax.dtype)
+
+    def stream(self, *key: str | int) -> Stream:
+        """A stream of its own for `key`: equal on the ranks that pass an equal key (say, a group's index)."""
+        return Stream(self, "key", *key)
+
+    def seeded(self, seed: int) -> Stream:
+        """A stream with a fixed seed, as the published benchmark has them; only for protocol "published"."""
+        stream = Stream(self, "published")
+        stream.generator.manual_seed(seed)
+        return stream
+
+    def spec(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:
+        """Shape and dtype of the tensor argument `name` on this rank.
+
+        Raises:
+            DeclarationError: no Tensor argument has that name.
+        """
+        arg = self._args.get(name)
+        if not isinstance(arg, Tensor):
+            tensors = ", ".join(key for key, value in self._args.items() if isinstance(value, Tensor))
+            raise DeclarationError(f"{self.problem.name}: no tensor argument {name!r}; there are {tensors}")
+        return resolve_shape(arg.shape, self.ax), torch_dtype(resolve_dtype(arg.dtype, self.ax))

@@ -1,0 +1,322 @@
+"""What a problem declares: arguments and outputs with symbolic shapes, sizes, inputs, least cost, checks.
+
+A declaration checks itself when it is built and imports no torch, so that the whole catalogue loads at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from pkb_gym.engine.errors import DeclarationError, SizeError
+from pkb_gym.engine.problem.arguments import (
+    Argument,
+    InPlace,
+    Linear,
+    Output,
+    OutputList,
+    Result,
+    Scalar,
+    Sparse,
+    Tensor,
+    TensorList,
+)
+from pkb_gym.engine.problem.axes import ITEMSIZE, Axes, AxisValue, resolve_shape
+
+if TYPE_CHECKING:
+    from pkb_gym.engine.problem.inputs import Draw, InputMaker
+    from pkb_gym.engine.problem.values import Value
+
+PROTOCOLS = ("robust", "published")
+CATEGORIES = (
+    "collective_primitive",
+    "tensor_parallel",
+    "sequence_parallel",
+    "context_parallel",
+    "pipeline_parallel",
+    "data_parallel",
+    "expert_parallel",
+    "fsdp_zero",
+    "vocab_parallel",
+    "graph_parallel",
+    "geometric_spatial",
+    "other",
+)
+
+PATTERNS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "scatter",
+    "gather",
+    "send_recv",
+    "ring",
+    "halo",
+)
+"""Tags that name a communication pattern; every problem has at least one of them."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Least work of one rank, whatever the algorithm: the numerators of the roofline.
+
+    Operations are in flop, traffic in bytes. `link_in_bytes` and `link_out_bytes` cross the links of one rank.
+    """
+
+    matrix_flops: float = 0.0
+    vector_flops: float = 0.0
+    memory_bytes: float = 0.0
+    link_in_bytes: float = 0.0
+    link_out_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value >= 0:
+                raise DeclarationError(f"cost {name} must be a number >= 0, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Trials:
+    """How one protocol makes its trials.
+
+    Attributes:
+        inputs: returns one value per data argument (Tensor, TensorList, Linear, Sparse), in declared order: a tensor, a
+            list of tensors and None, (weight, bias), or (indices, values). Called on every rank.
+        vary: changes axes from trial to trial (a root rank, a mode, ragged sizes); its draws are equal on all ranks.
+            Called before `Problem.derive`.
+    """
+
+    inputs: Callable[[InputMaker], tuple[Value, ...]]
+    vary: Callable[[dict[str, AxisValue], Draw], dict[str, AxisValue]] | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One of the benchmark's problems.
+
+    Attributes:
+        name: CamelCase; the environment is `PKB/<name>-v0`, the folder is its snake case.
+        upstream: file stem in ParallelKernelBench, for example "12_allgather_gemm".
+        category: one of `CATEGORIES`.
+        summary: one sentence.
+        origin: the code base or model that the problem comes from.
+        weaknesses: what the published inputs or tolerances accept that they should not, one sentence each.
+        tags: communication pattern and the like, for filters.
+        dtypes: legal floating dtypes, the first is the default.
+        sizes: "tiny", "published" and "large" -> axes.
+        args: in the order of `solution`'s signature.
+        outputs: results, returned ones first, in returned order.
+        returns: "value" (the single returned output itself), "tuple" (in order) or "dict" (by name).
+        derive: adds axes that follow from others; its argument holds all axes, `W` and `r`.
+        robust, published: the two protocols.
+        cost: least work of one rank.
+        world_sizes: legal world sizes.
+        declared_in: path of the `problem.py` that declares it; the catalogue fills it in.
+    """
+
+    name: str
+    upstream: str
+    category: str
+    summary: str
+    dtypes: tuple[str, ...]
+    sizes: Mapping[str, Mapping[str, AxisValue]]
+    args: tuple[Argument, ...]
+    outputs: tuple[Result, ...]
+    robust: Trials
+    published: Trials
+    cost: Callable[[Axes], Cost]
+    derive: Callable[[dict[str, AxisValue]], dict[str, AxisValue]] = lambda axes: axes
+    returns: Literal["value", "tuple", "dict"] = "value"
+    origin: str = ""
+    weaknesses: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    world_sizes: tuple[int, ...] = (1, 2, 4, 8)
+    declared_in: str = ""
+
+    def __post_init__(self) -> None:
+        self._check_names()
+        self._check_sizes()
+        for size in self.sizes:
+            for rank in range(4):
+                self._check_shapes(self.axes(size=size, world_size=4, rank=rank))
+
+    def found_in(self, path: str) -> Problem:
+        """This declaration with `declared_in` filled in; what was checked when it was built is not checked again."""
+        found = copy.copy(self)
+        object.__setattr__(found, "declared_in", path)
+        return found
+
+    @property
+    def folder(self) -> str:
+        """Snake case of the name: AllGatherGemm -> all_gather_gemm, KJTAllToAll -> kjt_all_to_all."""
+        return snake_case(self.name)
+
+    @property
+    def number(self) -> int:
+        """Position in the upstream benchmark, from 1."""
+        return int(self.upstream.split("_", 1)[0])
+
+    @property
+    def env_id(self) -> str:
+        """Gymnasium id."""
+        return f"PKB/{self.name}-v0"
+
+    @property
+    def data_args(self) -> tuple[Tensor | TensorList | Linear | Sparse, ...]:
+        """The arguments that hold data, in order."""
+        return tuple(arg for arg in self.args if isinstance(arg, Tensor | TensorList | Linear | Sparse))
+
+    @property
+    def argument_kinds(self) -> tuple[str, ...]:
+        """The kinds of its arguments, each once: tensor, tensor_list, linear, sparse, group, or a scalar's kind."""
+        kinds = (arg.kind if isinstance(arg, Scalar) else snake_case(type(arg).__name__) for arg in self.args)
+        return tuple(dict.fromkeys(kinds))
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Those of its tags that say how the ranks communicate."""
+        return tuple(tag for tag in self.tags if tag in PATTERNS)
+
+    @property
+    def returned(self) -> tuple[Output | OutputList, ...]:
+        """The outputs that `solution` of the python dialect returns, in order."""
+        return tuple(out for out in self.outputs if not isinstance(out, InPlace))
+
+    def trials(self, protocol: str) -> Trials:
+        """The protocol of that name.
+
+        Raises:
+            DeclarationError: there is no such protocol.
+        """
+        if protocol not in PROTOCOLS:
+            raise DeclarationError(f"{self.name}: no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
+        return self.robust if protocol == "robust" else self.published
+
+    def base_axes(self, size: str | Mapping[str, AxisValue]) -> dict[str, AxisValue]:
+        """The axes of a named size, or of "published" with some replaced.
+
+        Raises:
+            SizeError: unknown size or axis.
+        """
+        if isinstance(size, str):
+            if size not in self.sizes:
+                raise SizeError(f"{self.name}: no size {size!r}; there are {', '.join(self.sizes)}, or axes by name")
+            return dict(self.sizes[size])
+        axes = dict(self.sizes["published"])
+        unknown = sorted(set(size) - set(axes))
+        if unknown:
+            raise SizeError(f"{self.name}: no axis {', '.join(unknown)}; there are {', '.join(sorted(axes))}")
+        return axes | dict(size)
+
+    def axes(
+        self,
+        *,
+        size: str | Mapping[str, AxisValue],
+        world_size: int,
+        rank: int,
+        dtype: str | None = None,
+        protocol: str = "robust",
+        draw: Draw | None = None,
+    ) -> Axes:
+        """One rank's complete axes, of one trial where `draw` is given and otherwise as the size names them.
+
+        Raises:
+            SizeError: the axes do not fit together, or not with the world size or dtype.
+        """
+        if world_size not in self.world_sizes:
+            raise SizeError(f"{self.name}: world size must be one of {self.world_sizes}, got {world_size}")
+        dtype = dtype or self.dtypes[0]
+        if dtype not in self.dtypes:
+            raise SizeError(f"{self.name}: dtype must be one of {', '.join(self.dtypes)}, got {dtype}")
+        return self.derived_axes(self.varied_axes(size, world_size, protocol, draw), rank, dtype)
+
+    def varied_axes(
+        self, size: str | Mapping[str, AxisValue], world_size: int, protocol: str, draw: Draw | None
+    ) -> dict[str, AxisValue]:
+        """The axes of one trial that are equal on all ranks, `W` included."""
+        values = self.base_axes(size) | {"W": world_size}
+        vary = self.trials(protocol).vary
+        return values if draw is None or vary is None else vary(values, draw)
+
+    def derived_axes(self, varied: Mapping[str, AxisValue], rank: int, dtype: str) -> Axes:
+        """One rank's complete axes, from those that are equal on all ranks.
+
+        Raises:
+            SizeError: the axes do not fit together.
+        """
+        try:
+            derived = self.derive({**varied, "r": rank})
+        except SizeError as error:
+            raise SizeError(f"{self.name}: {error}") from None
+        return Axes(derived, dtype=dtype, problem=self.name)
+
+    def _check_names(self) -> None:
+        if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", self.name):
+            raise DeclarationError(f"problem name {self.name!r} must be CamelCase")
+        if self.category not in CATEGORIES:
+            raise DeclarationError(f"{self.name}: category {self.category!r} is not one of {', '.join(CATEGORIES)}")
+        names = [arg.name for arg in self.args] + [out.name for out in self.returned]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise DeclarationError(f"{self.name}: {', '.join(twice)} named more than once among arguments and outputs")
+        mutable = {arg.name for arg in self.args if isinstance(arg, Tensor | TensorList) and arg.mutable}
+        for out in self.outputs:
+            if isinstance(out, InPlace) and out.name not in mutable:
+                raise DeclarationError(f"{self.name}: in-place result {out.name!r} is not a mutable argument")
+            if isinstance(out, Output) and out.is_returned != (out.capacity is not None):
+                raise DeclarationError(
+                    f"{self.name}: output {out.name!r} needs a capacity exactly when its shape has '?'"
+                )
+        if not self.outputs:
+            raise DeclarationError(f"{self.name}: declares no output")
+        if self.returns == "value" and len(self.returned) > 1:
+            raise DeclarationError(f"{self.name}: returns {len(self.returned)} outputs; say 'tuple' or 'dict'")
+        named = [d for d in (*self.dtypes, *(getattr(x, "dtype", None) for x in (*self.args, *self.outputs))) if d]
+        for dtype in named:
+            if dtype not in ITEMSIZE and dtype not in self.sizes.get("tiny", {}):
+                raise DeclarationError(f"{self.name}: dtype {dtype!r} is not one of {', '.join(ITEMSIZE)}")
+
+    def _check_sizes(self) -> None:
+        missing = {"tiny", "published", "large"} - set(self.sizes)
+        if missing:
+            raise DeclarationError(f"{self.name}: sizes lack {', '.join(sorted(missing))}")
+        tiny = set(self.sizes["tiny"])
+        for size, axes in self.sizes.items():
+            if set(axes) != tiny:
+                raise DeclarationError(f"{self.name}: size {size} has axes {sorted(axes)}, tiny has {sorted(tiny)}")
+
+    def _check_shapes(self, ax: Axes) -> None:
+        for arg in self.args:
+            if isinstance(arg, Tensor | Linear | Sparse):
+                resolve_shape(arg.shape, ax)
+            elif isinstance(arg, TensorList):
+                ax[arg.shapes]
+            else:
+                ax[arg.axis or arg.name]
+        for out in self.returned:
+            if isinstance(out, OutputList):
+                ax[out.shapes]
+            elif out.capacity is not None:
+                ax.number(out.capacity)
+            else:
+                resolve_shape(out.shape, ax)
+        self.cost(ax)
+
+
+WORDS = ("MoE", "LoRA", "ZeRO", "IoU", "TP", "RMS")
+"""Names that mix cases, or meet another run of capitals, and are one word all the same."""
+
+
+def snake_case(name: str) -> str:
+    """CamelCase in snake case: AllGatherGemm -> all_gather_gemm, SAM3IoUSuppression -> sam3_iou_suppression."""
+    for word in WORDS:
+        name = re.sub(rf"{word}(?=[A-Z0-9]|$)", f"_{word.capitalize()}", name)
+    name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
+    name = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name)
+    return re.sub(r"_+", "_", name).strip("_").lower()

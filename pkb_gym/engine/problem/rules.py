@@ -1,0 +1,309 @@
+"""Rules that tell a right output from a wrong one.
+
+A rule marks the wrong elements of one output of one rank. It sees the baseline's output and every rank's inputs, so
+that it can compute an exact answer, or a bound that follows from the data, itself. Rules are built without torch.
+
+Tolerances are given for bfloat16 and shrink with the dtype (`DTYPE_SCALE`), so that float32 results are held to
+float32 accuracy; `allclose` alone is fixed, since it reproduces the published benchmark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from pkb_gym.engine.problem.axes import Axes
+    from pkb_gym.engine.problem.values import Value
+
+DTYPE_SCALE = {"bfloat16": 1.0, "float16": 2.0**-2, "float32": 2.0**-10, "float64": 2.0**-36}
+"""Factor on tolerances: about the ratio of unit roundoffs, with room for the order of long float32 sums."""
+
+UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
+"""Half the distance between 1 and the next larger number."""
+
+
+@dataclass(frozen=True)
+class CheckContext:
+    """What a rule may look at.
+
+    Attributes:
+        ax: this rank's axes.
+        expected: the baseline's output, same shape and dtype as the one to be judged.
+        args: every rank's data arguments by name, as they were before the call: `args[rank][name]`.
+        outputs: this rank's baseline outputs by leaf name.
+        candidate: this rank's candidate outputs by leaf name, for rules that look at several together.
+        leaf: name of the leaf under judgement.
+    """
+
+    ax: Axes
+    expected: torch.Tensor
+    args: Sequence[Mapping[str, Value]]
+    outputs: Mapping[str, torch.Tensor]
+    candidate: Mapping[str, torch.Tensor]
+    leaf: str
+
+    @property
+    def rank(self) -> int:
+        """The rank whose output is judged."""
+        return self.ax.r
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.ax.W
+
+    @property
+    def own(self) -> Mapping[str, Value]:
+        """This rank's arguments."""
+        return self.args[self.rank]
+
+    def tensor(self, name: str, rank: int | None = None) -> torch.Tensor:
+        """A tensor argument of a rank (this one by default)."""
+        import torch
+
+        value = self.args[self.rank if rank is None else rank][name]
+        assert isinstance(value, torch.Tensor), name
+        return value
+
+
+class Check(Protocol):
+    """A rule for one output."""
+
+    def describe(self) -> str:
+        """The rule in a few words, for the agent."""
+
+    def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+        """Marks the wrong elements.
+
+        Args:
+            got: the candidate's output; shape and dtype have been found right already.
+            context: see there.
+
+        Returns:
+            bool tensor of the shape of `got`.
+        """
+
+
+@dataclass(frozen=True)
+class exact:  # noqa: N801  # reads as a function where rules are declared
+    """Every element equal; NaN equals NaN, -0.0 equals +0.0."""
+
+    def describe(self) -> str:
+        """See `Check`."""
+        return "exact"
+
+    def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+        """See `Check`."""
+        return unequal(got, context.expected)
+
+
+@dataclass(frozen=True)
+class same_bits:  # noqa: N801
+    """Every element equal bit for bit: NaN payloads and the sign of zero too; for results that are only moved."""
+
+    def describe(self) -> str:
+        """See `Check`."""
+        return "same bits"
+
+    def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+        """See `Check`."""
+        return as_integers(got) != as_integers(context.expected)
+
+
+@dataclass(frozen=True)
+class close:  # noqa: N801
+    """|got - expected| <= rtol |expected| + atol + atol_rms rms(expected), scaled by dtype."""
+
+    rtol: float = 0.0
+    atol: float = 0.0
+    atol_rms: float = 0.0
+
+    def describe(self) -> str:
+        """See `Check`."""
+        parts = [("rtol", self.rtol), ("atol", self.atol), ("atol_rms", self.atol_rms)]
+        return "close(" + ", ".join(f"{name}={value:.3g}" for name, value in parts if value) + ", for bfloat16)"
+
+    def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+        """See `Check`."""
+        expected = wide(context.expected)
+        scale = DTYPE_SCALE[context.ax.dtype]
+        bound = self.rtol * scale * expected.abs() + self.atol * scale + self.atol_rms * scale * rms(expected)
+        return outside(wide(got), expected, bound)
+
+
+@dataclass(frozen=True)
+class allclose:  # noqa: N801
+    """|got - expected| <= atol + rtol |expected| whatever the dtype, as `torch.allclose`: the published rule."""
+
+    rtol: float = 1e-2
+    atol: float = 1e-2
+
+    def describe(self) -> str:
+        """See `Check`."""
+        return f"allclose(rtol={self.rtol:g}, atol={self.atol:g})"
+
+    def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+        """See `Check`."""
+        expected = wide(context.expected)
+        return outside(wide(got), expected, self.atol + self.rtol * expected.abs())
+
+
+@dataclass(frozen=True)
+class rows_close:  # noqa: N801
+    """||got - expected|| <= rel ||expected|| for each row (last dimension), scaled by dtype; a bad row is all wrong."""
+
+    rel: float
+
+    def describe(self) -> str:
+        """See `Check`."""
+        return f"rows_close(rel={self.rel:.3g}, for bfloat16)"
+
+    def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+        """See `Check`."""
+        import torch
+
+        expected = wide(context.expected)
+        error = torch.linalg.vector_norm(difference(wide(got), expected), dim=-1, keepdim=True)
+        norm = torch.linalg.vector_norm(expected, dim=-1, keepdim=True)
+        bad: torch.Tensor = ~((error <= self.rel * DTYPE_SCALE[context.ax.dtype] * norm) & error.isfinite())
+        return bad.expand(got.shape)
+
+
+@dataclass(frozen=True)
+class norm_close:  # noqa: N801
+    """||got - expected|| <= rel ||expected|| over the whole output, scaled by dtype; all is wrong or nothing."""
+
+    rel: float
+
+    def describe(self) -> str:
+        """See `Check`."""
+        return f"norm_close(rel={self.rel:.3g}, for bfloat16)"
+
+    def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+        """See `Check`."""
+        import torch
+
+        expected = wide(context.expected)
+        error, norm = torch.linalg.vector_norm(difference(wide(got), expected)), torch.linalg.vector_norm(expected)
+        bad: torch.Tensor = ~((error <= self.rel * DTYPE_SCALE[context.ax.dtype] * norm) & error.isfinite())
+        return bad.expand(got.shape)
+
+
+@dataclass(frozen=True)
+class within:  # noqa: N801
+    """|got - exact| <= bound, where `compute(context)` gives both tensors from the inputs of all ranks.
+
+    For results whose error bound follows from the data, such as sums over ranks. `compute` is a module-level function
+    of the problem and must scale its bound by dtype itself (`UNIT_ROUNDOFF`).
+    """
+
+    compute: Callable[[CheckContext], tuple[torch.Tensor, torch.Tensor]]
+    says: str
+
+    def describe(self) -> str:
+        """See `Check`."""
+        return self.says
+
+    def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+        """See `Check`."""
+        expected, bound = self.compute(context)
+        return outside(wide(got), expected, bound)
+
+
+@dataclass(frozen=True)
+class rule:  # noqa: N801
+    """A problem's own rule: `mark(got, context)` returns the bool tensor of wrong elements."""
+
+    mark: Callable[[torch.Tensor, CheckContext], torch.Tensor]
+    says: str
+
+    def describe(self) -> str:
+        """See `Check`."""
+        return self.says
+
+    def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+        """See `Check`."""
+        return self.mark(got, context)
+
+
+@dataclass(frozen=True)
+class all_of:  # noqa: N801
+    """Several rules together: an element is wrong if any rule says so."""
+
+    rules: tuple[Check, ...]
+
+    def describe(self) -> str:
+        """See `Check`."""
+        return " and ".join(rule.describe() for rule in self.rules)
+
+    def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+        """See `Check`."""
+        import torch
+
+        return torch.stack([rule.wrong(got, context) for rule in self.rules]).any(dim=0)
+
+
+def as_integers(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's bit patterns as whole numbers of the same width; same shape, no copy.
+
+    complex128, which has no whole number of its width, gets a last dimension of two.
+    """
+    import torch
+
+    if tensor.dtype == torch.complex128:
+        tensor = torch.view_as_real(tensor)
+    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.dtype.itemsize]
+    try:
+        return tensor.view(width)
+    except RuntimeError:  # vectorised, which torch knows of this view only since 2.13
+        from pkb_gym.engine.problem.vectorised_view import view_as
+
+        return view_as(tensor, width)
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in a dtype in which differences do not round: float32 for 16-bit floats, else 64 bits a number."""
+    import torch
+
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.to(torch.float32 if tensor.dtype in (torch.bfloat16, torch.float16) else torch.float64)
+
+
+def rms(tensor: torch.Tensor) -> torch.Tensor:
+    """Root mean square, 0-dim, 0 for an empty tensor."""
+    return tensor.abs().square().mean().sqrt() if tensor.numel() else tensor.new_zeros(())
+
+
+def unequal(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """Marks where two tensors differ; NaN equals NaN."""
+    different = got != expected
+    if (got.is_floating_point() or got.is_complex()) and _may_hold(different):
+        different &= ~(got.isnan() & expected.isnan())
+    return different
+
+
+def difference(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """Got - expected, and 0 where both are the same infinity or both NaN."""
+    return (got - expected).masked_fill(~unequal(got, expected), 0)
+
+
+def _may_hold(marks: torch.Tensor) -> bool:
+    """Whether any mark is set; a GPU is not waited for, where looking costs more than what it may save."""
+    try:
+        return marks.is_cuda or bool(marks.any())
+    except RuntimeError:  # vectorised over many calls, of which each may answer differently
+        return True
+
+
+def outside(got: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor | float) -> torch.Tensor:
+    """Marks where |got - expected| > bound; equal infinities and NaN against NaN are right."""
+    error = (got - expected).abs()
+    bad = ~((error <= bound) & (error < float("inf")))  # a NaN counts as bad here, and a bound may be infinite
+    if _may_hold(bad):
+        bad &= (got != expected) & ~(got.isnan() & expected.isnan())
+    return bad

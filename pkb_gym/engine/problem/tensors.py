@@ -1,0 +1,132 @@
+"""Arguments and results as flat lists of tensors ("leaves"): what the heap holds and what is compared.
+
+A leaf has a name: `x` for a tensor, `grads[2]` for a list's element, `gate_proj.weight` for a module's,
+`psi.values` for a sparse tensor's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from pkb_gym.engine.errors import DeclarationError, SizeError
+from pkb_gym.engine.problem.arguments import InPlace, Linear, Output, OutputList, Sparse, Tensor, TensorList
+from pkb_gym.engine.problem.axes import ITEMSIZE, Axes, AxisValue, resolve_dtype, resolve_shape
+from pkb_gym.engine.problem.problem import Problem
+
+if TYPE_CHECKING:
+    import torch
+
+    from pkb_gym.engine.problem.values import Value
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One tensor of an argument or result, on one rank.
+
+    Attributes:
+        name: see the module.
+        owner: the argument or output that it belongs to.
+        shape: numbers; None where the size depends on the data.
+        dtype: name.
+        capacity: most elements it can have.
+    """
+
+    name: str
+    owner: str
+    shape: tuple[int, ...] | None
+    dtype: str
+    capacity: int
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Most bytes it can have."""
+        return self.capacity * ITEMSIZE[self.dtype]
+
+
+def _leaf(name: str, owner: str, shape: tuple[int, ...], dtype: str) -> Leaf:
+    return Leaf(name, owner, shape, dtype, prod(shape))
+
+
+def list_shapes(axis: str, ax: Axes) -> list[tuple[int, ...] | None]:
+    """The shapes of a list's elements; None where the element is None.
+
+    Raises:
+        SizeError: the axis is not a tuple of shapes.
+    """
+    shapes = ax[axis]
+    if not isinstance(shapes, tuple):
+        raise SizeError(f"{ax.problem}: axis {axis} must be a tuple of shapes, got {shapes!r}")
+    return [None if shape is None else _numbers(axis, shape, ax) for shape in shapes]
+
+
+def _numbers(axis: str, shape: AxisValue, ax: Axes) -> tuple[int, ...]:
+    if isinstance(shape, tuple) and all(isinstance(dim, int) and dim >= 0 for dim in shape):
+        return shape  # type: ignore[return-value]  # just checked
+    raise SizeError(f"{ax.problem}: axis {axis} holds {shape!r} where a shape was expected")
+
+
+def argument_leaves(arg: Tensor | TensorList | Linear | Sparse, ax: Axes) -> list[Leaf]:
+    """The tensors of one data argument on one rank; those that are None are left out."""
+    if isinstance(arg, Tensor):
+        if arg.optional is not None and not ax[arg.optional]:
+            return []
+        return [_leaf(arg.name, arg.name, resolve_shape(arg.shape, ax), resolve_dtype(arg.dtype, ax))]
+    if isinstance(arg, TensorList):
+        dtype = resolve_dtype(arg.dtype, ax)
+        shapes = enumerate(list_shapes(arg.shapes, ax))
+        return [_leaf(f"{arg.name}[{i}]", arg.name, shape, dtype) for i, shape in shapes if shape is not None]
+    if isinstance(arg, Sparse):
+        nnz = ax.number(arg.nnz)
+        dims = len(resolve_shape(arg.shape, ax))
+        indices = _leaf(f"{arg.name}.indices", arg.name, (dims, nnz), "int64")
+        return [indices, _leaf(f"{arg.name}.values", arg.name, (nnz,), resolve_dtype(arg.dtype, ax))]
+    weight = resolve_shape(arg.shape, ax)
+    leaves = [_leaf(f"{arg.name}.weight", arg.name, weight, ax.dtype)]
+    return [*leaves, _leaf(f"{arg.name}.bias", arg.name, weight[:1], ax.dtype)] if arg.bias else leaves
+
+
+def output_leaves(out: Output | OutputList, ax: Axes) -> list[Leaf]:
+    """The tensors of one returned output on one rank; those that are absent are left out."""
+    dtype = resolve_dtype(out.dtype, ax)
+    if isinstance(out, OutputList):
+        shapes = enumerate(list_shapes(out.shapes, ax))
+        return [_leaf(f"{out.name}[{i}]", out.name, shape, dtype) for i, shape in shapes if shape is not None]
+    if out.when is not None and not ax[out.when]:
+        return []
+    if out.capacity is not None:
+        return [Leaf(out.name, out.name, None, dtype, ax.number(out.capacity))]
+    return [_leaf(out.name, out.name, resolve_shape(out.shape, ax), dtype)]
+
+
+def result_leaves(problem: Problem, ax: Axes) -> list[Leaf]:
+    """Every tensor that is compared, in-place results included, in declared order."""
+    data = {arg.name: arg for arg in problem.data_args}
+    leaves: list[Leaf] = []
+    for out in problem.outputs:
+        leaves += argument_leaves(data[out.name], ax) if isinstance(out, InPlace) else output_leaves(out, ax)
+    return leaves
+
+
+def flatten_value(value: Value) -> list[torch.Tensor]:
+    """The tensors of an argument's value, in the order of `argument_leaves`."""
+    parts = value if isinstance(value, list | tuple) else [value]
+    return [part for part in parts if part is not None]
+
+
+def check_value(problem: str, arg: Tensor | TensorList | Linear | Sparse, value: Value, ax: Axes) -> None:
+    """Compares a drawn value with its declaration.
+
+    Raises:
+        DeclarationError: kind, shape or dtype differ.
+    """
+    expected = argument_leaves(arg, ax)
+    tensors = flatten_value(value)
+    if len(expected) != len(tensors):
+        raise DeclarationError(f"{problem}: {arg.name} has {len(tensors)} tensors, declared are {len(expected)}")
+    for leaf, tensor in zip(expected, tensors, strict=True):
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if tuple(tensor.shape) != leaf.shape or dtype != leaf.dtype:
+            what = f"{leaf.name} on rank {ax.r} is {tuple(tensor.shape)} {dtype}"
+            raise DeclarationError(f"{problem}: {what}, declared {leaf.shape} {leaf.dtype}")

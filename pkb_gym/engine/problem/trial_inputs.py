@@ -1,0 +1,28 @@
+"""The data arguments of one trial, drawn as the problem says and compared with what it declares."""
+
+from __future__ import annotations
+
+from pkb_gym.engine.errors import DeclarationError
+from pkb_gym.engine.problem.axes import Axes
+from pkb_gym.engine.problem.inputs import InputMaker, TrialKey
+from pkb_gym.engine.problem.problem import Problem
+from pkb_gym.engine.problem.tensors import check_value
+from pkb_gym.engine.problem.values import Value
+
+
+def make_inputs(
+    problem: Problem, ax: Axes, trial_key: TrialKey, protocol: str, device: str = "cpu"
+) -> tuple[Value, ...]:
+    """This rank's data arguments of one trial, in declared order, compared with their declaration.
+
+    Raises:
+        DeclarationError: a value does not have the declared kind, shape or dtype.
+    """
+    maker = InputMaker(problem, ax, trial_key, device)
+    values = problem.trials(protocol).inputs(maker)
+    if len(values) != len(problem.data_args):
+        names = ", ".join(arg.name for arg in problem.data_args)
+        raise DeclarationError(f"{problem.name}: inputs gave {len(values)} values for {names}")
+    for arg, value in zip(problem.data_args, values, strict=True):
+        check_value(problem.name, arg, value, ax)
+    return values

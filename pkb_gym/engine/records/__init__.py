@@ -1,0 +1,4 @@
+"""Records: what crosses a wire or is stored.
+
+May import `hardware`, `problem` and `support`; holds no logic but validation.
+"""

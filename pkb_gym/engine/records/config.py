@@ -1,0 +1,158 @@
+"""How an evaluation is run: what was asked for, and what it came to."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from pydantic import Field, field_validator
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.problem.axes import AxisValue, frozen_axes
+from pkb_gym.engine.records.base import Record
+
+Device: TypeAlias = Literal["cpu", "cuda"]
+Language: TypeAlias = Literal["cpp", "cuda", "triton", "python"]
+Protocol: TypeAlias = Literal["robust", "published"]
+Until: TypeAlias = Literal["compile", "check", "time", "profile"]
+
+NATIVE: tuple[Language, ...] = ("cpp", "cuda")
+
+
+class EvalConfig(Record):
+    """What was asked for; None leaves the choice to `resolve`."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """"auto" stands for GPUs where there are any, unless the language names a device."""
+    world_size: int | None = Field(default=None, ge=1)
+    """Ranks; by default 4, or on GPUs as many of 1, 2, 4, 8 as there are GPUs."""
+    size: str | dict[str, object] | None = None
+    """A named size, or axes that replace those of "published"; by default "published" on GPUs, "tiny" on the CPU."""
+    dtype: str | None = None
+    """Floating dtype; by default the problem's first."""
+    language: Literal["auto", "cpp", "cuda", "triton", "python"] = "auto"
+    """"auto" tells by the source."""
+    protocol: Protocol = "robust"
+    """Inputs, tolerances and timing: ours, or those of the published benchmark."""
+    until: Until = "profile"
+    """Last stage; the roofline follows whenever something was timed."""
+    trials: int | None = Field(default=None, ge=1)
+    """Checked trials before timing; by default 4 ("published": 5)."""
+    seed: int = 0
+    """Together with the evaluator's key, fixes the inputs."""
+    turn: int = Field(default=0, ge=0)
+    """Turn of the episode; each turn has inputs of its own."""
+    timeout_s: float | None = Field(default=None, gt=0)
+    """Deadline of each block of calls; by default 10 s, or 30 times the baseline's time if that is longer."""
+    compile_timeout_s: float = Field(default=60.0, gt=0)
+    """Deadline of the compiler."""
+    timing_budget_s: float | None = Field(default=None, gt=0)
+    """Timing ends after this even if the interval is still wide; by default 0.5 s on GPUs; on the CPU 0.2 s at
+    "tiny", else 7 s. It also ends after 16 blocks of each side on GPUs, 60 on the CPU."""
+    memory_bytes: int | None = Field(default=None, gt=0)
+    """What each rank may allocate beside the symmetric heap; by default a share of the machine's memory."""
+    trace: bool = False
+    """Whether the profile holds every single kernel, copy and call as well, for a timeline."""
+
+    @field_validator("size")
+    @classmethod
+    def _lists_become_tuples(cls, size: object) -> object:
+        """JSON has no tuples; axes have no lists."""
+        return frozen_axes(size) if isinstance(size, dict) else size
+
+
+class ResolvedConfig(Record):
+    """What it came to: every field set. Recorded with the results; results under different ones do not compare."""
+
+    device: Device
+    world_size: int
+    size: str | dict[str, object]
+    dtype: str
+    language: Language
+    protocol: Protocol
+    until: Until
+    trials: int
+    seed: int
+    turn: int
+    timeout_s: float
+    compile_timeout_s: float
+    timing_budget_s: float
+    memory_bytes: int
+    trace: bool = False
+
+    @field_validator("size")
+    @classmethod
+    def _lists_become_tuples(cls, size: object) -> object:
+        return frozen_axes(size) if isinstance(size, dict) else size
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the source is of the native dialect."""
+        return self.language in NATIVE
+
+    @property
+    def axes_asked(self) -> str | dict[str, AxisValue]:
+        """The size as `Problem.axes` takes it."""
+        return self.size  # type: ignore[return-value]  # values were frozen on the way in
+
+
+def resolve(
+    config: EvalConfig,
+    problem: Problem,
+    *,
+    device: Device,
+    language: Language,
+    memory_total_bytes: int,
+    gpus: int = 0,
+) -> ResolvedConfig:
+    """Fills in what was left open; the only place where defaults are decided.
+
+    Args:
+        config: what was asked for.
+        problem: the problem to be solved.
+        device: what the configuration's comes to.
+        language: of the source at hand, where the configuration says "auto".
+        memory_total_bytes: main memory of this machine.
+        gpus: that this machine has; none where "cuda" sources are only compiled.
+
+    Raises:
+        ConfigError: the configuration cannot be met on this machine.
+        SizeError: size, dtype and world size do not fit the problem.
+    """
+    if (config.language == "cpp" and device == "cuda") or (config.language in ("cuda", "triton") and device == "cpu"):
+        raise ConfigError(f"{problem.name}: language {config.language!r} does not run on device {device!r}")
+    world_size = config.world_size or default_world_size(gpus if device == "cuda" else 0)
+    if device == "cuda" and 0 < gpus < world_size:
+        raise ConfigError(f"{problem.name}: world size {world_size} needs as many GPUs; this machine has {gpus}")
+    size = config.size or ("published" if device == "cuda" else "tiny")
+    dtype = config.dtype or problem.dtypes[0]
+    for rank in range(world_size):
+        problem.axes(size=size, world_size=world_size, rank=rank, dtype=dtype, protocol=config.protocol)  # type: ignore[arg-type]
+    return ResolvedConfig(
+        device=device,
+        world_size=world_size,
+        size=size,
+        dtype=dtype,
+        language=language if config.language == "auto" else config.language,
+        protocol=config.protocol,
+        until=config.until,
+        trials=config.trials or (5 if config.protocol == "published" else 4),
+        seed=config.seed,
+        turn=config.turn,
+        timeout_s=config.timeout_s or 10.0,
+        compile_timeout_s=config.compile_timeout_s,
+        timing_budget_s=config.timing_budget_s or _timing_budget_s(device, size),
+        memory_bytes=config.memory_bytes or max(1 << 30, memory_total_bytes // (2 * world_size)),
+        trace=config.trace,
+    )
+
+
+def _timing_budget_s(device: Device, size: object) -> float:
+    if device == "cuda":
+        return 0.5
+    return 0.2 if size == "tiny" else 7.0
+
+
+def default_world_size(gpus: int) -> int:
+    """The largest of 1, 2, 4, 8 that this many GPUs serve; 4 where there are none."""
+    return max((size for size in (1, 2, 4, 8) if size <= gpus), default=4)

@@ -1,0 +1,390 @@
+"""What one evaluation found: the record that everything above the engine reads.
+
+Its JSON schema (`Feedback.model_json_schema()`) carries the docstring under each field. Parts that were not reached are
+None; nothing is ever NaN or -1.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from pkb_gym.engine.records.base import Record
+from pkb_gym.engine.records.compiler_report import InstructionCounts, KernelResources
+from pkb_gym.engine.records.config import ResolvedConfig
+from pkb_gym.engine.records.mechanisms import Mechanism
+from pkb_gym.engine.records.roofline import Roofline
+
+
+class Stage(StrEnum):
+    """The steps of an evaluation, in order; `Feedback.stage` is the last one completed."""
+
+    STATIC = "static"
+    """The text was accepted."""
+    COMPILE = "compile"
+    """It compiled (native) or imported (python)."""
+    RUN = "run"
+    """It was loaded on every rank and every checked call came back."""
+    CHECK = "check"
+    """Every output of every rank and trial was right."""
+    TIME = "time"
+    """It was timed against the baseline, and every timed output was right."""
+    PROFILE = "profile"
+    """It was profiled."""
+
+    @property
+    def order(self) -> int:
+        """Position, from 0."""
+        return list(Stage).index(self)
+
+
+class Failure(StrEnum):
+    """Why an evaluation stopped before its end."""
+
+    REJECTED = "rejected"
+    """The text is no source of the expected kind; no compiler saw it."""
+    COMPILE_ERROR = "compile_error"
+    """The compiler, the linker or the first import failed."""
+    LOAD_ERROR = "load_error"
+    """It could not be loaded: `solution` is missing or has another signature, a symbol is undefined."""
+    RUNTIME_ERROR = "runtime_error"
+    """It raised, crashed or ended its process."""
+    OUT_OF_MEMORY = "out_of_memory"
+    """It asked for more memory than a rank may have."""
+    DEADLOCK = "deadlock"
+    """The deadline passed while every unfinished rank waited for another."""
+    TIMEOUT = "timeout"
+    """The deadline passed while a rank was still computing."""
+    WRONG_SHAPE_OR_DTYPE = "wrong_shape_or_dtype"
+    """A returned output has another structure, shape or dtype than declared."""
+    OUTPUT_MISMATCH = "output_mismatch"
+    """An output differs from the expected one by more than its rule allows."""
+    INPUT_MODIFIED = "input_modified"
+    """An argument that must stay as it is was overwritten."""
+    INTEGRITY = "integrity"
+    """It was caught at something that no honest kernel does; see `Feedback.integrity`."""
+    INFRASTRUCTURE = "infrastructure"
+    """Our fault, not the candidate's: no reward, the episode is truncated."""
+
+
+class Environment(Record):
+    """Where the evaluation ran."""
+
+    hardware: str
+    """Name of the processor or GPU."""
+    processors: int
+    """Processor cores of the machine."""
+    sandbox: str
+    """"bubblewrap" or "limits" (resource limits and system call filter alone)."""
+    python: str
+    torch: str
+    """Version of the baseline's torch."""
+    toolchain: str | None
+    """Compiler and version, None for a python source."""
+    driver: str | None = None
+    nccl: str | None = None
+    multicast: bool | None = None
+    """Whether NVLink multicast may be used; None on the CPU."""
+
+
+class CompileReport(Record):
+    """What the compiler, or the first import, said."""
+
+    duration_s: float
+    cached: bool
+    """Whether the result was taken from the cache."""
+    log: str
+    """Warnings and errors, cut in the middle if very long."""
+    binary_bytes: int | None
+    """Size of the shared object; None for a python source."""
+    kernels: tuple[KernelResources, ...] = ()
+    """What each GPU kernel needs, in the compiler's order, at most 64; native CUDA sources only."""
+    transfers: InstructionCounts | None = None
+    """Instructions of all GPU kernels together; None where there are none or the machine code could not be read."""
+
+
+class Mismatch(Record):
+    """One wrong output of one rank in one call."""
+
+    trial: int
+    rank: int
+    output: str
+    """Leaf: `out`, or `grads[2]` for a list's element."""
+    reason: Literal["values", "shape_or_dtype", "input_modified"]
+    shape: tuple[int, ...]
+    dtype: str
+    wrong_elements: int
+    elements: int
+    bounding_box: tuple[tuple[int, int], ...] | None = None
+    """Per dimension the first and the last index with a wrong element."""
+    worst_index: tuple[int, ...] | None = None
+    got: str | None = None
+    """The worst element as the candidate has it."""
+    expected: str | None = None
+    rule: str
+    """The rule it was held to."""
+
+    def __str__(self) -> str:
+        """One line for the agent."""
+        where = f"rank {self.rank}, {self.output} {self.shape} {self.dtype}, trial {self.trial}"
+        if self.reason == "shape_or_dtype":
+            return f"{where}: expected {self.expected}, got {self.got}"
+        share = 100 * self.wrong_elements / max(1, self.elements)
+        what = "were modified" if self.reason == "input_modified" else "differ"
+        line = f"{where}: {self.wrong_elements} of {self.elements} elements {what} ({share:.3g} %)"
+        if self.bounding_box and len(self.bounding_box):
+            line += ", indices [" + ", ".join(f"{low}..{high}" for low, high in self.bounding_box) + "]"
+        if self.worst_index is not None:
+            line += f"; worst {list(self.worst_index)}: got {self.got}, expected {self.expected}"
+        return f"{line}; rule: {self.rule}"
+
+
+class CheckReport(Record):
+    """Comparison of every output of every rank with the expected one."""
+
+    trials: int
+    """Calls that were compared before timing."""
+    outputs_compared: int
+    """Leaves times ranks times trials."""
+    outputs_right: int
+    elements_compared: int
+    elements_right: int
+    mismatches: tuple[Mismatch, ...]
+    """The first few, worst first."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything was right."""
+        return not self.mismatches and self.outputs_right == self.outputs_compared
+
+    @property
+    def right_share(self) -> float:
+        """Right elements among all compared, in [0, 1]."""
+        return self.elements_right / self.elements_compared if self.elements_compared else 1.0
+
+
+class Block(Record):
+    """One pair of blocks, baseline then candidate or the other way round, on the same inputs."""
+
+    calls: int
+    """Calls in each of the two."""
+    baseline_us: float
+    """Per call."""
+    candidate_us: float
+    """Per call."""
+
+
+class Timing(Record):
+    """Baseline and candidate in alternating blocks, by the evaluator's clock."""
+
+    protocol: Literal["robust", "published"]
+    baseline_us: float
+    """Lower quartile over blocks, per call."""
+    candidate_us: float
+    """Lower quartile over blocks, per call."""
+    speedup: float
+    """`baseline_us / candidate_us`."""
+    speedup_low: float
+    """Lower end of the 95 % interval of `speedup`."""
+    speedup_high: float
+    """Upper end of the 95 % interval of `speedup`."""
+    gate_us: float
+    """What opening the gate and hearing of the last completion costs, per block; taken off all times."""
+    entry_us: float | None = None
+    """What it costs to turn the GPUs from the reference gang's context to the candidate's, per block; taken off the
+    candidate's times beside the gate. Measured before the candidate was loaded. None on the CPU."""
+    baseline_alone_us: float | None
+    """Baseline per call before the candidate was loaded."""
+    baseline_graph_us: float | None = None
+    """Baseline per call when it is captured in CUDA graphs, so that the host launches nothing: lower quartile over
+    blocks, on inputs that were used before, measured once for all candidates of an evaluator. None on the CPU, and
+    where it cannot be captured. What a speedup over this one lacks is launches saved, not a better kernel."""
+    delivers: bool
+    """Whether both sides' times contain copying the returned outputs to where they are compared."""
+    converged: bool
+    """Whether the interval became tight before the budget ran out."""
+    blocks: tuple[Block, ...]
+    """Raw samples."""
+
+
+class RankProfile(Record):
+    """Where one rank's time went, over the profiled calls; what the rank itself says, not evidence.
+
+    On GPUs, `compute_us`, `communication_us`, `waiting_us` and `host_us` share out the wall time: each moment counts as
+    the first of them that it is.
+    """
+
+    rank: int
+    calls: int
+    wall_us: float
+    """Per call; the profiler itself slows launches."""
+    compute_us: float
+    """Per call, inside `solution` and outside communication; on GPUs, while kernels ran that are none of the below."""
+    communication_us: float
+    """Per call: copies through `pkb/symm.h` (native) or torch.distributed (python). On GPUs, copies between GPUs and
+    NCCL's kernels while nothing computed."""
+    waiting_us: float
+    """Per call: waiting for signals and in barriers. On GPUs, of kernels that do nothing else; what other kernels wait
+    is part of their time, see `mean_wait_us`."""
+    host_us: float
+    """Per call, outside `solution`: the call itself. On GPUs, while the GPU had nothing to do."""
+    busy_us: float | None = None
+    """Per call, while the GPU ran anything for this rank; None on the CPU."""
+    overlap_us: float | None = None
+    """Per call, while communication and computing ran at once; None on the CPU. What a kernel overlaps within itself is
+    not seen."""
+    waits: float | None = None
+    """Per call: waits of `pkb/symm.h` that found their signal unset, each waiting thread of a GPU by itself; native
+    CUDA sources only."""
+    mean_wait_us: float | None = None
+    """Time of one of them. Threads wait at the same time, so that sums over them tell nothing."""
+    put_bytes: int
+    """Per call, copied into peers' memory by `put`; direct stores are not seen, nor on GPUs what copy engines do."""
+    got_bytes: int
+    """Per call, copied from peers' memory by `get`; direct loads are not seen, nor on GPUs what copy engines do."""
+    copied_bytes: int | None = None
+    """Per call, copied between GPUs by copy engines, as the profiler saw; None on the CPU."""
+    link_bytes_per_s: float | None
+    """Put and got bytes over the time spent copying them; None where nothing was copied, and on GPUs."""
+    sent_bytes: int | None = None
+    """Per call, that really left the GPU by NVLink: the driver's counters, read by the evaluator; None without them."""
+    received_bytes: int | None = None
+    """Per call, that really came to the GPU by NVLink, likewise."""
+    user_us: float
+    """Processor time per call."""
+    system_us: float
+    """Processor time per call, in the kernel."""
+    minor_page_faults: int
+    major_page_faults: int
+    voluntary_switches: int
+    involuntary_switches: int
+    """Over all profiled calls."""
+
+
+class HotSpot(Record):
+    """One operator of the baseline library or kernel, from the profiler."""
+
+    name: str
+    calls: int
+    self_us: float
+
+
+class KernelTime(Record):
+    """One kernel, copy or fill of a GPU, from the profiler."""
+
+    name: str
+    """As the profiler has it, at most 200 characters."""
+    launches: int
+    """Over all profiled calls."""
+    mean_us: float
+    """Time of one launch on the GPU."""
+    share: float
+    """Of the time of all listed, in [0, 1]."""
+
+
+class TraceEvent(Record):
+    """One slice of a timeline."""
+
+    rank: int
+    kind: Literal["call", "kernel", "copy", "fill"]
+    """A call of `solution` on the host, or what ran on the GPU."""
+    name: str
+    stream: int | None
+    """Number of its CUDA stream; None for calls."""
+    start_us: float
+    """Since the first event of all ranks."""
+    duration_us: float
+    nbytes: int | None = None
+    """Copied or filled; None for kernels and calls."""
+
+
+class Profile(Record):
+    """Per rank, and rank 0's hottest operators (python dialect on the CPU) or kernels (GPUs)."""
+
+    ranks: tuple[RankProfile, ...]
+    hot_spots: tuple[HotSpot, ...] = ()
+    kernels: tuple[KernelTime, ...] = ()
+    """Rank 0's, longest total time first, at most 12; GPUs only."""
+    mechanisms: tuple[Mechanism, ...] = ()
+    """By what data may have moved between GPUs, told from the trace, the machine code and NVLink's counters: "kernels"
+    where the code of those that moved it was not read. Empty on the CPU, and where nothing is told."""
+    trace: tuple[TraceEvent, ...] = ()
+    """In order of ranks, at most 2000 a rank besides the calls; empty unless `config.trace` asks for it."""
+
+
+class Finding(Record):
+    """Something that no honest kernel does."""
+
+    code: Literal[
+        "beats_roofline",
+        "wrong_while_timed",
+        "late_output",
+        "interference",
+        "harness_tampering",
+    ]
+    detail: str
+
+
+class Feedback(Record):
+    """What one evaluation found."""
+
+    schema_version: Literal[1] = 1
+    problem: str
+    problem_sha256: str
+    """Over the problem's declaration and reference."""
+    source_sha256: str
+    config: ResolvedConfig
+    environment: Environment
+    stage: Stage | None
+    """Furthest stage completed."""
+    failure: Failure | None = None
+    message: str = ""
+    """One paragraph for the agent: what went wrong and what to do, or empty."""
+    failed_rank: int | None = None
+    """The rank that fell first."""
+    output: str = ""
+    """The tail of what the candidate wrote to stdout and stderr."""
+    calls_torch_distributed: bool | None = None
+    """Whether a python source calls the library that the baseline uses, and so is no custom communication kernel; None
+    where it was not looked at."""
+    compile: CompileReport | None = None
+    check: CheckReport | None = None
+    """Present when stage `run` completed, whatever the verdict."""
+    timing: Timing | None = None
+    """Present exactly when stage `time` completed."""
+    profile: Profile | None = None
+    roofline: Roofline | None = None
+    """Present exactly when something was timed."""
+    integrity: tuple[Finding, ...] = ()
+    durations_s: dict[str, float] = Field(default_factory=dict)
+    """Wall time of each stage."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything that was asked for was done and found right."""
+        return self.failure is None and self.stage is not None
+
+    @property
+    def is_correct(self) -> bool:
+        """Whether every checked output was right."""
+        return self.check is not None and self.check.passed and self.failure is not Failure.INTEGRITY
+
+    @property
+    def speedup(self) -> float | None:
+        """Baseline time over candidate time, None if not timed."""
+        return None if self.timing is None else self.timing.speedup
+
+    @model_validator(mode="after")
+    def _parts_match_stage(self) -> Self:
+        reached = -1 if self.stage is None else self.stage.order
+        if (self.timing is not None) != (reached >= Stage.TIME.order):
+            raise ValueError(f"timing is {'present' if self.timing else 'absent'} at stage {self.stage}")
+        if (self.roofline is not None) and self.timing is None:
+            raise ValueError("a roofline without timing")
+        if reached >= Stage.CHECK.order and (self.check is None or not self.check.passed):
+            raise ValueError(f"stage {self.stage} without a passed check")
+        if self.failure is Failure.INTEGRITY and not self.integrity:
+            raise ValueError("failure integrity without a finding")
+        return self

@@ -1,0 +1,90 @@
+"""Where evaluations run on this machine: the device, the resolved configuration, and the record of both."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from functools import cache
+from typing import Literal
+
+from pkb_gym.engine.compile.gxx import compiler_version
+from pkb_gym.engine.compile.nvcc import nvcc_available, nvcc_version
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.hardware import gpus, host
+from pkb_gym.engine.hardware.cpu_info import cpu_info
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.ranks.sandbox import bubblewrap_works
+from pkb_gym.engine.records.config import Device, EvalConfig, Language, ResolvedConfig, resolve
+from pkb_gym.engine.records.feedback import Environment
+from pkb_gym.engine.support import env_vars
+
+
+def choose_device(asked: Literal["auto", "cpu", "cuda"], language: str = "auto") -> Device:
+    """The device that a configuration comes to here: by default GPUs, where there are any.
+
+    Args:
+        asked: as in `EvalConfig`.
+        language: likewise; one that runs on one device alone decides where the device is left open.
+
+    Raises:
+        ConfigError: it cannot be had. Without a GPU, "cuda" sources can still be compiled where there is nvcc.
+    """
+    if asked == "auto" and language in ("cuda", "triton"):
+        asked = "cuda"
+    if asked == "auto":
+        return "cuda" if gpus.names() and language != "cpp" else "cpu"
+    if asked == "cuda" and not gpus.names() and not nvcc_available():
+        raise ConfigError("device 'cuda' is not available here: there is neither an NVIDIA GPU nor nvcc")
+    return asked
+
+
+def can_run(device: Device) -> bool:
+    """Whether kernels run on that device here; otherwise they are compiled, and that is all."""
+    return device == "cpu" or bool(gpus.names())
+
+
+def resolve_here(config: EvalConfig, problem: Problem, language: Language | None = None) -> ResolvedConfig:
+    """What a configuration comes to on this machine.
+
+    Args:
+        config: what was asked for.
+        problem: the problem to be solved.
+        language: of the source at hand; the device's native one where there is none yet.
+
+    Raises:
+        ConfigError: it cannot be met here.
+        SizeError: size, dtype and world size do not fit the problem.
+    """
+    device = choose_device(config.device, config.language)
+    return resolve(
+        config,
+        problem,
+        device=device,
+        language=language or ("cuda" if device == "cuda" else "cpp"),
+        memory_total_bytes=host.memory_total_bytes(),
+        gpus=len(gpus.names()),
+    )
+
+
+@cache
+def describe(device: Device, native: bool) -> Environment:
+    """Where an evaluation runs, for its record.
+
+    Args:
+        device: what kernels run on.
+        native: whether a compiler takes part.
+    """
+    on_gpus = device == "cuda" and bool(gpus.names())
+    toolchain = None
+    if native:
+        toolchain = compiler_version() if device == "cpu" else nvcc_version()
+    return Environment(
+        hardware=gpus.names()[0] if on_gpus else cpu_info().model,
+        processors=host.processors(),
+        sandbox="bubblewrap" if bubblewrap_works() else "limits",
+        python=platform.python_version(),
+        torch=importlib.metadata.version("torch"),
+        toolchain=toolchain,
+        driver=gpus.driver_version() if on_gpus else None,
+        multicast=not env_vars.multicast_disabled() if on_gpus else None,
+    )

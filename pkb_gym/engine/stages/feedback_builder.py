@@ -1,0 +1,127 @@
+"""What an evaluation has found so far, until it becomes a `Feedback`."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.config import ResolvedConfig
+from pkb_gym.engine.records.feedback import (
+    CheckReport,
+    CompileReport,
+    Environment,
+    Failure,
+    Feedback,
+    Finding,
+    Profile,
+    Stage,
+    Timing,
+)
+from pkb_gym.engine.records.roofline import Roofline
+from pkb_gym.engine.stages.progress import Progress
+from pkb_gym.engine.support.source_digest import source_sha256
+
+
+class Stopped(Exception):
+    """Raised to leave the pipeline; the reason has been noted in the findings."""
+
+
+class Findings:
+    """Collects the reports of the stages.
+
+    Attributes:
+        compile, check, timing, profile, roofline, output, calls_torch_distributed: see `Feedback`.
+    """
+
+    def __init__(self, problem: Problem, source: str, config: ResolvedConfig, environment: Environment) -> None:
+        self.problem, self.source, self.config = problem, source, config
+        self.compile: CompileReport | None = None
+        self.check: CheckReport | None = None
+        self.timing: Timing | None = None
+        self.profile: Profile | None = None
+        self.roofline: Roofline | None = None
+        self.output = ""
+        self.calls_torch_distributed: bool | None = None
+        self._environment = environment
+        self._stage: Stage | None = None
+        self._failure: Failure | None = None
+        self._message = ""
+        self._failed_rank: int | None = None
+        self._integrity: list[Finding] = []
+        self._durations_s: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def stage(self, stage: Stage, say: Progress) -> Iterator[None]:
+        """Times a stage; it counts as completed if its block ends without an exception."""
+        say(stage.value)
+        began = time.monotonic()
+        try:
+            yield
+            self._stage = stage
+        finally:
+            self._durations_s[stage.value] = time.monotonic() - began
+
+    def complete(self, stage: Stage) -> None:
+        """Notes a stage that was completed within another one's block."""
+        self._stage = stage
+
+    @property
+    def failed(self) -> bool:
+        """Whether a failure was noted."""
+        return self._failure is not None
+
+    def stop(self, failure: Failure, message: str, rank: int | None = None) -> Stopped:
+        """Notes why the pipeline ends here; the caller raises what is returned."""
+        self.fail(failure, message, rank)
+        return Stopped(message)
+
+    def note(self, message: str) -> None:
+        """Notes what the agent should know of an evaluation that did not fail."""
+        self._message = message
+
+    def fail(self, failure: Failure, message: str, rank: int | None = None) -> None:
+        """Notes a failure; what a candidate says may hold half characters, which no encoding can carry."""
+        readable = message.encode("utf-8", "replace").decode()
+        self._failure, self._message, self._failed_rank = failure, readable, rank
+
+    def suspect(self, findings: Sequence[Finding]) -> None:
+        """Notes integrity findings; any of them fails the evaluation."""
+        self._integrity += findings
+        if findings:
+            self.fail(Failure.INTEGRITY, "; ".join(f"{finding.code}: {finding.detail}" for finding in findings))
+
+    def feedback(self) -> Feedback:
+        """The finished record."""
+        timed = self._stage is not None and self._stage.order >= Stage.TIME.order
+        return Feedback(
+            problem=self.problem.name,
+            problem_sha256=_problem_sha256(self.problem),
+            source_sha256=source_sha256(self.source),
+            config=self.config,
+            environment=self._environment,
+            stage=self._stage,
+            failure=self._failure,
+            message=self._message,
+            failed_rank=self._failed_rank,
+            output=self.output,
+            calls_torch_distributed=self.calls_torch_distributed,
+            compile=self.compile,
+            check=self.check,
+            timing=self.timing if timed else None,
+            profile=self.profile,
+            roofline=self.roofline if timed else None,
+            integrity=tuple(self._integrity),
+            durations_s=self._durations_s,
+        )
+
+
+def _problem_sha256(problem: Problem) -> str:
+    digest = hashlib.sha256()
+    declaration = Path(problem.declared_in)
+    for path in (declaration, declaration.with_name("reference.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

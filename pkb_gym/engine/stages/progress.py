@@ -1,0 +1,15 @@
+"""What an evaluation reports of itself while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+Progress: TypeAlias = Callable[[str], None]
+"""Called with a few words whenever a stage begins, and when an evaluation has to wait (`WAITING`)."""
+
+WAITING = "waiting for its turn"
+"""Said by an evaluation that waits for a processor to compile on, or for the devices."""
+
+PREPARING = "preparing ranks"
+"""Said by an evaluation that has the devices from now on."""

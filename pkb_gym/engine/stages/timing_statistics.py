@@ -1,0 +1,152 @@
+"""Stage time: the statistics of alternating blocks. Running them is `session.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+import numpy as np
+
+from pkb_gym.engine.records.feedback import Block, Timing
+
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+QUANTILE = 0.25
+"""Of the blocks' times, what counts as the time of a side. Noise only ever adds time: where other work, or a slow mode,
+hits up to three quarters of the blocks, the lower quartile stays, while a median jumps (`benchmarks.repeatability`)."""
+
+TIGHT_RELATIVE = 0.02
+"""Timing ends when the interval's half width is below this share of the speedup."""
+
+SYSTEMATIC_RELATIVE = 0.02
+"""Two gangs that do the same work differ by up to this, block after block, by where their pages and threads happen to
+lie; repeating blocks within one gang cannot see it, so the interval is widened by it (`benchmarks.repeatability`)."""
+
+MIN_BLOCKS = 5
+MAX_BLOCKS = {"cpu": 60, "cuda": 16}
+"""Of each side. More of them make the interval narrower, while others wait for the GPUs."""
+
+TARGET_BLOCK_US = 10_000.0
+"""Length that the faster side's blocks aim at, far above what the gate costs and a block's first call takes more."""
+
+LONGEST_BLOCK_US = 30_000.0
+"""Length that the slower side's blocks should not exceed for the sake of the faster side's: processors are noisy over
+longer stretches than a call, so that many short blocks tell more than a few long ones."""
+
+MAX_CALLS = 256
+GRAPHS, GRAPH_BLOCKS = 4, 9
+"""Calls of the baseline that are captured, and blocks of replays of them."""
+
+PUBLISHED_WARMUP_CALLS, PUBLISHED_TIMED_CALLS = 500, 100
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its bootstrap interval."""
+
+    middle: float
+    low: float
+    high: float
+
+    @property
+    def relative_half_width(self) -> float:
+        """Half of the interval over the estimate."""
+        return (self.high - self.low) / 2 / self.middle
+
+
+def calls_per_block(baseline_us: float, candidate_us: float, most: int) -> int:
+    """How many calls a block gets.
+
+    Enough that the faster side's block reaches `TARGET_BLOCK_US`, unless that made the slower side's longer than
+    `LONGEST_BLOCK_US`; never more than `most`, which the memory for fresh inputs allows.
+    """
+    fast, slow = sorted((max(baseline_us, 0.1), max(candidate_us, 0.1)))
+    wanted = min(ceil(TARGET_BLOCK_US / fast), max(ceil(LONGEST_BLOCK_US / slow), 1))
+    return max(1, min(wanted, most, MAX_CALLS))
+
+
+def further_us(few: int, few_us: float, many: int, many_us: float) -> float:
+    """Microseconds that one more call of a block takes, by what calls take in a short and in a longer block.
+
+    The first calls of every block take several times as long. Against noise it is a quarter of the longer block's
+    time at least.
+
+    Args:
+        few: calls of the short block.
+        few_us: microseconds a call in it.
+        many: calls of the longer one.
+        many_us: likewise.
+    """
+    if many <= few:
+        return many_us
+    return min(max((many * many_us - few * few_us) / (many - few), many_us / 4), many_us)
+
+
+def per_call_us(block_ns: int, calls: int, gate_us: float) -> float:
+    """Microseconds a call, without what opening the gate and hearing of the end cost.
+
+    At least half of the block is taken to be work, so that a noisy gate never makes a time vanish.
+    """
+    block_us = block_ns / 1e3
+    return max(block_us - gate_us, block_us / 2) / calls
+
+
+def typical_us(blocks_us: Sequence[float]) -> float:
+    """What counts as a side's time of a call: the lower quartile over its blocks, in microseconds."""
+    return float(np.quantile(blocks_us, QUANTILE))
+
+
+def bootstrap_speedup(blocks: Sequence[Block], seed: int = 0) -> Interval:
+    """Ratio of lower quartiles over blocks, with its percentile bootstrap interval (Efron and Tibshirani 1993, ch. 13).
+
+    Pairs of blocks are drawn together, since they saw the same inputs at nearly the same moment.
+
+    Args:
+        blocks: at least one pair.
+        seed: of the resampling; the same samples give the same interval.
+    """
+    baseline = np.array([block.baseline_us for block in blocks])
+    candidate = np.array([block.candidate_us for block in blocks])
+    draws = np.random.default_rng(seed).integers(0, len(blocks), (RESAMPLES, len(blocks)))
+    ratios = np.quantile(baseline[draws], QUANTILE, axis=1) / np.quantile(candidate[draws], QUANTILE, axis=1)
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(ratios, [tail, 100 - tail])
+    middle = np.quantile(baseline, QUANTILE) / np.quantile(candidate, QUANTILE)
+    return Interval(float(middle), float(low), float(high))
+
+
+def is_tight(blocks: Sequence[Block]) -> bool:
+    """Whether enough blocks were timed for the interval to be narrow."""
+    return len(blocks) >= MIN_BLOCKS and bootstrap_speedup(blocks).relative_half_width <= TIGHT_RELATIVE
+
+
+def summarise(
+    blocks: Sequence[Block],
+    *,
+    protocol: Literal["robust", "published"],
+    gate_us: float,
+    entry_us: float | None = None,
+    baseline_alone_us: float | None,
+    delivers: bool,
+) -> Timing:
+    """Lower quartiles over blocks, their ratio, and its interval.
+
+    The interval is the bootstrap's, widened on both sides by `SYSTEMATIC_RELATIVE`.
+    """
+    ratio = bootstrap_speedup(blocks)
+    return Timing(
+        protocol=protocol,
+        baseline_us=typical_us([block.baseline_us for block in blocks]),
+        candidate_us=typical_us([block.candidate_us for block in blocks]),
+        speedup=ratio.middle,
+        speedup_low=min(ratio.low, ratio.middle) * (1 - SYSTEMATIC_RELATIVE),
+        speedup_high=max(ratio.high, ratio.middle) * (1 + SYSTEMATIC_RELATIVE),
+        gate_us=gate_us,
+        entry_us=entry_us,
+        baseline_alone_us=baseline_alone_us,
+        delivers=delivers,
+        converged=protocol == "published" or is_tight(blocks),
+        blocks=tuple(blocks),
+    )

@@ -1,0 +1,1 @@
+"""Small tools without any notion of kernels. Imports nothing of the engine but `errors`."""

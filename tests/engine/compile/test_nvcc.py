@@ -1,0 +1,282 @@
+"""CUDA sources: compiled without a GPU, and what the compiler tells of each kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pkb_gym.engine.compile import nvcc, sass
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.gxx import exports_solution
+from pkb_gym.engine.compile.nvcc import architecture_of, compile_cuda, nvcc_available
+from pkb_gym.engine.compile.ptxas import KernelUsage, read_ptxas
+from pkb_gym.engine.compile.sass import count_in
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.ranks.sandbox import bubblewrap_works
+from pkb_gym.engine.records.artifact import Artifact
+from pkb_gym.engine.records.compiler_report import InstructionCounts
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure, Stage
+from pkb_gym.engine.stages import execution_environment
+from pkb_gym.problems.catalogue import find_problem
+
+ROOT = Path(__file__).resolve().parents[3]
+TIMEOUT_S = 110.0
+
+needs_nvcc = pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the CUDA toolkit, and g++")
+needs_bubblewrap = pytest.mark.skipif(not bubblewrap_works(), reason="needs bubblewrap")
+
+KERNELS = """
+#include "pkb/symm.h"
+
+template <int kThreads>
+__global__ void reads_peers(const float* x, float* out, int n, pkb::Device comm) {
+  comm.barrier_blocks();
+  for (int i = threadIdx.x; i < n; i += kThreads) {
+    float sum = 0;
+    for (int r = 0; r < comm.world_size; ++r) sum += comm.peer(x, r)[i];
+    out[i] = sum;
+  }
+}
+
+namespace {
+__global__ void copies_in_bulk(const char* from, char* to, unsigned bytes) {
+  __shared__ alignas(128) char staged[4096];
+  __shared__ alignas(8) uint64_t arrived;
+  const unsigned bar = __cvta_generic_to_shared(&arrived), buffer = __cvta_generic_to_shared(staged);
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar) : "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(buffer), "l"(from), "r"(bytes), "r"(bar) : "memory");
+    unsigned done = 0;
+    while (!done) {
+      asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+                   : "=r"(done) : "r"(bar) : "memory");
+    }
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+                 ::"l"(to), "r"(buffer), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" ::: "memory");
+  }
+}
+}  // namespace
+
+__global__ void __launch_bounds__(1024, 2) spills(const float* x, float* out) {
+  float kept[96];
+#pragma unroll
+  for (int i = 0; i < 96; ++i) kept[i] = x[threadIdx.x + i * 1024];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 96; ++i) out[threadIdx.x + i * 1024] = kept[i] * kept[95 - i];
+}
+
+void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm comm) {
+  auto* x = static_cast<float*>(tensor.data_ptr());
+  auto* y = static_cast<float*>(out.data_ptr());
+  reads_peers<256><<<1, 256, 0, comm.cuda_stream()>>>(x, y, int(tensor.numel()), comm.device());
+  copies_in_bulk<<<1, 32, 0, comm.cuda_stream()>>>(reinterpret_cast<char*>(x), reinterpret_cast<char*>(y), 4096);
+  spills<<<1, 1024, 0, comm.cuda_stream()>>>(x, y);
+  PKB_CUDA_LAUNCHED();
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);
+"""
+EXPORTS_NOTHING = "__global__ void solution(float* out) { int unused; out[threadIdx.x] = 1; }\n"
+BROKEN = "__global__ void solution(float* out) { out[threadIdx.x] = missing; }\n"
+UNDEFINED = 'extern "C" int nowhere();\nint solution() { return nowhere(); }\n'
+
+Compile = Callable[..., Artifact]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def kernels(cache: Path) -> Artifact:
+    """Compiled once, as each compile takes seconds."""
+    artifact = compile_cuda(KERNELS, CompileCache(cache / "compile"), TIMEOUT_S, "sm_90a")
+    assert artifact.ok, artifact.log
+    return artifact
+
+
+@needs_nvcc
+def test_a_good_source_is_a_library_with_a_report(kernels: Artifact) -> None:
+    assert kernels.binary is not None and exports_solution(kernels.binary) and not kernels.cached
+    resources = {kernel.name: kernel for kernel in kernels.kernels}
+    assert set(resources) >= {"reads_peers<256>", "(anonymous namespace)::copies_in_bulk", "spills"}
+    bulk = resources["(anonymous namespace)::copies_in_bulk"]
+    assert bulk.shared_bytes >= 4096 + 8 and 0 < bulk.registers < 32
+    assert bulk.stack_bytes == bulk.spill_store_bytes == bulk.spill_load_bytes == 0
+    assert resources["reads_peers<256>"].barriers == 1
+    assert "ptxas info" not in kernels.log
+
+
+@needs_nvcc
+def test_spills_are_reported(kernels: Artifact) -> None:
+    (spilling,) = (kernel for kernel in kernels.kernels if kernel.name == "spills")
+    assert spilling.registers <= 32
+    assert spilling.spill_store_bytes > 0 and spilling.spill_load_bytes > 0
+    assert spilling.stack_bytes > 0
+
+
+@needs_nvcc
+def test_transfer_instructions_are_counted(kernels: Artifact) -> None:
+    if sass.find_disassembler(nvcc.find_toolkit()) is None:
+        pytest.skip("needs cuobjdump and nvdisasm: pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm")
+    found = {kernel.name: kernel.instructions for kernel in kernels.kernels}
+    bulk, spilling = found["(anonymous namespace)::copies_in_bulk"], found["spills"]
+    peers, total = found["reads_peers<256>"], kernels.transfers
+    assert bulk is not None and spilling is not None and peers is not None and total is not None
+    assert (bulk.bulk_copies, bulk.loads, bulk.stores) == (2, 0, 0)
+    assert (spilling.loads, spilling.stores) == (96, 96)
+    assert spilling.local_loads > 0 and spilling.local_stores > 0
+    assert peers.loads >= 1 and peers.stores >= 1 and peers.bulk_copies == 0
+    assert peers.system_loads >= 1 and peers.system_stores >= 1, "the signals of barrier_blocks"
+    assert total == sum((counts for counts in found.values() if counts), InstructionCounts())
+
+
+@needs_nvcc
+def test_the_second_time_comes_from_the_cache(kernels: Artifact, cache: Path) -> None:
+    again = compile_cuda(KERNELS, CompileCache(cache / "compile"), TIMEOUT_S, "sm_90a")
+    assert again.cached
+    assert (again.binary, again.kernels, again.transfers) == (kernels.binary, kernels.kernels, kernels.transfers)
+
+
+@needs_nvcc
+def test_a_machine_without_a_gpu_stops_after_compiling(
+    kernels: Artifact, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution_environment, "can_run", lambda device: False)
+    monkeypatch.setattr(gpus, "compute_capability", lambda: None)
+    with LocalEvaluator(cache_dir=cache) as evaluator:
+        feedback = evaluator.evaluate(find_problem("AllReduce"), KERNELS, EvalConfig(device="cuda"))
+    assert (feedback.failure, feedback.stage, feedback.passed) == (None, Stage.COMPILE, True), feedback.message
+    assert feedback.message == "compiled for sm_90a; this machine has no GPU, so it was not run"
+    assert feedback.compile is not None and feedback.compile.cached
+    assert feedback.compile.kernels == kernels.kernels and feedback.compile.transfers == kernels.transfers
+
+
+@needs_nvcc
+def test_a_missing_export_is_a_load_error(tmp_path: Path) -> None:
+    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+        feedback = evaluator.evaluate(find_problem("AllReduce"), EXPORTS_NOTHING, EvalConfig(device="cuda"))
+    assert (feedback.failure, feedback.stage) == (Failure.LOAD_ERROR, Stage.COMPILE), feedback.message
+    assert "exports no `solution`" in feedback.message
+    assert feedback.compile is not None
+    assert [kernel.name for kernel in feedback.compile.kernels] == ["solution"]
+    assert "unused" in feedback.compile.log, "warnings stay in the log"
+
+
+@needs_nvcc
+def test_errors_are_told_and_kept(tmp_path: Path) -> None:
+    store = CompileCache(tmp_path)
+    artifact = compile_cuda(BROKEN, store, TIMEOUT_S)
+    assert not artifact.ok and artifact.binary is None and artifact.kernels == ()
+    assert "kernel.cu(1)" in artifact.log and '"missing" is undefined' in artifact.log
+    assert compile_cuda(BROKEN, store, TIMEOUT_S).cached
+
+
+@needs_nvcc
+def test_an_undefined_symbol_is_an_error_when_linking(tmp_path: Path) -> None:
+    artifact = compile_cuda(UNDEFINED, CompileCache(tmp_path), TIMEOUT_S)
+    assert not artifact.ok and "undefined reference to `nowhere'" in artifact.log
+
+
+@needs_nvcc
+@needs_bubblewrap
+def test_files_of_the_machine_cannot_be_included(tmp_path: Path) -> None:
+    """A macro hides the path from the check of the text; the sandbox does not hold the file."""
+    for path in (ROOT / "README.md", find_problem("AllReduce").declared_in):
+        source = f"#define FILE <{path}>\n#include FILE\nvoid solution() {{}}\n"
+        artifact = compile_cuda(source, CompileCache(tmp_path), TIMEOUT_S)
+        assert not artifact.ok and "No such file" in artifact.log, artifact.log
+
+
+@needs_nvcc
+def test_a_compile_that_takes_too_long_is_ended_and_not_kept(tmp_path: Path) -> None:
+    artifact = compile_cuda(KERNELS, CompileCache(tmp_path), timeout_s=0.5)
+    assert not artifact.ok and "the compiler took longer than 0.5 s" in artifact.log
+    assert artifact.duration_s < 5
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_without_nvcc_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvcc, "_find_nvcc", lambda: None)
+    nvcc.find_toolkit.cache_clear()
+    assert not nvcc_available()
+    with pytest.raises(InfrastructureError, match="install the CUDA toolkit"):
+        compile_cuda(KERNELS, CompileCache(tmp_path), TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    ("capability", "architecture"),
+    [((8, 0), "sm_80"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((10, 0), "sm_100a"), ((12, 0), "sm_120a")],
+)
+def test_the_architecture_follows_from_the_compute_capability(capability: tuple[int, int], architecture: str) -> None:
+    assert architecture_of(capability) == architecture
+
+
+PTXAS = """\
+ptxas info    : 24 bytes gmem, 8 bytes cmem[4]
+ptxas info    : Compiling entry function '_Z5firstPf' for 'sm_90a'
+ptxas info    : Function properties for _Z5firstPf
+    16 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads
+ptxas info    : Used 255 registers, used 2 barriers, 48 bytes cumulative stack size, 1024 bytes smem, 400 bytes cmem[0]
+ptxas info    : Compile time = 15.066 ms
+ptxas info    : Function properties for _Z10not_inlinev
+    64 bytes stack frame, 64 bytes spill stores, 64 bytes spill loads
+kernel.cu(3): warning #177-D: variable "unused" was declared but never referenced
+ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized in '_Z6secondv'
+ptxas info    : Compiling entry function '_Z6secondv' for 'sm_90a'
+ptxas info    : Function properties for _Z6secondv
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 8 registers, used 0 barriers
+ptxas warning : Stack size for entry function '_Z6secondv' cannot be statically determined
+"""
+
+
+def test_what_ptxas_says_becomes_records_and_the_rest_stays() -> None:
+    kernels, rest = read_ptxas(PTXAS)
+    assert kernels == [
+        KernelUsage("_Z5firstPf", 255, 1024, 48, 4, 8, 2),
+        KernelUsage("_Z6secondv", 8, 0, 0, 0, 0, 0),
+    ]
+    lines = rest.splitlines()
+    assert len(lines) == 3, "the functions' properties are gone, those of what was not inlined too"
+    assert all(any(word in line for line in lines) for word in ("#177-D", "C7510", "statically determined"))
+
+
+@pytest.mark.parametrize(
+    ("instruction", "kind"),
+    [
+        ("LDG.E.128.CONSTANT", "loads"), ("LD.E", "loads"), ("LDG.E.64.STRONG.SYS", "system_loads"),
+        ("STG.E.STRONG.GPU", "stores"), ("ST.E.STRONG.SYS", "system_stores"), ("REDG.E.ADD.STRONG.SYS", "atomics"),
+        ("ATOMG.E.CAS.STRONG.GPU", "atomics"), ("ATOMS.CAST.SPIN", None), ("LDGSTS.E.BYPASS.128", "async_copies"),
+        ("LDGDEPBAR", None), ("UBLKCP.S.G", "bulk_copies"), ("UBLKRED.G.S.ADD.F32.RN", "bulk_reductions"),
+        ("UBLKPF.L2", None), ("UTMALDG.2D", "tensor_loads"), ("UTMASTG.2D", "tensor_stores"),
+        ("UTMAREDG.2D.ADD", "tensor_reductions"), ("LDGMC.E.ADD.F32x4.RN.STRONG.SYS", "multimem"),
+        ("LDL.LU", "local_loads"), ("STL.128", "local_stores"), ("HGMMA.64x64x16.F32.BF16", "matrix"),
+        ("LDS.128", None), ("LDC.64", None), ("FFMA", None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("predicate", ["", "@P0 ", "@!UP1 "])
+def test_instructions_count_as_what_they_are(instruction: str, kind: str | None, predicate: str) -> None:
+    text = f"\t\tFunction : _Z1kv\n        /*0a10*/{predicate:>20}{instruction} R2, desc[UR4][R2.64] ;   /* 0x0c00 */\n"
+    ((name, counts),) = count_in(text)
+    assert name == "_Z1kv"
+    assert {field: count for field, count in counts.model_dump().items() if count} == ({kind: 1} if kind else {})
+
+
+@needs_nvcc
+def test_without_a_disassembler_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sass, "find_disassembler", lambda toolkit: None)
+    assert sass.count_instructions(b"\x7fELF", nvcc.find_toolkit()) is None
+    monkeypatch.undo()
+    assert sass.count_instructions(b"no library", nvcc.find_toolkit()) is None

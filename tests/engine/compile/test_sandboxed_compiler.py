@@ -1,0 +1,88 @@
+"""Tools over untrusted text: what goes in, what comes out, what they may see and take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pkb_gym.engine.compile import sandboxed_compiler
+from pkb_gym.engine.compile.gxx import INCLUDE
+from pkb_gym.engine.compile.sandboxed_compiler import Limits, Run, artifact_of, run_sandboxed
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.ranks.sandbox import bubblewrap_works
+
+ROOT = Path(__file__).resolve().parents[3]
+LIMITS = Limits(timeout_s=20)
+needs_bubblewrap = pytest.mark.skipif(not bubblewrap_works(), reason="needs bubblewrap")
+MODES = [pytest.param("bubblewrap", marks=needs_bubblewrap), "limits"]
+
+
+@pytest.fixture(params=MODES)
+def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "limits":
+        monkeypatch.setattr(sandboxed_compiler, "bubblewrap_works", lambda: False)
+    return request.param
+
+
+def shell(text: str, limits: Limits = LIMITS, result: str = "", readable: tuple[Path, ...] = ()) -> Run:
+    files = {"first": b"one\n", "second": b"two\n"}
+    return run_sandboxed(["sh", "-c", text], files=files, limits=limits, result=result, readable=readable)
+
+
+def test_files_go_in_and_the_result_comes_out(mode: str) -> None:
+    run = shell("echo said; echo loud >&2; cat first second > made", result="made")
+    assert (run.status, run.said, run.result) == (0, "said\nloud\n", b"one\ntwo\n")
+    assert artifact_of(run, LIMITS)[0].binary == b"one\ntwo\n"
+
+
+def test_a_failure_has_a_status_and_no_result(mode: str) -> None:
+    run = shell("echo wrong; echo half > made; exit 3", result="made")
+    assert (run.status, run.said, run.result) == (3, "wrong\n", b"")
+    artifact, lasting = artifact_of(run, LIMITS)
+    assert not artifact.ok and lasting and "ended with status 3" in artifact.log
+
+
+def test_a_result_that_was_not_made_is_a_failure(mode: str) -> None:
+    run = shell("true", result="made")
+    assert run.status != 0 and not artifact_of(run, LIMITS)[0].ok
+
+
+def test_a_deadline_ends_everything(mode: str) -> None:
+    run = shell("sleep 60 & sleep 60", Limits(timeout_s=0.3))
+    assert run.status is None and run.duration_s < 5
+    artifact, lasting = artifact_of(run, Limits(timeout_s=0.3))
+    assert not artifact.ok and not lasting and "longer than 0.3 s" in artifact.log
+
+
+def test_files_have_a_limit(mode: str) -> None:
+    run = shell("head -c 100000 /dev/zero > made", Limits(timeout_s=20, file_blocks=10), result="made")
+    assert run.status != 0 and run.result == b""
+
+
+@needs_bubblewrap
+def test_the_repository_is_out_of_sight() -> None:
+    headers = shell(f"ls {INCLUDE}/pkb", readable=(INCLUDE,))
+    assert headers.status == 0 and "symm.h" in headers.said
+    for path in (ROOT / "README.md", ROOT / "problems", ROOT / "pkb_gym" / "problems", Path.home()):
+        assert shell(f"test -e {path}", readable=(INCLUDE,)).status == 1, path
+
+
+@needs_bubblewrap
+def test_an_installation_among_what_is_readable_is_covered() -> None:
+    """A toolkit of a Python distribution can share its folders with the installed package."""
+    seen = shell(f"ls {ROOT}/pkb_gym {INCLUDE}/pkb; test -e {ROOT}/README.md", readable=(ROOT, INCLUDE))
+    assert seen.status == 0
+    assert "symm.h" in seen.said and "catalogue" not in seen.said
+    assert seen.said.splitlines()[:2] == [f"{ROOT}/pkb_gym:", "engine"]
+
+
+@pytest.mark.parametrize("status", [-15, 143, -2])
+def test_a_compiler_that_somebody_ended_is_no_fault_of_the_text(status: int) -> None:
+    with pytest.raises(InfrastructureError, match="ended from outside"):
+        artifact_of(Run(status=status, said="", result=b"", duration_s=0.1), LIMITS)
+
+
+def test_a_compiler_that_was_killed_may_have_been_short_of_memory() -> None:
+    artifact, lasting = artifact_of(Run(status=-9, said="", result=b"", duration_s=0.1), LIMITS)
+    assert not artifact.ok and not lasting

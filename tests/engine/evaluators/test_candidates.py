@@ -1,0 +1,94 @@
+"""Every file of tests/candidates: its own named failure, in time, and the next evaluation is none the worse."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.ranks.sandbox import bubblewrap_works
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.problems.catalogue import find_problem
+from tests.engine.candidates import DEADLINE_S, FOLDER, Candidate, candidates, read
+from tests.engine.compiling import compile_ahead
+
+ALL = [candidate for kind in ("good", "broken", "hostile") for candidate in candidates(kind)]
+GOOD = read(FOLDER / "good" / "reads_peers.cpp")
+SLACK_S = 8.0
+"""What an evaluation may take beyond its deadlines, on a machine that others use too."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(request: pytest.FixtureRequest, local_evaluator: LocalEvaluator) -> None:
+    """Compiles what is going to be tested, two at a time; the tests find it in the cache."""
+    mine = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
+    chosen = [item.callspec.params["candidate"] for item in mine if hasattr(item, "callspec")]
+    native = [each for each in chosen if each.path.suffix == ".cpp" and each.outcome != "compile_error"]
+    compile_ahead(local_evaluator, [(find_problem(each.problem), each.source, each.config) for each in native])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left(local_evaluator: LocalEvaluator) -> Iterator[None]:
+    """After all of them: the processes are those from before, and no file is left."""
+    evaluate(local_evaluator, GOOD)
+    evaluate(local_evaluator, read(FOLDER / "good" / "reference.py"))
+    local_evaluator.warm_up(4)
+    local_evaluator.warm_up(1)
+    before, files = descendants(), temporary_files(local_evaluator)
+    yield
+    deadline = time.monotonic() + 5
+    while descendants() != before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert descendants() == before
+    assert temporary_files(local_evaluator) <= files
+
+
+def descendants() -> set[psutil.Process]:
+    return {child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE}
+
+
+def temporary_files(evaluator: LocalEvaluator) -> set[str]:
+    """Shared memory, and what lies in the working folders of this evaluator's gangs."""
+    folders = [Path("/dev/shm"), *(zygote.scratch for zygote in evaluator._zygotes.values() if not zygote.sandboxed)]
+    return {str(path) for folder in folders if folder.is_dir() for path in folder.rglob("*")}
+
+
+def evaluate(evaluator: LocalEvaluator, candidate: Candidate) -> Feedback:
+    return evaluator.evaluate(find_problem(candidate.problem), candidate.source, candidate.config)
+
+
+@pytest.mark.timeout(300)  # the first one compiles for all
+@pytest.mark.parametrize("candidate", ALL, ids=lambda candidate: candidate.name)
+def test_candidate(local_evaluator: LocalEvaluator, candidate: Candidate) -> None:
+    if candidate.options.get("needs") == "bubblewrap" and not bubblewrap_works():
+        pytest.skip("needs bubblewrap: without it the machine's files, network or processes are within its reach")
+    for _ in range(2 if "twice" in candidate.options else 1):
+        began = time.monotonic()
+        feedback = evaluate(local_evaluator, candidate)
+        took_s = time.monotonic() - began
+        candidate.assert_as_expected(feedback)
+        compile_s = feedback.durations_s.get("compile", 0.0)
+        assert compile_s < candidate.config.compile_timeout_s + 1
+        assert took_s - compile_s < 2 * DEADLINE_S + SLACK_S
+    if candidate.path.parent.name == "hostile":
+        GOOD.assert_as_expected(evaluate(local_evaluator, GOOD))
+
+
+def test_what_a_candidate_wrote_holds_no_lines_of_the_profiler(local_evaluator: LocalEvaluator) -> None:
+    python = read(FOLDER / "good" / "reference.py")
+    config = python.config.model_copy(update={"until": "profile"})
+    feedback = local_evaluator.evaluate(find_problem(python.problem), python.source, config)
+    assert feedback.profile is not None and feedback.profile.hot_spots
+    assert feedback.output == ""
+
+
+def test_every_file_says_what_it_stands_for() -> None:
+    for candidate in ALL:
+        assert candidate.outcome == "passed" or candidate.words, f"{candidate.name}: words of its message are missing"
+        kind = candidate.path.parent.name
+        assert kind != "good" or candidate.outcome == "passed", candidate.name
+        assert kind != "broken" or candidate.outcome != "passed", candidate.name

@@ -1,0 +1,121 @@
+"""The evaluator's process is killed in the middle: nothing of it stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pkb_gym.engine.ranks.sandbox import bubblewrap_works
+
+PROGRAM = """
+import sys
+from pathlib import Path
+
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.problems.catalogue import find_problem
+
+if sys.argv[3] == "limits":
+    from pkb_gym.engine.compile import sandboxed_compiler
+    from pkb_gym.engine.ranks import zygote
+    from pkb_gym.engine.stages import execution_environment
+
+    for module in (sandboxed_compiler, execution_environment, zygote):
+        module.bubblewrap_works = lambda: False
+config = EvalConfig(device="cpu", world_size=2, size="tiny", timeout_s=60)
+LocalEvaluator(cache_dir=Path(sys.argv[2])).evaluate(
+    find_problem("AllReduce"), Path(sys.argv[1]).read_text(), config, progress=lambda stage: print(stage, flush=True)
+)
+"""
+LOOP = """
+#include "pkb/symm.h"
+#include <thread>
+void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm comm) {
+  std::thread([] { for (volatile long i = 0;; i = i + 1) {} }).detach();
+  for (volatile long i = 0;; i = i + 1) {}
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);
+"""
+COMPILE_FOR_EVER = """
+#if __INCLUDE_LEVEL__ < 190
+#include __FILE__
+#include __FILE__
+#endif
+void solution() {}
+"""
+MODES = [
+    pytest.param("bubblewrap", marks=pytest.mark.skipif(not bubblewrap_works(), reason="needs bubblewrap")),
+    "limits",
+]
+
+
+def files(temporary: Path) -> set[str]:
+    found = {str(path) for path in Path("/dev/shm").iterdir()} if Path("/dev/shm").is_dir() else set()
+    return found | {str(path) for path in temporary.iterdir()}
+
+
+def family(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("source", "stage"), [(LOOP, "check"), (COMPILE_FOR_EVER, "compile")], ids=["run", "compile"])
+def test_nothing_is_left_of_a_killed_evaluator(tmp_path: Path, mode: str, source: str, stage: str) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    before = files(temporary)
+    kernel = tmp_path / "kernel.cpp"
+    kernel.write_text(source)
+    root = Path(__file__).resolve().parents[3]
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(kernel), str(tmp_path / "cache"), mode],
+        stdout=subprocess.PIPE,
+        cwd=root,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(root), "TMPDIR": str(temporary)},
+    )
+    assert process.stdout is not None
+    with process.stdout as said:
+        for line in said:
+            if line.strip() == stage:
+                break
+        if stage == "check":
+            wait_until_it_spins(process.pid)
+        else:
+            time.sleep(0.5)  # the compiler has begun
+        children = family(process.pid)
+        assert children
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    gone, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive, [child.cmdline() for child in alive]
+    assert len(gone) == len(children)
+    deadline = time.monotonic() + 5
+    while files(temporary) > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert files(temporary) <= before
+
+
+def wait_until_it_spins(pid: int) -> None:
+    """Both candidate ranks, with their threads, are at work."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        busy = 0
+        for child in family(pid):
+            try:
+                busy += child.num_threads() > 1 and child.cpu_percent(0.05) > 20
+            except psutil.Error:
+                continue
+        if busy >= 2:
+            return
+    pytest.fail("the candidate never began")

@@ -1,0 +1,146 @@
+"""Which GPUs this process may use, told by a management library that stands in for the driver's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pynvml
+import pytest
+
+from pkb_gym.engine.hardware import gpus
+
+UUIDS = (
+    "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6",
+    "GPU-1a2b3c4d-0000-4106-c12f-20bd9faed9f6",
+    "GPU-8932aaaa-1111-4106-c12f-20bd9faed9f6",
+    "GPU-5e5e5e5e-2222-4106-c12f-20bd9faed9f6",
+)
+SLICE = "MIG-c7384736-a75d-5afc-978f-d2f1294409fd"
+
+
+class Library:
+    """Four GPUs that tell their index in their name and compute capability, and a slice of one."""
+
+    NVMLError = pynvml.NVMLError
+
+    def __init__(self) -> None:
+        self.has_driver = True
+        self.open = 0
+
+    def nvmlInit(self) -> None:
+        if not self.has_driver:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(UUIDS)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> SimpleNamespace:
+        return SimpleNamespace(name=f"GPU {index}", index=index, uuid=UUIDS[index])
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> SimpleNamespace:
+        if uuid != SLICE:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return SimpleNamespace(name="a slice", index=7, uuid=SLICE)
+
+    def nvmlDeviceGetName(self, handle: SimpleNamespace) -> bytes | str:
+        return handle.name.encode() if handle.index % 2 else handle.name  # versions differ
+
+    def nvmlDeviceGetUUID(self, handle: SimpleNamespace) -> str:
+        return handle.uuid
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: SimpleNamespace) -> list[int]:
+        return [9, handle.index]
+
+    def nvmlDeviceGetUtilizationRates(self, handle: SimpleNamespace) -> SimpleNamespace:
+        return SimpleNamespace(gpu=25 * handle.index, memory=0)
+
+    def nvmlSystemGetDriverVersion(self) -> bytes:
+        return b"580.1"
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
+    library = Library()
+    monkeypatch.setattr(gpus, "pynvml", library)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    forget()
+    yield library
+    forget()
+    assert library.open == 0, "what is opened is closed"
+
+
+def forget() -> None:
+    for cached in (gpus.names, gpus.driver_version, gpus.compute_capability):
+        cached.cache_clear()
+
+
+def test_without_a_driver_there_is_none(library: Library) -> None:
+    library.has_driver = False
+    assert gpus.names() == ()
+    assert gpus.compute_capability() is None
+    assert gpus.driver_version() is None
+
+
+def test_all_are_there_where_nothing_limits_them(library: Library) -> None:
+    assert gpus.names() == ("GPU 0", "GPU 1", "GPU 2", "GPU 3")
+    assert gpus.compute_capability() == (9, 0)
+    assert gpus.driver_version() == "580.1"
+
+
+@pytest.mark.parametrize(
+    ("listed", "visible"),
+    [
+        ("2", [2]),
+        ("0,1,2,3", [0, 1, 2, 3]),
+        ("3,1", [3, 1]),
+        (" 1 , 0 ", [1, 0]),
+        ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
+        ("1,-1,2", [1]),
+        ("1,4,2", [1]),
+        ("1,,2", [1]),
+        ("2,all", [2]),
+        ("0,²", [0]),
+        ("0,1,0", []),
+        (UUIDS[2], [2]),
+        (f"{UUIDS[3]},{UUIDS[0]}", [3, 0]),
+        ("GPU-1a2b", [1]),
+        ("GPU-8932f,GPU-8932a", [0, 2]),
+        ("GPU-1a2b,GPU-8932", [1]),
+        ("GPU-1a2b,GPU-ffff,GPU-5e5e", [1]),
+        ("GPU-1a2b,GPU-1a2b3c4d", []),
+        ("gpu-1a2b", []),
+    ],
+)
+def test_cuda_visible_devices_limits_and_orders_them(
+    library: Library, monkeypatch: pytest.MonkeyPatch, listed: str, visible: list[int]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
+    assert gpus.names() == tuple(f"GPU {index}" for index in visible)
+    assert gpus.compute_capability() == ((9, visible[0]) if visible else None)
+
+
+def test_a_slice_is_a_gpu_of_its_own(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", SLICE)
+    assert gpus.names() == ("a slice",)
+    forget()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"MIG-{UUIDS[0][4:]},{SLICE}")
+    assert gpus.names() == (), "the first is none"
+
+
+def test_the_driver_is_asked_once(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = gpus.names()
+    library.has_driver = False
+    assert gpus.names() == first
+
+
+def test_utilisations_are_those_of_the_visible_gpus(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    assert gpus.utilisations() == (0.75, 0.25)
+    assert library.open == 0

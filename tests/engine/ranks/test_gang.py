@@ -1,0 +1,233 @@
+"""Gangs: how they begin, answer, fall, freeze and end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.ranks import gang as gang_module
+from pkb_gym.engine.ranks.failure_attribution import GangFailed
+from pkb_gym.engine.ranks.gang import Confinement, Gang
+from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.records.feedback import Failure
+
+PROGRAM = "tests.engine.rank_programs"
+
+
+@pytest.fixture
+def zygote(local_evaluator: LocalEvaluator) -> Zygote:
+    return local_evaluator._zygote(trusted=True)
+
+
+@pytest.fixture
+def gang(zygote: Zygote) -> Iterator[Gang]:
+    with Gang(zygote, PROGRAM, 2, None) as gang:
+        yield gang
+
+
+def do(gang: Gang, *words: str, timeout_s: float = 10.0, where: Callable[[int], str] | None = None) -> list[dict]:
+    return gang.ask([{"do": list(words)}] * len(words), "did", timeout_s=timeout_s, where=where)
+
+
+def fall(gang: Gang, *words: str, timeout_s: float = 10.0, where: Callable[[int], str] | None = None) -> GangFailed:
+    began = time.monotonic()
+    with pytest.raises(GangFailed) as caught:
+        do(gang, *words, timeout_s=timeout_s, where=where)
+    assert time.monotonic() - began < timeout_s + 3
+    return caught.value
+
+
+def test_every_rank_answers(gang: Gang) -> None:
+    said = do(gang, "nothing", "nothing")
+    assert [(reply["rank"], reply["world_size"]) for reply in said] == [(0, 2), (1, 2)]
+    assert len({reply["pid"] for reply in said}) == 2
+
+
+def test_bytes_and_descriptors_travel_along(gang: Gang) -> None:
+    with Path(os.devnull).open() as file:
+        gang.tell([{"do": ["nothing", "nothing"]}] * 2, fds=(file.fileno(),), raw=b"x" * 300_000)
+    assert [reply["bytes"] for reply in gang.collect("did", timeout_s=10).messages] == [300_000, 300_000]
+
+
+def test_processes_end_with_the_gang(zygote: Zygote) -> None:
+    with Gang(zygote, PROGRAM, 3, None) as gang:
+        pids = [reply["pid"] for reply in do(gang, "fork", "spin in a thread", "nothing")]
+        children = [child for pid in pids for child in psutil.Process(pid).children()]
+        assert len(children) == 1
+    gang.close()  # again: nothing happens
+    assert not psutil.wait_procs(children, timeout=3)[1]
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("words", "rank", "failure", "message"),
+    [
+        (("sleep", "crash"), 1, Failure.RUNTIME_ERROR, "rank 1 was killed by SIGSEGV"),
+        (("sleep", "exit"), 1, Failure.RUNTIME_ERROR, "rank 1 ended its process (exit status 0) before"),
+        (("status 5", "sleep"), 0, Failure.RUNTIME_ERROR, "rank 0 ended its process with exit status 5"),
+        (("raise", "sleep"), 0, Failure.RUNTIME_ERROR, "exit status 70"),
+        (("sleep", "error"), 1, Failure.OUT_OF_MEMORY, "rank 1: too much"),
+        # What others say of it is not the cause, though it may be heard first.
+        (("echo of a peer", "late crash"), 1, Failure.RUNTIME_ERROR, "rank 1 was killed by SIGSEGV"),
+        (("echo of a peer", "exit"), 1, Failure.RUNTIME_ERROR, "rank 1 ended its process"),
+        (("echo of a peer", "error"), 1, Failure.OUT_OF_MEMORY, "rank 1: too much"),
+        (("echo of a peer", "late crash", "late"), 1, Failure.RUNTIME_ERROR, "rank 1 was killed by SIGSEGV"),
+    ],
+)
+def test_the_rank_that_fell_first_is_named(
+    zygote: Zygote,
+    words: tuple[str, ...],
+    rank: int,
+    failure: Failure,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gang_module, "CAUSE_S", 20.0)  # on a busy machine a process takes its time to crash
+    with Gang(zygote, PROGRAM, len(words), None) as gang:
+        failed = fall(gang, *words)
+    assert (failed.rank, failed.failure) == (rank, failure)
+    assert message in str(failed)
+
+
+def test_a_gang_is_whole_until_a_rank_ends(gang: Gang) -> None:
+    assert gang.is_whole
+    gang.freeze()
+    assert gang.is_whole
+    gang.thaw()
+    fall(gang, "sleep", "exit")
+    assert not gang.is_whole
+
+
+def test_output_is_kept(gang: Gang) -> None:
+    fall(gang, "print", "exit")
+    assert "word of rank" in gang.output
+
+
+def test_ranks_that_wait_are_a_deadlock(gang: Gang) -> None:
+    failed = fall(gang, "nothing", "sleep", timeout_s=0.3)
+    assert (failed.failure, failed.rank) == (Failure.DEADLOCK, 1)
+    assert "rank 1: idle" in str(failed)
+    assert "rank 0" not in str(failed)
+
+
+def test_a_rank_that_computes_is_a_timeout(gang: Gang) -> None:
+    failed = fall(gang, "sleep", "spin", timeout_s=0.3)
+    assert (failed.failure, failed.rank) == (Failure.TIMEOUT, 1)
+    assert "rank 0: idle; rank 1: busy" in str(failed)
+
+
+def test_a_rank_that_spins_in_a_wait_is_a_deadlock(gang: Gang) -> None:
+    failed = fall(gang, "spin", "sleep", timeout_s=0.3, where=lambda rank: f"waits for signal {rank}")
+    assert failed.failure is Failure.DEADLOCK
+    assert "rank 0: waits for signal 0; rank 1: waits for signal 1" in str(failed)
+
+
+def test_freezing_stops_threads_too(gang: Gang) -> None:
+    pid = do(gang, "spin in a thread", "nothing")[0]["pid"]
+    threads = psutil.Process(pid).num_threads()
+    assert threads >= 2
+    gang.freeze()
+    before = gang.processor_ticks()
+    time.sleep(0.2)
+    assert gang.processor_ticks() == before
+    assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    gang.thaw()
+    deadline = time.monotonic() + 5
+    while gang.processor_ticks() == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_freezing_ends_what_ranks_started(zygote: Zygote) -> None:
+    """A child that ran on could write results past the clock, or slow the baseline."""
+    with Gang(zygote, PROGRAM, 2, Confinement(1 << 30, allow_processes=True)) as gang:
+        ranks = [psutil.Process(reply["pid"]) for reply in do(gang, "fork", "orphan")]
+        leader = ranks[0].parent()
+        assert leader is not None
+
+        def strays() -> list[psutil.Process]:
+            family = [child for child in leader.children(recursive=True) if child not in ranks]
+            return [child for child in family if child.status() != psutil.STATUS_ZOMBIE]
+
+        deadline = time.monotonic() + 10
+        while len(strays()) < 2:  # the orphan finds its new parent when its own has ended
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        gang.freeze()
+        assert strays() == []
+        assert [rank.status() for rank in ranks] == [psutil.STATUS_STOPPED] * 2
+        gang.thaw()
+        assert len(do(gang, "nothing", "nothing")) == 2
+
+
+def test_a_frozen_gang_can_be_ended(zygote: Zygote) -> None:
+    with Gang(zygote, PROGRAM, 2, None) as gang:
+        pids = [reply["pid"] for reply in do(gang, "nothing", "nothing")]
+        gang.freeze()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_speaking_out_of_turn_is_tampering(gang: Gang) -> None:
+    do(gang, "twice", "nothing")
+    deadline = time.monotonic() + 10
+    while not gang._ranks[0].pending():  # the second word may still be on its way
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    failed = fall(gang, "nothing", "nothing")
+    assert (failed.failure, failed.rank) == (Failure.INTEGRITY, 0)
+    assert "out of turn" in str(failed)
+
+
+def test_another_reply_than_asked_for_is_tampering(gang: Gang) -> None:
+    with pytest.raises(GangFailed, match=r"rank [01] sent .*did.* where 'armed' was due"):
+        gang.ask([{"do": ["nothing", "nothing"]}] * 2, "armed", timeout_s=10)
+
+
+def test_what_nobody_waits_for_does_not_pile_up(zygote: Zygote) -> None:
+    before = psutil.Process().memory_info().rss
+    with Gang(zygote, PROGRAM, 2, None) as gang:
+        assert fall(gang, "flood", "sleep", timeout_s=3.0).failure in (Failure.DEADLOCK, Failure.INTEGRITY)
+        assert psutil.Process().memory_info().rss - before < 200 << 20
+
+
+def test_a_rank_that_reads_nothing_does_not_stop_the_evaluator(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket's buffer fills up; the deadline must pass all the same."""
+    gang.tell([{"do": ["sleep", "sleep"]}] * 2)
+    for wire in gang._ranks:
+        wire.sock.settimeout(0.1)
+    began = time.monotonic()
+    gang.tell([{"do": ["nothing", "nothing"]}] * 2, raw=bytes(8 << 20))
+    with pytest.raises(GangFailed):
+        gang.collect("did", timeout_s=0.3)
+    assert time.monotonic() - began < 3
+
+
+def test_an_unknown_program_is_our_fault(zygote: Zygote) -> None:
+    with Gang(zygote, "no_such_module", 1, None) as gang:
+        assert "exit status 70" in str(fall(gang, "nothing"))
+        assert "ModuleNotFoundError" in gang.output
+
+
+def test_a_zygote_that_is_gone_is_our_fault() -> None:
+    zygote = Zygote(trusted=True)
+    zygote.wait_until_ready()
+    zygote.close()
+    zygote.close()
+    assert not zygote.alive
+    with pytest.raises(InfrastructureError, match="the zygote is gone"):
+        Gang(zygote, PROGRAM, 1, None)
+
+
+def test_confined_ranks_without_a_sandbox(zygote: Zygote) -> None:
+    """What holds in mode "limits": no processes."""
+    with Gang(zygote, PROGRAM, 1, Confinement(memory_bytes=1 << 30)) as gang:
+        failed = fall(gang, "fork")
+        assert "exit status 70" in str(failed)
+        assert "PermissionError" in gang.output

@@ -1,0 +1,81 @@
+"""What processes that may run candidate code see of the environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from pkb_gym.engine.support import env_vars
+
+HOW_GPUS_ARE_USED = (
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_VISIBLE_DEVICES",
+    "NCCL_DEBUG",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_SOCKET_IFNAME",
+    "NVIDIA_TF32_OVERRIDE",
+    "NVSHMEM_DISABLE_CUDA_VMM",
+    "NVSHMEM_DISABLE_NVLS",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST",
+)
+SECRETS = (
+    "ANTHROPIC_API_KEY",
+    "AWS_SECRET_ACCESS_KEY",
+    "GITHUB_TOKEN",
+    "HF_TOKEN",
+    "HOME",
+    "MY_NCCL_SECRET",
+    "OPENAI_API_KEY",
+    "PKB_CACHE_DIR",
+    "PKB_TOKEN",
+    "PYTHONPATH",
+    "TORCH_HOME",
+    "WANDB_API_KEY",
+    "nccl_token",
+)
+
+
+def test_how_gpus_are_used_reaches_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in HOW_GPUS_ARE_USED:
+        monkeypatch.setenv(name, f"value of {name}")
+    seen = env_vars.for_candidates()
+    assert {name: seen.get(name) for name in HOW_GPUS_ARE_USED} == {n: f"value of {n}" for n in HOW_GPUS_ARE_USED}
+
+
+def test_secrets_and_folders_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, "secret")
+    seen = env_vars.for_candidates()
+    assert not seen.keys() & set(SECRETS) and "secret" not in seen.values()
+
+
+def test_changes_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/bin")
+    monkeypatch.setenv("LANG", "C")
+    seen = env_vars.for_candidates(PATH="/usr/bin", HOME="/tmp")
+    assert (seen["PATH"], seen["HOME"], seen["LANG"]) == ("/usr/bin", "/tmp", "C")
+
+
+@pytest.mark.parametrize(("value", "disabled"), [(None, False), ("", False), ("0", False), ("1", True)])
+def test_multicast_is_switched_off_as_torch_reads_it(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, disabled: bool
+) -> None:
+    name = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
+    if value is None:
+        monkeypatch.delenv(name, raising=False)
+    else:
+        monkeypatch.setenv(name, value)
+    assert env_vars.multicast_disabled() is disabled
+
+
+def test_a_child_that_is_no_rank_hears_nothing_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "OMP_NUM_THREADS", "ACCELERATE_X")
+    for name in told:
+        monkeypatch.setenv(name, "3")
+    monkeypatch.setenv("PKB_CACHE_DIR", "kept")
+    found = env_vars.without_launcher(CUDA_VISIBLE_DEVICES="2,3")
+    assert not found.keys() & set(told)
+    assert found["PKB_CACHE_DIR"] == "kept" and found["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert env_vars.local_rank() == 3
+    monkeypatch.delenv("LOCAL_RANK")
+    assert env_vars.local_rank() == 0

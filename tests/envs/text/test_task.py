@@ -1,0 +1,117 @@
+"""The task text on machines with and without GPUs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.hardware.lookup import known_hardware
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.stages.execution_environment import resolve_here
+from pkb_gym.envs import PKBEnv
+from pkb_gym.envs.env import LANGUAGES
+from pkb_gym.envs.text.contracts import CPP, CUDA
+from pkb_gym.envs.text.task import NO_GPU, task_text
+from pkb_gym.problems.catalogue import find_problem
+from tests.docs.pages import ROOT
+from tests.fake_gpus import pretend
+
+INCLUDE = ROOT / "pkb_gym" / "engine" / "include"
+H200 = ("NVIDIA H200",) * 4
+pytestmark = pytest.mark.usefixtures("evaluator")
+
+
+def text_on(device: str, **asked) -> str:
+    problem = find_problem("AllReduce")
+    config = resolve_here(EvalConfig(device=device, **asked), problem)
+    return task_text(problem, config, LANGUAGES[config.device], known_hardware(config.device))
+
+
+def test_auto_means_gpus_where_there_are_any(monkeypatch):
+    pretend(monkeypatch, *H200)
+    env = PKBEnv("AllReduce", evaluator="fake")
+    assert (env.config.device, env.config.language, env.config.world_size) == ("cuda", "cuda", 4)
+    assert env.config.size == "published"
+    task = env.reset(seed=0)[0]["task"]
+    assert "4 ranks, one process each, each on its own NVIDIA H200." in task
+    assert "One complete source file (cuda or triton or python)" in task
+    pretend(monkeypatch)
+    env = PKBEnv("AllReduce", evaluator="fake")
+    assert (env.config.device, env.config.language, env.config.size) == ("cpu", "cpp", "tiny")
+    assert "GPU" not in env.reset(seed=0)[0]["task"]
+
+
+def test_more_ranks_than_gpus_are_refused(monkeypatch):
+    pretend(monkeypatch, *H200)
+    with pytest.raises(ConfigError, match="world size 8 needs as many GPUs; this machine has 4"):
+        PKBEnv("AllReduce", evaluator="fake", world_size=8)
+
+
+def test_links_and_multicast_are_told(monkeypatch):
+    pretend(monkeypatch, *H200)
+    text = text_on("cuda")
+    assert "Links: NVLink between all of them, 18 links up on each GPU;" in text
+    assert "Multicast (NVLS) is available" in text
+    monkeypatch.setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+    assert "switched off on this machine: do not use multimem instructions" in text_on("cuda")
+
+
+def test_gpus_that_no_nvlink_joins_are_told(monkeypatch):
+    pretend(monkeypatch, *H200, apart=((0, 2), (1, 3)))
+    assert "but none between ranks 0 and 2, 1 and 3, which reach each other over PCIe;" in text_on("cuda")
+    assert "Links: NVLink between all of them" in text_on("cuda", world_size=2)
+    pretend(monkeypatch, *H200, nvlinks=0, apart=((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)))
+    assert "Links: no NVLink; peers are reached over PCIe;" in text_on("cuda")
+
+
+def test_gpus_of_unknown_peaks_have_a_task_too(monkeypatch):
+    pretend(monkeypatch, "NVIDIA Imaginary", "NVIDIA Imaginary")
+    text = text_on("cuda")
+    assert "2 ranks, one process each, on GPUs (NVIDIA Imaginary), one each. Peaks: not known." in text
+    assert "18 links up" in text
+
+
+def test_without_a_gpu_it_says_that_sources_are_only_compiled(monkeypatch):
+    pretend(monkeypatch)
+    text = text_on("cuda")
+    assert NO_GPU in text and "comm.device()" in text and "for sm_90a." in text
+    assert NO_GPU not in text_on("cpu")
+    pretend(monkeypatch, *H200)
+    assert NO_GPU not in text_on("cuda")
+
+
+def test_without_gpu_and_nvcc_there_is_no_such_device(monkeypatch):
+    pretend(monkeypatch, nvcc=False)
+    with pytest.raises(ConfigError, match="neither an NVIDIA GPU nor nvcc"):
+        PKBEnv("AllReduce", evaluator="fake", device="cuda")
+
+
+def test_contracts_differ_by_device(monkeypatch):
+    pretend(monkeypatch, *H200)
+    on_gpus, on_cpu = text_on("cuda"), text_on("cpu")
+    for words in ("CUDA C++, one translation unit", "comm.cuda_stream()", "pkb/transfer_cuda.h", "(NCCL)", "Triton"):
+        assert words in on_gpus and words not in on_cpu, words
+    assert "(gloo)" in on_cpu and "(gloo)" not in on_gpus
+
+
+@pytest.mark.parametrize(("contract", "header"), [(CPP, "symm_cpu.h"), (CUDA, "symm_cuda.h")])
+def test_contracts_name_what_the_headers_have(contract, header):
+    declared = "".join((INCLUDE / "pkb" / name).read_text(encoding="utf-8") for name in ("comm.h", header))
+    named = set(re.findall(r"`comm\.(\w+)", contract)) | set(re.findall(r"\bcomm\.(\w+)\(", contract))
+    assert {"peer", "put", "get", "signal", "wait", "barrier", "scratch", "group", "epoch"} <= named
+    for member in named:
+        assert re.search(rf"\b{member}\b", declared), member
+    for included in re.findall(r"pkb/\w+\.h", contract):
+        declared += (INCLUDE / included).read_text(encoding="utf-8")
+    for name in re.findall(r"\bpkb::(\w+)", contract):
+        assert re.search(rf"\b{name}\b", declared), name
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_lines_are_short(device, monkeypatch):
+    pretend(monkeypatch, *H200)
+    text = text_on(device)
+    contracts = text[text.index("## What to write") : text.index("## Data")]
+    assert max(map(len, contracts.splitlines())) <= 120

@@ -1,0 +1,128 @@
+"""Who evaluates, and when: gates, a real service, and one that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.training.evaluation.owner import Evaluation, ServiceProcess, start_evaluation
+from pkb_gym.training.processes.host_group import HostGroup
+from pkb_gym.training.processes.phases import PhaseClock
+
+QUICK = EvalConfig(device="cpu", world_size=2, size="tiny", language="cpp", until="compile")
+
+
+class Noting:
+    """A gate, and memory, that write down what is done to them."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def pause(self, timeout_s):
+        self.done.append("shut")
+
+    def resume(self):
+        self.done.append("open")
+
+    def park(self):
+        self.done.append("park")
+
+    def unpark(self):
+        self.done.append("unpark")
+
+    def evaluate(self, *_):
+        self.done.append("evaluate")
+
+    def close(self):
+        self.done.append("close")
+
+
+def test_a_reward_phase_has_the_machine_for_itself():
+    noting = Noting()
+    evaluation = Evaluation(noting, HostGroup(), gate=noting)
+    with evaluation.reward_phase(PhaseClock(), noting):
+        noting.evaluate()
+    evaluation.close()
+    assert evaluation.takes_turns
+    assert noting.done == ["shut", "park", "open", "evaluate", "shut", "unpark", "close"]
+
+
+def test_it_is_over_when_it_fails():
+    noting = Noting()
+    evaluation = Evaluation(noting, HostGroup(), gate=noting)
+    with pytest.raises(ZeroDivisionError), evaluation.reward_phase(PhaseClock(), noting):
+        raise ZeroDivisionError
+    assert noting.done == ["shut", "park", "open", "shut", "unpark"]
+
+
+def test_evaluations_of_their_own_machine_need_no_turns():
+    noting = Noting()
+    evaluation = Evaluation(noting, HostGroup())
+    with evaluation.reward_phase(PhaseClock(), noting):
+        noting.evaluate()
+    assert not evaluation.takes_turns and noting.done == ["evaluate"]
+
+
+def test_a_gate_that_does_not_move_stops_nothing(caplog):
+    class Stuck(Noting):
+        def pause(self, timeout_s):
+            raise InfrastructureError("gone")
+
+        resume = pause
+
+    stuck = Stuck()
+    stuck.resume = lambda: stuck.pause(0)
+    with Evaluation(stuck, HostGroup(), gate=stuck).reward_phase(PhaseClock()):
+        pass
+    assert "does not resume" in caplog.text and "may still run" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("mode", "arguments", "words"),
+    [
+        ("inline", {"gpus": ["2"]}, "takes neither evaluation GPUs nor a url"),
+        ("colocated", {"url": "http://127.0.0.1:1"}, "takes neither evaluation GPUs nor a url"),
+        ("dedicated", {"gpus": ["2"], "url": "http://127.0.0.1:1"}, "not both"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(mode, arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        start_evaluation(mode, HostGroup(), **arguments)
+
+
+@pytest.mark.slow
+def test_a_service_that_is_killed_is_started_anew(tmp_path, monkeypatch):
+    """Under `colocated` it is shut while the policy generates; killed, it is there again, and shut again."""
+    monkeypatch.setenv("PKB_CACHE_DIR", str(tmp_path))
+    evaluation = start_evaluation("colocated", HostGroup())
+    client, service = evaluation.evaluator, evaluation._service
+    try:
+        assert client.status().paused
+        killed = service.pid
+        os.kill(killed, signal.SIGKILL)
+        deadline = time.monotonic() + 30
+        while (service.pid == killed or not client.status().paused) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert service.pid != killed and client.status().paused
+        with evaluation.reward_phase(PhaseClock()):
+            assert not client.status().paused
+            found = client.evaluate(find_problem("AllReduce"), "int solution = ;", QUICK)
+            assert found.failure is Failure.COMPILE_ERROR
+        assert client.status().paused
+    finally:
+        evaluation.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(service.pid, 0)
+
+
+def test_a_service_that_does_not_start_is_an_error(monkeypatch):
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(InfrastructureError, match="did not start"):
+        ServiceProcess(start_s=5)

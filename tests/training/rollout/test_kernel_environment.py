@@ -1,0 +1,116 @@
+"""The environment that TRL drives, and what a row of the prompts comes to."""
+
+from __future__ import annotations
+
+import asyncio
+import doctest
+import inspect
+
+import pytest
+from transformers.utils import get_json_schema
+
+from pkb_gym.engine.errors import ConfigError, ProblemNotFound
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.training.evaluation.judge import Judge
+from pkb_gym.training.inputs.chat import submit_tools
+from pkb_gym.training.rollout import kernel_environment
+from pkb_gym.training.rollout.kernel_environment import KernelEnvironment, Rollouts, submitted_source
+from tests.envs.fake_evaluator import FakeEvaluator
+from tests.training.scripted import row
+
+
+@pytest.fixture
+def evaluator():
+    return FakeEvaluator()
+
+
+@pytest.fixture
+def environment(evaluator):
+    judge = Judge(evaluator)
+    yield KernelEnvironment(Rollouts(judge, max_turns=2, judged=EvalConfig(until="time", timing_budget_s=0.1)))
+    judge.close()
+
+
+def test_examples_in_docstrings_hold():
+    result = doctest.testmod(kernel_environment)
+    assert result.attempted and not result.failed
+
+
+def test_its_tool_is_the_one_that_models_are_taught(environment):
+    """TRL makes a tool of every public function of the class but `reset` and `get_reward`."""
+    tools = {name for name, _ in inspect.getmembers(KernelEnvironment, inspect.isfunction) if not name.startswith("_")}
+    assert tools == {"reset", "submit", "get_reward"}
+    assert inspect.iscoroutinefunction(environment.submit)
+    assert (get_json_schema(environment.submit),) == submit_tools()
+
+
+def test_a_row_says_how_submissions_are_judged(environment, evaluator):
+    assert environment.reset(**row(size='{"M": 64, "N": 32}', seed=11)) is None
+    asyncio.run(environment.submit("speedup 2"))
+    problem, _, config = evaluator.asked[0]
+    assert (problem, config.size, config.dtype) == ("AllReduce", {"M": 64, "N": 32}, "bfloat16")
+    assert (config.world_size, config.language, config.seed, config.turn) == (2, "cpp", 11, 0)
+    assert (config.until, config.timing_budget_s) == ("time", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"problem": None}, ConfigError, "needs a column 'problem'"),
+        ({"problem": "AllReduc"}, ProblemNotFound, "Did you mean"),
+        ({"language": "fortran"}, ConfigError, "(?s)row of problem AllReduce.*language"),
+        ({"size": "{"}, ConfigError, "row of problem AllReduce: size is no JSON"),
+        ({"style": "long"}, ConfigError, "style must be full or brief, got 'long'"),
+    ],
+)
+def test_a_row_that_makes_no_sense_is_refused(environment, change, error, words):
+    with pytest.raises(error, match=words):
+        environment.reset(**row(**change))
+
+
+def test_a_rollout_is_paid_its_best_submission(environment):
+    environment.reset(**row())
+    assert environment.get_reward() == 0.0
+    assert "PASSED" in asyncio.run(environment.submit("speedup 10"))
+    assert "compile_error" in asyncio.run(environment.submit("compile_error"))
+    assert "spent" in asyncio.run(environment.submit("speedup 20"))
+    assert environment.get_reward() == pytest.approx(2.0)
+    assert [submission.source for submission in environment.episode.submissions] == ["speedup 10", "compile_error"]
+
+
+def test_answers_are_in_the_style_of_the_row(environment):
+    environment.reset(**row(style="brief"))
+    assert len(asyncio.run(environment.submit("speedup 10"))) <= 300
+
+
+def test_a_fault_of_ours_takes_the_rollout_out(environment):
+    environment.reset(**row())
+    asyncio.run(environment.submit("speedup 2"))
+    asyncio.run(environment.submit("infrastructure"))
+    assert environment.get_reward() is None and environment.episode.values() == [None]
+    environment.reset(**row())
+    assert environment.get_reward() == 0.0
+
+
+def test_a_turn_is_worth_its_best_submission_and_nothing_without_one(environment):
+    environment.reset(**row())
+    episode = environment.episode
+    assert episode.values() == [0.0]
+    episode.begin_turn()  # its call could not be carried out
+    episode.begin_turn()
+    asyncio.run(environment.submit("speedup 1"))
+    asyncio.run(environment.submit("compile_error"))
+    assert episode.values() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("completion", "source"),
+    [
+        ("no code", None),
+        ("```cpp\nunfinished", None),
+        ("```\na\n```", "a\n"),
+        ([{"role": "assistant", "content": "```cuda\nfirst\n```\nor\n```cuda\n`second`\n```"}], "`second`\n"),
+    ],
+)
+def test_the_last_block_of_code_is_submitted(completion, source):
+    assert submitted_source(completion) == source

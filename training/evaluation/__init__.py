@@ -1,0 +1,1 @@
+"""Who evaluates during training, and when."""

@@ -1,0 +1,313 @@
+"""Who evaluates during training: one owner per node, shared by all ranks.
+
+    dedicated   a service on GPUs of its own, here or on another node: evaluations run while the policy generates
+    colocated   a service on the training GPUs: sources are compiled while the policy generates; they run in the reward
+                phase alone, while no rank computes
+    inline      an evaluator inside the process, in turns with it: for one process, on the CPU or a single GPU
+
+Under `colocated` and `inline` evaluations begin at once and wait, compiled, at the evaluator's gate. A reward phase
+opens it: ranks free their memory, and when all have arrived, so that none computes any more, the gate is opened; when
+every rank has its answers, it is shut again. Ranks meet by way of their hosts (`HostGroup`): waiting must not keep a
+GPU busy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Literal, Protocol, TypeAlias
+
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.evaluators.evaluator import Evaluator
+from pkb_gym.engine.evaluators.remote import RemoteEvaluator
+from pkb_gym.engine.support import env_vars
+from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.training.processes.host_group import HostGroup
+from pkb_gym.training.processes.phases import PhaseClock
+
+logger = logging.getLogger(__name__)
+
+OwnerMode: TypeAlias = Literal["inline", "dedicated", "colocated"]
+
+START_S = 120.0
+END_S = 10.0
+PAUSE_S = 300.0
+"""How long the owner may take to start, to end, and to finish what it runs when it is paused."""
+
+RESTART_S = 5.0
+"""Between attempts to start it anew."""
+
+
+class Gate(Protocol):
+    """What keeps evaluations from running, though not from being compiled: `LocalEvaluator`, `RemoteEvaluator`."""
+
+    def pause(self, timeout_s: float) -> object:
+        """Shuts it, and waits for what runs."""
+
+    def resume(self) -> None:
+        """Opens it."""
+
+
+class Memory(Protocol):
+    """What a rank frees for the time of a reward phase."""
+
+    def park(self) -> None:
+        """Hands GPU memory back, as much as was asked for."""
+
+    def unpark(self) -> None:
+        """Takes it again."""
+
+
+class ServiceProcess:
+    """`pkb serve` as a child of this process, with which it ends; started anew, at the same url, whenever it falls.
+
+    Clients ask again until a service is there, so that nothing is lost but what it had in hand.
+
+    Args:
+        gpus: entries of its CUDA_VISIBLE_DEVICES; None for the same as this process.
+        start_s: how long it may take to start.
+
+    Attributes:
+        url: where it is reached.
+        token: that requests carry.
+        on_restart: called, in a thread, when it was started anew.
+
+    Raises:
+        InfrastructureError: it did not start.
+    """
+
+    def __init__(self, gpus: Sequence[str] | None = None, start_s: float = START_S) -> None:
+        self.token = secrets.token_urlsafe(32)
+        self.on_restart: Callable[[], None] = lambda: None
+        self._changes = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+        self._start_s = start_s
+        self._folder = tempfile.TemporaryDirectory(prefix="pkb-owner-")
+        write_atomically(Path(self._folder.name) / "token", self.token)
+        try:
+            self._process, self.url = self._start(port=0)
+        except InfrastructureError:
+            self._folder.cleanup()
+            raise
+        self._closing = threading.Event()
+        self._watch = threading.Thread(target=self._keep_running, name="pkb-owner", daemon=True)
+        self._watch.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs, or ran last."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """Ends it; calling it again changes nothing."""
+        self._closing.set()
+        while self._watch.is_alive():
+            self._process.terminate()
+            self._watch.join(END_S)
+            if self._watch.is_alive():
+                self._process.kill()
+        self._folder.cleanup()
+
+    def _keep_running(self) -> None:
+        while True:
+            status = self._process.wait()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+            if self._closing.is_set():
+                return
+            logger.warning("the evaluation service ended with status %s; it is started anew", status)
+            try:
+                self._process, self.url = self._start(port=int(self.url.rpartition(":")[2]))
+            except InfrastructureError:
+                logger.warning("the evaluation service does not start", exc_info=True)
+                self._closing.wait(RESTART_S)
+            else:
+                self.on_restart()
+
+    def _start(self, port: int) -> tuple[subprocess.Popen[str], str]:
+        token_file = Path(self._folder.name) / "token"
+        options = ["--port", str(port), "--token-file", str(token_file), "--with-parent"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pkb_gym.cli", "serve", *options],
+            env=env_vars.without_launcher(**self._changes),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C ends the trainer first, and the service with it
+        )
+        assert process.stdout is not None
+        said = _first_line(process.stdout, self._start_s)
+        try:
+            return process, str(json.loads(said)["url"])
+        except (ValueError, KeyError):
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            raise InfrastructureError(
+                f"the evaluation service did not start within {self._start_s:g} s; its errors stand above"
+            ) from None
+
+
+class Evaluation:
+    """The evaluator of a training run, and when it may run; each rank has one.
+
+    Args:
+        evaluator: that judges.
+        host: all ranks.
+        gate: shut while the policy generates and learns; None where evaluations disturb nobody.
+        opens_gate: whether this rank opens and shuts it.
+        service: that this rank started, if it did.
+    """
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        host: HostGroup,
+        *,
+        gate: Gate | None = None,
+        opens_gate: bool = True,
+        service: ServiceProcess | None = None,
+    ) -> None:
+        self.evaluator = evaluator
+        self._host, self._gate, self._opens_gate, self._service = host, gate, opens_gate, service
+        self._is_open = True
+        if service is not None:
+            service.on_restart = self._after_restart
+        self._shut()
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether evaluations run in reward phases alone, in which all ranks have to take part."""
+        return self._gate is not None
+
+    @contextlib.contextmanager
+    def reward_phase(self, clock: PhaseClock, memory: Memory | None = None) -> Iterator[None]:
+        """While it lasts, evaluations run; a collective where they take turns with training.
+
+        Args:
+            clock: is told of waiting for other ranks, and of moving memory.
+            memory: what this rank frees meanwhile; nothing where evaluations do not take turns with training.
+        """
+        if self._gate is None:
+            yield
+            return
+        memory = memory or _Nothing()
+        with clock.phase("parking"):
+            memory.park()
+        with clock.phase("ranks"):
+            self._host.barrier()
+        self._open()
+        try:
+            yield
+        finally:
+            with clock.phase("ranks"):
+                self._host.barrier()
+            self._shut()
+            with clock.phase("ranks"):
+                self._host.barrier()  # no rank computes before what was late has ended
+            with clock.phase("parking"):
+                memory.unpark()
+
+    def close(self) -> None:
+        """Ends what this rank started; calling it again changes nothing."""
+        if self._service is not None:
+            self._service.close()
+        self.evaluator.close()
+
+    def _after_restart(self) -> None:
+        if not self._is_open:
+            self._shut()
+
+    def _open(self) -> None:
+        self._is_open = True
+        if self._gate is not None and self._opens_gate:
+            try:
+                self._gate.resume()
+            except InfrastructureError:
+                logger.warning("the evaluation service does not resume; what is asked now is not judged", exc_info=True)
+
+    def _shut(self) -> None:
+        self._is_open = False
+        if self._gate is not None and self._opens_gate:
+            try:
+                self._gate.pause(PAUSE_S)
+            except InfrastructureError:
+                logger.warning("the evaluation service may still run something", exc_info=True)
+
+
+def start_evaluation(
+    mode: OwnerMode,
+    host: HostGroup,
+    *,
+    gpus: Sequence[str] | None = None,
+    url: str | None = None,
+    deadline_s: float = 600.0,
+) -> Evaluation:
+    """Starts the owner of this node, or connects to it; a collective of all ranks.
+
+    Args:
+        mode: see the module.
+        host: all ranks.
+        gpus: `dedicated`: entries of CUDA_VISIBLE_DEVICES for the service, such as ["2", "3"].
+        url: `dedicated`: a service that runs already, here or elsewhere; its token is read from PKB_TOKEN.
+        deadline_s: longest wait for an evaluation that runs; one that waits for its reward phase may take longer.
+
+    Raises:
+        ConfigError: the arguments do not fit together.
+        InfrastructureError: the owner did not start.
+    """
+    if mode != "dedicated" and (gpus or url):
+        raise ConfigError(f"evaluation {mode!r} takes neither evaluation GPUs nor a url; use 'dedicated' for that")
+    if gpus and url:
+        raise ConfigError("give evaluation GPUs or the url of a service, not both")
+    if mode == "inline":
+        return _inline(host)
+    timeout_s = deadline_s + 24 * 3600.0  # it may wait for a reward phase; `Judge` keeps the deadline
+    if url is not None:
+        return Evaluation(RemoteEvaluator(url, timeout_s=timeout_s), host)
+    is_owner = env_vars.local_rank() == 0
+    service = ServiceProcess(gpus) if is_owner else None
+    here = socket.gethostname()
+    told = host.gather(None if service is None else (here, service.url, service.token))
+    node_url, token = next((at, word) for name, at, word in filter(None, told) if name == here)
+    remote = RemoteEvaluator(node_url, token, timeout_s=timeout_s)
+    gate = remote if mode == "colocated" else None
+    return Evaluation(remote, host, gate=gate, opens_gate=is_owner, service=service)
+
+
+def _inline(host: HostGroup) -> Evaluation:
+    from pkb_gym.engine.evaluators.local import LocalEvaluator
+    from pkb_gym.engine.hardware import gpus
+
+    ranks = len(host.gather(os.getpid()))
+    if ranks > 1 and gpus.names():
+        raise ConfigError(f"evaluation 'inline' is for one process, this run has {ranks}; use colocated or dedicated")
+    evaluator = LocalEvaluator()
+    return Evaluation(evaluator, host, gate=evaluator)
+
+
+class _Nothing:
+    """Frees nothing."""
+
+    def park(self) -> None:
+        """See `Memory`."""
+
+    def unpark(self) -> None:
+        """See `Memory`."""
+
+
+def _first_line(pipe: IO[str], timeout_s: float) -> str:
+    """What a process says first; empty if it ends or the time passes before it says anything."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        return pipe.readline() if selector.select(timeout_s) else ""

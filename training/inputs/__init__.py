@@ -1,0 +1,1 @@
+"""What a recipe reads: its arguments, rows of prompts, conversations as tokens."""

@@ -1,0 +1,1 @@
+"""How a policy learns: the trainer, credit for turns, exact resumption."""

@@ -1,0 +1,404 @@
+"""TRL's `GRPOTrainer`, for policies that write kernels: rollouts over turns, credit for each turn, exact resumption."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from trl.chat_template_utils import parse_response
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.training.evaluation.owner import Evaluation
+from pkb_gym.training.inputs.chat import Message
+from pkb_gym.training.learner.resumable import ResumableGRPOTrainer
+from pkb_gym.training.learner.turn_credit import Credit, token_advantages
+from pkb_gym.training.processes.host_group import HostGroup
+from pkb_gym.training.processes.offload import GpuMemory, Parked
+from pkb_gym.training.processes.phases import PhaseClock
+from pkb_gym.training.results.run_log import EpisodeRecord, RunLog, episode_metrics
+from pkb_gym.training.rollout.early_submission import AtOnce, FinishedSequences, stopped_by
+from pkb_gym.training.rollout.episodes import Episode
+from pkb_gym.training.rollout.kernel_environment import KernelEnvironment, Rollouts, submitted_source
+from pkb_gym.training.rollout.tool_rounds import Rollout, Tally, ToolBox, ToolCall, side_by_side
+
+Tensors = dict[str, Any]
+"""What TRL's trainer hands from generation to loss: name -> tensor of shape (B, ...), or a number."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `KernelGRPOTrainer` needs beside what `GRPOTrainer` takes.
+
+    Attributes:
+        rollouts: begins episodes.
+        credit: from values of turns to advantages.
+        evaluation: who judges, and when.
+        host: all ranks.
+        log: of the run.
+        multi_turn: whether the policy submits with a tool, several times; else once, by a block of code.
+        generation_chunk: sequences that are generated at once; None for all of a batch.
+        park: what leaves the GPU in a reward phase.
+        max_minutes: the run is saved and ended after so many; None for no limit.
+    """
+
+    rollouts: Rollouts
+    credit: Credit
+    evaluation: Evaluation
+    host: HostGroup
+    log: RunLog
+    multi_turn: bool = True
+    generation_chunk: int | None = None
+    park: Parked = "cache"
+    max_minutes: float | None = None
+
+
+class KernelGRPOTrainer(ResumableGRPOTrainer):
+    """GRPO in which each turn of a rollout has an advantage of its own.
+
+    What differs from `GRPOTrainer`:
+
+    - Submissions of a round are judged side by side, each from the moment that its sequence is complete.
+    - The last submission that is allowed ends a rollout: what could be said after it is not generated.
+    - `advantages` have the shape (B, T), see `turn_credit`; TRL's `scale_rewards` has no say in them.
+    - Rollouts that the evaluator could not judge have advantage 0, and count in no mean.
+    - A run resumes from any of its steps as if it had not been interrupted, see `resumable`.
+
+    Args:
+        settings: see `Settings`.
+        **kwargs: arguments of `GRPOTrainer`, without reward functions, tools and environments.
+
+    Raises:
+        ConfigError: weights shall be parked that are sharded over ranks, or generation is chunked that ranks share.
+
+    Attributes:
+        clock: tells where the time of each step goes.
+    """
+
+    # What TRL and transformers leave untyped, or type more loosely than it is here.
+    model: Any
+    environments: Any
+    num_generations: int
+    num_generations_eval: int
+    max_completion_length: int
+    generation_config: Any
+    _logs: dict[str, Any]
+
+    def __init__(self, settings: Settings, **kwargs: Any) -> None:
+        self._settings = settings
+        self._rows: list[int] | None = None
+        self._single_turn_episodes: list[Episode] = []
+        self.clock = PhaseClock(torch.cuda.synchronize if torch.cuda.is_available() else lambda: None)
+        if settings.multi_turn:
+            kwargs["environment_factory"] = partial(KernelEnvironment, settings.rollouts)
+        else:
+            kwargs["reward_funcs"] = [self.kernel]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="You are using 'environment_factory'")  # so we are
+            super().__init__(**kwargs)
+        if settings.multi_turn:
+            self.max_tool_calling_iterations = settings.rollouts.max_turns
+        if settings.park == "all" and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            raise ConfigError("park='all' moves whole weights, and these are sharded over ranks; use park='cache'")
+        if settings.generation_chunk is not None and self._generates_together:
+            raise ConfigError(
+                "generation_chunk is of no use where ranks generate together: they would not stay in step"
+            )
+        self._memory = GpuMemory(self.model, settings.park)
+        self.add_callback(_Steps(self))
+
+    # ---- rollouts ---------------------------------------------------------------------------------------------------
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Tensors:
+        mode = "train" if self.model.training else "eval"
+        if not self._settings.multi_turn:
+            self._single_turn_episodes = [self._settings.rollouts.begin(row) for row in inputs]
+        with self.clock.phase("other"):
+            output: Tensors = super()._generate_and_score_completions(inputs)
+            mine = [EpisodeRecord.of(episode, self.state.global_step) for episode in self._episodes()]
+            with self.clock.phase("ranks"):
+                of_ranks = self._settings.host.gather(mine)
+            records = [record for rank in of_ranks for record in rank]
+            advantages = self._turn_advantages(records, mode)
+            begin = sum(len(rank) for rank in of_ranks[: self._settings.host.rank])
+            said = output["completion_mask"] * output.get("tool_mask", 1)
+            output["advantages"] = token_advantages(advantages[begin : begin + len(mine)], said)
+            self._report(records, advantages, mode)
+        return output
+
+    def _turn_advantages(self, records: Sequence[EpisodeRecord], mode: str) -> list[list[float]]:
+        size = self.num_generations if mode == "train" else self.num_generations_eval
+        groups = [records[begin : begin + size] for begin in range(0, len(records), size)]
+        credit = self._settings.credit
+        return [turns for group in groups for turns in credit.of_group([record.values for record in group])]
+
+    def _report(self, records: Sequence[EpisodeRecord], advantages: Sequence[Sequence[float]], mode: str) -> None:
+        for name, value in episode_metrics(records).items():
+            self._metrics[mode][name].append(value)
+        logged = self._logs["advantages"]  # TRL's own are not what is learnt from
+        for _ in range(min(len(records), len(logged))):
+            logged.pop()
+        logged.extend(sum(turns) / len(turns) for turns in advantages)
+        if mode == "train":
+            self._settings.log.add_episodes(records)
+
+    def _episodes(self) -> list[Episode]:
+        if not self._settings.multi_turn:
+            return self._single_turn_episodes
+        return [environment.episode for environment in self.environments]
+
+    def kernel(self, completions: Sequence[object], **_: object) -> list[float | None]:
+        """The reward function of single-turn rollouts; `_calculate_rewards` has had them judged."""
+        return [episode.worth for episode, _ in zip(self._single_turn_episodes, completions, strict=True)]
+
+    def _calculate_rewards(
+        self, inputs: object, prompts: object, completions: Sequence[str | list[Message]], completion_ids_list: object
+    ) -> torch.Tensor:
+        if not self._settings.multi_turn:
+            sources = {row: submitted_source(completion) for row, completion in enumerate(completions)}
+            with self._reward_phase():
+                side_by_side(
+                    {
+                        row: self._single_turn_episodes[row].submit(source)
+                        for row, source in sources.items()
+                        if source is not None
+                    }
+                )
+        rewards: torch.Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        return rewards
+
+    # ---- generation -------------------------------------------------------------------------------------------------
+
+    @property
+    def _generates_together(self) -> bool:
+        """Whether generation is a collective, which all ranks have to call equally often."""
+        return bool(self._dist.is_zero3 or self._dist.is_fsdp) or (
+            self.use_vllm and (self.vllm_mode == "server" or self.vllm_tensor_parallel_size > 1)
+        )
+
+    def _generate_single_turn(
+        self,
+        prompt_ids: list[list[int]],
+        images: object,
+        multimodal_fields: dict[str, Any],
+        num_generations: int,
+        has_tool_images: bool = False,
+    ) -> tuple[list[list[int]], list[list[float]] | None]:
+        """Generates one message for each prompt; submissions are prefetched as soon as they are complete."""
+        rows = list(range(len(prompt_ids))) if self._rows is None else self._rows
+        chunk = self._settings.generation_chunk or len(prompt_ids)
+        ids: list[list[int]] = []
+        logprobs: list[list[float]] = []
+        with self.clock.phase("generation"):
+            for begin in range(0, len(prompt_ids), chunk):
+                part = prompt_ids[begin : begin + chunk]
+                on_finished = partial(self._prefetch, rows[begin : begin + chunk], part)
+                with self._telling(on_finished if rows else None):
+                    new_ids, new_logprobs = super()._generate_single_turn(  # type: ignore[no-untyped-call]  # trl's
+                        part, images, multimodal_fields, num_generations, has_tool_images
+                    )
+                for place, sequence in enumerate(new_ids if rows else ()):
+                    on_finished(place, sequence)
+                ids += new_ids
+                logprobs += new_logprobs or []
+        return ids, logprobs or None
+
+    @contextlib.contextmanager
+    def _telling(self, on_finished: Callable[[int, list[int]], None] | None) -> Iterator[None]:
+        """Has transformers tell of each sequence as it ends; None for prompts whose sequences nobody wants."""
+        if self.use_vllm or self.use_transformers_continuous_batching:
+            yield
+            return
+        criteria = AtOnce() if on_finished is None else FinishedSequences(self.eos_token_ids, on_finished)
+        with stopped_by(self.accelerator.unwrap_model(self.model_wrapped), criteria):
+            yield
+
+    def _prefetch(self, rows: Sequence[int], prompt_ids: Sequence[list[int]], place: int, new_ids: list[int]) -> None:
+        """Has what a finished sequence submits judged as far as that may begin now; asking twice changes nothing."""
+        episode = self._episodes()[rows[place]]
+        if not self._settings.multi_turn:
+            sources = [submitted_source(self._tokenizer.decode(new_ids, skip_special_tokens=True))]
+        else:
+            calls = self._parse(new_ids, prompt_ids[place]).get("tool_calls") or []
+            functions = [call.get("function") or {} for call in calls]
+            sources = [
+                (function.get("arguments") or {}).get("source")
+                for function in functions
+                if function.get("name") == KernelEnvironment.submit.__name__
+            ]
+        for source in sources:
+            if isinstance(source, str):
+                episode.prefetch(source)
+
+    def _parse(self, ids: list[int], prefix: list[int]) -> Message:
+        return dict(parse_response(self._tokenizer, ids, prefix=prefix, tools=list(self.tools)))
+
+    # ---- rounds of a multi-turn rollout -----------------------------------------------------------------------------
+
+    def _tool_call_loop(
+        self,
+        prompts: object,  # noqa: ARG002  # TRL's signature
+        prompt_ids: list[list[int]],
+        completion_ids: list[list[int]],
+        completions: list[list[Message]],
+        logprobs: list[list[float]] | None,
+        images: object,  # noqa: ARG002
+        multimodal_fields: object,  # noqa: ARG002
+    ) -> tuple[list[list[int]], list[list[Message]], list[list[int]], list[list[float]] | None, int, int, list[Any]]:
+        """In place of TRL's, see `tool_rounds`; text alone."""
+        rollouts = [
+            Rollout(prompt, ids, [1] * len(ids), messages, None if logprobs is None else logprobs[row])
+            for row, (prompt, ids, messages) in enumerate(zip(prompt_ids, completion_ids, completions, strict=True))
+        ]
+        tally = Tally()
+        calls = {row: rollout.tool_calls for row, rollout in enumerate(rollouts) if rollout.tool_calls}
+        for left in reversed(range(self.max_tool_calling_iterations)):
+            if not self._on_any_rank(bool(calls)):
+                break
+            with self._reward_phase():
+                answers = side_by_side({row: self._tool_box(row, tally).answer(made) for row, made in calls.items()})
+            if left:
+                calls = self._go_on(rollouts, answers)
+        return (
+            [rollout.said for rollout in rollouts],
+            [rollout.messages for rollout in rollouts],
+            [rollout.completion_ids for rollout in rollouts],
+            None if logprobs is None else [rollout.logprobs or [] for rollout in rollouts],
+            tally.calls,
+            tally.failures,
+            [[] for _ in rollouts],
+        )
+
+    def _on_any_rank(self, flag: bool) -> bool:
+        """Whether there is another round: where a round needs all ranks, if any rank needs it."""
+        if not (self._generates_together or self._settings.evaluation.takes_turns):
+            return flag
+        with self.clock.phase("ranks"):
+            return self._settings.host.any(flag)
+
+    @contextlib.contextmanager
+    def _reward_phase(self) -> Iterator[None]:
+        self._memory.optimizer = self.optimizer
+        with self.clock.phase("evaluation"), self._settings.evaluation.reward_phase(self.clock, self._memory):
+            yield
+
+    def _tool_box(self, row: int, tally: Tally) -> ToolBox:
+        tools = {**self._sync_tool_dicts[row], **self._async_tool_dicts[row]}
+        return ToolBox(tools, self._episodes()[row].begin_turn, tally)
+
+    def _go_on(
+        self, rollouts: Sequence[Rollout], answers: Mapping[int, Sequence[Message]]
+    ) -> dict[int, list[ToolCall]]:
+        """Appends answers, and the messages that the policy writes next.
+
+        A rollout that has no room left for an answer and something after it ends where it is.
+
+        Returns:
+            The tool calls of the new messages.
+        """
+        going = []
+        for row, messages in answers.items():
+            rollout = rollouts[row]
+            ids = self._get_tool_suffix_ids(messages)  # type: ignore[no-untyped-call]  # trl's
+            length = len(rollout.completion_ids) + len(ids)
+            if length < self.max_completion_length and len(rollout.prompt_ids) + length < self._max_model_length:
+                rollout.hear(messages, ids)
+                going.append(row)
+        if not going and not self._generates_together:
+            return {}
+        contexts = {row: rollouts[row].context_ids for row in going}
+        room = {row: self.max_completion_length - len(rollouts[row].completion_ids) for row in going}
+        new_ids, logprobs = self._generate_next(contexts, max(room.values(), default=1))
+        for place, row in enumerate(going):
+            ids = new_ids[place][: room[row]]
+            sampled = None if logprobs is None else logprobs[place][: room[row]]
+            rollouts[row].say(self._parse(ids, contexts[row]) if ids else None, ids, sampled)
+        return {row: rollouts[row].tool_calls for row in going if rollouts[row].tool_calls}
+
+    def _generate_next(
+        self, contexts: Mapping[int, list[int]], max_new_tokens: int
+    ) -> tuple[list[list[int]], list[list[float]] | None]:
+        """One message for each context; a rank without any takes part in the collective all the same."""
+        self._rows = list(contexts)
+        prompt_ids = list(contexts.values()) or [[self._tokenizer.eos_token_id]]
+        try:
+            with self._at_most(max_new_tokens):
+                return self._generate_single_turn(prompt_ids, None, {}, num_generations=1)
+        finally:
+            self._rows = None
+
+    @contextlib.contextmanager
+    def _at_most(self, max_new_tokens: int) -> Iterator[None]:
+        if self.use_vllm:  # its limit is set once; what is too long is cut off
+            yield
+            return
+        usual = self.generation_config.max_new_tokens
+        self.generation_config.max_new_tokens = min(usual, max_new_tokens)
+        try:
+            yield
+        finally:
+            self.generation_config.max_new_tokens = usual
+
+    @property
+    def _max_model_length(self) -> int:
+        if self.use_vllm and self.vllm_mode == "colocate":
+            return int(self.vllm_generation.llm.llm_engine.model_config.max_model_len)
+        return int(self.model.config.max_position_embeddings)
+
+    # ---- time -------------------------------------------------------------------------------------------------------
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """See `Trainer.training_step`."""
+        with self.clock.phase("learning"):
+            loss: torch.Tensor = super().training_step(*args, **kwargs)  # type: ignore[no-untyped-call]  # trl's
+            return loss
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # TRL's tuple
+        with self.clock.phase("learning"):
+            return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+
+    # ---- checkpoints ------------------------------------------------------------------------------------------------
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        self._settings.log.save(Path(output_dir))
+
+
+class _Steps(TrainerCallback):
+    """Logs each step, and ends the run when its time is up."""
+
+    def __init__(self, trainer: KernelGRPOTrainer) -> None:
+        self._trainer = trainer
+        self._began = time.monotonic()
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:  # noqa: ARG002
+        """See `TrainerCallback`."""
+        self._trainer._settings.log.begin(state.global_step, self._trainer.checkpoint)
+        self._began = time.monotonic()
+        self._trainer.clock.lap()
+
+    def on_step_end(
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,
+        control: TrainerControl,
+        **_: Any,
+    ) -> TrainerControl:
+        """See `TrainerCallback`; since the loss, gradients were clipped and the optimizer made its step."""
+        settings, clock = self._trainer._settings, self._trainer.clock
+        clock.charge("learning")
+        told = settings.host.gather((clock.lap(), time.monotonic() - self._began))
+        laps = [lap for lap, _ in told]
+        for name, value in settings.log.add_step(state.global_step - 1, laps).items():
+            self._trainer._metrics["train"][name].append(value)
+        spent_s = told[0][1]  # all ranks go by the first one's clock
+        if settings.max_minutes is not None and spent_s > 60 * settings.max_minutes:
+            control.should_save = control.should_training_stop = True
+        return control

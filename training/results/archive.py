@@ -1,0 +1,151 @@
+"""What a run found: the best kernels of each problem, and every submission, as files that survive a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.support.source_digest import source_sha256
+from pkb_gym.rewards.reward import is_right
+from pkb_gym.training.inputs.rows import read_jsonl
+from pkb_gym.training.rollout.episodes import Episode, Submission
+
+ARCHIVE, ROLLOUTS, PHASE_LOG = "archive.jsonl", "rollouts.jsonl", "phases.jsonl"
+"""Names of the files in a run's folder."""
+
+Record: TypeAlias = dict[str, object]
+"""A line of a JSONL file."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of the archive.
+
+    Attributes:
+        problem, language, world_size: what it solves, and for how many ranks.
+        reward: value of its submission.
+        speedup: over the baseline; None where it was not timed.
+        source_hash: SHA-256 of its text.
+        step: of the run that submitted it first.
+        source: its text.
+    """
+
+    problem: str
+    language: str
+    world_size: int
+    reward: float
+    speedup: float | None
+    source_hash: str
+    step: int
+    source: str
+
+
+class Archive:
+    """The best distinct kernels of each problem, language and world size.
+
+    Args:
+        keep: how many of each.
+    """
+
+    def __init__(self, keep: int = 8) -> None:
+        if keep < 1:
+            raise ValueError(f"keep must be at least 1, got {keep}")
+        self._keep = keep
+        self._kernels: dict[tuple[str, str, int], list[Kernel]] = {}
+
+    def add(self, kernel: Kernel) -> None:
+        """Enters a kernel, if it is among the best; of equal sources the one that was submitted first stays."""
+        key = (kernel.problem, kernel.language, kernel.world_size)
+        kept = self._kernels.setdefault(key, [])
+        if all(other.source_hash != kernel.source_hash for other in kept):
+            kept.append(kernel)
+            kept.sort(key=lambda one: -one.reward)  # stable: of equal ones the earlier stays
+            del kept[self._keep :]
+
+    def kernels(self, problem: str | None = None) -> list[Kernel]:
+        """Those of a problem, or all; of each kind the best first."""
+        return [kernel for key in sorted(self._kernels) for kernel in self._kernels[key] if problem in (None, key[0])]
+
+    def write(self, path: Path) -> None:
+        """Writes one kernel a line; the file is whole or absent at any moment."""
+        write_atomically(path, "".join(json.dumps(asdict(kernel)) + "\n" for kernel in self.kernels()))
+
+    @classmethod
+    def read(cls, path: Path, keep: int = 8) -> Archive:
+        """Reads what `write` wrote.
+
+        Raises:
+            ConfigError: the file cannot be read.
+        """
+        archive = cls(keep)
+        for line in read_jsonl(path):
+            archive.add(Kernel(**line))
+        return archive
+
+
+def submission_record(step: int, episode: Episode, submission: Submission) -> Record:
+    """The line of `rollouts.jsonl` of one submission; `sample`, its rollout's number in the batch, is added later.
+
+    Args:
+        step: of the run, in which the policy wrote it.
+        episode: that it belongs to.
+        submission: what was submitted, and what came of it.
+    """
+    config, verdict = episode.task.config, submission.verdict
+    feedback = verdict.feedback
+    found = config if feedback is None else feedback.config
+    return {
+        "step": step,
+        "problem": episode.task.problem.name,
+        "language": found.language,
+        "device": found.device,
+        "size": found.size if isinstance(found.size, str | None) else json.dumps(found.size),
+        "dtype": found.dtype,
+        "world_size": found.world_size,
+        "seed": config.seed,
+        "style": episode.task.style,
+        "turn": submission.turn,
+        "source": submission.source,
+        "source_hash": source_sha256(submission.source),
+        "stage": None if feedback is None or feedback.stage is None else feedback.stage.value,
+        "failure": None if feedback is None or feedback.failure is None else feedback.failure.value,
+        "fault": verdict.fault,
+        "is_right": feedback is not None and is_right(feedback),
+        "reward": verdict.value,
+        "speedup": None if feedback is None else feedback.speedup,
+        "answer": submission.answer,
+        "is_duplicate": verdict.is_duplicate,
+        "waited_s": verdict.waited_s,
+        "durations_s": {} if feedback is None else feedback.durations_s,
+    }
+
+
+class StepLog:
+    """A JSONL file whose every line has the `step` that it belongs to; only one process writes it.
+
+    Args:
+        path: the file; made when something is written first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def append(self, records: Iterable[Mapping[str, object]]) -> None:
+        """Adds lines, and sees that they are on the disk."""
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def forget_from(self, step: int) -> None:
+        """Drops the lines of that step and later ones: a run that resumes there will write them again."""
+        if self._path.exists():
+            kept = [record for record in read_jsonl(self._path) if record["step"] < step]
+            write_atomically(self._path, "".join(json.dumps(record) + "\n" for record in kept))

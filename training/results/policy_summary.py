@@ -1,0 +1,198 @@
+"""What a policy's submissions on a set of prompts come to, with errors that make before and after comparable."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pkb_gym.engine.records.base import Record
+from pkb_gym.training.inputs.rows import Row
+
+PROMPT_KEY = ("problem", "language", "size", "dtype", "world_size", "seed")
+"""Columns that tell one prompt from another."""
+
+BASELINE = 1.0
+"""Speedup above which a right kernel counts for fast_p."""
+
+
+class Estimate(Record):
+    """A mean over prompts."""
+
+    mean: float
+    standard_error: float | None
+    """Of the mean, from the scatter of the prompts' own means: samples of one prompt are no independent evidence. None
+    for a single prompt."""
+
+
+class Figures(Record):
+    """Of the prompts of one problem, or of all. Each prompt counts the same; None where nothing could be judged."""
+
+    prompts: int
+    samples: int
+    """Episodes that could be judged."""
+    unjudged: int
+    """Episodes in which the evaluator failed, which count for nothing."""
+    reward: Estimate | None
+    """Value of an episode's best submission."""
+    correct: Estimate | None
+    """Share of episodes with a right submission."""
+    fast: Estimate | None
+    """fast_p at p = 1: share of episodes with a right submission that is faster than the baseline."""
+    speedup_median: float | None
+    """Of the right submissions' speedups, the best of each episode; None without any."""
+    pass_at: dict[str, Estimate]
+    """k -> chance that at least one of k episodes on a prompt has a right submission."""
+
+
+class PolicySummary(Record):
+    """What `evaluate_policy.py` found."""
+
+    total: Figures
+    problems: dict[str, Figures]
+    gain: Estimate | None = None
+    """How much more reward than the earlier policy it was compared with, prompt by prompt."""
+
+
+@dataclass(frozen=True)
+class EpisodeResult:
+    """One episode.
+
+    Attributes:
+        reward: value of its best submission; None where the evaluator failed.
+        is_correct: whether one was right.
+        speedup: the best of those that were right; None without any.
+    """
+
+    reward: float | None
+    is_correct: bool
+    speedup: float | None
+
+
+def summarise(rows: Sequence[Row], before: Sequence[Row] | None = None) -> PolicySummary:
+    """Figures from result rows.
+
+    Args:
+        rows: of `evaluate_policy.py`, one for each submission.
+        before: those of an earlier policy on the same prompts.
+    """
+    prompts = episodes_by_prompt(rows)
+    by_problem: dict[str, dict[str, list[EpisodeResult]]] = {}
+    for key, episodes in prompts.items():
+        by_problem.setdefault(json.loads(key)[0], {})[key] = episodes
+    return PolicySummary(
+        total=_figures(prompts),
+        problems={problem: _figures(of_problem) for problem, of_problem in sorted(by_problem.items())},
+        gain=None if before is None else gain(episodes_by_prompt(before), prompts),
+    )
+
+
+def episodes_by_prompt(rows: Iterable[Row]) -> dict[str, list[EpisodeResult]]:
+    """Episodes of each prompt, whose key is `prompt_key`."""
+    turns: dict[str, dict[int, list[Row]]] = {}
+    for row in rows:
+        turns.setdefault(prompt_key(row), {}).setdefault(row["sample"], []).append(row)
+    return {key: [_episode(samples[sample]) for sample in sorted(samples)] for key, samples in turns.items()}
+
+
+def prompt_key(row: Mapping[str, object]) -> str:
+    """What tells a prompt from others, as text; of a row of the prompts or of the results."""
+    size = str(row["size"])
+    size = json.dumps(json.loads(size), sort_keys=True) if size.startswith("{") else size
+    return json.dumps([size if column == "size" else row[column] for column in PROMPT_KEY])
+
+
+def pass_at_k(samples: int, correct: int, k: int) -> float:
+    """Unbiased estimate of the chance that at least one of k samples is right, from n samples of which c are.
+
+        pass@k = 1 - C(n - c, k) / C(n, k)
+
+    Source: Chen et al., Evaluating Large Language Models Trained on Code, arXiv:2107.03374, equation 1.
+
+    Raises:
+        ValueError: there are fewer than k samples.
+
+    Example:
+        >>> pass_at_k(4, 1, 1), pass_at_k(4, 1, 4), pass_at_k(4, 2, 2)
+        (0.25, 1.0, 0.8333333333333334)
+    """
+    if not 1 <= k <= samples:
+        raise ValueError(f"pass@{k} needs at least {k} samples, got {samples}")
+    return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
+
+
+def estimate(of_prompts: Sequence[float]) -> Estimate | None:
+    """Mean of the prompts' values and its standard error; None without any.
+
+    Example:
+        >>> estimate([0.0, 1.0, 2.0]).standard_error
+        0.5773502691896258
+    """
+    if not of_prompts:
+        return None
+    error = statistics.stdev(of_prompts) / math.sqrt(len(of_prompts)) if len(of_prompts) > 1 else None
+    return Estimate(mean=statistics.fmean(of_prompts), standard_error=error)
+
+
+def gain(before: Mapping[str, list[EpisodeResult]], after: Mapping[str, list[EpisodeResult]]) -> Estimate | None:
+    """Difference of the mean rewards over the prompts that both answered: prompts that are hard for both cancel."""
+    differences = []
+    for key in before.keys() & after.keys():
+        old, new = _mean(before[key], _reward), _mean(after[key], _reward)
+        if old is not None and new is not None:
+            differences.append(new - old)
+    return estimate(sorted(differences))  # a set has no order, and sums of floats depend on it
+
+
+def _episode(rows: Sequence[Row]) -> EpisodeResult:
+    rewards = [row["reward"] for row in rows]
+    speedups = [row["speedup"] for row in rows if row["is_right"] and row["speedup"] is not None]
+    return EpisodeResult(
+        reward=None if None in rewards else max(rewards),
+        is_correct=any(row["is_right"] for row in rows),
+        speedup=max(speedups, default=None),
+    )
+
+
+def _figures(prompts: Mapping[str, list[EpisodeResult]]) -> Figures:
+    judged = {key: [episode for episode in of if episode.reward is not None] for key, of in prompts.items()}
+    judged = {key: episodes for key, episodes in judged.items() if episodes}
+    everything = [episode for episodes in judged.values() for episode in episodes]
+    fewest = min(map(len, judged.values()), default=0)
+    speedups = [episode.speedup for episode in everything if episode.speedup is not None]
+    return Figures(
+        prompts=len(prompts),
+        samples=len(everything),
+        unjudged=sum(map(len, prompts.values())) - len(everything),
+        reward=_over_prompts(judged, _reward),
+        correct=_over_prompts(judged, lambda episode: float(episode.is_correct)),
+        fast=_over_prompts(judged, lambda episode: float((episode.speedup or 0.0) > BASELINE)),
+        speedup_median=statistics.median(speedups) if speedups else None,
+        pass_at={str(k): at for k in _powers_of_two(fewest) if (at := _pass_at(judged, k)) is not None},
+    )
+
+
+def _reward(episode: EpisodeResult) -> float | None:
+    return episode.reward
+
+
+def _mean(episodes: Iterable[EpisodeResult], value: Callable[[EpisodeResult], float | None]) -> float | None:
+    values = [found for episode in episodes if (found := value(episode)) is not None]
+    return statistics.fmean(values) if values else None
+
+
+def _over_prompts(
+    prompts: Mapping[str, list[EpisodeResult]], value: Callable[[EpisodeResult], float | None]
+) -> Estimate | None:
+    means = (_mean(episodes, value) for episodes in prompts.values())
+    return estimate([mean for mean in means if mean is not None])
+
+
+def _pass_at(prompts: Mapping[str, list[EpisodeResult]], k: int) -> Estimate | None:
+    return estimate([pass_at_k(len(of), sum(episode.is_correct for episode in of), k) for of in prompts.values()])
+
+
+def _powers_of_two(limit: int) -> list[int]:
+    return [2**power for power in range(limit.bit_length()) if 2**power <= limit]

@@ -1,0 +1,210 @@
+"""What a training run reports: figures for each problem and step, best kernels, every submission, where time went."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import get_args
+
+from pkb_gym.rewards.returns import Values
+from pkb_gym.training.evaluation.judge import Fault
+from pkb_gym.training.processes.phases import PHASES, GpuSampler, Lap
+from pkb_gym.training.results.archive import (
+    ARCHIVE,
+    PHASE_LOG,
+    ROLLOUTS,
+    Archive,
+    Kernel,
+    Record,
+    StepLog,
+    submission_record,
+)
+from pkb_gym.training.rollout.episodes import Episode
+
+QUESTION = ("problem", "language", "device", "size", "dtype", "world_size", "seed", "source_hash")
+"""What makes two submissions the same question."""
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """What ranks tell each other of an episode.
+
+    Attributes:
+        problem: that it was about.
+        values: of its turns, see `Episode.values`.
+        worth: of the episode; None where the fault was ours.
+        submissions: lines of `rollouts.jsonl`, without the number of the sample.
+    """
+
+    problem: str
+    values: Values
+    worth: float | None
+    submissions: tuple[Record, ...]
+
+    @classmethod
+    def of(cls, episode: Episode, step: int) -> EpisodeRecord:
+        """The record of an episode that ended."""
+        lines = tuple(submission_record(step, episode, submission) for submission in episode.submissions)
+        return cls(episode.task.problem.name, episode.values(), episode.worth, lines)
+
+    @property
+    def speedup(self) -> float | None:
+        """Of its fastest right kernel; None without one."""
+        found = [float(str(line["speedup"])) for line in self.submissions if line["is_right"] and line["speedup"]]
+        return max(found, default=None)
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether any submission was right."""
+        return any(line["is_right"] for line in self.submissions)
+
+
+def episode_metrics(records: Sequence[EpisodeRecord]) -> dict[str, float]:
+    """Figures of a batch: for each problem the mean reward, the share solved and the median speedup of the right ones.
+
+    Episodes in which the evaluator failed are counted, and left out of everything else.
+    """
+    metrics: dict[str, float] = {}
+    by_problem: dict[str, list[EpisodeRecord]] = defaultdict(list)
+    for record in records:
+        if record.worth is not None:
+            by_problem[record.problem].append(record)
+    for problem, known in sorted(by_problem.items()):
+        metrics[f"reward/{problem}"] = fmean(record.worth for record in known if record.worth is not None)
+        metrics[f"correct/{problem}"] = fmean(record.is_solved for record in known)
+        if speedups := [record.speedup for record in known if record.speedup is not None]:
+            metrics[f"speedup/{problem}"] = median(speedups)
+    known = [record for group in by_problem.values() for record in group]
+    if known:
+        metrics["correct"] = fmean(record.is_solved for record in known)
+    if speedups := [record.speedup for record in known if record.speedup is not None]:
+        metrics["speedup"] = median(speedups)
+    lines = [line for record in records for line in record.submissions]
+    faults = Counter(line["fault"] for line in lines)
+    new = new_questions(lines)
+    return metrics | {
+        "submissions": float(len(lines)),
+        "evaluations": float(len(new)),
+        "duplicates": float(len(lines) - len(new)),
+        **{f"faults/{fault}": float(faults[fault]) for fault in get_args(Fault)},
+        "episodes_without_submission": float(sum(not record.submissions for record in records)),
+    }
+
+
+def new_questions(lines: Iterable[Record]) -> list[Record]:
+    """A line of each question that was not asked before, neither in this run nor by another rank in the same batch."""
+    first: dict[tuple[object, ...], Record] = {}
+    for line in lines:
+        if not line["is_duplicate"]:
+            first.setdefault(tuple(line[name] for name in QUESTION), line)
+    return list(first.values())
+
+
+@dataclass
+class Evaluated:
+    """Evaluations since the last step was logged.
+
+    Attributes:
+        count: of new questions.
+        stages_s: time of each of their stages.
+    """
+
+    count: int = 0
+    stages_s: Counter[str] = field(default_factory=Counter)
+
+    def add(self, lines: Iterable[Record]) -> None:
+        """Enters the submissions of a batch."""
+        for line in new_questions(lines):
+            self.count += 1
+            self.stages_s.update(line["durations_s"])  # type: ignore[call-overload]  # stage -> seconds
+
+
+class RunLog:
+    """Writes what a run reports into its folder; only rank 0 has one that writes.
+
+    Args:
+        folder: of the run.
+        keep: kernels of each problem, language and world size in the archive.
+        writes: whether this rank writes.
+    """
+
+    def __init__(self, folder: Path, keep: int = 8, *, writes: bool = True) -> None:
+        self._folder, self._keep, self._writes = folder, keep, writes
+        self.archive = Archive(keep)
+        self._rollouts, self._phases = StepLog(folder / ROLLOUTS), StepLog(folder / PHASE_LOG)
+        self._evaluated = Evaluated()
+        self._sampler = GpuSampler() if writes else None
+
+    def begin(self, step: int, checkpoint: Path | None) -> None:
+        """To be called when a run begins, or resumes at a step: what was logged of it and later steps is dropped.
+
+        Raises:
+            ConfigError: the checkpoint's archive cannot be read.
+        """
+        if not self._writes:
+            return
+        self._rollouts.forget_from(step)
+        self._phases.forget_from(step)
+        kept = None if checkpoint is None else checkpoint / ARCHIVE
+        self.archive = Archive.read(kept, self._keep) if kept is not None and kept.exists() else Archive(self._keep)
+
+    def save(self, checkpoint: Path) -> None:
+        """Puts into a checkpoint what `begin` needs."""
+        if self._writes:
+            self.archive.write(checkpoint / ARCHIVE)
+
+    def add_episodes(self, records: Sequence[EpisodeRecord]) -> None:
+        """Logs a batch of all ranks, in order of ranks."""
+        lines = [{"sample": sample, **line} for sample, record in enumerate(records) for line in record.submissions]
+        self._evaluated.add(lines)
+        if not self._writes:
+            return
+        self._rollouts.append(lines)
+        for line in lines:
+            if line["is_right"] and line["reward"] is not None:
+                self.archive.add(Kernel(**{name: line[name] for name in Kernel.__annotations__}))  # type: ignore[arg-type]
+        self.archive.write(self._folder / ARCHIVE)
+
+    def add_step(self, step: int, laps: Sequence[Lap]) -> dict[str, float]:
+        """Logs where a step's time went.
+
+        Args:
+            step: its number, from 0.
+            laps: of all ranks.
+
+        Returns:
+            The same as metrics: shares of phases, evaluations per minute, how busy GPUs were.
+        """
+        evaluated, self._evaluated = self._evaluated, Evaluated()
+        wall_s = fmean(lap.wall_s for lap in laps)
+        phases_s = {name: fmean(lap.phases_s[name] for lap in laps) for name in PHASES}
+        per_minute = 60 * evaluated.count / wall_s
+        busy = self._sampler.means() if self._sampler is not None else ()
+        if self._writes:
+            self._phases.append(
+                [
+                    {
+                        "step": step,
+                        "wall_s": wall_s,
+                        "phases_s": phases_s,
+                        "stages_s": dict(evaluated.stages_s),
+                        "evaluations": evaluated.count,
+                        "evaluations_per_minute": per_minute,
+                        "gpu_utilisations": busy,
+                    }
+                ]
+            )
+        metrics = {f"phase/{name}": spent_s / wall_s for name, spent_s in phases_s.items()}
+        metrics |= {f"stage/{name}_s": spent_s for name, spent_s in evaluated.stages_s.items()}
+        metrics["evaluations_per_minute"] = per_minute
+        if busy:
+            metrics["gpu_utilisation"] = fmean(busy)
+        return metrics
+
+    def close(self) -> None:
+        """Ends the thread that samples GPUs."""
+        if self._sampler is not None:
+            self._sampler.close()

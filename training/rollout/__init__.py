@@ -1,0 +1,1 @@
+"""How a policy plays episodes: tokens, sampling, tool calls, submissions."""

@@ -1,0 +1,123 @@
+"""The rounds of a multi-turn rollout: tools are called, answers appended, and the policy goes on.
+
+All rollouts of a rank go through a round together, and their submissions are judged side by side. Where a round needs
+all ranks (generation is a collective, or evaluations take turns with training), they go through as many rounds as the
+one that needs most; else each rank goes its own way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+from pkb_gym.training.inputs.chat import Message
+
+ToolCall: TypeAlias = dict[str, Any]
+"""A parsed tool call: {"type": "function", "function": {"name": ..., "arguments": {...}}}."""
+
+Tool: TypeAlias = Callable[..., object]
+
+Done = TypeVar("Done")
+
+
+@dataclass
+class Rollout:
+    """One conversation as it grows.
+
+    Attributes:
+        prompt_ids: tokens of the prompt.
+        completion_ids: tokens after it, the policy's and the environment's.
+        said: for each of them 1 where the policy wrote it, else 0.
+        messages: after the prompt.
+        logprobs: of `completion_ids` as they were sampled, where the backend tells.
+    """
+
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    said: list[int]
+    messages: list[Message]
+    logprobs: list[float] | None
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """Those of the last message."""
+        return self.messages[-1].get("tool_calls") or [] if self.messages else []
+
+    @property
+    def context_ids(self) -> list[int]:
+        """All tokens so far."""
+        return self.prompt_ids + self.completion_ids
+
+    def hear(self, answers: Sequence[Message], ids: Sequence[int]) -> None:
+        """Appends what the environment says."""
+        self.messages += answers
+        self._append(ids, said=0, logprobs=[0.0] * len(ids))
+
+    def say(self, message: Message | None, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
+        """Appends what the policy says; no message where nothing of it is left."""
+        if message is not None:
+            self.messages.append(message)
+        self._append(ids, said=1, logprobs=logprobs)
+
+    def _append(self, ids: Sequence[int], said: int, logprobs: Sequence[float] | None) -> None:
+        self.completion_ids = [*self.completion_ids, *ids]
+        self.said += [said] * len(ids)
+        if self.logprobs is not None:
+            self.logprobs += logprobs or []
+
+
+@dataclass
+class Tally:
+    """How many tools were called, and how many calls could not be carried out."""
+
+    calls: int = 0
+    failures: int = 0
+
+
+@dataclass
+class ToolBox:
+    """The tools of one rollout.
+
+    Attributes:
+        tools: name -> function; asynchronous ones are awaited.
+        begin_turn: called before the tools of a message.
+        tally: of all rollouts.
+    """
+
+    tools: Mapping[str, Tool]
+    begin_turn: Callable[[], None]
+    tally: Tally = field(default_factory=Tally)
+
+    async def answer(self, tool_calls: Sequence[ToolCall]) -> list[Message]:
+        """Carries out the calls of one message, one after another: a later one may build on an earlier one."""
+        self.begin_turn()
+        return [await self._answer(call) for call in tool_calls]
+
+    async def _answer(self, call: ToolCall) -> Message:
+        self.tally.calls += 1
+        function = call.get("function") or {}
+        name, arguments = str(function.get("name", "unknown")), function.get("arguments")
+        try:
+            if name not in self.tools:
+                raise ValueError(f"Tool {name} not found.")
+            found = self.tools[name](**(arguments or {}))
+            said = await found if isinstance(found, Awaitable) else found
+        except Exception as error:  # noqa: BLE001  # whatever is wrong with a call, the policy hears of it
+            self.tally.failures += 1
+            said = {"error": str(error)}
+        return {"role": "tool", "name": name, "content": str(said)}
+
+
+def side_by_side(work: Mapping[int, Coroutine[None, None, Done]]) -> dict[int, Done]:
+    """Does the work of many rollouts at once.
+
+    Args:
+        work: by number of the rollout.
+    """
+
+    async def all_of_it() -> list[Done]:
+        return list(await asyncio.gather(*work.values()))
+
+    return dict(zip(work, asyncio.run(all_of_it()), strict=True))
