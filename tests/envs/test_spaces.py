@@ -23,7 +23,7 @@ from tests.rewards.strategies import feedbacks
 SPACE = observation_space()
 
 
-@pytest.mark.parametrize("module", ["spaces", "words"])
+@pytest.mark.parametrize("module", ["spaces", "text.formatting"])
 def test_examples_in_docstrings_hold(module):
     result = doctest.testmod(importlib.import_module(f"pkb_gym.envs.{module}"))
     assert result.attempted and not result.failed
