@@ -23,7 +23,7 @@ from pkb_gym.engine.errors import PkbError
 from pkb_gym.engine.hardware.calibrate import cpu_hardware
 from pkb_gym.engine.hardware.peaks import HardwareSpec, find_gpu
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.records.roofline import place
+from pkb_gym.engine.stages.roofline import place
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.problems.catalogue import catalogue, find_problem
 

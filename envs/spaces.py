@@ -10,7 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
-from pkb_gym.engine.stages.static import MAX_SOURCE_BYTES
+from pkb_gym.engine.records.source import MAX_SOURCE_BYTES
 from pkb_gym.envs.text.feedback import compiler_text, correctness_text, feedback_text
 from pkb_gym.envs.text.formatting import cut_middle
 from pkb_gym.envs.text.profile import profile_text

@@ -59,7 +59,7 @@ def time_entries(feedback: Feedback) -> tuple[Entry, ...]:
         return ()
     if profile.kernels:
         entries = [(kernel.share, is_own(kernel.name, feedback)) for kernel in profile.kernels]
-    elif feedback.config.device == "cpu" and feedback.config.is_native:
+    elif feedback.config.device == "cpu" and feedback.config.dialect == "native":
         entries = [part for rank in profile.ranks for part in _inside_and_outside(rank)]
     else:
         return ()
@@ -79,7 +79,7 @@ def is_own(name: str, feedback: Feedback) -> bool:
         >>> [is_own(name, profiled()) for name in ("my_kernel", "void at::native::add_kernel<float>()")]
         [True, False]
     """
-    native = feedback.config.is_native
+    native = feedback.config.dialect == "native"
     if name.startswith(COPIES):
         return native
     listed = () if feedback.compile is None else feedback.compile.kernels

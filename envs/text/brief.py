@@ -85,7 +85,7 @@ def _first_detail(feedback: Feedback) -> str:
 
 
 def _signature(problem: Problem, config: ResolvedConfig) -> str:
-    if not config.is_native:
+    if config.dialect == "python":
         return " ".join(python_signature(reference_source(problem)).split()).replace("( ", "(").replace(", )", ")")
     text = cpp_signature(problem).split("\n\nTVM_FFI")[0]
     code = " ".join(line.split("//")[0].strip() for line in text.splitlines() if not line.startswith("//"))

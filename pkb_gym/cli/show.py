@@ -14,8 +14,9 @@ from pkb_gym.engine.problem import Cost, Problem
 from pkb_gym.engine.problem.axes import Axes, AxisValue
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.records.config import Device, Language, ResolvedConfig
-from pkb_gym.engine.records.roofline import Roofline, place
+from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.engine.stages.execution_environment import resolve_here
+from pkb_gym.engine.stages.roofline import place
 from pkb_gym.envs.text.formatting import time_text
 from pkb_gym.envs.text.task import task_text
 from pkb_gym.problems.catalogue import find_problem

@@ -13,8 +13,9 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.records.service import FINISHED, QUEUED
+from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages import execution_environment
-from pkb_gym.engine.stages.feedback_builder import Findings
+from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
 from pkb_gym.engine.stages.progress import PREPARING, WAITING
 from pkb_gym.engine.support.source_digest import source_sha256
 
@@ -85,10 +86,11 @@ class Evaluation:
 
     def lost(self, why: str) -> Feedback:
         """Its feedback where a fault of ours keeps it from being judged."""
-        environment = execution_environment.describe(self.resolved.device, self.resolved.is_native)
-        findings = Findings(self.problem, self.source, self.resolved, environment)
-        findings.fail(Failure.INFRASTRUCTURE, f"this machine could not judge it: {why}")
-        return findings.feedback()
+        environment = execution_environment.describe(self.resolved.device, self.resolved.dialect)
+        source = Source.parse(self.source, self.resolved.device, self.resolved.language)
+        feedback = FeedbackBuilder(self.problem, source, self.resolved, environment)
+        feedback.fail(Failure.INFRASTRUCTURE, f"this machine could not judge it: {why}")
+        return feedback.build()
 
 
 def question_key(problem: Problem, source: str, resolved: ResolvedConfig) -> Key:

@@ -6,7 +6,7 @@ import hmac
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.records.service import ErrorReport
-from pkb_gym.engine.stages.static import MAX_SOURCE_BYTES
+from pkb_gym.engine.records.source import MAX_SOURCE_BYTES
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

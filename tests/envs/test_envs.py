@@ -11,7 +11,7 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from pkb_gym.engine.errors import ConfigError, ProblemNotFound, SizeError
 from pkb_gym.engine.records.feedback import Failure, Feedback
-from pkb_gym.engine.stages.static import MAX_SOURCE_BYTES
+from pkb_gym.engine.records.source import MAX_SOURCE_BYTES
 from pkb_gym.envs import PKBEnv
 from pkb_gym.envs.evaluator_registry import add_evaluator, close_evaluators, find_evaluator
 from pkb_gym.envs.registration import problem_names, register_all

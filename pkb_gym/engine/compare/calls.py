@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pkb_gym.engine.compare.layout import SetPlan
-from pkb_gym.engine.compare.stacked import raw_slot
+from pkb_gym.engine.compare.stacked import word_slot
 from pkb_gym.engine.problem import InPlace, Linear, Output, OutputList, Problem, Sparse, Tensor, TensorList
 from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, list_shapes
+from pkb_gym.engine.rankside.arguments import TensorSlot
 
 if TYPE_CHECKING:
     import torch
 
+    from pkb_gym.engine.problem import Value
     from pkb_gym.engine.problem.rules import Check
-    from pkb_gym.engine.problem.values import Value
     from pkb_gym.engine.rankside.devices import AnyHeap
+    from pkb_gym.engine.rankside.orders import Claim
 
-ReadSlot: TypeAlias = "Callable[[Mapping[str, Any], int], torch.Tensor]"
-"""(slot as JSON, rank) -> the tensor that lies there."""
+ReadSlot: TypeAlias = "Callable[[TensorSlot, int], torch.Tensor]"
+"""(slot, rank) -> the tensor that lies there."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,9 @@ class Call:
         rank: whose outputs are compared.
         protocol: "robust" or "published".
         expected: the baseline's results by leaf name.
-        mine: the reference heap, which holds the inputs as they were made.
-        theirs: the candidate's heap.
-        said: leaf name -> shape and dtype of what the candidate says it returned; preallocated outputs are not in it.
+        reference_heap: holds the inputs as they were made.
+        candidate_heap: holds what the candidate left.
+        claims: leaf name -> claim of a tensor that was copied into the heap; preallocated outputs are not in it.
     """
 
     problem: Problem
@@ -42,9 +44,9 @@ class Call:
     rank: int
     protocol: str
     expected: Mapping[str, torch.Tensor]
-    mine: AnyHeap
-    theirs: AnyHeap
-    said: Mapping[str, Mapping[str, Any] | None]
+    reference_heap: AnyHeap
+    candidate_heap: AnyHeap
+    claims: Mapping[str, Claim | None]
 
 
 def rule_of(out: Output | OutputList | InPlace, protocol: str) -> Check | None:
@@ -54,10 +56,10 @@ def rule_of(out: Output | OutputList | InPlace, protocol: str) -> Check | None:
 
 def arguments(problem: Problem, plan: SetPlan, rank: int, read: ReadSlot) -> dict[str, Value]:
     """A rank's data arguments by name, as `read` finds them."""
-    ax, slots = plan.axes[rank], plan.slots[rank]
+    ax, placed = plan.axes[rank], plan.leaves[rank]
     values: dict[str, Value] = {}
     for arg in problem.data_args:
-        tensors = [read(slots[leaf.name].to_json(), rank) for leaf in argument_leaves(arg, ax)]
+        tensors = [read(placed[leaf.name].slot, rank) for leaf in argument_leaves(arg, ax)]
         if isinstance(arg, Tensor):
             values[arg.name] = tensors[0] if tensors else None
         elif isinstance(arg, Linear):
@@ -70,10 +72,10 @@ def arguments(problem: Problem, plan: SetPlan, rank: int, read: ReadSlot) -> dic
     return values
 
 
-def immutable_leaves(problem: Problem, plan: SetPlan, rank: int) -> Iterator[tuple[Leaf, dict[str, Any]]]:
-    """What must still hold, bit for bit, what was put there; each with the slot of all its bytes."""
+def immutable_leaves(problem: Problem, plan: SetPlan, rank: int) -> Iterator[tuple[Leaf, TensorSlot]]:
+    """The arguments that must still hold, bit for bit, what was put there; each with the slot of all its bytes."""
     for arg in problem.data_args:
         if isinstance(arg, Tensor | TensorList) and arg.mutable:
             continue
         for leaf in argument_leaves(arg, plan.axes[rank]):
-            yield leaf, raw_slot(plan.slots[rank][leaf.name].offset, leaf.capacity_bytes)
+            yield leaf, word_slot(plan.leaves[rank][leaf.name].offset, leaf.capacity_bytes)

@@ -9,26 +9,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from pkb_gym.engine.problem import (
     Group,
     InPlace,
-    Linear,
     Output,
     OutputList,
     Problem,
-    Scalar,
-    Sparse,
-    Tensor,
-    TensorList,
 )
-from pkb_gym.engine.problem.axes import Axes, AxisValue, resolve_shape
+from pkb_gym.engine.problem.axes import Axes, AxisValue
 from pkb_gym.engine.problem.inputs import Draw, TrialKey
 from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, output_leaves
 from pkb_gym.engine.rankside.abi import SCRATCH_OFFSET
+from pkb_gym.engine.rankside.arguments import TensorSlot
+from pkb_gym.engine.rankside.orders import Dialect
 
-Dialect = Literal["native", "python"]
 ALIGNMENT_BYTES = 256
 """Of every tensor: a GPU's widest bulk copies ask for 128, and no two tensors share a cache line."""
 
@@ -36,16 +32,16 @@ PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Slot:
-    """One leaf's place in every segment."""
+class PlacedLeaf:
+    """One leaf and its place, the same in every segment."""
 
     leaf: Leaf
     offset: int
 
-    def to_json(self) -> dict[str, Any]:
-        """What a rank program reads."""
-        shape = None if self.leaf.shape is None else list(self.leaf.shape)
-        return {"offset": self.offset, "shape": shape, "dtype": self.leaf.dtype, "capacity": self.leaf.capacity}
+    @property
+    def slot(self) -> TensorSlot:
+        """What a rank program is told of it."""
+        return TensorSlot(self.offset, self.leaf.shape, self.leaf.dtype, self.leaf.capacity)
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ class SetPlan:
         axes: per rank.
         offset, nbytes: the range of each segment that holds it.
         outputs_offset: where arguments end and outputs begin.
-        slots: per rank, leaf name -> slot.
+        leaves: per rank, leaf name -> its place.
     """
 
     trial: int
@@ -65,7 +61,7 @@ class SetPlan:
     offset: int
     nbytes: int
     outputs_offset: int
-    slots: tuple[Mapping[str, Slot], ...]
+    leaves: tuple[Mapping[str, PlacedLeaf], ...]
 
 
 @dataclass(frozen=True)
@@ -102,12 +98,12 @@ def plan_set(problem: Problem, trial: int, axes: Sequence[Axes], offset: int) ->
     outputs_offset = align(outputs_offset, PAGE_BYTES)
     output_offsets, end = _offsets(outputs, outputs_offset)
     places = argument_offsets | output_offsets
-    slots = tuple(
-        {leaf.name: Slot(leaf, places[leaf.name]) for leaf in (*arguments[rank], *outputs[rank])}
+    placed = tuple(
+        {leaf.name: PlacedLeaf(leaf, places[leaf.name]) for leaf in (*arguments[rank], *outputs[rank])}
         for rank in range(len(axes))
     )
     end = align(end, PAGE_BYTES)
-    return SetPlan(trial, tuple(axes), offset, end - offset, outputs_offset, slots)
+    return SetPlan(trial, tuple(axes), offset, end - offset, outputs_offset, placed)
 
 
 def _offsets(leaves: Sequence[Sequence[Leaf]], offset: int) -> tuple[dict[str, int], int]:
@@ -166,8 +162,11 @@ class Workload:
 def _moved(plan: SetPlan, trial: int, offset: int) -> SetPlan:
     """The same tensors for another trial, elsewhere."""
     by = offset - plan.offset
-    slots = tuple({name: Slot(slot.leaf, slot.offset + by) for name, slot in of.items()} for of in plan.slots)
-    return SetPlan(trial, plan.axes, offset, plan.nbytes, plan.outputs_offset + by, slots)
+    leaves = tuple(
+        {name: PlacedLeaf(placed.leaf, placed.offset + by) for name, placed in of_rank.items()}
+        for of_rank in plan.leaves
+    )
+    return SetPlan(trial, plan.axes, offset, plan.nbytes, plan.outputs_offset + by, leaves)
 
 
 def _partitions(problem: Problem, sets: Sequence[SetPlan]) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -177,64 +176,6 @@ def _partitions(problem: Problem, sets: Sequence[SetPlan]) -> tuple[tuple[tuple[
             if isinstance(arg, Group) and (partition := axes[0][arg.axis or arg.name]) is not None:
                 found[partition] = None
     return tuple(found)
-
-
-def rank_spec(problem: Problem, block: BlockPlan, plan: SetPlan, rank: int, dialect: Dialect) -> dict[str, Any]:
-    """One set as one rank's program reads it: arguments in call order, and where results go.
-
-    A native kernel's preallocated outputs follow its arguments; what it returns goes to "returned". A solution of the
-    python dialect returns all "outputs".
-    """
-    ax, slots = plan.axes[rank], plan.slots[rank]
-    args = [_argument(arg, ax, slots, block) for arg in problem.args]
-    outputs = [_output(out, ax, slots) for out in problem.returned]
-    spec: dict[str, Any] = {"offset": plan.offset, "bytes": plan.nbytes, "args": args}
-    if dialect == "python":
-        return spec | {"outputs": outputs}
-    declared = list(zip(problem.returned, outputs, strict=True))
-    for out, output in declared:
-        if isinstance(out, OutputList):
-            args.append({"kind": "list", "leaves": output["leaves"]})
-        elif not out.is_returned:
-            args.append({"kind": "tensor", "leaves": output["leaves"] or [None]})
-    returned = [
-        slot for out, output in declared if isinstance(out, Output) and out.is_returned for slot in output["leaves"]
-    ]
-    return spec | {"returned": returned}
-
-
-def rank_runs(problem: Problem, block: BlockPlan, rank: int, dialect: Dialect) -> list[dict[str, Any]]:
-    """A block's sets as one rank's program reads them, equal ones told once; see `rankside.runs` for the other end."""
-    return [
-        {"spec": rank_spec(problem, block, run[0], rank, dialect), "calls": len(run), "stride": run[0].nbytes}
-        for run in block.runs
-    ]
-
-
-def _argument(arg: object, ax: Axes, slots: Mapping[str, Slot], block: BlockPlan) -> dict[str, Any]:
-    if isinstance(arg, Scalar):
-        value = ax[arg.axis or arg.name]
-        return {"kind": "value", "value": list(value) if isinstance(value, tuple) else value}
-    if isinstance(arg, Group):
-        partition: Any = ax[arg.axis or arg.name]
-        return {"kind": "group", "index": None if partition is None else block.partitions.index(partition)}
-    assert isinstance(arg, Tensor | TensorList | Linear | Sparse)
-    if isinstance(arg, TensorList):
-        shapes: Any = ax[arg.shapes]
-        named = [None if shape is None else slots[f"{arg.name}[{i}]"] for i, shape in enumerate(shapes)]
-        kind = "bare" if arg.bare is not None and ax[arg.bare] else "list"
-        return {"kind": kind, "leaves": [None if slot is None else slot.to_json() for slot in named]}
-    leaves: list[Any] = [slots[leaf.name].to_json() for leaf in argument_leaves(arg, ax)]
-    if isinstance(arg, Linear):
-        return {"kind": "linear", "leaves": leaves if arg.bias else [*leaves, None]}
-    if isinstance(arg, Sparse):
-        return {"kind": "sparse", "leaves": leaves, "shape": list(resolve_shape(arg.shape, ax))}
-    return {"kind": "tensor", "leaves": leaves or [None]}
-
-
-def _output(out: Output | OutputList, ax: Axes, slots: Mapping[str, Slot]) -> dict[str, Any]:
-    leaves = [slots[leaf.name].to_json() for leaf in output_leaves(out, ax)]
-    return {"name": out.name, "key": out.key, "list": isinstance(out, OutputList), "leaves": leaves}
 
 
 def delivered_leaves(problem: Problem, ax: Axes, dialect: Dialect) -> list[Leaf]:
@@ -247,12 +188,14 @@ def delivered_leaves(problem: Problem, ax: Axes, dialect: Dialect) -> list[Leaf]
     ]
 
 
-def result_slots(problem: Problem, plan: SetPlan, rank: int) -> list[tuple[Output | OutputList | InPlace, Slot]]:
+def placed_results(
+    problem: Problem, plan: SetPlan, rank: int
+) -> list[tuple[Output | OutputList | InPlace, PlacedLeaf]]:
     """Every compared leaf of a rank with its output, in declared order."""
-    ax, slots = plan.axes[rank], plan.slots[rank]
+    ax, placed = plan.axes[rank], plan.leaves[rank]
     data = {arg.name: arg for arg in problem.data_args}
-    pairs: list[tuple[Output | OutputList | InPlace, Slot]] = []
+    pairs: list[tuple[Output | OutputList | InPlace, PlacedLeaf]] = []
     for out in problem.outputs:
         leaves = argument_leaves(data[out.name], ax) if isinstance(out, InPlace) else output_leaves(out, ax)
-        pairs += [(out, slots[leaf.name]) for leaf in leaves]
+        pairs += [(out, placed[leaf.name]) for leaf in leaves]
     return pairs

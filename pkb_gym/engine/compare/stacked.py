@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import TYPE_CHECKING
+
+from pkb_gym.engine.problem import ITEMSIZE
+from pkb_gym.engine.rankside.arguments import TensorSlot
 
 if TYPE_CHECKING:
     import torch
@@ -13,31 +16,33 @@ if TYPE_CHECKING:
 WORD_BYTES = 8
 
 
-def stacked(heap: AnyHeap, slot: Mapping[str, Any], count: int, stride: int, rank: int | None = None) -> torch.Tensor:
+def stacked(heap: AnyHeap, slot: TensorSlot, count: int, stride: int, rank: int | None = None) -> torch.Tensor:
     """The tensor at a slot and those that follow it, [count, *shape]; no copy.
 
     Args:
         heap: that they lie in.
-        slot: of the first; see `Heap.tensor`.
+        slot: of the first.
         count: how many.
         stride: bytes from one to the next.
         rank: whose segment; by default that of the heap's own rank.
     """
-    import torch
-
-    shape, dtype = tuple(slot["shape"]), getattr(torch, slot["dtype"])
-    nbytes = dtype.itemsize
-    for dim in shape:
-        nbytes *= dim
+    assert slot.shape is not None
+    nbytes = prod(slot.shape) * ITEMSIZE[slot.dtype]
     if not nbytes:
-        return heap.tensor(slot, rank).expand(count, *shape)
-    span = {"offset": slot["offset"], "shape": [(count - 1) * stride + nbytes], "dtype": "uint8"}
-    lines = heap.tensor(span, rank).as_strided((count, nbytes), (stride, 1))
-    return lines.view(dtype).view(count, *shape)
+        return heap.tensor(slot, rank).expand(count, *slot.shape)
+    span = (count - 1) * stride + nbytes
+    lines = heap.tensor(byte_slot(slot.offset, span), rank).as_strided((count, nbytes), (stride, 1))
+    return lines.view(heap.tensor(slot, rank).dtype).view(count, *slot.shape)
 
 
-def raw_slot(offset: int, nbytes: int) -> dict[str, Any]:
-    """The slot of a range of bytes: whole words where that can be, of which there are fewer to go through."""
+def byte_slot(offset: int, nbytes: int) -> TensorSlot:
+    """The slot of a range of bytes."""
+    return TensorSlot(offset, (nbytes,), "uint8", nbytes)
+
+
+def word_slot(offset: int, nbytes: int) -> TensorSlot:
+    """The slot of a range of bytes as whole words, of which there are fewer to go through, where that can be."""
     if offset % WORD_BYTES == 0 and nbytes % WORD_BYTES == 0:
-        return {"offset": offset, "shape": [nbytes // WORD_BYTES], "dtype": "int64"}
-    return {"offset": offset, "shape": [nbytes], "dtype": "uint8"}
+        words = nbytes // WORD_BYTES
+        return TensorSlot(offset, (words,), "int64", words)
+    return byte_slot(offset, nbytes)

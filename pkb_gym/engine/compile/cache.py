@@ -13,10 +13,11 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.compiler_report import InstructionCounts, KernelResources
+from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.atomic_write import write_atomically
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,11 @@ class CompileCache:
         self.max_bytes = max_bytes
         self._warned = False
         self._written_bytes = 0
+
+    @classmethod
+    def in_folder(cls, cache_dir: Path | None) -> Self:
+        """The cache of compiled results in a folder of caches; by default the user's."""
+        return cls((cache_dir or env_vars.cache_dir()) / "compile")
 
     @staticmethod
     def key(**parts: object) -> str:

@@ -1,33 +1,22 @@
-"""Native sources of the CPU device: one translation unit, g++, a shared object.
-
-Also what native sources of all devices share: headers, the exported symbol, the host compiler.
-"""
+"""Native sources of the CPU device: one translation unit, g++, a shared object."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
-import importlib.util
-import platform
-import shutil
-import subprocess
-from functools import cache
-from io import BytesIO
-from pathlib import Path
-
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
 
 from pkb_gym.engine.compile.cache import CompileCache
-from pkb_gym.engine.compile.sandboxed_compiler import Limits, artifact_of, run_sandboxed
-from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
+from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
+from pkb_gym.engine.compile.toolchain import (
+    INCLUDE,
+    compiler_version,
+    ffi_root,
+    header_digest,
+    include_arguments,
+    library_arguments,
+)
 from pkb_gym.engine.hardware.cpu_info import cpu_info
 from pkb_gym.engine.records.artifact import Artifact
-
-INCLUDE = Path(__file__).resolve().parent.parent / "include"
-EXPORTED = "__tvm_ffi_solution"
-"""Symbol that TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, ...) makes."""
 
 FLAGS = (
     "-std=c++17",
@@ -45,12 +34,12 @@ FLAGS = (
 )
 
 
-def compile_native(source: str, compile_cache: CompileCache, timeout_s: float) -> Artifact:
+def compile_cpp(source: str, compile_cache: CompileCache, timeout_s: float) -> Artifact:
     """Compiles a C++ source, or takes the result from the cache.
 
     Args:
         source: one translation unit.
-        compile_cache: where results are kept; failures are kept too, they would be the same again.
+        compile_cache: where results are kept.
         timeout_s: deadline of the compiler.
 
     Raises:
@@ -64,74 +53,16 @@ def compile_native(source: str, compile_cache: CompileCache, timeout_s: float) -
         ffi=importlib.metadata.version("apache-tvm-ffi"),
         processor=cpu_info().identity,
     )
-    found = compile_cache.get(key)
-    if found is not None:
-        return found
-    limits = Limits(timeout_s)
-    run = run_sandboxed(
-        ["g++", *FLAGS, *include_arguments(), "kernel.cpp", "-o", "kernel.so", *library_arguments()],
-        files={"kernel.cpp": source.encode()},
-        result="kernel.so",
-        readable=(INCLUDE, ffi_root()),
-        limits=limits,
-    )
-    artifact, lasting = artifact_of(run, limits)
-    if lasting:
-        compile_cache.put(key, artifact)
-    return artifact
 
+    def compile_now() -> Compiled:
+        limits = Limits(timeout_s)
+        run = run_sandboxed(
+            ["g++", *FLAGS, *include_arguments(), "kernel.cpp", "-o", "kernel.so", *library_arguments()],
+            files={"kernel.cpp": source.encode()},
+            result="kernel.so",
+            readable=(INCLUDE, ffi_root()),
+            limits=limits,
+        )
+        return compiled_of(run, limits)
 
-def include_arguments() -> tuple[str, ...]:
-    """Where headers of the dialect lie."""
-    return f"-I{INCLUDE}", f"-I{ffi_root() / 'include'}"
-
-
-def library_arguments() -> tuple[str, ...]:
-    """The FFI's library, to link with."""
-    return f"-L{ffi_root() / 'lib'}", "-ltvm_ffi"
-
-
-def exports_solution(binary: bytes) -> bool:
-    """Whether a shared object exports `solution`, told by reading it: nothing is loaded.
-
-    Raises:
-        InfrastructureError: it is no ELF file.
-    """
-    try:
-        dynamic = ELFFile(BytesIO(binary)).get_section_by_name(".dynsym")
-    except ELFError as error:
-        raise InfrastructureError(f"the compiler's result is no ELF file: {error}") from None
-    return isinstance(dynamic, SymbolTableSection) and any(
-        symbol["st_shndx"] != "SHN_UNDEF" for symbol in dynamic.get_symbol_by_name(EXPORTED) or []
-    )
-
-
-@cache
-def compiler_version() -> str:
-    """First line of `g++ --version`.
-
-    Raises:
-        InfrastructureError: there is no g++.
-    """
-    if shutil.which("g++") is None:
-        raise InfrastructureError("no g++ on this machine; install it (Debian: apt-get install g++)")
-    said = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True, timeout=20).stdout
-    return f"{said.splitlines()[0]} {platform.machine()}"
-
-
-@cache
-def header_digest() -> str:
-    """Digest over the headers that kernels include."""
-    digest = hashlib.sha256()
-    for path in sorted(INCLUDE.rglob("*.h")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-@cache
-def ffi_root() -> Path:
-    """Folder of the tvm_ffi package, found without importing it."""
-    spec = importlib.util.find_spec("tvm_ffi")
-    if spec is None or spec.origin is None:
-        raise InfrastructureError("apache-tvm-ffi is not installed")
-    return Path(spec.origin).parent
+    return cached_compile(compile_cache, key, compile_now)

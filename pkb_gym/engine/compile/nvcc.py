@@ -15,7 +15,11 @@ from functools import cache
 from pathlib import Path
 
 from pkb_gym.engine.compile.cache import CompileCache
-from pkb_gym.engine.compile.gxx import (
+from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
+from pkb_gym.engine.compile.ptxas import KernelUsage, read_ptxas
+from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
+from pkb_gym.engine.compile.sass import count_instructions, disassembler_version
+from pkb_gym.engine.compile.toolchain import (
     INCLUDE,
     compiler_version,
     ffi_root,
@@ -23,9 +27,6 @@ from pkb_gym.engine.compile.gxx import (
     include_arguments,
     library_arguments,
 )
-from pkb_gym.engine.compile.ptxas import KernelUsage, read_ptxas
-from pkb_gym.engine.compile.sandboxed_compiler import Limits, artifact_of, run_sandboxed
-from pkb_gym.engine.compile.sass import count_instructions, disassembler_version
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.artifact import Artifact
@@ -61,7 +62,7 @@ def compile_cuda(
 
     Args:
         source: one translation unit.
-        compile_cache: where results are kept; failures are kept too, they would be the same again.
+        compile_cache: where results are kept.
         timeout_s: deadline of the compiler.
         architecture: of the GPU it is for; by default this machine's, or sm_90a where there is none.
 
@@ -80,29 +81,37 @@ def compile_cuda(
         headers=header_digest(),
         ffi=importlib.metadata.version("apache-tvm-ffi"),
     )
-    found = compile_cache.get(key)
-    if found is not None:
-        return found
-    limits = Limits(timeout_s, memory_kib=MEMORY_KIB)
-    nvcc = str(toolkit / "bin" / "nvcc")
-    run = run_sandboxed(
-        [nvcc, *flags, *include_arguments(), "kernel.cu", "-o", "kernel.so", *library_arguments()],
-        files={"kernel.cu": source.encode()},
-        result="kernel.so",
-        readable=(*_readable(toolkit), INCLUDE, ffi_root()),
-        limits=limits,
-    )
-    if run.status and run.said.startswith("nvcc fatal"):
-        raise InfrastructureError(f"nvcc does not take its options: {run.said.strip()[:500]}")
-    usage, log = read_ptxas(run.said)
-    artifact, lasting = artifact_of(dataclasses.replace(run, said=log), limits)
-    if artifact.binary is not None:
-        counts = count_instructions(artifact.binary, toolkit)
+
+    def compile_now() -> Compiled:
+        limits = Limits(timeout_s, memory_kib=MEMORY_KIB)
+        run = run_sandboxed(
+            [
+                str(toolkit / "bin" / "nvcc"),
+                *flags,
+                *include_arguments(),
+                "kernel.cu",
+                "-o",
+                "kernel.so",
+                *library_arguments(),
+            ],
+            files={"kernel.cu": source.encode()},
+            result="kernel.so",
+            readable=(*_readable(toolkit), INCLUDE, ffi_root()),
+            limits=limits,
+        )
+        if run.status and run.output.startswith("nvcc fatal"):
+            raise InfrastructureError(f"nvcc does not take its options: {run.output.strip()[:500]}")
+        usage, log = read_ptxas(run.output)
+        compiled = compiled_of(dataclasses.replace(run, output=log), limits)
+        binary = compiled.artifact.binary
+        if binary is None:
+            return compiled
+        counts = count_instructions(binary, toolkit)
         total = None if counts is None else sum(counts.values(), InstructionCounts())
-        artifact = dataclasses.replace(artifact, kernels=_resources(usage, counts), transfers=total)
-    if lasting:
-        compile_cache.put(key, artifact)
-    return artifact
+        artifact = dataclasses.replace(compiled.artifact, kernels=_resources(usage, counts), transfers=total)
+        return dataclasses.replace(compiled, artifact=artifact)
+
+    return cached_compile(compile_cache, key, compile_now)
 
 
 def architecture_of(capability: tuple[int, int]) -> str:
@@ -148,10 +157,10 @@ def nvcc_version() -> str:
         InfrastructureError: there is no nvcc.
     """
     nvcc = find_toolkit() / "bin" / "nvcc"
-    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False, timeout=20).stdout
-    found = re.search(r"\bV(\d[\d.]*)", said)
+    output = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False, timeout=20).stdout
+    found = re.search(r"\bV(\d[\d.]*)", output)
     if found is None:
-        raise InfrastructureError(f"{nvcc} does not say its version: {said[:200]!r}")
+        raise InfrastructureError(f"{nvcc} does not print its version: {output[:200]!r}")
     return f"nvcc {found[1]}"
 
 
@@ -197,6 +206,6 @@ def _demangled(names: Sequence[str]) -> list[str]:
     run = run_sandboxed(
         ["sh", "-c", "exec c++filt -p < names"], files={"names": "\n".join(names).encode()}, limits=_DEMANGLE
     )
-    read = run.said.splitlines()
+    read = run.output.splitlines()
     sound = run.status == 0 and len(read) == len(names)
     return [name[:MAX_NAME_CHARS] for name in (read if sound else names)]

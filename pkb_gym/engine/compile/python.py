@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import re
-from collections.abc import Mapping
 from functools import cache
 
 from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
 from pkb_gym.engine.compile.nvcc import FEATURE_SPECIFIC, find_toolkit, nvcc_available, nvcc_version
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.cpu_info import cpu_info
@@ -16,7 +16,7 @@ from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.gang import Confinement, Gang
 from pkb_gym.engine.ranks.sandbox import RANKSIDE
 from pkb_gym.engine.ranks.zygote import Zygote
-from pkb_gym.engine.rankside.wire import Json
+from pkb_gym.engine.rankside.builder import Build, Built, CudaTools
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.feedback import Failure
 
@@ -46,43 +46,34 @@ def build_python(source: str, compile_cache: CompileCache, zygote: Zygote, timeo
         sandbox=zygote.sandboxed,
         builder=_builder_sha256(),
         cuda=nvcc_version() if nvcc_available() else None,
-        tools=(tools := _tools()),
+        tools=repr(tools := _tools()),
     )
-    found = compile_cache.get(key)
-    if found is not None:
-        return found
-    with Gang(zygote, ".builder", 1, BUILD) as gang:
-        try:
-            gang.tell([{"build": True, **tools}], raw=source.encode())
-            replies = gang.collect("ok", timeout_s=timeout_s)
-        except GangFailed as failed:
-            log = f"{failed}\n{gang.output}".strip()
-            lasting = failed.failure not in (Failure.TIMEOUT, Failure.DEADLOCK)
-            artifact = Artifact(ok=False, log=log, duration_s=timeout_s if not lasting else 0.0)
-            if lasting:
-                compile_cache.put(key, artifact)
-            return artifact
-        artifact = _artifact(replies.messages[0], replies.raw[0], gang.output)
-    compile_cache.put(key, artifact)
-    return artifact
+
+    def import_now() -> Compiled:
+        with Gang(zygote, ".builder", 1, BUILD) as gang:
+            try:
+                gang.send([Build(tools)], raw=source.encode())
+                replies = gang.collect(Built, timeout_s=timeout_s)
+            except GangFailed as failed:
+                lasting = failed.failure not in (Failure.TIMEOUT, Failure.DEADLOCK)
+                log = f"{failed}\n{gang.output}".strip()
+                return Compiled(Artifact(ok=False, log=log, duration_s=0.0 if lasting else timeout_s), lasting)
+            return Compiled(_artifact(replies.messages[0], replies.raw[0], gang.output), lasting=True)
+
+    return cached_compile(compile_cache, key, import_now)
 
 
-def _artifact(said: Mapping[str, object], body: bytes, output: str) -> Artifact:
-    """The result as the build gang tells it; a module that was imported there can say anything."""
-    parts, seconds = said.get("parts"), said.get("seconds")
-    log = f"{said.get('log') or ''}\n{output}".strip()
-    sizes = parts if isinstance(parts, dict) else {}
-    sound = isinstance(seconds, int | float) and all(
-        EXTENSION_KEY.fullmatch(str(key)) and isinstance(size, int) and size >= 0 for key, size in sizes.items()
-    )
-    if not isinstance(parts, dict) or not sound or sum(sizes.values()) != len(body):
+def _artifact(built: Built, body: bytes, output: str) -> Artifact:
+    """The result as the build gang reports it; a module that was imported there can report anything."""
+    log = f"{built.log}\n{output}".strip()
+    sound = all(EXTENSION_KEY.fullmatch(key) and size >= 0 for key, size in built.sizes.items())
+    if not sound or sum(built.sizes.values()) != len(body):
         return Artifact(ok=False, log=f"the import broke the protocol of its build\n{log}".strip(), duration_s=0.0)
     extensions, offset = {}, 0
-    for name, size in sizes.items():
-        extensions[str(name)] = body[offset : offset + size]
+    for name, size in built.sizes.items():
+        extensions[name] = body[offset : offset + size]
         offset += size
-    assert isinstance(seconds, int | float)
-    return Artifact(ok=said.get("ok") is True, log=log, duration_s=max(0.0, float(seconds)), extensions=extensions)
+    return Artifact(ok=built.ok, log=log, duration_s=max(0.0, built.seconds), extensions=extensions)
 
 
 @cache
@@ -94,14 +85,9 @@ def _builder_sha256() -> str:
     return digest.hexdigest()
 
 
-def _tools() -> dict[str, Json]:
-    """What a build gang is told of CUDA: where the toolkit lies, and the GPUs that extensions are for."""
+def _tools() -> CudaTools | None:
     if not nvcc_available():
-        return {}
+        return None
     major, minor = gpus.compute_capability() or (9, 0)
     suffix = "a" if (major, minor) in FEATURE_SPECIFIC else ""
-    return {
-        "cuda_home": str(find_toolkit()),
-        "compute_capability": [major, minor],
-        "architectures": f"{major}.{minor}{suffix}",
-    }
+    return CudaTools(str(find_toolkit()), (major, minor), f"{major}.{minor}{suffix}")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
+from pkb_gym.engine.compile.cached_compile import Compiled
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.sandbox import SYSTEM_FILES, SYSTEM_FOLDERS, Policy, bubblewrap_arguments, bubblewrap_works
 from pkb_gym.engine.records.artifact import Artifact
@@ -24,7 +25,7 @@ from pkb_gym.engine.support.env_vars import for_candidates
 
 PACKAGE = Path(__file__).resolve().parents[2]
 MAX_LOG_CHARS = 12_000
-MAX_SAID_BYTES = 64 << 20
+MAX_OUTPUT_BYTES = 64 << 20
 """What is read of a tool's output, at most."""
 
 _SCRIPT = """
@@ -60,13 +61,13 @@ class Run:
 
     Attributes:
         status: exit status, negative after a signal; None where the deadline passed.
-        said: what it wrote to stdout and stderr.
+        output: what it wrote to stdout and stderr.
         result: content of the file asked for; empty where it was not made.
         duration_s: wall time.
     """
 
     status: int | None
-    said: str
+    output: str
     result: bytes
     duration_s: float
 
@@ -113,31 +114,32 @@ def run_sandboxed(
             status = None
         finally:
             _kill_session(process)
-        said = _content(log, MAX_SAID_BYTES).decode(errors="replace")
-        return Run(status, said, _content(out), time.monotonic() - began)
+        output = _content(log, MAX_OUTPUT_BYTES).decode(errors="replace")
+        return Run(status, output, _content(out), time.monotonic() - began)
 
 
 ENDED_BY_OTHERS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 """Signals that no source brings upon its compiler."""
 
 
-def artifact_of(run: Run, limits: Limits) -> tuple[Artifact, bool]:
-    """A compiler's run as a result, and whether it would be the same again (a deadline might not).
+def compiled_of(run: Run, limits: Limits) -> Compiled:
+    """The result of a compiler's run.
 
     Raises:
         InfrastructureError: somebody ended the compiler.
     """
-    said = cut_log(run.said)
+    log = cut_log(run.output)
     if run.status is not None and (-run.status in ENDED_BY_OTHERS or run.status - 128 in ENDED_BY_OTHERS):
-        raise InfrastructureError(f"the compiler was ended from outside (status {run.status}): {said[-500:]}")
+        raise InfrastructureError(f"the compiler was ended from outside (status {run.status}): {log[-500:]}")
     if run.status is None:
-        said = f"{said}\nthe compiler took longer than {limits.timeout_s:g} s"
-        return Artifact(ok=False, log=said, duration_s=run.duration_s), False
+        log = f"{log}\nthe compiler took longer than {limits.timeout_s:g} s"
+        return Compiled(Artifact(ok=False, log=log, duration_s=run.duration_s), lasting=False)
     if run.status != 0 or not run.result:
-        reason = "" if "error" in said else f"\nthe compiler ended with status {run.status}"
+        reason = "" if "error" in log else f"\nthe compiler ended with status {run.status}"
         # What was killed (status 128 + signal, or negative) might have been short of memory for once.
-        return Artifact(ok=False, log=said + reason, duration_s=run.duration_s), 0 < run.status < 128
-    return Artifact(ok=True, log=said, duration_s=run.duration_s, binary=run.result), True
+        failed = Artifact(ok=False, log=log + reason, duration_s=run.duration_s)
+        return Compiled(failed, lasting=0 < run.status < 128)
+    return Compiled(Artifact(ok=True, log=log, duration_s=run.duration_s, binary=run.result), lasting=True)
 
 
 def cut_log(text: str) -> str:

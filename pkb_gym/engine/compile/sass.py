@@ -59,7 +59,7 @@ def count_instructions(binary: bytes, toolkit: Path) -> dict[str, InstructionCou
         readable=(folder,),
         limits=LIMITS,
     )
-    return dict(count_in(run.said)) if run.status == 0 else None
+    return dict(count_in(run.output)) if run.status == 0 else None
 
 
 def count_in(text: str) -> Iterator[tuple[str, InstructionCounts]]:
@@ -100,10 +100,10 @@ def disassembler_version(toolkit: Path) -> str | None:
     folder = find_disassembler(toolkit)
     if folder is None:
         return None
-    said = subprocess.run(
+    output = subprocess.run(
         [folder / PROGRAMS[0], "--version"], capture_output=True, text=True, check=False, timeout=20
     ).stdout
-    return said.strip().splitlines()[-1] if said.strip() else None
+    return output.strip().splitlines()[-1] if output.strip() else None
 
 
 def _in_package() -> Iterator[Path]:

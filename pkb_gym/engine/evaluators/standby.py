@@ -6,27 +6,30 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
+from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.ranks.candidate_gang import CandidateGang
 
 logger = logging.getLogger(__name__)
+
+RETRY_S = 5.0
+"""How long refilling rests after a gang could not be prepared."""
 
 
 class Standby:
     """A stock of prepared gangs of one kind, refilled in the background once half of them are left.
 
-    Preparing touches the devices, so it is done while `quiet` is held: one gang after the other, as the driver makes
+    Preparing touches the devices, so that it never runs beside a timing: one gang after the other, as the driver makes
     contexts one at a time anyway, and a timing that waits goes first and waits for one gang at most.
 
     Args:
         start: forks and prepares one gang.
-        quiet: keeps preparing and timing apart.
+        arbiter: keeps preparing and timing apart.
         size: gangs that are kept.
     """
 
-    def __init__(self, start: Callable[[], CandidateGang], quiet: QuietDevices, size: int) -> None:
-        self._start, self._quiet, self._size = start, quiet, size
+    def __init__(self, start: Callable[[], CandidateGang], arbiter: DeviceArbiter, size: int) -> None:
+        self._start, self._arbiter, self._size = start, arbiter, size
         self._gangs: list[CandidateGang] = []
         self._changed = threading.Condition()
         self._closed = False
@@ -43,7 +46,7 @@ class Standby:
             if gang.is_whole:
                 return gang
             gang.close()  # a rank has ended meanwhile, which must not be held against a candidate
-        with self._quiet.preparing():
+        with self._arbiter.preparing():
             return self._start()
 
     def _pop(self) -> CandidateGang | None:
@@ -84,7 +87,7 @@ class Standby:
     def _prepare_one(self) -> None:
         """Adds a gang; if none could be prepared, rests for a while."""
         try:
-            with self._quiet.preparing():
+            with self._arbiter.preparing():
                 if not self._is_short():  # a timing was waited for, and meanwhile it was closed
                     return
                 gang = self._start()
@@ -96,84 +99,3 @@ class Standby:
             return
         with self._changed:
             self._gangs.append(gang)
-
-
-RETRY_S = 5.0
-"""How long refilling rests after a gang could not be prepared."""
-
-
-class QuietDevices:
-    """Keeps preparing and timing apart: any number of preparations at once, or one timing; timings go first.
-
-    While paused, no preparation begins at all, so that somebody else may have the devices.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._timing = 0
-        self._waiting = 0
-        self._preparing = 0
-        self._paused = False
-
-    def pause(self, timeout_s: float | None = None) -> bool:
-        """Keeps preparations from beginning until `resume`, and waits for those that have begun.
-
-        Args:
-            timeout_s: how long to wait; None for as long as it takes.
-
-        Returns:
-            Whether none runs any more.
-        """
-        with self._changed:
-            self._paused = True
-            return self._changed.wait_for(lambda: not self._preparing, timeout_s)
-
-    def resume(self) -> None:
-        """Lets preparations begin; calling it again changes nothing."""
-        with self._changed:
-            self._paused = False
-            self._changed.notify_all()
-
-    def timing(self) -> AbstractContextManager[None]:
-        """Waits until no preparation runs, and keeps new ones from beginning."""
-        return _Held(self._begin_timing, self._end_timing)
-
-    def preparing(self) -> AbstractContextManager[None]:
-        """Waits until nothing is timed or waits to be."""
-        return _Held(self._begin_preparing, self._end_preparing)
-
-    def _begin_timing(self) -> None:
-        with self._changed:
-            self._waiting += 1
-            try:
-                self._changed.wait_for(lambda: not self._preparing and not self._timing)
-                self._timing += 1
-            finally:  # Ctrl-C while waiting must not keep preparations out for good
-                self._waiting -= 1
-                self._changed.notify_all()
-
-    def _end_timing(self) -> None:
-        with self._changed:
-            self._timing -= 1
-            self._changed.notify_all()
-
-    def _begin_preparing(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._timing and not self._waiting and not self._paused)
-            self._preparing += 1
-
-    def _end_preparing(self) -> None:
-        with self._changed:
-            self._preparing -= 1
-            self._changed.notify_all()
-
-
-class _Held(AbstractContextManager[None]):
-    def __init__(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
-        self._begin, self._end = begin, end
-
-    def __enter__(self) -> None:
-        self._begin()
-
-    def __exit__(self, *_: object) -> None:
-        self._end()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -73,6 +73,10 @@ class CheckContext:
 class Check(Protocol):
     """A rule for one output."""
 
+    @property
+    def batched(self) -> bool:
+        """Whether `wrong` can be vectorised by `torch.vmap`: it asks for no value and makes no shape out of values."""
+
     def describe(self) -> str:
         """The rule in a few words, for the agent."""
 
@@ -92,6 +96,8 @@ class Check(Protocol):
 class exact:  # noqa: N801  # reads as a function where rules are declared
     """Every element equal; NaN equals NaN, -0.0 equals +0.0."""
 
+    batched: ClassVar[bool] = True
+
     def describe(self) -> str:
         """See `Check`."""
         return "exact"
@@ -105,6 +111,8 @@ class exact:  # noqa: N801  # reads as a function where rules are declared
 class same_bits:  # noqa: N801
     """Every element equal bit for bit: NaN payloads and the sign of zero too; for results that are only moved."""
 
+    batched: ClassVar[bool] = True
+
     def describe(self) -> str:
         """See `Check`."""
         return "same bits"
@@ -117,6 +125,8 @@ class same_bits:  # noqa: N801
 @dataclass(frozen=True)
 class close:  # noqa: N801
     """|got - expected| <= rtol |expected| + atol + atol_rms rms(expected), scaled by dtype."""
+
+    batched: ClassVar[bool] = True
 
     rtol: float = 0.0
     atol: float = 0.0
@@ -139,6 +149,8 @@ class close:  # noqa: N801
 class allclose:  # noqa: N801
     """|got - expected| <= atol + rtol |expected| whatever the dtype, as `torch.allclose`: the published rule."""
 
+    batched: ClassVar[bool] = True
+
     rtol: float = 1e-2
     atol: float = 1e-2
 
@@ -155,6 +167,8 @@ class allclose:  # noqa: N801
 @dataclass(frozen=True)
 class rows_close:  # noqa: N801
     """||got - expected|| <= rel ||expected|| for each row (last dimension), scaled by dtype; a bad row is all wrong."""
+
+    batched: ClassVar[bool] = True
 
     rel: float
 
@@ -177,6 +191,8 @@ class rows_close:  # noqa: N801
 class norm_close:  # noqa: N801
     """||got - expected|| <= rel ||expected|| over the whole output, scaled by dtype; all is wrong or nothing."""
 
+    batched: ClassVar[bool] = True
+
     rel: float
 
     def describe(self) -> str:
@@ -198,11 +214,12 @@ class within:  # noqa: N801
     """|got - exact| <= bound, where `compute(context)` gives both tensors from the inputs of all ranks.
 
     For results whose error bound follows from the data, such as sums over ranks. `compute` is a module-level function
-    of the problem and must scale its bound by dtype itself (`UNIT_ROUNDOFF`).
+    of the problem and must scale its bound by dtype itself (`UNIT_ROUNDOFF`). `batched` as in `Check`.
     """
 
     compute: Callable[[CheckContext], tuple[torch.Tensor, torch.Tensor]]
     says: str
+    batched: bool = True
 
     def describe(self) -> str:
         """See `Check`."""
@@ -216,10 +233,11 @@ class within:  # noqa: N801
 
 @dataclass(frozen=True)
 class rule:  # noqa: N801
-    """A problem's own rule: `mark(got, context)` returns the bool tensor of wrong elements."""
+    """A problem's own rule: `mark(got, context)` returns the bool tensor of wrong elements; `batched` as in `Check`."""
 
     mark: Callable[[torch.Tensor, CheckContext], torch.Tensor]
     says: str
+    batched: bool = True
 
     def describe(self) -> str:
         """See `Check`."""
@@ -235,6 +253,11 @@ class all_of:  # noqa: N801
     """Several rules together: an element is wrong if any rule says so."""
 
     rules: tuple[Check, ...]
+
+    @property
+    def batched(self) -> bool:
+        """See `Check`."""
+        return all(rule.batched for rule in self.rules)
 
     def describe(self) -> str:
         """See `Check`."""
@@ -257,12 +280,9 @@ def as_integers(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dtype == torch.complex128:
         tensor = torch.view_as_real(tensor)
     width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.dtype.itemsize]
-    try:
-        return tensor.view(width)
-    except RuntimeError:  # vectorised, which torch knows of this view only since 2.13
-        from pkb_gym.engine.problem.vectorised_view import view_as
+    from pkb_gym.engine.problem.vectorised_view import is_vectorised, view_as
 
-        return view_as(tensor, width)
+    return view_as(tensor, width) if is_vectorised(tensor) else tensor.view(width)
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
@@ -293,11 +313,10 @@ def difference(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 
 def _may_hold(marks: torch.Tensor) -> bool:
-    """Whether any mark is set; a GPU is not waited for, where looking costs more than what it may save."""
-    try:
-        return marks.is_cuda or bool(marks.any())
-    except RuntimeError:  # vectorised over many calls, of which each may answer differently
-        return True
+    """Whether any mark is set, as far as that is told without waiting for a GPU or asking many calls at once."""
+    from pkb_gym.engine.problem.vectorised_view import is_vectorised
+
+    return marks.is_cuda or is_vectorised(marks) or bool(marks.any())
 
 
 def outside(got: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor | float) -> torch.Tensor:

@@ -25,6 +25,11 @@ class _View(torch.autograd.Function):
         return tensor.view(dtype), in_dims[0]
 
 
+def is_vectorised(tensor: torch.Tensor) -> bool:
+    """Whether the tensor stands for many at once, inside `torch.vmap`."""
+    return bool(torch._C._functorch.is_batchedtensor(tensor))
+
+
 def view_as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The same bits under another dtype of the same width; no copy."""
     viewed: torch.Tensor = _View.apply(tensor, dtype)  # type: ignore[no-untyped-call]  # unannotated

@@ -1,4 +1,4 @@
-"""Before a block, as a trusted rank sees its device and host: is it idle, are caches cold, is memory at hand?"""
+"""Brings a rank's device and host into the same state before every timed block, of either side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from pkb_gym.engine.rankside.processors import move_to_quick
+from pkb_gym.engine.rankside.orders import DeviceName
+from pkb_gym.engine.rankside.processors import move_to_fastest
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +18,7 @@ PROBES = 5
 SPIN_CYCLES = 1000
 
 
-class Quiet(Protocol):
+class BlockConditioner(Protocol):
     """What is done on every rank just before a block is timed."""
 
     def answer_us(self) -> float | None:
@@ -29,11 +30,11 @@ class Quiet(Protocol):
     def reserve(self, sizes: Sequence[int]) -> None:
         """Makes sure that results of these sizes in bytes can be kept without asking the driver for memory."""
 
-    def settle(self) -> list[int] | None:
-        """Moves to those of this rank's processors that run at full speed, and says which; None: all are needed."""
+    def choose_processors(self) -> tuple[int, ...] | None:
+        """Moves to those of this rank's processors that run at full speed; None where all are needed."""
 
 
-class CpuQuiet:
+class CpuConditioner:
     """On the CPU nothing needs to be done: a frozen gang's processor time is looked at from outside."""
 
     def answer_us(self) -> float | None:
@@ -46,12 +47,12 @@ class CpuQuiet:
     def reserve(self, sizes: Sequence[int]) -> None:
         """Nothing."""
 
-    def settle(self) -> list[int] | None:
+    def choose_processors(self) -> tuple[int, ...] | None:
         """None."""
         return None
 
 
-class CudaQuiet:
+class CudaConditioner:
     """On a GPU, whose kernels run on when the process that launched them is frozen.
 
     Args:
@@ -98,11 +99,11 @@ class CudaQuiet:
             self._reserved |= wanted
             del held
 
-    def settle(self) -> list[int] | None:
+    def choose_processors(self) -> tuple[int, ...] | None:
         """Tries them."""
-        return move_to_quick(self._processors)
+        return tuple(move_to_fastest(self._processors))
 
 
-def make_quiet(device: str, processors: Sequence[int]) -> Quiet:
+def make_conditioner(device: DeviceName, processors: Sequence[int]) -> BlockConditioner:
     """What suits the device, for a rank with these processors."""
-    return CudaQuiet(processors) if device == "cuda" else CpuQuiet()
+    return CudaConditioner(processors) if device == "cuda" else CpuConditioner()

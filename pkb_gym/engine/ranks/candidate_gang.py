@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self, TypeVar
 
-from pkb_gym.engine.compare.layout import BlockPlan, rank_runs
+from pkb_gym.engine.compare.call_specs import call_runs
+from pkb_gym.engine.compare.layout import BlockPlan
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
@@ -16,12 +18,30 @@ from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.gang import Confinement, Gang, Processors
 from pkb_gym.engine.ranks.heaps import SymmetricHeap
 from pkb_gym.engine.ranks.zygote import Zygote
-from pkb_gym.engine.rankside.results import Claim
-from pkb_gym.engine.rankside.wire import Json
+from pkb_gym.engine.rankside.messages import Message
+from pkb_gym.engine.rankside.orders import (
+    Bind,
+    BlockDone,
+    Bound,
+    Dialect,
+    Load,
+    Loaded,
+    NullDone,
+    Prepare,
+    Prepared,
+    ProfileBlock,
+    ProfileDone,
+    RankSetting,
+    RunBlock,
+    RunNullBlock,
+)
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import Device
+from pkb_gym.engine.records.feedback import Failure
 
 PREPARE_TIMEOUT_S = 60.0
+
+Reply = TypeVar("Reply", bound=Message)
 
 
 @dataclass(frozen=True)
@@ -30,12 +50,14 @@ class Job:
 
     Attributes:
         problem: what the candidate solves.
+        dialect: of the candidate.
         heap: the candidate's heap.
         scratch_bytes: symmetric scratch of each rank.
         memory_bytes: main memory that each rank may allocate.
     """
 
     problem: Problem
+    dialect: Dialect
     heap: SymmetricHeap
     scratch_bytes: int
     memory_bytes: int
@@ -54,7 +76,6 @@ class CandidateGang:
     def __init__(self, zygote: Zygote, device: Device, world_size: int, *, allow_processes: bool = False) -> None:
         self.timeout_s = PREPARE_TIMEOUT_S
         self._device: Device = device
-        self._native = True
         self._epoch = 1
         self._job: Job | None = None
         self._gang = Gang(zygote, ".candidate", world_size, Confinement(None, allow_processes=allow_processes))
@@ -79,29 +100,23 @@ class CandidateGang:
         """The tail of what the ranks wrote."""
         return self._gang.output
 
-    def prepare(self, *, join: bool, one_queue: bool = False) -> None:
+    def prepare(self, dialect: Dialect, *, one_queue: bool = False) -> None:
         """Gets its ranks ready before a candidate is known.
 
         Args:
-            join: whether to make a process group too.
+            dialect: of the candidates that it can serve.
             one_queue: whether a single hardware queue will do, see `rankside.devices.CudaDevice`.
 
         Raises:
             InfrastructureError: they could not be prepared.
         """
-        order: dict[str, Json] = {
-            "prepare": True,
-            "alone": not join,
-            "one_queue": one_queue,
-            **self._place_of_ranks(),
-        }
         try:
-            self._ask(order, "prepared")
+            self._ask(Prepare(self._setting, dialect, one_queue), Prepared)
         except GangFailed as failed:
             raise InfrastructureError(f"a gang could not be prepared: {failed}\n{self.output}") from None
 
-    def touch(self, stage: Callable[[], Processors | None]) -> int:
-        """A block with as little in it as there is, while no candidate is loaded.
+    def run_null_block(self, stage: Callable[[], Processors | None]) -> int:
+        """A block of no calls, while no candidate is loaded.
 
         Args:
             stage: as `run` takes it.
@@ -112,9 +127,9 @@ class CandidateGang:
         Raises:
             InfrastructureError: a rank fell, which no candidate can be blamed for.
         """
-        orders: list[dict[str, Json]] = [{"touch": True}] * self._gang.world_size
+        orders = [RunNullBlock()] * self._gang.world_size
         try:
-            nanoseconds, _ = self._gang.run_block(orders, timeout_s=self.timeout_s, stage=stage)
+            nanoseconds, _ = self._gang.run_block(orders, NullDone, timeout_s=self.timeout_s, stage=stage)
         except GangFailed as failed:
             raise InfrastructureError(f"a gang failed before its candidate was loaded: {failed}") from None
         return nanoseconds
@@ -126,39 +141,33 @@ class CandidateGang:
             GangFailed: it could not be loaded.
         """
         self._job = job
-        self._native = artifact.binary is not None
-        fds = [_memory_file("candidate", artifact.binary if artifact.binary is not None else source.encode())]
-        extensions: dict[str, Json] = {}
+        fds = [_memory_file("candidate", source.encode() if artifact.binary is None else artifact.binary)]
+        extensions = {}
         for name, library in artifact.extensions.items():
             extensions[name] = len(fds)
             fds.append(_memory_file(name, library))
-        order: dict[str, Json] = {
-            "load": True,
-            "alone": self._native,
-            **self._place_of_ranks(),
-            "dialect": "native" if self._native else "python",
-            "heap_fds": len(job.heap.fds),
-            "segment_bytes": job.heap.segment_bytes,
-            "scratch_bytes": job.scratch_bytes,
-            "memory_bytes": job.memory_bytes,
-            "returns": job.problem.returns,
-            "signature": cpp_signature(job.problem),
-            "extensions": extensions,
-        }
+        order = Load(
+            setting=self._setting,
+            dialect=job.dialect,
+            heap_fds=len(job.heap.fds),
+            segment_bytes=job.heap.segment_bytes,
+            scratch_bytes=job.scratch_bytes,
+            memory_bytes=job.memory_bytes,
+            returns=job.problem.returns,
+            signature=cpp_signature(job.problem),
+            extensions=extensions,
+        )
         try:
-            self._ask(order, "loaded", fds=(*job.heap.fds, *fds))
+            self._ask(order, Loaded, fds=(*job.heap.fds, *fds))
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _place_of_ranks(self) -> dict[str, Json]:
-        return {
-            "device": self._device,
-            "threads": host.threads_per_rank(self._gang.world_size),
-            "processors": host.processors(),
-        }
+    @property
+    def _setting(self) -> RankSetting:
+        return RankSetting(self._device, host.threads_per_rank(self._gang.world_size), host.processors())
 
-    def _ask(self, order: dict[str, Json], expect: str, fds: Sequence[int] = ()) -> None:
+    def _ask(self, order: Message, expect: type[Reply], fds: Sequence[int] = ()) -> None:
         orders = [order] * self._gang.world_size
         self._gang.ask(orders, expect, timeout_s=self.timeout_s, fds=fds, where=self._where)
 
@@ -173,79 +182,79 @@ class CandidateGang:
             GangFailed: a rank fell.
         """
         assert self._job is not None
-        problem, dialect = self._job.problem, "native" if self._native else "python"
-        partitions: Json = [[list(ranks) for ranks in partition] for partition in plan.partitions]
-        orders: list[dict[str, Json]] = [
-            {"bind": rank_runs(problem, plan, rank, dialect), "partitions": partitions}  # type: ignore[arg-type]
-            for rank in range(self._gang.world_size)
+        problem, dialect = self._job.problem, self._job.dialect
+        orders = [
+            Bind(call_runs(problem, plan, rank, dialect), plan.partitions) for rank in range(self._gang.world_size)
         ]
-        self._gang.ask(orders, "bound", timeout_s=self.timeout_s, where=self._where)
+        self._gang.ask(orders, Bound, timeout_s=self.timeout_s, where=self._where)
 
-    def run(
-        self,
-        sets: Sequence[int],
-        stage: Callable[[], Processors | None],
-        *,
-        profile: Mapping[str, float | None] | None = None,
-    ) -> tuple[int, list[dict[str, Any]]]:
+    def run(self, sets: Sequence[int], stage: Callable[[], Processors | None]) -> tuple[int, list[BlockDone]]:
         """Calls the candidate once on each of these sets, then freezes the gang.
 
         Args:
             sets: indices into the bound block.
             stage: puts the inputs into the heap; called while every rank stands frozen before the gate, so that no
-                thread of a candidate sees them before the clock runs. Says where the ranks are to run then, if it
-                matters.
-            profile: what `Dialect.profile` takes besides, if ranks are to say where their time went.
+                thread of a candidate sees them before the clock runs. Names the processors that the ranks are to run
+                on then, if it matters.
 
         Returns:
-            Nanoseconds by the evaluator's clock, and what each rank said of its block.
+            Nanoseconds by the evaluator's clock, and each rank's report.
+
+        Raises:
+            GangFailed: a rank fell, the deadline passed, or a report does not fit the calls.
+        """
+        nanoseconds, done = self._run(RunBlock(tuple(sets), self._epoch), BlockDone, stage)
+        for rank, report in enumerate(done):
+            if len(report.claims) != len(sets):
+                what = f"rank {rank} reported {len(report.claims)} calls of {len(sets)}"
+                raise GangFailed(Failure.INTEGRITY, rank, what)
+        return nanoseconds, done
+
+    def profile(
+        self, sets: Sequence[int], stage: Callable[[], Processors | None], link_bytes_per_s: float | None
+    ) -> list[ProfileDone]:
+        """As `run`, for where the time goes.
+
+        Args:
+            sets: see `run`.
+            stage: see `run`.
+            link_bytes_per_s: see `ProfileBlock`.
+
+        Returns:
+            Each rank's report.
 
         Raises:
             GangFailed: a rank fell, or the deadline passed.
         """
-        asked: Json = None if profile is None else dict(profile)
-        order: dict[str, Json] = {"run": list(sets), "epoch": self._epoch, "profile": asked}
-        self._epoch += len(sets)
+        return self._run(ProfileBlock(tuple(sets), self._epoch, link_bytes_per_s), ProfileDone, stage)[1]
+
+    def _run(
+        self, order: RunBlock | ProfileBlock, expect: type[Reply], stage: Callable[[], Processors | None]
+    ) -> tuple[int, list[Reply]]:
+        self._epoch += len(order.sets)
         nanoseconds, replies = self._gang.run_block(
-            [order] * self._gang.world_size, timeout_s=self.timeout_s, stage=stage, where=self._where
+            [order] * self._gang.world_size, expect, timeout_s=self.timeout_s, stage=stage, where=self._where
         )
         self._gang.freeze()
-        return nanoseconds, [reply["done"] for reply in replies]
+        return nanoseconds, replies
 
     def processor_ticks(self) -> int:
         """Processor time of all ranks so far, in clock ticks."""
         return self._gang.processor_ticks()
 
-    def freeze(self) -> None:
-        """Stops the ranks with all their threads."""
+    def run_on(self, seconds: float) -> None:
+        """Lets frozen ranks go on for a while.
+
+        Raises:
+            GangFailed: they cannot be frozen again.
+        """
+        self._gang.thaw()
+        time.sleep(seconds)
         self._gang.freeze()
 
     def thaw(self) -> None:
         """Lets the ranks go on."""
         self._gang.thaw()
-
-
-def claims(done: Sequence[Any], calls: int) -> list[list[list[Claim]]]:
-    """Per rank and call, the shapes that the candidate claims; nonsense becomes a claim that is then found wrong."""
-    return [_rank_claims(said, calls) for said in done]
-
-
-def _rank_claims(said: object, calls: int) -> list[list[Claim]]:
-    returned = said.get("returned") if isinstance(said, dict) else None
-    if not isinstance(returned, list) or len(returned) != calls:
-        return [[] for _ in range(calls)]
-    return [[_claim(leaf) for leaf in call] if isinstance(call, list) else [] for call in returned]
-
-
-def _claim(leaf: object) -> Claim:
-    if leaf is None:
-        return None
-    shape = leaf.get("shape") if isinstance(leaf, dict) else None
-    sound = isinstance(shape, list) and all(isinstance(dim, int) and 0 <= dim < 1 << 40 for dim in shape)
-    return {
-        "shape": shape if sound else [],
-        "dtype": ascii(leaf.get("dtype"))[:40].strip("'") if isinstance(leaf, dict) else "nothing",
-    }
 
 
 def _memory_file(name: str, content: bytes) -> int:

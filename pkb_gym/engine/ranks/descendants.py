@@ -11,7 +11,7 @@ from pathlib import Path
 from pkb_gym.engine.ranks.pidfds import pid_of
 
 
-def end_strays(leader_pidfd: int, rank_pidfds: Sequence[int]) -> int:
+def end_descendants(leader_pidfd: int, rank_pidfds: Sequence[int]) -> int:
     """Kills every descendant of a gang's leader but its ranks, which must be stopped.
 
     Orphans are the leader's children: it is process 1 of their namespace, or their subreaper. The end of a child can
@@ -28,8 +28,8 @@ def end_strays(leader_pidfd: int, rank_pidfds: Sequence[int]) -> int:
     while len(family) > found:
         found = len(family)
         family |= {pid for pid, parent in parents.items() if parent in family}
-    strays = family - ranks - {leader}
-    for pid in strays:
+    strangers = family - ranks - {leader}
+    for pid in strangers:
         with contextlib.suppress(ProcessLookupError):
             pidfd = os.pidfd_open(pid)
             try:
@@ -37,7 +37,7 @@ def end_strays(leader_pidfd: int, rank_pidfds: Sequence[int]) -> int:
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             finally:
                 os.close(pidfd)
-    return len(strays)
+    return len(strangers)
 
 
 def _parents() -> dict[int, int]:

@@ -1,11 +1,11 @@
-"""Whose fault it is that a gang fell or missed its deadline, from what was heard and seen of its ranks."""
+"""Failure attribution: which rank failed first, and how, from the reports and the ends of a gang's processes."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Collection, Mapping
-from typing import Any
 
+from pkb_gym.engine.rankside.orders import Failed
 from pkb_gym.engine.records.feedback import Failure
 
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read error", "connection was closed")
@@ -25,7 +25,7 @@ _MAY_BE_NAMED = (
     Failure.OUT_OF_MEMORY,
     Failure.WRONG_SHAPE_OR_DTYPE,
 )
-"""Failures that are taken from a rank's own word; a rank that has loaded a candidate can say anything."""
+"""Failures that are taken from a rank's own report; a rank that has loaded a candidate can report anything."""
 
 
 class GangFailed(Exception):
@@ -37,19 +37,19 @@ class GangFailed(Exception):
         self.rank = rank
 
 
-def cause_is_known(ended: Mapping[int, int], errors: Mapping[int, Mapping[str, Any]]) -> bool:
-    """Whether anything but complaints about another rank has been heard; arguments as `first_failure`."""
+def cause_is_known(ended: Mapping[int, int], errors: Mapping[int, Failed]) -> bool:
+    """Whether anything but complaints about another rank has arrived; arguments as `first_failure`."""
     own_fault = any(not _is_aftermath(error) for error in errors.values())
     return own_fault or any(rank not in errors for rank in ended)
 
 
-def first_failure(ended: Mapping[int, int], errors: Mapping[int, Mapping[str, Any]], said: str) -> GangFailed:
-    """Blames the rank that fell first.
+def first_failure(ended: Mapping[int, int], errors: Mapping[int, Failed], otherwise: str) -> GangFailed:
+    """Attributes a failure to the rank that fell first.
 
     Args:
         ended: rank -> exit status, or minus the signal that ended it; of ranks that have ended, in that order.
         errors: rank -> the error that it reported, in the order of arrival.
-        said: what is known besides, where neither tells.
+        otherwise: what is known besides, where neither tells.
     """
     crashed = [rank for rank, status in ended.items() if status != 0 and rank not in errors]
     if crashed:
@@ -60,10 +60,9 @@ def first_failure(ended: Mapping[int, int], errors: Mapping[int, Mapping[str, An
         what = f"rank {silent[0]} ended its process (exit status 0) before its work was done"
         return GangFailed(Failure.RUNTIME_ERROR, silent[0], what)
     for rank in own_fault or list(errors):
-        kind, message = errors[rank].get("kind"), errors[rank].get("message")
-        failure = next((known for known in _MAY_BE_NAMED if known == kind), Failure.RUNTIME_ERROR)
-        return GangFailed(failure, rank, f"rank {rank}: {message}"[:10_000])
-    return GangFailed(Failure.RUNTIME_ERROR, None, f"the gang fell silent: {said}")
+        failure = next((known for known in _MAY_BE_NAMED if known == errors[rank].kind), Failure.RUNTIME_ERROR)
+        return GangFailed(failure, rank, f"rank {rank}: {errors[rank].text}"[:10_000])
+    return GangFailed(Failure.RUNTIME_ERROR, None, f"the gang fell silent: {otherwise}")
 
 
 def missed_deadline(places: Mapping[int, str], busy: Collection[int], timeout_s: float) -> GangFailed:
@@ -87,12 +86,12 @@ def _crash(rank: int, status: int) -> GangFailed:
         return GangFailed(Failure.RUNTIME_ERROR, rank, f"rank {rank} ended its process with exit status {status}")
     name = signal.Signals(-status).name
     if -status == signal.SIGKILL:
-        said = f"rank {rank} was killed by the kernel ({name}), most likely for its memory"
-        return GangFailed(Failure.OUT_OF_MEMORY, rank, said)
+        cause = f"rank {rank} was killed by the kernel ({name}), most likely for its memory"
+        return GangFailed(Failure.OUT_OF_MEMORY, rank, cause)
     hint = f": {_HINTS[name]}" if name in _HINTS else ""
     return GangFailed(Failure.RUNTIME_ERROR, rank, f"rank {rank} was killed by {name}{hint}")
 
 
-def _is_aftermath(error: Mapping[str, Any]) -> bool:
+def _is_aftermath(error: Failed) -> bool:
     """Whether an error only says that another rank is gone."""
-    return any(words in str(error.get("message")) for words in _PEER_GONE)
+    return any(words in error.text for words in _PEER_GONE)

@@ -7,27 +7,28 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from typing import Generic, Self, TypeAlias, TypeVar
 
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.ranks.descendants import end_strays
+from pkb_gym.engine.ranks.descendants import end_descendants
 from pkb_gym.engine.ranks.failure_attribution import GangFailed, cause_is_known, first_failure, missed_deadline
+from pkb_gym.engine.ranks.output import RankOutput
 from pkb_gym.engine.ranks.pidfds import pid_of, send, stat
 from pkb_gym.engine.ranks.zygote import TEMPORARY_BYTES, Zygote
-from pkb_gym.engine.rankside.leader import GangRequest
+from pkb_gym.engine.rankside.forking import GangRequest, RankEnded, RanksStarted
+from pkb_gym.engine.rankside.messages import Message, ProtocolError, WireError
+from pkb_gym.engine.rankside.orders import Armed, Failed, Go
 from pkb_gym.engine.rankside.processors import move_to
-from pkb_gym.engine.rankside.wire import Json, ProtocolError, WireError, pair
+from pkb_gym.engine.rankside.wire import Wire, pair
 from pkb_gym.engine.records.feedback import Failure
 
-MAX_OUTPUT_BYTES = 16 << 20
-"""A gang that writes more to stdout and stderr is ended."""
-
-KEPT_OUTPUT_BYTES = 8192
 START_TIMEOUT_S = 30.0
 SEND_TIMEOUT_S = 5.0
 """A rank that does not read what it is sent is stuck; its deadline then passes."""
+
+END_TIMEOUT_S = 5.0
 
 AFTERMATH_S = 0.05
 """After a first failure, how long to listen for others: the rank that fell first need not be heard first."""
@@ -38,13 +39,16 @@ CAUSE_S = 1.0
 SAMPLING_S, SAMPLES = 0.1, 10
 """How long, and how often, ranks that missed a deadline are looked at: do they compute or wait?"""
 
+FREEZE_TIMEOUT_S = 1.0
 
 Processors: TypeAlias = Sequence[Sequence[int]]
 """Numbers of processors, for each rank."""
 
+Reply = TypeVar("Reply", bound=Message)
+
 
 @dataclass(frozen=True)
-class Replies:
+class Replies(Generic[Reply]):
     """One reply from each rank.
 
     Attributes:
@@ -53,7 +57,7 @@ class Replies:
         ended_ns: perf_counter_ns when the last had arrived.
     """
 
-    messages: list[dict[str, Any]]
+    messages: list[Reply]
     raw: list[bytes]
     ended_ns: int
 
@@ -83,62 +87,77 @@ class Confinement:
 
 
 class Gang:
-    """Handle on a running gang; a context manager that ends it."""
+    """Handle on a running gang; a context manager that ends it.
+
+    Args:
+        zygote: that forks it.
+        entry: see `GangRequest`.
+        world_size: number of ranks.
+        confinement: None for a trusted gang.
+
+    Raises:
+        InfrastructureError: it could not be started.
+    """
 
     def __init__(self, zygote: Zygote, entry: str, world_size: int, confinement: Confinement | None) -> None:
         self.world_size = world_size
-        self._output = bytearray()
-        self._output_bytes = 0
         self._ended: dict[int, int] = {}
-        self._errors: dict[int, dict[str, Any]] = {}
-        self._closed = False
-        self._scratch, self._remove_scratch = zygote.new_scratch()
+        self._errors: dict[int, Failed] = {}
         self._isolated = zygote.sandboxed
         self._may_start_processes = confinement is not None and confinement.allow_processes
-        request = GangRequest(
-            entry=entry,
-            world_size=world_size,
-            isolate=zygote.sandboxed,
-            confined=confinement is not None,
-            allow_processes=self._may_start_processes,
-            limits={} if confinement is None else confinement.limits(),
-            scratch=self._scratch,
-            temporary_bytes=TEMPORARY_BYTES,
-        )
-        self._leader, leader_end = pair()
-        self._output_fd, output_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        os.set_blocking(output_end, True)
-        pairs = [pair() for _ in range(world_size)]
-        self._ranks = [mine for mine, _ in pairs]
-        theirs = [leader_end.fileno(), output_end, *(end.fileno() for _, end in pairs)]
-        self._pidfds: list[int] = []
-        try:
-            self._leader_pidfd = zygote.fork(request, theirs)
-        except InfrastructureError:
-            self._release()
-            raise
-        finally:
-            leader_end.close()
-            os.close(output_end)
-            for _, end in pairs:
-                end.close()
+        with contextlib.ExitStack() as resources:
+            scratch, remove_scratch = zygote.new_scratch()
+            resources.callback(remove_scratch)
+            self._output = RankOutput()
+            resources.callback(self._output.close)
+            self._leader, leader_end = pair()
+            resources.callback(self._leader.close)
+            pairs = [pair() for _ in range(world_size)]
+            self._ranks = [mine for mine, _ in pairs]
+            for wire in self._ranks:
+                resources.callback(wire.close)
+            request = GangRequest(
+                entry=entry,
+                world_size=world_size,
+                isolate=zygote.sandboxed,
+                confined=confinement is not None,
+                allow_processes=self._may_start_processes,
+                limits={} if confinement is None else confinement.limits(),
+                scratch=scratch,
+                temporary_bytes=TEMPORARY_BYTES,
+            )
+            with self._output.writing_end() as output_end:
+                ends = [leader_end, *(end for _, end in pairs)]
+                fds = [end.fileno() for end in ends]
+                try:
+                    self._leader_pidfd = zygote.fork(request, [fds[0], output_end, *fds[1:]])
+                finally:
+                    for end in ends:
+                        end.close()
+            resources.callback(os.close, self._leader_pidfd)
+            self._pidfds: list[int] = []
+            resources.callback(self._close_pidfds)
+            resources.callback(self._end_processes)
+            self._pidfds += self._started_ranks()
+            self._poll = select.epoll()
+            resources.callback(self._poll.close)
+            self._rank_of_fd = {wire.fileno(): rank for rank, wire in enumerate(self._ranks)}
+            for fd in (*self._rank_of_fd, self._leader.fileno(), self._output.fileno()):
+                self._poll.register(fd, select.EPOLLIN)
+            for wire in self._ranks:
+                wire.sock.settimeout(SEND_TIMEOUT_S)
+            self._resources = resources.pop_all()
+
+    def _started_ranks(self) -> list[int]:
+        """Waits until the leader has forked every rank; returns their pidfds."""
         self._leader.sock.settimeout(START_TIMEOUT_S)
         try:
-            _, _, self._pidfds = self._leader.receive_with_fds()
+            return self._leader.receive_with_fds(RanksStarted)[2]
         except (WireError, TimeoutError) as error:
             time.sleep(AFTERMATH_S)
-            self._drain()
-            said = self.output
-            self.close()
-            raise InfrastructureError(f"a gang of {world_size} did not start: {error}. {said}") from None
-        self._poll = select.epoll()
-        self._wires: dict[int, int] = {}
-        for rank, wire in enumerate(self._ranks):
-            self._wires[wire.fileno()] = rank
-            self._poll.register(wire.fileno(), select.EPOLLIN)
-            wire.sock.settimeout(SEND_TIMEOUT_S)
-        self._poll.register(self._leader.fileno(), select.EPOLLIN)
-        self._poll.register(self._output_fd, select.EPOLLIN)
+            self._output.drain()
+            what = f"a gang of {self.world_size} did not start: {error}. {self.output}"
+            raise InfrastructureError(what) from None
 
     def __enter__(self) -> Self:
         return self
@@ -149,79 +168,78 @@ class Gang:
     @property
     def output(self) -> str:
         """The tail of what the ranks wrote to stdout and stderr."""
-        return bytes(self._output).decode(errors="replace")
+        return self._output.tail
 
     def ask(
         self,
-        messages: Sequence[Mapping[str, Json]],
-        expect: str,
+        orders: Sequence[Message],
+        expect: type[Reply],
         *,
         timeout_s: float,
         fds: Sequence[int] = (),
         where: Callable[[int], str] | None = None,
-    ) -> list[dict[str, Any]]:
-        """Sends one message to each rank and waits for one reply from each.
+    ) -> list[Reply]:
+        """Sends one order to each rank and waits for one reply from each.
 
         Args:
-            messages: one per rank.
-            expect: key that each reply must hold.
+            orders: one per rank.
+            expect: kind of the replies.
             timeout_s: deadline for all of them.
             fds: descriptors that go to every rank.
-            where: says where a rank stands, for the report of a missed deadline.
+            where: tells where a rank stands, for the report of a missed deadline.
 
         Raises:
-            GangFailed: a rank failed, spoke out of turn, or the deadline passed.
+            GangFailed: a rank failed, sent something out of turn, or the deadline passed.
         """
-        self.tell(messages, fds)
+        self.send(orders, fds)
         return self.collect(expect, timeout_s=timeout_s, where=where).messages
 
-    def ask_for_fds(self, message: Mapping[str, Json], expect: str, *, timeout_s: float) -> list[list[int]]:
-        """Sends one message to every rank of a trusted gang; returns the descriptors that came with each reply.
+    def ask_for_fds(self, order: Message, expect: type[Reply], *, timeout_s: float) -> list[list[int]]:
+        """Sends one order to every rank of a trusted gang; returns the descriptors that came with each reply.
 
         Raises:
             GangFailed: a rank failed, or is gone.
         """
-        self.tell([message] * self.world_size)
+        self.send([order] * self.world_size)
         answers = []
         for rank, wire in enumerate(self._ranks):
             wire.sock.settimeout(timeout_s)
             try:
-                reply, _, fds = wire.receive_with_fds()
+                reply, _, fds = wire.receive_with_fds(expect, Failed)
             except (WireError, TimeoutError) as error:
                 raise self._first_failure(str(error)) from None
             finally:
                 wire.sock.settimeout(SEND_TIMEOUT_S)
-            self._note(rank, dict(reply), expect)
+            if isinstance(reply, Failed):
+                self._errors[rank] = reply
             answers.append(fds)
         if self._errors:
             raise self._first_failure()
         return answers
 
-    def tell(self, messages: Sequence[Mapping[str, Json]], fds: Sequence[int] = (), raw: bytes = b"") -> None:
-        """Sends one message to each rank; a rank that is gone is noticed by `collect`.
+    def send(self, orders: Sequence[Message], fds: Sequence[int] = (), raw: bytes = b"") -> None:
+        """Sends one order to each rank; a rank that is gone is noticed by `collect`.
 
         Raises:
-            GangFailed: a rank has said something that it was not asked for.
+            GangFailed: a rank has sent something that nobody asked for.
         """
         for rank, wire in enumerate(self._ranks):
             if wire.pending():
-                raise GangFailed(Failure.INTEGRITY, rank, f"rank {rank} spoke to the evaluator out of turn")
-        for wire, message in zip(self._ranks, messages, strict=True):
-            try:
-                wire.send(message, raw=raw, fds=fds)
-            except WireError:
-                continue
+                raise GangFailed(Failure.INTEGRITY, rank, f"rank {rank} sent something to the evaluator out of turn")
+        for wire, order in zip(self._ranks, orders, strict=True):
+            with contextlib.suppress(WireError):
+                wire.send(order, raw=raw, fds=fds)
 
-    def collect(self, expect: str, *, timeout_s: float, where: Callable[[int], str] | None = None) -> Replies:
+    def collect(
+        self, expect: type[Reply], *, timeout_s: float, where: Callable[[int], str] | None = None
+    ) -> Replies[Reply]:
         """Waits for one reply from each rank; arguments and errors as `ask`."""
-        frames: dict[int, tuple[dict[str, Any], bytes]] = {}
+        frames: dict[int, tuple[Reply, bytes]] = {}
         deadline = time.monotonic() + timeout_s
         try:
             while True:
-                for rank, wire in enumerate(self._ranks):
-                    if rank not in frames and (frame := wire.take()) is not None:
-                        frames[rank] = frame
-                        self._note(rank, frame[0], expect)
+                for rank in set(range(self.world_size)) - set(frames) - set(self._errors):
+                    self._take(rank, expect, frames)
                 if len(frames) == self.world_size and not self._errors:
                     ended_ns = time.perf_counter_ns()
                     ordered = [frames[rank] for rank in range(self.world_size)]
@@ -232,56 +250,61 @@ class Gang:
                 if left <= 0:
                     raise self._missed_deadline(set(range(self.world_size)) - set(frames), timeout_s, where)
                 self._listen(left)
-        except ProtocolError as error:
-            raise GangFailed(Failure.INTEGRITY, None, f"a rank sent what its program does not: {error}") from None
         except WireError as error:
             raise self._first_failure(str(error)) from None
 
+    def _take(self, rank: int, expect: type[Reply], frames: dict[int, tuple[Reply, bytes]]) -> None:
+        """Takes in a rank's reply, or its error, if it has arrived."""
+        try:
+            frame = self._ranks[rank].take(expect, Failed)
+        except ProtocolError as error:
+            raise GangFailed(
+                Failure.INTEGRITY, rank, f"rank {rank} sent something that its program does not: {error}"
+            ) from None
+        if frame is None:
+            return
+        message, raw = frame
+        if isinstance(message, expect):
+            frames[rank] = message, raw
+        elif isinstance(message, Failed):
+            self._errors[rank] = message
+
     def run_block(
         self,
-        orders: Sequence[Mapping[str, Json]],
+        orders: Sequence[Message],
+        expect: type[Reply],
         *,
         timeout_s: float,
         stage: Callable[[], Processors | None] | None = None,
         where: Callable[[int], str] | None = None,
-    ) -> tuple[int, list[dict[str, Any]]]:
+    ) -> tuple[int, list[Reply]]:
         """Arms every rank and freezes the gang, stages its inputs, opens the gate, and waits until the last is done.
 
-        Where staging names processors, the ranks run there from then on: what was found out about them does not hold
-        for long, and frozen ranks cannot move themselves.
+        Where staging names processors, the ranks run there from then on: how fast they are changes within
+        milliseconds, and frozen ranks cannot move themselves.
 
         Returns:
             Nanoseconds from opening the gate to the last completion, and the replies.
         """
-        self.ask(orders, "armed", timeout_s=timeout_s, where=where)
+        self.ask(orders, Armed, timeout_s=timeout_s, where=where)
         self.freeze()
         if stage is not None and (processors := stage()) is not None:
             self._move(processors)
-        go: Mapping[str, Json] = {"go": True}
         began_ns = time.perf_counter_ns()
-        self.tell([go] * self.world_size)
+        self.send([Go()] * self.world_size)
         self.thaw()
-        replies = self.collect("done", timeout_s=timeout_s, where=where)
+        replies = self.collect(expect, timeout_s=timeout_s, where=where)
         return replies.ended_ns - began_ns, replies.messages
-
-    def _note(self, rank: int, message: dict[str, Any], expect: str) -> None:
-        """Looks whether a reply is an error, and of the expected kind."""
-        error = message.get("error")
-        if isinstance(error, dict):
-            self._errors[rank] = error
-        elif expect not in message:
-            said = ", ".join(sorted(message))[:80]
-            raise GangFailed(Failure.INTEGRITY, rank, f"rank {rank} sent {said!r} where {expect!r} was due")
 
     def freeze(self) -> None:
         """Stops every rank with all its threads, and ends what they have started; returns when that is done."""
-        deadline = time.monotonic() + 1.0
+        deadline = time.monotonic() + FREEZE_TIMEOUT_S
         while True:
             self._signal(signal.SIGSTOP)
             while not all(stat(fd)[0] in "TtZX" for fd in self._pidfds):
                 if time.monotonic() > deadline:
                     raise GangFailed(Failure.RUNTIME_ERROR, None, "a rank could not be stopped")
-            if not self._may_start_processes or not end_strays(self._leader_pidfd, self._pidfds):
+            if not self._may_start_processes or not end_descendants(self._leader_pidfd, self._pidfds):
                 return
             if time.monotonic() > deadline:
                 raise GangFailed(Failure.RUNTIME_ERROR, None, "processes that a rank has started could not be ended")
@@ -308,29 +331,21 @@ class Gang:
 
     def close(self) -> None:
         """Ends every process of the gang; calling it again changes nothing."""
-        if self._closed:
-            return
-        self._closed = True
+        self._resources.close()
+
+    def _end_processes(self) -> None:
         if self._isolated:
             send(self._leader_pidfd, signal.SIGKILL)  # process 1: the kernel ends its whole namespace
         self._leader.close()
-        if not select.select([self._leader_pidfd], [], [], 5.0)[0]:
+        if not select.select([self._leader_pidfd], [], [], END_TIMEOUT_S)[0]:
             send(self._leader_pidfd, signal.SIGKILL)
             for pidfd in self._pidfds:
                 send(pidfd, signal.SIGKILL)
-            select.select([self._leader_pidfd], [], [], 5.0)
-        os.close(self._leader_pidfd)
-        if hasattr(self, "_poll"):
-            self._poll.close()
-        self._release()
+            select.select([self._leader_pidfd], [], [], END_TIMEOUT_S)
 
-    def _release(self) -> None:
+    def _close_pidfds(self) -> None:
         for pidfd in self._pidfds:
             os.close(pidfd)
-        for wire in (self._leader, *self._ranks):
-            wire.close()
-        os.close(self._output_fd)
-        self._remove_scratch()
 
     def _signal(self, number: signal.Signals) -> None:
         for pidfd in self._pidfds:
@@ -339,37 +354,19 @@ class Gang:
     def _listen(self, seconds: float) -> None:
         """Takes in what arrives first: replies, ends of ranks, output."""
         for fd, _ in self._poll.poll(seconds):
-            if fd in self._wires:
+            if fd in self._rank_of_fd:
                 try:
-                    self._ranks[self._wires[fd]].fill()
+                    self._ranks[self._rank_of_fd[fd]].fill()
                 except WireError:
                     self._poll.unregister(fd)  # its end is reported by the leader
             elif fd == self._leader.fileno():
-                message, _ = self._leader.receive()
-                rank, status = message["rank"], message["status"]
-                assert isinstance(rank, int) and isinstance(status, int)
-                self._ended[rank] = status
-            else:
-                self._drain()
+                ended, _ = self._leader.receive(RankEnded)
+                self._ended[ended.rank] = ended.status
+            elif not self._output.drain():
+                self._poll.unregister(fd)
 
-    def _drain(self) -> None:
-        try:
-            data = os.read(self._output_fd, 1 << 20)
-        except BlockingIOError:
-            return
-        if not data and hasattr(self, "_poll"):
-            self._poll.unregister(self._output_fd)
-        self._output_bytes += len(data)
-        self._output = (self._output + data)[-KEPT_OUTPUT_BYTES:]
-        if self._output_bytes > MAX_OUTPUT_BYTES:
-            raise GangFailed(
-                Failure.RUNTIME_ERROR,
-                None,
-                f"the ranks wrote more than {MAX_OUTPUT_BYTES >> 20} MiB to stdout and stderr",
-            )
-
-    def _first_failure(self, said: str = "") -> GangFailed:
-        """Listens a little longer, then blames the rank that fell first."""
+    def _first_failure(self, otherwise: str = "") -> GangFailed:
+        """Listens a little longer, then attributes the failure to the rank that fell first."""
         began = time.monotonic()
         while (
             left := began + (AFTERMATH_S if cause_is_known(self._ended, self._errors) else CAUSE_S) - time.monotonic()
@@ -377,12 +374,17 @@ class Gang:
             try:
                 self._listen(left)
                 for rank, wire in enumerate(self._ranks):
-                    frame = wire.take()
-                    if frame is not None and "error" in frame[0]:  # a rank that is done says nothing of the cause
-                        self._note(rank, frame[0], "error")
+                    self._note_error(rank, wire)
             except (WireError, GangFailed):
                 break
-        return first_failure(self._ended, self._errors, said)
+        return first_failure(self._ended, self._errors, otherwise)
+
+    def _note_error(self, rank: int, wire: Wire) -> None:
+        """Takes in a rank's error; a rank that is done tells nothing of the cause."""
+        with contextlib.suppress(ProtocolError):
+            frame = wire.take(Failed)
+            if frame is not None:
+                self._errors[rank] = frame[0]
 
     def _missed_deadline(self, missing: set[int], timeout_s: float, where: Callable[[int], str] | None) -> GangFailed:
         """Looks at the unfinished ranks for a moment: do they compute, or wait?"""

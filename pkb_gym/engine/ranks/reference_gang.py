@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from pkb_gym.engine.compare.check import RankCheck
 from pkb_gym.engine.compare.layout import Workload, align
@@ -14,9 +13,32 @@ from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.gang import Gang, Processors
 from pkb_gym.engine.ranks.heaps import DeviceHeap, SharedHeap, SymmetricHeap
-from pkb_gym.engine.ranks.workload import workload_to_json
+from pkb_gym.engine.ranks.reference_orders import (
+    AllocateHeaps,
+    BlockFinished,
+    BlockOrder,
+    BlockSettled,
+    Captured,
+    CaptureGraphs,
+    ClearCandidateHeap,
+    Compared,
+    CompareOutputs,
+    MakeInputs,
+    MapHeaps,
+    Ready,
+    Release,
+    ReplayGraphs,
+    RunBaseline,
+    Staged,
+    StageInputs,
+    Start,
+    TakeWorkload,
+    WarmUp,
+    WorkloadSpec,
+)
 from pkb_gym.engine.ranks.zygote import Zygote
-from pkb_gym.engine.rankside.wire import Json
+from pkb_gym.engine.rankside.messages import Message
+from pkb_gym.engine.rankside.orders import Claims, Dialect, RunNullBlock
 from pkb_gym.engine.records.config import Device
 
 TIMEOUT_S = 600.0
@@ -24,6 +46,8 @@ TIMEOUT_S = 600.0
 
 SEGMENT_ALIGNMENT_BYTES = 64 << 20
 """Of device memory: far above what the driver asks for, so that few sizes differ."""
+
+Reply = TypeVar("Reply", bound=Message)
 
 
 class ReferenceGang:
@@ -50,7 +74,7 @@ class ReferenceGang:
         store = os.memfd_create("pkb-rendezvous", os.MFD_CLOEXEC)
         try:
             self._gang = Gang(zygote, "pkb_gym.engine.ranks.reference", world_size, None)
-            self._ask({"device": device, "threads": threads}, "ready", fds=(store,))
+            self._ask(Start(device, threads), Ready, fds=(store,))
         finally:
             os.close(store)
 
@@ -72,7 +96,7 @@ class ReferenceGang:
             self._allocate(segment_bytes)
         else:
             self._device_heaps[1].reset()
-            self._ask({"zero": True}, "zeroed")
+            self._ask(ClearCandidateHeap(), Ready)
         assert self._device_heaps is not None
         yield self._device_heaps
 
@@ -81,7 +105,7 @@ class ReferenceGang:
         segment_bytes = align(segment_bytes, SEGMENT_ALIGNMENT_BYTES)
         self._close_device_heaps()
         try:
-            fds = self._gang.ask_for_fds({"allocate": segment_bytes}, "allocated", timeout_s=TIMEOUT_S)
+            fds = self._gang.ask_for_fds(AllocateHeaps(segment_bytes), Ready, timeout_s=TIMEOUT_S)
         except GangFailed as failed:
             raise self._fault(str(failed)) from None
         mine, theirs = (DeviceHeap(segment_bytes, [pair[which] for pair in fds]) for which in (0, 1))
@@ -89,20 +113,21 @@ class ReferenceGang:
         self._map(mine, theirs)
 
     def _map(self, mine: SymmetricHeap, theirs: SymmetricHeap) -> None:
-        self._ask({"map": mine.segment_bytes}, "mapped", fds=(*mine.fds, *theirs.fds))
+        self._ask(MapHeaps(mine.segment_bytes), Ready, fds=(*mine.fds, *theirs.fds))
 
-    def take(self, workload: Workload, declaration: Path, source: str, scratch_bytes: int) -> None:
-        """Hands over what is to be evaluated."""
-        order: dict[str, Json] = {
-            "workload": workload_to_json(workload, declaration),
-            "source": source,
-            "scratch_bytes": scratch_bytes,
-        }
-        self._ask(order, "ready")
+    def take(self, workload: Workload, source: str, scratch_bytes: int) -> None:
+        """Hands over what is to be evaluated.
+
+        Args:
+            workload: of a problem that the catalogue has found.
+            source: text of the baseline.
+            scratch_bytes: of the symmetric scratch.
+        """
+        self._ask(TakeWorkload(WorkloadSpec.of(workload), source, scratch_bytes), Ready)
 
     def make(self, trials: Sequence[int], *, timed: bool) -> None:
         """Draws the inputs of a block."""
-        self._ask({"make": list(trials), "timed": timed}, "made")
+        self._ask(MakeInputs(tuple(trials), timed), Ready)
 
     def stage(self) -> Processors | None:
         """Puts the inputs into the candidate's heap and poisons its outputs.
@@ -110,17 +135,18 @@ class ReferenceGang:
         Returns:
             The processors of each rank that run at full speed just now; None on the CPU, where ranks need all of them.
         """
-        replies = self._ask({"stage": True}, "staged")
-        self._note_idle(replies)
-        return None if self.device == "cpu" else [reply["processors"] for reply in replies]
+        replies = self._ask(StageInputs(), Staged)
+        self._note_idle([reply.idle_us for reply in replies])
+        processors = [reply.processors for reply in replies if reply.processors is not None]
+        return processors or None
 
-    def run(self, calls: int, *, native: bool) -> int:
+    def run(self, calls: int, dialect: Dialect) -> int:
         """Runs the baseline on the block's inputs; returns nanoseconds by the evaluator's clock."""
-        return self._block({"run": calls, "native": native})
+        return self._run_block(RunBaseline(calls, dialect))
 
-    def touch(self) -> int:
-        """A block with as little in it as there is; returns nanoseconds by the evaluator's clock."""
-        return self._block({"touch": True})
+    def run_null_block(self) -> int:
+        """A block of no calls; returns nanoseconds by the evaluator's clock."""
+        return self._run_block(RunNullBlock())
 
     def capture(self, calls: int) -> bool:
         """Captures the baseline in CUDA graphs, on the inputs of the block's first calls.
@@ -128,48 +154,48 @@ class ReferenceGang:
         Returns:
             Whether that can be done. Where breaking it off cost a rank its context, the gang is of no further use.
         """
-        replies = self._ask({"capture": calls}, "captured")
-        if not all(reply["sound"] for reply in replies):
+        replies = self._ask(CaptureGraphs(calls), Captured)
+        if not all(reply.sound for reply in replies):
             self._failed = True
             self.close()
-        return all(reply["captured"] for reply in replies)
+        return all(reply.captured for reply in replies)
 
     def replay(self, calls: int) -> int:
-        """Launches what was captured, graph after graph; returns nanoseconds by the evaluator's clock."""
-        return self._block({"replay": calls})
+        """Launches the captured graphs, one after the other; returns nanoseconds by the evaluator's clock."""
+        return self._run_block(ReplayGraphs(calls))
 
     @property
     def is_sound(self) -> bool:
         """Whether it can be used."""
         return not self._failed
 
-    def _block(self, order: dict[str, Json]) -> int:
+    def _run_block(self, order: BlockOrder) -> int:
         try:
-            nanoseconds, _ = self._gang.run_block([order] * self.world_size, timeout_s=TIMEOUT_S)
-            self._note_idle(self._gang.collect("finished", timeout_s=TIMEOUT_S).messages)
+            nanoseconds, _ = self._gang.run_block([order] * self.world_size, BlockFinished, timeout_s=TIMEOUT_S)
+            settled = self._gang.collect(BlockSettled, timeout_s=TIMEOUT_S).messages
         except GangFailed as failed:
             raise self._fault(str(failed)) from None
+        self._note_idle([reply.idle_us for reply in settled])
         return nanoseconds
 
-    def warm(self, calls: int) -> None:
+    def warm_up(self, calls: int) -> None:
         """Runs the baseline without looking at the clock or keeping results."""
-        self._ask({"warm": calls}, "warmed")
+        self._ask(WarmUp(calls), Ready)
 
-    def compare(self, claims: Sequence[Sequence[object]], *, native: bool) -> list[RankCheck]:
+    def compare(self, claims: Sequence[Sequence[Claims]], dialect: Dialect) -> list[RankCheck]:
         """Judges the candidate's outputs of the block.
 
         Args:
-            claims: per rank and call, what the candidate says it returned.
-            native: whether it is of the native dialect.
+            claims: per rank and call.
+            dialect: of the candidate.
         """
-        orders: list[Any] = [{"compare": claim, "native": native} for claim in claims]
-        return [RankCheck.model_validate(reply["report"]) for reply in self._send(orders, "report")]
+        orders = [CompareOutputs(tuple(of_rank), dialect) for of_rank in claims]
+        return [RankCheck.model_validate(reply.check) for reply in self._send(orders, Compared)]
 
     def release(self) -> None:
         """Lets go of heaps and results; a gang that has failed holds none any more."""
-        if self._failed:
-            return
-        self._ask({"release": True}, "released")
+        if not self._failed:
+            self._ask(Release(), Ready)
 
     def close(self) -> None:
         """Ends it."""
@@ -181,14 +207,14 @@ class ReferenceGang:
             heap.close()
         self._device_heaps = None
 
-    def _note_idle(self, replies: Sequence[Mapping[str, Any]]) -> None:
-        said = [reply["idle_us"] for reply in replies]
-        self.idle_us = None if None in said else max(said)
+    def _note_idle(self, answers_us: Sequence[float | None]) -> None:
+        known = [answer_us for answer_us in answers_us if answer_us is not None]
+        self.idle_us = max(known, default=None)
 
-    def _ask(self, order: Mapping[str, Json], expect: str, fds: Sequence[int] = ()) -> list[dict[str, Any]]:
+    def _ask(self, order: Message, expect: type[Reply], fds: Sequence[int] = ()) -> list[Reply]:
         return self._send([order] * self.world_size, expect, fds)
 
-    def _send(self, orders: Sequence[Mapping[str, Json]], expect: str, fds: Sequence[int] = ()) -> list[dict[str, Any]]:
+    def _send(self, orders: Sequence[Message], expect: type[Reply], fds: Sequence[int] = ()) -> list[Reply]:
         try:
             return self._gang.ask(orders, expect, timeout_s=TIMEOUT_S, fds=fds)
         except GangFailed as failed:

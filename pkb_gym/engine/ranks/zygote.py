@@ -9,8 +9,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.sandbox import (
@@ -20,8 +20,9 @@ from pkb_gym.engine.ranks.sandbox import (
     hidden_package,
     zygote_policy,
 )
-from pkb_gym.engine.rankside.leader import GangRequest
-from pkb_gym.engine.rankside.wire import WireError, pair
+from pkb_gym.engine.rankside.forking import ForkFailed, GangRequest, GangStarted, ZygoteReady
+from pkb_gym.engine.rankside.messages import WireError
+from pkb_gym.engine.rankside.wire import pair
 from pkb_gym.engine.support.env_vars import for_candidates, with_changes
 
 START_TIMEOUT_S = 120.0
@@ -89,12 +90,12 @@ class Zygote:
             return
         self._control.sock.settimeout(START_TIMEOUT_S)
         try:
-            self._control.receive()
+            self._control.receive(ZygoteReady)
         except (WireError, TimeoutError) as error:
             self._process.kill()
             assert self._process.stderr is not None
-            said = self._process.stderr.read().decode(errors="replace")[-2000:]
-            raise InfrastructureError(f"the zygote did not start: {error}\n{said}") from None
+            output = self._process.stderr.read().decode(errors="replace")[-2000:]
+            raise InfrastructureError(f"the zygote did not start: {error}\n{output}") from None
         self._ready = True
 
     def fork(self, request: GangRequest, fds: list[int]) -> int:
@@ -113,12 +114,12 @@ class Zygote:
         with self._lock:
             self._wait_until_ready()
             try:
-                self._control.send(request.to_json(), fds=fds)  # type: ignore[arg-type]  # plain JSON values
-                reply, _, received = self._control.receive_with_fds()
+                self._control.send(request, fds=fds)
+                reply, _, received = self._control.receive_with_fds(GangStarted, ForkFailed)
             except (WireError, TimeoutError) as error:
                 raise InfrastructureError(f"the zygote is gone: {error}") from None
-        if "error" in reply:
-            raise InfrastructureError(f"no gang could be forked: {reply['error']}")
+        if isinstance(reply, ForkFailed):
+            raise InfrastructureError(f"no gang could be forked: {reply.text}")
         return received[0]
 
     @property
@@ -139,7 +140,7 @@ class Zygote:
         if not self.sandboxed:
             shutil.rmtree(self.scratch, ignore_errors=True)
 
-    def new_scratch(self) -> tuple[str, Any]:
+    def new_scratch(self) -> tuple[str, Callable[[], None]]:
         """A working folder for one gang: its path as the gang sees it, and a function that removes it.
 
         Raises:

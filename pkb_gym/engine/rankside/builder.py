@@ -6,9 +6,10 @@ import os
 import sys
 import time
 import traceback
-from typing import Any
+from dataclasses import dataclass
 
 from .extensions import Recorder, build_what_functions_build, may_build
+from .messages import Message
 from .python import execute, new_module
 from .wire import Wire
 
@@ -23,25 +24,58 @@ NEEDS_A_GPU = (
 """Of errors that an import meets here and not in the ranks: by torch, the CUDA runtime, Triton."""
 
 
-def main(wire: Wire, rank: int, world_size: int) -> None:
-    """Serves one build.
+@dataclass(frozen=True)
+class CudaTools:
+    """The CUDA toolkit that extensions are built with, and the GPUs that they are for, as torch names them."""
 
-    {"build": true} and the source as raw bytes -> {"ok": ..., "parts": sizes}, the libraries. Where there is a CUDA
-    toolkit, the message tells of it too: "cuda_home", "compute_capability" and "architectures", as torch names them.
+    cuda_home: str
+    compute_capability: tuple[int, int]
+    architectures: str
+
+
+@dataclass(frozen=True)
+class Build(Message):
+    """Import the source that follows as raw bytes.
+
+    Attributes:
+        tools: None where there is no CUDA toolkit.
     """
-    message, source = wire.receive()
+
+    tools: CudaTools | None
+
+
+@dataclass(frozen=True)
+class Built(Message):
+    """What came of it. The libraries follow as raw bytes.
+
+    Attributes:
+        ok: whether the module can be used.
+        log: what went wrong, and notes.
+        sizes: of each extension, in bytes.
+        seconds: that it took.
+    """
+
+    ok: bool
+    log: str
+    sizes: dict[str, int]
+    seconds: float
+
+
+def main(wire: Wire, rank: int, world_size: int) -> None:
+    """Serves one build."""
+    order, source = wire.receive(Build)
     began = time.monotonic()
     libraries: dict[str, bytes] = {}
     try:
-        _set_up(rank, world_size, dict(message))
-        reply, libraries = _build(source.decode())
+        _set_up(rank, world_size, order.tools)
+        ok, log, libraries = _build(source.decode())
     except BaseException:  # SystemExit included: whatever a module raises when imported is data
-        reply = {"ok": False, "log": traceback.format_exc(limit=-8)[-8000:]}
-    parts = {key: len(library) for key, library in libraries.items()}
-    wire.send(reply | {"parts": parts, "seconds": time.monotonic() - began}, raw=b"".join(libraries.values()))
+        ok, log = False, traceback.format_exc(limit=-8)[-8000:]
+    sizes = {key: len(library) for key, library in libraries.items()}
+    wire.send(Built(ok, log, sizes, time.monotonic() - began), raw=b"".join(libraries.values()))
 
 
-def _set_up(rank: int, world_size: int, tools: dict[str, Any]) -> None:
+def _set_up(rank: int, world_size: int, tools: CudaTools | None) -> None:
     """Makes the surroundings that modules expect when they are imported: compilers, and a process group."""
     import torch
     import torch.distributed as dist
@@ -51,21 +85,20 @@ def _set_up(rank: int, world_size: int, tools: dict[str, Any]) -> None:
     os.environ["TORCH_EXTENSIONS_DIR"] = folder
     os.environ["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))  # ninja
     dist.init_process_group("gloo", init_method=f"file://{folder}.ranks", rank=rank, world_size=world_size)
-    if torch.version.cuda is None or "cuda_home" not in tools:
+    if torch.version.cuda is None or tools is None:
         return
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # another candidate may be timed meanwhile
-    os.environ["CUDA_HOME"] = tools["cuda_home"]
-    os.environ["TORCH_CUDA_ARCH_LIST"] = tools["architectures"]
+    os.environ["CUDA_HOME"] = tools.cuda_home
+    os.environ["TORCH_CUDA_ARCH_LIST"] = tools.architectures
     # What sources ask for before they build. Everything else on the GPU fails; see `NEEDS_A_GPU`.
-    capability = tuple(tools["compute_capability"])
     torch.cuda.is_available = lambda: True
     torch.cuda.current_device = lambda: 0
     torch.cuda.set_device = lambda device: None
-    torch.cuda.get_device_capability = lambda device=None: capability
+    torch.cuda.get_device_capability = lambda device=None: tools.compute_capability
 
 
-def _build(source: str) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Imports a source; the reply, and the libraries by key."""
+def _build(source: str) -> tuple[bool, str, dict[str, bytes]]:
+    """Imports a source; whether it can be used, the log, and the libraries by key."""
     recorder = Recorder()
     if may_build(source):
         recorder.install()
@@ -74,7 +107,7 @@ def _build(source: str) -> tuple[dict[str, Any], dict[str, bytes]]:
     try:
         execute(source, module)
         if not callable(getattr(module, "solution", None)):
-            return {"ok": False, "log": "the module defines no function `solution`", "missing": True}, {}
+            return False, "the module defines no function `solution`", {}
     except Exception as error:  # any other is the candidate's
         if not any(words in str(error) for words in NEEDS_A_GPU):
             raise
@@ -86,5 +119,5 @@ def _build(source: str) -> tuple[dict[str, Any], dict[str, bytes]]:
         with open(path, "rb") as file:
             libraries[key] = file.read()
     if sum(map(len, libraries.values())) > MAX_EXTENSIONS_BYTES:
-        return {"ok": False, "log": f"its extensions are larger than {MAX_EXTENSIONS_BYTES >> 20} MiB"}, {}
-    return {"ok": True, "log": "\n".join(notes)[-8000:]}, libraries
+        return False, f"its extensions are larger than {MAX_EXTENSIONS_BYTES >> 20} MiB", {}
+    return True, "\n".join(notes)[-8000:], libraries

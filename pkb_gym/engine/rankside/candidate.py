@@ -1,42 +1,49 @@
-"""The rank program of a candidate's gang: loads the kernel, calls it in blocks, says when it is done.
-
-Messages from the evaluator, and the reply to each:
-
-    {"prepare": true, ...}  -> {"prepared": true}                     optional, before a candidate is known
-    {"touch": true}  -> {"armed": true}, then {"go": true}  -> {"done": true}    likewise, after that
-    {"load": ...} + fds  -> {"loaded": true}
-    {"bind": runs of sets, "partitions": [...]}  -> {"bound": n}
-    {"run": indices of sets, "epoch": e, "profile": null or {"link_bytes_per_s": ...}}
-                             -> {"armed": true}, then {"go": true}  -> {"done": ...}
-
-An exception is replied as {"error": {"kind": a Failure, "message": text}}.
-"""
+"""The rank program of a candidate's gang: loads the kernel, calls it in blocks, says when it is done; see `orders`."""
 
 from __future__ import annotations
 
 import gc
 import traceback
-from typing import Any, Protocol
+from typing import Protocol
 
 from . import abi
+from .arguments import CallSpec, unroll
 from .devices import AnyHeap, Device, make_device
 from .failures import CandidateError, kind_of
-from .results import Claim
-from .runs import unroll
+from .messages import Message
+from .orders import (
+    Armed,
+    Bind,
+    BlockDone,
+    Bound,
+    Claims,
+    Failed,
+    Go,
+    Load,
+    Loaded,
+    NullDone,
+    Partition,
+    Prepare,
+    Prepared,
+    ProfileBlock,
+    ProfileDone,
+    RunBlock,
+    RunNullBlock,
+)
 from .wire import Wire
 
 
-class Dialect(Protocol):
-    """How sources of one kind are loaded and called."""
+class Solution(Protocol):
+    """A loaded candidate, and the argument sets that it is called on."""
 
-    def bind(self, sets: list[dict[str, Any]], partitions: list[list[list[int]]]) -> None:
-        """Makes the arguments of every set; group arguments are indices into `partitions`."""
+    def bind(self, calls: list[CallSpec], partitions: tuple[Partition, ...]) -> None:
+        """Makes the arguments of every call."""
 
-    def call(self, index: int, epoch: int) -> list[Claim]:
-        """Calls the kernel on one set; returns a claim for each tensor that it returned."""
+    def call(self, index: int, epoch: int) -> Claims:
+        """Calls it on one set; returns a claim for each tensor that was copied into the heap."""
 
-    def profile(self, indices: list[int], epoch: int, link_bytes_per_s: float | None) -> dict[str, Any]:
-        """Calls the kernel on several sets and says where the time went.
+    def profile(self, indices: tuple[int, ...], epoch: int, link_bytes_per_s: float | None) -> ProfileDone:
+        """Calls it on several sets and says where the time went.
 
         On GPUs, by `cuda_profile.profile_calls`.
         """
@@ -44,99 +51,92 @@ class Dialect(Protocol):
 
 def main(wire: Wire, rank: int, world_size: int) -> None:
     """Serves one evaluator until the connection ends."""
-    message, _, fds = wire.receive_with_fds()
-    threads: Any = message["threads"]
-    device = make_device(str(message["device"]), rank, world_size, threads)
-    device.prepare(alone=bool(message["alone"]), one_queue=bool(message.get("one_queue")))
-    if "prepare" in message:
-        if not message["alone"]:
+    order: Message
+    order, _, fds = wire.receive_with_fds(Prepare, Load)
+    assert isinstance(order, Prepare | Load)
+    device = make_device(order.setting.device, rank, world_size, order.setting.threads)
+    device.prepare(order.dialect, one_queue=isinstance(order, Prepare) and order.one_queue)
+    if isinstance(order, Prepare):
+        if order.dialect == "python":
             device.join()
-        wire.send({"prepared": True})
-        message, _, fds = wire.receive_with_fds()
-        while "touch" in message:
-            _touch(wire, device)
-            message, _, fds = wire.receive_with_fds()
-    heap_fds: Any = message["heap_fds"]
-    heap = device.heap(fds[:heap_fds], message["segment_bytes"])  # type: ignore[arg-type]
-    device.limit_memory(message["memory_bytes"])  # type: ignore[arg-type]
+        wire.send(Prepared())
+        order, _, fds = wire.receive_with_fds(RunNullBlock, Load)
+        while isinstance(order, RunNullBlock):
+            _run_null_block(wire, device)
+            order, _, fds = wire.receive_with_fds(RunNullBlock, Load)
+    assert isinstance(order, Load)
+    heap = device.heap(fds[: order.heap_fds], order.segment_bytes)
+    device.limit_memory(order.memory_bytes)
     place = heap.place(rank)
     place.state = abi.State.LOADING
     try:
-        dialect = _load(dict(message), fds[heap_fds:], heap, device, rank, world_size)
-    except CandidateError as error:
-        wire.send(_error(error.kind, str(error)))
-        return
+        solution = _load(order, fds[order.heap_fds :], heap, device, rank, world_size)
     except BaseException as error:  # whatever a candidate's module raises, SystemExit included, is data
-        wire.send(_error(kind_of(error), traceback.format_exc()))
+        wire.send(_failed(error, traceback.format_exc()))
         return
-    wire.send({"loaded": True})
+    wire.send(Loaded())
     while True:
-        message, _ = wire.receive()
-        if "bind" in message:
-            runs: Any = message["bind"]
-            partitions: Any = message["partitions"]
-            sets = unroll(runs)
-            dialect.bind(sets, partitions)
-            wire.send({"bound": len(sets)})
-        elif not _run_block(wire, dialect, device, place, dict(message)):
+        order, _ = wire.receive(Bind, RunBlock, ProfileBlock)
+        if isinstance(order, Bind):
+            solution.bind(unroll(order.runs), order.partitions)
+            wire.send(Bound())
+        elif isinstance(order, RunBlock | ProfileBlock) and not _run_block(wire, solution, device, place, order):
             return
 
 
-def _touch(wire: Wire, device: Device) -> None:
-    """A block with nothing in it but the least that the device can do."""
-    wire.send({"armed": True})
-    wire.receive()
-    device.touch()
+def _run_null_block(wire: Wire, device: Device) -> None:
+    wire.send(Armed())
+    wire.receive(Go)
+    device.enqueue_nothing()
     device.synchronize()
-    wire.send({"done": True})
+    wire.send(NullDone())
 
 
-def _run_block(wire: Wire, dialect: Dialect, device: Device, place: abi.Place, order: dict[str, Any]) -> bool:
+def _run_block(
+    wire: Wire, solution: Solution, device: Device, place: abi.Place, order: RunBlock | ProfileBlock
+) -> bool:
     """Runs one block; False after an error, since nothing can be trusted then."""
-    indices, epoch = order["run"], order["epoch"]
     gc.collect()
     gc.disable()
     place.state = abi.State.AT_GATE
     place.call = 0
-    wire.send({"armed": True})
-    wire.receive()
+    wire.send(Armed())
+    wire.receive(Go)
     call = 0
+    done: BlockDone | ProfileDone
     try:
         place.state = abi.State.IN_CALL
-        if order["profile"] is not None:
-            done = dialect.profile(indices, epoch, **order["profile"])
+        if isinstance(order, ProfileBlock):
+            done = solution.profile(order.sets, order.epoch, order.link_bytes_per_s)
         else:
-            said = []
-            for call, index in enumerate(indices):  # read by the handlers below
+            claims = []
+            for call, index in enumerate(order.sets):  # read by the handler below
                 place.call = call
-                said.append(dialect.call(index, epoch + call))
+                claims.append(solution.call(index, order.epoch + call))
             device.synchronize()
-            done = {"returned": said}
+            done = BlockDone(tuple(claims))
         place.state = abi.State.DONE
-    except CandidateError as error:
-        wire.send(_error(error.kind, str(error), call))
-        return False
     except BaseException as error:  # SystemExit and KeyboardInterrupt included: a candidate raised it
-        wire.send(_error(kind_of(error), traceback.format_exc(limit=-6), call))
+        wire.send(_failed(error, traceback.format_exc(limit=-6), call))
         return False
     finally:
         gc.enable()
-    wire.send({"done": done})
+    wire.send(done)
     return True
 
 
-def _load(
-    message: dict[str, Any], fds: list[int], heap: AnyHeap, device: Device, rank: int, world_size: int
-) -> Dialect:
-    if message["dialect"] == "native":
+def _load(order: Load, fds: list[int], heap: AnyHeap, device: Device, rank: int, world_size: int) -> Solution:
+    if order.dialect == "native":
         from .native import Native
 
-        return Native(message, fds[0], heap, device, rank, world_size)
+        return Native(order, fds[0], heap, device, rank, world_size)
     from .python import Python
 
-    libraries = {name: f"/proc/self/fd/{fds[index]}" for name, index in message["extensions"].items()}
-    return Python(message, fds[0], libraries, heap, device, rank)
+    libraries = {name: f"/proc/self/fd/{fds[place]}" for name, place in order.extensions.items()}
+    return Python(order, fds[0], libraries, heap, device, rank)
 
 
-def _error(kind: str, message: str, call: int = 0) -> dict[str, Any]:
-    return {"error": {"kind": kind, "message": f"call {call}: {message[-8000:]}" if call else message[-8000:]}}
+def _failed(error: BaseException, trace: str, call: int = 0) -> Failed:
+    """What to answer: the text of an error of ours about a candidate, the traceback of any other."""
+    text = (str(error) if isinstance(error, CandidateError) else trace)[-8000:]
+    return Failed(kind_of(error), f"call {call}: {text}" if call else text)

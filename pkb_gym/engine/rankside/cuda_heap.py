@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Mapping as MappingType
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import TYPE_CHECKING
 
 from . import abi
+from .arguments import TensorSlot
 from .cuda_memory import Mapping
 from .dlpack import HeapTensor
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 _REGISTER_MAPPED = 2  # cudaHostRegisterMapped
+STATS = TensorSlot(abi.STATS_OFFSET, (ctypes.sizeof(abi.Stats),), "uint8", ctypes.sizeof(abi.Stats))
 
 
 class CudaHeap:
@@ -79,27 +81,22 @@ class CudaHeap:
 
     def stats(self) -> abi.Stats:
         """A copy of this rank's counters."""
-        counters = {"offset": abi.STATS_OFFSET, "shape": [ctypes.sizeof(abi.Stats)], "dtype": "uint8"}
-        return abi.Stats.from_buffer_copy(bytes(self.tensor(counters).tolist()))
+        return abi.Stats.from_buffer_copy(bytes(self.tensor(STATS).tolist()))
 
     def clear_stats(self) -> None:
         """Sets this rank's counters to zero."""
-        self.tensor({"offset": abi.STATS_OFFSET, "shape": [ctypes.sizeof(abi.Stats)], "dtype": "uint8"}).zero_()
+        self.tensor(STATS).zero_()
 
-    def tensor(self, slot: MappingType[str, Any], rank: int | None = None) -> torch.Tensor:
-        """The tensor that a slot describes, in a rank's segment (this one's by default); see `Heap.tensor`."""
+    def tensor(self, slot: TensorSlot, rank: int | None = None) -> torch.Tensor:
+        """See `Heap.tensor`."""
         import torch
 
-        dtype = getattr(torch, slot["dtype"])
-        shape = tuple(slot["shape"])
-        count = 1
-        for dim in shape:
-            count *= dim
+        assert slot.shape is not None
+        dtype, count = getattr(torch, slot.dtype), prod(slot.shape)
         if count == 0:
-            return torch.empty(shape, dtype=dtype, device=f"cuda:{self.cuda_device}")
-        begin = slot["offset"]
+            return torch.empty(slot.shape, dtype=dtype, device=f"cuda:{self.cuda_device}")
         whole = self._bytes[self.rank if rank is None else rank]
-        return whole[begin : begin + count * dtype.itemsize].view(dtype).view(shape)
+        return whole[slot.offset : slot.offset + count * dtype.itemsize].view(dtype).view(slot.shape)
 
     def zero(self) -> None:
         """Fills this rank's segment with zeros."""

@@ -13,14 +13,16 @@ import os
 import resource
 import time
 import warnings
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .devices import AnyHeap
+from .orders import DeviceEvent, DeviceReport, KernelTotal, ProfileDone
 from .usage import usage_since
 
-KINDS = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "fill"}
+KINDS: dict[str, Literal["kernel", "copy", "fill"]] = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "fill"}
 """Category in a trace -> what ran."""
 
 DRIVER_CALLS = ("cuda_runtime", "cuda_driver")
@@ -61,7 +63,7 @@ class Event:
     """One thing that ran on the GPU.
 
     Attributes:
-        kind: "kernel", "copy" or "fill".
+        kind: of it.
         name: as CUPTI has it.
         start_us: by the monotonic clock.
         duration_us: time on the GPU.
@@ -69,7 +71,7 @@ class Event:
         nbytes: copied or filled; 0 for kernels.
     """
 
-    kind: str
+    kind: Literal["kernel", "copy", "fill"]
     name: str
     start_us: float
     duration_us: float
@@ -116,7 +118,7 @@ def profile_calls(
     meet: Callable[[], None],
     begin: Callable[[], None] | None = None,
     link_bytes_per_s: float | None = None,
-) -> dict[str, Any]:
+) -> ProfileDone:
     """Calls the kernel on each of the sets, and says what the host and the GPU did meanwhile.
 
     The first call is not measured: kernels are slow when CUPTI sees them for the first time.
@@ -151,13 +153,13 @@ def profile_calls(
     events = recording.end(window)
     if events is not None and link_bytes_per_s is not None:
         events = with_peer_copies(events, link_bytes_per_s)
-    return {
-        "wall_ns": window.ended_ns - began_ns,
-        "inside_ns": sum(end - begin for begin, end in calls_ns),
-        "slices": calls_ns,
-        "gpu": None if events is None else summary(events),
-        **usage,
-    }
+    return ProfileDone(
+        wall_ns=window.ended_ns - began_ns,
+        inside_ns=sum(end - begin for begin, end in calls_ns),
+        calls_ns=tuple(calls_ns),
+        usage=usage,
+        device=None if events is None else summary(events),
+    )
 
 
 def meet(heap: AnyHeap, rank: int, world_size: int, epoch: int) -> None:
@@ -214,7 +216,7 @@ class Recording:
                 self._profiler.export_chrome_trace(self._path)
             with open(self._path, encoding="utf-8", errors="replace") as file:
                 trace = json.load(file, strict=False)
-            worked = any(_category(said) in DRIVER_CALLS for said in trace["traceEvents"])
+            worked = any(_category(row) in DRIVER_CALLS for row in trace["traceEvents"])
             return read_trace(trace, window) if worked else None
         except Exception:
             return None
@@ -224,28 +226,28 @@ def read_trace(trace: Mapping[str, Any], window: Window) -> list[Event]:
     """What ran on the GPU, in order of beginnings."""
     base_ns = int(trace.get("baseTimeNanoseconds", 0))
     shift_us = (base_ns - window.unix_ns + window.began_ns) / 1e3
-    events = [_event(said, shift_us) for said in trace["traceEvents"] if _category(said) in KINDS]
+    events = [_event(row, shift_us) for row in trace["traceEvents"] if _category(row) in KINDS]
     events.sort(key=lambda event: event.start_us)
     began_us = window.began_ns / 1e3
     if events and abs(events[0].start_us - began_us) > CLOCKS_AGREE_US + (window.ended_ns - window.began_ns) / 1e3:
         # Another clock than documented: only the distances between events can be trusted.
         shift_us += began_us - events[0].start_us
-        events = [_event(said, shift_us) for said in trace["traceEvents"] if _category(said) in KINDS]
+        events = [_event(row, shift_us) for row in trace["traceEvents"] if _category(row) in KINDS]
         events.sort(key=lambda event: event.start_us)
     return events
 
 
-def _category(said: Mapping[str, Any]) -> str:
-    return str(said.get("cat")) if said.get("ph") == "X" else ""
+def _category(row: Mapping[str, Any]) -> str:
+    return str(row.get("cat")) if row.get("ph") == "X" else ""
 
 
-def _event(said: Mapping[str, Any], shift_us: float) -> Event:
-    args = said.get("args", {})
+def _event(row: Mapping[str, Any], shift_us: float) -> Event:
+    args = row.get("args", {})
     return Event(
-        kind=KINDS[_category(said)],
-        name=str(said["name"]),
-        start_us=float(said["ts"]) + shift_us,
-        duration_us=max(0.0, float(said["dur"])),
+        kind=KINDS[_category(row)],
+        name=str(row["name"]),
+        start_us=float(row["ts"]) + shift_us,
+        duration_us=max(0.0, float(row["dur"])),
         stream=int(args.get("stream", 0)),
         nbytes=int(args.get("bytes", 0)),
     )
@@ -265,12 +267,8 @@ def with_peer_copies(events: Sequence[Event], link_bytes_per_s: float) -> list[E
     return [replace(event, name=SLOW_COPY) if crossed(event) else event for event in events]
 
 
-def summary(events: Sequence[Event]) -> dict[str, Any]:
-    """Everything that is told of the GPU, as JSON; times in microseconds over all calls.
-
-    Each moment counts once: as computing, else as communication, else as waiting. `overlap_us` is the time in which
-    both of the first two ran.
-    """
+def summary(events: Sequence[Event]) -> DeviceReport:
+    """The report of a GPU; `overlap_us` is the time in which both computing and communication ran."""
     by_role: dict[Role, list[Interval]] = {
         role: merged(event.interval for event in events if event.role == role)
         for role in ("compute", "communication", "waiting")
@@ -279,39 +277,38 @@ def summary(events: Sequence[Event]) -> dict[str, Any]:
     compute_us = length(compute)
     working_us = length(merged([*compute, *communication]))
     busy_us = length(merged([*compute, *communication, *by_role["waiting"]]))
-    return {
-        "busy_us": busy_us,
-        "compute_us": compute_us,
-        "communication_us": working_us - compute_us,
-        "waiting_us": busy_us - working_us,
-        "overlap_us": length(intersection(compute, communication)),
-        "peer_copied_bytes": sum(e.nbytes for e in events if e.kind == "copy" and e.role == "communication"),
-        "own_copied_bytes": sum(e.nbytes for e in events if e.kind == "copy" and e.name.startswith(OWN_COPY)),
-        "nccl_kernels": sum(1 for event in events if event.name.startswith(NCCL)),
-        "kernels": table(events),
-        **_slices(events[:MAX_EVENTS]),
-    }
+    names: dict[str, int] = {}
+    return DeviceReport(
+        busy_us=busy_us,
+        compute_us=compute_us,
+        communication_us=working_us - compute_us,
+        waiting_us=busy_us - working_us,
+        overlap_us=length(intersection(compute, communication)),
+        peer_copied_bytes=sum(e.nbytes for e in events if e.kind == "copy" and e.role == "communication"),
+        own_copied_bytes=sum(e.nbytes for e in events if e.kind == "copy" and e.name.startswith(OWN_COPY)),
+        nccl_kernels=sum(1 for event in events if event.name.startswith(NCCL)),
+        kernels=table(events),
+        events=tuple(_listed(event, names) for event in events[:MAX_EVENTS]),
+        names=tuple(names),
+    )
 
 
-def table(events: Iterable[Event]) -> list[dict[str, Any]]:
+def table(events: Iterable[Event]) -> tuple[KernelTotal, ...]:
     """Launches and total time of each name, longest first."""
-    rows: dict[str, dict[str, Any]] = {}
+    launches: Counter[str] = Counter()
+    total_us: defaultdict[str, float] = defaultdict(float)
     for event in events:
         name = event.name[:MAX_NAME_CHARS]
-        row = rows.setdefault(name, {"name": name, "launches": 0, "total_us": 0.0})
-        row["launches"] += 1
-        row["total_us"] += event.duration_us
-    return sorted(rows.values(), key=lambda row: -row["total_us"])[:MAX_NAMES]
+        launches[name] += 1
+        total_us[name] += event.duration_us
+    longest = sorted(total_us, key=lambda name: -total_us[name])[:MAX_NAMES]
+    return tuple(KernelTotal(name, launches[name], total_us[name]) for name in longest)
 
 
-def _slices(events: Sequence[Event]) -> dict[str, Any]:
-    """Each event by itself, names once."""
-    names: dict[str, int] = {}
-    rows = [
-        [e.kind, names.setdefault(e.name[:MAX_NAME_CHARS], len(names)), e.start_us, e.duration_us, e.stream, e.nbytes]
-        for e in events
-    ]
-    return {"names": list(names), "events": rows}
+def _listed(event: Event, names: dict[str, int]) -> DeviceEvent:
+    """One event; a name that is new is added to the others."""
+    name = names.setdefault(event.name[:MAX_NAME_CHARS], len(names))
+    return DeviceEvent(event.kind, name, event.start_us, event.duration_us, event.stream, event.nbytes)
 
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import abi, confine
+from .arguments import TensorSlot
 from .heap import Heap
+from .orders import DeviceName, Dialect
 from .processors import bind_rank
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ class AnyHeap(Protocol):
     def close(self) -> None: ...  # noqa: D102
     def clear_stats(self) -> None: ...  # noqa: D102
     def populate(self, offset: int, nbytes: int) -> None: ...  # noqa: D102
-    def tensor(self, slot: Any, rank: int | None = None) -> torch.Tensor: ...  # noqa: D102
+    def tensor(self, slot: TensorSlot, rank: int | None = None) -> torch.Tensor: ...  # noqa: D102
 
     @property
     def control(self) -> int: ...  # noqa: D102
@@ -41,22 +43,22 @@ class Device(Protocol):
     """One rank's device.
 
     Attributes:
-        name: "cpu" or "cuda".
+        name: which kind.
         stream: address of the stream that kernels are enqueued on; None on the CPU.
     """
 
-    name: str
+    name: DeviceName
     stream: int | None
 
     @property
     def torch_device(self) -> str:
         """What torch calls it."""
 
-    def prepare(self, *, alone: bool = False, one_queue: bool = False) -> None:
+    def prepare(self, dialect: Dialect = "python", *, one_queue: bool = False) -> None:
         """Gets ready for a candidate that is not known yet; calling it again changes nothing.
 
         Args:
-            alone: whether this rank will never make a process group: it reaches others through its heap only.
+            dialect: a rank of the native one never makes a process group; it reaches others through its heap alone.
             one_queue: whether kernels will be enqueued on a single stream.
         """
 
@@ -73,8 +75,8 @@ class Device(Protocol):
     def limit_memory(self, nbytes: int) -> None:
         """From now on, this process may allocate that much more main memory."""
 
-    def touch(self) -> None:
-        """Enqueues the least work that the device has to turn to this process for."""
+    def enqueue_nothing(self) -> None:
+        """Enqueues the least work for which the device has to switch to this process."""
 
     def synchronize(self) -> None:
         """Waits until all that was enqueued is done; raises what went wrong with it."""
@@ -86,7 +88,7 @@ class Device(Protocol):
 class CpuDevice:
     """A rank on the CPU; see `Device`."""
 
-    name = "cpu"
+    name: DeviceName = "cpu"
     torch_device = "cpu"
     stream: int | None = None
 
@@ -94,7 +96,7 @@ class CpuDevice:
         self._rank, self._world_size, self._threads = rank, world_size, threads
         self._joined = False
 
-    def prepare(self, *, alone: bool = False, one_queue: bool = False) -> None:
+    def prepare(self, dialect: Dialect = "python", *, one_queue: bool = False) -> None:
         """See `Device`."""
         import torch
 
@@ -120,8 +122,8 @@ class CpuDevice:
         """See `Device`."""
         confine.limit_resources({"RLIMIT_AS": nbytes})
 
-    def touch(self) -> None:
-        """Nothing: processors turn to whoever runs."""
+    def enqueue_nothing(self) -> None:
+        """Nothing: processors switch to whoever runs."""
 
     def synchronize(self) -> None:
         """Nothing: calls have done their work when they return."""
@@ -131,19 +133,19 @@ class CpuDevice:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-QUIET_NCCL = {"TORCH_FR_BUFFER_SIZE": "0"}
+NO_FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "0"}
 """torch's record of past collectives is off: keeping it makes launches slower and their times scatter."""
 
 
 class CudaDevice:
     """A rank on the GPU of its own number; see `Device`.
 
-    A rank that is alone sees no other GPU, so that the driver has less to set up and the candidate less to reach; the
-    memory of the others' heaps is mapped all the same. With one queue instead of eight, the driver makes its context in
-    half the time; work on several streams would then wait for one another.
+    A rank of the native dialect sees no other GPU, so that the driver has less to set up and the candidate less to
+    reach; the memory of the others' heaps is mapped all the same. With one queue instead of eight, the driver makes its
+    context in half the time; work on several streams would then wait for one another.
     """
 
-    name = "cuda"
+    name: DeviceName = "cuda"
     stream: int | None = None
 
     def __init__(self, rank: int, world_size: int, threads: int) -> None:
@@ -156,7 +158,7 @@ class CudaDevice:
         """See `Device`."""
         return f"cuda:{self._index}"
 
-    def prepare(self, *, alone: bool = False, one_queue: bool = False) -> None:
+    def prepare(self, dialect: Dialect = "python", *, one_queue: bool = False) -> None:
         """Makes the context."""
         import torch
 
@@ -164,7 +166,7 @@ class CudaDevice:
             return
         bind_rank(self._rank, self._world_size)
         torch.set_num_threads(self._threads)
-        if alone:
+        if dialect == "native":
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
             os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[self._rank] if visible else str(self._rank)
             self._index = 0
@@ -182,7 +184,7 @@ class CudaDevice:
         import torch.distributed as dist
 
         if not self._joined:
-            os.environ |= QUIET_NCCL
+            os.environ |= NO_FLIGHT_RECORDER
             device = torch.device("cuda", self._index)
             _init_process_group("nccl", meet, self._rank, self._world_size, device_id=device)
             dist.all_reduce(torch.zeros(1, device=device))
@@ -200,7 +202,7 @@ class CudaDevice:
         """See `Device`; address space is what CUDA reserves by the terabyte, so that only private data counts."""
         confine.limit_resources({"RLIMIT_DATA": nbytes})
 
-    def touch(self) -> None:
+    def enqueue_nothing(self) -> None:
         """See `Device`: a byte is set by the driver, which has no kernel to load for that."""
         from cuda.bindings import driver
 
@@ -221,7 +223,7 @@ class CudaDevice:
         torch.cuda.empty_cache()
 
 
-def make_device(name: str, rank: int, world_size: int, threads: int) -> Device:
+def make_device(name: DeviceName, rank: int, world_size: int, threads: int) -> Device:
     """The rank's device of that name."""
     return (CudaDevice if name == "cuda" else CpuDevice)(rank, world_size, threads)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import TYPE_CHECKING
 
 from . import abi
+from .arguments import TensorSlot
 
 if TYPE_CHECKING:
     import torch
@@ -62,24 +63,16 @@ class Heap:
         """Sets this rank's counters to zero."""
         ctypes.memset(self.stats_address, 0, ctypes.sizeof(abi.Stats))
 
-    def tensor(self, slot: Mapping[str, Any], rank: int | None = None) -> torch.Tensor:
-        """The tensor that a slot describes, in a rank's segment (this one's by default).
-
-        Args:
-            slot: {"offset": bytes into the segment, "shape": numbers, "dtype": name}.
-            rank: whose segment.
-        """
+    def tensor(self, slot: TensorSlot, rank: int | None = None) -> torch.Tensor:
+        """The tensor of a slot whose shape is known, in a rank's segment (this one's by default)."""
         import torch
 
-        dtype = getattr(torch, slot["dtype"])
-        shape = tuple(slot["shape"])
-        count = 1
-        for dim in shape:
-            count *= dim
+        assert slot.shape is not None
+        dtype, count = getattr(torch, slot.dtype), prod(slot.shape)
         if count == 0:
-            return torch.empty(shape, dtype=dtype)
-        offset = (self.rank if rank is None else rank) * self.segment_bytes + slot["offset"]
-        return torch.frombuffer(self._map, dtype=dtype, count=count, offset=offset).view(shape)
+            return torch.empty(slot.shape, dtype=dtype)
+        offset = (self.rank if rank is None else rank) * self.segment_bytes + slot.offset
+        return torch.frombuffer(self._map, dtype=dtype, count=count, offset=offset).view(slot.shape)
 
     def populate(self, offset: int, nbytes: int) -> None:
         """Maps the pages of a range of every segment now, so that no call pays for their first touch."""

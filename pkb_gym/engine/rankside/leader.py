@@ -8,46 +8,12 @@ import selectors
 import signal
 import socket
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from . import confine, namespaces
-from .wire import Wire, WireError
-
-
-@dataclass(frozen=True)
-class GangRequest:
-    """How a gang is to be started.
-
-    Attributes:
-        entry: module whose `main(wire, rank, world_size)` each rank runs; with a leading dot, one of this folder.
-        world_size: number of ranks.
-        isolate: whether the leader is process 1 of its own namespaces.
-        confined: whether ranks give up processes and privileges (they run candidate code).
-        allow_processes: whether confined ranks may start processes (a build needs compilers).
-        limits: resource limits of each rank.
-        scratch: working folder of the ranks.
-        temporary_bytes: size of /tmp and of /dev/shm where isolated.
-    """
-
-    entry: str
-    world_size: int
-    isolate: bool
-    confined: bool
-    allow_processes: bool
-    limits: dict[str, int]
-    scratch: str
-    temporary_bytes: int
-
-    @classmethod
-    def from_json(cls, request: Mapping[str, object]) -> GangRequest:
-        """Reads a request; unknown keys are an error."""
-        return cls(**request)  # type: ignore[arg-type]  # sent by our own evaluator
-
-    def to_json(self) -> dict[str, object]:
-        """What `from_json` reads."""
-        return dict(vars(self))
+from .forking import GangRequest, RankEnded, RanksStarted
+from .messages import WireError
+from .wire import Wire
 
 
 def lead(request: GangRequest, fds: list[int]) -> None:
@@ -73,7 +39,7 @@ def lead(request: GangRequest, fds: list[int]) -> None:
     if request.confined:
         confine.prctl(confine.PR_SET_DUMPABLE, 0)  # its memory is not the ranks' to open through /proc
     pidfds = [os.pidfd_open(pid) for pid in pids]
-    wire.send({"pids": pids}, fds=pidfds)
+    wire.send(RanksStarted(), fds=pidfds)
     try:
         _report_ends(wire, pids, pidfds)
     finally:
@@ -125,7 +91,7 @@ def _report_ends(wire: Wire, pids: list[int], pidfds: list[int]) -> None:
                 selector.unregister(pidfds[rank])
                 status = os.waitpid(pids[rank], 0)[1]
                 try:
-                    wire.send({"rank": rank, "status": os.waitstatus_to_exitcode(status)})
+                    wire.send(RankEnded(rank, os.waitstatus_to_exitcode(status)))
                 except WireError:
                     return
 

@@ -6,22 +6,23 @@ import ctypes
 import os
 import resource
 import time
+from dataclasses import replace
 from typing import Any
 
 from . import abi, cuda_profile
+from .arguments import Argument, CallSpec, GroupArgument, ScalarArgument, TensorSlot
 from .devices import AnyHeap, Device
 from .dlpack import HeapTensor
 from .failures import CandidateError
-from .results import Claim, Place, bad_result
+from .orders import Claims, Load, Partition, ProfileDone, Transfers
+from .results import Destination, bad_result
 from .usage import usage_since
 
 
 class Native:
     """A loaded kernel and the argument sets it is called on."""
 
-    def __init__(
-        self, message: dict[str, Any], library_fd: int, heap: AnyHeap, device: Device, rank: int, world_size: int
-    ) -> None:
+    def __init__(self, order: Load, library_fd: int, heap: AnyHeap, device: Device, rank: int, world_size: int) -> None:
         import tvm_ffi
 
         path = os.path.join(os.getcwd(), f"kernel-{rank}.so")
@@ -33,23 +34,23 @@ class Native:
             raise CandidateError("load_error", str(error)) from None
         if self._function is None:
             raise CandidateError("load_error", "the library exports no `solution`")
-        self._signature: str = message["signature"]
+        self._signature = order.signature
         self._heap, self._device = heap, device
         self._rank, self._world_size = rank, world_size
-        self._comm = self._make_comm(message)
+        self._comm = self._make_comm(order)
         self._comm_pointer = ctypes.c_void_p(ctypes.addressof(self._comm))
         self._arguments: list[list[Any]] = []
         self._tensors: list[HeapTensor] = []
-        self._returned: list[list[dict[str, Any]]] = []
+        self._returned: list[tuple[TensorSlot, ...]] = []
         self._called = False
 
-    def _make_comm(self, message: dict[str, Any]) -> abi.CommData:
+    def _make_comm(self, order: Load) -> abi.CommData:
         comm = abi.CommData()
         comm.magic, comm.version = abi.MAGIC, abi.VERSION
         comm.rank, comm.world_size = self._rank, self._world_size
-        comm.oversubscribed = int(self._world_size > message["processors"])
+        comm.oversubscribed = int(self._world_size > order.setting.processors)
         comm.segment_bytes = self._heap.segment_bytes
-        comm.scratch_offset, comm.scratch_bytes = abi.SCRATCH_OFFSET, message["scratch_bytes"]
+        comm.scratch_offset, comm.scratch_bytes = abi.SCRATCH_OFFSET, order.scratch_bytes
         comm.signal_offset = abi.SIGNAL_OFFSET
         comm.stream = self._device.stream
         comm.barrier_counts = self._heap.control + abi.BARRIER_COUNTS_OFFSET
@@ -58,58 +59,55 @@ class Native:
             comm.segments[rank] = self._heap.segment(rank)
         return comm
 
-    def bind(self, sets: list[dict[str, Any]], partitions: list[list[list[int]]]) -> None:
-        """See `Dialect`."""
+    def bind(self, calls: list[CallSpec], partitions: tuple[Partition, ...]) -> None:
+        """See `Solution`."""
         for index, partition in enumerate(partitions):
             self._comm.groups[index] = self._group(partition)
         self._comm.num_groups = len(partitions)
         self._heap.populate(abi.SIGNAL_OFFSET, abi.SIGNAL_BYTES)
         self._arguments.clear()
         self._tensors.clear()
-        self._arguments = [self._bind_set(spec) for spec in sets]
-        self._returned = [spec["returned"] for spec in sets]
+        self._arguments = [self._bind_call(call) for call in calls]
+        self._returned = [call.returned for call in calls]
 
-    def _bind_set(self, spec: dict[str, Any]) -> list[Any]:
-        self._heap.populate(spec["offset"], spec["bytes"])
-        arguments = []
-        for arg in spec["args"]:
-            arguments += self._argument(arg)
-        return [*arguments, self._comm_pointer]
+    def _bind_call(self, call: CallSpec) -> list[Any]:
+        self._heap.populate(call.offset, call.nbytes)
+        return [*(part for argument in call.arguments for part in self._parts(argument)), self._comm_pointer]
 
-    def _argument(self, arg: dict[str, Any]) -> list[Any]:
+    def _parts(self, argument: Argument) -> list[Any]:
+        """The parameters that one argument becomes."""
         import tvm_ffi
 
-        kind = arg["kind"]
-        if kind == "value":
-            value = arg["value"]
-            return [tvm_ffi.convert(value) if isinstance(value, list) else value]
-        if kind == "group":
-            return [-1 if arg["index"] is None else arg["index"]]
-        tensors = [None if slot is None else self._tensor(slot) for slot in arg["leaves"]]
-        return [tvm_ffi.convert(tensors)] if kind in ("list", "bare") else tensors
+        if isinstance(argument, ScalarArgument):
+            return [tvm_ffi.convert(argument.value) if isinstance(argument.value, tuple) else argument.value]
+        if isinstance(argument, GroupArgument):
+            return [-1 if argument.partition is None else argument.partition]
+        tensors = [None if slot is None else self._tensor(slot) for slot in argument.slots]
+        return [tvm_ffi.convert(tensors)] if argument.kind in ("list", "bare") else tensors
 
-    def _tensor(self, slot: dict[str, Any]) -> Any:
+    def _tensor(self, slot: TensorSlot) -> Any:
         """The tensor of a slot; an empty one has its address too, for `comm.peer`."""
         import tvm_ffi
 
-        address = self._heap.segment(self._rank) + slot["offset"]
-        tensor = HeapTensor(address, slot["shape"], slot["dtype"], self._heap.cuda_device)
+        assert slot.shape is not None
+        address = self._heap.segment(self._rank) + slot.offset
+        tensor = HeapTensor(address, slot.shape, slot.dtype, self._heap.cuda_device)
         self._tensors.append(tensor)
         return tvm_ffi.from_dlpack(tensor)
 
-    def _group(self, partition: list[list[int]]) -> abi.Group:
+    def _group(self, partition: Partition) -> abi.Group:
         for ranks in partition:
             if self._rank in ranks:
                 padded = (ctypes.c_int32 * abi.MAX_RANKS)(*ranks)
                 return abi.Group(len(ranks), ranks.index(self._rank), padded)
         return abi.Group(0, -1, (ctypes.c_int32 * abi.MAX_RANKS)())
 
-    def call(self, index: int, epoch: int) -> list[Claim]:
-        """See `Dialect`."""
+    def call(self, index: int, epoch: int) -> Claims:
+        """See `Solution`."""
         self._comm.epoch = epoch
         result = self._invoke(index)
         returned = self._returned[index]
-        return self._deliver(returned, result) if returned else []
+        return self._deliver(returned, result) if returned else ()
 
     def _invoke(self, index: int) -> Any:
         if self._called:
@@ -123,7 +121,7 @@ class Native:
                 raise CandidateError("load_error", wrong) from None
             raise
 
-    def _deliver(self, slots: list[dict[str, Any]], result: Any) -> list[Claim]:
+    def _deliver(self, slots: tuple[TensorSlot, ...], result: Any) -> Claims:
         import torch
 
         parts = [result] if len(slots) == 1 and hasattr(result, "__dlpack__") else result
@@ -133,12 +131,13 @@ class Native:
             raise bad_result(f"expected {len(slots)} returned tensors, got {type(result).__name__}") from None
         if len(tensors) != len(slots):
             raise bad_result(f"expected {len(slots)} returned tensors, got {len(tensors)}")
-        return [Place(self._heap, slot).take(tensor)[1] for slot, tensor in zip(slots, tensors, strict=True)]
+        pairs = zip(slots, tensors, strict=True)
+        return tuple(Destination(self._heap, slot).take(tensor)[1] for slot, tensor in pairs)
 
-    def profile(self, indices: list[int], epoch: int, link_bytes_per_s: float | None) -> dict[str, Any]:
-        """See `Dialect`."""
+    def profile(self, indices: tuple[int, ...], epoch: int, link_bytes_per_s: float | None) -> ProfileDone:
+        """See `Solution`."""
         if self._device.name == "cuda":
-            said = cuda_profile.profile_calls(
+            report = cuda_profile.profile_calls(
                 self.call,
                 indices,
                 epoch,
@@ -147,7 +146,7 @@ class Native:
                 begin=self._count,
                 link_bytes_per_s=link_bytes_per_s,
             )
-            return {**said, **self._counted()}
+            return replace(report, transfers=self._counted())
         self._count()
         before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter_ns()
         slices = []
@@ -158,15 +157,15 @@ class Native:
         wall = time.perf_counter_ns() - began
         inside = sum(end - begin for begin, end in slices)
         counted = self._counted()
-        return {"wall_ns": wall, "inside_ns": inside, "slices": slices, "kernels": [], **counted, **usage_since(before)}
+        return ProfileDone(wall, inside, tuple(slices), usage_since(before), transfers=counted)
 
     def _count(self) -> None:
         """From now on, `pkb/symm.h` counts what it does."""
         self._heap.clear_stats()
         self._comm.stats = self._heap.stats_address
 
-    def _counted(self) -> dict[str, int]:
+    def _counted(self) -> Transfers:
         """What it has counted; ends counting."""
         self._comm.stats = None
         stats = self._heap.stats()
-        return {name: int(getattr(stats, name)) for name in abi.STATS_FIELDS}
+        return Transfers(**{name: int(getattr(stats, name)) for name in abi.STATS_FIELDS})

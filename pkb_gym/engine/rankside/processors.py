@@ -11,7 +11,7 @@ SPINS, TRIES = 1000, 2
 MOST_TRIED = 16
 FEWEST = 2
 """A thread that waits by spinning, as CUDA's synchronisation does, must not keep others of its process from running."""
-QUICK_RELATIVE = 1.2
+SLOWEST_RELATIVE = 1.2
 """By how much one may be slower: a core that is shared with other work takes half as long again, or twice."""
 
 
@@ -32,8 +32,8 @@ def bind_rank(rank: int, world_size: int) -> int:
     return len(own)
 
 
-def move_to_quick(processors: Sequence[int]) -> list[int]:
-    """Moves this process to those of some processors that run at full speed just now, and says which.
+def move_to_fastest(processors: Sequence[int]) -> list[int]:
+    """Moves this process to those of some processors that run at full speed just now, and returns them.
 
     On a core that also works for somebody else a process is slow, and everything that it launches is late. A virtual
     machine does not show on which cores its processors are, nor what its neighbours do there, and both change: what is
@@ -42,7 +42,7 @@ def move_to_quick(processors: Sequence[int]) -> list[int]:
     step = -(-len(processors) // MOST_TRIED)
     took_ns = {processor: _spin_ns(processor) for processor in processors[::step]}
     quickest = sorted(took_ns, key=lambda processor: took_ns[processor])
-    limit_ns = QUICK_RELATIVE * took_ns[quickest[0]]
+    limit_ns = SLOWEST_RELATIVE * took_ns[quickest[0]]
     found = quickest[:FEWEST] + [processor for processor in quickest[FEWEST:] if took_ns[processor] <= limit_ns]
     move_to(found)
     return found

@@ -11,10 +11,13 @@ import time
 from types import ModuleType
 from typing import Any
 
-from . import cuda_profile, results
+from . import cuda_profile
+from .arguments import Argument, CallSpec, GroupArgument, ScalarArgument
 from .devices import AnyHeap, Device
 from .extensions import may_build, serve
 from .failures import CandidateError
+from .orders import Claims, Load, OperatorTime, Partition, ProfileDone, Transfers
+from .results import Delivery
 from .usage import usage_since
 
 SHIMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shims")
@@ -32,7 +35,7 @@ class Python:
 
     def __init__(
         self,
-        message: dict[str, Any],
+        order: Load,
         source_fd: int,
         libraries: dict[str, str],
         heap: AnyHeap,
@@ -41,42 +44,41 @@ class Python:
     ) -> None:
         device.join()
         self._heap, self._device, self._rank = heap, device, rank
-        self._returns: str = message["returns"]
-        self._groups: dict[str, Any] = {}
+        self._returns = order.returns
+        self._groups: dict[Partition, Any] = {}
         self._arguments: list[list[Any]] = []
-        self._deliveries: list[results.Delivery] = []
+        self._deliveries: list[Delivery] = []
         self._solution = load_solution(source_fd, libraries)
         if not callable(self._solution):
             raise CandidateError("load_error", "the module defines no function `solution`")
 
-    def bind(self, sets: list[dict[str, Any]], partitions: list[list[list[int]]]) -> None:
-        """See `Dialect`."""
+    def bind(self, calls: list[CallSpec], partitions: tuple[Partition, ...]) -> None:
+        """See `Solution`."""
         groups = [self._process_group(partition) for partition in partitions]
-        self._arguments = [self._bind_set(spec, groups) for spec in sets]
-        self._deliveries = [results.Delivery(self._heap, self._returns, spec["outputs"]) for spec in sets]
+        self._arguments = [self._bind_call(call, groups) for call in calls]
+        self._deliveries = [Delivery(self._heap, self._returns, call.results) for call in calls]
 
-    def _bind_set(self, spec: dict[str, Any], groups: list[Any]) -> list[Any]:
-        self._heap.populate(spec["offset"], spec["bytes"])
-        return [make_argument(self._heap, arg, groups) for arg in spec["args"]]
+    def _bind_call(self, call: CallSpec, groups: list[Any]) -> list[Any]:
+        self._heap.populate(call.offset, call.nbytes)
+        return [make_argument(self._heap, argument, groups) for argument in call.arguments]
 
-    def _process_group(self, partition: list[list[int]]) -> Any:
+    def _process_group(self, partition: Partition) -> Any:
         """The group of this rank; every rank makes every group of the partition, in the same order."""
         import torch.distributed as dist
 
-        key = repr(partition)
-        if key not in self._groups:
+        if partition not in self._groups:
             for ranks in partition:
-                group = dist.new_group(ranks)
+                group = dist.new_group(list(ranks))
                 if self._rank in ranks:
-                    self._groups[key] = group
-        return self._groups.get(key)
+                    self._groups[partition] = group
+        return self._groups.get(partition)
 
-    def call(self, index: int, epoch: int) -> list[results.Claim]:
-        """See `Dialect`."""
-        return self._deliveries[index].deliver(self._solution(*self._arguments[index]))[1]
+    def call(self, index: int, epoch: int) -> Claims:
+        """See `Solution`."""
+        return tuple(self._deliveries[index].deliver(self._solution(*self._arguments[index]))[1])
 
-    def profile(self, indices: list[int], epoch: int, link_bytes_per_s: float | None) -> dict[str, Any]:
-        """See `Dialect`."""
+    def profile(self, indices: tuple[int, ...], epoch: int, link_bytes_per_s: float | None) -> ProfileDone:
+        """See `Solution`."""
         from torch.autograd.profiler import profile  # see `cuda_profile.Recording`
 
         if self._device.name == "cuda":
@@ -94,22 +96,16 @@ class Python:
             usage = usage_since(before)
         events = sorted(profiler.key_averages(), key=lambda event: -event.self_cpu_time_total)
         communication = sum(e.self_cpu_time_total for e in events if e.key.startswith(COMMUNICATION))
-        kernels = [{"name": e.key[:80], "calls": e.count, "self_us": e.self_cpu_time_total} for e in events[:8]]
-        return {
-            "wall_ns": wall,
-            "inside_ns": sum(end - begin for begin, end in slices),
-            "slices": slices,
-            "wait_ns": 0,
-            "copy_ns": int(communication * 1000),
-            "put_bytes": 0,
-            "got_bytes": 0,
-            "signals": 0,
-            "waits": 0,
-            "kernels": kernels,
-            **usage,
-        }
+        return ProfileDone(
+            wall_ns=wall,
+            inside_ns=sum(end - begin for begin, end in slices),
+            calls_ns=tuple(slices),
+            usage=usage,
+            transfers=Transfers(copy_ns=int(communication * 1000)),
+            operators=tuple(OperatorTime(e.key[:80], e.count, e.self_cpu_time_total) for e in events[:8]),
+        )
 
-    def _profile_on_gpu(self, indices: list[int], epoch: int, link_bytes_per_s: float | None) -> dict[str, Any]:
+    def _profile_on_gpu(self, indices: tuple[int, ...], epoch: int, link_bytes_per_s: float | None) -> ProfileDone:
         import torch.distributed as dist
 
         return cuda_profile.profile_calls(
@@ -122,27 +118,24 @@ class Python:
         )
 
 
-def make_argument(heap: AnyHeap, arg: dict[str, Any], groups: list[Any]) -> Any:
+def make_argument(heap: AnyHeap, argument: Argument, groups: list[Any]) -> Any:
     """One argument of `solution`, made of tensors that lie in the heap."""
     import torch
 
-    kind = arg["kind"]
-    if kind == "value":
-        value = arg["value"]
-        # JSON has lists where a list of shapes has tuples.
-        return [tuple(v) if isinstance(v, list) else v for v in value] if isinstance(value, list) else value
-    if kind == "group":
-        return None if arg["index"] is None else groups[arg["index"]]
-    tensors = [None if slot is None else heap.tensor(slot) for slot in arg["leaves"]]
-    if kind == "list":
+    if isinstance(argument, ScalarArgument):
+        value = argument.value
+        return list(value) if isinstance(value, tuple) else value
+    if isinstance(argument, GroupArgument):
+        return None if argument.partition is None else groups[argument.partition]
+    tensors = [None if slot is None else heap.tensor(slot) for slot in argument.slots]
+    if argument.kind == "list":
         return tensors
-    if kind in ("tensor", "bare"):
+    if argument.kind in ("tensor", "bare"):
         return tensors[0]
-    if kind == "sparse":
+    if argument.kind == "sparse":
         indices, values = tensors
-        assert indices is not None and values is not None
-        shape = tuple(arg["shape"])
-        return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True, check_invariants=False)
+        assert indices is not None and values is not None and argument.shape is not None
+        return torch.sparse_coo_tensor(indices, values, argument.shape, is_coalesced=True, check_invariants=False)
     weight, bias = tensors
     assert weight is not None
     module = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")

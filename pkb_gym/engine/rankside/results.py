@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
+from .arguments import Result, TensorSlot
 from .failures import CandidateError
+from .orders import Claim
 
 if TYPE_CHECKING:
     import torch
 
     from .devices import AnyHeap
-
-Claim: TypeAlias = "dict[str, Any] | None"
-"""Shape and dtype that a rank says a delivered tensor has; None for just those that were declared."""
 
 
 def bad_result(message: str) -> CandidateError:
@@ -21,12 +20,12 @@ def bad_result(message: str) -> CandidateError:
     return CandidateError("wrong_shape_or_dtype", message)
 
 
-def split(returns: str, outputs: Sequence[Mapping[str, Any]], result: object) -> list[list[torch.Tensor]]:
+def split(returns: str, outputs: Sequence[Result], result: object) -> list[list[torch.Tensor]]:
     """The tensors of each declared output.
 
     Args:
         returns: "value", "tuple" or "dict".
-        outputs: per output {"name", "key": of a dict, "list": whether it is a list, "leaves": slots}.
+        outputs: as declared.
         result: what `solution` returned.
 
     Raises:
@@ -38,32 +37,32 @@ def split(returns: str, outputs: Sequence[Mapping[str, Any]], result: object) ->
     if returns == "value":
         parts = [result]
     elif returns == "dict":
-        names = [output["key"] for output in outputs if output["leaves"]]
+        names = [output.key for output in outputs if output.slots]
         if not isinstance(result, Mapping) or set(result) != set(names):
-            raise bad_result(f"expected a dict with {', '.join(names)}; got {_say(result)}")
-        parts = [result.get(output["key"]) for output in outputs]
+            raise bad_result(f"expected a dict with {', '.join(names)}; got {_kind_of(result)}")
+        parts = [result.get(output.key) for output in outputs]
     else:
         if not isinstance(result, tuple | list) or len(result) != len(outputs):
-            names = [output["name"] for output in outputs]
-            raise bad_result(f"expected a tuple of {len(names)} ({', '.join(names)}); got {_say(result)}")
+            names = [output.name for output in outputs]
+            raise bad_result(f"expected a tuple of {len(names)} ({', '.join(names)}); got {_kind_of(result)}")
         parts = result
     return [_tensors(output, part) for output, part in zip(outputs, parts, strict=True)]
 
 
-def _tensors(output: Mapping[str, Any], part: object) -> list[torch.Tensor]:
+def _tensors(output: Result, part: object) -> list[torch.Tensor]:
     import torch
 
-    if not output["list"] and not output["leaves"] and part is None:
+    if not output.is_list and not output.slots and part is None:
         return []
-    if not output["list"] and isinstance(part, tuple) and all(type(number) is int for number in part):
+    if not output.is_list and isinstance(part, tuple) and all(type(number) is int for number in part):
         part = torch.tensor(part, dtype=torch.int64)  # a size, such as torch.Size
-    tensors = list(part) if output["list"] and isinstance(part, list | tuple) else [part]
-    if len(tensors) != len(output["leaves"]):
-        raise bad_result(f"{output['name']}: expected {len(output['leaves'])} tensors, got {len(tensors)}")
+    tensors = list(part) if output.is_list and isinstance(part, list | tuple) else [part]
+    if len(tensors) != len(output.slots):
+        raise bad_result(f"{output.name}: expected {len(output.slots)} tensors, got {len(tensors)}")
     for tensor in tensors:
         # A subclass could compute its values later, when they are looked at.
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:  # type: ignore[union-attr]
-            raise bad_result(f"{output['name']}: expected a plain dense tensor, got {_say(tensor)}")
+            raise bad_result(f"{output.name}: expected a plain dense tensor, got {_kind_of(tensor)}")
     return tensors  # type: ignore[return-value]  # checked one by one above
 
 
@@ -80,16 +79,16 @@ class Delivery:
         self,
         heap: AnyHeap,
         returns: str,
-        outputs: Sequence[Mapping[str, Any]],
+        outputs: Sequence[Result],
         only: Collection[str] | None = None,
     ) -> None:
         self._returns, self._outputs = returns, outputs
-        self._places = [
-            [Place(heap, slot) for slot in output["leaves"]] if only is None or output["name"] in only else None
+        self._destinations = [
+            [Destination(heap, slot) for slot in output.slots] if only is None or output.name in only else None
             for output in outputs
         ]
 
-    def deliver(self, result: object) -> tuple[list[list[torch.Tensor]], list[Claim]]:
+    def deliver(self, result: object) -> tuple[list[list[torch.Tensor]], list[Claim | None]]:
         """Takes a result apart and copies its tensors.
 
         Returns:
@@ -100,47 +99,41 @@ class Delivery:
             CandidateError: it has another structure than declared.
         """
         parts = split(self._returns, self._outputs, result)
-        claims: list[Claim] = []
-        for places, tensors in zip(self._places, parts, strict=True):
-            if places is not None:
-                for index, place in enumerate(places):
-                    tensors[index], claim = place.take(tensors[index])
+        claims: list[Claim | None] = []
+        for destinations, tensors in zip(self._destinations, parts, strict=True):
+            if destinations is not None:
+                for index, destination in enumerate(destinations):
+                    tensors[index], claim = destination.take(tensors[index])
                     claims.append(claim)
         return parts, claims
 
 
-class Place:
+class Destination:
     """Where one tensor is copied to.
 
     Args:
         heap: that it lies in.
-        slot: see `AnyHeap.tensor`; its "shape" is None where the size depends on the data.
+        slot: its place.
     """
 
-    def __init__(self, heap: AnyHeap, slot: Mapping[str, Any]) -> None:
+    def __init__(self, heap: AnyHeap, slot: TensorSlot) -> None:
         import torch
 
         self._heap, self._slot = heap, slot
-        self._dtype = getattr(torch, slot["dtype"])
-        self._shape = None if slot["shape"] is None else tuple(slot["shape"])
-        self._tensor = None if self._shape is None else heap.tensor(slot)
+        self._dtype = getattr(torch, slot.dtype)
+        self._tensor = None if slot.shape is None else heap.tensor(slot)
 
-    def take(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Claim]:
+    def take(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Claim | None]:
         """Copies a tensor; one whose shape or dtype does not fit stands for itself."""
-        if self._tensor is not None and tensor.shape == self._shape and tensor.dtype == self._dtype:
+        if self._tensor is not None and tensor.shape == self._slot.shape and tensor.dtype == self._dtype:
             return self._tensor.copy_(tensor.detach()), None
-        said = describe(tensor)
-        if self._shape is None and tensor.dtype == self._dtype and tensor.numel() <= self._slot["capacity"]:
-            return self._heap.tensor({**self._slot, "shape": said["shape"]}).copy_(tensor.detach()), said
-        return tensor, said
+        claim = Claim(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+        if self._slot.shape is None and tensor.dtype == self._dtype and tensor.numel() <= self._slot.capacity:
+            return self._heap.tensor(self._slot.shaped(claim.shape)).copy_(tensor.detach()), claim
+        return tensor, claim
 
 
-def describe(tensor: torch.Tensor) -> dict[str, Any]:
-    """Shape and dtype as JSON."""
-    return {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
-
-
-def _say(value: object) -> str:
+def _kind_of(value: object) -> str:
     import torch
 
     if isinstance(value, torch.Tensor):

@@ -7,10 +7,9 @@ import json
 import select
 import socket
 import struct
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
-Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
+from .messages import Kind, Message, ProtocolError, WireError, read
 
 HEADER = struct.Struct("!II")
 MAX_FRAME_BYTES = 64 << 20
@@ -20,14 +19,6 @@ MAX_HEAD_BYTES = 8 << 20
 """Largest JSON part of one that is accepted: parsed, it takes many times its room."""
 
 MAX_FDS = 64
-
-
-class WireError(Exception):
-    """Raised when the other side closed the connection or broke the protocol."""
-
-
-class ProtocolError(WireError):
-    """Raised when the other side sent what is no frame."""
 
 
 class Wire:
@@ -42,18 +33,18 @@ class Wire:
         """For selectors."""
         return self.sock.fileno()
 
-    def send(self, message: Mapping[str, Json], raw: bytes = b"", fds: Sequence[int] = ()) -> None:
+    def send(self, message: Message, raw: bytes = b"", fds: Sequence[int] = ()) -> None:
         """Sends one frame.
 
         Args:
-            message: a JSON object.
+            message: its JSON part.
             raw: bytes that follow it.
             fds: file descriptors that travel with the frame; the sender keeps its own.
 
         Raises:
             WireError: the frame is too large, or the other side is gone.
         """
-        head = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+        head = json.dumps(message.to_json(), separators=(",", ":"), allow_nan=False).encode()
         if len(head) + len(raw) > self.max_frame_bytes:
             raise WireError(f"frame of {len(head) + len(raw)} bytes; at most {self.max_frame_bytes} are allowed")
         frame = HEADER.pack(len(head), len(raw)) + head + raw
@@ -64,20 +55,21 @@ class Wire:
         except OSError as error:
             raise WireError(f"the other side is gone: {error}") from None
 
-    def receive(self) -> tuple[dict[str, Json], bytes]:
-        """Waits for one frame.
+    def receive(self, *kinds: type[Kind]) -> tuple[Kind, bytes]:
+        """Waits for one frame, whose message must be of one of these kinds.
 
         Raises:
-            WireError: the connection ended, or the frame is too large or no JSON object.
+            WireError: the connection ended.
+            ProtocolError: the frame is too large, or no such message.
         """
-        while (frame := self.take()) is None:
+        while (frame := self.take(*kinds)) is None:
             self._fill(self._read())
         return frame
 
-    def receive_with_fds(self) -> tuple[dict[str, Json], bytes, list[int]]:
-        """Waits for one frame and the descriptors sent with it; the receiver owns them."""
+    def receive_with_fds(self, *kinds: type[Kind]) -> tuple[Kind, bytes, list[int]]:
+        """As `receive`, with the descriptors sent along; the receiver owns them."""
         fds = array.array("i")
-        while (frame := self.take()) is None:
+        while (frame := self.take(*kinds)) is None:
             try:
                 data, ancillary, _, _ = self.sock.recvmsg(1 << 16, socket.CMSG_SPACE(MAX_FDS * fds.itemsize))
             except OSError as error:
@@ -106,11 +98,11 @@ class Wire:
         """
         self._fill(self._read())
 
-    def take(self) -> tuple[dict[str, Json], bytes] | None:
+    def take(self, *kinds: type[Kind]) -> tuple[Kind, bytes] | None:
         """The next frame if it has arrived whole, else None.
 
         Raises:
-            ProtocolError: the frame is too large or no JSON object.
+            ProtocolError: the frame is too large, or no message of these kinds.
         """
         if len(self._buffer) < HEADER.size:
             return None
@@ -131,7 +123,7 @@ class Wire:
             raise ProtocolError("frame is no JSON") from None
         if not isinstance(message, dict):
             raise ProtocolError("frame is no JSON object")
-        return message, raw
+        return read(message, *kinds), raw
 
     def close(self) -> None:
         """Closes the socket."""

@@ -16,11 +16,12 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Mapping
 
 from . import leader, namespaces
 from .confine import die_with_parent
-from .wire import Wire, WireError
+from .forking import ForkFailed, GangRequest, GangStarted, ZygoteReady
+from .messages import WireError
+from .wire import Wire
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
@@ -39,10 +40,10 @@ def main() -> None:
     _keep_freed_memory()
     gc.collect()
     gc.freeze()  # collections in the ranks then pass over what was imported, and leave its pages shared
-    control.send({"ready": True, "pid": os.getpid()})
+    control.send(ZygoteReady())
     while True:
         try:
-            request, _, fds = control.receive_with_fds()
+            request, _, fds = control.receive_with_fds(GangRequest)
         except WireError:
             for folder in sys.argv[2:]:
                 shutil.rmtree(folder, ignore_errors=True)  # in place of an evaluator that was killed
@@ -61,12 +62,11 @@ def _keep_freed_memory() -> None:
         libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
-def _fork(control: Wire, request: Mapping[str, object], fds: list[int]) -> None:
-    isolate = bool(request["isolate"])
+def _fork(control: Wire, request: GangRequest, fds: list[int]) -> None:
     try:
-        pid = namespaces.fork_into_new_pid_namespace() if isolate else os.fork()
+        pid = namespaces.fork_into_new_pid_namespace() if request.isolate else os.fork()
     except Exception as error:  # reported at the boundary: the evaluator decides what it means
-        control.send({"error": f"{type(error).__name__}: {error}"})
+        control.send(ForkFailed(f"{type(error).__name__}: {error}"))
         for fd in fds:
             os.close(fd)
         return
@@ -78,19 +78,19 @@ def _fork(control: Wire, request: Mapping[str, object], fds: list[int]) -> None:
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
-        control.send({"error": "the gang's leader ended at once"})
+        control.send(ForkFailed("the gang's leader ended at once"))
         return
-    control.send({"pid": pid}, fds=[pidfd])
+    control.send(GangStarted(), fds=[pidfd])
     os.close(pidfd)
 
 
-def leader_main(request: Mapping[str, object], fds: list[int]) -> None:
+def leader_main(request: GangRequest, fds: list[int]) -> None:
     """Runs the leader of a gang in this freshly forked process; never returns."""
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         die_with_parent()
-        leader.lead(leader.GangRequest.from_json(request), fds)
+        leader.lead(request, fds)
         status = 0
     except BaseException as error:  # a forked child must never run its parent's code
         os.write(2, f"gang leader: {type(error).__name__}: {error}\n".encode())

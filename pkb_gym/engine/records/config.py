@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import AxisValue, frozen_axes
+from pkb_gym.engine.rankside.orders import Dialect
 from pkb_gym.engine.records.base import Record
 
 Device: TypeAlias = Literal["cpu", "cuda"]
@@ -16,7 +17,7 @@ Language: TypeAlias = Literal["cpp", "cuda", "triton", "python"]
 Protocol: TypeAlias = Literal["robust", "published"]
 Until: TypeAlias = Literal["compile", "check", "time", "profile"]
 
-NATIVE: tuple[Language, ...] = ("cpp", "cuda")
+DIALECTS: dict[Language, Dialect] = {"cpp": "native", "cuda": "native", "triton": "python", "python": "python"}
 
 
 class EvalConfig(Record):
@@ -86,9 +87,9 @@ class ResolvedConfig(Record):
         return frozen_axes(size) if isinstance(size, dict) else size
 
     @property
-    def is_native(self) -> bool:
-        """Whether the source is of the native dialect."""
-        return self.language in NATIVE
+    def dialect(self) -> Dialect:
+        """Of the source."""
+        return DIALECTS[self.language]
 
     @property
     def axes_asked(self) -> str | dict[str, AxisValue]:

@@ -191,10 +191,10 @@ class Timing(Record):
     speedup_high: float
     """Upper end of the 95 % interval of `speedup`."""
     gate_us: float
-    """What opening the gate and hearing of the last completion costs, per block; taken off all times."""
-    entry_us: float | None = None
-    """What it costs to turn the GPUs from the reference gang's context to the candidate's, per block; taken off the
-    candidate's times beside the gate. Measured before the candidate was loaded. None on the CPU."""
+    """What opening the gate and receiving the last completion costs, per block; subtracted from all times."""
+    context_switch_us: float | None = None
+    """What it costs to switch the GPUs from the reference gang's contexts to the candidate's, per block; subtracted
+    from the candidate's times beside the gate. Measured before the candidate was loaded. None on the CPU."""
     baseline_alone_us: float | None
     """Baseline per call before the candidate was loaded."""
     baseline_graph_us: float | None = None

@@ -1,40 +1,16 @@
-"""Where a kernel stands between its time and the least time the hardware allows.
-
-The roofline model (Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009), with the links between ranks as one more
-resource. For each resource, time is at least work / peak; resources may be used all at once, so the bound is the
-greatest of these times:
-
-    bound = max(matrix_flops / matrix peak, vector_flops / vector peak, memory traffic, link bytes / link peak)
-
-Link bytes are the greater of both directions, which are independent.
-
-"cuda": each rank has its own device, and all must finish, so each resource counts at the rank that needs it longest.
-
-"cpu": all ranks share one memory, and a kernel may let any core do any rank's work (the cores of three ranks may push
-into the fourth's memory at once). Only the total over all ranks is bound, by all cores together; so each resource
-counts as the mean over the ranks, each with its share of the machine (`HardwareSpec.rank_peaks`).
-"""
+"""The record of a roofline; `stages.roofline` says how it is computed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks
-from pkb_gym.engine.problem import Cost
+from pkb_gym.engine.records.base import Record
 
 Resource = Literal["matrix", "vector", "memory", "link"]
 
-_RECORD = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
-
-class Rates(BaseModel):
+class Rates(Record):
     """One rank's work per second, by resource."""
-
-    model_config = _RECORD
 
     matrix_flops_per_s: float
     """Matrix products, flop/s."""
@@ -46,10 +22,8 @@ class Rates(BaseModel):
     """Busier direction of the rank's links, bytes/s."""
 
 
-class ResourceTimes(BaseModel):
+class ResourceTimes(Record):
     """Least time that each resource needs."""
-
-    model_config = _RECORD
 
     matrix_us: float
     """Matrix products."""
@@ -61,10 +35,8 @@ class ResourceTimes(BaseModel):
     """The rank's links."""
 
 
-class Roofline(BaseModel):
+class Roofline(Record):
     """The bound of one problem at one size on one machine, and how near baseline and candidate come to it."""
-
-    model_config = _RECORD
 
     bound_us: float
     """No correct kernel is faster than this."""
@@ -86,99 +58,3 @@ class Roofline(BaseModel):
     """The least work over the baseline's time."""
     candidate_achieved: Rates | None
     """The least work over the candidate's time."""
-
-    @property
-    def candidate_beats_bound(self) -> bool:
-        """Whether the candidate is faster than the hardware allows, so that it cannot have done the work."""
-        return self.candidate_utilisation is not None and self.candidate_utilisation > 1
-
-
-def place(
-    costs: Sequence[Cost],
-    dtype: str,
-    hardware: HardwareSpec,
-    baseline_us: float | None,
-    candidate_us: float | None,
-) -> Roofline:
-    """Computes the bound of one call and places both times against it.
-
-    Args:
-        costs: least work of each rank, in order of ranks.
-        dtype: the problem's floating dtype, whose peaks count.
-        hardware: the device of each rank.
-        baseline_us: time of one call, None where it was not timed.
-        candidate_us: likewise.
-
-    Raises:
-        ConfigError: no ranks, no peaks for this dtype, or a time that is not positive.
-    """
-    if not costs:
-        raise ConfigError("a roofline needs the cost of at least one rank, got none")
-    peaks = hardware.rank_peaks(len(costs))
-    if dtype not in peaks.matrix_flops_per_s or dtype not in peaks.vector_flops_per_s:
-        known = ", ".join(sorted(peaks.matrix_flops_per_s))
-        raise ConfigError(f"{hardware.name}: no peaks for dtype {dtype!r}; there are {known}")
-    for name, time_us in (("baseline", baseline_us), ("candidate", candidate_us)):
-        if time_us is not None and not time_us > 0:
-            raise ConfigError(f"{name}'s time must be positive, got {time_us} us; say None where it was not timed")
-
-    work = rank_work(costs, hardware.device)
-    seconds: dict[Resource, float] = {
-        "matrix": work["matrix"] / peaks.matrix_flops_per_s[dtype],
-        "vector": work["vector"] / peaks.vector_flops_per_s[dtype],
-        "memory": peaks.memory_s(work["memory"]),
-        "link": work["link"] / peaks.link_bytes_per_s,
-    }
-    slowest = max(seconds, key=lambda resource: seconds[resource])
-    bound_us = seconds[slowest] * 1e6
-    return Roofline(
-        bound_us=bound_us,
-        binds=slowest if bound_us > 0 else None,
-        times=ResourceTimes(**{f"{resource}_us": value * 1e6 for resource, value in seconds.items()}),
-        latency_floor_us=_latency_floor_us(work["link"], peaks),
-        peaks=Rates(
-            matrix_flops_per_s=peaks.matrix_flops_per_s[dtype],
-            vector_flops_per_s=peaks.vector_flops_per_s[dtype],
-            memory_bytes_per_s=work["memory"] / seconds["memory"] if work["memory"] else peaks.memory[0].bytes_per_s,
-            link_bytes_per_s=peaks.link_bytes_per_s,
-        ),
-        peaks_source=peaks.source,
-        baseline_utilisation=None if baseline_us is None else bound_us / baseline_us,
-        candidate_utilisation=None if candidate_us is None else bound_us / candidate_us,
-        baseline_achieved=None if baseline_us is None else _achieved(work, baseline_us),
-        candidate_achieved=None if candidate_us is None else _achieved(work, candidate_us),
-    )
-
-
-def rank_work(costs: Sequence[Cost], device: str) -> dict[Resource, float]:
-    """The work of one rank that counts: the greatest of all ranks on "cuda", their mean on "cpu" (see the module)."""
-    combine: Callable[[list[float]], float] = max if device == "cuda" else _mean
-    return {
-        "matrix": combine([cost.matrix_flops for cost in costs]),
-        "vector": combine([cost.vector_flops for cost in costs]),
-        "memory": combine([cost.memory_bytes for cost in costs]),
-        # Each direction by itself: on a CPU, what goes out of one rank's memory comes into another's.
-        "link": max(combine([cost.link_in_bytes for cost in costs]), combine([cost.link_out_bytes for cost in costs])),
-    }
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _latency_floor_us(link_bytes: float, peaks: Peaks) -> float | None:
-    """One latency where anything crosses a link."""
-    if link_bytes == 0:
-        return 0.0
-    return None if peaks.link_latency_s is None else peaks.link_latency_s * 1e6
-
-
-def _achieved(work: dict[Resource, float], time_us: float) -> Rates:
-    """Rates of one rank over that time."""
-    seconds = time_us * 1e-6
-    return Rates(
-        matrix_flops_per_s=work["matrix"] / seconds,
-        vector_flops_per_s=work["vector"] / seconds,
-        memory_bytes_per_s=work["memory"] / seconds,
-        link_bytes_per_s=work["link"] / seconds,
-    )

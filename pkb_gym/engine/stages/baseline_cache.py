@@ -1,30 +1,42 @@
-"""What an evaluator has measured once for all candidates."""
+"""Measurements of baselines and devices that hold for all candidates of an evaluator."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-ENTRIES = 8
+from pkb_gym.engine.rankside.orders import Dialect
+
+MEASUREMENTS = 8
 
 
-@dataclass
-class Known:
-    """Figures that no candidate has a part in.
+class BaselineCache:
+    """Figures that no candidate has a part in; measured when first needed."""
 
-    Attributes:
-        graph_us: problem, size, world size, dtype and protocol -> microseconds a call of the baseline as CUDA graphs,
-            None where it cannot be captured.
-        entries_us: world size and whether the dialect is native -> what `gates.entry_us` found, the first times.
-    """
+    def __init__(self) -> None:
+        self._captured_us: dict[tuple[object, ...], float | None] = {}
+        self._context_switches_us: dict[tuple[int, Dialect], list[float]] = {}
 
-    graph_us: dict[tuple[object, ...], float | None] = field(default_factory=dict)
-    entries_us: dict[tuple[int, bool], list[float]] = field(default_factory=dict)
+    def captured_us(self, case: tuple[object, ...], measure: Callable[[], float | None]) -> float | None:
+        """The baseline as CUDA graphs, in microseconds a call; None where it cannot be captured.
 
-    def entry_us(self, case: tuple[int, bool], measure: Callable[[], float]) -> float:
-        """The median over the first evaluations, each of which measures it: other work makes a single one long."""
-        measured = self.entries_us.setdefault(case, [])
-        if len(measured) < ENTRIES:
+        Args:
+            case: everything that it depends on.
+            measure: measures it; its exceptions leave None behind, and are raised.
+        """
+        if case not in self._captured_us:
+            self._captured_us[case] = None
+            self._captured_us[case] = measure()
+        return self._captured_us[case]
+
+    def context_switch_us(self, case: tuple[int, Dialect], measure: Callable[[], float]) -> float:
+        """See `overhead.context_switch_us`: the median over the first evaluations, since other work makes one long.
+
+        Args:
+            case: world size, and dialect of the candidate.
+            measure: measures it once.
+        """
+        measured = self._context_switches_us.setdefault(case, [])
+        if len(measured) < MEASUREMENTS:
             measured.append(measure())
         return statistics.median(measured)

@@ -7,15 +7,17 @@ import platform
 from functools import cache
 from typing import Literal
 
-from pkb_gym.engine.compile.gxx import compiler_version
-from pkb_gym.engine.compile.nvcc import nvcc_available, nvcc_version
+from pkb_gym.engine.compile.nvcc import DEFAULT_ARCHITECTURE, nvcc_available, nvcc_version
+from pkb_gym.engine.compile.toolchain import compiler_version
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware import gpus, host
 from pkb_gym.engine.hardware.cpu_info import cpu_info
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.ranks.sandbox import bubblewrap_works
-from pkb_gym.engine.records.config import Device, EvalConfig, Language, ResolvedConfig, resolve
+from pkb_gym.engine.rankside.orders import Dialect
+from pkb_gym.engine.records.config import Device, EvalConfig, ResolvedConfig, resolve
 from pkb_gym.engine.records.feedback import Environment
+from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.support import env_vars
 
 
@@ -38,18 +40,30 @@ def choose_device(asked: Literal["auto", "cpu", "cuda"], language: str = "auto")
     return asked
 
 
+def compiled_only(dialect: Dialect) -> str:
+    """What to say of a source that was compiled for GPUs on a machine that has none."""
+    done = f"compiled for {DEFAULT_ARCHITECTURE}" if dialect == "native" else "imported"
+    return f"{done}; this machine has no GPU, so it was not run"
+
+
 def can_run(device: Device) -> bool:
     """Whether kernels run on that device here; otherwise they are compiled, and that is all."""
     return device == "cpu" or bool(gpus.names())
 
 
-def resolve_here(config: EvalConfig, problem: Problem, language: Language | None = None) -> ResolvedConfig:
+def resolve_source(config: EvalConfig, problem: Problem, text: str) -> tuple[Source, ResolvedConfig]:
+    """A submission parsed, and its configuration resolved on this machine; arguments and errors as `resolve_here`."""
+    source = Source.parse(text, choose_device(config.device, config.language), config.language)
+    return source, resolve_here(config, problem, source)
+
+
+def resolve_here(config: EvalConfig, problem: Problem, source: Source | None = None) -> ResolvedConfig:
     """What a configuration comes to on this machine.
 
     Args:
         config: what was asked for.
         problem: the problem to be solved.
-        language: of the source at hand; the device's native one where there is none yet.
+        source: at hand; where there is none yet, its language is the device's native one.
 
     Raises:
         ConfigError: it cannot be met here.
@@ -60,23 +74,23 @@ def resolve_here(config: EvalConfig, problem: Problem, language: Language | None
         config,
         problem,
         device=device,
-        language=language or ("cuda" if device == "cuda" else "cpp"),
+        language=source.language if source else ("cuda" if device == "cuda" else "cpp"),
         memory_total_bytes=host.memory_total_bytes(),
         gpus=len(gpus.names()),
     )
 
 
 @cache
-def describe(device: Device, native: bool) -> Environment:
+def describe(device: Device, dialect: Dialect) -> Environment:
     """Where an evaluation runs, for its record.
 
     Args:
         device: what kernels run on.
-        native: whether a compiler takes part.
+        dialect: of the source; a compiler takes part in the native one.
     """
     on_gpus = device == "cuda" and bool(gpus.names())
     toolchain = None
-    if native:
+    if dialect == "native":
         toolchain = compiler_version() if device == "cpu" else nvcc_version()
     return Environment(
         hardware=gpus.names()[0] if on_gpus else cpu_info().model,

@@ -1,4 +1,4 @@
-"""What an evaluation has found so far, until it becomes a `Feedback`."""
+"""Collects the reports of the stages, and builds the `Feedback` of them."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ from pkb_gym.engine.records.feedback import (
     Timing,
 )
 from pkb_gym.engine.records.roofline import Roofline
+from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages.progress import Progress
-from pkb_gym.engine.support.source_digest import source_sha256
 
 
 class Stopped(Exception):
-    """Raised to leave the pipeline; the reason has been noted in the findings."""
+    """Raised to leave the pipeline; the reason has been noted in the feedback."""
 
 
-class Findings:
-    """Collects the reports of the stages.
+class FeedbackBuilder:
+    """What an evaluation has found so far.
 
     Attributes:
+        problem: what the source is to solve.
+        source: the source.
+        config: how it is judged.
         compile, check, timing, profile, roofline, output, calls_torch_distributed: see `Feedback`.
     """
 
-    def __init__(self, problem: Problem, source: str, config: ResolvedConfig, environment: Environment) -> None:
+    def __init__(self, problem: Problem, source: Source, config: ResolvedConfig, environment: Environment) -> None:
         self.problem, self.source, self.config = problem, source, config
         self.compile: CompileReport | None = None
         self.check: CheckReport | None = None
@@ -55,9 +58,9 @@ class Findings:
         self._durations_s: dict[str, float] = {}
 
     @contextlib.contextmanager
-    def stage(self, stage: Stage, say: Progress) -> Iterator[None]:
+    def stage(self, stage: Stage, report: Progress) -> Iterator[None]:
         """Times a stage; it counts as completed if its block ends without an exception."""
-        say(stage.value)
+        report(stage.value)
         began = time.monotonic()
         try:
             yield
@@ -84,7 +87,7 @@ class Findings:
         self._message = message
 
     def fail(self, failure: Failure, message: str, rank: int | None = None) -> None:
-        """Notes a failure; what a candidate says may hold half characters, which no encoding can carry."""
+        """Notes a failure; the text of a candidate may hold lone surrogates, which no encoding can carry."""
         readable = message.encode("utf-8", "replace").decode()
         self._failure, self._message, self._failed_rank = failure, readable, rank
 
@@ -94,13 +97,13 @@ class Findings:
         if findings:
             self.fail(Failure.INTEGRITY, "; ".join(f"{finding.code}: {finding.detail}" for finding in findings))
 
-    def feedback(self) -> Feedback:
+    def build(self) -> Feedback:
         """The finished record."""
         timed = self._stage is not None and self._stage.order >= Stage.TIME.order
         return Feedback(
             problem=self.problem.name,
             problem_sha256=_problem_sha256(self.problem),
-            source_sha256=source_sha256(self.source),
+            source_sha256=self.source.sha256,
             config=self.config,
             environment=self._environment,
             stage=self._stage,

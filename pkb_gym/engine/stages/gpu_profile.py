@@ -1,10 +1,12 @@
-"""What the ranks say of their GPUs, as records; whatever a candidate made them say is checked first."""
+"""The ranks' reports on their GPUs as records; whatever a candidate made them report is checked first."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+import dataclasses
+from collections.abc import Sequence
 
+from pkb_gym.engine.rankside.messages import LARGEST
+from pkb_gym.engine.rankside.orders import KernelTotal, ProfileDone
 from pkb_gym.engine.records.feedback import KernelTime, TraceEvent
 
 MAX_KERNELS = 12
@@ -12,107 +14,94 @@ MAX_NAME_CHARS = 200
 MAX_TRACE_EVENTS = 2000
 """Of each rank."""
 
-LARGEST = 1e15
-"""Of any number that a rank says: more than bytes, microseconds and counts come to."""
-
 LONGEST_TRACE_US = 1e9
 NS_PER_US = 1e3
-KINDS: tuple[Literal["kernel", "copy", "fill"], ...] = ("kernel", "copy", "fill")
+MOMENTS = ("calls_ns", "start_us")
+"""Fields of reports that hold moments, which may lie before the clock's zero."""
 
 
-def number(value: object) -> float:
-    """A number that a rank said.
-
-    Raises:
-        ValueError: it is none, or no time, size or count.
-    """
-    if not isinstance(value, int | float) or not 0 <= value <= LARGEST:  # NaN fails both comparisons
-        raise ValueError(f"no number: {value!r}"[:100])
-    return float(value)
-
-
-def shown_name(value: object) -> str:
-    """A name that a rank said, in printable ASCII.
+def check_numbers(report: object) -> None:
+    """Refuses times, sizes and counts of a report that are negative, or larger than any can be.
 
     Raises:
-        ValueError: it is no text.
+        ValueError: there is one.
     """
-    if not isinstance(value, str):
-        raise ValueError("no name")
-    return "".join(c if c.isascii() and c.isprintable() else "?" for c in value[:MAX_NAME_CHARS])
+    if isinstance(report, tuple):
+        for entry in report:
+            check_numbers(entry)
+    elif dataclasses.is_dataclass(report):
+        for field in dataclasses.fields(report):
+            if field.name not in MOMENTS:
+                check_numbers(getattr(report, field.name))
+    elif isinstance(report, int | float) and not 0 <= report <= LARGEST:
+        raise ValueError(f"no time, size or count: {report}")
 
 
-def kernel_times(rows: Sequence[Mapping[str, Any]]) -> tuple[KernelTime, ...]:
+def shown_name(name: str) -> str:
+    """A name that a rank reported, in printable ASCII."""
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in name[:MAX_NAME_CHARS])
+
+
+def kernel_times(totals: Sequence[KernelTotal]) -> tuple[KernelTime, ...]:
     """The table of one rank.
 
     Args:
-        rows: {"name", "launches", "total_us"}, longest first.
-
-    Raises:
-        KeyError, TypeError, ValueError: they are something else.
+        totals: longest first.
     """
-    totals = [number(row["total_us"]) for row in rows]
-    whole = sum(totals) or 1.0
+    whole = sum(total.total_us for total in totals) or 1.0
     return tuple(
         KernelTime(
-            name=shown_name(row["name"]),
-            launches=round(number(row["launches"])),
-            mean_us=total / max(1.0, number(row["launches"])),
-            share=total / whole,
+            name=shown_name(total.name),
+            launches=total.launches,
+            mean_us=total.total_us / max(1, total.launches),
+            share=total.total_us / whole,
         )
-        for row, total in zip(rows[:MAX_KERNELS], totals, strict=False)
+        for total in totals[:MAX_KERNELS]
     )
 
 
-def trace_events(ranks: Sequence[Mapping[str, Any]]) -> tuple[TraceEvent, ...]:
+def trace_events(reports: Sequence[ProfileDone]) -> tuple[TraceEvent, ...]:
     """The timeline of all ranks.
 
-    Args:
-        ranks: {"slices": calls by the host's clock, "gpu": None, or {"names", "events"}} of each.
-
     Raises:
-        KeyError, TypeError, ValueError, IndexError: they are something else.
+        ValueError, IndexError: it is none.
     """
-    rows = [row for rank, said in enumerate(ranks) for row in (*_calls(rank, said), *_device_events(rank, said))]
-    first_us = min((row["start_us"] for row in rows), default=0.0)
-    for row in rows:
-        row["start_us"] -= first_us
-        if row["start_us"] + row["duration_us"] > LONGEST_TRACE_US:
-            raise ValueError("a timeline of no end")
-    return tuple(TraceEvent(**row) for row in rows)
+    events = [
+        event for rank, report in enumerate(reports) for event in (*_calls(rank, report), *_device_events(rank, report))
+    ]
+    first_us = min((event.start_us for event in events), default=0.0)
+    if any(event.start_us - first_us + event.duration_us > LONGEST_TRACE_US for event in events):
+        raise ValueError("a timeline of no end")
+    return tuple(event.model_copy(update={"start_us": event.start_us - first_us}) for event in events)
 
 
-def _calls(rank: int, said: Mapping[str, Any]) -> list[dict[str, Any]]:
-    rows = []
-    for index, (begin_ns, end_ns) in enumerate(said["slices"][:MAX_TRACE_EVENTS]):
-        begin_us, end_us = _moment_us(begin_ns, NS_PER_US), _moment_us(end_ns, NS_PER_US)
-        row = {"rank": rank, "kind": "call", "name": f"call {index}", "stream": None}
-        rows.append(row | {"start_us": begin_us, "duration_us": max(0.0, end_us - begin_us)})
-    return rows
+def _calls(rank: int, report: ProfileDone) -> list[TraceEvent]:
+    return [
+        TraceEvent(
+            rank=rank,
+            kind="call",
+            name=f"call {index}",
+            stream=None,
+            start_us=begin_ns / NS_PER_US,
+            duration_us=max(0, end_ns - begin_ns) / NS_PER_US,
+        )
+        for index, (begin_ns, end_ns) in enumerate(report.calls_ns[:MAX_TRACE_EVENTS])
+    ]
 
 
-def _device_events(rank: int, said: Mapping[str, Any]) -> list[dict[str, Any]]:
-    gpu = said.get("gpu")
-    if gpu is None:
+def _device_events(rank: int, report: ProfileDone) -> list[TraceEvent]:
+    if report.device is None:
         return []
-    names = [shown_name(name) for name in gpu["names"][:MAX_TRACE_EVENTS]]
-    rows = []
-    for kind, name, start_us, duration_us, stream, nbytes in gpu["events"][:MAX_TRACE_EVENTS]:
-        row = {
-            "rank": rank,
-            "kind": KINDS[KINDS.index(kind)],
-            "name": names[round(number(name))],
-            "stream": round(number(stream)),
-            "start_us": _moment_us(start_us),
-            "duration_us": number(duration_us),
-            "nbytes": None if kind == "kernel" else round(number(nbytes)),
-        }
-        rows.append(row)
-    return rows
-
-
-def _moment_us(value: object, per_us: float = 1.0) -> float:
-    """A moment, which may lie before the clock's zero."""
-    if not isinstance(value, int | float) or not abs(value) <= LARGEST * per_us:
-        raise ValueError("no moment")
-    return value / per_us
+    names = [shown_name(name) for name in report.device.names[:MAX_TRACE_EVENTS]]
+    return [
+        TraceEvent(
+            rank=rank,
+            kind=event.kind,
+            name=names[event.name],
+            stream=event.stream,
+            start_us=event.start_us,
+            duration_us=event.duration_us,
+            nbytes=None if event.kind == "kernel" else event.nbytes,
+        )
+        for event in report.device.events[:MAX_TRACE_EVENTS]
+    ]

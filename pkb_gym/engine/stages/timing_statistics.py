@@ -1,4 +1,4 @@
-"""Stage time: the statistics of alternating blocks. Running them is `session.py`."""
+"""The statistics of alternating blocks; `time` runs them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from pkb_gym.engine.records.feedback import Block, Timing
 CONFIDENCE = 0.95
 RESAMPLES = 2000
 QUANTILE = 0.25
-"""Of the blocks' times, what counts as the time of a side. Noise only ever adds time: where other work, or a slow mode,
-hits up to three quarters of the blocks, the lower quartile stays, while a median jumps (`benchmarks.repeatability`)."""
+"""Of the blocks' times, which counts as the time of a side. Noise only ever adds time: where other work, or a slow
+mode, hits up to three quarters of the blocks, the lower quartile stays, while a median jumps
+(`benchmarks.repeatability`)."""
 
 TIGHT_RELATIVE = 0.02
 """Timing ends when the interval's half width is below this share of the speedup."""
@@ -67,11 +68,11 @@ def calls_per_block(baseline_us: float, candidate_us: float, most: int) -> int:
     return max(1, min(wanted, most, MAX_CALLS))
 
 
-def further_us(few: int, few_us: float, many: int, many_us: float) -> float:
-    """Microseconds that one more call of a block takes, by what calls take in a short and in a longer block.
+def marginal_call_us(few: int, few_us: float, many: int, many_us: float) -> float:
+    """Marginal time per call in microseconds, from a short and a long block.
 
-    The first calls of every block take several times as long. Against noise it is a quarter of the longer block's
-    time at least.
+    The first calls of every block take several times as long. Noise cannot bring it below a quarter of the long
+    block's time.
 
     Args:
         few: calls of the short block.
@@ -84,17 +85,17 @@ def further_us(few: int, few_us: float, many: int, many_us: float) -> float:
     return min(max((many * many_us - few * few_us) / (many - few), many_us / 4), many_us)
 
 
-def per_call_us(block_ns: int, calls: int, gate_us: float) -> float:
-    """Microseconds a call, without what opening the gate and hearing of the end cost.
+def per_call_us(block_ns: int, calls: int, overhead_us: float) -> float:
+    """Microseconds a call, without the overhead of the block.
 
-    At least half of the block is taken to be work, so that a noisy gate never makes a time vanish.
+    At least half of the block is taken to be work, so that a noisy overhead never makes a time vanish.
     """
     block_us = block_ns / 1e3
-    return max(block_us - gate_us, block_us / 2) / calls
+    return max(block_us - overhead_us, block_us / 2) / calls
 
 
 def typical_us(blocks_us: Sequence[float]) -> float:
-    """What counts as a side's time of a call: the lower quartile over its blocks, in microseconds."""
+    """A side's time of a call: the lower quartile over its blocks, in microseconds."""
     return float(np.quantile(blocks_us, QUANTILE))
 
 
@@ -127,7 +128,7 @@ def summarise(
     *,
     protocol: Literal["robust", "published"],
     gate_us: float,
-    entry_us: float | None = None,
+    context_switch_us: float | None = None,
     baseline_alone_us: float | None,
     delivers: bool,
 ) -> Timing:
@@ -144,7 +145,7 @@ def summarise(
         speedup_low=min(ratio.low, ratio.middle) * (1 - SYSTEMATIC_RELATIVE),
         speedup_high=max(ratio.high, ratio.middle) * (1 + SYSTEMATIC_RELATIVE),
         gate_us=gate_us,
-        entry_us=entry_us,
+        context_switch_us=context_switch_us,
         baseline_alone_us=baseline_alone_us,
         delivers=delivers,
         converged=protocol == "published" or is_tight(blocks),

@@ -213,6 +213,7 @@ PROBLEM = Problem(
                 labels_mark,
                 says="each label has a sample with that similarity (within a step), and all samples more than two "
                 "steps above the k-th are there, none twice",
+                batched=False,
             ),
             about="labels of the samples behind sims",
         ),

@@ -1,0 +1,122 @@
+"""What is wrong with one output or argument of one call, for the report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pkb_gym.engine.compare.calls import Call
+from pkb_gym.engine.compare.layout import PlacedLeaf
+from pkb_gym.engine.problem.tensors import Leaf
+from pkb_gym.engine.rankside.arguments import TensorSlot
+from pkb_gym.engine.rankside.orders import Claim
+from pkb_gym.engine.records.feedback import Mismatch
+
+if TYPE_CHECKING:
+    import torch
+
+
+def wrong_shape(call: Call, placed: PlacedLeaf, claim: Claim | None, expected: torch.Tensor) -> Mismatch | None:
+    """An output of another shape or dtype than the baseline's; None where they are the same.
+
+    Args:
+        call: whose output it is.
+        placed: the output.
+        claim: of the rank; None for an output as declared, and where nothing was returned.
+        expected: the baseline's.
+    """
+    shape, dtype = tuple(expected.shape), str(expected.dtype).removeprefix("torch.")
+    if claim is None:
+        if placed.leaf.shape is not None:
+            return None
+        claim = Claim((), "nothing")
+    if (claim.shape, claim.dtype) == (shape, dtype):
+        return None
+    return Mismatch(
+        trial=call.plan.trial,
+        rank=call.rank,
+        output=placed.leaf.name,
+        reason="shape_or_dtype",
+        shape=shape,
+        dtype=dtype,
+        wrong_elements=expected.numel(),
+        elements=expected.numel(),
+        got=f"{claim.shape} {ascii(claim.dtype[:40]).strip(chr(39))}",
+        expected=f"{shape} {dtype}",
+        rule="shape and dtype",
+    )
+
+
+def wrong_values(
+    call: Call, output: str, rule: str, got: torch.Tensor, expected: torch.Tensor, marks: torch.Tensor
+) -> Mismatch:
+    """An output that has wrong elements.
+
+    Args:
+        call: whose output it is.
+        output: its name.
+        rule: that it was held to, in words.
+        got: what the candidate has.
+        expected: what the baseline has.
+        marks: the wrong elements, at least one.
+    """
+    import torch
+
+    from pkb_gym.engine.problem.rules import wide
+
+    places = marks.nonzero()
+    if got.is_floating_point() or got.is_complex():
+        distance = (wide(got) - wide(expected)).abs()
+        distance = distance.masked_fill(distance.isnan(), float("inf")).masked_fill(~marks, -1)
+    else:
+        distance = (got.double() - expected.double()).abs().masked_fill(~marks, -1)
+    worst = tuple(int(i) for i in torch.unravel_index(distance.argmax(), got.shape)) if got.dim() else ()
+    box = None
+    if got.dim():
+        box = tuple((int(a), int(b)) for a, b in zip(places.amin(0), places.amax(0), strict=True))
+    return Mismatch(
+        trial=call.plan.trial,
+        rank=call.rank,
+        output=output,
+        reason="values",
+        shape=tuple(got.shape),
+        dtype=str(got.dtype).removeprefix("torch."),
+        wrong_elements=int(marks.sum()),
+        elements=got.numel(),
+        bounding_box=box,
+        worst_index=worst,
+        got=_element_text(got[worst]),
+        expected=_element_text(expected[worst]),
+        rule=rule,
+    )
+
+
+def modified_argument(call: Call, leaf: Leaf, slot: TensorSlot) -> Mismatch:
+    """An argument that does not hold what was put there.
+
+    Args:
+        call: whose argument it is.
+        leaf: the argument.
+        slot: of all its bytes.
+    """
+    import torch
+
+    before, after = (heap.tensor(slot, call.rank) for heap in (call.reference_heap, call.candidate_heap))
+    width = leaf.capacity_bytes // max(1, leaf.capacity)
+    differs = before.view(torch.uint8) != after.view(torch.uint8)
+    return Mismatch(
+        trial=call.plan.trial,
+        rank=call.rank,
+        output=leaf.name,
+        reason="input_modified",
+        shape=leaf.shape or (),
+        dtype=leaf.dtype,
+        # It may have been put right since it was found changed.
+        wrong_elements=max(1, int(differs.view(-1, width).any(dim=1).sum())),
+        elements=leaf.capacity,
+        rule="this argument must stay as it is",
+    )
+
+
+def _element_text(element: torch.Tensor) -> str:
+    value = element.item()
+    return f"{value:.6g}" if isinstance(value, float | complex) else str(value)

@@ -1,0 +1,78 @@
+"""What native sources of all devices share: headers, the exported symbol, the host compiler."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import platform
+import shutil
+import subprocess
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
+from pkb_gym.engine.errors import InfrastructureError
+
+INCLUDE = Path(__file__).resolve().parent.parent / "include"
+EXPORTED = "__tvm_ffi_solution"
+"""Symbol that TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, ...) makes."""
+
+
+def include_arguments() -> tuple[str, ...]:
+    """Where headers of the dialect lie."""
+    return f"-I{INCLUDE}", f"-I{ffi_root() / 'include'}"
+
+
+def library_arguments() -> tuple[str, ...]:
+    """The FFI's library, to link with."""
+    return f"-L{ffi_root() / 'lib'}", "-ltvm_ffi"
+
+
+def exports_solution(binary: bytes) -> bool:
+    """Whether a shared object exports `solution`, told by reading it: nothing is loaded.
+
+    Raises:
+        InfrastructureError: it is no ELF file.
+    """
+    try:
+        dynamic = ELFFile(BytesIO(binary)).get_section_by_name(".dynsym")
+    except ELFError as error:
+        raise InfrastructureError(f"the compiler's result is no ELF file: {error}") from None
+    return isinstance(dynamic, SymbolTableSection) and any(
+        symbol["st_shndx"] != "SHN_UNDEF" for symbol in dynamic.get_symbol_by_name(EXPORTED) or []
+    )
+
+
+@cache
+def compiler_version() -> str:
+    """First line of `g++ --version`.
+
+    Raises:
+        InfrastructureError: there is no g++.
+    """
+    if shutil.which("g++") is None:
+        raise InfrastructureError("no g++ on this machine; install it (Debian: apt-get install g++)")
+    output = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True, timeout=20).stdout
+    return f"{output.splitlines()[0]} {platform.machine()}"
+
+
+@cache
+def header_digest() -> str:
+    """Digest over the headers that kernels include."""
+    digest = hashlib.sha256()
+    for path in sorted(INCLUDE.rglob("*.h")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def ffi_root() -> Path:
+    """Folder of the tvm_ffi package, found without importing it."""
+    spec = importlib.util.find_spec("tvm_ffi")
+    if spec is None or spec.origin is None:
+        raise InfrastructureError("apache-tvm-ffi is not installed")
+    return Path(spec.origin).parent

@@ -1,0 +1,201 @@
+"""The processes of an evaluator: zygotes, reference gangs, and gangs for candidates."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
+from pkb_gym.engine.evaluators.standby import Standby
+from pkb_gym.engine.hardware import host
+from pkb_gym.engine.ranks.candidate_gang import CandidateGang
+from pkb_gym.engine.ranks.reference_gang import ReferenceGang
+from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.rankside.orders import Dialect
+from pkb_gym.engine.records.config import Device, ResolvedConfig
+from pkb_gym.engine.stages.static import makes_streams
+
+STANDBY_GANGS = 8
+"""Each holds a context on every GPU, some hundreds of megabytes; of those with NCCL's buffers too, half as many."""
+
+
+@dataclass(frozen=True)
+class GangKind:
+    """What gangs that stand by differ in.
+
+    Attributes:
+        world_size: number of ranks.
+        dialect: of the candidates that they can serve; those of the python dialect have a process group.
+        allow_processes: whether ranks may start programs.
+        one_queue: whether ranks have a single hardware queue for their kernels, which is all that one stream uses, and
+            halves what it takes to make and end a context (`benchmarks.gpu_contexts`).
+    """
+
+    world_size: int
+    dialect: Dialect
+    allow_processes: bool
+    one_queue: bool = False
+
+
+class GangPool:
+    """Starts processes when they are first needed; safe to use from several threads.
+
+    Args:
+        arbiter: keeps preparing gangs and timing apart.
+        standby_gangs: gangs of each kind that stand by on GPUs; with none, each is prepared when it is needed.
+    """
+
+    def __init__(self, arbiter: DeviceArbiter, standby_gangs: int = STANDBY_GANGS) -> None:
+        self._arbiter = arbiter
+        self._standby_gangs = standby_gangs
+        self._lock = threading.RLock()
+        self._zygotes: dict[bool, Zygote] = {}
+        self._references: dict[tuple[Device, int], ReferenceGang] = {}
+        self._standby: dict[GangKind, Standby] = {}
+        self._ending: threading.Thread | None = None
+        self._closed = False
+
+    def zygote(self, *, trusted: bool) -> Zygote:
+        """A zygote that is ready to fork.
+
+        Raises:
+            InfrastructureError: it did not start, or the pool has been closed.
+        """
+        with self._lock:
+            self._check_open()
+            for kind in (True, False):  # both at once: each takes seconds to import torch
+                if kind not in self._zygotes or not self._zygotes[kind].alive:
+                    self._zygotes[kind] = Zygote(trusted=kind)
+            zygote = self._zygotes[trusted]
+        zygote.wait_until_ready()
+        return zygote
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InfrastructureError("this evaluator has been closed")
+
+    def reference(self, device: Device, world_size: int) -> ReferenceGang:
+        """The reference gang of a device and world size.
+
+        Raises:
+            InfrastructureError: it could not be started.
+        """
+        zygote = self.zygote(trusted=True)
+        with self._lock:
+            gang = self._references.get((device, world_size))
+            if gang is None or not gang.is_sound:
+                gang = ReferenceGang(zygote, device, world_size, host.threads_per_rank(world_size))
+                self._references[device, world_size] = gang
+            return gang
+
+    def candidate_gang(self, config: ResolvedConfig, source: str) -> AbstractContextManager[CandidateGang]:
+        """A gang for one candidate: forked on the CPU, one that stands by on GPUs.
+
+        Args:
+            config: of the evaluation.
+            source: of the candidate.
+        """
+        allow_processes = config.language == "triton"  # it runs compilers at a kernel's first call
+        if config.device == "cpu":
+            zygote = self.zygote(trusted=False)
+            return CandidateGang(zygote, "cpu", config.world_size, allow_processes=allow_processes)
+        one_queue = config.dialect == "native" and not makes_streams(source)
+        return self._gpu_gang(GangKind(config.world_size, config.dialect, allow_processes, one_queue))
+
+    @contextlib.contextmanager
+    def _gpu_gang(self, kind: GangKind) -> Iterator[CandidateGang]:
+        """A prepared gang. It is ended in the background, as freeing contexts takes a while, but before any timing."""
+        gang = self._standby_for(kind).take() if self._standby_gangs else self._start_gpu_gang(kind)
+        try:
+            yield gang
+        finally:
+            self._end_in_background(gang)
+
+    def _end_in_background(self, gang: CandidateGang) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._arbiter.preparing())
+            stack.callback(gang.close)
+            if self._ending is not None:
+                self._ending.join()
+            ending = threading.Thread(target=stack.pop_all().close, name="pkb-ending")
+            ending.start()
+            self._ending = ending
+
+    def _standby_for(self, kind: GangKind) -> Standby:
+        with self._lock:
+            self._check_open()
+            if kind not in self._standby:
+                start = functools.partial(self._start_gpu_gang, kind)
+                has_group = kind.dialect == "python"
+                gangs = max(1, self._standby_gangs // 2) if has_group else self._standby_gangs
+                self._standby[kind] = Standby(start, self._arbiter, gangs)
+            return self._standby[kind]
+
+    def _start_gpu_gang(self, kind: GangKind) -> CandidateGang:
+        zygote = self.zygote(trusted=False)
+        gang = CandidateGang(zygote, "cuda", kind.world_size, allow_processes=kind.allow_processes)
+        try:
+            gang.prepare(kind.dialect, one_queue=kind.one_queue)
+        except BaseException:
+            gang.close()
+            raise
+        return gang
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it is open and every zygote is alive: if not, ranks may have fallen through no candidate."""
+        with self._lock:
+            return not self._closed and all(zygote.alive for zygote in self._zygotes.values())
+
+    def discard_broken(self) -> None:
+        """After an infrastructure failure, later evaluations begin with fresh gangs."""
+        for stock in self._take_standby():
+            stock.close()
+        with self._lock:
+            for gang in self._references.values():
+                gang.close()
+            self._references.clear()
+            for kind, zygote in list(self._zygotes.items()):
+                if not zygote.alive:
+                    zygote.close()
+                    del self._zygotes[kind]
+
+    def _take_standby(self) -> list[Standby]:
+        with self._lock:
+            stocks = list(self._standby.values())
+            self._standby.clear()
+            return stocks
+
+    def stop(self) -> None:
+        """Ends zygotes, and gangs with them; an evaluation in the middle of something ends as infrastructure failure.
+
+        Whoever waits for a rank hears that it is gone. `close` must follow.
+        """
+        with self._lock:
+            self._closed = True
+            zygotes = list(self._zygotes.values())
+            self._zygotes.clear()
+            stocks = list(self._standby.values())
+        for stock in stocks:
+            stock.stop()
+        for zygote in zygotes:
+            zygote.close()
+
+    def close(self) -> None:
+        """Waits until everything has ended; calling it again changes nothing.
+
+        No candidate may be in the middle of something.
+        """
+        for stock in self._take_standby():
+            stock.close()
+        with self._lock:
+            if self._ending is not None:
+                self._ending.join()
+            for gang in self._references.values():
+                gang.close()
+            self._references.clear()

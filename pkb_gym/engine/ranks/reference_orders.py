@@ -1,0 +1,245 @@
+"""What the evaluator orders the ranks of a reference gang to do, and what they answer.
+
+Two heaps of one layout: the reference heap, which only this gang maps, keeps every rank's inputs as they were made; the
+candidate's heap is shared with the candidate's gang. Orders of blocks are answered by `Armed`; then the evaluator sends
+`Go`, and gets `BlockFinished` as soon as the work is done, and `BlockSettled` once the rank takes the next order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+from pkb_gym.engine.compare.layout import Workload
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.problem.axes import frozen_axes
+from pkb_gym.engine.rankside.messages import Message
+from pkb_gym.engine.rankside.orders import Claims, DeviceName, Dialect, RunNullBlock
+
+
+@dataclass(frozen=True)
+class Start(Message):
+    """Make the process group; a descriptor where the ranks find each other comes along. Answered by `Ready`."""
+
+    device: DeviceName
+    threads: int
+
+
+@dataclass(frozen=True)
+class Ready(Message):
+    """Done; more is not told of most orders."""
+
+
+@dataclass(frozen=True)
+class AllocateHeaps(Message):
+    """Free the heaps that there are, allocate a segment of each on the GPU. Answered by `Ready`, with descriptors."""
+
+    segment_bytes: int
+
+
+@dataclass(frozen=True)
+class MapHeaps(Message):
+    """Map both heaps, whose descriptors come along."""
+
+    segment_bytes: int
+
+
+@dataclass(frozen=True)
+class ClearCandidateHeap(Message):
+    """Leave nothing of an earlier candidate in the candidate's heap, on GPUs, where it is used again."""
+
+
+@dataclass(frozen=True)
+class WorkloadSpec:
+    """A `Workload`, whose problem is named by the file that declares it."""
+
+    declaration: str
+    size: object
+    world_size: int
+    dtype: str
+    protocol: str
+    key: str
+    seed: int
+    turn: int
+
+    @classmethod
+    def of(cls, workload: Workload) -> WorkloadSpec:
+        """The spec of a workload whose problem the catalogue has found."""
+        return cls(
+            declaration=workload.problem.declared_in,
+            size=workload.size,
+            world_size=workload.world_size,
+            dtype=workload.dtype,
+            protocol=workload.protocol,
+            key=workload.key.hex(),
+            seed=workload.seed,
+            turn=workload.turn,
+        )
+
+    def load(self) -> Workload:
+        """The workload; its problem is loaded from its file."""
+        size = self.size if isinstance(self.size, str) else frozen_axes(cast("dict[str, object]", self.size))
+        return Workload(
+            problem=_load_declaration(self.declaration),
+            size=size,
+            world_size=self.world_size,
+            dtype=self.dtype,
+            protocol=self.protocol,
+            key=bytes.fromhex(self.key),
+            seed=self.seed,
+            turn=self.turn,
+        )
+
+
+def _load_declaration(path: str) -> Problem:
+    """The PROBLEM that a file defines."""
+    import runpy
+
+    if path not in _LOADED:
+        _LOADED[path] = runpy.run_path(path)["PROBLEM"]
+    return _LOADED[path]
+
+
+_LOADED: dict[str, Problem] = {}
+
+
+@dataclass(frozen=True)
+class TakeWorkload(Message):
+    """Begin an evaluation.
+
+    Attributes:
+        workload: what is evaluated.
+        source: text of the baseline.
+        scratch_bytes: of the symmetric scratch.
+    """
+
+    workload: WorkloadSpec
+    source: str
+    scratch_bytes: int
+
+
+@dataclass(frozen=True)
+class MakeInputs(Message):
+    """Draw the inputs of a block into the reference heap.
+
+    Attributes:
+        trials: one for each call.
+        timed: whether the block serves timing.
+    """
+
+    trials: tuple[int, ...]
+    timed: bool
+
+
+@dataclass(frozen=True)
+class StageInputs(Message):
+    """Copy the inputs of the block into the candidate's heap and poison its outputs. Answered by `Staged`."""
+
+
+@dataclass(frozen=True)
+class Staged(Message):
+    """The inputs are there.
+
+    Attributes:
+        idle_us: what the device took to answer just before, in microseconds; None on the CPU.
+        processors: that run at full speed just now; None where all are needed.
+    """
+
+    idle_us: float | None
+    processors: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class WarmUp(Message):
+    """Run the baseline so many times on the block's inputs, without looking at the clock."""
+
+    calls: int
+
+
+@dataclass(frozen=True)
+class RunBaseline(Message):
+    """Run the baseline on the first calls of the block.
+
+    Attributes:
+        calls: how many.
+        dialect: of the candidate: what it has to deliver into its heap, the baseline delivers too.
+    """
+
+    calls: int
+    dialect: Dialect
+
+
+@dataclass(frozen=True)
+class CaptureGraphs(Message):
+    """Capture the baseline as CUDA graphs, on the block's first calls. Answered by `Captured`."""
+
+    calls: int
+
+
+@dataclass(frozen=True)
+class Captured(Message):
+    """What came of it.
+
+    Attributes:
+        captured: whether there are graphs now.
+        sound: whether the device can still be used.
+    """
+
+    captured: bool
+    sound: bool
+
+
+@dataclass(frozen=True)
+class ReplayGraphs(Message):
+    """Launch the graphs, one after the other."""
+
+    calls: int
+
+
+@dataclass(frozen=True)
+class BlockFinished(Message):
+    """The work of the block is done: the clock stops here."""
+
+
+@dataclass(frozen=True)
+class BlockSettled(Message):
+    """The rank is ready for the next order.
+
+    Attributes:
+        idle_us: what the device took to answer just before the block; None on the CPU.
+    """
+
+    idle_us: float | None
+
+
+@dataclass(frozen=True)
+class CompareOutputs(Message):
+    """Judge the candidate's outputs of the block. Answered by `Compared`.
+
+    Attributes:
+        claims: of each call.
+        dialect: of the candidate.
+    """
+
+    claims: tuple[Claims, ...]
+    dialect: Dialect
+
+
+@dataclass(frozen=True)
+class Compared(Message):
+    """What was found.
+
+    Attributes:
+        check: a `RankCheck` as JSON.
+    """
+
+    check: object
+
+
+@dataclass(frozen=True)
+class Release(Message):
+    """Let go of heaps and results, at the end of an evaluation."""
+
+
+BlockOrder: TypeAlias = RunBaseline | RunNullBlock | ReplayGraphs
+"""Orders whose work the clock is held to."""

@@ -1,0 +1,76 @@
+"""What the evaluator, a zygote and a gang's leader tell each other.
+
+ZygoteReady                  the zygote has torch loaded
+GangRequest -> GangStarted   with a pidfd of the leader, or ForkFailed
+RanksStarted                 of the leader, with a pidfd of each rank; then RankEnded, once for each rank that ends
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .messages import Message
+
+
+@dataclass(frozen=True)
+class ZygoteReady(Message):
+    """It has loaded torch."""
+
+
+@dataclass(frozen=True)
+class GangRequest(Message):
+    """How a gang is to be started.
+
+    Attributes:
+        entry: module whose `main(wire, rank, world_size)` each rank runs; with a leading dot, one of this folder.
+        world_size: number of ranks.
+        isolate: whether the leader is process 1 of its own namespaces.
+        confined: whether ranks give up processes and privileges (they run candidate code).
+        allow_processes: whether confined ranks may start processes (a build needs compilers).
+        limits: resource limits of each rank.
+        scratch: working folder of the ranks.
+        temporary_bytes: size of /tmp and of /dev/shm where isolated.
+    """
+
+    entry: str
+    world_size: int
+    isolate: bool
+    confined: bool
+    allow_processes: bool
+    limits: dict[str, int]
+    scratch: str
+    temporary_bytes: int
+
+
+@dataclass(frozen=True)
+class GangStarted(Message):
+    """The leader of a gang was forked."""
+
+
+@dataclass(frozen=True)
+class ForkFailed(Message):
+    """No gang could be forked.
+
+    Attributes:
+        text: why.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True)
+class RanksStarted(Message):
+    """All ranks of a gang run."""
+
+
+@dataclass(frozen=True)
+class RankEnded(Message):
+    """A rank has ended.
+
+    Attributes:
+        rank: which.
+        status: exit status, or minus the signal that ended it.
+    """
+
+    rank: int
+    status: int

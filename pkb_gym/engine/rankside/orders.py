@@ -1,0 +1,308 @@
+"""What the evaluator orders the ranks of a candidate's gang to do, and what they answer.
+
+    Prepare      -> Prepared                       optional, before a candidate is known
+    RunNullBlock -> Armed, then Go -> NullDone     likewise, after that
+    Load + fds   -> Loaded
+    Bind         -> Bound
+    RunBlock     -> Armed, then Go -> BlockDone
+    ProfileBlock -> Armed, then Go -> ProfileDone
+
+A rank that meets an error answers `Failed` and is of no further use. Everything that a rank says once a candidate has
+been loaded is an untrusted report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from .arguments import CallRun
+from .messages import Message
+
+DeviceName: TypeAlias = Literal["cpu", "cuda"]
+Dialect: TypeAlias = Literal["native", "python"]
+"""How a source is called: native kernels by the TVM FFI on the symmetric heap, Python modules with a process group."""
+
+Partition: TypeAlias = tuple[tuple[int, ...], ...]
+"""Global ranks, in groups."""
+
+
+@dataclass(frozen=True)
+class RankSetting:
+    """What a rank runs on.
+
+    Attributes:
+        device: kind.
+        threads: processor threads that it computes with.
+        processors: of the machine, to tell whether ranks must share them.
+    """
+
+    device: DeviceName
+    threads: int
+    processors: int
+
+
+@dataclass(frozen=True)
+class Prepare(Message):
+    """Get ready for a candidate of a dialect.
+
+    Attributes:
+        setting: see there.
+        dialect: ranks of the python dialect make a process group.
+        one_queue: whether a single hardware queue will do, see `devices.CudaDevice`.
+    """
+
+    setting: RankSetting
+    dialect: Dialect
+    one_queue: bool
+
+
+@dataclass(frozen=True)
+class Prepared(Message):
+    """Answer to `Prepare`."""
+
+
+@dataclass(frozen=True)
+class RunNullBlock(Message):
+    """Run a block of no calls: the least that turns the device to this process."""
+
+
+@dataclass(frozen=True)
+class NullDone(Message):
+    """It is done."""
+
+
+@dataclass(frozen=True)
+class Load(Message):
+    """Load a candidate. The heap's descriptors travel with it, then the source or library, then extensions.
+
+    Attributes:
+        setting: see there.
+        dialect: of the candidate.
+        heap_fds: how many descriptors are the heap's.
+        segment_bytes: of the heap, for each rank.
+        scratch_bytes: of the symmetric scratch.
+        memory_bytes: main memory that may be allocated.
+        returns: "value", "tuple" or "dict": how a solution of the python dialect returns its results.
+        signature: that a native kernel should have, for errors.
+        extensions: C++ extensions that a module built -> place among the descriptors behind the heap's.
+    """
+
+    setting: RankSetting
+    dialect: Dialect
+    heap_fds: int
+    segment_bytes: int
+    scratch_bytes: int
+    memory_bytes: int
+    returns: Literal["value", "tuple", "dict"]
+    signature: str
+    extensions: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Loaded(Message):
+    """Answer to `Load`."""
+
+
+@dataclass(frozen=True)
+class Bind(Message):
+    """Make the arguments of a block.
+
+    Attributes:
+        runs: of its calls.
+        partitions: that group arguments point into.
+    """
+
+    runs: tuple[CallRun, ...]
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True)
+class Bound(Message):
+    """Answer to `Bind`."""
+
+
+@dataclass(frozen=True)
+class RunBlock(Message):
+    """Call the candidate once on each of these bound argument sets.
+
+    Attributes:
+        sets: their indices.
+        epoch: of the first call.
+    """
+
+    sets: tuple[int, ...]
+    epoch: int
+
+
+@dataclass(frozen=True)
+class ProfileBlock(Message):
+    """As `RunBlock`, and tell where the time goes.
+
+    Attributes:
+        sets, epoch: see `RunBlock`.
+        link_bytes_per_s: the most that can leave or enter a GPU by its links; None where there is no peer.
+    """
+
+    sets: tuple[int, ...]
+    epoch: int
+    link_bytes_per_s: float | None
+
+
+@dataclass(frozen=True)
+class Armed(Message):
+    """Everything is ready but for `Go`."""
+
+
+@dataclass(frozen=True)
+class Go(Message):
+    """The gate is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Shape and dtype that a rank says a tensor has that it copied into the heap."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+Claims: TypeAlias = tuple[Claim | None, ...]
+"""One for each tensor of a call that was copied; None where it is just what was declared."""
+
+
+@dataclass(frozen=True)
+class BlockDone(Message):
+    """All calls are complete.
+
+    Attributes:
+        claims: of each call.
+    """
+
+    claims: tuple[Claims, ...]
+
+
+@dataclass(frozen=True)
+class ProcessUsage:
+    """Of a process, over the profiled calls."""
+
+    minor_page_faults: int
+    major_page_faults: int
+    voluntary_switches: int
+    involuntary_switches: int
+    user_ns: int
+    system_ns: int
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """What a rank's communication took and moved, over the profiled calls.
+
+    Attributes:
+        wait_ns: waiting for signals; on GPUs summed over all threads.
+        copy_ns: in copies, or in the collectives of torch.distributed.
+        put_bytes, got_bytes: copied to and from peers.
+        waits: how often a signal was not there yet.
+    """
+
+    wait_ns: int = 0
+    copy_ns: int = 0
+    put_bytes: int = 0
+    got_bytes: int = 0
+    signals: int = 0
+    waits: int = 0
+
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """One operator of torch on the CPU."""
+
+    name: str
+    calls: int
+    self_us: float
+
+
+@dataclass(frozen=True)
+class KernelTotal:
+    """All launches of one kernel, copy or fill of a GPU."""
+
+    name: str
+    launches: int
+    total_us: float
+
+
+@dataclass(frozen=True)
+class DeviceEvent:
+    """One kernel, copy or fill on a GPU.
+
+    Attributes:
+        kind: see there.
+        name: its index in `DeviceReport.names`.
+        start_us: by the monotonic clock of the machine.
+        duration_us: of it.
+        stream: number.
+        nbytes: copied or filled; 0 for kernels.
+    """
+
+    kind: Literal["kernel", "copy", "fill"]
+    name: int
+    start_us: float
+    duration_us: float
+    stream: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class DeviceReport:
+    """What a GPU did for a rank, over all profiled calls; times in microseconds.
+
+    Each moment counts once: as computing, else as communication, else as waiting.
+    """
+
+    busy_us: float
+    compute_us: float
+    communication_us: float
+    waiting_us: float
+    overlap_us: float
+    peer_copied_bytes: int
+    own_copied_bytes: int
+    nccl_kernels: int
+    kernels: tuple[KernelTotal, ...]
+    names: tuple[str, ...]
+    events: tuple[DeviceEvent, ...]
+
+
+@dataclass(frozen=True)
+class ProfileDone(Message):
+    """Where the time of the profiled calls went, as a rank tells it.
+
+    Attributes:
+        wall_ns: from the first call to the end of the last.
+        inside_ns: inside the calls, by the host's clock.
+        calls_ns: begin and end of each call, by the machine's monotonic clock.
+        usage: of the process.
+        transfers: None where they are not counted, as for modules on GPUs.
+        operators: hottest first; modules on the CPU only.
+        device: None on the CPU, and where a GPU could not be watched.
+    """
+
+    wall_ns: int
+    inside_ns: int
+    calls_ns: tuple[tuple[int, int], ...]
+    usage: ProcessUsage
+    transfers: Transfers | None = None
+    operators: tuple[OperatorTime, ...] = ()
+    device: DeviceReport | None = None
+
+
+@dataclass(frozen=True)
+class Failed(Message):
+    """What a rank met.
+
+    Attributes:
+        kind: value of `Failure`.
+        text: for people.
+    """
+
+    kind: str
+    text: str

@@ -1,0 +1,100 @@
+"""A source as it is submitted: its text, the dialect that it is of, and whether it can be a source at all."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from pkb_gym.engine.records.config import Device, Language
+from pkb_gym.engine.support.source_digest import source_sha256
+
+MAX_SOURCE_BYTES = 1 << 20
+"""Longest source; hand-written kernels are far shorter."""
+
+# Of blanks, only those of one line: a run of line breaks would be gone through again from each of them.
+_PYTHON_MARK = re.compile(r"^[ \t]*(?:def\s+solution\s*\(|import\s+\w|from\s+[\w.]+\s+import\b)", re.MULTILINE)
+_NATIVE_MARK = re.compile(r"^[ \t]*#[ \t]*include\b|TVM_FFI_DLL_EXPORT_TYPED_FUNC|\bvoid\s+solution\s*\(", re.MULTILINE)
+_TRITON_MARK = re.compile(r"^[ \t]*(?:import|from)\s+triton\b", re.MULTILINE)
+# Files of the machine must not find their way into a compiler's input or messages.
+_OUTSIDE_FILE = re.compile(r'#\s*(?:include|embed)\s*[<"]\s*(?:/|[^<">]*\.\./)|\.incbin\b|__has_include\s*\(\s*[<"]/')
+
+
+@dataclass(frozen=True)
+class Source:
+    """One source, parsed once.
+
+    Attributes:
+        text: as it was submitted.
+        language: of it, as told by the content or fixed by the configuration.
+        defect: why it is no source of that language, for the agent; None where it may be one.
+    """
+
+    text: str
+    language: Language
+    defect: str | None
+
+    @classmethod
+    def parse(cls, text: str, device: Device, language: Literal["auto"] | Language = "auto") -> Source:
+        """Looks at a text; its size first, so that nothing scans a long one.
+
+        Args:
+            text: whatever was submitted.
+            device: that it is to run on.
+            language: fixes it; "auto" tells it by the content.
+        """
+        defect = _text_defect(text)
+        found = language
+        if found == "auto":
+            found = _default_language(device) if defect else _detect_language(text, device)
+        return cls(text, found, defect or _language_defect(text, found))
+
+    @cached_property
+    def sha256(self) -> str:
+        """See `source_sha256`."""
+        return source_sha256(self.text)
+
+
+def _text_defect(text: str) -> str | None:
+    """Why a text is no source of any language."""
+    if len(text) > MAX_SOURCE_BYTES:  # before it is encoded: a character takes a byte at least
+        return f"the source has at least {len(text)} bytes; at most {MAX_SOURCE_BYTES} are accepted"
+    if not text.strip():
+        return "the source is empty; expected a C++ source or a Python module that defines `solution`"
+    try:
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        return f"the source is not valid Unicode text (position {error.start}: {error.reason})"
+    if size > MAX_SOURCE_BYTES:
+        return f"the source has {size} bytes; at most {MAX_SOURCE_BYTES} are accepted"
+    if "\0" in text:
+        return f"the source contains a NUL character at position {text.index(chr(0))}"
+    return None
+
+
+def _language_defect(text: str, language: Language) -> str | None:
+    """Why a text is no source of that language."""
+    if language in ("python", "triton"):
+        if re.search(r"\bsolution\b", text):
+            return None
+        return "the module never mentions `solution`; define solution(...) with the reference's signature"
+    if found := _OUTSIDE_FILE.search(text):
+        file = f"the source refers to a file of this machine: {found.group(0)!r}"
+        return f"{file}; include library headers by name"
+    if "solution" not in text:
+        export = "TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution)"
+        return f"the source never mentions `solution`; export it with {export}"
+    return None
+
+
+def _default_language(device: Device) -> Language:
+    return "cuda" if device == "cuda" else "cpp"
+
+
+def _detect_language(text: str, device: Device) -> Language:
+    """Tells the dialect by content: a Python module, or a native translation unit of the device."""
+    native, python = _NATIVE_MARK.search(text), _PYTHON_MARK.search(text)
+    if python and (native is None or python.start() < native.start()):
+        return "triton" if device == "cuda" and _TRITON_MARK.search(text) else "python"
+    return _default_language(device)

@@ -1,0 +1,49 @@
+"""The baseline's time when it is captured in CUDA graphs, so that the host launches nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.stages import timing_statistics as statistics
+from pkb_gym.engine.stages.baseline_cache import BaselineCache
+from pkb_gym.engine.stages.candidate_run import CandidateRun
+from pkb_gym.engine.stages.time import machine_to_itself
+
+
+def add_captured_baseline(
+    run: CandidateRun, cache: BaselineCache, idle_devices: Callable[[], AbstractContextManager[None]]
+) -> None:
+    """Adds it to the timing; last of all, as breaking off a capture can cost a context.
+
+    Args:
+        run: of a timed candidate, on GPUs.
+        cache: where it is measured once for all candidates.
+        idle_devices: what to hold while it is measured.
+    """
+    timed, workload = run.feedback.timing, run.workload
+    assert timed is not None
+    case = (workload.problem.name, repr(workload.size), workload.world_size, workload.dtype, workload.protocol)
+
+    def measure() -> float | None:
+        with machine_to_itself(), idle_devices():
+            return _captured_us(run, timed.baseline_us, timed.gate_us)
+
+    # A fault at this costs the reference gang, and not what was found of the candidate.
+    with contextlib.suppress(InfrastructureError):
+        captured_us = cache.captured_us(case, measure)
+        run.feedback.timing = timed.model_copy(update={"baseline_graph_us": captured_us})
+
+
+def _captured_us(run: CandidateRun, baseline_us: float, gate_us: float) -> float | None:
+    """Microseconds a call of the baseline as graphs; None if it cannot be captured."""
+    reference = run.reference
+    calls = len(run.prepare(min(statistics.GRAPHS, run.layout.most_calls), timed=True).sets)
+    reference.warm_up(calls)
+    if not reference.capture(calls):
+        return None
+    replays = statistics.calls_per_block(baseline_us, baseline_us, statistics.MAX_CALLS)
+    blocks = [reference.replay(replays) for _ in range(statistics.GRAPH_BLOCKS)]
+    return statistics.typical_us([statistics.per_call_us(block, replays, gate_us) for block in blocks])

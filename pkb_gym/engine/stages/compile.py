@@ -1,0 +1,70 @@
+"""Stage compile: from the text to what a gang loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.gxx import compile_cpp
+from pkb_gym.engine.compile.nvcc import compile_cuda
+from pkb_gym.engine.compile.python import build_python
+from pkb_gym.engine.compile.toolchain import exports_solution
+from pkb_gym.engine.problem.signature import cpp_signature
+from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.records.artifact import Artifact
+from pkb_gym.engine.records.feedback import CompileReport, Failure
+from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
+
+ERROR_MARKS = ("error:", "undefined reference", "ptxas fatal")
+"""In the lines of compilers and linkers that tell what is wrong."""
+
+
+def compile_source(feedback: FeedbackBuilder, cache: CompileCache, build_zygote: Callable[[], Zygote]) -> Artifact:
+    """Compiles a native source, or imports a module, and adds the report.
+
+    Args:
+        feedback: of the evaluation.
+        cache: where results are kept.
+        build_zygote: the sandboxed zygote, for modules.
+
+    Raises:
+        Stopped: it does not compile, or cannot be imported.
+        InfrastructureError: this machine failed.
+    """
+    text, language, timeout_s = feedback.source.text, feedback.config.language, feedback.config.compile_timeout_s
+    if language == "cpp":
+        artifact = compile_cpp(text, cache, timeout_s)
+    elif language == "cuda":
+        artifact = compile_cuda(text, cache, timeout_s)
+    else:
+        artifact = build_python(text, cache, build_zygote(), timeout_s)
+    feedback.compile = CompileReport(
+        duration_s=artifact.duration_s,
+        cached=artifact.cached,
+        log=artifact.log,
+        binary_bytes=None if artifact.binary is None else len(artifact.binary),
+        kernels=artifact.kernels,
+        transfers=artifact.transfers,
+    )
+    if not artifact.ok:
+        what = "it does not compile" if feedback.config.dialect == "native" else "it cannot be imported"
+        raise feedback.stop(Failure.COMPILE_ERROR, f"{what}: {_first_error(artifact.log)}")
+    return artifact
+
+
+def check_loadable(feedback: FeedbackBuilder, artifact: Artifact) -> None:
+    """Looks whether a library exports what ranks will ask for.
+
+    Raises:
+        Stopped: it does not.
+    """
+    if artifact.binary is not None and not exports_solution(artifact.binary):
+        expected = cpp_signature(feedback.problem)
+        text = f"the library exports no `solution`. Expected this signature and export:\n{expected}"
+        raise feedback.stop(Failure.LOAD_ERROR, text)
+
+
+def _first_error(log: str) -> str:
+    """The line of a log that matters most: the first error of a compiler, the last line of a traceback."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()] or ["the log is empty"]
+    return next((line for line in lines if any(mark in line for mark in ERROR_MARKS)), lines[-1])

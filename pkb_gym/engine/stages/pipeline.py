@@ -1,0 +1,51 @@
+"""The stages of a compiled candidate that has the devices, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from pkb_gym.engine.records.feedback import Stage
+from pkb_gym.engine.stages.baseline_cache import BaselineCache
+from pkb_gym.engine.stages.candidate_run import CandidateRun
+from pkb_gym.engine.stages.captured_baseline import add_captured_baseline
+from pkb_gym.engine.stages.check import check
+from pkb_gym.engine.stages.profile import profile
+from pkb_gym.engine.stages.progress import Progress
+from pkb_gym.engine.stages.roofline import place_run
+from pkb_gym.engine.stages.time import baseline_alone_us, machine_to_itself, measured_context_switch_us, time_blocks
+
+
+def judge(
+    run: CandidateRun,
+    cache: BaselineCache,
+    idle_devices: Callable[[], AbstractContextManager[None]],
+    report: Progress,
+) -> None:
+    """Runs the stages that were asked for.
+
+    Args:
+        run: of the candidate.
+        cache: what was measured before; what is measured is added.
+        idle_devices: what to hold while anything is timed, so that nothing else touches the devices.
+        report: told of each stage.
+
+    Raises:
+        Stopped: the candidate failed; the feedback says how.
+        InfrastructureError: this machine failed.
+    """
+    feedback, config = run.feedback, run.config
+    with feedback.stage(Stage.CHECK, report):
+        alone_us = baseline_alone_us(run)
+        switch_us = 0.0 if config.until == "check" else measured_context_switch_us(run, cache)
+        candidate_us = check(run)
+    if config.until == "check":
+        return
+    with feedback.stage(Stage.TIME, report), machine_to_itself(), idle_devices():
+        time_blocks(run, alone_us, candidate_us, switch_us)
+        place_run(run)
+    if config.until == "profile" and not feedback.failed:
+        with feedback.stage(Stage.PROFILE, report), idle_devices():
+            profile(run)
+    if config.device == "cuda" and not feedback.failed:
+        add_captured_baseline(run, cache, idle_devices)
