@@ -44,7 +44,11 @@ def call_spec(problem: Problem, block: BlockPlan, plan: SetPlan, rank: int, dial
 def call_runs(problem: Problem, block: BlockPlan, rank: int, dialect: Dialect) -> tuple[CallRun, ...]:
     """A block's calls as one rank's program makes them, equal ones told once."""
     return tuple(
-        CallRun(call_spec(problem, block, run[0], rank, dialect), len(run), run[0].nbytes) for run in block.runs
+        CallRun(
+            call_spec(problem, block, run[0], rank, dialect),
+            tuple(planned.offset - run[0].offset for planned in run),
+        )
+        for run in block.runs
     )
 
 

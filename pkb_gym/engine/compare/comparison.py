@@ -74,7 +74,7 @@ class Comparison:
     """One rank's outputs of alike calls against the baseline's. Waits for the device in `verdicts` alone.
 
     Args:
-        calls: at least one; of equal axes, one behind the other in the heaps. Those whose outputs' shapes differ, or
+        calls: at least one; of equal axes. Those whose outputs' shapes differ, or
             were claimed to, come one by one.
 
     Attributes:
@@ -123,7 +123,7 @@ class Comparison:
 
     def _stacked(self, heap: AnyHeap, slot: TensorSlot, rank: int) -> torch.Tensor:
         """The tensors that lie at a slot of the first call and at those of the others, [calls, *shape]."""
-        return stacked(heap, slot, len(self._calls), self._first.plan.nbytes, rank)
+        return stacked(heap, slot, [call.plan.offset - self._first.plan.offset for call in self._calls], rank)
 
     def _read_inputs(self, slot: TensorSlot, rank: int) -> torch.Tensor:
         return self._stacked(self._first.reference_heap, slot, rank)

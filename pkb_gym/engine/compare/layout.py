@@ -7,6 +7,7 @@ used twice, for the candidate's heap and for the reference gang's own, which hol
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,8 @@ ALIGNMENT_BYTES = 256
 """Of every tensor: a GPU's widest bulk copies ask for 128, and no two tensors share a cache line."""
 
 PAGE_BYTES = 4096
+MOST_GAP_PAGES = 4
+"""Of all gaps between the sets of a block together, for each set."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class BlockPlan:
 
     @property
     def runs(self) -> list[list[SetPlan]]:
-        """The sets in order, together where they have the same axes: these lie one behind the other, alike."""
+        """The sets in order, together where they have the same axes, and differ in nothing but their places."""
         return [list(run) for _, run in itertools.groupby(self.sets, lambda plan: id(plan.axes))]
 
 
@@ -147,16 +150,39 @@ class Workload:
             self._axes[key] = tuple(self.problem.derived_axes(varied, rank, self.dtype) for rank in ranks)
         return self._axes[key]
 
-    def plan(self, trials: Sequence[int], timed: bool, scratch_bytes: int) -> BlockPlan:
-        """Lays out one block, a set per trial."""
-        offset = align(SCRATCH_OFFSET + scratch_bytes, PAGE_BYTES)
+    def plan(self, trials: Sequence[int], timed: bool, scratch_bytes: int, segment_bytes: int = 0) -> BlockPlan:
+        """Lays out one block, a set per trial, in an order and with gaps that nobody can know beforehand.
+
+        Args:
+            trials: of the calls.
+            timed: whether they serve timing.
+            scratch_bytes: of the symmetric scratch, which comes first.
+            segment_bytes: where the gaps end; without room for any, there are none.
+        """
+        begin = align(SCRATCH_OFFSET + scratch_bytes, PAGE_BYTES)
         sets: list[SetPlan] = []
         for trial in trials:
             axes = self.axes(trial, timed)
             alike = sets and sets[-1].axes is axes
-            sets.append(_moved(sets[-1], trial, offset) if alike else plan_set(self.problem, trial, axes, offset))
-            offset += sets[-1].nbytes
-        return BlockPlan(tuple(sets), offset, _partitions(self.problem, sets))
+            sets.append(_moved(sets[-1], trial, 0) if alike else plan_set(self.problem, trial, axes, 0))
+        total = sum(planned.nbytes for planned in sets)
+        gaps = max(0, segment_bytes - begin - total) // PAGE_BYTES
+        rng = random.Random(self.trial_key(trials[0], timed).derive_seed("places"))
+        places = _places([planned.nbytes for planned in sets], min(gaps, MOST_GAP_PAGES * len(sets)), rng)
+        placed = [_moved(planned, planned.trial, begin + place) for planned, place in zip(sets, places, strict=True)]
+        end = max(planned.offset + planned.nbytes for planned in placed)
+        return BlockPlan(tuple(placed), max(end, begin), _partitions(self.problem, sets))
+
+
+def _places(sizes: Sequence[int], gap_pages: int, rng: random.Random) -> list[int]:
+    """Where sets of these sizes begin: in random order, with pages between them that belong to none."""
+    cuts = sorted(rng.randint(0, gap_pages) for _ in sizes)
+    order = rng.sample(range(len(sizes)), len(sizes))
+    places, end = [0] * len(sizes), 0
+    for cut, index in zip(cuts, order, strict=True):
+        places[index] = end + cut * PAGE_BYTES
+        end += sizes[index]
+    return places
 
 
 def _moved(plan: SetPlan, trial: int, offset: int) -> SetPlan:

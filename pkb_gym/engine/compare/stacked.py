@@ -1,7 +1,8 @@
-"""Tensors of a heap that lie at equal distances, as one tensor: what is done to all of them takes one kernel."""
+"""The same tensor of several argument sets as one tensor: what is done to all of them takes one kernel."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -14,25 +15,49 @@ if TYPE_CHECKING:
     from pkb_gym.engine.rankside.devices import AnyHeap
 
 WORD_BYTES = 8
+ROW_BYTES = 256
+"""Every tensor begins at a multiple of it, and so do distances between sets."""
 
 
-def stacked(heap: AnyHeap, slot: TensorSlot, count: int, stride: int, rank: int | None = None) -> torch.Tensor:
-    """The tensor at a slot and those that follow it, [count, *shape]; no copy.
+def stacked(heap: AnyHeap, slot: TensorSlot, distances: Sequence[int], rank: int | None = None) -> torch.Tensor:
+    """The tensors at a slot of one set and at those of others, [sets, *shape]; a copy where there are several.
 
     Args:
         heap: that they lie in.
         slot: of the first.
-        count: how many.
-        stride: bytes from one to the next.
+        distances: bytes from the first to each, multiples of `ROW_BYTES`; 0 for the first.
         rank: whose segment; by default that of the heap's own rank.
     """
     assert slot.shape is not None
+    first = heap.tensor(slot, rank)
+    if len(distances) == 1 or not first.numel():
+        return first.expand(len(distances), *slot.shape)
     nbytes = prod(slot.shape) * ITEMSIZE[slot.dtype]
-    if not nbytes:
-        return heap.tensor(slot, rank).expand(count, *slot.shape)
-    span = (count - 1) * stride + nbytes
-    lines = heap.tensor(byte_slot(slot.offset, span), rank).as_strided((count, nbytes), (stride, 1))
-    return lines.view(heap.tensor(slot, rank).dtype).view(count, *slot.shape)
+    rows = row_index(heap, slot.offset, nbytes, distances)
+    found = heap_rows(heap, rank).index_select(0, rows).view(len(distances), -1)[:, :nbytes]
+    return found.contiguous().view(first.dtype).view(len(distances), *slot.shape)
+
+
+def heap_rows(heap: AnyHeap, rank: int | None = None) -> torch.Tensor:
+    """A rank's segment, [rows, ROW_BYTES] uint8; no copy."""
+    return heap.bytes(rank).view(-1, ROW_BYTES)
+
+
+def row_index(heap: AnyHeap, offset: int, nbytes: int, distances: Sequence[int]) -> torch.Tensor:
+    """The rows that hold a range of bytes of several sets, one set after the other.
+
+    Args:
+        heap: on whose device the index is made.
+        offset: of the range in the first set.
+        nbytes: of the range.
+        distances: see `stacked`.
+    """
+    import torch
+
+    device = "cpu" if heap.cuda_device is None else f"cuda:{heap.cuda_device}"
+    first = torch.arange(offset // ROW_BYTES, -(-(offset + nbytes) // ROW_BYTES), device=device)
+    steps = torch.tensor([distance // ROW_BYTES for distance in distances], device=device)
+    return (steps[:, None] + first).view(-1)
 
 
 def byte_slot(offset: int, nbytes: int) -> TensorSlot:

@@ -71,7 +71,7 @@ def compile_cuda(
     """
     toolkit = find_toolkit()
     architecture = architecture or default_architecture()
-    flags = (f"-gencode=arch={architecture.replace('sm_', 'compute_', 1)},code={architecture}", *FLAGS)
+    flags = (gencode(architecture), *FLAGS)
     key = CompileCache.key(
         source=source,
         flags=flags,
@@ -96,7 +96,7 @@ def compile_cuda(
             ],
             files={"kernel.cu": source.encode()},
             result="kernel.so",
-            readable=(*_readable(toolkit), INCLUDE, ffi_root()),
+            readable=(*readable(toolkit), INCLUDE, ffi_root()),
             limits=limits,
         )
         if run.status and run.output.startswith("nvcc fatal"):
@@ -112,6 +112,11 @@ def compile_cuda(
         return dataclasses.replace(compiled, artifact=artifact)
 
     return cached_compile(compile_cache, key, compile_now)
+
+
+def gencode(architecture: str) -> str:
+    """The option that compiles for one architecture, such as "sm_90a"."""
+    return f"-gencode=arch={architecture.replace('sm_', 'compute_', 1)},code={architecture}"
 
 
 def architecture_of(capability: tuple[int, int]) -> str:
@@ -176,7 +181,7 @@ def _find_nvcc() -> str | None:
     return next((place for place in places if place is not None and Path(place).is_file()), None)
 
 
-def _readable(toolkit: Path) -> tuple[Path, ...]:
+def readable(toolkit: Path) -> tuple[Path, ...]:
     """The toolkit's own folders: what holds them may hold much else, such as a whole Python installation."""
     return tuple(toolkit / name for name in _TOOLKIT_FOLDERS if (toolkit / name).is_dir())
 

@@ -16,7 +16,8 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.gang import Confinement, Gang, Processors
-from pkb_gym.engine.ranks.heaps import SymmetricHeap
+from pkb_gym.engine.ranks.handover_server import HandoverEnds
+from pkb_gym.engine.ranks.heaps import SymmetricHeap, memory_file
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.rankside.messages import Message
 from pkb_gym.engine.rankside.orders import (
@@ -24,8 +25,11 @@ from pkb_gym.engine.rankside.orders import (
     BlockDone,
     Bound,
     Dialect,
+    HandoverKind,
+    HeapMapped,
     Load,
     Loaded,
+    MapHeap,
     NullDone,
     Prepare,
     Prepared,
@@ -51,14 +55,12 @@ class Job:
     Attributes:
         problem: what the candidate solves.
         dialect: of the candidate.
-        heap: the candidate's heap.
         scratch_bytes: symmetric scratch of each rank.
         memory_bytes: main memory that each rank may allocate.
     """
 
     problem: Problem
     dialect: Dialect
-    heap: SymmetricHeap
     scratch_bytes: int
     memory_bytes: int
 
@@ -78,6 +80,7 @@ class CandidateGang:
         self._device: Device = device
         self._epoch = 1
         self._job: Job | None = None
+        self._heap: SymmetricHeap | None = None
         self._gang = Gang(zygote, ".candidate", world_size, Confinement(None, allow_processes=allow_processes))
 
     def __enter__(self) -> Self:
@@ -115,24 +118,39 @@ class CandidateGang:
         except GangFailed as failed:
             raise InfrastructureError(f"a gang could not be prepared: {failed}\n{self.output}") from None
 
-    def run_null_block(self, stage: Callable[[], Processors | None]) -> int:
-        """A block of no calls, while no candidate is loaded.
+    def map_heap(self, dialect: Dialect, heap: SymmetricHeap, handovers: HandoverEnds) -> None:
+        """Hands the ranks their heap, and their ends of the handovers.
+
+        Raises:
+            InfrastructureError: they could not map it.
+        """
+        order = MapHeap(self._setting, dialect, len(heap.fds), heap.segment_bytes)
+        own_fds = [(*pair, *handovers.libraries.candidate_fds) for pair in handovers.eventfds]
+        try:
+            self._ask(order, HeapMapped, fds=heap.fds, own_fds=own_fds)
+        except GangFailed as failed:
+            raise InfrastructureError(f"a gang could not map its heap: {failed}\n{self.output}") from None
+        self._heap = heap
+
+    def run_null_block(self, order: RunNullBlock, stage: Callable[[], Processors | None]) -> tuple[int, int]:
+        """A block of calls of nothing, while no candidate is loaded.
 
         Args:
+            order: see there.
             stage: as `run` takes it.
 
         Returns:
-            Nanoseconds by the evaluator's clock.
+            Nanoseconds by the evaluator's clock, and those that the slowest rank's host spent on it.
 
         Raises:
-            InfrastructureError: a rank fell, which no candidate can be blamed for.
+            InfrastructureError: a rank fell, which is no failure of a candidate.
         """
-        orders = [RunNullBlock()] * self._gang.world_size
+        orders = [order] * self._gang.world_size
         try:
-            nanoseconds, _ = self._gang.run_block(orders, NullDone, timeout_s=self.timeout_s, stage=stage)
+            nanoseconds, done = self._gang.run_block(orders, NullDone, timeout_s=self.timeout_s, stage=stage)
         except GangFailed as failed:
             raise InfrastructureError(f"a gang failed before its candidate was loaded: {failed}") from None
-        return nanoseconds
+        return nanoseconds, max(reply.host_ns for reply in done)
 
     def load(self, job: Job, artifact: Artifact, source: str) -> None:
         """Loads the candidate on every rank.
@@ -141,16 +159,14 @@ class CandidateGang:
             GangFailed: it could not be loaded.
         """
         self._job = job
-        fds = [_memory_file("candidate", source.encode() if artifact.binary is None else artifact.binary)]
+        fds = [memory_file("candidate", source.encode() if artifact.binary is None else artifact.binary)]
         extensions = {}
         for name, library in artifact.extensions.items():
             extensions[name] = len(fds)
-            fds.append(_memory_file(name, library))
+            fds.append(memory_file(name, library))
         order = Load(
-            setting=self._setting,
             dialect=job.dialect,
-            heap_fds=len(job.heap.fds),
-            segment_bytes=job.heap.segment_bytes,
+            processors=host.processors(),
             scratch_bytes=job.scratch_bytes,
             memory_bytes=job.memory_bytes,
             returns=job.problem.returns,
@@ -158,22 +174,28 @@ class CandidateGang:
             extensions=extensions,
         )
         try:
-            self._ask(order, Loaded, fds=(*job.heap.fds, *fds))
+            self._ask(order, Loaded, fds=fds)
         finally:
             for fd in fds:
                 os.close(fd)
 
     @property
     def _setting(self) -> RankSetting:
-        return RankSetting(self._device, host.threads_per_rank(self._gang.world_size), host.processors())
+        return RankSetting(self._device, host.threads_per_rank(self._gang.world_size))
 
-    def _ask(self, order: Message, expect: type[Reply], fds: Sequence[int] = ()) -> None:
+    def _ask(
+        self,
+        order: Message,
+        expect: type[Reply],
+        fds: Sequence[int] = (),
+        own_fds: Sequence[Sequence[int]] = (),
+    ) -> None:
         orders = [order] * self._gang.world_size
-        self._gang.ask(orders, expect, timeout_s=self.timeout_s, fds=fds, where=self._where)
+        self._gang.ask(orders, expect, timeout_s=self.timeout_s, fds=fds, own_fds=own_fds, where=self._where)
 
     @property
     def _where(self) -> Callable[[int], str] | None:
-        return None if self._job is None else self._job.heap.place
+        return None if self._heap is None else self._heap.place
 
     def bind(self, plan: BlockPlan) -> None:
         """Makes the arguments of a block.
@@ -188,11 +210,22 @@ class CandidateGang:
         ]
         self._gang.ask(orders, Bound, timeout_s=self.timeout_s, where=self._where)
 
-    def run(self, sets: Sequence[int], stage: Callable[[], Processors | None]) -> tuple[int, list[BlockDone]]:
+    def run(
+        self,
+        sets: Sequence[int],
+        stage: Callable[[], Processors | None],
+        *,
+        handovers: HandoverKind = "none",
+        pad_ns: int = 0,
+        holds_ns: Sequence[Sequence[int]] = (),
+    ) -> tuple[int, list[BlockDone]]:
         """Calls the candidate once on each of these sets, then freezes the gang.
 
         Args:
             sets: indices into the bound block.
+            handovers: between the calls.
+            pad_ns: see `EnqueuedHandover`.
+            holds_ns: of each rank as in `RunBlock`; empty for none.
             stage: puts the inputs into the heap; called while every rank stands frozen before the gate, so that no
                 thread of a candidate sees them before the clock runs. Names the processors that the ranks are to run
                 on then, if it matters.
@@ -203,7 +236,9 @@ class CandidateGang:
         Raises:
             GangFailed: a rank fell, the deadline passed, or a report does not fit the calls.
         """
-        nanoseconds, done = self._run(RunBlock(tuple(sets), self._epoch), BlockDone, stage)
+        held = holds_ns or [()] * self._gang.world_size
+        orders = [RunBlock(tuple(sets), self._epoch, handovers, pad_ns, tuple(of_rank)) for of_rank in held]
+        nanoseconds, done = self._run(orders, BlockDone, stage)
         for rank, report in enumerate(done):
             if len(report.claims) != len(sets):
                 what = f"rank {rank} reported {len(report.claims)} calls of {len(sets)}"
@@ -226,14 +261,18 @@ class CandidateGang:
         Raises:
             GangFailed: a rank fell, or the deadline passed.
         """
-        return self._run(ProfileBlock(tuple(sets), self._epoch, link_bytes_per_s), ProfileDone, stage)[1]
+        order = ProfileBlock(tuple(sets), self._epoch, link_bytes_per_s)
+        return self._run([order] * self._gang.world_size, ProfileDone, stage)[1]
 
     def _run(
-        self, order: RunBlock | ProfileBlock, expect: type[Reply], stage: Callable[[], Processors | None]
+        self,
+        orders: Sequence[RunBlock] | Sequence[ProfileBlock],
+        expect: type[Reply],
+        stage: Callable[[], Processors | None],
     ) -> tuple[int, list[Reply]]:
-        self._epoch += len(order.sets)
+        self._epoch += len(orders[0].sets)
         nanoseconds, replies = self._gang.run_block(
-            [order] * self._gang.world_size, expect, timeout_s=self.timeout_s, stage=stage, where=self._where
+            orders, expect, timeout_s=self.timeout_s, stage=stage, where=self._where
         )
         self._gang.freeze()
         return nanoseconds, replies
@@ -255,11 +294,3 @@ class CandidateGang:
     def thaw(self) -> None:
         """Lets the ranks go on."""
         self._gang.thaw()
-
-
-def _memory_file(name: str, content: bytes) -> int:
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    view = memoryview(content)
-    while view:
-        view = view[os.write(fd, view) :]
-    return fd

@@ -177,6 +177,7 @@ class Gang:
         *,
         timeout_s: float,
         fds: Sequence[int] = (),
+        own_fds: Sequence[Sequence[int]] = (),
         where: Callable[[int], str] | None = None,
     ) -> list[Reply]:
         """Sends one order to each rank and waits for one reply from each.
@@ -186,12 +187,13 @@ class Gang:
             expect: kind of the replies.
             timeout_s: deadline for all of them.
             fds: descriptors that go to every rank.
+            own_fds: behind those, of each rank descriptors of its own; empty for none.
             where: tells where a rank stands, for the report of a missed deadline.
 
         Raises:
             GangFailed: a rank failed, sent something out of turn, or the deadline passed.
         """
-        self.send(orders, fds)
+        self.send(orders, fds, own_fds=own_fds)
         return self.collect(expect, timeout_s=timeout_s, where=where).messages
 
     def ask_for_fds(self, order: Message, expect: type[Reply], *, timeout_s: float) -> list[list[int]]:
@@ -217,8 +219,14 @@ class Gang:
             raise self._first_failure()
         return answers
 
-    def send(self, orders: Sequence[Message], fds: Sequence[int] = (), raw: bytes = b"") -> None:
-        """Sends one order to each rank; a rank that is gone is noticed by `collect`.
+    def send(
+        self,
+        orders: Sequence[Message],
+        fds: Sequence[int] = (),
+        raw: bytes = b"",
+        own_fds: Sequence[Sequence[int]] = (),
+    ) -> None:
+        """Sends one order to each rank; a rank that is gone is noticed by `collect`. Arguments as `ask`.
 
         Raises:
             GangFailed: a rank has sent something that nobody asked for.
@@ -226,9 +234,10 @@ class Gang:
         for rank, wire in enumerate(self._ranks):
             if wire.pending():
                 raise GangFailed(Failure.INTEGRITY, rank, f"rank {rank} sent something to the evaluator out of turn")
-        for wire, order in zip(self._ranks, orders, strict=True):
+        own_fds = own_fds or [()] * self.world_size
+        for wire, order, own in zip(self._ranks, orders, own_fds, strict=True):
             with contextlib.suppress(WireError):
-                wire.send(order, raw=raw, fds=fds)
+                wire.send(order, raw=raw, fds=(*fds, *own))
 
     def collect(
         self, expect: type[Reply], *, timeout_s: float, where: Callable[[int], str] | None = None

@@ -77,7 +77,7 @@ class DeviceHeap:
     def __init__(self, segment_bytes: int, segment_fds: list[int]) -> None:
         self.segment_bytes = segment_bytes
         self.world_size = len(segment_fds)
-        self._control = sealed_memory("pkb-control", abi.CONTROL_BYTES * self.world_size)
+        self._control = sealed_memory("pkb-control", abi.HOST_CONTROL_BYTES * self.world_size)
         self._segments = segment_fds
 
     @property
@@ -87,13 +87,13 @@ class DeviceHeap:
 
     def place(self, rank: int) -> str:
         """See `SymmetricHeap`."""
-        begin = rank * abi.CONTROL_BYTES + abi.PLACE_OFFSET
+        begin = rank * abi.HOST_CONTROL_BYTES + abi.PLACE_OFFSET
         return describe_place(abi.Place.from_buffer_copy(os.pread(self._control, 64, begin)), None)
 
     def reset(self) -> None:
         """Fresh control pages, for the next candidate."""
         os.close(self._control)
-        self._control = sealed_memory("pkb-control", abi.CONTROL_BYTES * self.world_size)
+        self._control = sealed_memory("pkb-control", abi.HOST_CONTROL_BYTES * self.world_size)
 
     def close(self) -> None:
         """Closes the descriptors."""
@@ -116,6 +116,15 @@ def describe_place(place: abi.Place, has: int | None) -> str:
         return f"waits in call {place.call} for signal {place.slot} to be at least {place.want}{value}"
     state = abi.State(place.state) if place.state <= max(abi.State) else abi.State.IDLE
     return _NAMES.get(state, f"in call {place.call}")
+
+
+def memory_file(name: str, content: bytes) -> int:
+    """Descriptor of a file without a place in any folder, gone with the last process that has it open."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    view = memoryview(content)
+    while view:
+        view = view[os.write(fd, view) :]
+    return fd
 
 
 def sealed_memory(name: str, nbytes: int) -> int:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
+import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,14 +19,18 @@ from pkb_gym.engine.compare.call_specs import call_runs
 from pkb_gym.engine.compare.calls import Call
 from pkb_gym.engine.compare.check import compare_all
 from pkb_gym.engine.compare.layout import BlockPlan, Workload, delivered_leaves
-from pkb_gym.engine.compare.stacked import WORD_BYTES, stacked, word_slot
 from pkb_gym.engine.problem import ITEMSIZE, InPlace, Problem, Tensor, TensorList
 from pkb_gym.engine.problem.tensors import argument_leaves, flatten_value, output_leaves
 from pkb_gym.engine.problem.trial_inputs import make_inputs
 from pkb_gym.engine.ranks import graphs
 from pkb_gym.engine.ranks.block_conditioner import make_conditioner
+from pkb_gym.engine.ranks.candidate_block import CandidateBlock, PlainBlock, ServedBlock, stage_inputs
+from pkb_gym.engine.ranks.conductor import Conductor
+from pkb_gym.engine.ranks.handover_script import Script, null_script, put_lines, write_script
+from pkb_gym.engine.ranks.handover_server import HandoverLibrary, HandoverServer
 from pkb_gym.engine.ranks.reference_orders import (
     AllocateHeaps,
+    BlockEnded,
     BlockFinished,
     BlockSettled,
     Captured,
@@ -34,12 +38,15 @@ from pkb_gym.engine.ranks.reference_orders import (
     ClearCandidateHeap,
     Compared,
     CompareOutputs,
+    ConductCalls,
+    EndBlock,
     MakeInputs,
     MapHeaps,
     Ready,
     Release,
     ReplayGraphs,
     RunBaseline,
+    ServeHandovers,
     Staged,
     StageInputs,
     Start,
@@ -48,6 +55,7 @@ from pkb_gym.engine.ranks.reference_orders import (
 )
 from pkb_gym.engine.rankside.arguments import CallSpec, Result, unroll
 from pkb_gym.engine.rankside.devices import AnyHeap, Device, make_device
+from pkb_gym.engine.rankside.handover import EnqueuedHandover, Handover, WaitingHandover
 from pkb_gym.engine.rankside.messages import Message
 from pkb_gym.engine.rankside.orders import Armed, Claims, Dialect, Failed, Go, RunNullBlock
 from pkb_gym.engine.rankside.python import make_argument
@@ -57,23 +65,18 @@ from pkb_gym.engine.rankside.wire import Wire
 if TYPE_CHECKING:
     from pkb_gym.engine.rankside.cuda_memory import Segment
 
-POISON = 0xF5
-"""Byte that fills the candidate's outputs before a block: a large negative number in every float format."""
-
-POISON_WORD = int.from_bytes(bytes([POISON] * WORD_BYTES), sys.byteorder, signed=True)
-
 
 def main(wire: Wire, rank: int, world_size: int) -> None:
     """Serves one evaluator until the connection ends."""
-    start, _, fds = wire.receive_with_fds(Start)
+    start, _, (rendezvous, *libraries) = wire.receive_with_fds(Start)
     device = make_device(start.device, rank, world_size, start.threads)
     device.prepare()  # before the process group starts its threads, which inherit the processors
-    device.join(f"file:///proc/self/fd/{fds[0]}")
+    device.join(f"file:///proc/self/fd/{rendezvous}")
     dist.barrier()
     gc.collect()
     gc.freeze()  # the collection before each block then passes over what was imported here
     wire.send(Ready())
-    reference = ReferenceRank(wire, device, rank)
+    reference = ReferenceRank(wire, device, rank, world_size, [f"/proc/self/fd/{fd}" for fd in libraries])
     while True:
         order, _, fds = wire.receive_with_fds(*reference.orders)
         try:
@@ -90,13 +93,22 @@ class ReferenceRank:
         wire: to the evaluator.
         device: of this rank, with its process group.
         rank: number of this rank.
+        world_size: number of ranks.
+        libraries: paths of the compiled handovers: the server, and on GPUs the rank's side.
 
     Attributes:
         orders: kinds of orders that it carries out.
     """
 
-    def __init__(self, wire: Wire, device: Device, rank: int) -> None:
-        self._wire, self._device, self._rank = wire, device, rank
+    def __init__(self, wire: Wire, device: Device, rank: int, world_size: int, libraries: Sequence[str]) -> None:
+        self._wire, self._device, self._rank, self._world_size = wire, device, rank, world_size
+        self._handovers = HandoverLibrary(libraries[0])
+        self._rank_library = libraries[1] if len(libraries) > 1 else None
+        self._own_fds = [os.eventfd(0, os.EFD_CLOEXEC) for _ in range(2)]
+        self._own_handover: Handover | None = None
+        self._candidate_fds: list[int] = []
+        self._candidate_sequence = 0
+        self._block: CandidateBlock = PlainBlock()
         self._groups: dict[object, Any] = {}
         self._solutions: dict[str, Any] = {}
         self._mine: AnyHeap | None = None
@@ -106,17 +118,18 @@ class ReferenceRank:
         self._segments: list[Segment] = []
         self._workload: Workload | None = None
         self._solution: Callable[..., object] | None = None
-        self._scratch_bytes = 0
+        self._scratch_bytes = self._segment_bytes = 0
         self._expected: list[dict[str, torch.Tensor]] = []
         self._arguments: list[list[Any]] = []
         self._graphs: list[torch.cuda.CUDAGraph] = []
         self._plan: BlockPlan | None = None
         self._calls: list[CallSpec] = []
         self._handlers: Mapping[type[Message], Callable[[Any], Message]] = {
-            ClearCandidateHeap: self._clear_candidate_heap,
-            TakeWorkload: self._take_workload,
             MakeInputs: self._make_inputs,
             StageInputs: self._stage_inputs,
+            ServeHandovers: self._serve_handovers,
+            ConductCalls: self._conduct_calls,
+            EndBlock: self._end_block,
             WarmUp: self._warm_up,
             RunBaseline: self._run_baseline,
             RunNullBlock: self._run_null_block,
@@ -125,14 +138,19 @@ class ReferenceRank:
             CompareOutputs: self._compare_outputs,
             Release: self._release,
         }
-        self.orders: tuple[type[Message], ...] = (AllocateHeaps, MapHeaps, *self._handlers)
+        self._taking_fds: Mapping[type[Message], Callable[[Any, list[int]], Message]] = {
+            MapHeaps: self._map_heaps,
+            ClearCandidateHeap: self._clear_candidate_heap,
+            TakeWorkload: self._take_workload,
+        }
+        self.orders: tuple[type[Message], ...] = (AllocateHeaps, *self._taking_fds, *self._handlers)
 
     def carry_out(self, order: Message, fds: list[int]) -> tuple[Message, Sequence[int]]:
         """Carries out one order; its reply, and the descriptors that go with it."""
         if isinstance(order, AllocateHeaps):
             return Ready(), self._allocate_heaps(order)
-        if isinstance(order, MapHeaps):
-            return self._map_heaps(order, fds), ()
+        if type(order) in self._taking_fds:
+            return self._taking_fds[type(order)](order, fds), ()
         return self._handlers[type(order)](order), ()
 
     def _forget(self) -> None:
@@ -141,6 +159,10 @@ class ReferenceRank:
         self._graphs = []
         self._plan = None
         self._calls = []
+        self._block = PlainBlock()
+        for fd in self._candidate_fds:
+            os.close(fd)
+        self._candidate_fds = []
 
     def _release(self, _: Release) -> Ready:
         self._forget()
@@ -171,18 +193,35 @@ class ReferenceRank:
         half = len(fds) // 2
         self._mine = self._device.heap(fds[:half], order.segment_bytes)
         self._theirs = self._device.heap(fds[half:], order.segment_bytes)
-        return self._clear_candidate_heap(ClearCandidateHeap()) if self._segments else Ready()
+        self._own_handover = self._make_handover(self._mine)
+        if self._segments:
+            self._zero_candidate_heap()
+        return Ready()
 
-    def _clear_candidate_heap(self, _: ClearCandidateHeap) -> Ready:
+    def _make_handover(self, heap: AnyHeap) -> Handover:
+        """That between the baseline's calls, whose trusted side is a thread of this process."""
+        if self._rank_library is None:
+            return WaitingHandover(self._device, *self._own_fds)
+        stream = self._device.stream or 0
+        return EnqueuedHandover(self._rank_library, stream, heap.mailbox, heap.segment(self._rank))
+
+    def _clear_candidate_heap(self, _: ClearCandidateHeap, fds: list[int]) -> Ready:
+        assert self._theirs is not None
+        self._theirs.replace_control(fds[0])
+        self._zero_candidate_heap()
+        return Ready()
+
+    def _zero_candidate_heap(self) -> None:
         assert self._theirs is not None
         self._theirs.zero()
         self._device.synchronize()
-        return Ready()
 
-    def _take_workload(self, order: TakeWorkload) -> Ready:
+    def _take_workload(self, order: TakeWorkload, fds: list[int]) -> Ready:
         self._forget()
+        self._candidate_fds = fds
+        self._candidate_sequence = 0
         self._workload = order.workload.load()
-        self._scratch_bytes = order.scratch_bytes
+        self._scratch_bytes, self._segment_bytes = order.scratch_bytes, order.segment_bytes
         if order.source not in self._solutions:
             namespace: dict[str, Any] = {"__name__": "reference"}
             exec(compile(order.source, "reference.py", "exec"), namespace)
@@ -203,7 +242,7 @@ class ReferenceRank:
     def _make_inputs(self, order: MakeInputs) -> Ready:
         """Draws this rank's inputs of a block and binds the baseline's arguments to them."""
         assert self._mine is not None and self._workload is not None
-        plan = self._plan = self._workload.plan(order.trials, order.timed, self._scratch_bytes)
+        plan = self._plan = self._workload.plan(order.trials, order.timed, self._scratch_bytes, self._segment_bytes)
         self._expected = []
         where = self._device.torch_device
         for planned in plan.sets:
@@ -239,19 +278,75 @@ class ReferenceRank:
                     self._groups[partition] = group
         return self._groups.get(partition)
 
+    # ---- blocks of the candidate ------------------------------------------------------------------------------------
+
     def _stage_inputs(self, _: StageInputs) -> Staged:
-        assert self._plan is not None and self._mine is not None and self._theirs is not None
+        plan, mine, theirs = self._staged_heaps()
         idle_us = self._conditioner.answer_us()
-        for run in self._plan.runs:
-            first, count = run[0], len(run)
-            arguments = word_slot(first.offset, first.outputs_offset - first.offset)
-            outputs = word_slot(first.outputs_offset, first.offset + first.nbytes - first.outputs_offset)
-            inputs, theirs = (stacked(heap, arguments, count, first.nbytes) for heap in (self._mine, self._theirs))
-            theirs.copy_(inputs)
-            stacked(self._theirs, outputs, count, first.nbytes).fill_(POISON_WORD)  # pages are whole words
+        stage_inputs(plan, mine, theirs)
+        self._block = PlainBlock()
+        return self._staged(idle_us)
+
+    def _serve_handovers(self, order: ServeHandovers) -> Staged:
+        plan, mine, theirs = self._staged_heaps()
+        idle_us = self._conditioner.answer_us()
+        stage_inputs(plan, mine, theirs)
+        script = write_script(self._problem, plan, self._rank, mine, self._script_seed(), order.delays_us)
+        self._block = ServedBlock(self._problem, plan, self._rank, script, mine, theirs, self._serve_candidate)
+        return self._staged(idle_us)
+
+    def _serve_candidate(self, script: Script) -> HandoverServer:
+        assert self._theirs is not None
+        first = self._candidate_sequence + 1
+        self._candidate_sequence += script.calls + 1
+        if self._rank_library is None:
+            return self._handovers.serve_on_cpu(script, self._theirs.segment(self._rank), *self._candidate_fds)
+        return self._handovers.serve_on_gpu(script, self._theirs.mailbox, first)
+
+    def _conduct_calls(self, order: ConductCalls) -> BlockEnded:
+        plan, mine, theirs = self._staged_heaps()
+        request_fd, reply_fd = self._candidate_fds
+        conductor = Conductor(
+            self._problem,
+            plan.sets,
+            order.calls,
+            self._rank,
+            self._world_size,
+            mine,
+            theirs,
+            self._device,
+            request_fd,
+            reply_fd,
+        )
+        idle_us = self._conditioner.answer_us()
+        conductor.stage()
+        self._wire.send(self._staged(idle_us))
+        conductor.conduct(self._wire)
+        self._wire.receive(EndBlock)
+        return conductor.end()
+
+    def _end_block(self, _: EndBlock) -> BlockEnded:
+        ended = self._block.end()
+        self._device.synchronize()
+        self._block = PlainBlock()
+        return ended
+
+    def _staged_heaps(self) -> tuple[BlockPlan, AnyHeap, AnyHeap]:
+        assert self._plan is not None and self._mine is not None and self._theirs is not None
+        return self._plan, self._mine, self._theirs
+
+    def _staged(self, idle_us: float | None) -> Staged:
         self._conditioner.flush_cache()
         self._device.synchronize()
         return Staged(idle_us, self._conditioner.choose_processors())
+
+    def _script_seed(self) -> int:
+        """Of the lines that are withheld: other ones on every rank and in every block."""
+        assert self._workload is not None and self._plan is not None
+        first = self._plan.sets[0].trial
+        return self._workload.trial_key(first, True).derive_seed("handover", self._rank)
+
+    # ---- blocks of the baseline -------------------------------------------------------------------------------------
 
     def _run_baseline(self, order: RunBaseline) -> BlockSettled:
         """Runs the baseline on the first calls of the block.
@@ -267,12 +362,39 @@ class ReferenceRank:
         self._conditioner.reserve([size for of_call in results for size in _sizes(of_call)])
         kept: list[list[list[torch.Tensor]]] = []
 
-        def block() -> None:
-            kept.extend(deliveries[index].deliver(self._call(index))[0] for index in range(order.calls))
+        def call(index: int) -> None:
+            kept.append(deliveries[index].deliver(self._call(index))[0])
 
-        settled = self._run_gated(block)
+        if order.handovers:
+            script = write_script(self._problem, self._plan, self._rank, self._mine, self._script_seed())
+            put_lines(self._mine, script.arrivals.lines, script.decoys)
+            settled = self._run_served(script, order.calls, order.pad_ns, call)
+            put_lines(self._mine, script.arrivals.lines, script.values)
+        else:
+            settled = self._run_gated(lambda: _each(range(order.calls), call))
         self._expected = [self._named(index, parts) for index, parts in enumerate(kept)]
         return settled
+
+    def _run_served(self, script: Script, calls: int, pad_ns: int, call: Callable[[int], None]) -> BlockSettled:
+        """Runs calls with handovers between them, which a thread of this process serves."""
+        assert self._mine is not None and self._own_handover is not None
+        handover = self._own_handover
+        if isinstance(handover, EnqueuedHandover):
+            handover.pad_ns = pad_ns
+            server = self._handovers.serve_on_gpu(script, self._mine.mailbox, handover.sequence + 1)
+        else:
+            server = self._handovers.serve_on_cpu(script, self._mine.segment(self._rank), *self._own_fds)
+
+        def block() -> None:
+            for index in range(calls):
+                handover.cross()
+                call(index)
+            handover.cross()
+
+        try:
+            return self._run_gated(block)
+        finally:
+            server.finish()
 
     def _delivery(self, index: int, dialect: Dialect) -> Delivery:
         assert self._plan is not None and self._mine is not None
@@ -280,8 +402,13 @@ class ReferenceRank:
         delivered = {leaf.owner for leaf in delivered_leaves(self._problem, ax, dialect)}
         return Delivery(self._mine, self._problem.returns, self._calls[index].results, delivered)
 
-    def _run_null_block(self, _: RunNullBlock) -> BlockSettled:
-        return self._run_gated(self._device.enqueue_nothing)
+    def _run_null_block(self, order: RunNullBlock) -> BlockSettled:
+        if order.handovers == "none":
+            return self._run_gated(self._device.enqueue_nothing)
+        assert self._plan is not None
+        script = null_script(self._problem, self._plan.sets[0], self._rank, order.calls)
+        self._device.enqueue_nothing()
+        return self._run_served(script, order.calls, order.pad_ns, lambda _: None)
 
     def _run_gated(self, block: Callable[[], None]) -> BlockSettled:
         """Does some work between the evaluator's go and this rank's report that it is finished."""
@@ -294,11 +421,13 @@ class ReferenceRank:
         self._conditioner.choose_processors()
         self._wire.send(Armed())
         self._wire.receive(Go)
+        began_ns = time.perf_counter_ns()
         block()
+        host_ns = time.perf_counter_ns() - began_ns
         self._device.synchronize()
         self._wire.send(BlockFinished())
         gc.enable()
-        return BlockSettled(idle_us)
+        return BlockSettled(idle_us, host_ns)
 
     def _capture_graphs(self, order: CaptureGraphs) -> Captured:
         """Captures the baseline's calls on the first sets, on all ranks or on none."""
@@ -363,6 +492,11 @@ class ReferenceRank:
                 candidate_heap=self._theirs,
                 claims={leaf.name: claim for leaf, claim in zip(leaves, of_call, strict=False)},
             )
+
+
+def _each(indices: Iterable[int], call: Callable[[int], None]) -> None:
+    for index in indices:
+        call(index)
 
 
 def _sizes(results: Sequence[Result]) -> Iterator[int]:

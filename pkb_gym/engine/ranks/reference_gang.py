@@ -12,9 +12,11 @@ from pkb_gym.engine.compare.layout import Workload, align
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.gang import Gang, Processors
+from pkb_gym.engine.ranks.handover_server import HandoverLibraries
 from pkb_gym.engine.ranks.heaps import DeviceHeap, SharedHeap, SymmetricHeap
 from pkb_gym.engine.ranks.reference_orders import (
     AllocateHeaps,
+    BlockEnded,
     BlockFinished,
     BlockOrder,
     BlockSettled,
@@ -23,6 +25,7 @@ from pkb_gym.engine.ranks.reference_orders import (
     ClearCandidateHeap,
     Compared,
     CompareOutputs,
+    EndBlock,
     MakeInputs,
     MapHeaps,
     Ready,
@@ -30,7 +33,7 @@ from pkb_gym.engine.ranks.reference_orders import (
     ReplayGraphs,
     RunBaseline,
     Staged,
-    StageInputs,
+    StageOrder,
     Start,
     TakeWorkload,
     WarmUp,
@@ -58,23 +61,28 @@ class ReferenceGang:
         device: what its ranks run on.
         world_size: number of ranks.
         threads: processor threads that each rank computes with.
+        libraries: the compiled handovers.
 
     Attributes:
         idle_us: what the slowest rank's device took to answer just before the last block, in microseconds; None on
             the CPU.
+        host_ns: what the slowest rank's host spent on the last block of the baseline, before it waited for the device.
     """
 
-    def __init__(self, zygote: Zygote, device: Device, world_size: int, threads: int) -> None:
+    def __init__(
+        self, zygote: Zygote, device: Device, world_size: int, threads: int, libraries: HandoverLibraries
+    ) -> None:
         self.device: Device = device
         self.world_size = world_size
         self.idle_us: float | None = None
+        self.host_ns = 0
         self._failed = False
         self._device_heaps: tuple[DeviceHeap, DeviceHeap] | None = None
         # Where ranks meet, now and whenever they make a group: a file without a name, gone with the last of them.
         store = os.memfd_create("pkb-rendezvous", os.MFD_CLOEXEC)
         try:
             self._gang = Gang(zygote, "pkb_gym.engine.ranks.reference", world_size, None)
-            self._ask(Start(device, threads), Ready, fds=(store,))
+            self._ask(Start(device, threads), Ready, fds=(store, *libraries.reference_fds))
         finally:
             os.close(store)
 
@@ -96,7 +104,7 @@ class ReferenceGang:
             self._allocate(segment_bytes)
         else:
             self._device_heaps[1].reset()
-            self._ask(ClearCandidateHeap(), Ready)
+            self._ask(ClearCandidateHeap(), Ready, fds=(self._device_heaps[1].fds[0],))
         assert self._device_heaps is not None
         yield self._device_heaps
 
@@ -115,38 +123,62 @@ class ReferenceGang:
     def _map(self, mine: SymmetricHeap, theirs: SymmetricHeap) -> None:
         self._ask(MapHeaps(mine.segment_bytes), Ready, fds=(*mine.fds, *theirs.fds))
 
-    def take(self, workload: Workload, source: str, scratch_bytes: int) -> None:
+    def take(
+        self,
+        workload: Workload,
+        source: str,
+        scratch_bytes: int,
+        segment_bytes: int,
+        eventfds: Sequence[Sequence[int]],
+    ) -> None:
         """Hands over what is to be evaluated.
 
         Args:
             workload: of a problem that the catalogue has found.
             source: text of the baseline.
             scratch_bytes: of the symmetric scratch.
+            segment_bytes: of the heaps.
+            eventfds: of each rank the two by which it and the candidate's rank agree.
         """
-        self._ask(TakeWorkload(WorkloadSpec.of(workload), source, scratch_bytes), Ready)
+        order = TakeWorkload(WorkloadSpec.of(workload), source, scratch_bytes, segment_bytes)
+        self._ask(order, Ready, own_fds=eventfds)
 
     def make(self, trials: Sequence[int], *, timed: bool) -> None:
         """Draws the inputs of a block."""
         self._ask(MakeInputs(tuple(trials), timed), Ready)
 
-    def stage(self) -> Processors | None:
-        """Puts the inputs into the candidate's heap and poisons its outputs.
+    def stage(self, order: StageOrder) -> Processors | None:
+        """Puts the inputs into the candidate's heap and poisons its outputs; `end_block` must follow.
+
+        Args:
+            order: whether everything is in place before the block begins, or handed over call by call.
 
         Returns:
             The processors of each rank that run at full speed just now; None on the CPU, where ranks need all of them.
         """
-        replies = self._ask(StageInputs(), Staged)
+        replies = self._ask(order, Staged)
         self._note_idle([reply.idle_us for reply in replies])
         processors = [reply.processors for reply in replies if reply.processors is not None]
         return processors or None
 
-    def run(self, calls: int, dialect: Dialect) -> int:
-        """Runs the baseline on the block's inputs; returns nanoseconds by the evaluator's clock."""
-        return self._run_block(RunBaseline(calls, dialect))
+    def end_block(self) -> list[BlockEnded]:
+        """What the handovers of the staged block have shown; the candidate's gang must be frozen."""
+        return self._ask(EndBlock(), BlockEnded)
 
-    def run_null_block(self) -> int:
-        """A block of no calls; returns nanoseconds by the evaluator's clock."""
-        return self._run_block(RunNullBlock())
+    def run(self, calls: int, dialect: Dialect, *, handovers: bool = False, pad_ns: int = 0) -> int:
+        """Runs the baseline on the block's inputs; returns nanoseconds by the evaluator's clock.
+
+        Args:
+            calls: how many.
+            dialect: of the candidate.
+            handovers: whether arguments are handed over call by call, as in the candidate's timed blocks.
+            pad_ns: see `EnqueuedHandover`.
+        """
+        return self._run_block(RunBaseline(calls, dialect, handovers, pad_ns))
+
+    def run_null_block(self, order: RunNullBlock) -> int:
+        """A block of calls of nothing; returns nanoseconds by the evaluator's clock."""
+        return self._run_block(order)
 
     def capture(self, calls: int) -> bool:
         """Captures the baseline in CUDA graphs, on the inputs of the block's first calls.
@@ -176,6 +208,7 @@ class ReferenceGang:
         except GangFailed as failed:
             raise self._fault(str(failed)) from None
         self._note_idle([reply.idle_us for reply in settled])
+        self.host_ns = max(reply.host_ns for reply in settled)
         return nanoseconds
 
     def warm_up(self, calls: int) -> None:
@@ -211,12 +244,24 @@ class ReferenceGang:
         known = [answer_us for answer_us in answers_us if answer_us is not None]
         self.idle_us = max(known, default=None)
 
-    def _ask(self, order: Message, expect: type[Reply], fds: Sequence[int] = ()) -> list[Reply]:
-        return self._send([order] * self.world_size, expect, fds)
+    def _ask(
+        self,
+        order: Message,
+        expect: type[Reply],
+        fds: Sequence[int] = (),
+        own_fds: Sequence[Sequence[int]] = (),
+    ) -> list[Reply]:
+        return self._send([order] * self.world_size, expect, fds, own_fds)
 
-    def _send(self, orders: Sequence[Message], expect: type[Reply], fds: Sequence[int] = ()) -> list[Reply]:
+    def _send(
+        self,
+        orders: Sequence[Message],
+        expect: type[Reply],
+        fds: Sequence[int] = (),
+        own_fds: Sequence[Sequence[int]] = (),
+    ) -> list[Reply]:
         try:
-            return self._gang.ask(orders, expect, timeout_s=TIMEOUT_S, fds=fds)
+            return self._gang.ask(orders, expect, timeout_s=TIMEOUT_S, fds=fds, own_fds=own_fds)
         except GangFailed as failed:
             raise self._fault(str(failed)) from None
 

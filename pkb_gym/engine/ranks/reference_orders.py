@@ -19,7 +19,10 @@ from pkb_gym.engine.rankside.orders import Claims, DeviceName, Dialect, RunNullB
 
 @dataclass(frozen=True)
 class Start(Message):
-    """Make the process group; a descriptor where the ranks find each other comes along. Answered by `Ready`."""
+    """Make the process group. A descriptor where the ranks find each other comes along, then the compiled handovers.
+
+    Answered by `Ready`.
+    """
 
     device: DeviceName
     threads: int
@@ -46,7 +49,10 @@ class MapHeaps(Message):
 
 @dataclass(frozen=True)
 class ClearCandidateHeap(Message):
-    """Leave nothing of an earlier candidate in the candidate's heap, on GPUs, where it is used again."""
+    """Leave nothing of an earlier candidate in the candidate's heap, on GPUs, where it is used again.
+
+    The descriptor of its fresh control file comes along.
+    """
 
 
 @dataclass(frozen=True)
@@ -105,17 +111,19 @@ _LOADED: dict[str, Problem] = {}
 
 @dataclass(frozen=True)
 class TakeWorkload(Message):
-    """Begin an evaluation.
+    """Begin an evaluation. Two eventfds come along: that the candidate's rank writes to, and that it reads.
 
     Attributes:
         workload: what is evaluated.
         source: text of the baseline.
         scratch_bytes: of the symmetric scratch.
+        segment_bytes: of the heaps.
     """
 
     workload: WorkloadSpec
     source: str
     scratch_bytes: int
+    segment_bytes: int
 
 
 @dataclass(frozen=True)
@@ -132,8 +140,82 @@ class MakeInputs(Message):
 
 
 @dataclass(frozen=True)
+class CheckedCall:
+    """How one checked call is conducted.
+
+    Attributes:
+        together: whether all arguments arrive before any rank begins, and no rank departs before all have finished.
+        late_rank: whose arguments arrive late; None for nobody's.
+        delay_s: how late at most.
+        withheld: arguments that hold poison before the call; None for all of them.
+        withdraws: whether they hold poison after the call too.
+    """
+
+    together: bool
+    late_rank: int | None = None
+    delay_s: float = 0.0
+    withheld: tuple[str, ...] | None = None
+    withdraws: bool = True
+
+
+@dataclass(frozen=True)
 class StageInputs(Message):
     """Copy the inputs of the block into the candidate's heap and poison its outputs. Answered by `Staged`."""
+
+
+@dataclass(frozen=True)
+class ServeHandovers(Message):
+    """As `StageInputs`, but some lines of the arguments are handed over call by call, while the block runs.
+
+    Attributes:
+        delays_us: how late the arguments of each call arrive; empty for not at all.
+        disturb_us: how long the block is disturbed meanwhile, by other work on the device; 0 for not at all.
+    """
+
+    delays_us: tuple[int, ...]
+    disturb_us: int
+
+
+@dataclass(frozen=True)
+class ConductCalls(Message):
+    """As `StageInputs`, but whole arguments are handed over call by call, while the block runs.
+
+    Attributes:
+        calls: how.
+    """
+
+    calls: tuple[CheckedCall, ...]
+
+
+@dataclass(frozen=True)
+class EndBlock(Message):
+    """The block of the candidate has ended, and its gang is frozen. Answered by `BlockEnded`."""
+
+
+@dataclass(frozen=True)
+class LateOutput:
+    """An output that has changed after its call had finished on this rank.
+
+    Attributes:
+        call: number within the block.
+        output: name.
+    """
+
+    call: int
+    output: str
+
+
+@dataclass(frozen=True)
+class BlockEnded(Message):
+    """What the handovers of a block have shown.
+
+    Attributes:
+        complete: whether all calls have departed.
+        late: outputs that have changed since.
+    """
+
+    complete: bool
+    late: tuple[LateOutput, ...]
 
 
 @dataclass(frozen=True)
@@ -163,10 +245,14 @@ class RunBaseline(Message):
     Attributes:
         calls: how many.
         dialect: of the candidate: what it has to deliver into its heap, the baseline delivers too.
+        handovers: whether arguments are handed over as in the candidate's blocks.
+        pad_ns: see `EnqueuedHandover`.
     """
 
     calls: int
     dialect: Dialect
+    handovers: bool
+    pad_ns: int
 
 
 @dataclass(frozen=True)
@@ -207,9 +293,11 @@ class BlockSettled(Message):
 
     Attributes:
         idle_us: what the device took to answer just before the block; None on the CPU.
+        host_ns: that the host spent on the block before it waited for the device.
     """
 
     idle_us: float | None
+    host_ns: int
 
 
 @dataclass(frozen=True)
@@ -240,6 +328,9 @@ class Compared(Message):
 class Release(Message):
     """Let go of heaps and results, at the end of an evaluation."""
 
+
+StageOrder: TypeAlias = StageInputs | ServeHandovers | ConductCalls
+"""Ways of staging a block of the candidate."""
 
 BlockOrder: TypeAlias = RunBaseline | RunNullBlock | ReplayGraphs
 """Orders whose work the clock is held to."""

@@ -8,13 +8,17 @@ from __future__ import annotations
 import ctypes
 from enum import IntEnum
 
-MAGIC, VERSION = 0x504B4243, 2
+MAGIC, VERSION = 0x504B4243, 3
 MAX_RANKS, MAX_GROUPS = 16, 4
 USER_SIGNALS = 1024
 BARRIER_SIGNALS = (MAX_GROUPS + 1) * MAX_RANKS
 
 CONTROL_BYTES = 4096
-PLACE_OFFSET, STATS_OFFSET, BARRIER_COUNTS_OFFSET = 0, 64, 128
+PLACE_OFFSET, STATS_OFFSET, BARRIER_COUNTS_OFFSET, PROGRESS_OFFSET = 0, 64, 128, 256
+MAILBOX_BYTES = 12288
+"""Of `handover/mailbox.h`."""
+HOST_CONTROL_BYTES = CONTROL_BYTES + MAILBOX_BYTES
+"""Of each rank in the control file of a heap in device memory: its control page, then its mailbox."""
 SIGNAL_OFFSET = CONTROL_BYTES
 MAX_BLOCKS = 1024
 SIGNAL_BYTES = 36 * 4096
@@ -38,6 +42,12 @@ class Place(ctypes.Structure):
         ("want", ctypes.c_uint64),
         ("call", ctypes.c_uint64),
     ]
+
+
+class Progress(ctypes.Structure):
+    """How far a rank of the reference gang has come in conducting a block; in the reference heap alone."""
+
+    _fields_ = [("reached", ctypes.c_uint64), ("arrived", ctypes.c_uint64)]
 
 
 STATS_FIELDS = ("wait_ns", "copy_ns", "put_bytes", "got_bytes", "signals", "waits")
@@ -74,6 +84,7 @@ class CommData(ctypes.Structure):
         ("barrier_counts", ctypes.c_void_p),
         ("stats", ctypes.c_void_p),
         ("place", ctypes.c_void_p),
+        ("hold_ns", ctypes.c_uint64),
         ("segments", ctypes.c_void_p * MAX_RANKS),
         ("groups", Group * MAX_GROUPS),
     ]

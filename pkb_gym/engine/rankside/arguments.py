@@ -1,6 +1,6 @@
 """The arguments and results of a block's calls, as a rank program is told of them.
 
-Calls whose argument sets lie one behind the other, and differ in nothing else, travel once (`CallRun`).
+Calls whose argument sets differ in nothing but where they lie travel once (`CallRun`).
 """
 
 from __future__ import annotations
@@ -142,13 +142,11 @@ class CallRun:
 
     Attributes:
         first: one of them.
-        calls: how many.
-        stride: bytes from one to the next.
+        distances: bytes from it to each of them.
     """
 
     first: CallSpec
-    calls: int
-    stride: int
+    distances: tuple[int, ...]
 
 
 def move(slots: Slots, by: int) -> Slots:
@@ -158,4 +156,4 @@ def move(slots: Slots, by: int) -> Slots:
 
 def unroll(runs: Iterable[CallRun]) -> list[CallSpec]:
     """Every call of every run, in order."""
-    return [run.first.moved(call * run.stride) for run in runs for call in range(run.calls)]
+    return [run.first.moved(distance) for run in runs for distance in run.distances]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import traceback
 from typing import Protocol
 
@@ -10,6 +11,7 @@ from . import abi
 from .arguments import CallSpec, unroll
 from .devices import AnyHeap, Device, make_device
 from .failures import CandidateError, kind_of
+from .handover import Handovers, make_handovers
 from .messages import Message
 from .orders import (
     Armed,
@@ -19,8 +21,10 @@ from .orders import (
     Claims,
     Failed,
     Go,
+    HeapMapped,
     Load,
     Loaded,
+    MapHeap,
     NullDone,
     Partition,
     Prepare,
@@ -39,8 +43,14 @@ class Solution(Protocol):
     def bind(self, calls: list[CallSpec], partitions: tuple[Partition, ...]) -> None:
         """Makes the arguments of every call."""
 
-    def call(self, index: int, epoch: int) -> Claims:
-        """Calls it on one set; returns a claim for each tensor that was copied into the heap."""
+    def call(self, index: int, epoch: int, hold_ns: int = 0) -> Claims:
+        """Calls it on one set; returns a claim for each tensor that was copied into the heap.
+
+        Args:
+            index: of the set.
+            epoch: of the call.
+            hold_ns: see `RunBlock`.
+        """
 
     def profile(self, indices: tuple[int, ...], epoch: int, link_bytes_per_s: float | None) -> ProfileDone:
         """Calls it on several sets and says where the time went.
@@ -52,25 +62,29 @@ class Solution(Protocol):
 def main(wire: Wire, rank: int, world_size: int) -> None:
     """Serves one evaluator until the connection ends."""
     order: Message
-    order, _, fds = wire.receive_with_fds(Prepare, Load)
-    assert isinstance(order, Prepare | Load)
+    order, _, fds = wire.receive_with_fds(Prepare, MapHeap)
+    assert isinstance(order, Prepare | MapHeap)
     device = make_device(order.setting.device, rank, world_size, order.setting.threads)
     device.prepare(order.dialect, one_queue=isinstance(order, Prepare) and order.one_queue)
     if isinstance(order, Prepare):
         if order.dialect == "python":
             device.join()
         wire.send(Prepared())
-        order, _, fds = wire.receive_with_fds(RunNullBlock, Load)
-        while isinstance(order, RunNullBlock):
-            _run_null_block(wire, device)
-            order, _, fds = wire.receive_with_fds(RunNullBlock, Load)
-    assert isinstance(order, Load)
+        order, _, fds = wire.receive_with_fds(MapHeap)
+    assert isinstance(order, MapHeap)
     heap = device.heap(fds[: order.heap_fds], order.segment_bytes)
+    handovers = make_handovers(device, heap, fds[order.heap_fds :])
+    wire.send(HeapMapped())
+    order, _, fds = wire.receive_with_fds(RunNullBlock, Load)
+    while isinstance(order, RunNullBlock):
+        _run_null_block(wire, device, handovers, order)
+        order, _, fds = wire.receive_with_fds(RunNullBlock, Load)
+    assert isinstance(order, Load)
     device.limit_memory(order.memory_bytes)
     place = heap.place(rank)
     place.state = abi.State.LOADING
     try:
-        solution = _load(order, fds[order.heap_fds :], heap, device, rank, world_size)
+        solution = _load(order, fds, heap, device, rank, world_size)
     except BaseException as error:  # whatever a candidate's module raises, SystemExit included, is data
         wire.send(_failed(error, traceback.format_exc()))
         return
@@ -80,20 +94,32 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
         if isinstance(order, Bind):
             solution.bind(unroll(order.runs), order.partitions)
             wire.send(Bound())
-        elif isinstance(order, RunBlock | ProfileBlock) and not _run_block(wire, solution, device, place, order):
+        elif isinstance(order, RunBlock | ProfileBlock) and not _run_block(
+            wire, solution, device, handovers, place, order
+        ):
             return
 
 
-def _run_null_block(wire: Wire, device: Device) -> None:
+def _run_null_block(wire: Wire, device: Device, handovers: Handovers, order: RunNullBlock) -> None:
+    handover = handovers.of(order.handovers, order.pad_ns)
     wire.send(Armed())
     wire.receive(Go)
+    began_ns = time.perf_counter_ns()
     device.enqueue_nothing()
+    for _ in range(order.calls + 1):
+        handover.cross()
+    host_ns = time.perf_counter_ns() - began_ns
     device.synchronize()
-    wire.send(NullDone())
+    wire.send(NullDone(host_ns))
 
 
 def _run_block(
-    wire: Wire, solution: Solution, device: Device, place: abi.Place, order: RunBlock | ProfileBlock
+    wire: Wire,
+    solution: Solution,
+    device: Device,
+    handovers: Handovers,
+    place: abi.Place,
+    order: RunBlock | ProfileBlock,
 ) -> bool:
     """Runs one block; False after an error, since nothing can be trusted then."""
     gc.collect()
@@ -109,10 +135,14 @@ def _run_block(
         if isinstance(order, ProfileBlock):
             done = solution.profile(order.sets, order.epoch, order.link_bytes_per_s)
         else:
+            handover = handovers.of(order.handovers, order.pad_ns)
+            holds_ns = order.holds_ns or (0,) * len(order.sets)
             claims = []
             for call, index in enumerate(order.sets):  # read by the handler below
+                handover.cross()
                 place.call = call
-                claims.append(solution.call(index, order.epoch + call))
+                claims.append(solution.call(index, order.epoch + call, holds_ns[call]))
+            handover.cross()
             device.synchronize()
             done = BlockDone(tuple(claims))
         place.state = abi.State.DONE

@@ -25,7 +25,7 @@ class CudaHeap:
     """A mapping of all ranks' segments, and the ranks' control pages in host memory that GPUs can write too.
 
     Args:
-        control_fd: a page of each rank.
+        control_fd: control page and mailbox of each rank.
         segment_fds: one segment of each rank.
         segment_bytes: of each.
         rank: this one, whose device is the current one.
@@ -44,13 +44,9 @@ class CudaHeap:
         self.segment_bytes = segment_bytes
         self.rank = rank
         self.cuda_device = torch.cuda.current_device()
-        self._control = mmap.mmap(control_fd, abi.CONTROL_BYTES * world_size)
-        self._anchor = ctypes.c_char.from_buffer(self._control)
-        self._control_address = ctypes.addressof(self._anchor)
-        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # unannotated
-        registered = runtime.cudaHostRegister(self._control_address, len(self._control), _REGISTER_MAPPED)
-        torch.cuda.check_error(int(registered))
-        self._runtime = runtime
+        self._world_size = world_size
+        self._runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # unannotated
+        self._control = self._map_control(control_fd)
         self._mapping = Mapping(segment_fds, segment_bytes, self.cuda_device)
         self.base = self._mapping.base
         # A tensor of each whole segment, that others are views of; its description must live as long.
@@ -58,8 +54,23 @@ class CudaHeap:
             HeapTensor(self.segment(r), [segment_bytes], "uint8", self.cuda_device) for r in range(world_size)
         ]
         self._bytes = [torch.utils.dlpack.from_dlpack(described) for described in self._described]
-        for fd in (control_fd, *segment_fds):
+        for fd in segment_fds:
             os.close(fd)
+
+    def _map_control(self, fd: int) -> mmap.mmap:
+        """Maps a control file, which is closed, and lets the GPU reach it."""
+        import torch
+
+        control = mmap.mmap(fd, abi.HOST_CONTROL_BYTES * self._world_size)
+        os.close(fd)
+        registered = self._runtime.cudaHostRegister(_address(control), len(control), _REGISTER_MAPPED)
+        torch.cuda.check_error(int(registered))
+        return control
+
+    def replace_control(self, fd: int) -> None:
+        """Another control file, for the next candidate; the device must be idle."""
+        self._runtime.cudaHostUnregister(_address(self._control))
+        self._control = self._map_control(fd)
 
     def segment(self, rank: int) -> int:
         """Address of a rank's segment in this process."""
@@ -67,12 +78,25 @@ class CudaHeap:
 
     def place(self, rank: int) -> abi.Place:
         """Where a rank stands, live."""
-        return abi.Place.from_buffer(self._control, rank * abi.CONTROL_BYTES + abi.PLACE_OFFSET)
+        return abi.Place.from_buffer(self._control, rank * abi.HOST_CONTROL_BYTES + abi.PLACE_OFFSET)
+
+    def progress(self, rank: int) -> abi.Progress:
+        """How far a rank has come, live."""
+        return abi.Progress.from_buffer(self._control, rank * abi.HOST_CONTROL_BYTES + abi.PROGRESS_OFFSET)
+
+    @property
+    def mailbox(self) -> int:
+        """Address of this rank's mailbox, in host memory that the GPU reaches too."""
+        return self.control + abi.CONTROL_BYTES
+
+    def bytes(self, rank: int | None = None) -> torch.Tensor:
+        """See `Heap.bytes`."""
+        return self._bytes[self.rank if rank is None else rank]
 
     @property
     def control(self) -> int:
         """Address of this rank's control page, in host memory."""
-        return self._control_address + self.rank * abi.CONTROL_BYTES
+        return _address(self._control) + self.rank * abi.HOST_CONTROL_BYTES
 
     @property
     def stats_address(self) -> int:
@@ -112,4 +136,8 @@ class CudaHeap:
         torch.cuda.synchronize()
         self._bytes.clear()
         self._mapping.close()
-        self._runtime.cudaHostUnregister(self._control_address)
+        self._runtime.cudaHostUnregister(_address(self._control))
+
+
+def _address(memory: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))

@@ -28,13 +28,18 @@ class AnyHeap(Protocol):
     def place(self, rank: int) -> abi.Place: ...  # noqa: D102
     def stats(self) -> abi.Stats: ...  # noqa: D102
     def zero(self) -> None: ...  # noqa: D102
+    def replace_control(self, fd: int) -> None: ...  # noqa: D102
     def close(self) -> None: ...  # noqa: D102
     def clear_stats(self) -> None: ...  # noqa: D102
     def populate(self, offset: int, nbytes: int) -> None: ...  # noqa: D102
     def tensor(self, slot: TensorSlot, rank: int | None = None) -> torch.Tensor: ...  # noqa: D102
+    def bytes(self, rank: int | None = None) -> torch.Tensor: ...  # noqa: D102
+    def progress(self, rank: int) -> abi.Progress: ...  # noqa: D102
 
     @property
     def control(self) -> int: ...  # noqa: D102
+    @property
+    def mailbox(self) -> int: ...  # noqa: D102
     @property
     def stats_address(self) -> int: ...  # noqa: D102
 

@@ -45,6 +45,19 @@ class Heap:
         """Where a rank stands, live."""
         return abi.Place.from_buffer(self._map, rank * self.segment_bytes + abi.PLACE_OFFSET)
 
+    def progress(self, rank: int) -> abi.Progress:
+        """How far a rank has come, live."""
+        return abi.Progress.from_buffer(self._map, rank * self.segment_bytes + abi.PROGRESS_OFFSET)
+
+    @property
+    def mailbox(self) -> int:
+        """Address of this rank's mailbox; 0, since handovers on the CPU need none."""
+        return 0
+
+    def bytes(self, rank: int | None = None) -> torch.Tensor:
+        """A whole segment (by default this rank's) as uint8; no copy."""
+        return self.tensor(TensorSlot(0, (self.segment_bytes,), "uint8", self.segment_bytes), rank)
+
     @property
     def control(self) -> int:
         """Address of this rank's control page."""
@@ -84,6 +97,9 @@ class Heap:
         for rank in range(world_size):
             # Refused before Linux 5.14; the first touches are then paid for by the warm-up calls.
             libc.madvise(ctypes.c_void_p(self.segment(rank) + first), ctypes.c_size_t(length), MADV_POPULATE_WRITE)
+
+    def replace_control(self, fd: int) -> None:
+        """Nothing: a heap is made for one evaluation."""
 
     def zero(self) -> None:
         """Nothing: a heap is made for one evaluation, and its pages come as zeros."""

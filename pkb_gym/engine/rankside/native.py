@@ -48,7 +48,7 @@ class Native:
         comm = abi.CommData()
         comm.magic, comm.version = abi.MAGIC, abi.VERSION
         comm.rank, comm.world_size = self._rank, self._world_size
-        comm.oversubscribed = int(self._world_size > order.setting.processors)
+        comm.oversubscribed = int(self._world_size > order.processors)
         comm.segment_bytes = self._heap.segment_bytes
         comm.scratch_offset, comm.scratch_bytes = abi.SCRATCH_OFFSET, order.scratch_bytes
         comm.signal_offset = abi.SIGNAL_OFFSET
@@ -102,9 +102,10 @@ class Native:
                 return abi.Group(len(ranks), ranks.index(self._rank), padded)
         return abi.Group(0, -1, (ctypes.c_int32 * abi.MAX_RANKS)())
 
-    def call(self, index: int, epoch: int) -> Claims:
+    def call(self, index: int, epoch: int, hold_ns: int = 0) -> Claims:
         """See `Solution`."""
         self._comm.epoch = epoch
+        self._comm.hold_ns = hold_ns
         result = self._invoke(index)
         returned = self._returned[index]
         return self._deliver(returned, result) if returned else ()

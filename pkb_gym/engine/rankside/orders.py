@@ -1,8 +1,9 @@
 """What the evaluator orders the ranks of a candidate's gang to do, and what they answer.
 
-    Prepare      -> Prepared                       optional, before a candidate is known
-    RunNullBlock -> Armed, then Go -> NullDone     likewise, after that
-    Load + fds   -> Loaded
+    Prepare         -> Prepared                    optional, before a candidate is known
+    MapHeap + fds   -> HeapMapped
+    RunNullBlock    -> Armed, then Go -> NullDone  before a candidate is loaded
+    Load + fds      -> Loaded
     Bind         -> Bound
     RunBlock     -> Armed, then Go -> BlockDone
     ProfileBlock -> Armed, then Go -> ProfileDone
@@ -34,12 +35,10 @@ class RankSetting:
     Attributes:
         device: kind.
         threads: processor threads that it computes with.
-        processors: of the machine, to tell whether ranks must share them.
     """
 
     device: DeviceName
     threads: int
-    processors: int
 
 
 @dataclass(frozen=True)
@@ -63,35 +62,73 @@ class Prepared(Message):
 
 
 @dataclass(frozen=True)
-class RunNullBlock(Message):
-    """Run a block of no calls: the least that turns the device to this process."""
-
-
-@dataclass(frozen=True)
-class NullDone(Message):
-    """It is done."""
-
-
-@dataclass(frozen=True)
-class Load(Message):
-    """Load a candidate. The heap's descriptors travel with it, then the source or library, then extensions.
+class MapHeap(Message):
+    """Map the heap. Its descriptors come along, then two eventfds (see `WaitingHandover`), on GPUs a library too.
 
     Attributes:
         setting: see there.
         dialect: of the candidate.
         heap_fds: how many descriptors are the heap's.
         segment_bytes: of the heap, for each rank.
-        scratch_bytes: of the symmetric scratch.
-        memory_bytes: main memory that may be allocated.
-        returns: "value", "tuple" or "dict": how a solution of the python dialect returns its results.
-        signature: that a native kernel should have, for errors.
-        extensions: C++ extensions that a module built -> place among the descriptors behind the heap's.
     """
 
     setting: RankSetting
     dialect: Dialect
     heap_fds: int
     segment_bytes: int
+
+
+@dataclass(frozen=True)
+class HeapMapped(Message):
+    """Answer to `MapHeap`."""
+
+
+HandoverKind: TypeAlias = Literal["none", "waiting", "enqueued"]
+"""What lies between two calls: nothing; the host waits for the trusted side; a kernel does."""
+
+
+@dataclass(frozen=True)
+class RunNullBlock(Message):
+    """Run a block of calls of nothing.
+
+    Attributes:
+        calls: how many.
+        handovers: between them.
+        pad_ns: see `EnqueuedHandover`.
+    """
+
+    calls: int
+    handovers: HandoverKind
+    pad_ns: int
+
+
+@dataclass(frozen=True)
+class NullDone(Message):
+    """It is done.
+
+    Attributes:
+        host_ns: that the host spent on it before it waited for the device.
+    """
+
+    host_ns: int
+
+
+@dataclass(frozen=True)
+class Load(Message):
+    """Load a candidate. The descriptor of its source or library comes along, then those of extensions.
+
+    Attributes:
+        dialect: of the candidate.
+        processors: of the machine, to tell whether ranks must share them.
+        scratch_bytes: of the symmetric scratch.
+        memory_bytes: main memory that may be allocated.
+        returns: "value", "tuple" or "dict": how a solution of the python dialect returns its results.
+        signature: that a native kernel should have, for errors.
+        extensions: C++ extensions that a module built -> place among the descriptors.
+    """
+
+    dialect: Dialect
+    processors: int
     scratch_bytes: int
     memory_bytes: int
     returns: Literal["value", "tuple", "dict"]
@@ -129,10 +166,17 @@ class RunBlock(Message):
     Attributes:
         sets: their indices.
         epoch: of the first call.
+        handovers: between the calls, before the first and after the last.
+        pad_ns: see `EnqueuedHandover`.
+        holds_ns: of each call: how long this rank stands still after each wait and barrier of `pkb/symm.h`; empty for
+            not at all.
     """
 
     sets: tuple[int, ...]
     epoch: int
+    handovers: HandoverKind
+    pad_ns: int = 0
+    holds_ns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

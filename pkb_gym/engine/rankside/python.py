@@ -73,7 +73,7 @@ class Python:
                     self._groups[partition] = group
         return self._groups.get(partition)
 
-    def call(self, index: int, epoch: int) -> Claims:
+    def call(self, index: int, epoch: int, hold_ns: int = 0) -> Claims:
         """See `Solution`."""
         return tuple(self._deliveries[index].deliver(self._solution(*self._arguments[index]))[1])
 

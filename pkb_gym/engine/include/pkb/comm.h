@@ -9,7 +9,7 @@
 namespace pkb {
 
 constexpr uint32_t kMagic = 0x504b4243;  // "PKBC"
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr int kMaxRanks = 16;
 constexpr int kMaxGroups = 4;
 
@@ -62,6 +62,7 @@ struct CommData {
   uint64_t* barrier_counts;     // this rank's own counter per group, world first; host memory
   Stats* stats;                 // null unless profiling; GPU memory on a GPU
   Place* place;                 // host memory, which a GPU can write too
+  uint64_t hold_ns;             // in some checked calls: how long wait() and barriers hold this rank back afterwards
   char* segments[kMaxRanks];    // where each rank's segment lies in this process
   Group groups[kMaxGroups];     // the problem's group arguments, by index
 };

@@ -45,16 +45,8 @@ class Comm : public HostComm {
 
   // Waits until word `slot` of this rank is at least `value`.
   void wait(int slot, uint64_t value) const {
-    const std::atomic<uint64_t>* word = signal_word(slot, rank);
-    if (word->load(std::memory_order_acquire) >= value) return;
-    const uint64_t begin = stats ? now_ns() : 0;
-    *place = Place{State::kWaiting, slot, value, place->call};
-    wait_slowly(word, value);
-    place->state = State::kInCall;
-    if (stats) {
-      stats->wait_ns += now_ns() - begin;
-      ++stats->waits;
-    }
+    wait_for(slot, value);
+    hold();
   }
   void wait(int slot) const { wait(slot, epoch); }
 
@@ -67,11 +59,32 @@ class Comm : public HostComm {
       if (i != members.rank) signal(slot_base + members.rank, members.ranks[i], count);
     }
     for (int i = 0; i < members.size; ++i) {
-      if (i != members.rank) wait(slot_base + i, count);
+      if (i != members.rank) wait_for(slot_base + i, count);
     }
+    hold();
   }
 
  private:
+  void wait_for(int slot, uint64_t value) const {
+    const std::atomic<uint64_t>* word = signal_word(slot, rank);
+    if (word->load(std::memory_order_acquire) >= value) return;
+    const uint64_t begin = stats ? now_ns() : 0;
+    *place = Place{State::kWaiting, slot, value, place->call};
+    wait_slowly(word, value);
+    place->state = State::kInCall;
+    if (stats) {
+      stats->wait_ns += now_ns() - begin;
+      ++stats->waits;
+    }
+  }
+
+  // In some checked calls this rank stands still here, while others go on as far as they may.
+  void hold() const {
+    if (!hold_ns) return;
+    const timespec nap{time_t(hold_ns / 1000000000u), long(hold_ns % 1000000000u)};
+    nanosleep(&nap, nullptr);
+  }
+
   void copy(void* to, const void* from, uint64_t bytes, uint64_t* counter) const {
     const uint64_t begin = stats ? now_ns() : 0;
     std::memcpy(to, from, bytes);

@@ -93,8 +93,8 @@ class Device : public CommData {
   // Waits until word `slot` of this rank is at least `value`, by one thread; a barrier then tells the others.
   __device__ __forceinline__ void wait(int slot, uint64_t value) const {
     const uint64_t* word = signal_word(slot, rank);
-    if (load_acquire(word) >= value) return;
-    wait_slowly(word, slot, value, place, stats);
+    if (load_acquire(word) < value) wait_slowly(word, slot, value, place, stats);
+    if (hold_ns) hold(hold_ns);
   }
   __device__ __forceinline__ void wait(int slot) const { wait(slot, epoch); }
 
@@ -140,6 +140,13 @@ class Device : public CommData {
     }
     for (uint64_t i = wide * sizeof(uint4) + threadIdx.x; i < bytes; i += blockDim.x) {
       static_cast<char*>(to)[i] = static_cast<const char*>(from)[i];
+    }
+  }
+
+  // In some checked calls this rank stands still here, while others go on as far as they may.
+  __device__ __noinline__ static void hold(uint64_t ns) {
+    const uint64_t begin = device_now_ns();
+    while (device_now_ns() - begin < ns) {
     }
   }
 

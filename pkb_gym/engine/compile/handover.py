@@ -1,0 +1,76 @@
+"""The compiled handovers: the server of the trusted side, and on GPUs the rank's side; see `engine/handover`.
+
+Our own code, compiled as candidates are: in the sandbox, once for each toolchain.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
+from pkb_gym.engine.compile.nvcc import MEMORY_KIB, default_architecture, find_toolkit, gencode, nvcc_version, readable
+from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
+from pkb_gym.engine.compile.toolchain import compiler_version
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.ranks.handover_server import HandoverLibraries
+from pkb_gym.engine.records.config import Device
+
+FOLDER = Path(__file__).resolve().parent.parent / "handover"
+TIMEOUT_S = 120.0
+FLAGS = ("-std=c++17", "-O2", "-shared")
+
+
+def build_handovers(device: Device, cache: CompileCache) -> HandoverLibraries:
+    """The libraries for a device.
+
+    Args:
+        device: that ranks run on.
+        cache: where compiled results are kept.
+
+    Raises:
+        InfrastructureError: there is no compiler, or it does not take them.
+    """
+    server = _compile(
+        ("server.cpp", "mailbox.h"),
+        ["g++", *FLAGS, "-fPIC", "server.cpp", "-o", "out.so"],
+        cache,
+        Limits(TIMEOUT_S),
+        compiler=compiler_version(),
+    )
+    if device == "cpu":
+        return HandoverLibraries(server, None)
+    toolkit, architecture = find_toolkit(), default_architecture()
+    rank = _compile(
+        ("rank.cu", "mailbox.h"),
+        [str(toolkit / "bin" / "nvcc"), gencode(architecture), *FLAGS, "-Xcompiler=-fPIC", "rank.cu", "-o", "out.so"],
+        cache,
+        Limits(TIMEOUT_S, memory_kib=MEMORY_KIB),
+        compiler=f"{nvcc_version()} {compiler_version()}",
+        folders=readable(toolkit),
+    )
+    return HandoverLibraries(server, rank)
+
+
+def _compile(
+    files: tuple[str, ...],
+    command: list[str],
+    cache: CompileCache,
+    limits: Limits,
+    *,
+    compiler: str,
+    folders: tuple[Path, ...] = (),
+) -> bytes:
+    contents = {name: (FOLDER / name).read_bytes() for name in files}
+    key = CompileCache.key(
+        handover={name: content.decode() for name, content in contents.items()}, command=command, compiler=compiler
+    )
+
+    def compile_now() -> Compiled:
+        run = run_sandboxed(command, files=contents, result="out.so", readable=folders, limits=limits)
+        return compiled_of(run, limits)
+
+    artifact = cached_compile(cache, key, compile_now)
+    if artifact.binary is None:
+        raise InfrastructureError(f"the handovers of {files[0]} do not compile here: {artifact.log[:2000]}")
+    return artifact.binary

@@ -1,0 +1,213 @@
+// The trusted side of a rank's handovers: a thread in the rank of the reference gang that has the same number.
+//
+// It knows which lines of a block's arguments are withheld until their call, and what they hold; candidates do not. On
+// the CPU it moves the lines itself, in the candidate's heap; on a GPU it tells the kernel of mailbox.h what to move.
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "mailbox.h"
+
+using namespace pkb_handover;
+
+namespace {
+
+// The handovers of one block; arrays are the caller's, and stay until the server has ended.
+struct Script {
+  int32_t calls;
+  const int32_t* arrival_begin;   // [calls + 1]: call c's lines are [begin[c], begin[c + 1])
+  const uint32_t* arrival_lines;  // index of each line in the segment
+  const int32_t* withdrawals;     // [calls]: how many of them, the first, are taken away again after the call
+  const uint8_t* arrival_values;  // [lines][kLineBytes]
+  const int32_t* poison_begin;
+  const uint32_t* poison_lines;
+  const int32_t* receipt_begin;
+  const uint32_t* receipt_lines;
+  uint8_t* receipts;              // [lines][kLineBytes], written by the server
+  const int32_t* delays_us;       // [calls]: how much later than need be the arguments arrive
+};
+
+void sleep_us(int32_t us) {
+  if (us <= 0) return;
+  const timespec nap{us / 1000000, long(us % 1000000) * 1000};
+  nanosleep(&nap, nullptr);
+}
+
+class Server {
+ public:
+  explicit Server(const Script& script) : script_(script) {}
+  virtual ~Server() = default;
+
+  void start() {
+    thread_ = std::thread([this] { serve(); });
+  }
+
+  // Ends the thread, whether or not the block has come to its end; returns the handovers that were served.
+  int32_t finish() {
+    stop_ = true;
+    wake();
+    thread_.join();
+    collect();
+    return served_;
+  }
+
+ protected:
+  virtual void serve() = 0;
+  virtual void wake() {}
+  virtual void collect() {}
+
+  const Script script_;
+  std::atomic<bool> stop_{false};
+  std::atomic<int32_t> served_{0};
+
+ private:
+  std::thread thread_;
+};
+
+class CpuServer : public Server {
+ public:
+  CpuServer(const Script& script, char* segment, int request_fd, int reply_fd)
+      : Server(script), segment_(segment), request_fd_(request_fd), reply_fd_(reply_fd) {}
+
+ protected:
+  void serve() override {
+    uint64_t one = 1, count;
+    while (served_ <= script_.calls) {
+      if (read(request_fd_, &count, sizeof count) != sizeof count || stop_) return;
+      if (served_ > 0) depart(served_ - 1);
+      if (served_ < script_.calls) arrive(served_);
+      ++served_;
+      if (write(reply_fd_, &one, sizeof one) != sizeof one) return;
+    }
+  }
+
+  void wake() override {
+    const uint64_t one = 1;
+    if (served_ <= script_.calls && write(request_fd_, &one, sizeof one) != sizeof one) return;
+  }
+
+ private:
+  char* line(uint32_t index) const { return segment_ + uint64_t(index) * kLineBytes; }
+
+  void depart(int32_t call) {
+    for (int32_t i = script_.receipt_begin[call]; i < script_.receipt_begin[call + 1]; ++i) {
+      std::memcpy(script_.receipts + uint64_t(i) * kLineBytes, line(script_.receipt_lines[i]), kLineBytes);
+    }
+    for (int32_t i = 0; i < script_.withdrawals[call]; ++i) {
+      std::memset(line(script_.arrival_lines[script_.arrival_begin[call] + i]), kPoisonByte, kLineBytes);
+    }
+  }
+
+  void arrive(int32_t call) {
+    sleep_us(script_.delays_us[call]);
+    for (int32_t i = script_.poison_begin[call]; i < script_.poison_begin[call + 1]; ++i) {
+      std::memset(line(script_.poison_lines[i]), kPoisonByte, kLineBytes);
+    }
+    for (int32_t i = script_.arrival_begin[call]; i < script_.arrival_begin[call + 1]; ++i) {
+      std::memcpy(line(script_.arrival_lines[i]), script_.arrival_values + uint64_t(i) * kLineBytes, kLineBytes);
+    }
+  }
+
+  char* segment_;
+  int request_fd_, reply_fd_;
+};
+
+class GpuServer : public Server {
+ public:
+  GpuServer(const Script& script, Mailbox* mailbox, uint32_t first_sequence)
+      : Server(script), mailbox_(mailbox), first_(first_sequence) {}
+
+ protected:
+  void serve() override {
+    const volatile uint64_t* reached = &mailbox_->reached;
+    while (served_ <= script_.calls) {
+      const uint32_t sequence = first_ + uint32_t(served_);
+      for (uint32_t polls = 0; *reached < sequence; ++polls) {
+        if (stop_) return;
+        if (polls % 4096 == 4095) sched_yield();
+      }
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (served_ > 1) keep_receipts(served_ - 2, sequence - 1);
+      if (served_ < script_.calls) sleep_us(script_.delays_us[served_]);
+      send(sequence);
+      ++served_;
+    }
+  }
+
+  // The receipts of the last call are there once the GPU has been waited for, which the caller has done.
+  void collect() override {
+    if (served_ == script_.calls + 1 && script_.calls > 0) keep_receipts(script_.calls - 1, first_ + served_ - 1);
+  }
+
+ private:
+  void keep_receipts(int32_t call, uint32_t sequence) {
+    const int32_t begin = script_.receipt_begin[call], count = script_.receipt_begin[call + 1] - begin;
+    std::memcpy(script_.receipts + uint64_t(begin) * kLineBytes, mailbox_->receipts[sequence % 2],
+                uint64_t(count) * kLineBytes);
+  }
+
+  void send(uint32_t sequence) {
+    uint64_t words[kEntries] = {};
+    const int32_t call = served_;
+    uint64_t arrivals = 0, poisons = 0, receipts = 0, withdrawals = 0;
+    if (call > 0) {
+      receipts = put_indices(words + kReceiptWord, script_.receipt_lines, script_.receipt_begin, call - 1);
+      put_indices(words + kWithdrawalWord, script_.arrival_lines, script_.arrival_begin, call - 1);
+      withdrawals = uint64_t(script_.withdrawals[call - 1]);
+    }
+    if (call < script_.calls) {
+      poisons = put_indices(words + kPoisonWord, script_.poison_lines, script_.poison_begin, call);
+      arrivals = put_indices(words + kArrivalWord, script_.arrival_lines, script_.arrival_begin, call);
+      std::memcpy(words + kValueWord,
+                  script_.arrival_values + uint64_t(script_.arrival_begin[call]) * kLineBytes, arrivals * kLineBytes);
+    }
+    words[0] = arrivals | poisons << 8 | receipts << 16 | withdrawals << 24;
+    auto* halves = reinterpret_cast<volatile uint64_t*>(mailbox_->message[sequence % 2]);
+    for (int i = 0; i < kEntries; ++i) {
+      halves[2 * i] = uint64_t(sequence) << 32 | uint32_t(words[i]);
+      halves[2 * i + 1] = uint64_t(sequence) << 32 | words[i] >> 32;
+    }
+  }
+
+  static uint64_t put_indices(uint64_t* words, const uint32_t* lines, const int32_t* begin, int32_t call) {
+    const int32_t first = begin[call], count = begin[call + 1] - first;
+    for (int32_t i = 0; i < count; ++i) words[i / 2] |= uint64_t(lines[first + i]) << (32 * (i % 2));
+    return uint64_t(count);
+  }
+
+  Mailbox* mailbox_;
+  uint32_t first_;
+};
+
+void* started(Server* server) {
+  server->start();
+  return server;
+}
+
+}  // namespace
+
+// Serves a block's handovers on the CPU: reads of `request_fd` (an eventfd) are the rank's, writes to `reply_fd` ours.
+extern "C" void* pkb_serve_on_cpu(const Script* script, void* segment, int request_fd, int reply_fd) {
+  return started(new CpuServer(*script, static_cast<char*>(segment), request_fd, reply_fd));
+}
+
+// Serves a block's handovers on a GPU, which are numbered from `first_sequence` on.
+extern "C" void* pkb_serve_on_gpu(const Script* script, void* mailbox, uint32_t first_sequence) {
+  return started(new GpuServer(*script, static_cast<Mailbox*>(mailbox), first_sequence));
+}
+
+// Ends a server; returns how many handovers it served: one more than there are calls, if all came to their end.
+extern "C" int32_t pkb_finish_serving(void* handle) {
+  Server* server = static_cast<Server*>(handle);
+  const int32_t served = server->finish();
+  delete server;
+  return served;
+}
+
+extern "C" uint64_t pkb_mailbox_bytes() { return sizeof(Mailbox); }

@@ -1,0 +1,244 @@
+"""Which lines of a block's tensors are withheld, poisoned and sampled at the handovers between its calls.
+
+A line is 64 bytes of a segment. Small tensors are withheld whole, of large ones some lines at random places: enough that
+no output can be right which was computed from less, and as many for a large tensor as for a small one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pkb_gym.engine.compare.layout import BlockPlan, PlacedLeaf, SetPlan, placed_results
+from pkb_gym.engine.problem import Problem, Tensor, TensorList
+from pkb_gym.engine.problem.tensors import argument_leaves, output_leaves
+
+if TYPE_CHECKING:
+    import torch
+
+    from pkb_gym.engine.rankside.devices import AnyHeap
+
+LINE_BYTES = 64
+ARRIVALS, POISONS, RECEIPTS = 24, 16, 24
+"""Most lines of one call, as in `handover/mailbox.h`."""
+
+WHOLE_LINES = 4
+"""A tensor of no more lines is withheld whole, as far as there is room."""
+
+POISON = 0xF5
+"""Byte of what is not there yet, or no more: a large negative number in every float format."""
+
+Lines = NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class CallLines:
+    """Lines of consecutive calls of one kind.
+
+    Attributes:
+        begin: [calls + 1]; call c's lines are `lines[begin[c] : begin[c + 1]]`.
+        lines: their indices in the segment.
+    """
+
+    begin: NDArray[np.int32]
+    lines: Lines
+
+    @classmethod
+    def of(cls, calls: Sequence[Lines]) -> CallLines:
+        """One after the other."""
+        begin = np.zeros(len(calls) + 1, np.int32)
+        begin[1:] = np.cumsum([len(lines) for lines in calls])
+        return cls(begin, np.concatenate([*calls, np.zeros(0, np.uint32)]).astype(np.uint32))
+
+
+@dataclass(frozen=True)
+class Script:
+    """The handovers of one block of one rank.
+
+    Attributes:
+        arrivals: lines of arguments, of each call those first that are withdrawn after it.
+        withdrawals: [calls]: how many that are; the others belong to arguments that the call may overwrite.
+        values: [arrivals, LINE_BYTES]: what they hold.
+        decoys: [arrivals, LINE_BYTES]: what they hold before: values of the same kind, so that nobody can tell.
+        poisons: lines of outputs that are poisoned before a call.
+        receipts: lines of outputs that are copied after it.
+        delays_us: [calls]: how much later than need be the arguments arrive.
+    """
+
+    arrivals: CallLines
+    withdrawals: NDArray[np.int32]
+    values: NDArray[np.uint8]
+    decoys: NDArray[np.uint8]
+    poisons: CallLines
+    receipts: CallLines
+    delays_us: NDArray[np.int32]
+
+    @property
+    def calls(self) -> int:
+        """Of the block."""
+        return len(self.delays_us)
+
+
+def write_script(
+    problem: Problem, plan: BlockPlan, rank: int, heap: AnyHeap, seed: int, delays_us: Sequence[int] = ()
+) -> Script:
+    """Draws the script of a block.
+
+    Args:
+        problem: its declaration.
+        plan: where its tensors lie.
+        rank: whose script.
+        heap: holds the inputs as they were made.
+        seed: of the draws.
+        delays_us: one for each call; none by default.
+    """
+    rng = np.random.default_rng(seed)
+    arrivals: list[Lines] = []
+    poisons: list[Lines] = []
+    receipts: list[Lines] = []
+    withdrawals: list[int] = []
+    for run in plan.runs:
+        leaves = _Leaves.of(problem, run[0], rank)
+        offsets = np.array([planned.offset for planned in run]) // LINE_BYTES
+        lasting = _draw(leaves.immutable, offsets, run[0].offset, ARRIVALS, rng)
+        room = ARRIVALS - lasting.shape[1]
+        changing = _draw(leaves.mutable, offsets, run[0].offset, room, rng)
+        arrivals += list(np.concatenate([lasting, changing], axis=1))
+        withdrawals += [lasting.shape[1]] * len(run)
+        poisons += list(_draw(leaves.outputs, offsets, run[0].offset, POISONS, rng))
+        receipts += list(_draw(leaves.results, offsets, run[0].offset, RECEIPTS, rng))
+    values = lines_of(heap, np.concatenate([*arrivals, np.zeros(0, np.uint32)]))
+    return Script(
+        arrivals=CallLines.of(arrivals),
+        withdrawals=np.array(withdrawals, np.int32),
+        values=values,
+        decoys=_decoys(values, [len(lines) for lines in arrivals]),
+        poisons=CallLines.of(poisons),
+        receipts=CallLines.of(receipts),
+        delays_us=np.array(delays_us or [0] * len(plan.sets), np.int32),
+    )
+
+
+def null_script(problem: Problem, planned: SetPlan, rank: int, calls: int) -> Script:
+    """The script of calls of nothing: as many lines as a call of the problem has, of memory that a block will overwrite.
+
+    Args:
+        problem: its declaration.
+        planned: one call of the problem.
+        rank: whose script.
+        calls: how many.
+    """
+    leaves, origin = _Leaves.of(problem, planned, rank), np.array([planned.offset]) // LINE_BYTES
+    rng = np.random.default_rng(0)
+    arrivals = _draw([*leaves.immutable, *leaves.mutable], origin, planned.offset, ARRIVALS, rng)[0]
+    poisons = _draw(leaves.outputs, origin, planned.offset, POISONS, rng)[0]
+    receipts = _draw(leaves.results, origin, planned.offset, RECEIPTS, rng)[0]
+    values = np.zeros((calls * len(arrivals), LINE_BYTES), np.uint8)
+    return Script(
+        arrivals=CallLines.of([arrivals] * calls),
+        withdrawals=np.full(calls, len(arrivals), np.int32),
+        values=values,
+        decoys=values,
+        poisons=CallLines.of([poisons] * calls),
+        receipts=CallLines.of([receipts] * calls),
+        delays_us=np.zeros(calls, np.int32),
+    )
+
+
+@dataclass(frozen=True)
+class _Leaves:
+    """A rank's tensors by what a handover does with them."""
+
+    immutable: list[PlacedLeaf]
+    mutable: list[PlacedLeaf]
+    outputs: list[PlacedLeaf]
+    results: list[PlacedLeaf]
+
+    @classmethod
+    def of(cls, problem: Problem, plan: SetPlan, rank: int) -> _Leaves:
+        ax, placed = plan.axes[rank], plan.leaves[rank]
+        kinds: Mapping[bool, list[PlacedLeaf]] = {False: [], True: []}
+        for arg in problem.data_args:
+            mutable = isinstance(arg, Tensor | TensorList) and arg.mutable
+            kinds[mutable].extend(placed[leaf.name] for leaf in argument_leaves(arg, ax))
+        outputs = [placed[leaf.name] for out in problem.returned for leaf in output_leaves(out, ax)]
+        results = [one for _, one in placed_results(problem, plan, rank)]
+        return cls(kinds[False], kinds[True], outputs, results)
+
+
+def _draw(
+    leaves: Sequence[PlacedLeaf], offsets: NDArray[np.int64], base: int, most: int, rng: np.random.Generator
+) -> Lines:
+    """Lines of some leaves, [calls, lines]: others for each call, as many for all.
+
+    Args:
+        leaves: of the first call.
+        offsets: of each call's set, in lines.
+        base: of the first set, in bytes.
+        most: how many at most.
+        rng: draws them.
+    """
+    kept = [leaf for leaf in leaves if leaf.leaf.capacity_bytes]
+    if len(kept) > most:
+        kept = [kept[i] for i in rng.choice(len(kept), most, replace=False)]
+    sizes = np.array([-(-leaf.leaf.capacity_bytes // LINE_BYTES) for leaf in kept], np.int64)
+    counts = _share_out(sizes, most)
+    columns = [np.zeros((len(offsets), 0), np.int64)]
+    for leaf, size, count in zip(kept, sizes, counts, strict=True):
+        within = np.arange(size) if count == size else rng.integers(0, size, (len(offsets), count))
+        columns.append(offsets[:, None] + (leaf.offset - base) // LINE_BYTES + within)
+    return np.concatenate(columns, axis=1).astype(np.uint32)
+
+
+def _share_out(sizes: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """How many lines of each tensor: one at least, small ones whole, the rest evenly among the large ones."""
+    counts = np.minimum(sizes, 1)
+    for index in np.argsort(sizes, kind="stable"):
+        if sizes[index] <= WHOLE_LINES and counts.sum() - counts[index] + sizes[index] <= most:
+            counts[index] = sizes[index]
+    growing = [index for index in range(len(sizes)) if counts[index] < sizes[index]]
+    while growing and counts.sum() < most:
+        for index in growing[: most - int(counts.sum())]:
+            counts[index] += 1
+        growing = [index for index in growing if counts[index] < sizes[index]]
+    return counts
+
+
+def _decoys(values: NDArray[np.uint8], counts: Sequence[int]) -> NDArray[np.uint8]:
+    """For each line what the same line of another call holds; in a block of one call, poison."""
+    if len(counts) > 1 and len(set(counts)) == 1:
+        of_calls = values.reshape(len(counts), -1, LINE_BYTES)
+        decoys = np.roll(of_calls, 1, axis=0).reshape(values.shape)
+    else:
+        decoys = np.full_like(values, POISON)
+    same = (decoys == values).all(axis=1)
+    decoys[same] = POISON
+    return decoys
+
+
+def lines_of(heap: AnyHeap, lines: Lines) -> NDArray[np.uint8]:
+    """What some lines of a rank's own segment hold, [lines, LINE_BYTES]."""
+    return _segment_lines(heap).index_select(0, _line_index(heap, lines)).cpu().numpy()
+
+
+def put_lines(heap: AnyHeap, lines: Lines, contents: NDArray[np.uint8]) -> None:
+    """Overwrites some lines of a rank's own segment."""
+    import torch
+
+    index = _line_index(heap, lines)
+    _segment_lines(heap).index_copy_(0, index, torch.from_numpy(contents).to(index.device))
+
+
+def _segment_lines(heap: AnyHeap) -> torch.Tensor:
+    return heap.bytes().view(-1, LINE_BYTES)
+
+
+def _line_index(heap: AnyHeap, lines: Lines) -> torch.Tensor:
+    import torch
+
+    device = "cpu" if heap.cuda_device is None else f"cuda:{heap.cuda_device}"
+    return torch.from_numpy(lines.astype(np.int64)).to(device)

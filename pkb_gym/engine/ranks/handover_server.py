@@ -1,0 +1,170 @@
+"""Serves the handovers of a block from a thread of a reference rank; see `handover/server.cpp`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+from collections.abc import Callable
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pkb_gym.engine.ranks.handover_script import LINE_BYTES, Script
+from pkb_gym.engine.ranks.heaps import memory_file
+
+
+class _Script(ctypes.Structure):
+    """`Script` of handover/server.cpp."""
+
+    _fields_ = [
+        ("calls", ctypes.c_int32),
+        ("arrival_begin", ctypes.c_void_p),
+        ("arrival_lines", ctypes.c_void_p),
+        ("withdrawals", ctypes.c_void_p),
+        ("arrival_values", ctypes.c_void_p),
+        ("poison_begin", ctypes.c_void_p),
+        ("poison_lines", ctypes.c_void_p),
+        ("receipt_begin", ctypes.c_void_p),
+        ("receipt_lines", ctypes.c_void_p),
+        ("receipts", ctypes.c_void_p),
+        ("delays_us", ctypes.c_void_p),
+    ]
+
+
+class HandoverLibraries:
+    """The compiled handovers, as files that ranks can load.
+
+    Args:
+        server: the library of the trusted side.
+        rank: that of the rank's side, on GPUs; None on the CPU.
+    """
+
+    def __init__(self, server: bytes, rank: bytes | None) -> None:
+        self._server_fd = memory_file("pkb-handover-server", server)
+        self._rank_fds = () if rank is None else (memory_file("pkb-handover", rank),)
+
+    @property
+    def reference_fds(self) -> tuple[int, ...]:
+        """For ranks of reference gangs."""
+        return (self._server_fd, *self._rank_fds)
+
+    @property
+    def candidate_fds(self) -> tuple[int, ...]:
+        """For ranks of candidates."""
+        return self._rank_fds
+
+    def close(self) -> None:
+        """Closes them here."""
+        for fd in self.reference_fds:
+            os.close(fd)
+
+
+class HandoverEnds:
+    """By what each rank of a candidate and the reference rank of the same number agree; a context manager.
+
+    Args:
+        world_size: number of ranks.
+        libraries: the compiled handovers.
+
+    Attributes:
+        libraries: see above.
+        eventfds: of each rank two: written to by the candidate's rank, and read by it.
+    """
+
+    def __init__(self, world_size: int, libraries: HandoverLibraries) -> None:
+        self.libraries = libraries
+        self.eventfds = [(os.eventfd(0, os.EFD_CLOEXEC), os.eventfd(0, os.EFD_CLOEXEC)) for _ in range(world_size)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pair in self.eventfds:
+            for fd in pair:
+                os.close(fd)
+
+
+class HandoverLibrary:
+    """The compiled server.
+
+    Args:
+        path: of the shared library.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._library = ctypes.CDLL(path)
+        self._library.pkb_serve_on_cpu.restype = ctypes.c_void_p
+        self._library.pkb_serve_on_cpu.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
+        self._library.pkb_serve_on_gpu.restype = ctypes.c_void_p
+        self._library.pkb_serve_on_gpu.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32]
+        self._library.pkb_finish_serving.argtypes = [ctypes.c_void_p]
+
+    def serve_on_cpu(self, script: Script, segment: int, request_fd: int, reply_fd: int) -> HandoverServer:
+        """Begins to serve a block on the CPU.
+
+        Args:
+            script: of the block.
+            segment: address of the rank's segment.
+            request_fd: an eventfd that the rank writes to.
+            reply_fd: an eventfd that the rank reads.
+        """
+        for fd in (request_fd, reply_fd):
+            drain(fd)
+        start = self._library.pkb_serve_on_cpu
+        return HandoverServer(script, lambda raw: start(raw, segment, request_fd, reply_fd), self._finish)
+
+    def serve_on_gpu(self, script: Script, mailbox: int, first_sequence: int) -> HandoverServer:
+        """Begins to serve a block on a GPU.
+
+        Args:
+            script: of the block.
+            mailbox: address of the rank's mailbox.
+            first_sequence: number of the block's first handover.
+        """
+        start = self._library.pkb_serve_on_gpu
+        return HandoverServer(script, lambda raw: start(raw, mailbox, first_sequence), self._finish)
+
+    def _finish(self, handle: int) -> int:
+        return int(self._library.pkb_finish_serving(handle))
+
+
+class HandoverServer:
+    """A running server of one block."""
+
+    def __init__(self, script: Script, start: Callable[[object], int], finish: Callable[[int], int]) -> None:
+        self._script, self._finish = script, finish
+        self._receipts: NDArray[np.uint8] = np.zeros((len(script.receipts.lines), LINE_BYTES), np.uint8)
+        arrays = (
+            script.arrivals.begin,
+            script.arrivals.lines,
+            script.withdrawals,
+            script.values,
+            script.poisons.begin,
+            script.poisons.lines,
+            script.receipts.begin,
+            script.receipts.lines,
+            self._receipts,
+            script.delays_us,
+        )
+        self._arrays = [np.ascontiguousarray(array) for array in arrays]
+        self._raw = _Script(script.calls, *(array.ctypes.data for array in self._arrays))
+        self._handle: int | None = start(ctypes.byref(self._raw))
+
+    def finish(self) -> NDArray[np.uint8] | None:
+        """Ends the server.
+
+        Returns:
+            The receipts, [lines, LINE_BYTES], in the script's order; None where the block did not come to its end.
+        """
+        assert self._handle is not None
+        served = self._finish(self._handle)
+        self._handle = None
+        return self._receipts if served == self._script.calls + 1 else None
+
+
+def drain(eventfd: int) -> None:
+    """Takes what a block that was broken off has left."""
+    while select.select([eventfd], [], [], 0)[0]:
+        os.eventfd_read(eventfd)

@@ -1,0 +1,112 @@
+"""A rank's side of handovers: between two calls, on its own stream, the one departs and the next arrives.
+
+The rank program only says that its stream has come there, and waits until the trusted side has done what it does. Which
+lines of the arguments arrive, and what they hold, is not known in this process before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Protocol
+
+from .devices import AnyHeap, Device
+from .orders import HandoverKind
+
+
+class Handover(Protocol):
+    """What a rank does before each call of a block, and after the last."""
+
+    def cross(self) -> None:
+        """Ends the call before, begins the one after."""
+
+
+class NoHandover:
+    """Where all arguments are in place from the start, and nobody looks at outputs before the end of the block."""
+
+    def cross(self) -> None:
+        """Nothing."""
+
+
+class WaitingHandover:
+    """The host waits until its stream has come there, then for the trusted side; on the CPU it is the stream itself.
+
+    Args:
+        device: of this rank.
+        request_fd: an eventfd, written to by this rank.
+        reply_fd: an eventfd, read by this rank.
+    """
+
+    def __init__(self, device: Device, request_fd: int, reply_fd: int) -> None:
+        self._device, self._request_fd, self._reply_fd = device, request_fd, reply_fd
+
+    def cross(self) -> None:
+        """See `Handover`."""
+        self._device.synchronize()
+        os.eventfd_write(self._request_fd, 1)
+        os.eventfd_read(self._reply_fd)
+
+
+class EnqueuedHandover:
+    """A kernel on the rank's stream waits for the trusted side, while the host goes on.
+
+    Args:
+        library: path of the compiled `handover/rank.cu`.
+        stream: address of the stream.
+        mailbox: as the GPU reaches it.
+        segment: address of this rank's segment of the heap.
+        sequence: number of handovers so far.
+    """
+
+    def __init__(self, library: str, stream: int, mailbox: int, segment: int, sequence: int = 0) -> None:
+        self._enqueue = ctypes.CDLL(library).pkb_enqueue_handover
+        self._enqueue.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int64]
+        self._stream, self._mailbox, self._segment = stream, mailbox, segment
+        self.sequence = sequence
+        self.pad_ns = 0
+
+    def cross(self) -> None:
+        """See `Handover`."""
+        self.sequence += 1
+        status = self._enqueue(self._stream, self._mailbox, self._segment, self.sequence, self.pad_ns)
+        if status:
+            raise RuntimeError(f"no handover could be enqueued: CUDA error {status}")
+
+
+class Handovers:
+    """The handovers that a rank can make.
+
+    Args:
+        waiting: see `WaitingHandover`.
+        enqueued: see `EnqueuedHandover`; None on the CPU.
+    """
+
+    def __init__(self, waiting: WaitingHandover, enqueued: EnqueuedHandover | None) -> None:
+        self._waiting, self._enqueued = waiting, enqueued
+
+    def of(self, kind: HandoverKind, pad_ns: int) -> Handover:
+        """That of a kind; see `EnqueuedHandover` for the padding."""
+        if kind == "none":
+            return NoHandover()
+        if kind == "waiting":
+            return self._waiting
+        assert self._enqueued is not None, "handovers are enqueued on GPUs"
+        self._enqueued.pad_ns = pad_ns
+        return self._enqueued
+
+
+def make_handovers(device: Device, heap: AnyHeap, fds: list[int]) -> Handovers:
+    """The handovers of a rank.
+
+    Args:
+        device: of the rank.
+        heap: whose lines are handed over.
+        fds: the two eventfds; on GPUs the library too.
+    """
+    waiting = WaitingHandover(device, fds[0], fds[1])
+    if device.name == "cpu":
+        return Handovers(waiting, None)
+    library = f"/proc/self/fd/{fds[2]}"
+    enqueued = EnqueuedHandover(library, device.stream or 0, heap.mailbox, heap.segment(heap.rank))
+    os.close(fds[2])
+    return Handovers(waiting, enqueued)
