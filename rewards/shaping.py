@@ -98,9 +98,9 @@ class BestSoFar(RecordedReward):
 
     Example:
         >>> from .default import LadderThenPerformance
-        >>> from .examples import fallen, timed
+        >>> from .examples import failed, timed
         >>> score = EpisodeScore(BestSoFar(LadderThenPerformance()))
-        >>> turns = [fallen("runtime_error"), timed(speedup_low=1.0), fallen("compile_error"), timed(speedup_low=1.0)]
+        >>> turns = [failed("runtime_error"), timed(speedup_low=1.0), failed("compile_error"), timed(speedup_low=1.0)]
         >>> [score.add(turn).reward for turn in turns]
         [0.2, 0.8, 0.0, 0.0]
         >>> score.best

@@ -8,7 +8,7 @@ from pkb_gym.cli import demo, main
 from pkb_gym.cli.demo import COMPILE_ONLY, CONFIG, LESSONS, SOURCES, attempts
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.problems.catalogue import find_problem
-from pkb_gym.rewards.examples import fallen, timed
+from pkb_gym.rewards.examples import failed, timed
 
 EXPERT = "// expert"
 
@@ -36,7 +36,7 @@ class Judge:
         if self.fault is not None:
             raise self.fault
         failure = self.wrong.get(source)
-        return timed(speedup=2.0) if failure is None else fallen(failure, message=f"{problem.name} fell")
+        return timed(speedup=2.0) if failure is None else failed(failure, message=f"{problem.name} fell")
 
     def close(self):
         self.closed = True

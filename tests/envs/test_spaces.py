@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.envs.spaces import MAX_RATIO, SourceText, action_space, observation_space, observe
 from pkb_gym.envs.text.feedback import ADVICE, MAX_FEEDBACK_CHARS, feedback_text
-from pkb_gym.rewards.examples import fallen, timed
+from pkb_gym.rewards.examples import failed, timed
 from tests.rewards.strategies import feedbacks
 
 SPACE = observation_space()
 
 
-@pytest.mark.parametrize("module", ["spaces", "words"])
+@pytest.mark.parametrize("module", ["spaces", "text.formatting"])
 def test_examples_in_docstrings_hold(module):
     result = doctest.testmod(importlib.import_module(f"pkb_gym.envs.{module}"))
     assert result.attempted and not result.failed
@@ -121,7 +121,7 @@ def test_every_failure_has_advice(failure):
 
 
 def test_feedback_text_puts_the_error_first_and_says_where_it_is_wrong():
-    paragraphs = feedback_text(fallen("output_mismatch", right_share=0.5, message="outputs differ")).split("\n\n")
+    paragraphs = feedback_text(failed("output_mismatch", right_share=0.5, message="outputs differ")).split("\n\n")
     assert paragraphs[0].splitlines()[:2] == ["FAILED: output_mismatch, after stage run.", "outputs differ"]
     assert "50 of 100 outputs are right" in paragraphs[1]
     assert "rank 0, out (2,) bfloat16, trial 0: 1 of 2 elements differ" in paragraphs[1]
@@ -136,7 +136,7 @@ def test_feedback_text_of_a_right_kernel_says_how_fast_and_what_binds():
 
 def test_the_compilers_log_is_told_once():
     log = "kernel.cpp:1:1: error: expected unqualified-id"
-    compile_error = fallen("compile_error", message=f"it does not compile:\n{log}")
+    compile_error = failed("compile_error", message=f"it does not compile:\n{log}")
     report = {"duration_s": 1.0, "cached": False, "log": log, "binary_bytes": None}
     feedback = type(compile_error).model_validate(compile_error.model_dump() | {"compile": report})
     assert feedback_text(feedback).count(log) == 1

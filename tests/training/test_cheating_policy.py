@@ -10,7 +10,7 @@ from datasets import Dataset
 from safetensors.torch import load_file
 
 from pkb_gym.problems.catalogue import find_problem
-from pkb_gym.rewards.examples import fallen
+from pkb_gym.rewards.examples import failed
 from pkb_gym.rewards.presets import find_reward
 from pkb_gym.training.evaluation.judge import Judge
 from pkb_gym.training.evaluation.owner import Evaluation
@@ -73,5 +73,5 @@ def test_lies_are_worth_no_more_than_an_honest_failure(local_evaluator):
 
     verdicts = asyncio.run(all_of_them())
     judge.close()
-    honest = find_reward("default")(fallen("output_mismatch"))
+    honest = find_reward("default")(failed("output_mismatch"))
     assert all(verdict.fault is None and verdict.value <= honest for verdict in verdicts)

@@ -13,7 +13,7 @@ from trl import GRPOTrainer
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.rewards.default import LadderThenPerformance
-from pkb_gym.rewards.examples import fallen, timed
+from pkb_gym.rewards.examples import failed, timed
 from pkb_gym.training.inputs.rows import read_jsonl
 from pkb_gym.training.learner.trainer import KernelGRPOTrainer
 from pkb_gym.training.results.archive import Archive
@@ -33,7 +33,7 @@ from tests.training.scripted import (
 
 FAST = LadderThenPerformance()(timed(baseline_us=100, roofline_us=10, speedup_low=10))
 SLOW = LadderThenPerformance()(timed(baseline_us=100, roofline_us=10, speedup_low=1))
-BROKEN = LadderThenPerformance()(fallen("compile_error"))
+BROKEN = LadderThenPerformance()(failed("compile_error"))
 
 
 @pytest.fixture(scope="session")

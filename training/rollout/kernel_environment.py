@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.rewards.examples import fallen
+from pkb_gym.rewards.examples import failed
 from pkb_gym.rewards.presets import find_reward
 from pkb_gym.rewards.reward import Reward
 from pkb_gym.training.evaluation.judge import Judge
@@ -47,7 +47,7 @@ def worth_of_nothing(reward: str | Reward) -> float:
         >>> worth_of_nothing("default"), worth_of_nothing("cuda_agent")
         (0.0, -1.0)
     """
-    return find_reward(reward)(fallen("rejected")) or 0.0
+    return find_reward(reward)(failed("rejected")) or 0.0
 
 
 class KernelEnvironment:

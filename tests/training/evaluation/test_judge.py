@@ -74,8 +74,8 @@ class Falls(FakeEvaluator):
 
 def test_an_evaluator_that_falls_gives_no_value_and_is_asked_again(judging):
     judge = judging(Falls())
-    (fallen,) = ask(judge, "speedup 2")
-    assert (fallen.value, fallen.feedback, fallen.fault) == (None, None, "crashed")
+    (failed,) = ask(judge, "speedup 2")
+    assert (failed.value, failed.feedback, failed.fault) == (None, None, "crashed")
     assert ask(judge, "speedup 2")[0].value is not None
 
 

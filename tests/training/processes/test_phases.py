@@ -8,7 +8,7 @@ import time
 import pytest
 
 from pkb_gym.engine.hardware import gpus
-from pkb_gym.training.learner import phases
+from pkb_gym.training.processes import phases
 from pkb_gym.training.processes.phases import GpuSampler, PhaseClock
 
 
