@@ -73,7 +73,7 @@ def main(plan_file: Path, output: Path) -> None:
     evaluation = Evaluation(remote, host, gate=remote, opens_gate=host.rank == 0)
     made = make_model(accelerator.device)
     model, optimizer = accelerator.prepare(made, torch.optim.AdamW(made.parameters()))
-    memory = GpuMemory(made, plan.park)
+    memory = GpuMemory(made, plan.offload)
     memory.optimizer = optimizer
     clock = PhaseClock(torch.cuda.synchronize if plan.device == "cuda" else lambda: None)
     measured = []

@@ -29,7 +29,7 @@ from pkb_gym.training.inputs.rows import load_prompts
 from pkb_gym.training.learner.trainer import KernelGRPOTrainer, Settings
 from pkb_gym.training.learner.turn_credit import AdvantageName, Credit, CreditName, find_credit
 from pkb_gym.training.processes.host_group import HostGroup
-from pkb_gym.training.processes.offload import Parked
+from pkb_gym.training.processes.offload import Offload
 from pkb_gym.training.results.run_log import RunLog
 from pkb_gym.training.rollout.kernel_environment import Rollouts, worth_of_nothing
 from pkb_gym.training.sft import model_arguments
@@ -83,7 +83,7 @@ class GrpoArguments:
     kernel_timeout_s: float | None = field(
         default=None, metadata={"help": "Deadline of a block of calls; by default 10 s or 30 times the baseline."}
     )
-    park: Parked = field(
+    offload: Offload = field(
         default="cache", metadata={"help": "colocated, inline: what leaves the GPU in a reward phase."}
     )
 
@@ -189,7 +189,7 @@ def train(
         log=log,
         multi_turn=not args.single_turn,
         generation_chunk=args.generation_chunk,
-        park=args.park,
+        offload=args.offload,
         max_minutes=args.max_minutes,
     )
     config.model_init_kwargs = model_arguments(model, config.model_init_kwargs)

@@ -399,7 +399,7 @@ def test_it_says_where_the_time_of_a_step_went(monkeypatch, policy, evaluator, t
     logged = trainer.state.log_history[0]
     shares = {name: share for name, share in logged.items() if name.startswith("phase/")}
     assert set(shares) == {
-        f"phase/{name}" for name in ("generation", "evaluation", "parking", "ranks", "learning", "other")
+        f"phase/{name}" for name in ("generation", "evaluation", "offload", "ranks", "learning", "other")
     }
     assert sum(shares.values()) == pytest.approx(1) and shares["phase/learning"] > 0
     (record,) = read_jsonl(tmp_path / "phases.jsonl")

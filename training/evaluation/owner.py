@@ -62,10 +62,10 @@ class Gate(Protocol):
 class Memory(Protocol):
     """What a rank frees for the time of a reward phase."""
 
-    def park(self) -> None:
+    def offload(self) -> None:
         """Hands GPU memory back, as much as was asked for."""
 
-    def unpark(self) -> None:
+    def restore(self) -> None:
         """Takes it again."""
 
 
@@ -202,8 +202,8 @@ class Evaluation:
             yield
             return
         memory = memory or _Nothing()
-        with clock.phase("parking"):
-            memory.park()
+        with clock.phase("offload"):
+            memory.offload()
         with clock.phase("ranks"):
             self._host.barrier()
         self._open()
@@ -215,8 +215,8 @@ class Evaluation:
             self._shut()
             with clock.phase("ranks"):
                 self._host.barrier()  # no rank computes before what was late has ended
-            with clock.phase("parking"):
-                memory.unpark()
+            with clock.phase("offload"):
+                memory.restore()
 
     def close(self) -> None:
         """Ends what this rank started; calling it again changes nothing."""
@@ -299,10 +299,10 @@ def _inline(host: HostGroup) -> Evaluation:
 class _Nothing:
     """Frees nothing."""
 
-    def park(self) -> None:
+    def offload(self) -> None:
         """See `Memory`."""
 
-    def unpark(self) -> None:
+    def restore(self) -> None:
         """See `Memory`."""
 
 

@@ -21,7 +21,7 @@ from pkb_gym.training.inputs.chat import Message
 from pkb_gym.training.learner.resumable import ResumableGRPOTrainer
 from pkb_gym.training.learner.turn_credit import Credit, token_advantages
 from pkb_gym.training.processes.host_group import HostGroup
-from pkb_gym.training.processes.offload import GpuMemory, Parked
+from pkb_gym.training.processes.offload import GpuMemory, Offload
 from pkb_gym.training.processes.phases import PhaseClock
 from pkb_gym.training.results.run_log import EpisodeRecord, RunLog, episode_metrics
 from pkb_gym.training.rollout.early_submission import AtOnce, FinishedSequences, stopped_by
@@ -45,7 +45,7 @@ class Settings:
         log: of the run.
         multi_turn: whether the policy submits with a tool, several times; else once, by a block of code.
         generation_chunk: sequences that are generated at once; None for all of a batch.
-        park: what leaves the GPU in a reward phase.
+        offload: what leaves the GPU in a reward phase.
         max_minutes: the run is saved and ended after so many; None for no limit.
     """
 
@@ -56,7 +56,7 @@ class Settings:
     log: RunLog
     multi_turn: bool = True
     generation_chunk: int | None = None
-    park: Parked = "cache"
+    offload: Offload = "cache"
     max_minutes: float | None = None
 
 
@@ -76,7 +76,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
         **kwargs: arguments of `GRPOTrainer`, without reward functions, tools and environments.
 
     Raises:
-        ConfigError: weights shall be parked that are sharded over ranks, or generation is chunked that ranks share.
+        ConfigError: weights shall be offloaded that are sharded over ranks, or generation is chunked that ranks share.
 
     Attributes:
         clock: tells where the time of each step goes.
@@ -105,13 +105,15 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
             super().__init__(**kwargs)
         if settings.multi_turn:
             self.max_tool_calling_iterations = settings.rollouts.max_turns
-        if settings.park == "all" and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-            raise ConfigError("park='all' moves whole weights, and these are sharded over ranks; use park='cache'")
+        if settings.offload == "all" and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            raise ConfigError(
+                "offload='all' moves whole weights, and these are sharded over ranks; use offload='cache'"
+            )
         if settings.generation_chunk is not None and self._generates_together:
             raise ConfigError(
                 "generation_chunk is of no use where ranks generate together: they would not stay in step"
             )
-        self._memory = GpuMemory(self.model, settings.park)
+        self._memory = GpuMemory(self.model, settings.offload)
         self.add_callback(_Steps(self))
 
     # ---- rollouts ---------------------------------------------------------------------------------------------------

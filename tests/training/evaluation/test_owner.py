@@ -31,11 +31,11 @@ class Noting:
     def resume(self):
         self.done.append("open")
 
-    def park(self):
-        self.done.append("park")
+    def offload(self):
+        self.done.append("offload")
 
-    def unpark(self):
-        self.done.append("unpark")
+    def restore(self):
+        self.done.append("restore")
 
     def evaluate(self, *_):
         self.done.append("evaluate")
@@ -51,7 +51,7 @@ def test_a_reward_phase_has_the_machine_for_itself():
         noting.evaluate()
     evaluation.close()
     assert evaluation.takes_turns
-    assert noting.done == ["shut", "park", "open", "evaluate", "shut", "unpark", "close"]
+    assert noting.done == ["shut", "offload", "open", "evaluate", "shut", "restore", "close"]
 
 
 def test_it_is_over_when_it_fails():
@@ -59,7 +59,7 @@ def test_it_is_over_when_it_fails():
     evaluation = Evaluation(noting, HostGroup(), gate=noting)
     with pytest.raises(ZeroDivisionError), evaluation.reward_phase(PhaseClock(), noting):
         raise ZeroDivisionError
-    assert noting.done == ["shut", "park", "open", "shut", "unpark"]
+    assert noting.done == ["shut", "offload", "open", "shut", "restore"]
 
 
 def test_evaluations_of_their_own_machine_need_no_turns():
