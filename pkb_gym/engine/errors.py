@@ -49,7 +49,7 @@ class SandboxError(InfrastructureError):
 
 
 class ServiceBusy(InfrastructureError):
-    """Raised when an evaluation service has as many questions waiting as it takes; ask again later."""
+    """Raised when an evaluation service has as many requests waiting as it takes; ask again later."""
 
 
 class EvaluationNotFound(InfrastructureError):
