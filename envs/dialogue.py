@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
-
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.envs.text.brief import brief_feedback
 from pkb_gym.envs.text.feedback import feedback_text
-from pkb_gym.envs.wrappers import turn_text
-
-Style: TypeAlias = Literal["full", "brief"]
-"""How much is said: all that was found, or at most 300 characters."""
+from pkb_gym.envs.text.turn import Style, turn_text
 
 
 class Dialogue:

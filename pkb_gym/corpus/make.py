@@ -22,7 +22,7 @@ from pkb_gym.corpus.tasks import Task, workloads
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import Language
 from pkb_gym.engine.records.feedback import Feedback
-from pkb_gym.envs.dialogue import Style
+from pkb_gym.envs.text.turn import Style
 
 
 @dataclass(frozen=True)

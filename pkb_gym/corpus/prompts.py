@@ -13,10 +13,10 @@ from pkb_gym.engine.hardware.calibrate import cpu_hardware
 from pkb_gym.engine.hardware.lookup import known_hardware
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import Language
-from pkb_gym.envs.dialogue import Style
 from pkb_gym.envs.suite import SPLITS, split_names
 from pkb_gym.envs.text.brief import brief_task
 from pkb_gym.envs.text.task import task_text
+from pkb_gym.envs.text.turn import Style
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 
 SUFFIXES = {"cpp": "cpp", "cuda": "cu"}

@@ -15,8 +15,8 @@ from pkb_gym.engine.problem import Output, Problem, Tensor
 from pkb_gym.engine.problem.axes import AxisValue, frozen_axes
 from pkb_gym.engine.records.config import EvalConfig, Language, ResolvedConfig
 from pkb_gym.engine.stages.execution_environment import choose_device, resolve_here
-from pkb_gym.envs.dialogue import Style
 from pkb_gym.envs.suite import split_names
+from pkb_gym.envs.text.turn import Style
 from pkb_gym.problems.catalogue import find_problem
 
 Part: TypeAlias = Literal["train", "held_out"]

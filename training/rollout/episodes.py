@@ -10,7 +10,8 @@ from typing import cast, get_args
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.envs.dialogue import Dialogue, Style
+from pkb_gym.envs.dialogue import Dialogue
+from pkb_gym.envs.text.turn import Style
 from pkb_gym.envs.trl import Standing
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.training.evaluation.judge import Judge, Verdict

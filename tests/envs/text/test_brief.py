@@ -1,15 +1,11 @@
-"""Feedback in a few lines, and the evaluator's side of a conversation."""
+"""Feedback in a few lines."""
 
 from __future__ import annotations
 
 import pytest
 
 from pkb_gym.engine.records.feedback import CompileReport
-from pkb_gym.envs.dialogue import Dialogue
-from pkb_gym.envs.spaces import observe
 from pkb_gym.envs.text.brief import MAX_FEEDBACK_CHARS, brief_feedback
-from pkb_gym.envs.text.feedback import feedback_text
-from pkb_gym.envs.wrappers import chat_message
 from pkb_gym.rewards.examples import LAST_STAGE, failed, timed
 
 
@@ -40,28 +36,3 @@ def test_times_and_speedup_are_told():
 
 def test_what_is_not_paid_is_not_said_to_be_worth_something():
     assert "worth" not in brief_feedback(failed("infrastructure"), None)
-
-
-def test_full_answers_are_what_an_environment_says():
-    first, second = failed("runtime_error"), timed(baseline_us=100, speedup=2.0)
-    dialogue = Dialogue("full")
-    answers = [dialogue.answer(first, 0.2), dialogue.answer(second, 1.25)]
-    for turn, (feedback, best) in enumerate(((first, (1, 0.2, 0.0)), (second, (2, 1.25, 2.0))), start=1):
-        seen = observe(
-            task="",
-            turn=turn,
-            feedback=feedback,
-            best_turn=best[0],
-            best_value=best[1],
-            best_speedup=best[2],
-            best_source="",
-        )
-        assert answers[turn - 1] == chat_message(seen)
-        assert feedback_text(feedback) in answers[turn - 1]
-
-
-def test_a_fault_of_the_evaluator_leaves_the_best_as_it_was():
-    dialogue = Dialogue("full")
-    assert dialogue.answer(failed("infrastructure"), None).endswith("No submission counts yet.")
-    dialogue.answer(timed(baseline_us=100, speedup=2.0), 1.25)
-    assert "Best so far: turn 2, worth 1.25, speedup 2." in dialogue.answer(failed("infrastructure"), None)
