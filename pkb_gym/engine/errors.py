@@ -10,6 +10,7 @@ ours.
     ├── ConfigError
     └── InfrastructureError
         ├── SandboxError
+        ├── StoreError
         ├── ServiceBusy
         └── EvaluationNotFound
 """
@@ -46,6 +47,10 @@ class InfrastructureError(PkbError, RuntimeError):
 
 class SandboxError(InfrastructureError):
     """Raised when the sandbox could not be set up as asked."""
+
+
+class StoreError(InfrastructureError):
+    """Raised when a finished evaluation could not be written to where it is kept."""
 
 
 class ServiceBusy(InfrastructureError):
