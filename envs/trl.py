@@ -10,49 +10,6 @@ from pkb_gym.envs.suite import SuiteEnv
 from pkb_gym.envs.wrappers import chat_message
 
 
-class Standing:
-    """How the submissions of one rollout stand: how many are left, and what the best is worth.
-
-    Args:
-        max_turns: submissions that are judged; later ones are answered and count for nothing.
-        nothing: worth of a rollout without any submission.
-    """
-
-    def __init__(self, max_turns: int, nothing: float = 0.0) -> None:
-        if max_turns < 1:
-            raise ValueError(f"max_turns must be at least 1, got {max_turns}")
-        self._max_turns = max_turns
-        self._nothing = nothing
-        self._values: list[float | None] = []
-
-    @property
-    def refusal(self) -> str | None:
-        """Why no further submission is judged; None while one is."""
-        if None in self._values:
-            return "The evaluator failed earlier in this episode; nothing more is judged."
-        if len(self._values) >= self._max_turns:
-            return f"All {self._max_turns} submissions of this episode are spent; nothing more is judged."
-        return None
-
-    @property
-    def worth(self) -> float | None:
-        """The value of the best submission; None where the evaluator failed: nothing is to be learnt."""
-        known = [value for value in self._values if value is not None]
-        if len(known) < len(self._values):
-            return None
-        return max(known, default=self._nothing)
-
-    def add(self, value: float | None) -> str:
-        """Enters a submission that was judged; None where the fault was ours.
-
-        Returns:
-            How many are left, in words.
-        """
-        self._values.append(value)
-        left = self._max_turns - len(self._values)
-        return f"{left} submission{'' if left == 1 else 's'} left."
-
-
 class _LimitedSuite(SuiteEnv):
     """A suite whose episodes judge a limited number of submissions."""
 
