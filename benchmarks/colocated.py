@@ -1,7 +1,8 @@
 """Are times measured in a training loop's reward phase those of an idle machine?
 
 One evaluation service judges the same kernels by turns: while nothing else runs, and in the reward phases of a training
-loop on the same devices (`colocated`): its ranks generate, learn, park their memory and wait. Kernels are the experts'.
+loop on the same devices (`colocated`): its ranks generate, learn, offload their memory and wait.
+Kernels are the experts'.
 
     python -m benchmarks.colocated [--device cuda --world-size 4] [--rounds N] [--turns N] [PROBLEM ...]
 
@@ -28,7 +29,7 @@ from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import expert_source, find_problem
 from pkb_gym.training.evaluation.owner import ServiceProcess
-from pkb_gym.training.processes.offload import Parked
+from pkb_gym.training.processes.offload import Offload
 
 PROBLEMS = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll")
 RESAMPLES = 2000
@@ -48,7 +49,7 @@ class Plan:
         device: "cpu" or "cuda".
         world_size: ranks of the kernels, and of the training loop.
         size: named size of the problems.
-        park: what the training loop hands over.
+        offload: what leaves the GPU in a reward phase.
         rounds: numbers of the rounds, each of which has inputs of its own.
     """
 
@@ -58,7 +59,7 @@ class Plan:
     device: Literal["cpu", "cuda"]
     world_size: int
     size: str
-    park: Parked
+    offload: Offload
     rounds: tuple[int, ...]
 
     @classmethod
@@ -150,7 +151,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--world-size", type=int, default=2)
     parser.add_argument("--size", help="named size (default: tiny on the CPU, published on GPUs)")
-    parser.add_argument("--park", choices=("cache", "optimizer", "all"), default="optimizer")
+    parser.add_argument("--offload", choices=("cache", "optimizer", "all"), default="optimizer")
     parser.add_argument("--rounds", type=int, default=5, help="evaluations of each kernel in each turn")
     parser.add_argument("--turns", type=int, default=2, help="how often idle and training follow each other")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
@@ -169,7 +170,7 @@ def main() -> None:
             device=args.device,
             world_size=args.world_size,
             size=args.size or ("published" if args.device == "cuda" else "tiny"),
-            park=args.park,
+            offload=args.offload,
             rounds=(),
         )
         remote = RemoteEvaluator(service.url, service.token)
@@ -187,7 +188,7 @@ def main() -> None:
             phases_s.append(found["phases_s"])
     finally:
         service.close()
-    asked = {"device": args.device, "world_size": args.world_size, "size": plan.size, "park": args.park}
+    asked = {"device": args.device, "world_size": args.world_size, "size": plan.size, "offload": args.offload}
     counts = {"evaluations_of_each_kernel": {"idle": args.turns * args.rounds, "training": args.turns * args.rounds}}
     ratios = compare(loop, idle, plan.problems)
     name = "colocated" if args.device == "cpu" else "gpu_colocated"

@@ -17,7 +17,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.colocated import Plan, judge_all
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
-from pkb_gym.training.evaluation.owner import Evaluation
+from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.offload import GpuMemory
 from pkb_gym.training.processes.phases import PhaseClock
@@ -70,17 +70,17 @@ def main(plan_file: Path, output: Path) -> None:
     accelerator = Accelerator(cpu=plan.device == "cpu")
     host = HostGroup()
     remote = RemoteEvaluator(plan.url, plan.token)
-    evaluation = Evaluation(remote, host, gate=remote, opens_gate=host.rank == 0)
+    schedule = EvaluationSchedule(remote, host, gate=remote, opens_gate=host.rank == 0)
     made = make_model(accelerator.device)
     model, optimizer = accelerator.prepare(made, torch.optim.AdamW(made.parameters()))
-    memory = GpuMemory(made, plan.park)
+    memory = GpuMemory(made, plan.offload)
     memory.optimizer = optimizer
     clock = PhaseClock(torch.cuda.synchronize if plan.device == "cuda" else lambda: None)
     measured = []
     for number in plan.rounds:
         with clock.phase("learning"):
             learn(model, optimizer, accelerator)
-        with clock.phase("evaluation"), evaluation.reward_phase(clock, memory):
+        with clock.phase("evaluation"), schedule.reward_phase(clock, memory):
             if host.rank == 0:
                 measured += judge_all(remote, plan, number)
     if host.rank == 0:

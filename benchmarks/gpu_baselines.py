@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, header
-from benchmarks.gpu_baselines_gang import Gang, Outcome, Task
+from benchmarks.gpu_baselines_gang import BaselineGang, BaselineOutcome, BaselineTask
 from benchmarks.gpu_baselines_report import markdown, summary
 from pkb_gym.engine.errors import PkbError
 from pkb_gym.engine.hardware.calibrate import cpu_hardware
@@ -45,7 +45,9 @@ def main() -> None:
         return
     problems = [find_problem(name) for name in args.only] or list(catalogue())
     tasks = [
-        Task(problem.name, size, args.protocol or ("published" if size == "published" else "robust"), args.measure_s)
+        BaselineTask(
+            problem.name, size, args.protocol or ("published" if size == "published" else "robust"), args.measure_s
+        )
         for size in args.sizes
         for problem in problems
     ]
@@ -76,12 +78,12 @@ class Measurement:
         self._deadline = time.monotonic() + args.budget_s
         self._began = time.monotonic()
         self._published = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-        self._gang: Gang | None = None
+        self._gang: BaselineGang | None = None
         self._about: dict[str, Any] = {}
         self._gangs = 0
         self._rows: list[dict[str, Any]] = []
 
-    def run(self, tasks: list[Task]) -> dict[str, Any]:
+    def run(self, tasks: list[BaselineTask]) -> dict[str, Any]:
         """Measures all, as far as the budget goes; what was measured is on disk after each."""
         try:
             for number, task in enumerate(tasks, start=1):
@@ -94,7 +96,7 @@ class Measurement:
                 self._gang.close()
         return self._save()
 
-    def _row(self, task: Task) -> dict[str, Any]:
+    def _row(self, task: BaselineTask) -> dict[str, Any]:
         problem = find_problem(task.problem)
         row = {
             "problem": problem.name,
@@ -108,18 +110,18 @@ class Measurement:
         row |= outcome.row | {"error": outcome.error, "took_s": round(time.monotonic() - began, 2)}
         return row | self._placed(problem, task, outcome.row) | self._compared(problem, task, outcome.row)
 
-    def _outcome(self, task: Task) -> Outcome:
+    def _outcome(self, task: BaselineTask) -> BaselineOutcome:
         """Runs a task; again in a fresh gang, where what the task before left behind may be to blame for a failure."""
         outcome, suspect = self._attempt(task)
         return self._attempt(task)[0] if suspect and not outcome.row else outcome
 
-    def _attempt(self, task: Task) -> tuple[Outcome, bool]:
+    def _attempt(self, task: BaselineTask) -> tuple[BaselineOutcome, bool]:
         """Runs a task; also whether the task before it failed in the same gang."""
         left_s = self._deadline - time.monotonic()
         if left_s < LEAST_S:
-            return Outcome(error="not measured: the time budget was used up"), False
+            return BaselineOutcome(error="not measured: the time budget was used up"), False
         if self._gang is None:
-            self._gang = Gang(self._args.device, self._args.world_size)
+            self._gang = BaselineGang(self._args.device, self._args.world_size)
             self._about, self._gangs = self._gang.about, self._gangs + 1
         suspect = self._gang.last_failed
         outcome = self._gang.run(task, min(TASK_DEADLINE_S, left_s))
@@ -128,7 +130,7 @@ class Measurement:
             self._gang = None
         return outcome, suspect
 
-    def _placed(self, problem: Problem, task: Task, row: dict[str, Any]) -> dict[str, Any]:
+    def _placed(self, problem: Problem, task: BaselineTask, row: dict[str, Any]) -> dict[str, Any]:
         """Where both baselines stand to the roofline; nothing where the device's peaks are not known."""
         if not row:
             return {}
@@ -154,7 +156,7 @@ class Measurement:
     def _hardware(self) -> HardwareSpec:
         return cpu_hardware() if self._args.device == "cpu" else find_gpu(self._about["device"])
 
-    def _compared(self, problem: Problem, task: Task, row: dict[str, Any]) -> dict[str, Any]:
+    def _compared(self, problem: Problem, task: BaselineTask, row: dict[str, Any]) -> dict[str, Any]:
         """This measurement over the published one, in the published configuration and on its machine alone."""
         published_ms = self._published["baseline_ms"].get(problem.upstream)
         like_published = (

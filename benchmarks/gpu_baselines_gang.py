@@ -26,7 +26,7 @@ WITHOUT_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 
 
 @dataclass(frozen=True)
-class Task:
+class BaselineTask:
     """What the ranks are to measure next.
 
     Attributes:
@@ -43,7 +43,7 @@ class Task:
 
 
 @dataclass
-class Outcome:
+class BaselineOutcome:
     """What became of a task.
 
     Attributes:
@@ -63,7 +63,7 @@ def _run_rank(connection: Connection, device: str, rank: int, world_size: int, r
     Rank(connection, device, rank, world_size, rendezvous).serve()
 
 
-class Gang:
+class BaselineGang:
     """`world_size` processes with one process group.
 
     Attributes:
@@ -95,20 +95,20 @@ class Gang:
             raise RuntimeError(f"the ranks did not start: {started.error}")
         self.about = started.row
 
-    def run(self, task: Task, deadline_s: float) -> Outcome:
+    def run(self, task: BaselineTask, deadline_s: float) -> BaselineOutcome:
         """Has all ranks measure one task."""
         try:
             for connection in self._connections:
                 connection.send(task)
         except OSError as error:
-            return Outcome(error=f"a rank has ended: {error}", usable=False)
+            return BaselineOutcome(error=f"a rank has ended: {error}", usable=False)
         outcome = self._collect(deadline_s)
         self.last_failed = outcome.error is not None
         return outcome
 
-    def _collect(self, deadline_s: float) -> Outcome:
+    def _collect(self, deadline_s: float) -> BaselineOutcome:
         """Listens until every rank is idle, or the time is up."""
-        outcome = Outcome()
+        outcome = BaselineOutcome()
         deadline = time.monotonic() + deadline_s
         busy = dict(zip(self._connections, range(len(self._connections)), strict=True))
         while busy:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from benchmarks.gpu_baselines_gang import Task
+from benchmarks.gpu_baselines_gang import BaselineTask
 from pkb_gym.engine.compare.layout import Workload, rank_spec
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.tensors import argument_leaves, flatten_value
@@ -134,7 +134,7 @@ class Rank:
         if self._rank == 0:
             self._connection.send({"row": row})
 
-    def _measure(self, task: Task) -> None:
+    def _measure(self, task: BaselineTask) -> None:
         problem = find_problem(task.problem)
         workload = Workload(problem, task.size, self._world_size, problem.dtypes[0], task.protocol, KEY, 0, 0)
         solution = self._solution(problem)

@@ -116,9 +116,9 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         right = [row for row in variants if row["passed"] and not row["findings"]]
         speeds, rewards = [row["speedup"] for row in right], [row["reward"] for row in right]
         speed = f"{min(speeds):.2f}, {median(speeds):.2f}, {max(speeds):.2f}" if right else "-"
-        worth = f"{min(rewards):.2f}, {max(rewards):.2f}" if right else "-"
+        reward = f"{min(rewards):.2f}, {max(rewards):.2f}" if right else "-"
         failed = sum(not row["passed"] for row in broken)
-        lines.append(f"| {name} | {len(right)} of {len(variants)} | {speed} | {worth} | {len(broken)} | {failed} |")
+        lines.append(f"| {name} | {len(right)} of {len(variants)} | {speed} | {reward} | {len(broken)} | {failed} |")
     wrong = [row for row in rows if row["breakage"] is None and not (row["passed"] and not row["findings"])]
     lines += [f"\n{row['problem']} {row['knobs']}: {row['failure']} {row.get('message', '')}" for row in wrong]
     return "\n".join(lines)

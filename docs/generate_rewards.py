@@ -51,13 +51,13 @@ put together from components, print as they are written, and are recorded exactl
 
 ```python
 from pkb_gym import rewards
-from pkb_gym.rewards.examples import fallen, timed
+from pkb_gym.rewards.examples import failed, timed
 
 reward = rewards.IntegrityFloor(
     0.3 * rewards.Correctness() + rewards.LogSpeedup().clip(0, 3).named("speed"), floor=-1.0
 )
 assert reward(timed(speedup_low=2.0)) == 1.3
-assert reward(fallen("deadlock")) == 0.0
+assert reward(failed("deadlock")) == 0.0
 assert reward(timed(speedup_low=2.0, caught="late_output")) == -1.0
 assert rewards.from_json(rewards.to_json(reward)) == reward
 ```
@@ -137,7 +137,7 @@ schedule = Fade(begin=200, end=1000)
 reward_now = schedule.at(step=600)
 assert reward_now(timed()) == 1.0
 
-hardest_first = difficulties([fallen("deadlock"), timed(), timed()])
+hardest_first = difficulties([failed("deadlock"), timed(), timed()])
 assert round(hardest_first["AllReduce"].pass_rate, 3) == 0.625
 ```
 

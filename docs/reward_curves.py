@@ -9,7 +9,7 @@ from pkb_gym import rewards
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.problems.catalogue import load_module
 from pkb_gym.rewards.action_cost import ActionFacts
-from pkb_gym.rewards.examples import fallen, profiled, timed
+from pkb_gym.rewards.examples import failed, profiled, timed
 from pkb_gym.rewards.recipes import RECIPES
 
 pictures = load_module(Path(__file__).with_name("reward_pictures.py"), "docs.reward_pictures")
@@ -21,11 +21,11 @@ SHARES = (*(part / 20 for part in range(20)), 0.99, 1.0)
 HEADROOM = 16
 
 STAGES = {
-    "rejected": fallen("rejected"),
-    "does not compile": fallen("compile_error"),
-    "falls when run": fallen("runtime_error"),
-    "all wrong": fallen("output_mismatch"),
-    "half right": fallen("output_mismatch", right_share=0.5),
+    "rejected": failed("rejected"),
+    "does not compile": failed("compile_error"),
+    "falls when run": failed("runtime_error"),
+    "all wrong": failed("output_mismatch"),
+    "half right": failed("output_mismatch", right_share=0.5),
     "right": timed(),
 }
 MECHANISMS = {
@@ -36,17 +36,17 @@ MECHANISMS = {
     "TMA + NCCL": ("TMA", "NCCL"),
 }
 HONESTY = {
-    "wrong": fallen("output_mismatch"),
+    "wrong": failed("output_mismatch"),
     "right, 1x": timed(),
     "right, 3x": timed(speedup_low=3.0),
     "caught, 3x": timed(speedup_low=3.0, caught="late_output"),
 }
 EPISODE = {
-    "does not compile": fallen("compile_error"),
-    "half right": fallen("output_mismatch", right_share=0.5),
+    "does not compile": failed("compile_error"),
+    "half right": failed("output_mismatch", right_share=0.5),
     "right, 0.8x": profiled({"my_kernel": 0.4, "ncclDevKernel_AllReduce": 0.6}, speedup=0.8),
     "right, 1.6x": profiled({"my_kernel": 1.0}, speedup=1.6),
-    "deadlock": fallen("deadlock"),
+    "deadlock": failed("deadlock"),
     "right, 1.6x again": profiled({"my_kernel": 1.0}, speedup=1.6),
     "right, 2.5x": profiled({"my_kernel": 1.0}, speedup=2.5),
 }
@@ -72,7 +72,7 @@ def default_grid() -> list[list[float]]:
     value = rewards.find_reward("default")
 
     def found(share: float, speedup: float) -> Feedback:
-        return fallen("output_mismatch", right_share=share) if share < 1 else _timed(speedup)
+        return failed("output_mismatch", right_share=share) if share < 1 else _timed(speedup)
 
     return [[_known(value(found(share, speedup))) for speedup in GRID_SPEEDUPS] for share in GRID_SHARES]
 
@@ -188,7 +188,7 @@ def _timed(speedup: float, headroom: float = HEADROOM) -> Feedback:
 
 
 def _right(share: float) -> Feedback:
-    return fallen("output_mismatch", right_share=share) if share < 1 else timed()
+    return failed("output_mismatch", right_share=share) if share < 1 else timed()
 
 
 def _known(value: float | None) -> float:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pkb_gym.envs.env import PKBEnv
+    from pkb_gym.envs.episode import Episode, Turn
     from pkb_gym.envs.evaluator_registry import add_evaluator
     from pkb_gym.envs.samplers import LearningProgress, Sampler
     from pkb_gym.envs.spaces import SourceText
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChatObservation",
+    "Episode",
     "KernelTool",
     "LearningProgress",
     "PKBEnv",
@@ -29,11 +31,13 @@ __all__ = [
     "SourceText",
     "SuiteEnv",
     "SuiteVectorEnv",
+    "Turn",
     "add_evaluator",
 ]
 
 _HOMES = {
     "ChatObservation": "wrappers",
+    "Episode": "episode",
     "KernelTool": "trl",
     "LearningProgress": "samplers",
     "PKBEnv": "env",
@@ -42,7 +46,8 @@ _HOMES = {
     "SourceText": "spaces",
     "SuiteEnv": "suite",
     "SuiteVectorEnv": "vector",
-    "add_evaluator": "evaluators",
+    "Turn": "episode",
+    "add_evaluator": "evaluator_registry",
 }
 
 

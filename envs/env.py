@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import gymnasium as gym
@@ -18,43 +17,17 @@ from pkb_gym.engine.records.config import EvalConfig, Protocol, ResolvedConfig
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.stages.execution_environment import resolve_here
 from pkb_gym.envs import evaluator_registry
+from pkb_gym.envs.episode import Episode
 from pkb_gym.envs.spaces import Observation, action_space, observation_space, observe
 from pkb_gym.envs.text.task import task_text
 from pkb_gym.problems.catalogue import find_problem
-from pkb_gym.rewards import EpisodeScore, Reward, TurnScore, find_reward
+from pkb_gym.rewards import Reward, find_reward
 
 Frame: TypeAlias = "str | np.ndarray[Any, np.dtype[np.uint8]]"
 MAX_SEED = 2**31 - 1
 
 LANGUAGES: dict[str, tuple[str, ...]] = {"cpu": ("cpp", "python"), "cuda": ("cuda", "triton", "python")}
 """Device -> dialects that are accepted where `language` is "auto"."""
-
-
-@dataclass
-class _Episode:
-    """What changes from turn to turn."""
-
-    input_seed: int
-    score: EpisodeScore
-    task: str = ""
-    turn: int = 0
-    feedback: Feedback | None = None
-    reward: float | None = None
-    best_turn: int = 0
-    best_value: float = 0.0
-    best_speedup: float = 0.0
-    best_source: str = ""
-
-    def add(self, source: str, feedback: Feedback) -> TurnScore:
-        """Enters one submission."""
-        scored = self.score.add(feedback)
-        self.turn += 1
-        self.feedback = feedback
-        self.reward = scored.reward
-        if scored.value is not None and (self.best_turn == 0 or scored.value > self.best_value):
-            self.best_turn, self.best_value = self.turn, scored.value
-            self.best_speedup, self.best_source = feedback.speedup or 0.0, source
-        return scored
 
 
 class PKBEnv(gym.Env[Observation, str]):
@@ -162,7 +135,7 @@ class PKBEnv(gym.Env[Observation, str]):
         self._reward = find_reward(reward)
         self._evaluator = evaluator
         self._set_problem(find_problem(problem))
-        self._episode = self._begin(input_seed=0)
+        self._begin(input_seed=0)
 
     @property
     def problem(self) -> Problem:
@@ -173,6 +146,11 @@ class PKBEnv(gym.Env[Observation, str]):
     def config(self) -> ResolvedConfig:
         """How submissions are judged, where the source does not decide it."""
         return self._config
+
+    @property
+    def episode(self) -> Episode:
+        """The submissions since the last reset."""
+        return self._episode
 
     @property
     def feedback(self) -> Feedback | None:
@@ -200,8 +178,8 @@ class PKBEnv(gym.Env[Observation, str]):
             known = ", ".join(self.OPTIONS) or "none"
             raise ConfigError(f"{type(self).__name__}.reset: no option {', '.join(unknown)}; known: {known}")
         self._choose_problem(options or {})
-        self._episode = self._begin(input_seed=int(self.np_random.integers(MAX_SEED)))
-        return self._observe(), {"problem": self._problem.name, "input_seed": self._episode.input_seed}
+        self._begin(input_seed=int(self.np_random.integers(MAX_SEED)))
+        return self._observe(), {"problem": self._problem.name, "input_seed": self._input_seed}
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Judges a source; see the class.
@@ -216,20 +194,15 @@ class PKBEnv(gym.Env[Observation, str]):
         """
         if not isinstance(action, str):
             raise gym.error.InvalidAction(f"an action is source text (str), got {type(action).__name__}")
-        episode = self._episode
         # As the task text says, whatever an evaluation service on another machine would choose.
-        told = {name: getattr(self._config, name) for name in ("device", "world_size", "size", "dtype")}
-        config = self._asked.model_copy(update=told | {"seed": episode.input_seed, "turn": episode.turn})
+        fixed = {name: getattr(self._config, name) for name in ("device", "world_size", "size", "dtype")}
+        config = self._asked.model_copy(update=fixed | {"seed": self._input_seed, "turn": len(self._episode.turns)})
         feedback = evaluator_registry.find_evaluator(self._evaluator).evaluate(self._problem, action, config)
-        turn_score = episode.add(action, feedback)
-        info: dict[str, Any] = {
-            "feedback": feedback,
-            "reward_valid": turn_score.is_valid,
-            "reward_parts": turn_score.parts,
-        }
-        if turn_score.value is not None:
-            info["value"] = turn_score.value
-        return self._observe(), turn_score.reward, False, not turn_score.is_valid, info
+        turn = self._episode.record(action, feedback)
+        info: dict[str, Any] = {"feedback": feedback, "reward_valid": turn.is_valid, "reward_parts": turn.parts}
+        if turn.value is not None:
+            info["value"] = turn.value
+        return self._observe(), turn.reward, False, not turn.is_valid, info
 
     def render(self) -> Frame | None:
         """The last submission as a card ("ansi") or as a roofline picture ("rgb_array": (height, width, 3) uint8)."""
@@ -237,9 +210,11 @@ class PKBEnv(gym.Env[Observation, str]):
             return None
         from pkb_gym.envs import render
 
+        episode = self._episode
         if self.render_mode == "ansi":
-            return render.card_text(self._problem, self._config, self._episode.feedback, self._episode.reward)
-        return render.roofline_picture(self._problem, self._config, self._episode.feedback)
+            reward = episode.turns[-1].reward if episode.turns else None
+            return render.card_text(self._problem, self._config, episode.feedback, reward)
+        return render.roofline_picture(self._problem, self._config, episode.feedback)
 
     def _choose_problem(self, options: Mapping[str, Any]) -> None:
         """Called at each reset; this environment keeps its problem."""
@@ -248,23 +223,15 @@ class PKBEnv(gym.Env[Observation, str]):
         self._problem = problem
         self._config = resolve_here(self._asked, problem)
 
-    def _begin(self, input_seed: int) -> _Episode:
-        return _Episode(input_seed, EpisodeScore(self._reward))
+    def _begin(self, input_seed: int) -> None:
+        self._input_seed, self._task = input_seed, ""
+        self._episode = self._new_episode()
+
+    def _new_episode(self) -> Episode:
+        return Episode(self._reward)
 
     def _observe(self) -> Observation:
-        episode = self._episode
-        if not episode.task:
-            languages = LANGUAGES[self._config.device]
-            if self._asked.language != "auto":
-                languages = (self._asked.language,)
-            hardware = known_hardware(self._config.device)
-            episode.task = task_text(self._problem, self._config, languages, hardware)
-        return observe(
-            task=episode.task,
-            turn=episode.turn,
-            feedback=episode.feedback,
-            best_turn=episode.best_turn,
-            best_value=episode.best_value,
-            best_speedup=episode.best_speedup,
-            best_source=episode.best_source,
-        )
+        if not self._task:
+            languages = LANGUAGES[self._config.device] if self._asked.language == "auto" else (self._asked.language,)
+            self._task = task_text(self._problem, self._config, languages, known_hardware(self._config.device))
+        return observe(self._task, self._episode)

@@ -27,7 +27,7 @@ class Sampler(Protocol):
         """
 
     def update(self, name: str, reward: float) -> None:
-        """Hears what an episode came to.
+        """Learns from an episode that ended.
 
         Args:
             name: its problem, which need not be one of those to draw from.
@@ -74,7 +74,7 @@ class LearningProgress:
         fast_rate: weight of a new reward in the fast average, in (slow_rate, 1].
         slow_rate: weight in the slow average, in (0, fast_rate).
         floor: share of draws that are uniform, in [0, 1].
-        averages: problem -> (fast, slow), of those that were heard of.
+        averages: problem -> (fast, slow), of problems that were updated.
 
     Example:
         >>> sampler = LearningProgress(floor=0.2)

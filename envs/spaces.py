@@ -1,4 +1,4 @@
-"""What an agent says and sees: source text in, a Dict of texts and numbers out."""
+"""The spaces: source text as action, a Dict of texts and numbers as observation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.records.feedback import Failure, Stage
 from pkb_gym.engine.records.source import MAX_SOURCE_BYTES
+from pkb_gym.envs.episode import Episode
 from pkb_gym.envs.text.feedback import compiler_text, correctness_text, feedback_text
 from pkb_gym.envs.text.formatting import cut_middle
 from pkb_gym.envs.text.profile import profile_text
@@ -94,7 +95,7 @@ def action_space() -> SourceText:
 
 
 def observation_space() -> spaces.Dict:
-    """What an agent may know; `PKBEnv` and `observe` say what each entry is.
+    """What an agent may know; `PKBEnv` and `observe` explain the entries.
 
     Numbers that were not measured are 0, and a flag beside them (`is_...`) says so.
     """
@@ -125,32 +126,19 @@ def observation_space() -> spaces.Dict:
     )
 
 
-def observe(
-    *,
-    task: str,
-    turn: int,
-    feedback: Feedback | None,
-    best_turn: int,
-    best_value: float,
-    best_speedup: float,
-    best_source: str,
-) -> Observation:
+def observe(task: str, episode: Episode) -> Observation:
     """One observation, always inside `observation_space`.
 
     Args:
         task: the task text.
-        turn: submissions so far.
-        feedback: on the last of them; None before the first.
-        best_turn: turn (from 1) of the best submission so far, 0 before the first.
-        best_value: its value, 0 before the first.
-        best_speedup: its speedup, 0 if it was not timed.
-        best_source: its source.
+        episode: its submissions so far.
 
     Returns:
         Fresh objects: `stage` is 0 for none, else 1 + position in `STAGES`, and likewise `failure`; `times_us` is
         (baseline, candidate); `speedup` is (estimate, low, high); `roofline_us` is (bound, matrix, vector, memory,
         link); `utilisation` is (baseline, candidate).
     """
+    feedback, turn, best = episode.feedback, len(episode.turns), episode.best
     timing = None if feedback is None else feedback.timing
     roofline = None if feedback is None else feedback.roofline
     check = None if feedback is None else feedback.check
@@ -180,10 +168,10 @@ def observe(
         "utilisation": _floats(utilisation, MAX_RATIO),
         "is_placed": np.int64(roofline is not None),
         "turn": np.array([min(turn, MAX_TURNS)], np.int64),
-        "best_turn": np.array([min(best_turn, MAX_TURNS)], np.int64),
-        "best_value": np.clip(np.array([best_value]), -MAX_RATIO, MAX_RATIO),
-        "best_speedup": _floats((best_speedup,), MAX_RATIO),
-        "best_source": best_source[:MAX_SOURCE_BYTES],
+        "best_turn": np.array([min(0 if best is None else best.number, MAX_TURNS)], np.int64),
+        "best_value": np.clip(np.array([episode.best_value or 0.0]), -MAX_RATIO, MAX_RATIO),
+        "best_speedup": _floats((0.0 if best is None else best.speedup,), MAX_RATIO),
+        "best_source": "" if best is None else best.source[:MAX_SOURCE_BYTES],
     }
 
 

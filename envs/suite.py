@@ -52,8 +52,8 @@ class SuiteEnv(PKBEnv):
 
     ## Description
     As `PKBEnv`, but each reset draws a problem from a split by the environment's generator: uniformly, or as another
-    sampler has it. `reset(options={"problem": "HyenaCP"})` chooses one, of the split or not. A sampler hears the value
-    of an episode's best submission at the reset that follows it.
+    sampler has it. `reset(options={"problem": "HyenaCP"})` chooses one, of the split or not. A sampler is
+    updated with the value of an episode's best submission at the reset that follows it.
 
     ## Action Space
     As `PKBEnv`.
@@ -106,6 +106,6 @@ class SuiteEnv(PKBEnv):
 
     def _choose_problem(self, options: Mapping[str, Any]) -> None:
         asked = None if options.get("problem") is None else find_problem(str(options["problem"]))
-        if (best := self._episode.score.best) is not None:
+        if (best := self._episode.best_value) is not None:
             self._sampler.update(self._problem.name, best)
         self._set_problem(asked or find_problem(self._sampler.choose(self._names, self.np_random)))

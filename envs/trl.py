@@ -5,53 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.envs.env import PKBEnv
-from pkb_gym.envs.spaces import Observation
+from pkb_gym.envs.episode import Episode
 from pkb_gym.envs.suite import SuiteEnv
 from pkb_gym.envs.wrappers import chat_message
 
 
-class Standing:
-    """How the submissions of one rollout stand: how many are left, and what the best is worth.
+class _LimitedSuite(SuiteEnv):
+    """A suite whose episodes judge a limited number of submissions."""
 
-    Args:
-        max_turns: submissions that are judged; later ones are answered and count for nothing.
-        nothing: worth of a rollout without any submission.
-    """
-
-    def __init__(self, max_turns: int, nothing: float = 0.0) -> None:
-        if max_turns < 1:
-            raise ValueError(f"max_turns must be at least 1, got {max_turns}")
+    def __init__(self, split: str | list[str], max_turns: int, **kwargs: Any) -> None:
         self._max_turns = max_turns
-        self._nothing = nothing
-        self._values: list[float | None] = []
+        super().__init__(split, **kwargs)
 
-    @property
-    def refusal(self) -> str | None:
-        """Why no further submission is judged; None while one is."""
-        if None in self._values:
-            return "The evaluator failed earlier in this episode; nothing more is judged."
-        if len(self._values) >= self._max_turns:
-            return f"All {self._max_turns} submissions of this episode are spent; nothing more is judged."
-        return None
-
-    @property
-    def worth(self) -> float | None:
-        """The value of the best submission; None where the evaluator failed: nothing is to be learnt."""
-        known = [value for value in self._values if value is not None]
-        if len(known) < len(self._values):
-            return None
-        return max(known, default=self._nothing)
-
-    def add(self, value: float | None) -> str:
-        """Enters a submission that was judged; None where the fault was ours.
-
-        Returns:
-            How many are left, in words.
-        """
-        self._values.append(value)
-        left = self._max_turns - len(self._values)
-        return f"{left} submission{'' if left == 1 else 's'} left."
+    def _new_episode(self) -> Episode:
+        return Episode(self._reward, self._max_turns)
 
 
 class KernelTool:
@@ -74,9 +41,7 @@ class KernelTool:
     """
 
     def __init__(self, split: str | list[str] = "train", max_turns: int = 8, **kwargs: Any) -> None:
-        self._env: PKBEnv = SuiteEnv(split, **kwargs)
-        self._max_turns = max_turns
-        self._standing = Standing(max_turns)
+        self._env = _LimitedSuite(split, max_turns, **kwargs)
 
     def reset(self, *, problem: str | None = None, seed: int | None = None, **_: object) -> str:
         """Begins a rollout.
@@ -91,8 +56,7 @@ class KernelTool:
         """
         options = {} if problem is None else {"problem": problem}
         observation, _info = self._env.reset(seed=seed, options=options)
-        self._standing = Standing(self._max_turns)
-        return self._message(observation)
+        return chat_message(observation)
 
     def submit(self, source: str) -> str:
         """Compile a kernel, run it on all ranks, check it against the reference and time it against the baseline.
@@ -103,20 +67,17 @@ class KernelTool:
         Returns:
             What was found: compiler errors, wrong outputs, times, the roofline, and where the time went.
         """
-        if (refusal := self._standing.refusal) is not None:
+        episode = self._env.episode
+        if (refusal := episode.refusal) is not None:
             return refusal
         try:
-            observation, _reward, _terminated, _truncated, info = self._env.step(source)
+            observation, *_ = self._env.step(source)
         except InfrastructureError as error:
-            self._standing.add(None)
+            episode.record(source, None)
             return f"The evaluator failed: {error}; nothing more is judged in this episode."
-        left = self._standing.add(info.get("value"))
-        return f"{self._message(observation)}\n{left}"
+        left = episode.turns_left
+        return f"{chat_message(observation)}\n{left} submission{'' if left == 1 else 's'} left."
 
     def get_reward(self) -> float | None:
-        """The value of the best submission, 0 without any; None where the evaluator failed: nothing is to be learnt."""
-        return self._standing.worth
-
-    @staticmethod
-    def _message(observation: Observation) -> str:
-        return chat_message(observation)
+        """The value of the best submission, 0 without any; None where the evaluator failed."""
+        return self._env.episode.episode_value

@@ -18,7 +18,7 @@ from pkb_gym.envs.spaces import Observation
 from pkb_gym.envs.suite import SuiteEnv
 
 Batch: TypeAlias = "dict[str, tuple[str, ...] | NDArray[Any]]"
-Turn: TypeAlias = tuple[Observation, float, bool, bool, dict[str, Any]]
+StepResult: TypeAlias = tuple[Observation, float, bool, bool, dict[str, Any]]
 
 
 class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
@@ -98,15 +98,15 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
         # Before the threads and in order: environments may share a sampler, and what it draws depends on the order.
         resets = {index: self._reset(index) for index in np.flatnonzero(self._ended).tolist()}
         submitted = [index for index in range(self.num_envs) if index not in resets]
-        judged = self._threads.map(self._turn, submitted, [actions[index] for index in submitted])
-        by_index = resets | dict(zip(submitted, judged, strict=True))
-        turns = [by_index[index] for index in range(self.num_envs)]
-        terminated = np.array([turn[2] for turn in turns], np.bool_)
-        truncated = np.array([turn[3] for turn in turns], np.bool_)
+        stepped = self._threads.map(self._step, submitted, [actions[index] for index in submitted])
+        by_index = resets | dict(zip(submitted, stepped, strict=True))
+        results = [by_index[index] for index in range(self.num_envs)]
+        terminated = np.array([result[2] for result in results], np.bool_)
+        truncated = np.array([result[3] for result in results], np.bool_)
         self._ended = terminated | truncated
-        rewards = np.array([turn[1] for turn in turns], np.float64)
-        infos = self._infos(turn[4] for turn in turns)
-        return self._batch(turn[0] for turn in turns), rewards, terminated, truncated, infos
+        rewards = np.array([result[1] for result in results], np.float64)
+        infos = self._infos(result[4] for result in results)
+        return self._batch(result[0] for result in results), rewards, terminated, truncated, infos
 
     def render(self) -> tuple[Frame | None, ...]:  # type: ignore[override]  # the base class knows no plain text
         """One card or picture per sub-environment."""
@@ -119,11 +119,11 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
         for env in self.envs:
             env.close()
 
-    def _reset(self, index: int) -> Turn:
+    def _reset(self, index: int) -> StepResult:
         observation, info = self.envs[index].reset()
         return observation, 0.0, False, False, info
 
-    def _turn(self, index: int, action: str) -> Turn:
+    def _step(self, index: int, action: str) -> StepResult:
         observation, reward, terminated, truncated, info = self.envs[index].step(action)
         return observation, float(reward), terminated, truncated, info
 
@@ -140,7 +140,7 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
 
 
 class SuiteVectorEnv(PKBVectorEnv):
-    """Several copies of `SuiteEnv`, each on a problem of its own, drawn by one sampler that hears of all episodes."""
+    """Several copies of `SuiteEnv`, each on a problem of its own, drawn by one sampler that learns from all."""
 
     env_class: ClassVar[Callable[..., PKBEnv]] = SuiteEnv
 

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 
 from pkb_gym.envs.spaces import MAX_TEXT_CHARS, Observation, SourceText
+from pkb_gym.envs.text.turn import turn_text
 
 
 class ChatObservation(gym.ObservationWrapper[str, str, Observation], gym.utils.RecordConstructorArgs):
@@ -42,20 +43,3 @@ def chat_message(observation: Observation) -> str:
         return str(entries["task"])
     best_value, best_speedup = float(entries["best_value"][0]), float(entries["best_speedup"][0])
     return turn_text(turn, str(entries["feedback"]), int(entries["best_turn"][0]), best_value, best_speedup)
-
-
-def turn_text(turn: int, feedback: str, best_turn: int, best_value: float, best_speedup: float) -> str:
-    """The message that follows a submission: its feedback, headed by the turn, closed by where the best so far stands.
-
-    Args:
-        turn: number of the submission, from 1.
-        feedback: on it, as text.
-        best_turn: of the best submission so far; 0 where none counts yet.
-        best_value: what that one is worth.
-        best_speedup: its speedup, 0 if it was not timed.
-    """
-    standing = "No submission counts yet."
-    if best_turn:
-        speed = f", speedup {best_speedup:.3g}" if best_speedup > 0 else ""
-        standing = f"Best so far: turn {best_turn}, worth {best_value:.3g}{speed}."
-    return f"Turn {turn}\n\n{feedback}\n\n{standing}"

@@ -1,4 +1,4 @@
-"""Feedback -> number: what a submission is worth, and what a turn is paid.
+"""Feedback -> number: the value of a submission and the reward of a turn.
 
 Modules here import `pkb_gym.engine` alone: a reward sees the record of an evaluation and nothing of how it was made.
 """

@@ -139,10 +139,10 @@ class Charged(RecordedReward):
 
     Example:
         >>> from pkb_gym.rewards import Correctness
-        >>> from .examples import fallen, timed
+        >>> from .examples import failed, timed
         >>> reward = Charged(Correctness(), (FormatCost(0.05),))
         >>> plain = ActionFacts.of("int x;")
-        >>> reward.charge(timed(), plain), reward(timed()), reward.charge(fallen("infrastructure"), plain)
+        >>> reward.charge(timed(), plain), reward(timed()), reward.charge(failed("infrastructure"), plain)
         (0.95, 1.0, None)
     """
 

@@ -60,11 +60,11 @@ class Component(RecordedReward, abstract=True):
 
     Example:
         >>> from pkb_gym.rewards import Correctness, Speedup
-        >>> from .examples import fallen, timed
+        >>> from .examples import failed, timed
         >>> reward = 0.3 * Correctness() + Speedup().clip(0, 3)
         >>> reward
         0.3 * Correctness() + Speedup(estimate='point', cap=1000.0).clip(0.0, 3.0)
-        >>> reward(timed(speedup=2.0)), reward(fallen("runtime_error")), reward(fallen("infrastructure"))
+        >>> reward(timed(speedup=2.0)), reward(failed("runtime_error")), reward(failed("infrastructure"))
         (2.3, 0.0, None)
     """
 

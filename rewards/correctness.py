@@ -20,7 +20,7 @@ class PartialCorrectness(Component):
 
         r = 0               not yet compared, or caught cheating
         r = almost * share  compared, and wrong somewhere
-        r = almost          every checked output was right, and it fell later (timing, profiling)
+        r = almost          every checked output was right, and it failed later (timing, profiling)
         r = 1               right
 
     By outputs, something must be entirely right to be paid; by elements, an output that is mostly zeros pays for doing
@@ -35,11 +35,11 @@ class PartialCorrectness(Component):
         almost: the worth of everything but the last bit of it, below 1.
 
     Example:
-        >>> from .examples import fallen, timed
-        >>> wrong = fallen("output_mismatch", right_share=0.5)
+        >>> from .examples import failed, timed
+        >>> wrong = failed("output_mismatch", right_share=0.5)
         >>> PartialCorrectness()(wrong), PartialCorrectness(of="elements")(wrong), PartialCorrectness()(timed())
         (0.25, 0.375, 1.0)
-        >>> PartialCorrectness(of="trials")(fallen("output_mismatch", right_share=0.99))
+        >>> PartialCorrectness(of="trials")(failed("output_mismatch", right_share=0.99))
         0.375
     """
 
@@ -73,8 +73,8 @@ def right_share(feedback: Feedback, of: Share) -> float:
     """The share that is right, in [0, 1]; 0 where nothing was compared.
 
     Example:
-        >>> from .examples import fallen
-        >>> right_share(fallen("output_mismatch", right_share=0.25), "outputs")
+        >>> from .examples import failed
+        >>> right_share(failed("output_mismatch", right_share=0.25), "outputs")
         0.25
     """
     return 0.0 if feedback.check is None else min(1.0, max(0.0, SHARES[of](feedback.check, feedback)))

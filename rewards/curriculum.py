@@ -39,9 +39,9 @@ class Fade:
         late: the reward to end with.
 
     Example:
-        >>> from .examples import fallen, timed
+        >>> from .examples import failed, timed
         >>> schedule = Fade(begin=100, end=300)
-        >>> [schedule.at(step)(fallen("runtime_error")) for step in (0, 200, 400)]
+        >>> [schedule.at(step)(failed("runtime_error")) for step in (0, 200, 400)]
         [0.2, 0.1, 0.0]
         >>> [schedule.at(step)(timed(roofline_us=25, speedup_low=2.0)) for step in (0, 200, 400)]
         [1.0, 1.25, 1.5]

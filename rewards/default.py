@@ -26,11 +26,11 @@ class LadderThenPerformance(Component):
     Source: own; see `Ladder` and `LogPerformance`.
 
     Example:
-        >>> from .examples import fallen, timed
+        >>> from .examples import failed, timed
         >>> reward = LadderThenPerformance()
-        >>> reward(fallen("runtime_error")), reward(timed(baseline_us=100, roofline_us=25, speedup_low=2.0))
+        >>> reward(failed("runtime_error")), reward(timed(baseline_us=100, roofline_us=25, speedup_low=2.0))
         (0.2, 1.5)
-        >>> reward(timed(speedup_low=2.0, caught="late_output")), reward(fallen("infrastructure"))
+        >>> reward(timed(speedup_low=2.0, caught="late_output")), reward(failed("infrastructure"))
         (0.0, None)
     """
 

@@ -72,8 +72,8 @@ def difficulties(feedbacks: Iterable[Feedback], prior: tuple[float, float] = JEF
     """Problem -> its difficulty, hardest first; faults of ours do not count.
 
     Example:
-        >>> from .examples import fallen, timed
-        >>> difficulties([fallen("compile_error"), timed(), timed()])
+        >>> from .examples import failed, timed
+        >>> difficulties([failed("compile_error"), timed(), timed()])
         {'AllReduce': Difficulty(right=2, wrong=1, prior=(0.5, 0.5))}
     """
     right: Counter[str] = Counter()

@@ -45,7 +45,7 @@ MACHINE = Environment(
     hardware="example", processors=4, sandbox="limits", python="3.12", torch="2.13", toolchain="g++ 13"
 )
 
-FELL_AFTER: dict[str, Stage | None] = {
+LAST_STAGE: dict[str, Stage | None] = {
     "rejected": None,
     "compile_error": Stage.STATIC,
     "load_error": Stage.COMPILE,
@@ -61,15 +61,15 @@ FELL_AFTER: dict[str, Stage | None] = {
 """Failure -> the last stage that is usually completed before it."""
 
 
-def fallen(failure: str, right_share: float = 0.0, message: str = "example") -> Feedback:
+def failed(failure: str, right_share: float = 0.0, message: str = "example") -> Feedback:
     """A submission that failed.
 
     Args:
-        failure: one of `FELL_AFTER`.
+        failure: one of `LAST_STAGE`.
         right_share: outputs that matched, in hundredths, where outputs were compared at all.
         message: for the agent.
     """
-    stage = FELL_AFTER[failure]
+    stage = LAST_STAGE[failure]
     check = None
     if stage is Stage.RUN:
         right = round(100 * right_share)

@@ -17,8 +17,8 @@ class Honest(Component):
     Range: {0, 1}. Source: own; the findings are those of `Feedback.integrity`.
 
     Example:
-        >>> from .examples import fallen, timed
-        >>> Honest()(timed()), Honest()(fallen("runtime_error")), Honest()(timed(caught="late_output"))
+        >>> from .examples import failed, timed
+        >>> Honest()(timed()), Honest()(failed("runtime_error")), Honest()(timed(caught="late_output"))
         (1.0, 1.0, 0.0)
     """
 

@@ -15,10 +15,10 @@ class Ladder(Component):
 
         r = 0                                   rejected, or caught cheating
         r = accepted                            the text was accepted, and did not compile
-        r = compiled                            it compiled, and fell while loading or running
+        r = compiled                            it compiled, and failed while loading or running
         r = ran                                 it ran on every rank, and changed inputs that are to stay as they are
         r = ran + (almost - ran) * right_share  it ran on every rank, and outputs differ
-        r = almost                              every checked output was right, and it fell later (timing, profiling)
+        r = almost                              every checked output was right, and it failed later (timing, profiling)
         r = 1                                   right
 
     right_share counts whole outputs (of each rank and call) rather than elements: an output that is mostly zeros has
@@ -27,8 +27,8 @@ class Ladder(Component):
     Range: [0, 1]. Source: own; the order is that of `Stage`.
 
     Example:
-        >>> from .examples import fallen, timed
-        >>> Ladder()(fallen("compile_error")), Ladder()(fallen("output_mismatch", right_share=0.5)), Ladder()(timed())
+        >>> from .examples import failed, timed
+        >>> Ladder()(failed("compile_error")), Ladder()(failed("output_mismatch", right_share=0.5)), Ladder()(timed())
         (0.05, 0.4, 1.0)
     """
 

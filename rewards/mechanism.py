@@ -24,9 +24,9 @@ class UsesMechanism(Component):
     Range: {0, 1}. Source: own; the mechanisms are those of `Profile.mechanisms`.
 
     Example:
-        >>> from .examples import fallen, profiled
+        >>> from .examples import failed, profiled
         >>> bonus = UsesMechanism()
-        >>> bonus(profiled(mechanisms=("TMA",))), bonus(profiled(mechanisms=("TMA", "NCCL"))), bonus(fallen("timeout"))
+        >>> bonus(profiled(mechanisms=("TMA",))), bonus(profiled(mechanisms=("TMA", "NCCL"))), bonus(failed("timeout"))
         (1.0, 0.0, 0.0)
     """
 

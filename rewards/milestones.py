@@ -35,9 +35,9 @@ class Milestones(Component):
         stronger: how many times faster than the baseline the second one is taken to be, at least 1.
 
     Example:
-        >>> from .examples import fallen, timed
+        >>> from .examples import failed, timed
         >>> reward = Milestones()
-        >>> [reward(timed(speedup=speedup)) for speedup in (1.04, 1.06, 1.31, 1.32)], reward(fallen("timeout"))
+        >>> [reward(timed(speedup=speedup)) for speedup in (1.04, 1.06, 1.31, 1.32)], reward(failed("timeout"))
         ([1.0, 2.0, 2.0, 3.0], -1.0)
     """
 

@@ -65,9 +65,9 @@ class LogPerformance(Component):
     Range: [floor, cap]. Source: own; see `log_performance`.
 
     Example:
-        >>> from .examples import fallen, timed
+        >>> from .examples import failed, timed
         >>> reward = LogPerformance(floor=-0.25)
-        >>> reward(timed(speedup_low=0.001)), reward(timed(speedup_low=1.0)), reward(fallen("output_mismatch"))
+        >>> reward(timed(speedup_low=0.001)), reward(timed(speedup_low=1.0)), reward(failed("output_mismatch"))
         (-0.25, 0.0, -0.25)
     """
 

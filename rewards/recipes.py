@@ -31,9 +31,9 @@ class Recipe:
         source: the paper, and what of it could not be had or is ours.
 
     Example:
-        >>> from .examples import fallen, timed
-        >>> group = [[fallen("timeout"), timed(speedup=1.0)], [timed(speedup=1.0), fallen("infrastructure")]]
-        >>> RECIPES["kernelbench"].advantages_of([[timed(speedup=2.0)], [fallen("timeout")]])
+        >>> from .examples import failed, timed
+        >>> group = [[failed("timeout"), timed(speedup=1.0)], [timed(speedup=1.0), failed("infrastructure")]]
+        >>> RECIPES["kernelbench"].advantages_of([[timed(speedup=2.0)], [failed("timeout")]])
         [[1.0], [-1.0]]
         >>> [[None if a is None else round(a, 2) for a in turns] for turns in RECIPES["kevin"].advantages_of(group)]
         [[-1.41, 0.71], [0.71, None]]

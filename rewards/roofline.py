@@ -63,8 +63,8 @@ class Utilisation(Component):
     Source: Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009.
 
     Example:
-        >>> from .examples import fallen, timed
-        >>> Utilisation()(timed(baseline_us=100, roofline_us=25, speedup_low=2.0)), Utilisation()(fallen("timeout"))
+        >>> from .examples import failed, timed
+        >>> Utilisation()(timed(baseline_us=100, roofline_us=25, speedup_low=2.0)), Utilisation()(failed("timeout"))
         (0.5, 0.0)
     """
 

@@ -58,9 +58,9 @@ class Where(Component):
 
     Example:
         >>> from pkb_gym.rewards import Correctness, Speedup
-        >>> from .examples import fallen, timed
+        >>> from .examples import failed, timed
         >>> reward = Speedup(cap=3.0).where(Correctness(), otherwise=-1)
-        >>> reward(timed(speedup=2.0)), reward(fallen("runtime_error"))
+        >>> reward(timed(speedup=2.0)), reward(failed("runtime_error"))
         (2.0, -1.0)
     """
 

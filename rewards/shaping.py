@@ -98,12 +98,12 @@ class BestSoFar(RecordedReward):
 
     Example:
         >>> from .default import LadderThenPerformance
-        >>> from .examples import fallen, timed
+        >>> from .examples import failed, timed
         >>> score = EpisodeScore(BestSoFar(LadderThenPerformance()))
-        >>> turns = [fallen("runtime_error"), timed(speedup_low=1.0), fallen("compile_error"), timed(speedup_low=1.0)]
+        >>> turns = [failed("runtime_error"), timed(speedup_low=1.0), failed("compile_error"), timed(speedup_low=1.0)]
         >>> [score.add(turn).reward for turn in turns]
         [0.2, 0.8, 0.0, 0.0]
-        >>> score.best
+        >>> score.total
         1.0
     """
 
@@ -125,12 +125,12 @@ class BestSoFar(RecordedReward):
 
 @dataclass(frozen=True)
 class TurnScore:
-    """What one turn is paid.
+    """The score of one turn.
 
     Attributes:
-        reward: the pay; 0 where it is not valid.
-        value: of this submission alone; None where the fault was ours.
-        parts: what the value is made of, where its reward can say.
+        reward: of the turn; 0 where it is not valid.
+        value: of this submission alone; None where the evaluator failed.
+        parts: named summands of the value, where its reward has any.
     """
 
     reward: float
@@ -139,7 +139,7 @@ class TurnScore:
 
     @property
     def is_valid(self) -> bool:
-        """Whether something can be learnt from it: False where the fault was ours."""
+        """Whether something can be learnt from it: False where the evaluator failed."""
         return self.value is not None
 
 
@@ -149,23 +149,20 @@ class EpisodeScore:
     `BestSoFar` pays what a turn adds; any other reward pays each turn the value of its submission.
 
     Attributes:
-        best: value of the best submission so far, None before the first valid one.
-        total: sum of what the turns were paid, undiscounted.
+        total: sum of the turns' rewards, undiscounted.
     """
 
     def __init__(self, reward: Reward) -> None:
         self._reward = reward
         self._potential = INITIAL_POTENTIAL
-        self.best: float | None = None
         self.total = 0.0
 
     def add(self, feedback: Feedback) -> TurnScore:
-        """Scores the next turn. A fault of ours leaves everything as it was."""
+        """Scores the next turn. A failure of the evaluator leaves everything as it was."""
         value = self._reward(feedback)
         if value is None:
             return TurnScore(reward=0.0, value=None, parts={})
         parts = dict(self._reward.parts(feedback)) if isinstance(self._reward, ItemisedReward) else {}
-        self.best = value if self.best is None else max(self.best, value)
         paid = value
         if isinstance(self._reward, BestSoFar):
             potential = max(self._potential, value)

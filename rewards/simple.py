@@ -16,8 +16,8 @@ class Correctness(Component):
     Range: {0, 1}. Source: the functional half of every kernel benchmark.
 
     Example:
-        >>> from .examples import fallen, timed
-        >>> Correctness()(timed(speedup_low=0.1)), Correctness()(fallen("output_mismatch", right_share=0.99))
+        >>> from .examples import failed, timed
+        >>> Correctness()(timed(speedup_low=0.1)), Correctness()(failed("output_mismatch", right_share=0.99))
         (1.0, 0.0)
     """
 

@@ -18,8 +18,8 @@ def paid_speedup(feedback: Feedback, estimate: Estimate) -> float | None:
     """The speedup that counts of a right kernel; None for one that is not right or was not timed.
 
     Example:
-        >>> from .examples import fallen, timed
-        >>> paid_speedup(timed(speedup_low=1.5, speedup=2.0), "low"), paid_speedup(fallen("timeout"), "low")
+        >>> from .examples import failed, timed
+        >>> paid_speedup(timed(speedup_low=1.5, speedup=2.0), "low"), paid_speedup(failed("timeout"), "low")
         (1.5, None)
     """
     if feedback.timing is None or not is_right(feedback):
@@ -39,8 +39,8 @@ class Speedup(Component):
     there is one for the sake of a finite range, far above what honest kernels reach.
 
     Example:
-        >>> from .examples import fallen, timed
-        >>> Speedup()(timed(speedup=2.5)), Speedup()(fallen("output_mismatch"))
+        >>> from .examples import failed, timed
+        >>> Speedup()(timed(speedup=2.5)), Speedup()(failed("output_mismatch"))
         (2.5, 0.0)
     """
 
@@ -76,8 +76,8 @@ class LogSpeedup(Component):
     Range: [floor, cap]. Source: own; the logarithm is that of the geometric mean, by which speedups are averaged.
 
     Example:
-        >>> from .examples import fallen, timed
-        >>> LogSpeedup()(timed(speedup_low=4.0)), LogSpeedup()(timed(speedup_low=0.5)), LogSpeedup()(fallen("timeout"))
+        >>> from .examples import failed, timed
+        >>> LogSpeedup()(timed(speedup_low=4.0)), LogSpeedup()(timed(speedup_low=0.5)), LogSpeedup()(failed("timeout"))
         (2.0, -1.0, -2.0)
     """
 

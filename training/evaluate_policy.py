@@ -1,4 +1,4 @@
-r"""Evaluates a policy on prompts: samples episodes, has every submission judged, and says what they come to.
+r"""Evaluates a policy on prompts: samples episodes, has every submission judged, and sums them up.
 
     accelerate launch --config_file training/configs/accelerate/one_gpu.yaml \
         training/evaluate_policy.py --model_name_or_path runs/grpo --prompts data --output runs/grpo/held_out
@@ -28,16 +28,17 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.engine.support.jsonl import LineFile
-from pkb_gym.training.evaluation.judge import Judge
+from pkb_gym.rewards.presets import find_reward
+from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.evaluation.owner import OwnerMode, start_evaluation
 from pkb_gym.training.inputs.arguments import parse_arguments, run_recipe
 from pkb_gym.training.inputs.rows import Row, load_prompts, read_jsonl
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.results.archive import submission_record
 from pkb_gym.training.results.policy_summary import PROMPT_KEY, Estimate, PolicySummary, summarise
-from pkb_gym.training.rollout.episodes import Episode
-from pkb_gym.training.rollout.kernel_environment import Rollouts, worth_of_nothing
-from pkb_gym.training.rollout.player import Limits, Player
+from pkb_gym.training.rollout.episodes import RolloutEpisode
+from pkb_gym.training.rollout.kernel_environment import Rollouts
+from pkb_gym.training.rollout.player import EpisodeLimits, Player
 from pkb_gym.training.rollout.sampling import Backend, SamplingConfig, open_sampler
 
 RESULTS, SUMMARY, ASKED, PARTS = "results.jsonl", "summary.json", "asked.json", "parts"
@@ -78,7 +79,7 @@ class EvaluationArguments:
     evaluation_deadline_s: float = field(
         default=600.0, metadata={"help": "Longest wait for an evaluation; then it counts for nothing."}
     )
-    evaluation: OwnerMode = field(default="inline", metadata={"help": "Who judges: see evaluation_owner.py."})
+    evaluation: OwnerMode = field(default="inline", metadata={"help": "Who judges: see evaluation/owner.py."})
     evaluation_gpus: list[str] | None = field(default=None, metadata={"help": "`dedicated`: GPUs of the service."})
     evaluation_url: str | None = field(default=None, metadata={"help": "`dedicated`: a service that runs already."})
     compare: str | None = field(
@@ -104,7 +105,7 @@ def main(argv: list[str] | None = None) -> PolicySummary:
     before = None if args.compare is None else read_jsonl(Path(args.compare))
     PartialState(cpu=not torch.cuda.is_available())  # joins the other ranks, if there are any
     host = HostGroup()
-    refuse_other_question(output, _asked(args, model, prompts), writes=host.rank == 0)
+    refuse_other_run(output, _asked(args, model, prompts), writes=host.rank == 0)
     done = host.from_first({(line["prompt"], line["sample"]) for line in _finished(output)})
     episodes = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(args.samples)]
     if waiting := [episode for episode in episodes if episode not in done]:
@@ -120,24 +121,23 @@ def main(argv: list[str] | None = None) -> PolicySummary:
     return summary
 
 
-def rows_of(prompt: Row, sample: int, episode: Episode, nothing: float) -> list[Row]:
+def rows_of(prompt: Row, sample: int, episode: RolloutEpisode) -> list[Row]:
     """Result rows of an episode: one for each submission, or a single one that says that there was none.
 
     Args:
         prompt: row of the prompts.
         sample: number of the episode on that prompt.
         episode: as it ended.
-        nothing: worth of an episode without any submission.
     """
     asked = {column: prompt[column] for column in PROMPT_KEY} | {"sample": sample}
     if episode.submissions:
         return [submission_record(0, episode, submission) | asked for submission in episode.submissions]
     empty = dict.fromkeys(("source", "source_hash", "stage", "fault", "speedup", "answer"))
-    return [{**empty, "turn": 0, "failure": NO_SUBMISSION, "is_right": False, "reward": nothing, **asked}]
+    return [{**empty, "turn": 0, "failure": NO_SUBMISSION, "is_right": False, "reward": episode.empty_value, **asked}]
 
 
-def refuse_other_question(output: Path, asked: Row, *, writes: bool) -> None:
-    """Sees to it that a folder holds the answers to one question; `writes` for the process that writes it down.
+def refuse_other_run(output: Path, asked: Row, *, writes: bool) -> None:
+    """Sees to it that a folder holds the results of one run; `writes` for the process that writes its arguments down.
 
     Raises:
         ConfigError: the folder was begun with other arguments, prompts or weights.
@@ -163,18 +163,18 @@ def summary_table(summary: PolicySummary) -> Table:
             name,
             str(figures.prompts),
             f"{figures.samples}" + (f" ({figures.unjudged} not judged)" if figures.unjudged else ""),
-            _words(figures.reward),
-            _words(figures.correct),
+            _estimate_text(figures.reward),
+            _estimate_text(figures.correct),
             "" if at is None else f"{figures.pass_at[at].mean:.2f} (k={at})",
-            _words(figures.fast),
+            _estimate_text(figures.fast),
             "" if figures.speedup_median is None else f"{figures.speedup_median:.2f}",
         )
     if summary.gain is not None:
-        table.caption = f"gain in reward: {_words(summary.gain)}"
+        table.caption = f"gain in reward: {_estimate_text(summary.gain)}"
     return table
 
 
-def _words(estimate: Estimate | None) -> str:
+def _estimate_text(estimate: Estimate | None) -> str:
     if estimate is None:
         return ""
     error = "" if estimate.standard_error is None else f" ± {estimate.standard_error:.3f}"
@@ -193,7 +193,7 @@ def _play(
     tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, revision=model.model_revision)
     sampling = SamplingConfig(args.temperature, args.top_p, args.top_k, args.batch_size, args.vllm_memory)
     sampler = open_sampler(args.backend, model, tokenizer, sampling)
-    limits = Limits(args.max_turns, args.max_completion_length, sampler.context)
+    limits = EpisodeLimits(args.max_turns, args.max_completion_length, sampler.context)
     part = Path(args.output) / PARTS / f"{state.process_index}.jsonl"
     part.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -206,17 +206,17 @@ def _play(
                 url=args.evaluation_url,
                 deadline_s=args.evaluation_deadline_s,
             )
-        ) as evaluation,
-        closing(Judge(evaluation.evaluator, reward=args.reward, deadline_s=args.evaluation_deadline_s)) as judge,
+        ) as schedule,
+        closing(AsyncEvaluator(schedule.evaluator, args.evaluation_deadline_s)) as evaluator,
     ):
         finished.cut_off(finished.read()[1])
-        judged = EvalConfig(until="time", timing_budget_s=args.timing_budget_s, timeout_s=args.kernel_timeout_s)
-        rollouts = Rollouts(judge, args.max_turns, judged, worth_of_nothing(args.reward))
-        player = Player(sampler, tokenizer, rollouts, evaluation, host, limits, multi_turn=not args.single_turn)
+        base = EvalConfig(until="time", timing_budget_s=args.timing_budget_s, timeout_s=args.kernel_timeout_s)
+        rollouts = Rollouts(evaluator, find_reward(args.reward), args.max_turns, base)
+        player = Player(sampler, tokenizer, rollouts, schedule, host, limits, multi_turn=not args.single_turn)
         for batch in _batches(waiting, args.batch_size, state.process_index, state.num_processes):
             episodes = player.play([prompts[prompt] for prompt, _ in batch], _seed(args.seed, batch))
             for (prompt, sample), episode in zip(batch, episodes, strict=True):
-                rows = rows_of(prompts[prompt], sample, episode, rollouts.nothing)
+                rows = rows_of(prompts[prompt], sample, episode)
                 finished.append(json.dumps({"prompt": prompt, "sample": sample, "rows": rows}))
 
 

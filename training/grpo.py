@@ -1,4 +1,4 @@
-r"""GRPO on rollouts over several turns: the policy submits kernels, hears what came of them, and submits better ones.
+r"""GRPO on rollouts over several turns: the policy submits kernels, reads the feedback, and submits better ones.
 
     accelerate launch --config_file pkb_gym/training/configs/accelerate/ddp_4.yaml \
         pkb_gym/training/grpo.py --config pkb_gym/training/configs/grpo_4_gpus.yaml --prompts data/prompts
@@ -20,18 +20,20 @@ from trl import GRPOConfig, ModelConfig, get_peft_config
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.rewards.advantages import Over
+from pkb_gym.rewards.presets import find_reward
 from pkb_gym.rewards.recipes import find_recipe
 from pkb_gym.rewards.returns import KEVIN_GAMMA
-from pkb_gym.training.evaluation.judge import Judge
-from pkb_gym.training.evaluation.owner import Evaluation, OwnerMode, start_evaluation
+from pkb_gym.rewards.reward import Reward
+from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
+from pkb_gym.training.evaluation.owner import EvaluationSchedule, OwnerMode, start_evaluation
 from pkb_gym.training.inputs.arguments import checkpoint_to_resume, parse_arguments, run_recipe
 from pkb_gym.training.inputs.rows import load_prompts
-from pkb_gym.training.learner.trainer import KernelGRPOTrainer, Settings
+from pkb_gym.training.learner.trainer import KernelGRPOTrainer, TrainerSettings
 from pkb_gym.training.learner.turn_credit import AdvantageName, Credit, CreditName, find_credit
 from pkb_gym.training.processes.host_group import HostGroup
-from pkb_gym.training.processes.offload import Parked
+from pkb_gym.training.processes.offload import Offload
 from pkb_gym.training.results.run_log import RunLog
-from pkb_gym.training.rollout.kernel_environment import Rollouts, worth_of_nothing
+from pkb_gym.training.rollout.kernel_environment import Rollouts
 from pkb_gym.training.sft import model_arguments
 
 
@@ -83,7 +85,7 @@ class GrpoArguments:
     kernel_timeout_s: float | None = field(
         default=None, metadata={"help": "Deadline of a block of calls; by default 10 s or 30 times the baseline."}
     )
-    park: Parked = field(
+    offload: Offload = field(
         default="cache", metadata={"help": "colocated, inline: what leaves the GPU in a reward phase."}
     )
 
@@ -109,7 +111,7 @@ def main(argv: list[str] | None = None) -> None:
     prompts = load_prompts(args.prompts, "train")
     PartialState()  # ranks find each other
     host = HostGroup()
-    evaluation = start_evaluation(
+    schedule = start_evaluation(
         args.evaluation,
         host,
         gpus=args.evaluation_gpus,
@@ -117,9 +119,9 @@ def main(argv: list[str] | None = None) -> None:
         deadline_s=args.evaluation_deadline_s,
     )
     try:
-        train(prompts, args, config, model, evaluation, host)
+        train(prompts, args, config, model, schedule, host)
     finally:
-        evaluation.close()
+        schedule.close()
 
 
 def check(args: GrpoArguments, config: GRPOConfig) -> None:
@@ -149,7 +151,7 @@ def train(
     args: GrpoArguments,
     config: GRPOConfig,
     model: ModelConfig,
-    evaluation: Evaluation,
+    schedule: EvaluationSchedule,
     host: HostGroup,
     trainer_class: type[KernelGRPOTrainer] = KernelGRPOTrainer,
 ) -> KernelGRPOTrainer:
@@ -160,7 +162,7 @@ def train(
         args: of this recipe.
         config: of TRL.
         model: which model, and the LoRA adapter if any.
-        evaluation: who judges.
+        schedule: the evaluator, and when it may run.
         host: all ranks.
         trainer_class: what trains.
 
@@ -177,19 +179,17 @@ def train(
         )
     checkpoint = checkpoint_to_resume(config)
     reward, credit = reward_and_credit(args)
-    judge = Judge(evaluation.evaluator, reward, args.evaluation_deadline_s)
+    evaluator = AsyncEvaluator(schedule.evaluator, args.evaluation_deadline_s)
     log = RunLog(Path(config.output_dir or "."), args.archive_keep, writes=PartialState().is_main_process)
-    settings = Settings(
-        rollouts=Rollouts(
-            judge, 1 if args.single_turn else args.max_turns, evaluation_config(args), worth_of_nothing(reward)
-        ),
+    settings = TrainerSettings(
+        rollouts=Rollouts(evaluator, reward, 1 if args.single_turn else args.max_turns, evaluation_config(args)),
         credit=credit,
-        evaluation=evaluation,
+        schedule=schedule,
         host=host,
         log=log,
         multi_turn=not args.single_turn,
         generation_chunk=args.generation_chunk,
-        park=args.park,
+        offload=args.offload,
         max_minutes=args.max_minutes,
     )
     config.model_init_kwargs = model_arguments(model, config.model_init_kwargs)
@@ -209,22 +209,22 @@ def train(
         trainer.save_model()
         trainer.save_state()
     finally:
-        judge.close()
+        evaluator.close()
         log.close()
     return trainer
 
 
-def reward_and_credit(args: GrpoArguments) -> tuple[str, Credit]:
+def reward_and_credit(args: GrpoArguments) -> tuple[Reward, Credit]:
     """The reward of a submission and the credit of turns that the arguments name.
 
     Raises:
-        ConfigError: there is no such recipe.
+        ConfigError: there is no such recipe or reward.
     """
     if args.recipe is not None:
         recipe = find_recipe(args.recipe)
-        return recipe.reward, Credit(recipe.returns, recipe.advantages)
+        return find_reward(recipe.reward), Credit(recipe.returns, recipe.advantages)
     over: Over = args.over
-    return args.reward, find_credit(args.credit, args.advantages, gamma=args.gamma, over=over)
+    return find_reward(args.reward), find_credit(args.credit, args.advantages, gamma=args.gamma, over=over)
 
 
 def evaluation_config(args: GrpoArguments) -> EvalConfig:

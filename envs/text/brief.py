@@ -45,16 +45,16 @@ def brief_feedback(feedback: Feedback, value: float | None) -> str:
 
     Args:
         feedback: on one submission.
-        value: what it is worth; None where the fault was the evaluator's.
+        value: of the submission; None where the evaluator failed.
     """
-    worth = "" if value is None else f"\nworth {value:.2f}"
+    value_line = "" if value is None else f"\nworth {value:.2f}"
     if feedback.failure is None:
-        return _cut(_passed(feedback), MAX_FEEDBACK_CHARS - len(worth)) + worth
+        return _cut(_passed(feedback), MAX_FEEDBACK_CHARS - len(value_line)) + value_line
     stage = f"after {feedback.stage}" if feedback.stage is not None else "at once"
     where = "" if feedback.failed_rank is None else f" on rank {feedback.failed_rank}"
     detail = _cut(_first_detail(feedback), MAX_DETAIL_CHARS)
     text = f"failed {stage}: {feedback.failure}{where}" + (f"\n{detail}" if detail else "")
-    return _cut(text, MAX_FEEDBACK_CHARS - len(worth)) + worth
+    return _cut(text, MAX_FEEDBACK_CHARS - len(value_line)) + value_line
 
 
 def _passed(feedback: Feedback) -> str:
@@ -66,7 +66,7 @@ def _passed(feedback: Feedback) -> str:
 
 
 def _first_detail(feedback: Feedback) -> str:
-    """The one line that says most."""
+    """The most informative line."""
     if feedback.failure is Failure.COMPILE_ERROR and feedback.compile is not None:
         errors = [line for line in feedback.compile.log.splitlines() if re.search(r"\berror\b|undefined", line)]
         return errors[0].strip() if errors else feedback.message.splitlines()[0]

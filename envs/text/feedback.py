@@ -84,13 +84,13 @@ def verdict_text(feedback: Feedback) -> str:
 
 
 def compiler_text(feedback: Feedback) -> str:
-    """What the compiler said, and what each GPU kernel needs; empty where there is neither."""
+    """The compiler's log and the resources of each GPU kernel; empty where there is neither."""
     report = feedback.compile
     if report is None:
         return ""
     failed = feedback.failure is Failure.COMPILE_ERROR
-    said = [cut_middle(report.log.strip(), MAX_LOG_CHARS), kernels_text(report)]
-    text = "\n".join(part for part in said if part)
+    parts = [cut_middle(report.log.strip(), MAX_LOG_CHARS), kernels_text(report)]
+    text = "\n".join(part for part in parts if part)
     return f"Compiler{' (failed)' if failed else ''}:\n{text}" if text else ""
 
 

@@ -57,8 +57,8 @@ def _gpu_lines(rank: RankProfile) -> list[str]:
     if rank.waits and rank.mean_wait_us is not None:
         line += f"; {rank.waits:.3g} waits for signals, {time_text(rank.mean_wait_us)} each"
     moved = [("put", rank.put_bytes), ("got", rank.got_bytes), ("copy engines", rank.copied_bytes or 0)]
-    told = [f"{what} {size_text(nbytes)}" for what, nbytes in moved if nbytes]
-    return [f"{line}; {', '.join(told)}" if told else line]
+    sizes = [f"{what} {size_text(nbytes)}" for what, nbytes in moved if nbytes]
+    return [f"{line}; {', '.join(sizes)}" if sizes else line]
 
 
 def _link_lines(feedback: Feedback, profile: Profile) -> list[str]:

@@ -61,8 +61,8 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Task:
-    """One source to be judged."""
+class SourceFile:
+    """One file to be judged."""
 
     file: str
     problem: Problem
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     return outcome.status
 
 
-def _open_tasks(found: Found, results: ResultsFile, outcome: Outcome) -> list[Task]:
+def _open_tasks(found: Found, results: ResultsFile, outcome: Outcome) -> list[SourceFile]:
     """The sources without a result; what has one, or cannot be read, goes into the outcome."""
     tasks = []
     for path, problem in found.candidates:
@@ -136,12 +136,17 @@ def _open_tasks(found: Found, results: ResultsFile, outcome: Outcome) -> list[Ta
         if (feedback := results.judged(path.name, digest)) is not None:
             outcome.judged[path.name] = feedback
         else:
-            tasks.append(Task(path.name, problem, source))
+            tasks.append(SourceFile(path.name, problem, source))
     return tasks
 
 
 def _judge(
-    evaluator: Evaluator, tasks: Sequence[Task], config: EvalConfig, jobs: int, results: ResultsFile, outcome: Outcome
+    evaluator: Evaluator,
+    tasks: Sequence[SourceFile],
+    config: EvalConfig,
+    jobs: int,
+    results: ResultsFile,
+    outcome: Outcome,
 ) -> None:
     """Judges the tasks on `jobs` threads; results are recorded here, by one thread, as they come."""
     console, width = stderr(), len(str(len(tasks)))
@@ -161,13 +166,13 @@ def _judge(
             console.print(f"[{number:>{width}}/{len(tasks)}] {task.file}: {words}", soft_wrap=True)
 
 
-Verdicts = queue.SimpleQueue[tuple[Task, Feedback | BaseException]]
+Verdicts = queue.SimpleQueue[tuple[SourceFile, Feedback | BaseException]]
 
 
 @contextmanager
-def _workers(evaluator: Evaluator, tasks: Sequence[Task], config: EvalConfig, jobs: int) -> Iterator[Verdicts]:
+def _workers(evaluator: Evaluator, tasks: Sequence[SourceFile], config: EvalConfig, jobs: int) -> Iterator[Verdicts]:
     """Threads that put one verdict per task; leaving early (Ctrl-C) ends them by closing the evaluator."""
-    waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[SourceFile] = queue.SimpleQueue()
     verdicts: Verdicts = queue.SimpleQueue()
     for task in tasks:
         waiting.put(task)
@@ -201,7 +206,7 @@ def _workers(evaluator: Evaluator, tasks: Sequence[Task], config: EvalConfig, jo
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _say_where_we_are(tasks: Sequence[Task], outcome: Outcome, output: Path) -> None:
+def _say_where_we_are(tasks: Sequence[SourceFile], outcome: Outcome, output: Path) -> None:
     resumed = f"{len(outcome.judged)} already judged, " if outcome.judged else ""
     stderr().print(f"{resumed}{len(tasks)} to judge; results in {output}", soft_wrap=True)
 

@@ -17,7 +17,7 @@ from .command import EXIT_STATUSES, Session, Status, add_parser, stderr
 from .options import positive_float, positive_int
 
 if TYPE_CHECKING:
-    from pkb_gym.corpus.evaluate import Question
+    from pkb_gym.corpus.evaluate import Candidate
     from pkb_gym.engine.evaluators.evaluator import Evaluator
     from pkb_gym.engine.records.feedback import Feedback
 
@@ -196,14 +196,15 @@ def run_corpus(args: argparse.Namespace, session: Session) -> int:
     Raises:
         PkbError: what is asked for makes no sense, or this machine could not even begin.
     """
-    from pkb_gym.corpus.evaluate import Judge, Settings
+    from pkb_gym.corpus.evaluate import BatchEvaluator, TimeLimits
     from pkb_gym.corpus.files import write_corpus
     from pkb_gym.corpus.journal import Journal
-    from pkb_gym.corpus.make import Plan, make_corpus
+    from pkb_gym.corpus.make import CorpusPlan, make_corpus
     from pkb_gym.corpus.manifest import corpus_counts, origin
     from pkb_gym.corpus.tasks import train_problems
+    from pkb_gym.engine.evaluators.caching import CachingEvaluator
 
-    plan = Plan(
+    plan = CorpusPlan(
         problems=train_problems(args.problems, args.language),
         language=args.language,
         sizes=_sizes(args, args.language),
@@ -216,16 +217,17 @@ def run_corpus(args: argparse.Namespace, session: Session) -> int:
         compile_only=args.compile_only,
     )
     deadline = None if args.max_minutes is None else time.monotonic() + 60 * args.max_minutes
-    settings = Settings(timing_budget_s=args.timing_budget, timeout_s=args.timeout)
+    limits = TimeLimits(timing_budget_s=args.timing_budget, timeout_s=args.timeout)
     with Journal(args.out / "evaluations.jsonl") as journal, _evaluator(args.evaluator, session) as evaluator:
-        judge = Judge(evaluator, journal, settings, jobs=args.jobs, deadline=deadline, say=_Progress(len(journal)))
-        corpus = make_corpus(plan, judge, say=lambda words: stderr().print(words, soft_wrap=True))
+        cache, progress = CachingEvaluator(evaluator, store=journal), _Progress(len(journal))
+        batches = BatchEvaluator(cache, limits, jobs=args.jobs, deadline=deadline, report=progress)
+        corpus = make_corpus(plan, batches, lambda text: stderr().print(text, soft_wrap=True))
         write_corpus(args.out, corpus.rows)
-    counts = corpus_counts(corpus.rows, corpus.tally)
-    unanswered = {"faults_of_this_machine": judge.faults, "left": judge.left}
+    counts = corpus_counts(corpus.rows, corpus.left_out)
+    unanswered = {"faults_of_this_machine": batches.faults, "left": batches.left}
     _add_to_manifest(args.out, "corpus", origin(_command(session)) | {"style": args.style} | counts | unanswered)
-    _tell(args, len(corpus.rows), corpus.tally.compiled_only, judge.faults, judge.left)
-    return Status.NOT_JUDGED if judge.faults or not corpus.rows else Status.PASSED
+    _print_result(args, len(corpus.rows), corpus.left_out.compiled_only, batches.faults, batches.left)
+    return Status.NOT_JUDGED if batches.faults or not corpus.rows else Status.PASSED
 
 
 def run_counts(args: argparse.Namespace, _session: Session) -> int:
@@ -243,16 +245,16 @@ def run_counts(args: argparse.Namespace, _session: Session) -> int:
 
 
 class _Progress:
-    """Prints a line for each new answer."""
+    """Prints a line for each new result."""
 
     def __init__(self, known: int) -> None:
         self._count = known
 
-    def __call__(self, question: Question, feedback: Feedback) -> None:
-        from pkb_gym.corpus.make import in_words
+    def __call__(self, candidate: Candidate, feedback: Feedback) -> None:
+        from pkb_gym.corpus.make import result_line
 
         self._count += 1
-        stderr().print(f"[{self._count}] {in_words(question, feedback)}", soft_wrap=True)
+        stderr().print(f"[{self._count}] {result_line(candidate, feedback)}", soft_wrap=True)
 
 
 @contextmanager
@@ -270,7 +272,7 @@ def _evaluator(name: str, session: Session) -> Iterator[Evaluator]:
         evaluator.close()
 
 
-def _tell(args: argparse.Namespace, rows: int, compiled_only: int, faults: int, left: int) -> None:
+def _print_result(args: argparse.Namespace, rows: int, compiled_only: int, faults: int, left: int) -> None:
     console = stderr()
     console.print(f"{rows} conversations in {args.out}", soft_wrap=True)
     if compiled_only:

@@ -51,10 +51,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--device",
         choices=("auto", "cpu", "cuda"),
         default="auto",
-        help="judge on this device alone (default: whichever the questions ask for)",
+        help="judge on this device alone (default: whichever the requests ask for)",
     )
     parser.add_argument(
-        "--max-queued", type=positive_int, metavar="N", help="questions that may wait to begin (default: 1024)"
+        "--max-queued", type=positive_int, metavar="N", help="requests that may wait to begin (default: 1024)"
     )
     parser.add_argument(
         "--deadline",

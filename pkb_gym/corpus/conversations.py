@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Literal, NotRequired, TypedDict
 
 from pkb_gym.corpus.breakages import BREAKAGES, COMPILE_TIME, Breakage
-from pkb_gym.corpus.evaluate import Question
+from pkb_gym.corpus.evaluate import Candidate
 from pkb_gym.corpus.families import Variant, find_family
 from pkb_gym.corpus.prompts import prompt_messages
 from pkb_gym.corpus.tasks import Task, TaskRow
 from pkb_gym.engine.records.feedback import Feedback, Stage
 from pkb_gym.engine.support.source_digest import source_sha256
-from pkb_gym.envs.dialogue import Dialogue
+from pkb_gym.envs.episode import Episode
 from pkb_gym.envs.text.formatting import time_text
 from pkb_gym.rewards import find_reward
 
@@ -92,13 +92,13 @@ class Attempt:
         return "repair" if self.breakages else "single"
 
     @property
-    def questions(self) -> tuple[Question, ...]:
+    def candidates(self) -> tuple[Candidate, ...]:
         """One for each submission."""
-        return tuple(Question(self.task, source) for source in self.sources)
+        return tuple(Candidate(self.task, source) for source in self.sources)
 
 
 @dataclass
-class Tally:
+class LeftOut:
     """What did not become a row, and why.
 
     Attributes:
@@ -175,26 +175,26 @@ def _broken(attempt: Attempt, kinds: Sequence[Breakage]) -> Attempt | None:
 
 
 def corpus_rows(
-    attempts: Sequence[Attempt], found: Mapping[Question, Feedback], tally: Tally, *, compile_only: bool = False
+    attempts: Sequence[Attempt], found: Mapping[Candidate, Feedback], left_out: LeftOut, *, compile_only: bool = False
 ) -> list[CorpusRow]:
     """The rows that attempts come to: those that end in a kernel that is right, and whose mistakes did harm.
 
     Args:
         attempts: in order.
         found: what was found of their submissions.
-        tally: told of those that are left out.
+        left_out: counts those that do not become a row.
         compile_only: whether a kernel that was compiled, and could not be run here, counts as right.
     """
     rows: list[CorpusRow] = []
     seen: set[str] = set()
     prompts: dict[Task, list[ChatMessage]] = {}
     for attempt in attempts:
-        feedbacks = [found.get(question) for question in attempt.questions]
+        feedbacks = [found.get(candidate) for candidate in attempt.candidates]
         known = [feedback for feedback in feedbacks if feedback is not None]
         if len(known) < len(feedbacks):
-            tally.not_judged += 1
+            left_out.not_judged += 1
             continue
-        if not _is_of_use(attempt, known, tally, compile_only):
+        if not _is_of_use(attempt, known, left_out, compile_only):
             continue
         if attempt.task not in prompts:
             prompts[attempt.task] = [
@@ -202,14 +202,14 @@ def corpus_rows(
             ]
         row = corpus_row(attempt, known, prompts[attempt.task])
         if row["id"] in seen:
-            tally.duplicates += 1
+            left_out.duplicates += 1
             continue
         seen.add(row["id"])
         rows.append(row)
     return rows
 
 
-def is_right(feedback: Feedback) -> bool:
+def is_right_and_timed(feedback: Feedback) -> bool:
     """Whether a kernel was checked, timed and found honest."""
     return feedback.passed and feedback.is_correct and feedback.timing is not None and not feedback.integrity
 
@@ -219,19 +219,19 @@ def was_only_compiled(feedback: Feedback) -> bool:
     return feedback.failure is None and feedback.stage is Stage.COMPILE
 
 
-def _is_of_use(attempt: Attempt, feedbacks: Sequence[Feedback], tally: Tally, compile_only: bool) -> bool:
+def _is_of_use(attempt: Attempt, feedbacks: Sequence[Feedback], left_out: LeftOut, compile_only: bool) -> bool:
     *earlier, last = feedbacks
     if was_only_compiled(last) and not compile_only:
-        tally.compiled_only += 1
+        left_out.compiled_only += 1
         return False
-    if not is_right(last) and not was_only_compiled(last):
+    if not is_right_and_timed(last) and not was_only_compiled(last):
         if not attempt.breakages:
             why = str(last.failure or "integrity")
-            tally.failed_variants.append((attempt.task.problem, attempt.variant.name, why))
+            left_out.failed_variants.append((attempt.task.problem, attempt.variant.name, why))
         return False
     for breakage, feedback in zip(attempt.breakages, earlier, strict=True):
         if feedback.failure is None:
-            tally.harmless[breakage] = tally.harmless.get(breakage, 0) + 1
+            left_out.harmless[breakage] = left_out.harmless.get(breakage, 0) + 1
             return False
     return True
 
@@ -245,15 +245,15 @@ def corpus_row(attempt: Attempt, feedbacks: Sequence[Feedback], prompt: Sequence
         prompt: system and user message.
     """
     task, last = attempt.task, feedbacks[-1]
-    dialogue = Dialogue(task.style)
+    episode = Episode(REWARD)
     messages = list(prompt)
     rewards: list[float] = []
     for source, feedback in zip(attempt.sources, feedbacks, strict=True):
-        value = REWARD(feedback)
-        assert value is not None, "faults of this machine are not kept"
-        rewards.append(value)
+        turn = episode.record(source, feedback)
+        assert turn.value is not None, "faults of this machine are not kept"
+        rewards.append(turn.value)
         messages.append(submission(source))
-        messages.append(ChatMessage(role="tool", name="submit", content=dialogue.answer(feedback, value)))
+        messages.append(ChatMessage(role="tool", name="submit", content=episode.message(task.style)))
     messages.append(ChatMessage(role="assistant", content=closing_words(last)))
     breakage = "+".join(attempt.breakages) or None
     digest = hashlib.sha256(json.dumps([task.language, task.world_size, messages]).encode()).hexdigest()

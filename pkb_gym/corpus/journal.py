@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Self
 
 from pydantic import ValidationError
 
-from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.errors import ConfigError, InfrastructureError, StoreError
 from pkb_gym.engine.records.base import Record
-from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.support.jsonl import LineFile
 
 
-class Entry(Record):
+class JournalEntry(Record):
     """One line."""
 
     key: str
-    """See `evaluation_key`."""
+    """See `EvaluationRequest.key`."""
     feedback: Feedback
 
 
-def evaluation_key(problem: str, source: str, config: EvalConfig) -> str:
-    """What tells one evaluation from another: problem, source, and all that was asked for."""
-    text = json.dumps([problem, source, config.model_dump(mode="json")], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 class Journal:
-    """Feedback so far, and where more is appended; see `LineFile`.
-
-    Faults of this machine are not kept: they are tried again.
-    """
+    """Feedback so far, and where more is appended: the `FeedbackStore` in a file, see `LineFile`."""
 
     def __init__(self, path: Path) -> None:
         """Opens or makes the file.
@@ -67,18 +55,15 @@ class Journal:
         self._file.close()
 
     def get(self, key: str) -> Feedback | None:
-        """What was found; None where that was not evaluated yet."""
+        """See `FeedbackStore`."""
         return self._known.get(key)
 
     def append(self, key: str, feedback: Feedback) -> None:
-        """Keeps one evaluation; a fault of this machine is not kept.
-
-        Raises:
-            InfrastructureError: the disk would not take it.
-        """
-        if feedback.failure is Failure.INFRASTRUCTURE:
-            return
-        self._file.append(Entry(key=key, feedback=feedback).model_dump_json())
+        """See `FeedbackStore`."""
+        try:
+            self._file.append(JournalEntry(key=key, feedback=feedback).model_dump_json())
+        except InfrastructureError as error:
+            raise StoreError(str(error)) from error
         self._known[key] = feedback
 
     def _read(self) -> dict[str, Feedback]:
@@ -86,7 +71,7 @@ class Journal:
         known: dict[str, Feedback] = {}
         for number, line in enumerate(lines, start=1):
             try:
-                entry = Entry.model_validate_json(line)
+                entry = JournalEntry.model_validate_json(line)
             except ValidationError:
                 raise ConfigError(
                     f"{self._file.path}, line {number}, is no evaluation of this version; --out names another folder"

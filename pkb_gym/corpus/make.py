@@ -1,4 +1,4 @@
-"""A corpus from families and breakages: plan, have everything judged, make the rows."""
+"""A corpus from families and breakages: plan, have everything evaluated, make the rows."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from itertools import chain
 from pkb_gym.corpus.conversations import (
     Attempt,
     CorpusRow,
-    Tally,
+    LeftOut,
     broken_attempts,
     by_problem,
     corpus_rows,
-    is_right,
+    is_right_and_timed,
     sampled_variants,
     was_only_compiled,
 )
-from pkb_gym.corpus.evaluate import Judge, Question
+from pkb_gym.corpus.evaluate import BatchEvaluator, Candidate
 from pkb_gym.corpus.tasks import Task, workloads
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import Language
 from pkb_gym.engine.records.feedback import Feedback
-from pkb_gym.envs.dialogue import Style
+from pkb_gym.envs.text.turn import Style
 
 
 @dataclass(frozen=True)
-class Plan:
+class CorpusPlan:
     """What a corpus is made of.
 
     Attributes:
@@ -34,7 +34,7 @@ class Plan:
         language: "cpp" or "cuda".
         sizes: named sizes, or axes as JSON; a problem's variants take its workloads in turn.
         world_size: ranks.
-        style: how much the model is told.
+        style: of prompts and feedback.
         variants: of each problem.
         repairs: of each problem.
         variations: workloads of each problem and size besides the size itself, of those that may be trained on.
@@ -59,10 +59,10 @@ class Corpus:
     """What came of a plan."""
 
     rows: list[CorpusRow]
-    tally: Tally = field(default_factory=Tally)
+    left_out: LeftOut = field(default_factory=LeftOut)
 
 
-def planned_variants(plan: Plan) -> list[Attempt]:
+def planned_variants(plan: CorpusPlan) -> list[Attempt]:
     """The variants that are tried, each in one of its problem's workloads.
 
     Raises:
@@ -86,25 +86,29 @@ def planned_variants(plan: Plan) -> list[Attempt]:
     return attempts
 
 
-def make_corpus(plan: Plan, judge: Judge, say: Callable[[str], None] = lambda _words: None) -> Corpus:
-    """Has variants judged, then ways to break those that are right; what is in the judge's journal is not asked again.
+def make_corpus(
+    plan: CorpusPlan, evaluator: BatchEvaluator, report: Callable[[str], None] = lambda _text: None
+) -> Corpus:
+    """Has variants evaluated, then ways to break those that are right.
 
     Args:
         plan: what is made.
-        judge: answers the questions.
-        say: told what begins.
+        evaluator: of the submissions.
+        report: called with a few words on each part that begins.
 
     Raises:
         ConfigError, SizeError: the plan makes no sense.
         InfrastructureError: what was found cannot be kept.
     """
     variants = planned_variants(plan)
-    say(f"{len(variants)} variants of {len(plan.problems)} problems")
-    found = judge.answer(_questions(variants))
+    report(f"{len(variants)} variants of {len(plan.problems)} problems")
+    found = evaluator.evaluate(_candidates(variants))
 
     def is_good(attempt: Attempt) -> bool:
-        feedback = found.get(attempt.questions[-1])
-        return feedback is not None and (is_right(feedback) or (plan.compile_only and was_only_compiled(feedback)))
+        feedback = found.get(attempt.candidates[-1])
+        return feedback is not None and (
+            is_right_and_timed(feedback) or (plan.compile_only and was_only_compiled(feedback))
+        )
 
     good = by_problem(variants, is_good)
     repairs = [
@@ -112,22 +116,22 @@ def make_corpus(plan: Plan, judge: Judge, say: Callable[[str], None] = lambda _w
         for attempts in good.values()
         for attempt in broken_attempts(attempts, plan.repairs, plan.seed, only_compiled=plan.compile_only)
     ]
-    say(f"{len(repairs)} repairs")
-    found |= judge.answer(_questions(repairs))
-    tally = Tally()
-    return Corpus(corpus_rows([*variants, *repairs], found, tally, compile_only=plan.compile_only), tally)
+    report(f"{len(repairs)} repairs")
+    found |= evaluator.evaluate(_candidates(repairs))
+    left_out = LeftOut()
+    return Corpus(corpus_rows([*variants, *repairs], found, left_out, compile_only=plan.compile_only), left_out)
 
 
-def _questions(attempts: Sequence[Attempt]) -> dict[Question, None]:
-    return dict.fromkeys(chain.from_iterable(attempt.questions for attempt in attempts))
+def _candidates(attempts: Sequence[Attempt]) -> dict[Candidate, None]:
+    return dict.fromkeys(chain.from_iterable(attempt.candidates for attempt in attempts))
 
 
-def in_words(question: Question, feedback: Feedback) -> str:
-    """One line about an answer."""
+def result_line(candidate: Candidate, feedback: Feedback) -> str:
+    """One line about a result."""
     if was_only_compiled(feedback):
         verdict = "compiled, not run"
     elif feedback.failure is not None:
         verdict = f"{feedback.failure}, stage {feedback.stage}"
     else:
         verdict = "passed" if feedback.speedup is None else f"passed, {feedback.speedup:.2f}x"
-    return f"{question.task.problem} {question.task.dtype} {question.task.size}: {verdict}"
+    return f"{candidate.task.problem} {candidate.task.dtype} {candidate.task.size}: {verdict}"

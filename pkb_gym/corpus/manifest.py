@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from pkb_gym import __version__
-from pkb_gym.corpus.conversations import CorpusRow, Tally
+from pkb_gym.corpus.conversations import CorpusRow, LeftOut
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.cpu_info import cpu_info
 from pkb_gym.engine.hardware.host import processors
@@ -21,7 +21,7 @@ LENGTH_BUCKET = 500
 """Characters of a source, by which lengths are counted."""
 
 VERSIONS = ("torch", "datasets", "apache-tvm-ffi")
-"""Packages beside our own whose versions are told."""
+"""Packages beside our own whose versions are listed."""
 
 
 def origin(command: str) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def origin(command: str) -> dict[str, Any]:
     }
 
 
-def corpus_counts(rows: Sequence[CorpusRow], tally: Tally) -> dict[str, Any]:
+def corpus_counts(rows: Sequence[CorpusRow], left_out: LeftOut) -> dict[str, Any]:
     """Counts of the rows, and of what did not become one."""
     earlier = [Feedback.model_validate_json(text) for row in rows for text in row["feedback"][:-1]]
     return {
@@ -53,11 +53,11 @@ def corpus_counts(rows: Sequence[CorpusRow], tally: Tally) -> dict[str, Any]:
         "breakages": _by([row for row in rows if row["breakage"]], lambda row: str(row["breakage"]).split("+")[0]),
         "failures_mended": dict(sorted(Counter(str(feedback.failure) for feedback in earlier).items())),
         "left_out": {
-            "variants_that_failed": [list(entry) for entry in tally.failed_variants],
-            "breakages_that_did_no_harm": dict(sorted(tally.harmless.items())),
-            "duplicates": tally.duplicates,
-            "not_judged": tally.not_judged,
-            "only_compiled": tally.compiled_only,
+            "variants_that_failed": [list(entry) for entry in left_out.failed_variants],
+            "breakages_that_did_no_harm": dict(sorted(left_out.harmless.items())),
+            "duplicates": left_out.duplicates,
+            "not_judged": left_out.not_judged,
+            "only_compiled": left_out.compiled_only,
         },
     }
 
@@ -80,10 +80,10 @@ def markdown(rows: Sequence[CorpusRow]) -> str:
         speeds = [row["speedup"] for row in singles if row["speedup"] is not None]
         rewards = [row["reward"] for row in singles]
         speed = f"{min(speeds):.2f}, {median(speeds):.2f}, {max(speeds):.2f}" if speeds else "not run"
-        worth = f"{min(rewards):.2f}, {max(rewards):.2f}" if rewards else "-"
+        reward = f"{min(rewards):.2f}, {max(rewards):.2f}" if rewards else "-"
         sources = len({row["source_hash"] for row in mine})
         lines.append(
-            f"| {problem} | {language} | {len(singles)} | {len(mine) - len(singles)} | {sources} | {speed} | {worth} |"
+            f"| {problem} | {language} | {len(singles)} | {len(mine) - len(singles)} | {sources} | {speed} | {reward} |"
         )
     lines += ["", "| what was wrong | stage reached | repairs |", "| --- | --- | ---: |"]
     first = [Feedback.model_validate_json(row["feedback"][0]) for row in rows if row["kind"] == "repair"]

@@ -1,4 +1,4 @@
-"""What a model is told before its first submission: system and user message of one task."""
+"""The prompt of a task: system and user message."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import replace
 from functools import cache
 from typing import TypedDict
 
-from pkb_gym.corpus.tasks import Part, Task, TaskRow, Workload, workloads
+from pkb_gym.corpus.tasks import Part, Task, TaskRow, TaskWorkload, workloads
 from pkb_gym.engine.hardware.calibrate import cpu_hardware
 from pkb_gym.engine.hardware.lookup import known_hardware
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import Language
-from pkb_gym.envs.dialogue import Style
 from pkb_gym.envs.suite import SPLITS, split_names
 from pkb_gym.envs.text.brief import brief_task
 from pkb_gym.envs.text.task import task_text
+from pkb_gym.envs.text.turn import Style
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 
 SUFFIXES = {"cpp": "cpp", "cuda": "cu"}
@@ -145,7 +145,7 @@ def prompt_rows(
         languages: in which kernels are to be written.
         sizes: named sizes, or axes as JSON.
         world_size: ranks.
-        style: how much the model is told.
+        style: of the prompts.
         seeds: rows for each prompt, with other inputs each: 0, 1, ...
         part: whether the rows are for training or held out, see `part_of`.
         variations: workloads of each problem and size besides the size itself.
@@ -155,7 +155,7 @@ def prompt_rows(
     """
     rows: list[PromptRow] = []
     for problem in problems:
-        chosen: dict[Workload, None] = {}
+        chosen: dict[TaskWorkload, None] = {}
         for size in sizes:
             chosen |= dict.fromkeys(workloads(problem, size, world_size, part, variations))
         for language in languages:

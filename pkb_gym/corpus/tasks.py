@@ -15,8 +15,8 @@ from pkb_gym.engine.problem import Output, Problem, Tensor
 from pkb_gym.engine.problem.axes import AxisValue, frozen_axes
 from pkb_gym.engine.records.config import EvalConfig, Language, ResolvedConfig
 from pkb_gym.engine.stages.execution_environment import choose_device, resolve_here
-from pkb_gym.envs.dialogue import Style
 from pkb_gym.envs.suite import split_names
+from pkb_gym.envs.text.turn import Style
 from pkb_gym.problems.catalogue import find_problem
 
 Part: TypeAlias = Literal["train", "held_out"]
@@ -32,7 +32,7 @@ MOST_DRAWN = 100
 
 
 @dataclass(frozen=True)
-class Workload:
+class TaskWorkload:
     """A size and a dtype of one problem.
 
     Attributes:
@@ -68,7 +68,7 @@ class Task:
         size: a named size, or a JSON object of axes.
         dtype: floating dtype.
         seed: fixes the inputs.
-        style: how much the model is told.
+        style: of prompt and feedback.
     """
 
     problem: str
@@ -133,7 +133,7 @@ def parse_axes(size: str) -> str | dict[str, AxisValue]:
     return frozen_axes(json.loads(size)) if size.startswith("{") else size
 
 
-def part_of(problem: Problem, workload: Workload) -> Part:
+def part_of(problem: Problem, workload: TaskWorkload) -> Part:
     """Whether a workload may be trained on.
 
     A pure function of problem, axes and dtype, whatever the number of ranks, so that what is trained on and what is
@@ -147,7 +147,7 @@ def part_of(problem: Problem, workload: Workload) -> Part:
     return "held_out" if int(hashlib.sha256(text.encode()).hexdigest(), 16) % HELD_OUT_SHARE == 0 else "train"
 
 
-def workloads(problem: Problem, size: str, world_size: int, part: Part, variations: int) -> list[Workload]:
+def workloads(problem: Problem, size: str, world_size: int, part: Part, variations: int) -> list[TaskWorkload]:
     """Workloads like a named size.
 
     Args:
@@ -162,7 +162,7 @@ def workloads(problem: Problem, size: str, world_size: int, part: Part, variatio
         ConfigError: there is no such size.
         SizeError: it does not fit.
     """
-    plain = Workload(size, problem.dtypes[0])
+    plain = TaskWorkload(size, problem.dtypes[0])
     if isinstance(parse_axes(size), str) and size not in problem.sizes:
         raise ConfigError(f"{problem.name}: no size {size!r}; there are {', '.join(problem.sizes)}, or axes as JSON")
     _check(problem, plain, world_size)
@@ -171,7 +171,7 @@ def workloads(problem: Problem, size: str, world_size: int, part: Part, variatio
     return itself + list(islice(dict.fromkeys(drawn), variations))
 
 
-def _drawn(problem: Problem, size: str, world_size: int) -> Iterator[Workload]:
+def _drawn(problem: Problem, size: str, world_size: int) -> Iterator[TaskWorkload]:
     """Workloads with some dimensions of a size multiplied, and in one of the dtypes; always the same ones."""
     base = _axes(problem, size)
     dimensions = _dimensions(problem, base)
@@ -182,7 +182,7 @@ def _drawn(problem: Problem, size: str, world_size: int) -> Iterator[Workload]:
         for name in chosen:
             changed[name] = _larger(changed[name], FACTORS[len(chosen)], draw)
         named = size if changed == base else json.dumps(changed)
-        workload = Workload(named, draw.choice((problem.dtypes[0], *problem.dtypes)))
+        workload = TaskWorkload(named, draw.choice((problem.dtypes[0], *problem.dtypes)))
         try:
             _check(problem, workload, world_size)
         except SizeError:
@@ -216,7 +216,7 @@ def _larger(value: AxisValue, factors: Sequence[int], draw: random.Random) -> Ax
     return cast(int, value) * draw.choice(factors)
 
 
-def _check(problem: Problem, workload: Workload, world_size: int) -> None:
+def _check(problem: Problem, workload: TaskWorkload, world_size: int) -> None:
     for rank in range(world_size):
         problem.axes(size=parse_axes(workload.size), world_size=world_size, rank=rank, dtype=workload.dtype)
 

@@ -10,6 +10,7 @@ ours.
     ├── ConfigError
     └── InfrastructureError
         ├── SandboxError
+        ├── StoreError
         ├── ServiceBusy
         └── EvaluationNotFound
 """
@@ -48,8 +49,12 @@ class SandboxError(InfrastructureError):
     """Raised when the sandbox could not be set up as asked."""
 
 
+class StoreError(InfrastructureError):
+    """Raised when a finished evaluation could not be written to where it is kept."""
+
+
 class ServiceBusy(InfrastructureError):
-    """Raised when an evaluation service has as many questions waiting as it takes; ask again later."""
+    """Raised when an evaluation service has as many requests waiting as it takes; ask again later."""
 
 
 class EvaluationNotFound(InfrastructureError):

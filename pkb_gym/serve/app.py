@@ -1,6 +1,6 @@
 """The evaluation service over HTTP.
 
-    POST   /v1/evaluations              a `Question`; answered with an `EvaluationState`
+    POST   /v1/evaluations              an `EvaluationRequest`; answered with an `EvaluationState`
     GET    /v1/evaluations/{id}?wait_s= its `EvaluationState`, once it has finished or after so many seconds
     DELETE /v1/evaluations/{id}         gives up interest in it
     GET    /v1/status                   a `ServiceStatus`
@@ -33,7 +33,14 @@ from pkb_gym.engine.errors import (
 )
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.feedback import Feedback
-from pkb_gym.engine.records.service import FINISHED, MAX_WAIT_S, ErrorReport, EvaluationState, PauseState, Question
+from pkb_gym.engine.records.service import (
+    FINISHED,
+    MAX_WAIT_S,
+    ErrorReport,
+    EvaluationRequest,
+    EvaluationState,
+    PauseState,
+)
 from pkb_gym.serve.evaluation import Evaluation
 from pkb_gym.serve.guard import Guard
 from pkb_gym.serve.service import EvaluationService
@@ -94,12 +101,12 @@ class _Endpoints:
     def __init__(self, service: EvaluationService, ending: threading.Event) -> None:
         self._service, self._ending = service, ending
 
-    def submit(self, question: dict[str, object]) -> Response:
+    def submit(self, request: dict[str, object]) -> Response:
         try:
-            asked = Question.model_validate(question)
+            asked = EvaluationRequest.model_validate(request)
         except ValidationError as error:
-            raise ConfigError(f"the question is not understood: {_in_words(error.errors())}") from None
-        evaluation_id = self._service.submit(asked.problem, asked.source, asked.config)
+            raise ConfigError(f"the request is not understood: {_validation_text(error.errors())}") from None
+        evaluation_id = self._service.submit(asked)
         return _answer(_state(self._service.find(evaluation_id)), 202)
 
     async def state(self, evaluation_id: str, wait_s: float = 0.0) -> Response:
@@ -107,11 +114,11 @@ class _Endpoints:
         until = time.monotonic() + min(wait_s, MAX_WAIT_S)
         answered, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        def tell(_: Future[Feedback]) -> None:
+        def wake(_: Future[Feedback]) -> None:
             with contextlib.suppress(RuntimeError):  # the server has ended
                 loop.call_soon_threadsafe(answered.set)
 
-        evaluation.answer.add_done_callback(tell)
+        evaluation.answer.add_done_callback(wake)
         while not answered.is_set() and not self._ending.is_set() and (left := until - time.monotonic()) > 0:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(answered.wait(), min(left, LOOK_S))
@@ -136,10 +143,10 @@ class _Endpoints:
 
 
 def _state(evaluation: Evaluation) -> EvaluationState:
-    """What a client is told of it.
+    """The record of it for a client.
 
     Raises:
-        ConfigError, SizeError: the evaluator refused the question.
+        ConfigError, SizeError: the evaluator refused the request.
     """
     if not evaluation.answer.done():
         return EvaluationState(id=evaluation.id, state=evaluation.state)
@@ -166,8 +173,8 @@ async def _refuse(request: Request, error: Exception) -> Response:
         report = ErrorReport(error=type(error).__name__, message=str(error))
     elif isinstance(error, RequestValidationError):
         status = 400
-        words = f"the request is not understood: {_in_words(error.errors())}"
-        report = ErrorReport(error="ConfigError", message=words)
+        text = f"the request is not understood: {_validation_text(error.errors())}"
+        report = ErrorReport(error="ConfigError", message=text)
     elif isinstance(error, HTTPException):
         status = error.status_code
         report = ErrorReport(error="ConfigError", message=f"{request.method} {request.url.path}: {error.detail}")
@@ -177,6 +184,6 @@ async def _refuse(request: Request, error: Exception) -> Response:
     return _json(report.model_dump_json().encode(), status)
 
 
-def _in_words(errors: Iterable[Mapping[str, Any]]) -> str:
+def _validation_text(errors: Iterable[Mapping[str, Any]]) -> str:
     """What pydantic found wrong, and where."""
     return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in errors)

@@ -1,4 +1,4 @@
-"""One question on its way through the service."""
+"""One request on its way through the service."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import secrets
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.problem import Problem
@@ -17,10 +17,6 @@ from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
 from pkb_gym.engine.stages.progress import PREPARING, WAITING
-from pkb_gym.engine.support.source_digest import source_sha256
-
-Key: TypeAlias = tuple[str, str, str]
-"""Problem, digest of the source, resolved configuration: what makes two questions equal."""
 
 HAS_DEVICES = frozenset({PREPARING, Stage.RUN.value, Stage.CHECK.value, Stage.TIME.value, Stage.PROFILE.value})
 
@@ -44,24 +40,24 @@ class OwningEvaluator(Evaluator, Protocol):
 
 @dataclass(eq=False)
 class Evaluation:
-    """One question; whoever asks the same joins it. The service's lock guards what changes.
+    """One request; equal ones join it. The service's lock guards what changes.
 
     Attributes:
-        problem, source, config: what was asked.
+        problem, source, config: of the request.
         resolved: what the configuration comes to.
-        key: equal for equal questions.
+        key: of the request under the resolved configuration, see `EvaluationRequest`.
         id: by which clients name it.
         state: `QUEUED`, words of the evaluator, or `FINISHED`.
         interest: how many have asked and not given up.
         evaluator: who judges it; None before it begins.
-        answer: the feedback, or a `PkbError` where the evaluator refused the question.
+        answer: the feedback, or a `PkbError` where the evaluator refused the request.
     """
 
     problem: Problem
     source: str
     config: EvalConfig
     resolved: ResolvedConfig
-    key: Key
+    key: str
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     state: str = QUEUED
     interest: int = 1
@@ -85,14 +81,9 @@ class Evaluation:
         return deadline_s - self._spent_s - (time.monotonic() - self._since)
 
     def lost(self, why: str) -> Feedback:
-        """Its feedback where a fault of ours keeps it from being judged."""
+        """Its feedback where an infrastructure failure ends it."""
         environment = execution_environment.describe(self.resolved.device, self.resolved.dialect)
         source = Source.parse(self.source, self.resolved.device, self.resolved.language)
         feedback = FeedbackBuilder(self.problem, source, self.resolved, environment)
         feedback.fail(Failure.INFRASTRUCTURE, f"this machine could not judge it: {why}")
         return feedback.build()
-
-
-def question_key(problem: Problem, source: str, resolved: ResolvedConfig) -> Key:
-    """What makes two questions equal."""
-    return problem.name, source_sha256(source), resolved.model_dump_json()

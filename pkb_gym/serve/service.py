@@ -8,8 +8,8 @@
 Threads wait where the evaluator has them wait: for a processor to compile on, for the devices. So texts are compiled as
 they come, in a pause too, and the queue holds only what is beyond `max_begun`.
 
-A fault of ours is never a hang. An evaluation has `deadline_s` of compiling and of having the devices; waiting for
-others does not count. When that has passed, or when the evaluator raises what is no refusal of the question, the
+An infrastructure failure is no hang. An evaluation has `deadline_s` of compiling and of having the devices; waiting
+for others does not count. When that has passed, or when the evaluator raises what is no refusal of the request, the
 evaluator is replaced by a fresh one, and what it had in hand is answered as `infrastructure`.
 """
 
@@ -26,9 +26,9 @@ from typing import Literal, Self
 from pkb_gym.engine.errors import ConfigError, EvaluationNotFound, InfrastructureError, ServiceBusy, SizeError
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
-from pkb_gym.engine.records.service import FINISHED, ServiceStatus
+from pkb_gym.engine.records.service import FINISHED, EvaluationRequest, ServiceStatus
 from pkb_gym.problems.catalogue import find_problem
-from pkb_gym.serve.evaluation import Evaluation, Key, OwningEvaluator, question_key
+from pkb_gym.serve.evaluation import Evaluation, OwningEvaluator
 from pkb_gym.serve.statistics import Statistics
 
 logger = logging.getLogger(__name__)
@@ -40,12 +40,12 @@ PAUSE_STEP_S = 0.2
 
 
 class EvaluationService:
-    """Has questions of many clients judged by one evaluator; safe to use from several threads.
+    """Has requests of many clients judged by one evaluator; safe to use from several threads.
 
     Args:
         open_evaluator: makes the evaluator, when it is first needed and whenever one has to be replaced.
-        device: the device that this service judges on; "auto" leaves it to the questions.
-        max_queued: questions that may wait to begin.
+        device: the device that this service judges on; "auto" leaves it to the requests.
+        max_queued: requests that may wait to begin.
         max_begun: evaluations that have begun and not finished: each is a thread and, compiled, a binary in memory.
         max_answers: answers that are kept; those that nobody asked for longest are forgotten first.
         deadline_s: what an evaluation may take, see above.
@@ -74,7 +74,7 @@ class EvaluationService:
         self._begun: set[Evaluation] = set()
         self._answered: OrderedDict[str, Evaluation] = OrderedDict()
         self._by_id: dict[str, Evaluation] = {}
-        self._by_key: dict[Key, Evaluation] = {}
+        self._by_key: dict[str, Evaluation] = {}
         self._statistics = Statistics()
         self._paused = self._closed = False
         self._watch = threading.Thread(target=self._watch_clocks, name="pkb-deadlines", daemon=True)
@@ -86,26 +86,18 @@ class EvaluationService:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(self, problem: str, source: str, config: EvalConfig) -> str:
-        """Has a source judged, or joins the evaluation of an equal question.
-
-        Args:
-            problem: name in the catalogue.
-            source: its text.
-            config: how to judge it.
-
-        Returns:
-            The evaluation's id.
+    def submit(self, request: EvaluationRequest) -> str:
+        """Has a source judged, or joins the evaluation of an equal request; returns the evaluation's id.
 
         Raises:
-            ProblemNotFound, ConfigError, SizeError: the question makes no sense here.
+            ProblemNotFound, ConfigError, SizeError: the request makes no sense here.
             ServiceBusy: too many wait.
             InfrastructureError: there is no evaluator, or the service was closed.
         """
-        found = find_problem(problem)
-        asked = self._on_my_device(config)
-        resolved = self._current().resolve(found, source, asked)
-        key = question_key(found, source, resolved)
+        problem, source = find_problem(request.problem), request.source
+        asked = self._on_my_device(request.config)
+        resolved = self._current().resolve(problem, source, asked)
+        key = EvaluationRequest(problem=problem.name, source=source, config=resolved.as_asked()).key
         with self._lock:
             if (known := self._by_key.get(key)) is not None:
                 known.interest += 1
@@ -117,7 +109,7 @@ class EvaluationService:
             if len(self._queue) >= self._max_queued:
                 self._statistics.refused += 1
                 raise ServiceBusy(f"{len(self._queue)} evaluations wait already, no more are taken; ask again later")
-            evaluation = Evaluation(found, source, asked, resolved, key)
+            evaluation = Evaluation(problem, source, asked, resolved, key)
             self._by_id[evaluation.id] = self._by_key[key] = evaluation
             self._queue.append(evaluation)
             self._begin_next()
@@ -131,7 +123,7 @@ class EvaluationService:
         """
         with self._lock:
             if (evaluation := self._by_id.get(evaluation_id)) is None:
-                raise EvaluationNotFound(f"no evaluation {evaluation_id!r} is known; submit the question again")
+                raise EvaluationNotFound(f"no evaluation {evaluation_id!r} is known; submit the request again")
             self._use(evaluation)
             return evaluation
 
@@ -147,7 +139,7 @@ class EvaluationService:
 
         Raises:
             EvaluationNotFound: there is no such evaluation.
-            ConfigError, SizeError: the evaluator refused the question.
+            ConfigError, SizeError: the evaluator refused the request.
         """
         answer = self.find(evaluation_id).answer
         done, _ = wait_for_any([answer], timeout_s)
@@ -222,7 +214,7 @@ class EvaluationService:
             return config
         if config.device == "auto":
             return config.model_copy(update={"device": self._device})
-        raise ConfigError(f"this service judges on device {self._device!r}; the question asks for {config.device!r}")
+        raise ConfigError(f"this service judges on device {self._device!r}; the request asks for {config.device!r}")
 
     def _current(self) -> OwningEvaluator:
         """The evaluator, made if need be.
@@ -251,10 +243,10 @@ class EvaluationService:
             threading.Thread(target=self._judge, args=(evaluation,), name="pkb-evaluation", daemon=True).start()
 
     def _judge(self, evaluation: Evaluation) -> None:
-        def say(words: str) -> None:
+        def report(state: str) -> None:
             with self._lock:
                 if evaluation in self._begun:
-                    evaluation.enter(words)
+                    evaluation.enter(state)
                     self._clocks_changed.notify_all()
 
         evaluator: OwningEvaluator | None = None
@@ -262,11 +254,11 @@ class EvaluationService:
             with self._lock:
                 evaluator = evaluation.evaluator = self._current()
             answer: Feedback | Exception = evaluator.evaluate(
-                evaluation.problem, evaluation.source, evaluation.config, say
+                evaluation.problem, evaluation.source, evaluation.config, report
             )
         except (ConfigError, SizeError) as refused:
             answer = refused
-        except Exception as error:  # whatever it is, clients are told
+        except Exception as error:  # whatever it is, clients get an answer
             why = f"{type(error).__name__}: {error}"
             logger.warning("the evaluator is replaced: %s", why, exc_info=not isinstance(error, InfrastructureError))
             if evaluator is not None:

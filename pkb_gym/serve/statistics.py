@@ -29,7 +29,7 @@ class Statistics:
         self._recent: deque[float] = deque()
 
     def finish(self, feedback: Feedback | None) -> None:
-        """Counts an evaluation that ended; None stands for a question that the evaluator refused."""
+        """Counts an evaluation that ended; None stands for a request that the evaluator refused."""
         self._finished += 1
         self._recent.append(time.monotonic())
         self._forget()

@@ -17,7 +17,7 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback, Profile, TraceEvent
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.engine.support.source_digest import source_sha256
-from pkb_gym.rewards.examples import fallen, timed
+from pkb_gym.rewards.examples import failed, timed
 
 SLICE = TraceEvent(rank=1, kind="call", name="call 0", stream=None, start_us=0.5, duration_us=2)
 """The timeline of everything that passes."""
@@ -44,7 +44,7 @@ class FakeEvaluator:
             raise InfrastructureError("the machine is on fire")
         if word == "interrupt":
             raise KeyboardInterrupt
-        feedback = timed(baseline_us=100, speedup=2.0) if word == "passed" else fallen(word, message="because\nof it")
+        feedback = timed(baseline_us=100, speedup=2.0) if word == "passed" else failed(word, message="because\nof it")
         if config.trace and word == "passed":
             feedback = feedback.model_copy(update={"profile": Profile(ranks=(), trace=(SLICE,))})
         return feedback.model_copy(update={"problem": problem.name, "source_sha256": source_sha256(source)})

@@ -8,7 +8,7 @@ from pkb_gym.cli import demo, main
 from pkb_gym.cli.demo import COMPILE_ONLY, CONFIG, LESSONS, SOURCES, attempts
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.problems.catalogue import find_problem
-from pkb_gym.rewards.examples import fallen, timed
+from pkb_gym.rewards.examples import failed, timed
 
 EXPERT = "// expert"
 
@@ -18,7 +18,7 @@ def experts(monkeypatch):
     monkeypatch.setattr(demo, "expert_source", lambda problem, suffix: EXPERT)
 
 
-class Judge:
+class DemoEvaluator:
     """Finds what each attempt is meant to show."""
 
     def __init__(self, fault=None):
@@ -36,7 +36,7 @@ class Judge:
         if self.fault is not None:
             raise self.fault
         failure = self.wrong.get(source)
-        return timed(speedup=2.0) if failure is None else fallen(failure, message=f"{problem.name} fell")
+        return timed(speedup=2.0) if failure is None else failed(failure, message=f"{problem.name} fell")
 
     def close(self):
         self.closed = True
@@ -58,8 +58,8 @@ def test_lessons_show_compiler_check_and_deadlock():
 
 
 def test_shows_three_attempts_of_each_problem_and_one_card(capsys):
-    judge = Judge()
-    assert main(["demo"], lambda key: judge) == 0
+    evaluator = DemoEvaluator()
+    assert main(["demo"], lambda key: evaluator) == 0
     out = capsys.readouterr().out
     for lesson in LESSONS:
         assert f"wrong: {lesson.expected}: {lesson.problem} fell" in out
@@ -70,29 +70,29 @@ def test_shows_three_attempts_of_each_problem_and_one_card(capsys):
         "expert",
     ] * len(LESSONS)
     assert "2.00x" in out and "roofline  bound" in out
-    assert judge.closed
+    assert evaluator.closed
 
 
 def test_only_right_attempts_are_timed_and_none_beside_another(capsys):
-    judge = Judge()
-    main(["demo"], lambda key: judge)
-    first, second = judge.calls[:9], judge.calls[9:]
-    assert sorted((source in judge.wrong, config == CONFIG) for _, source, config in first) == (
+    evaluator = DemoEvaluator()
+    main(["demo"], lambda key: evaluator)
+    first, second = evaluator.calls[:9], evaluator.calls[9:]
+    assert sorted((source in evaluator.wrong, config == CONFIG) for _, source, config in first) == (
         [(False, False)] * 6 + [(True, True)] * 3
     )
-    assert all(config == COMPILE_ONLY for _, source, config in first if source not in judge.wrong)
-    assert [(source in judge.wrong, config) for _, source, config in second] == [(False, CONFIG)] * 6
+    assert all(config == COMPILE_ONLY for _, source, config in first if source not in evaluator.wrong)
+    assert [(source in evaluator.wrong, config) for _, source, config in second] == [(False, CONFIG)] * 6
 
 
 def test_our_fault_is_exit_status_3_and_closes(capsys):
-    judge = Judge(fault=InfrastructureError("no memory"))
-    assert main(["demo"], lambda key: judge) == 3
+    evaluator = DemoEvaluator(fault=InfrastructureError("no memory"))
+    assert main(["demo"], lambda key: evaluator) == 3
     assert capsys.readouterr().err.endswith("pkb: error: no memory\n")
-    assert judge.closed
+    assert evaluator.closed
 
 
 def test_missing_expert_is_our_fault(monkeypatch, capsys):
-    judge = Judge()
+    evaluator = DemoEvaluator()
     monkeypatch.setattr(demo, "expert_source", lambda problem, suffix: None)
-    assert main(["demo"], lambda key: judge) == 3
+    assert main(["demo"], lambda key: evaluator) == 3
     assert "HyenaCP has no expert.cpp" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.support.source_digest import source_sha256
-from pkb_gym.rewards.examples import fallen, timed
+from pkb_gym.rewards.examples import failed, timed
 
 
 @dataclass
@@ -33,18 +33,18 @@ class TextEvaluator:
             self.asked.append((problem.name, source, config))
         if number == self.interrupts_at:
             raise KeyboardInterrupt
-        feedback = self._judge(source) if number != self.fails_at else fallen("infrastructure")
+        feedback = self._judge(source) if number != self.fails_at else failed("infrastructure")
         return feedback.model_copy(update={"problem": problem.name, "source_sha256": source_sha256(source)})
 
     def _judge(self, source: str) -> Feedback:
         if "(solution, solution)" not in source:
-            return fallen("load_error")
+            return failed("load_error")
         if "recv = static_cast<char*>(out.data_ptr())\n" in source or "pkb/symm.h" not in source:
-            return fallen("compile_error")
+            return failed("compile_error")
         if "(r + 1)" in source or "(comm.rank + 1)" in source or "W - 1;" in source:
-            return fallen("output_mismatch", right_share=0.5)
+            return failed("output_mismatch", right_share=0.5)
         if self.only_compiles:
-            compiled = fallen("load_error")
+            compiled = failed("load_error")
             return compiled.model_copy(update={"failure": None, "message": "compiled; it was not run"})
         return timed(baseline_us=100, speedup=1 + 500 / len(source))
 

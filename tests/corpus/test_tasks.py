@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pkb_gym.corpus.tasks import Task, Workload, parse_axes, part_of, train_problems, workloads
+from pkb_gym.corpus.tasks import Task, TaskWorkload, parse_axes, part_of, train_problems, workloads
 from pkb_gym.engine.errors import ConfigError, ProblemNotFound, SizeError
 from pkb_gym.envs.suite import split_names
 from pkb_gym.problems.catalogue import find_problem
@@ -19,7 +19,7 @@ def test_train_and_held_out_never_meet(name):
     problem = find_problem(name)
     train = workloads(problem, "tiny", 2, "train", variations=6)
     held_out = workloads(problem, "tiny", 2, "held_out", variations=6)
-    assert train[0] == Workload("tiny", problem.dtypes[0])
+    assert train[0] == TaskWorkload("tiny", problem.dtypes[0])
     assert not set(train) & set(held_out)
     assert {part_of(problem, workload) for workload in train} == {"train"}
     assert {part_of(problem, workload) for workload in held_out} <= {"held_out"}
@@ -34,11 +34,11 @@ def test_most_problems_have_held_out_workloads():
 
 def test_the_part_hangs_on_nothing_but_axes_and_dtype():
     problem = find_problem("AllReduce")
-    there = Workload('{"M": 64, "N": 96}', "float32")
-    back = Workload('{"N": 96, "M": 64}', "float32")
+    there = TaskWorkload('{"M": 64, "N": 96}', "float32")
+    back = TaskWorkload('{"N": 96, "M": 64}', "float32")
     assert part_of(problem, there) == part_of(problem, back)
-    named = Workload(json.dumps(dict(problem.sizes["tiny"])), "bfloat16")
-    assert part_of(problem, named) == part_of(problem, Workload("tiny", "bfloat16")) == "train"
+    named = TaskWorkload(json.dumps(dict(problem.sizes["tiny"])), "bfloat16")
+    assert part_of(problem, named) == part_of(problem, TaskWorkload("tiny", "bfloat16")) == "train"
 
 
 def test_more_variations_keep_the_first_ones():

@@ -11,7 +11,7 @@ from pkb_gym.engine.records.config import EvalConfig, resolve
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.engine.stages.static import Rejected, check_text
-from pkb_gym.rewards.examples import FELL_AFTER, fallen, timed
+from pkb_gym.rewards.examples import LAST_STAGE, failed, timed
 
 
 @dataclass
@@ -45,10 +45,10 @@ class FakeEvaluator:
         try:
             check_text(source)
         except Rejected as rejected:
-            return fallen("rejected", message=str(rejected))
+            return failed("rejected", message=str(rejected))
         word, _, number = source.partition(" ")
         if word == "speedup":
             return timed(baseline_us=100, roofline_us=10, speedup_low=float(number))
-        if word in FELL_AFTER:
-            return fallen(word, right_share=float(number or 0))
-        return fallen("compile_error", message="error: expected unqualified-id")
+        if word in LAST_STAGE:
+            return failed(word, right_share=float(number or 0))
+        return failed("compile_error", message="error: expected unqualified-id")

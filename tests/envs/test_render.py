@@ -17,7 +17,7 @@ from pkb_gym.envs import PKBEnv
 from pkb_gym.envs.render import bar, card_text, roofline_picture
 from pkb_gym.envs.text.feedback import feedback_text
 from pkb_gym.problems.catalogue import find_problem
-from pkb_gym.rewards.examples import fallen, timed
+from pkb_gym.rewards.examples import failed, timed
 from tests.rewards.strategies import feedbacks
 
 pytestmark = pytest.mark.usefixtures("evaluator")
@@ -40,7 +40,7 @@ def test_the_card_of_a_right_kernel():
 
 
 def test_the_card_of_a_wrong_kernel():
-    card = plain(fallen("output_mismatch", right_share=0.5), reward=0.4)
+    card = plain(failed("output_mismatch", right_share=0.5), reward=0.4)
     assert "✓ run > ✗ check > time" in card
     assert "failure" in card and "output_mismatch: example" in card
     assert "50 of 100 outputs right" in card and "got 0.0, expected 1.0" in card.replace("\n", " ")
@@ -60,7 +60,7 @@ def test_every_feedback_has_a_card(feedback):
 
 def test_brackets_of_the_candidate_are_no_markup():
     """rich reads [red] in a string as a colour; what a candidate writes must be shown as it is."""
-    card = plain(fallen("runtime_error", message="a[red] = [/nothing]"))
+    card = plain(failed("runtime_error", message="a[red] = [/nothing]"))
     assert "a[red] = [/nothing]" in card
 
 
@@ -68,7 +68,7 @@ def test_bars_are_filled_by_the_share():
     assert [bar(share, 4).plain for share in (0, 0.5, 1, 7)] == ["░░░░", "██░░", "████", "████"]
 
 
-@pytest.mark.parametrize("feedback", [None, fallen("compile_error"), timed(), timed(roofline_us=0.0)])
+@pytest.mark.parametrize("feedback", [None, failed("compile_error"), timed(), timed(roofline_us=0.0)])
 def test_pictures_are_pixels(feedback):
     picture = roofline_picture(PROBLEM, CONFIG, feedback)
     assert picture.dtype == np.uint8 and picture.shape == (400, 640, 3)

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.envs.episode import Episode
 from pkb_gym.envs.spaces import MAX_RATIO, SourceText, action_space, observation_space, observe
 from pkb_gym.envs.text.feedback import ADVICE, MAX_FEEDBACK_CHARS, feedback_text
-from pkb_gym.rewards.examples import fallen, timed
+from pkb_gym.rewards.examples import failed, timed
 from tests.rewards.strategies import feedbacks
 
 SPACE = observation_space()
@@ -75,36 +76,24 @@ def test_samples_do_not_depend_on_the_hash_seed():
 
 
 @settings(max_examples=300)
-@given(feedback=st.none() | feedbacks(), turn=st.integers(0, 2**40), value=st.floats(-1e300, 1e300), source=st.text())
-def test_every_observation_lies_in_the_space(feedback, turn, value, source):
-    speedup = 0.0 if feedback is None or feedback.speedup is None else feedback.speedup
-    observation = observe(
-        task="task",
-        turn=turn,
-        feedback=feedback,
-        best_turn=turn,
-        best_value=value,
-        best_speedup=speedup,
-        best_source=source,
-    )
+@given(submitted=st.lists(feedbacks(), max_size=2), value=st.floats(-1e300, 1e300), source=st.text())
+def test_every_observation_lies_in_the_space(submitted, value, source):
+    episode = Episode(lambda _: value)
+    for feedback in submitted:
+        episode.record(source, feedback)
+    observation = observe("task", episode)
     assert set(observation) == set(SPACE.spaces)
     for name, space in SPACE.items():
         assert observation[name] in space, name
-    assert observation["is_timed"] == (feedback is not None and feedback.timing is not None)
+    assert observation["is_timed"] == bool(submitted and submitted[-1].timing is not None)
 
 
 def test_numbers_beyond_the_space_are_cut():
-    feedback = timed(baseline_us=1e15, speedup_low=1e12)
-    observation = observe(
-        task="x" * 10**6,
-        turn=1,
-        feedback=feedback,
-        best_turn=1,
-        best_value=2.0,
-        best_speedup=1e12,
-        best_source="x" * 2**21,
-    )
-    assert observation in SPACE and observation["best_speedup"].tolist() == [MAX_RATIO]
+    episode = Episode(lambda _: 1e12)
+    episode.record("x" * 2**21, timed(baseline_us=1e15, speedup_low=1e12))
+    observation = observe("x" * 10**6, episode)
+    assert observation in SPACE
+    assert observation["best_speedup"].tolist() == observation["best_value"].tolist() == [MAX_RATIO]
 
 
 @given(feedback=feedbacks())
@@ -121,7 +110,7 @@ def test_every_failure_has_advice(failure):
 
 
 def test_feedback_text_puts_the_error_first_and_says_where_it_is_wrong():
-    paragraphs = feedback_text(fallen("output_mismatch", right_share=0.5, message="outputs differ")).split("\n\n")
+    paragraphs = feedback_text(failed("output_mismatch", right_share=0.5, message="outputs differ")).split("\n\n")
     assert paragraphs[0].splitlines()[:2] == ["FAILED: output_mismatch, after stage run.", "outputs differ"]
     assert "50 of 100 outputs are right" in paragraphs[1]
     assert "rank 0, out (2,) bfloat16, trial 0: 1 of 2 elements differ" in paragraphs[1]
@@ -136,7 +125,7 @@ def test_feedback_text_of_a_right_kernel_says_how_fast_and_what_binds():
 
 def test_the_compilers_log_is_told_once():
     log = "kernel.cpp:1:1: error: expected unqualified-id"
-    compile_error = fallen("compile_error", message=f"it does not compile:\n{log}")
+    compile_error = failed("compile_error", message=f"it does not compile:\n{log}")
     report = {"duration_s": 1.0, "cached": False, "log": log, "binary_bytes": None}
     feedback = type(compile_error).model_validate(compile_error.model_dump() | {"compile": report})
     assert feedback_text(feedback).count(log) == 1

@@ -45,7 +45,7 @@ from pkb_gym.rewards import (
     to_yaml,
 )
 from pkb_gym.rewards.component import Recorded
-from pkb_gym.rewards.examples import fallen, timed
+from pkb_gym.rewards.examples import failed, timed
 from pkb_gym.rewards.presets import PRESETS
 from tests.rewards.strategies import feedbacks
 
@@ -126,7 +126,7 @@ def test_how_they_print(reward, text):
 
 def test_values_by_hand():
     """Right, twice as fast as the baseline."""
-    right, wrong = timed(speedup=2.0), fallen("output_mismatch", right_share=0.5)
+    right, wrong = timed(speedup=2.0), failed("output_mismatch", right_share=0.5)
     speed = Speedup(cap=3.0)
     partial = PartialCorrectness(almost=0.5)
     reward = (0.3 * Correctness() + speed).where(Correctness(), otherwise=0.2 * partial - 1)
@@ -147,12 +147,12 @@ def test_sums_and_products_are_flat():
 def test_parts_of_the_same_name_are_added_and_names_can_be_given():
     reward = Correctness() + 0.5 * Correctness() + Speedup().named("speed")
     assert reward.parts(timed(speedup=2.0)) == {"correctness": 1.5, "speed": 2.0}
-    assert reward.parts(fallen("infrastructure")) == {}
+    assert reward.parts(failed("infrastructure")) == {}
 
 
 def test_a_composition_can_be_an_episode_s_reward():
     score = EpisodeScore(BestSoFar(0.3 * Correctness() + Speedup()))
-    paid = [score.add(feedback).reward for feedback in (timed(speedup=1.0), fallen("timeout"), timed(speedup=2.0))]
+    paid = [score.add(feedback).reward for feedback in (timed(speedup=1.0), failed("timeout"), timed(speedup=2.0))]
     assert paid == [1.3, 0.0, pytest.approx(1.0)]
 
 

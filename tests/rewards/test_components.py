@@ -37,7 +37,7 @@ from pkb_gym.rewards import (
     Utilisation,
 )
 from pkb_gym.rewards.component import Recorded
-from pkb_gym.rewards.examples import fallen, profiled, timed
+from pkb_gym.rewards.examples import failed, profiled, timed
 from pkb_gym.rewards.profiling import is_own, time_entries
 from pkb_gym.rewards.reward import is_caught, is_right
 from tests.rewards.strategies import feedbacks
@@ -140,12 +140,12 @@ def test_what_is_caught_earns_nothing_and_falls_to_the_floor(feedback):
 
 def test_no_honest_submission_is_worth_less_than_cheating():
     reward = IntegrityFloor(LogSpeedup(), floor=-1.0)
-    assert reward(fallen("rejected")) == reward(timed(caught="beats_roofline")) == -1.0
+    assert reward(failed("rejected")) == reward(timed(caught="beats_roofline")) == -1.0
 
 
 def mismatched(world_size: int, trials: int, wrong: list[tuple[int, int]], listed: int) -> Feedback:
     """One output per rank and trial, of which the (trial, rank) in `wrong` are wrong and the first few are listed."""
-    plain = fallen("output_mismatch")
+    plain = failed("output_mismatch")
     outputs = world_size * trials
     mismatches = tuple(
         Mismatch.model_validate(plain.check.mismatches[0].model_dump() | {"trial": trial, "rank": rank})
@@ -292,7 +292,7 @@ def test_costs_are_within_their_limits(reply):
     low, high = reward.bounds()
     assert (
         low
-        <= reward.charge(fallen("timeout"), ActionFacts.of(reply))
+        <= reward.charge(failed("timeout"), ActionFacts.of(reply))
         <= 0
         < 0.7
         <= reward.charge(timed(), ActionFacts.of(reply))

@@ -19,7 +19,7 @@ from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.rewards import BestSoFar, FastP, Ladder, to_json
 from pkb_gym.rewards.curriculum import Fade
 from pkb_gym.rewards.difficulty import Difficulty, difficulties, read_feedbacks
-from pkb_gym.rewards.examples import fallen, timed
+from pkb_gym.rewards.examples import failed, timed
 from pkb_gym.rewards.reward import is_right
 from tests.rewards.strategies import feedbacks
 
@@ -56,7 +56,7 @@ def test_right_is_worth_more_than_wrong_at_every_step(wrong, right, step):
 
 
 def test_partial_credit_fades_and_performance_comes():
-    almost, fast = fallen("output_mismatch", right_share=1.0), timed(roofline_us=25, speedup_low=2.0)
+    almost, fast = failed("output_mismatch", right_share=1.0), timed(roofline_us=25, speedup_low=2.0)
     assert [SCHEDULE.at(step)(almost) for step in (0, 60, 110)] == pytest.approx([0.547, 0.2735, 0])
     assert [SCHEDULE.at(step)(fast) for step in (0, 60, 110)] == pytest.approx([1, 1.25, 1.5])
 
@@ -121,8 +121,8 @@ def test_counts_that_cannot_be_are_refused(counts):
 
 def records():
     other = {"problem": "HyenaCP"}
-    hard = [fallen("output_mismatch").model_copy(update=other), fallen("infrastructure").model_copy(update=other)]
-    return [timed(), timed(), fallen("compile_error"), timed(caught="late_output"), *hard]
+    hard = [failed("output_mismatch").model_copy(update=other), failed("infrastructure").model_copy(update=other)]
+    return [timed(), timed(), failed("compile_error"), timed(caught="late_output"), *hard]
 
 
 def test_problems_come_hardest_first_and_faults_of_ours_do_not_count():

@@ -28,7 +28,7 @@ from pkb_gym.rewards import (
     leave_one_out,
     shaped_rewards,
 )
-from pkb_gym.rewards.examples import fallen, timed
+from pkb_gym.rewards.examples import failed, timed
 from pkb_gym.rewards.returns import own_value
 from tests.rewards.strategies import feedbacks
 
@@ -55,8 +55,8 @@ values = st.lists(st.none() | st.floats(-10, 10), max_size=8)
 groups = st.lists(values, max_size=5)
 SPEEDS = (0.5, 1.0, 2.0)
 SUBMISSIONS = [
-    fallen("compile_error"),
-    fallen("output_mismatch", right_share=0.5),
+    failed("compile_error"),
+    failed("output_mismatch", right_share=0.5),
     *(timed(speedup_low=s) for s in SPEEDS),
 ]
 
@@ -142,7 +142,7 @@ def test_no_order_repetition_or_relapse_earns_anything(episode, data):
     total = sum(paid(episode))
     assert sum(paid(data.draw(st.permutations(episode)))) == pytest.approx(total)
     assert sum(paid([*episode, *episode])) == pytest.approx(total)
-    assert sum(paid([turn for one in episode for turn in (one, fallen("rejected"))])) == pytest.approx(total)
+    assert sum(paid([turn for one in episode for turn in (one, failed("rejected"))])) == pytest.approx(total)
 
 
 @given(speeds=st.lists(st.floats(0.01, 100), min_size=1, max_size=6), which=st.integers(0, 5), factor=st.floats(1, 10))

@@ -8,11 +8,11 @@ import pytest
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.rewards import BestSoFar, FastP, LadderThenPerformance, find_recipe, find_reward
-from pkb_gym.rewards.examples import fallen, profiled, timed
+from pkb_gym.rewards.examples import failed, profiled, timed
 from pkb_gym.rewards.presets import PRESETS
 from pkb_gym.rewards.recipes import RECIPES
 
-WRONG = fallen("output_mismatch", right_share=0.99)
+WRONG = failed("output_mismatch", right_share=0.99)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_kevin_is_three_tenths_for_being_right_plus_the_speedup(speedup, score):
     """S = 0.3 * 1{correct} + T_baseline / T_kernel * 1{correct}; arXiv:2507.11948, section 3.2."""
     kevin = find_reward("kevin")
     assert kevin(timed(speedup=speedup)) == pytest.approx(score)
-    assert kevin(WRONG) == kevin(fallen("compile_error")) == kevin(timed(speedup=9.0, caught="late_output")) == 0
+    assert kevin(WRONG) == kevin(failed("compile_error")) == kevin(timed(speedup=9.0, caught="late_output")) == 0
 
 
 def test_kevin_pays_the_measured_speedup_and_not_its_lower_end():
@@ -31,7 +31,7 @@ def test_kevin_pays_the_measured_speedup_and_not_its_lower_end():
 
 def test_kevin_s_advantages():
     """Turns worth (0, 1.3) and (2.3, 0): R = (0.52, 1.3) and (2.3, 0); normalised over the four, mean 1.03."""
-    group = [[WRONG, timed(speedup=1.0)], [timed(speedup=2.0), fallen("timeout")]]
+    group = [[WRONG, timed(speedup=1.0)], [timed(speedup=2.0), failed("timeout")]]
     returns = (0.52, 1.3, 2.3, 0.0)
     std = math.sqrt(sum((value - 1.03) ** 2 for value in returns) / 4) + 1e-4
     (a, b), (c, d) = find_recipe("kevin").advantages_of(group)
@@ -87,7 +87,7 @@ def test_cuda_agent_s_milestones(speedup, value):
 
 @pytest.mark.parametrize("failure", ["rejected", "compile_error", "output_mismatch", "deadlock"])
 def test_cuda_agent_is_minus_one_for_what_is_not_right(failure):
-    assert find_reward("cuda_agent")(fallen(failure)) == -1.0
+    assert find_reward("cuda_agent")(failed(failure)) == -1.0
     assert find_reward("cuda_agent")(timed(speedup=3.0, caught="beats_roofline")) == -1.0
 
 
@@ -103,13 +103,13 @@ def test_roofline_only_knows_the_bound_alone(speedup_low, value):
 def test_the_default_is_what_it_was():
     """Baseline 100 us and bound 25 us: twice as fast is half the way in factors."""
     assert find_reward("default") == BestSoFar(LadderThenPerformance())
-    values = [find_reward("default")(feedback) for feedback in (fallen("compile_error"), WRONG, timed(speedup_low=2.0))]
+    values = [find_reward("default")(feedback) for feedback in (failed("compile_error"), WRONG, timed(speedup_low=2.0))]
     assert values == pytest.approx([0.05, 0.25 + 0.3 * 0.99, 1.5])
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_worth_nothing_known_where_the_fault_is_ours(name):
-    assert find_reward(name)(fallen("infrastructure")) is None
+    assert find_reward(name)(failed("infrastructure")) is None
 
 
 def test_recipes_name_their_papers():

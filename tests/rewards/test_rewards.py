@@ -23,7 +23,7 @@ from pkb_gym.rewards import (
     find_reward,
     log_performance,
 )
-from pkb_gym.rewards.examples import FELL_AFTER, fallen, timed
+from pkb_gym.rewards.examples import LAST_STAGE, failed, timed
 from pkb_gym.rewards.performance import MAX_HEADROOM, MIN_HEADROOM
 from pkb_gym.rewards.presets import PRESETS
 from pkb_gym.rewards.reward import is_caught, is_right
@@ -79,13 +79,13 @@ def test_what_is_caught_falls_to_the_floor(feedback):
 def test_ladder_rises_with_the_stages():
     value = Ladder()
     order = ["rejected", "compile_error", "runtime_error", "output_mismatch"]
-    values = [value(fallen(failure)) for failure in order]
+    values = [value(failed(failure)) for failure in order]
     assert values == sorted(set(values))
 
 
 @given(shares=st.tuples(st.floats(0, 1), st.floats(0, 1)))
 def test_partial_credit_grows_with_the_share_of_right_outputs_and_stays_below_right(shares):
-    fewer, more = (Ladder()(fallen("output_mismatch", right_share=share)) for share in sorted(shares))
+    fewer, more = (Ladder()(failed("output_mismatch", right_share=share)) for share in sorted(shares))
     assert Ladder().ran <= fewer <= more < Ladder().almost < 1
 
 
@@ -126,7 +126,7 @@ def test_the_denominator_is_clamped(bound, headroom):
 
 def test_log_performance_of_what_was_not_timed_is_an_error():
     with pytest.raises(ValueError, match="AllReduce: no headroom without timing; the furthest stage was static"):
-        log_performance(fallen("compile_error"))
+        log_performance(failed("compile_error"))
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
@@ -144,17 +144,17 @@ def test_the_return_telescopes_to_the_best_submission(gamma, episode):
 
 def test_oscillation_earns_nothing():
     score = EpisodeScore(find_reward("default"))
-    good, bad = timed(speedup_low=2.0), fallen("compile_error")
+    good, bad = timed(speedup_low=2.0), failed("compile_error")
     paid = [score.add(turn).reward for turn in (good, bad, good, bad, good)]
-    assert paid[1:] == [0, 0, 0, 0] and paid[0] == score.total == score.best == 1.5
+    assert paid[1:] == [0, 0, 0, 0] and paid[0] == score.total == 1.5
 
 
 def test_a_fault_of_ours_changes_nothing_of_the_episode():
     score = EpisodeScore(find_reward("default"))
     score.add(timed())
-    turn = score.add(fallen("infrastructure"))
+    turn = score.add(failed("infrastructure"))
     assert (turn.reward, turn.is_valid, turn.parts) == (0.0, False, {})
-    assert score.best == score.total == 1.0
+    assert score.total == 1.0
 
 
 def test_per_turn_pays_again():
@@ -206,10 +206,10 @@ def test_parameters_that_would_pay_the_wrong_thing_are_refused(build, message):
 
 
 def test_examples_cover_every_failure_but_integrity():
-    assert set(FELL_AFTER) | {"integrity"} == set(Failure)
+    assert set(LAST_STAGE) | {"integrity"} == set(Failure)
 
 
 def test_right_outputs_earn_nothing_beside_changed_inputs():
     """A kernel that writes to its peers' inputs can have every output right."""
-    assert Ladder()(fallen("input_modified", right_share=0.99)) == Ladder().ran
-    assert find_reward("default")(fallen("input_modified", right_share=0.99)) == Ladder().ran
+    assert Ladder()(failed("input_modified", right_share=0.99)) == Ladder().ran
+    assert find_reward("default")(failed("input_modified", right_share=0.99)) == Ladder().ran

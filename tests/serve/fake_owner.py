@@ -14,6 +14,7 @@ from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig, resolve
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.records.service import EvaluationRequest
 from pkb_gym.engine.stages.progress import PREPARING, WAITING, Progress
 from pkb_gym.serve.service import EvaluationService
 from tests.envs.fake_evaluator import FakeEvaluator
@@ -95,7 +96,9 @@ class Owners:
 
 
 def ask(service: EvaluationService, source: str, **changes: object) -> str:
-    return service.submit("AllReduce", source, ON_TWO.model_copy(update=changes))
+    return service.submit(
+        EvaluationRequest(problem="AllReduce", source=source, config=ON_TWO.model_copy(update=changes))
+    )
 
 
 def answer(service: EvaluationService, evaluation_id: str) -> Feedback:

@@ -12,7 +12,7 @@ from pkb_gym.serve import guard
 from pkb_gym.serve.server import HttpServer
 from tests.serve.fake_owner import PATIENCE_S, TOKEN, Owners, make_service, until
 
-QUESTION = {"problem": "AllReduce", "config": {"device": "cpu", "world_size": 2, "size": "tiny"}}
+REQUEST = {"problem": "AllReduce", "config": {"device": "cpu", "world_size": 2, "size": "tiny"}}
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +34,10 @@ def connect(server: HttpServer) -> httpx.Client:
 
 
 def post(http: httpx.Client, source: str, /, **changes: object) -> httpx.Response:
-    return http.post("/v1/evaluations", json=QUESTION | {"source": source} | changes)
+    return http.post("/v1/evaluations", json=REQUEST | {"source": source} | changes)
 
 
-def test_a_question_is_answered(http):
+def test_a_request_is_answered(http):
     asked = post(http, "run")
     assert asked.status_code == 202
     state = asked.json()
@@ -103,7 +103,7 @@ def test_nothing_else_is_had_without_the_token(idle, header, method, path):
         ({"kernel": "x"}, 400, "ConfigError", "kernel: Extra inputs"),
     ],
 )
-def test_questions_without_sense(idle, changes, status, error, words):
+def test_evaluations_without_sense(idle, changes, status, error, words):
     with connect(idle) as http:
         reply = post(http, "speedup 1", **changes)
     assert (reply.status_code, reply.json()["error"]) == (status, error), reply.text

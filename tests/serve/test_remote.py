@@ -35,7 +35,7 @@ def test_sizes_cross_the_wire(client):
     assert feedback.config.axes_asked == size
 
 
-def test_half_characters_are_rejected_and_no_error(client):
+def test_lone_surrogates_are_rejected_and_no_error(client):
     assert client.evaluate(PROBLEM, "\ud800", ON_TWO).failure is Failure.REJECTED
 
 

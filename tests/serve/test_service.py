@@ -13,6 +13,7 @@ from pkb_gym.engine.errors import (
     SizeError,
 )
 from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.records.service import EvaluationRequest
 from tests.serve.fake_owner import ON_TWO, answer, ask, make_service, until
 
 
@@ -24,7 +25,7 @@ def test_a_source_is_judged(service, owners):
     assert len(owners.opened) == 1
 
 
-def test_equal_questions_in_flight_are_evaluated_once(service, owners):
+def test_equal_requests_in_flight_are_evaluated_once(service, owners):
     first, second = ask(service, "run"), ask(service, "run")
     assert first == second
     owners.opened[0].goes_on.set()
@@ -32,20 +33,20 @@ def test_equal_questions_in_flight_are_evaluated_once(service, owners):
     assert len(owners.asked) == 1 and service.status().joined == 1
 
 
-def test_an_equal_question_later_gets_the_same_answer(service, owners):
+def test_an_equal_request_later_gets_the_same_answer(service, owners):
     feedback = answer(service, ask(service, "speedup 2"))
     assert answer(service, ask(service, "speedup 2")) is feedback
     assert len(owners.asked) == 1
 
 
 @pytest.mark.parametrize("changes", [{"seed": 1}, {"turn": 1}, {"dtype": "float32"}, {"until": "check"}])
-def test_another_configuration_is_another_question(service, owners, changes):
+def test_another_configuration_is_another_request(service, owners, changes):
     answer(service, ask(service, "speedup 2"))
     answer(service, ask(service, "speedup 2", **changes))
     assert len(owners.asked) == 2
 
 
-def test_what_defaults_come_to_is_the_same_question(service, owners):
+def test_what_defaults_come_to_is_the_same_request(service, owners):
     answer(service, ask(service, "speedup 2"))
     answer(service, ask(service, "speedup 2", dtype="bfloat16", trials=4))
     assert len(owners.asked) == 1
@@ -58,13 +59,13 @@ def test_a_fault_of_ours_is_no_answer_to_the_next_who_asks(service, owners):
     assert len(owners.asked) == 2 and (status.infrastructure_faults, status.joined, status.restarts) == (2, 0, 0)
 
 
-def test_half_characters_are_no_fault(service):
+def test_lone_surrogates_are_no_fault(service):
     assert answer(service, ask(service, "\ud800")).failure is Failure.REJECTED
 
 
-def test_questions_without_sense_are_refused_at_once(service, owners):
+def test_requests_without_sense_are_refused_at_once(service, owners):
     with pytest.raises(ProblemNotFound, match="Did you mean 'AllReduce'"):
-        service.submit("AllReduc", "speedup 1", ON_TWO)
+        service.submit(EvaluationRequest(problem="AllReduc", source="speedup 1", config=ON_TWO))
     with pytest.raises(ConfigError, match="does not run on device"):
         ask(service, "speedup 1", language="cuda")
     with pytest.raises(SizeError, match="no size 'huge'"):
@@ -111,7 +112,7 @@ def test_answers_are_bounded(owners):
         answer(service, first)  # asked for last, so kept longest
         answer(service, ask(service, "speedup 3"))
         assert answer(service, first).passed
-        with pytest.raises(EvaluationNotFound, match="submit the question again"):
+        with pytest.raises(EvaluationNotFound, match="submit the request again"):
             service.wait(second)
         answer(service, ask(service, "speedup 2"))
         assert len(owners.asked) == 4
@@ -150,7 +151,7 @@ def test_the_status_counts(service):
 def test_a_service_may_be_for_one_device(owners):
     with make_service(owners, device="cpu") as service:
         assert answer(service, ask(service, "speedup 1", device="auto")).config.device == "cpu"
-        with pytest.raises(ConfigError, match="judges on device 'cpu'; the question asks for 'cuda'"):
+        with pytest.raises(ConfigError, match="judges on device 'cpu'; the request asks for 'cuda'"):
             ask(service, "speedup 1", device="cuda")
 
 

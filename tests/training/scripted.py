@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer, ModelConfig
 
 from pkb_gym.engine.evaluators.evaluator import Evaluator
-from pkb_gym.training.evaluation.owner import Evaluation
+from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.grpo import GrpoArguments, train
 from pkb_gym.training.learner.trainer import KernelGRPOTrainer
 from pkb_gym.training.processes.host_group import HostGroup
@@ -108,7 +108,7 @@ def run(
     grpo_config: GRPOConfig,
     rows: list[dict[str, Any]] | None = None,
     trainer_class: type[KernelGRPOTrainer] = KernelGRPOTrainer,
-    evaluation: Evaluation | None = None,
+    schedule: EvaluationSchedule | None = None,
     **arguments: Any,
 ) -> KernelGRPOTrainer:
     """Trains a policy as `grpo.py` does, with an evaluator of the test's."""
@@ -118,7 +118,7 @@ def run(
         GrpoArguments(prompts="", **arguments),
         grpo_config,
         ModelConfig(model_name_or_path=str(policy)),
-        evaluation or Evaluation(evaluator, host),
+        schedule or EvaluationSchedule(evaluator, host),
         host,
         trainer_class,
     )

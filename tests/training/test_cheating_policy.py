@@ -10,10 +10,10 @@ from datasets import Dataset
 from safetensors.torch import load_file
 
 from pkb_gym.problems.catalogue import find_problem
-from pkb_gym.rewards.examples import fallen
+from pkb_gym.rewards.examples import failed
 from pkb_gym.rewards.presets import find_reward
-from pkb_gym.training.evaluation.judge import Judge
-from pkb_gym.training.evaluation.owner import Evaluation
+from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
+from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.inputs.rows import read_jsonl
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.results.archive import Archive
@@ -43,10 +43,10 @@ def test_a_cheating_policy_earns_nothing(monkeypatch, local_evaluator, tmp_path)
     policy = write_tiny_policy(corpus, tmp_path / "policy")
     chance = random.Random(0)
     follow(monkeypatch, lambda _: submit(chance.choice(sources)))
-    evaluation = Evaluation(local_evaluator, HostGroup(), gate=local_evaluator)
+    schedule = EvaluationSchedule(local_evaluator, HostGroup(), gate=local_evaluator)
     settings = config(tmp_path / "run", max_steps=STEPS, max_completion_length=2000)
     try:
-        trainer = run(policy, local_evaluator, settings, [row(language="auto")], max_turns=1, evaluation=evaluation)
+        trainer = run(policy, local_evaluator, settings, [row(language="auto")], max_turns=1, schedule=schedule)
     finally:
         local_evaluator.resume()
     logged = [entry for entry in trainer.state.log_history if "reward" in entry]
@@ -63,15 +63,16 @@ def test_a_cheating_policy_earns_nothing(monkeypatch, local_evaluator, tmp_path)
 
 @pytest.mark.slow
 def test_lies_are_worth_no_more_than_an_honest_failure(local_evaluator):
-    judge = Judge(local_evaluator)
+    evaluator = AsyncEvaluator(local_evaluator)
 
     async def all_of_them():
         read_ones = [read(FOLDER / "hostile" / name) for name in WRONG]
         return await asyncio.gather(
-            *(judge.judge(find_problem("AllReduce"), one.source, one.config) for one in read_ones)
+            *(evaluator.evaluate(find_problem("AllReduce"), one.source, one.config) for one in read_ones)
         )
 
     verdicts = asyncio.run(all_of_them())
-    judge.close()
-    honest = find_reward("default")(fallen("output_mismatch"))
-    assert all(verdict.fault is None and verdict.value <= honest for verdict in verdicts)
+    evaluator.close()
+    reward = find_reward("default")
+    honest = reward(failed("output_mismatch"))
+    assert all(verdict.fault is None and reward(verdict.feedback) <= honest for verdict in verdicts)

@@ -9,13 +9,14 @@ from datasets import Dataset, DatasetDict
 from transformers import AutoTokenizer
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.rewards import find_reward
 from pkb_gym.training import evaluate_policy
-from pkb_gym.training.evaluation.judge import Judge
-from pkb_gym.training.evaluation.owner import Evaluation
+from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
+from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.inputs.chat import render
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.rollout.kernel_environment import Rollouts
-from pkb_gym.training.rollout.player import Limits, Player, answer_ids
+from pkb_gym.training.rollout.player import EpisodeLimits, Player, answer_ids
 from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.conversations import answer, submission
 from tests.training.scripted import row, say, submit
@@ -48,12 +49,14 @@ def tokenizer(scratch_model):
 def play(tokenizer, script, rows, *, max_turns=3, length=2048, context=8192, multi_turn=True):
     evaluator, host = FakeEvaluator(), HostGroup()
     sampler = Scripted(tokenizer, script)
-    judge = Judge(evaluator)
-    rollouts = Rollouts(judge, max_turns)
-    limits = Limits(max_turns, length, context)
-    player = Player(sampler, tokenizer, rollouts, Evaluation(evaluator, host), host, limits, multi_turn=multi_turn)
+    asynchronous = AsyncEvaluator(evaluator)
+    rollouts = Rollouts(asynchronous, find_reward("default"), max_turns)
+    limits = EpisodeLimits(max_turns, length, context)
+    player = Player(
+        sampler, tokenizer, rollouts, EvaluationSchedule(evaluator, host), host, limits, multi_turn=multi_turn
+    )
     episodes = player.play(rows, seed=5)
-    judge.close()
+    asynchronous.close()
     return sampler, episodes
 
 
@@ -66,9 +69,9 @@ def test_an_episode_goes_on_until_the_policy_says_no_more(tokenizer):
     sampler, (episode,) = play(
         tokenizer, by_turn(submit("compile_error"), submit("speedup 2.5"), say("Done.")), [row()]
     )
-    assert [one.source for one in episode.submissions] == ["compile_error", "speedup 2.5"]
-    assert [one.turn for one in episode.submissions] == [0, 1]
-    assert episode.worth == episode.submissions[1].verdict.value > 1
+    assert [one.turn.source for one in episode.submissions] == ["compile_error", "speedup 2.5"]
+    assert [one.message for one in episode.submissions] == [0, 1]
+    assert episode.episode_value == episode.submissions[1].turn.value > 1
     assert len(sampler.read) == 3
 
 
@@ -106,7 +109,7 @@ def test_a_call_that_cannot_be_made_is_answered_as_in_training(tokenizer):
 
 def test_a_single_turn_policy_submits_a_block_of_code_and_sees_no_tool(tokenizer):
     sampler, (episode,) = play(tokenizer, lambda _: "```cpp\nspeedup 2.0\n```\n<|im_end|>", [row()], multi_turn=False)
-    assert [one.source for one in episode.submissions] == ["speedup 2.0\n"]
+    assert [one.turn.source for one in episode.submissions] == ["speedup 2.0\n"]
     assert "<tools>" not in sampler.read[0] and len(sampler.read) == 1
 
 
@@ -134,7 +137,7 @@ def evaluate(monkeypatch, prompts, scratch_model, tmp_path):
 
         monkeypatch.setattr(evaluate_policy, "open_sampler", open_sampler)
         monkeypatch.setattr(
-            evaluate_policy, "start_evaluation", lambda mode, host, **_: Evaluation(FakeEvaluator(), host)
+            evaluate_policy, "start_evaluation", lambda mode, host, **_: EvaluationSchedule(FakeEvaluator(), host)
         )
         argv = [
             "--model_name_or_path",

@@ -13,7 +13,7 @@ from trl import GRPOTrainer
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.rewards.default import LadderThenPerformance
-from pkb_gym.rewards.examples import fallen, timed
+from pkb_gym.rewards.examples import failed, timed
 from pkb_gym.training.inputs.rows import read_jsonl
 from pkb_gym.training.learner.trainer import KernelGRPOTrainer
 from pkb_gym.training.results.archive import Archive
@@ -33,7 +33,7 @@ from tests.training.scripted import (
 
 FAST = LadderThenPerformance()(timed(baseline_us=100, roofline_us=10, speedup_low=10))
 SLOW = LadderThenPerformance()(timed(baseline_us=100, roofline_us=10, speedup_low=1))
-BROKEN = LadderThenPerformance()(fallen("compile_error"))
+BROKEN = LadderThenPerformance()(failed("compile_error"))
 
 
 @pytest.fixture(scope="session")
@@ -399,7 +399,7 @@ def test_it_says_where_the_time_of_a_step_went(monkeypatch, policy, evaluator, t
     logged = trainer.state.log_history[0]
     shares = {name: share for name, share in logged.items() if name.startswith("phase/")}
     assert set(shares) == {
-        f"phase/{name}" for name in ("generation", "evaluation", "parking", "ranks", "learning", "other")
+        f"phase/{name}" for name in ("generation", "evaluation", "offload", "ranks", "learning", "other")
     }
     assert sum(shares.values()) == pytest.approx(1) and shares["phase/learning"] > 0
     (record,) = read_jsonl(tmp_path / "phases.jsonl")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from pkb_gym.engine.support import env_vars
 from pkb_gym.rewards.default import LadderThenPerformance
-from pkb_gym.rewards.examples import fallen, timed
+from pkb_gym.rewards.examples import failed, timed
 from tests.training.scripted import write_tiny_policy
 
 
@@ -47,7 +47,7 @@ def test_two_ranks_learn_as_one(corpus, tmp_path):
     told = [json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in range(2)]
 
     # Values of turns: rollout 0 (1, 10, -), 1 (0.05, 4, 1); 2 and 3 submitted nothing and have one turn, worth 0.
-    broken = LadderThenPerformance()(fallen("compile_error"))
+    broken = LadderThenPerformance()(failed("compile_error"))
     first = [value(1), broken, 0.0, 0.0]
     second = [value(10) - value(1), value(4) - broken]
     of_first = [round(own - (sum(first) - own) / 3, 6) for own in first]

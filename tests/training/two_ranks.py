@@ -17,7 +17,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 from trl import GRPOTrainer
 
-from pkb_gym.training.evaluation.owner import Evaluation
+from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.processes.host_group import HostGroup
 from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.scripted import config, row, run, say, script_generation, submit
@@ -105,9 +105,9 @@ def learn(policy: Path, output: Path, said: list[str], evaluator: Gated) -> Watc
     script = iter(said * 2)
     GRPOTrainer._generate_single_turn = script_generation(lambda _: next(script))
     settings = config(output, num_generations=4, max_steps=2, use_cpu=True)
-    evaluation = Evaluation(evaluator, HostGroup(), gate=evaluator)
-    trainer = run(policy, evaluator, settings, [row()], max_turns=3, trainer_class=Watched, evaluation=evaluation)
-    evaluation.close()
+    schedule = EvaluationSchedule(evaluator, HostGroup(), gate=evaluator)
+    trainer = run(policy, evaluator, settings, [row()], max_turns=3, trainer_class=Watched, schedule=schedule)
+    schedule.close()
     trainer.save_model()
     return trainer
 

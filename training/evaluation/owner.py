@@ -62,15 +62,15 @@ class Gate(Protocol):
 class Memory(Protocol):
     """What a rank frees for the time of a reward phase."""
 
-    def park(self) -> None:
-        """Hands GPU memory back, as much as was asked for."""
+    def offload(self) -> None:
+        """Moves to main memory what was asked for, and hands GPU memory back."""
 
-    def unpark(self) -> None:
-        """Takes it again."""
+    def restore(self) -> None:
+        """Moves it to the GPU again."""
 
 
 class ServiceProcess:
-    """`pkb serve` as a child of this process, with which it ends; started anew, at the same url, whenever it falls.
+    """`pkb serve` as a child of this process, with which it ends; started anew, at the same url, whenever it dies.
 
     Clients ask again until a service is there, so that nothing is lost but what it had in hand.
 
@@ -146,9 +146,9 @@ class ServiceProcess:
             start_new_session=True,  # Ctrl-C ends the trainer first, and the service with it
         )
         assert process.stdout is not None
-        said = _first_line(process.stdout, self._start_s)
+        line = _first_line(process.stdout, self._start_s)
         try:
-            return process, str(json.loads(said)["url"])
+            return process, str(json.loads(line)["url"])
         except (ValueError, KeyError):
             process.kill()
             process.wait()
@@ -158,7 +158,7 @@ class ServiceProcess:
             ) from None
 
 
-class Evaluation:
+class EvaluationSchedule:
     """The evaluator of a training run, and when it may run; each rank has one.
 
     Args:
@@ -195,15 +195,15 @@ class Evaluation:
         """While it lasts, evaluations run; a collective where they take turns with training.
 
         Args:
-            clock: is told of waiting for other ranks, and of moving memory.
-            memory: what this rank frees meanwhile; nothing where evaluations do not take turns with training.
+            clock: measures waiting for other ranks, and moving memory.
+            memory: that this rank frees meanwhile, where evaluations take turns with training.
         """
         if self._gate is None:
             yield
             return
-        memory = memory or _Nothing()
-        with clock.phase("parking"):
-            memory.park()
+        memory = memory or _NoMemory()
+        with clock.phase("offload"):
+            memory.offload()
         with clock.phase("ranks"):
             self._host.barrier()
         self._open()
@@ -215,8 +215,8 @@ class Evaluation:
             self._shut()
             with clock.phase("ranks"):
                 self._host.barrier()  # no rank computes before what was late has ended
-            with clock.phase("parking"):
-                memory.unpark()
+            with clock.phase("offload"):
+                memory.restore()
 
     def close(self) -> None:
         """Ends what this rank started; calling it again changes nothing."""
@@ -252,7 +252,7 @@ def start_evaluation(
     gpus: Sequence[str] | None = None,
     url: str | None = None,
     deadline_s: float = 600.0,
-) -> Evaluation:
+) -> EvaluationSchedule:
     """Starts the owner of this node, or connects to it; a collective of all ranks.
 
     Args:
@@ -272,20 +272,20 @@ def start_evaluation(
         raise ConfigError("give evaluation GPUs or the url of a service, not both")
     if mode == "inline":
         return _inline(host)
-    timeout_s = deadline_s + 24 * 3600.0  # it may wait for a reward phase; `Judge` keeps the deadline
+    timeout_s = deadline_s + 24 * 3600.0  # it may wait for a reward phase; `AsyncEvaluator` keeps the deadline
     if url is not None:
-        return Evaluation(RemoteEvaluator(url, timeout_s=timeout_s), host)
+        return EvaluationSchedule(RemoteEvaluator(url, timeout_s=timeout_s), host)
     is_owner = env_vars.local_rank() == 0
     service = ServiceProcess(gpus) if is_owner else None
     here = socket.gethostname()
-    told = host.gather(None if service is None else (here, service.url, service.token))
-    node_url, token = next((at, word) for name, at, word in filter(None, told) if name == here)
+    services = host.gather(None if service is None else (here, service.url, service.token))
+    node_url, token = next((at, word) for name, at, word in filter(None, services) if name == here)
     remote = RemoteEvaluator(node_url, token, timeout_s=timeout_s)
     gate = remote if mode == "colocated" else None
-    return Evaluation(remote, host, gate=gate, opens_gate=is_owner, service=service)
+    return EvaluationSchedule(remote, host, gate=gate, opens_gate=is_owner, service=service)
 
 
-def _inline(host: HostGroup) -> Evaluation:
+def _inline(host: HostGroup) -> EvaluationSchedule:
     from pkb_gym.engine.evaluators.local import LocalEvaluator
     from pkb_gym.engine.hardware import gpus
 
@@ -293,21 +293,21 @@ def _inline(host: HostGroup) -> Evaluation:
     if ranks > 1 and gpus.names():
         raise ConfigError(f"evaluation 'inline' is for one process, this run has {ranks}; use colocated or dedicated")
     evaluator = LocalEvaluator()
-    return Evaluation(evaluator, host, gate=evaluator)
+    return EvaluationSchedule(evaluator, host, gate=evaluator)
 
 
-class _Nothing:
-    """Frees nothing."""
+class _NoMemory:
+    """Nothing to offload."""
 
-    def park(self) -> None:
+    def offload(self) -> None:
         """See `Memory`."""
 
-    def unpark(self) -> None:
+    def restore(self) -> None:
         """See `Memory`."""
 
 
 def _first_line(pipe: IO[str], timeout_s: float) -> str:
-    """What a process says first; empty if it ends or the time passes before it says anything."""
+    """The first line that a process writes; empty if it ends or the time passes before there is one."""
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
         return pipe.readline() if selector.select(timeout_s) else ""

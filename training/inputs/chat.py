@@ -57,7 +57,7 @@ def render(
         tokenizer: its template renders.
         messages: the conversation so far.
         reply_next: whether the header of the assistant's next message closes the text.
-        with_tools: whether the assistant is told of the tools.
+        with_tools: whether the tools are part of it.
     """
     return str(
         tokenizer.apply_chat_template(

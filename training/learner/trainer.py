@@ -16,47 +16,47 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from trl.chat_template_utils import parse_response
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.training.evaluation.owner import Evaluation
+from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.inputs.chat import Message
 from pkb_gym.training.learner.resumable import ResumableGRPOTrainer
 from pkb_gym.training.learner.turn_credit import Credit, token_advantages
 from pkb_gym.training.processes.host_group import HostGroup
-from pkb_gym.training.processes.offload import GpuMemory, Parked
+from pkb_gym.training.processes.offload import GpuMemory, Offload
 from pkb_gym.training.processes.phases import PhaseClock
 from pkb_gym.training.results.run_log import EpisodeRecord, RunLog, episode_metrics
 from pkb_gym.training.rollout.early_submission import AtOnce, FinishedSequences, stopped_by
-from pkb_gym.training.rollout.episodes import Episode
+from pkb_gym.training.rollout.episodes import RolloutEpisode
 from pkb_gym.training.rollout.kernel_environment import KernelEnvironment, Rollouts, submitted_source
-from pkb_gym.training.rollout.tool_rounds import Rollout, Tally, ToolBox, ToolCall, side_by_side
+from pkb_gym.training.rollout.tool_rounds import CallCounts, Rollout, ToolBox, ToolCall, side_by_side
 
 Tensors = dict[str, Any]
 """What TRL's trainer hands from generation to loss: name -> tensor of shape (B, ...), or a number."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainerSettings:
     """What `KernelGRPOTrainer` needs beside what `GRPOTrainer` takes.
 
     Attributes:
         rollouts: begins episodes.
         credit: from values of turns to advantages.
-        evaluation: who judges, and when.
+        schedule: when evaluations may run.
         host: all ranks.
         log: of the run.
         multi_turn: whether the policy submits with a tool, several times; else once, by a block of code.
         generation_chunk: sequences that are generated at once; None for all of a batch.
-        park: what leaves the GPU in a reward phase.
+        offload: what leaves the GPU in a reward phase.
         max_minutes: the run is saved and ended after so many; None for no limit.
     """
 
     rollouts: Rollouts
     credit: Credit
-    evaluation: Evaluation
+    schedule: EvaluationSchedule
     host: HostGroup
     log: RunLog
     multi_turn: bool = True
     generation_chunk: int | None = None
-    park: Parked = "cache"
+    offload: Offload = "cache"
     max_minutes: float | None = None
 
 
@@ -66,20 +66,20 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
     What differs from `GRPOTrainer`:
 
     - Submissions of a round are judged side by side, each from the moment that its sequence is complete.
-    - The last submission that is allowed ends a rollout: what could be said after it is not generated.
+    - The last submission that is allowed ends a rollout: a reply to its answer is not generated.
     - `advantages` have the shape (B, T), see `turn_credit`; TRL's `scale_rewards` has no say in them.
     - Rollouts that the evaluator could not judge have advantage 0, and count in no mean.
     - A run resumes from any of its steps as if it had not been interrupted, see `resumable`.
 
     Args:
-        settings: see `Settings`.
+        settings: see `TrainerSettings`.
         **kwargs: arguments of `GRPOTrainer`, without reward functions, tools and environments.
 
     Raises:
-        ConfigError: weights shall be parked that are sharded over ranks, or generation is chunked that ranks share.
+        ConfigError: weights shall be offloaded that are sharded over ranks, or generation is chunked that ranks share.
 
     Attributes:
-        clock: tells where the time of each step goes.
+        clock: measures where the time of each step goes.
     """
 
     # What TRL and transformers leave untyped, or type more loosely than it is here.
@@ -91,10 +91,10 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
     generation_config: Any
     _logs: dict[str, Any]
 
-    def __init__(self, settings: Settings, **kwargs: Any) -> None:
+    def __init__(self, settings: TrainerSettings, **kwargs: Any) -> None:
         self._settings = settings
         self._rows: list[int] | None = None
-        self._single_turn_episodes: list[Episode] = []
+        self._single_turn_episodes: list[RolloutEpisode] = []
         self.clock = PhaseClock(torch.cuda.synchronize if torch.cuda.is_available() else lambda: None)
         if settings.multi_turn:
             kwargs["environment_factory"] = partial(KernelEnvironment, settings.rollouts)
@@ -105,13 +105,15 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
             super().__init__(**kwargs)
         if settings.multi_turn:
             self.max_tool_calling_iterations = settings.rollouts.max_turns
-        if settings.park == "all" and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-            raise ConfigError("park='all' moves whole weights, and these are sharded over ranks; use park='cache'")
+        if settings.offload == "all" and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            raise ConfigError(
+                "offload='all' moves whole weights, and these are sharded over ranks; use offload='cache'"
+            )
         if settings.generation_chunk is not None and self._generates_together:
             raise ConfigError(
                 "generation_chunk is of no use where ranks generate together: they would not stay in step"
             )
-        self._memory = GpuMemory(self.model, settings.park)
+        self._memory = GpuMemory(self.model, settings.offload)
         self.add_callback(_Steps(self))
 
     # ---- rollouts ---------------------------------------------------------------------------------------------------
@@ -128,8 +130,8 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
             records = [record for rank in of_ranks for record in rank]
             advantages = self._turn_advantages(records, mode)
             begin = sum(len(rank) for rank in of_ranks[: self._settings.host.rank])
-            said = output["completion_mask"] * output.get("tool_mask", 1)
-            output["advantages"] = token_advantages(advantages[begin : begin + len(mine)], said)
+            assistant_mask = output["completion_mask"] * output.get("tool_mask", 1)
+            output["advantages"] = token_advantages(advantages[begin : begin + len(mine)], assistant_mask)
             self._report(records, advantages, mode)
         return output
 
@@ -149,14 +151,14 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
         if mode == "train":
             self._settings.log.add_episodes(records)
 
-    def _episodes(self) -> list[Episode]:
+    def _episodes(self) -> list[RolloutEpisode]:
         if not self._settings.multi_turn:
             return self._single_turn_episodes
         return [environment.episode for environment in self.environments]
 
     def kernel(self, completions: Sequence[object], **_: object) -> list[float | None]:
         """The reward function of single-turn rollouts; `_calculate_rewards` has had them judged."""
-        return [episode.worth for episode, _ in zip(self._single_turn_episodes, completions, strict=True)]
+        return [episode.episode_value for episode, _ in zip(self._single_turn_episodes, completions, strict=True)]
 
     def _calculate_rewards(
         self, inputs: object, prompts: object, completions: Sequence[str | list[Message]], completion_ids_list: object
@@ -200,7 +202,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
             for begin in range(0, len(prompt_ids), chunk):
                 part = prompt_ids[begin : begin + chunk]
                 on_finished = partial(self._prefetch, rows[begin : begin + chunk], part)
-                with self._telling(on_finished if rows else None):
+                with self._watching(on_finished if rows else None):
                     new_ids, new_logprobs = super()._generate_single_turn(  # type: ignore[no-untyped-call]  # trl's
                         part, images, multimodal_fields, num_generations, has_tool_images
                     )
@@ -211,8 +213,8 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
         return ids, logprobs or None
 
     @contextlib.contextmanager
-    def _telling(self, on_finished: Callable[[int, list[int]], None] | None) -> Iterator[None]:
-        """Has transformers tell of each sequence as it ends; None for prompts whose sequences nobody wants."""
+    def _watching(self, on_finished: Callable[[int, list[int]], None] | None) -> Iterator[None]:
+        """Reports each sequence of transformers as it ends; None for prompts whose sequences nobody wants."""
         if self.use_vllm or self.use_transformers_continuous_batching:
             yield
             return
@@ -257,28 +259,28 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
             Rollout(prompt, ids, [1] * len(ids), messages, None if logprobs is None else logprobs[row])
             for row, (prompt, ids, messages) in enumerate(zip(prompt_ids, completion_ids, completions, strict=True))
         ]
-        tally = Tally()
+        counts = CallCounts()
         calls = {row: rollout.tool_calls for row, rollout in enumerate(rollouts) if rollout.tool_calls}
         for left in reversed(range(self.max_tool_calling_iterations)):
             if not self._on_any_rank(bool(calls)):
                 break
             with self._reward_phase():
-                answers = side_by_side({row: self._tool_box(row, tally).answer(made) for row, made in calls.items()})
+                answers = side_by_side({row: self._tool_box(row, counts).answer(made) for row, made in calls.items()})
             if left:
                 calls = self._go_on(rollouts, answers)
         return (
-            [rollout.said for rollout in rollouts],
+            [rollout.assistant_mask for rollout in rollouts],
             [rollout.messages for rollout in rollouts],
             [rollout.completion_ids for rollout in rollouts],
             None if logprobs is None else [rollout.logprobs or [] for rollout in rollouts],
-            tally.calls,
-            tally.failures,
+            counts.calls,
+            counts.failures,
             [[] for _ in rollouts],
         )
 
     def _on_any_rank(self, flag: bool) -> bool:
         """Whether there is another round: where a round needs all ranks, if any rank needs it."""
-        if not (self._generates_together or self._settings.evaluation.takes_turns):
+        if not (self._generates_together or self._settings.schedule.takes_turns):
             return flag
         with self.clock.phase("ranks"):
             return self._settings.host.any(flag)
@@ -286,12 +288,12 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
     @contextlib.contextmanager
     def _reward_phase(self) -> Iterator[None]:
         self._memory.optimizer = self.optimizer
-        with self.clock.phase("evaluation"), self._settings.evaluation.reward_phase(self.clock, self._memory):
+        with self.clock.phase("evaluation"), self._settings.schedule.reward_phase(self.clock, self._memory):
             yield
 
-    def _tool_box(self, row: int, tally: Tally) -> ToolBox:
+    def _tool_box(self, row: int, counts: CallCounts) -> ToolBox:
         tools = {**self._sync_tool_dicts[row], **self._async_tool_dicts[row]}
-        return ToolBox(tools, self._episodes()[row].begin_turn, tally)
+        return ToolBox(tools, self._episodes()[row].begin_message, counts)
 
     def _go_on(
         self, rollouts: Sequence[Rollout], answers: Mapping[int, Sequence[Message]]
@@ -309,7 +311,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
             ids = self._get_tool_suffix_ids(messages)  # type: ignore[no-untyped-call]  # trl's
             length = len(rollout.completion_ids) + len(ids)
             if length < self.max_completion_length and len(rollout.prompt_ids) + length < self._max_model_length:
-                rollout.hear(messages, ids)
+                rollout.append_tool_messages(messages, ids)
                 going.append(row)
         if not going and not self._generates_together:
             return {}
@@ -319,7 +321,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
         for place, row in enumerate(going):
             ids = new_ids[place][: room[row]]
             sampled = None if logprobs is None else logprobs[place][: room[row]]
-            rollouts[row].say(self._parse(ids, contexts[row]) if ids else None, ids, sampled)
+            rollouts[row].append_assistant_message(self._parse(ids, contexts[row]) if ids else None, ids, sampled)
         return {row: rollouts[row].tool_calls for row in going if rollouts[row].tool_calls}
 
     def _generate_next(
@@ -394,11 +396,11 @@ class _Steps(TrainerCallback):
         """See `TrainerCallback`; since the loss, gradients were clipped and the optimizer made its step."""
         settings, clock = self._trainer._settings, self._trainer.clock
         clock.charge("learning")
-        told = settings.host.gather((clock.lap(), time.monotonic() - self._began))
-        laps = [lap for lap, _ in told]
+        of_ranks = settings.host.gather((clock.lap(), time.monotonic() - self._began))
+        laps = [lap for lap, _ in of_ranks]
         for name, value in settings.log.add_step(state.global_step - 1, laps).items():
             self._trainer._metrics["train"][name].append(value)
-        spent_s = told[0][1]  # all ranks go by the first one's clock
+        spent_s = of_ranks[0][1]  # all ranks go by the first one's clock
         if settings.max_minutes is not None and spent_s > 60 * settings.max_minutes:
             control.should_save = control.should_training_stop = True
         return control

@@ -6,7 +6,7 @@ token of a turn's message gets the advantage of that turn:
      prompt | assistant: turn 0 | tool | assistant: turn 1 | tool | assistant: closing words
             |  A0  A0  A0  A0   |  0 0 |  A1  A1  A1       |  0 0 |  A1  A1  A1
 
-What the assistant says after its last submission was answered belongs to that last turn: it ended the episode there.
+A message after the answer to the last submission belongs to that last turn: it ended the episode there.
 The environment's tokens have no advantage, and no loss either.
 """
 
@@ -128,25 +128,25 @@ def find_credit(
     return Credit(of_turns, comparisons[advantages])
 
 
-def token_advantages(turns: Sequence[Sequence[float]], said: torch.Tensor) -> torch.Tensor:
+def token_advantages(turns: Sequence[Sequence[float]], assistant_mask: torch.Tensor) -> torch.Tensor:
     """Spreads the advantages of turns over the tokens of their messages.
 
     Args:
         turns: of each rollout, the advantages of its turns, at least one.
-        said: (B, T) integers, 1 where the policy wrote the token and 0 where the environment did, or nobody.
+        assistant_mask: (B, T) integers, 1 where the policy wrote the token, 0 where the environment did, or nobody.
 
     Returns:
-        (B, T) float32 on the device of `said`, 0 where `said` is.
+        (B, T) float32 on the device of the mask, 0 where the mask is.
 
     Example:
         >>> token_advantages([[0.5, -1.0]], torch.tensor([[1, 1, 0, 1, 0, 1, 0]]))
         tensor([[ 0.5000,  0.5000,  0.0000, -1.0000,  0.0000, -1.0000,  0.0000]])
     """
-    said = said.long()
-    begins = torch.diff(said, dim=1, prepend=said.new_zeros(len(said), 1)) == 1
+    mask = assistant_mask.long()
+    begins = torch.diff(mask, dim=1, prepend=mask.new_zeros(len(mask), 1)) == 1
     message = (begins.cumsum(dim=1) - 1).clamp(min=0)
-    last = torch.tensor([len(advantages) - 1 for advantages in turns], device=said.device).unsqueeze(1)
+    last = torch.tensor([len(advantages) - 1 for advantages in turns], device=mask.device).unsqueeze(1)
     most = max(len(advantages) for advantages in turns)
     padded = [[*advantages, *[0.0] * (most - len(advantages))] for advantages in turns]
-    table = torch.tensor(padded, dtype=torch.float32, device=said.device)
-    return table.gather(1, message.clamp(max=last)).masked_fill(said == 0, 0.0)
+    table = torch.tensor(padded, dtype=torch.float32, device=mask.device)
+    return table.gather(1, message.clamp(max=last)).masked_fill(mask == 0, 0.0)

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-Parked: TypeAlias = Literal["cache", "optimizer", "all"]
+Offload: TypeAlias = Literal["cache", "optimizer", "all"]
 """What leaves the GPU: unused memory that torch's allocator keeps; the optimizer's state too; the model's weights and
 gradients too."""
 
@@ -16,20 +16,20 @@ class GpuMemory:
     """What a rank frees for the time of a reward phase; without a GPU, nothing.
 
     Args:
-        model: whose weights are parked under "all"; they must not be sharded over ranks.
-        what: see `Parked`.
+        model: whose weights are offloaded under "all"; they must not be sharded over ranks.
+        what: see `Offload`.
 
     Attributes:
-        optimizer: whose state is parked; None until it is made.
+        optimizer: whose state is offloaded; None until it is made.
     """
 
-    def __init__(self, model: torch.nn.Module, what: Parked = "cache") -> None:
+    def __init__(self, model: torch.nn.Module, what: Offload = "cache") -> None:
         self._model, self._what = model, what
         self.optimizer: torch.optim.Optimizer | None = None
         self._places: list[tuple[torch.Tensor, torch.device]] = []
 
-    def park(self) -> None:
-        """Hands memory back; what is parked lies in main memory until `unpark`."""
+    def offload(self) -> None:
+        """Hands memory back; what is offloaded lies in main memory until `restore`."""
         for tensor in self._tensors():
             if tensor.device.type == "cuda":
                 self._places.append((tensor, tensor.device))
@@ -38,8 +38,8 @@ class GpuMemory:
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
 
-    def unpark(self) -> None:
-        """Takes back what was parked."""
+    def restore(self) -> None:
+        """Takes back what was offloaded."""
         places, self._places = self._places, []
         for tensor, device in places:
             tensor.data = tensor.data.to(device)

@@ -11,11 +11,11 @@ from typing import Literal, TypeAlias
 
 from pkb_gym.engine.hardware import gpus
 
-PhaseName: TypeAlias = Literal["generation", "evaluation", "parking", "ranks", "learning", "other"]
+PhaseName: TypeAlias = Literal["generation", "evaluation", "offload", "ranks", "learning", "other"]
 """What a step is at: the policy writes; it waits for evaluations; memory is handed to the evaluator and back; it waits
 for other ranks; log-probabilities, loss, gradients and optimizer; everything else."""
 
-PHASES: tuple[PhaseName, ...] = ("generation", "evaluation", "parking", "ranks", "learning", "other")
+PHASES: tuple[PhaseName, ...] = ("generation", "evaluation", "offload", "ranks", "learning", "other")
 
 SAMPLE_S = 0.5
 
@@ -47,7 +47,7 @@ class PhaseClock:
         ...     with clock.phase("generation"):
         ...         pass
         >>> clock.lap().phases_s
-        {'generation': 1.0, 'evaluation': 0.0, 'parking': 0.0, 'ranks': 0.0, 'learning': 4.0, 'other': 1.5}
+        {'generation': 1.0, 'evaluation': 0.0, 'offload': 0.0, 'ranks': 0.0, 'learning': 4.0, 'other': 1.5}
     """
 
     def __init__(

@@ -13,12 +13,12 @@ from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.rewards.reward import is_right
 from pkb_gym.training.inputs.rows import read_jsonl
-from pkb_gym.training.rollout.episodes import Episode, Submission
+from pkb_gym.training.rollout.episodes import RolloutEpisode, Submission
 
 ARCHIVE, ROLLOUTS, PHASE_LOG = "archive.jsonl", "rollouts.jsonl", "phases.jsonl"
 """Names of the files in a run's folder."""
 
-Record: TypeAlias = dict[str, object]
+LogLine: TypeAlias = dict[str, object]
 """A line of a JSONL file."""
 
 
@@ -88,7 +88,7 @@ class Archive:
         return archive
 
 
-def submission_record(step: int, episode: Episode, submission: Submission) -> Record:
+def submission_record(step: int, episode: RolloutEpisode, submission: Submission) -> LogLine:
     """The line of `rollouts.jsonl` of one submission; `sample`, its rollout's number in the batch, is added later.
 
     Args:
@@ -96,8 +96,8 @@ def submission_record(step: int, episode: Episode, submission: Submission) -> Re
         episode: that it belongs to.
         submission: what was submitted, and what came of it.
     """
-    config, verdict = episode.task.config, submission.verdict
-    feedback = verdict.feedback
+    config, turn, verdict = episode.task.config, submission.turn, submission.verdict
+    feedback = turn.feedback
     found = config if feedback is None else feedback.config
     return {
         "step": step,
@@ -109,14 +109,14 @@ def submission_record(step: int, episode: Episode, submission: Submission) -> Re
         "world_size": found.world_size,
         "seed": config.seed,
         "style": episode.task.style,
-        "turn": submission.turn,
-        "source": submission.source,
-        "source_hash": source_sha256(submission.source),
+        "turn": submission.message,
+        "source": turn.source,
+        "source_hash": source_sha256(turn.source),
         "stage": None if feedback is None or feedback.stage is None else feedback.stage.value,
         "failure": None if feedback is None or feedback.failure is None else feedback.failure.value,
         "fault": verdict.fault,
         "is_right": feedback is not None and is_right(feedback),
-        "reward": verdict.value,
+        "reward": turn.value,
         "speedup": None if feedback is None else feedback.speedup,
         "answer": submission.answer,
         "is_duplicate": verdict.is_duplicate,

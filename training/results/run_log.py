@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import get_args
 
 from pkb_gym.rewards.returns import Values
-from pkb_gym.training.evaluation.judge import Fault
+from pkb_gym.training.evaluation.async_evaluator import Fault
 from pkb_gym.training.processes.phases import PHASES, GpuSampler, Lap
 from pkb_gym.training.results.archive import (
     ARCHIVE,
@@ -18,37 +18,37 @@ from pkb_gym.training.results.archive import (
     ROLLOUTS,
     Archive,
     Kernel,
-    Record,
+    LogLine,
     StepLog,
     submission_record,
 )
-from pkb_gym.training.rollout.episodes import Episode
+from pkb_gym.training.rollout.episodes import RolloutEpisode
 
-QUESTION = ("problem", "language", "device", "size", "dtype", "world_size", "seed", "source_hash")
-"""What makes two submissions the same question."""
+REQUEST = ("problem", "language", "device", "size", "dtype", "world_size", "seed", "source_hash")
+"""Columns that make two submissions equal requests."""
 
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """What ranks tell each other of an episode.
+    """What ranks exchange about an episode.
 
     Attributes:
         problem: that it was about.
-        values: of its turns, see `Episode.values`.
-        worth: of the episode; None where the fault was ours.
+        values: of its messages, see `RolloutEpisode.values`.
+        episode_value: see `Episode`.
         submissions: lines of `rollouts.jsonl`, without the number of the sample.
     """
 
     problem: str
     values: Values
-    worth: float | None
-    submissions: tuple[Record, ...]
+    episode_value: float | None
+    submissions: tuple[LogLine, ...]
 
     @classmethod
-    def of(cls, episode: Episode, step: int) -> EpisodeRecord:
+    def of(cls, episode: RolloutEpisode, step: int) -> EpisodeRecord:
         """The record of an episode that ended."""
         lines = tuple(submission_record(step, episode, submission) for submission in episode.submissions)
-        return cls(episode.task.problem.name, episode.values(), episode.worth, lines)
+        return cls(episode.task.problem.name, episode.values(), episode.episode_value, lines)
 
     @property
     def speedup(self) -> float | None:
@@ -70,10 +70,12 @@ def episode_metrics(records: Sequence[EpisodeRecord]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     by_problem: dict[str, list[EpisodeRecord]] = defaultdict(list)
     for record in records:
-        if record.worth is not None:
+        if record.episode_value is not None:
             by_problem[record.problem].append(record)
     for problem, known in sorted(by_problem.items()):
-        metrics[f"reward/{problem}"] = fmean(record.worth for record in known if record.worth is not None)
+        metrics[f"reward/{problem}"] = fmean(
+            record.episode_value for record in known if record.episode_value is not None
+        )
         metrics[f"correct/{problem}"] = fmean(record.is_solved for record in known)
         if speedups := [record.speedup for record in known if record.speedup is not None]:
             metrics[f"speedup/{problem}"] = median(speedups)
@@ -84,7 +86,7 @@ def episode_metrics(records: Sequence[EpisodeRecord]) -> dict[str, float]:
         metrics["speedup"] = median(speedups)
     lines = [line for record in records for line in record.submissions]
     faults = Counter(line["fault"] for line in lines)
-    new = new_questions(lines)
+    new = new_requests(lines)
     return metrics | {
         "submissions": float(len(lines)),
         "evaluations": float(len(new)),
@@ -94,12 +96,12 @@ def episode_metrics(records: Sequence[EpisodeRecord]) -> dict[str, float]:
     }
 
 
-def new_questions(lines: Iterable[Record]) -> list[Record]:
-    """A line of each question that was not asked before, neither in this run nor by another rank in the same batch."""
-    first: dict[tuple[object, ...], Record] = {}
+def new_requests(lines: Iterable[LogLine]) -> list[LogLine]:
+    """A line of each request that was not made before, neither in this run nor by another rank in the same batch."""
+    first: dict[tuple[object, ...], LogLine] = {}
     for line in lines:
         if not line["is_duplicate"]:
-            first.setdefault(tuple(line[name] for name in QUESTION), line)
+            first.setdefault(tuple(line[name] for name in REQUEST), line)
     return list(first.values())
 
 
@@ -108,16 +110,16 @@ class Evaluated:
     """Evaluations since the last step was logged.
 
     Attributes:
-        count: of new questions.
+        count: of new requests.
         stages_s: time of each of their stages.
     """
 
     count: int = 0
     stages_s: Counter[str] = field(default_factory=Counter)
 
-    def add(self, lines: Iterable[Record]) -> None:
+    def add(self, lines: Iterable[LogLine]) -> None:
         """Enters the submissions of a batch."""
-        for line in new_questions(lines):
+        for line in new_requests(lines):
             self.count += 1
             self.stages_s.update(line["durations_s"])  # type: ignore[call-overload]  # stage -> seconds
 

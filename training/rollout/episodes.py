@@ -1,4 +1,4 @@
-"""One rollout of a policy on one row of the prompts: what it submitted, and what came of it."""
+"""One rollout of a policy on one row of the prompts: its submissions, and what came of them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from typing import cast, get_args
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.envs.dialogue import Dialogue, Style
-from pkb_gym.envs.trl import Standing
+from pkb_gym.envs.episode import Episode, Turn
+from pkb_gym.envs.text.turn import Style
 from pkb_gym.problems.catalogue import find_problem
-from pkb_gym.training.evaluation.judge import Judge, Verdict
-
-FAILED = "The evaluator failed; nothing more is judged in this episode."
+from pkb_gym.rewards.reward import Reward
+from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator, Verdict
 
 
 @dataclass(frozen=True)
-class Task:
+class RolloutTask:
     """What a row of the prompts asks.
 
     Attributes:
         problem: to be solved.
-        config: how submissions are judged; the same for all rollouts and turns, so that equal sources are judged once.
-        style: of feedback texts, "full" or "brief".
+        config: of the evaluations; the same for all rollouts and turns, so that equal sources are evaluated once.
+        style: of feedback texts.
     """
 
     problem: Problem
@@ -33,12 +32,12 @@ class Task:
     style: Style
 
     @classmethod
-    def of_row(cls, row: Mapping[str, object], judged: EvalConfig) -> Task:
+    def of_row(cls, row: Mapping[str, object], base: EvalConfig) -> RolloutTask:
         """Reads a row of `pkb export prompts`.
 
         Args:
             row: its columns; `problem` must be there, the others have the defaults of `EvalConfig`.
-            judged: what no row says: last stage, deadlines, time for timing.
+            base: what no row says: last stage, deadlines, time for timing.
 
         Raises:
             ConfigError: the row has no problem, or a column holds what `EvalConfig` does not take.
@@ -52,7 +51,7 @@ class Task:
         try:
             if isinstance(size, str):
                 asked["size"] = json.loads(size) if size.lstrip().startswith("{") else size
-            config = EvalConfig.model_validate({**judged.model_dump(), **asked, "turn": 0})
+            config = EvalConfig.model_validate({**base.model_dump(), **asked, "turn": 0})
         except json.JSONDecodeError:
             raise ConfigError(f"row of problem {row['problem']}: size is no JSON object of axes: {size}") from None
         except ValueError as error:
@@ -65,83 +64,73 @@ class Task:
 
 @dataclass(frozen=True)
 class Submission:
-    """One judged source of an episode.
+    """One evaluated source of a rollout.
 
     Attributes:
-        turn: number of the message that submitted it, from 0.
-        source: its text.
-        verdict: what came of it.
-        answer: what the policy was told.
+        message: number of the policy's message that submitted it, from 0.
+        turn: the source and its score.
+        verdict: what came of its evaluation.
+        answer: the tool message to the policy.
     """
 
-    turn: int
-    source: str
+    message: int
+    turn: Turn
     verdict: Verdict
     answer: str
 
 
-class Episode:
-    """One rollout. A turn is a message that calls a tool; it may submit one source, several, or, in error, none.
+class RolloutEpisode(Episode):
+    """The episode of one rollout. A message of the policy may submit one source, several, or, in error, none.
 
     Args:
         task: what is asked.
-        judge: of submissions.
-        max_turns: submissions that are judged.
-        nothing: worth of an episode, or of a turn, without any submission.
+        evaluator: of the submissions.
+        reward, max_turns, empty_value: see `Episode`; a message without submissions has the empty value too.
 
     Attributes:
         task: what is asked.
-        submissions: those judged, in order.
+        submissions: those evaluated, in order.
     """
 
-    def __init__(self, task: Task, judge: Judge, max_turns: int, nothing: float = 0.0) -> None:
+    def __init__(
+        self, task: RolloutTask, evaluator: AsyncEvaluator, reward: Reward, max_turns: int, empty_value: float
+    ) -> None:
+        super().__init__(reward, max_turns, empty_value)
         self.task = task
         self.submissions: list[Submission] = []
-        self._turns = 0
-        self._judge = judge
-        self._nothing = nothing
-        self._standing = Standing(max_turns, nothing)
-        self._dialogue = Dialogue(task.style)
+        self._messages = 0
+        self._evaluator = evaluator
 
-    def begin_turn(self) -> None:
+    def begin_message(self) -> None:
         """To be called before the tools of a message are."""
-        self._turns += 1
-
-    @property
-    def worth(self) -> float | None:
-        """The value of the best submission; None where the evaluator failed: nothing is to be learnt."""
-        return self._standing.worth
+        self._messages += 1
 
     def prefetch(self, source: str) -> None:
-        """Begins to judge a source that is about to be submitted, as far as that may begin early."""
-        if self._standing.refusal is None:
-            self._judge.prefetch(self.task.problem, source, self.task.config)
+        """Begins to evaluate a source that is about to be submitted, as far as that may begin early."""
+        if self.refusal is None:
+            self._evaluator.prefetch(self.task.problem, source, self.task.config)
 
     async def submit(self, source: str) -> str:
-        """Judges a source.
-
-        Returns:
-            What was found, in words for the policy.
-        """
-        if (refusal := self._standing.refusal) is not None:
+        """Evaluates a source and returns the tool message that answers it."""
+        if (refusal := self.refusal) is not None:
             return refusal
-        verdict = await self._judge.judge(self.task.problem, source, self.task.config)
-        self._standing.add(verdict.value)
-        answer = FAILED if verdict.feedback is None else self._dialogue.answer(verdict.feedback, verdict.value)
-        self.submissions.append(Submission(max(0, self._turns - 1), source, verdict, answer))
+        verdict = await self._evaluator.evaluate(self.task.problem, source, self.task.config)
+        turn = self.record(source, verdict.feedback)
+        answer = self.message(self.task.style)
+        self.submissions.append(Submission(max(0, self._messages - 1), turn, verdict, answer))
         return answer
 
     def values(self) -> list[float | None]:
-        """What each turn is worth: the best of its submissions.
+        """Value of each message: that of the best of its submissions.
 
-        An episode without any turn has one value, that of nothing. One in which the evaluator failed has no values:
-        what other turns would have been worth is not known.
+        An episode without any message has one value, the empty one. One in which the evaluator failed has no values,
+        as those of the other messages are not known.
         """
-        turns = max(1, self._turns)
-        if self.worth is None:
-            return [None] * turns
-        judged: list[list[float]] = [[] for _ in range(turns)]
+        messages = max(1, self._messages)
+        if self.episode_value is None:
+            return [None] * messages
+        judged: list[list[float]] = [[] for _ in range(messages)]
         for submission in self.submissions:
-            if submission.verdict.value is not None:
-                judged[submission.turn].append(submission.verdict.value)
-        return [max(values, default=self._nothing) for values in judged]
+            if submission.turn.value is not None:
+                judged[submission.message].append(submission.turn.value)
+        return [max(values, default=self.empty_value) for values in judged]

@@ -10,19 +10,19 @@ from transformers import PreTrainedTokenizerBase
 from trl.chat_template_utils import parse_response
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.training.evaluation.owner import Evaluation
+from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.inputs.chat import Message, render, submit_tools, with_parser
 from pkb_gym.training.inputs.rows import Row
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.phases import PhaseClock
-from pkb_gym.training.rollout.episodes import Episode
+from pkb_gym.training.rollout.episodes import RolloutEpisode
 from pkb_gym.training.rollout.kernel_environment import KernelEnvironment, Rollouts, submitted_source
-from pkb_gym.training.rollout.sampling import Sampler, Tokens
+from pkb_gym.training.rollout.sampling import ReplySampler, Tokens
 from pkb_gym.training.rollout.tool_rounds import Rollout, ToolBox, side_by_side
 
 
 @dataclass(frozen=True)
-class Limits:
+class EpisodeLimits:
     """How far an episode may go.
 
     Attributes:
@@ -45,7 +45,7 @@ class Limits:
 class Played:
     """One episode, in tokens and in submissions."""
 
-    episode: Episode
+    episode: RolloutEpisode
     environment: KernelEnvironment
     rollout: Rollout
     is_over: bool = False
@@ -58,7 +58,7 @@ class Player:
         sampler: of replies.
         tokenizer: of the policy.
         rollouts: begins episodes.
-        evaluation: who judges, and when.
+        schedule: when evaluations may run.
         host: all ranks.
         limits: how far an episode may go.
         multi_turn: whether the policy submits with a tool, several times; else once, by a block of code.
@@ -66,22 +66,22 @@ class Player:
 
     def __init__(
         self,
-        sampler: Sampler,
+        sampler: ReplySampler,
         tokenizer: PreTrainedTokenizerBase,
         rollouts: Rollouts,
-        evaluation: Evaluation,
+        schedule: EvaluationSchedule,
         host: HostGroup,
-        limits: Limits,
+        limits: EpisodeLimits,
         *,
         multi_turn: bool = True,
     ) -> None:
         self._sampler, self._rollouts = sampler, rollouts
         self._tokenizer = with_parser(tokenizer) if multi_turn else tokenizer
-        self._evaluation, self._host, self._limits = evaluation, host, limits
+        self._schedule, self._host, self._limits = schedule, host, limits
         self._multi_turn = multi_turn
         self._clock = PhaseClock()
 
-    def play(self, rows: Sequence[Row], seed: int) -> list[Episode]:
+    def play(self, rows: Sequence[Row], seed: int) -> list[RolloutEpisode]:
         """Plays one episode on each row of the prompts; a collective, to which a rank may come without any row.
 
         Args:
@@ -118,8 +118,8 @@ class Player:
         contexts = [one.rollout.context_ids for one in played]
         replies = self._sampler.sample(contexts, budgets, seed) if played else []
         for one, reply in zip(played, replies, strict=True):
-            one.rollout.say(self._message(one.rollout, reply), reply, None)
-        with self._evaluation.reward_phase(self._clock):
+            one.rollout.append_assistant_message(self._message(one.rollout, reply), reply, None)
+        with self._schedule.reward_phase(self._clock):
             if self._multi_turn:
                 self._call_tools(played)
             else:
@@ -139,16 +139,16 @@ class Player:
         calls = {at: one.rollout.tool_calls for at, one in enumerate(played)}
         answers = side_by_side({at: _tool_box(played[at]).answer(made) for at, made in calls.items() if made})
         for at, one in enumerate(played):
-            one.is_over = not self._hear(one.rollout, answers.get(at, []))
+            one.is_over = not self._append_answers(one.rollout, answers.get(at, []))
 
-    def _hear(self, rollout: Rollout, answers: Sequence[Message]) -> bool:
+    def _append_answers(self, rollout: Rollout, answers: Sequence[Message]) -> bool:
         """Appends the answers, if there are any and something may follow them."""
         if not answers:
             return False
         ids = answer_ids(self._tokenizer, answers)
         if self._limits.room(rollout) <= len(ids):
             return False
-        rollout.hear(answers, ids)
+        rollout.append_tool_messages(answers, ids)
         return True
 
 
@@ -178,4 +178,4 @@ def answer_ids(tokenizer: PreTrainedTokenizerBase, answers: Sequence[Message]) -
 
 def _tool_box(one: Played) -> ToolBox:
     tools: Mapping[str, Any] = {KernelEnvironment.submit.__name__: one.environment.submit}
-    return ToolBox(tools, one.episode.begin_turn)
+    return ToolBox(tools, one.episode.begin_message)

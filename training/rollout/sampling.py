@@ -37,7 +37,7 @@ class SamplingConfig:
     vllm_memory: float = 0.9
 
 
-class Sampler(Protocol):
+class ReplySampler(Protocol):
     """Continues sequences of tokens."""
 
     @property
@@ -59,7 +59,7 @@ class Sampler(Protocol):
 
 def open_sampler(
     backend: Backend, model: ModelConfig, tokenizer: PreTrainedTokenizerBase, config: SamplingConfig
-) -> Sampler:
+) -> ReplySampler:
     """Loads the model.
 
     Args:
@@ -101,16 +101,16 @@ class TransformersSampler:
         self._settings = {"do_sample": config.temperature > 0, "eos_token_id": self._ends, "pad_token_id": self._pad}
         if config.temperature > 0:
             self._settings |= {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
-        # What a model's own file says of sampling must not mix with what was asked for.
+        # Defaults of the model's own file must not mix with what was asked for.
         model.generation_config = GenerationConfig()
 
     @property
     def context(self) -> int:
-        """See `Sampler`."""
+        """See `ReplySampler`."""
         return int(self._model.config.max_position_embeddings)
 
     def sample(self, sequences: Sequence[Tokens], budgets: Sequence[int], seed: int) -> list[Tokens]:
-        """See `Sampler`."""
+        """See `ReplySampler`."""
         set_seed(seed)
         replies: list[Tokens] = [[] for _ in sequences]
         longest_first = sorted(range(len(sequences)), key=lambda index: -len(sequences[index]))
@@ -175,11 +175,11 @@ class VllmSampler:
 
     @property
     def context(self) -> int:
-        """See `Sampler`."""
+        """See `ReplySampler`."""
         return int(self._model.llm_engine.model_config.max_model_len)
 
     def sample(self, sequences: Sequence[Tokens], budgets: Sequence[int], seed: int) -> list[Tokens]:
-        """See `Sampler`."""
+        """See `ReplySampler`."""
         config = self._config
         asked = [
             self._vllm.SamplingParams(

@@ -29,14 +29,14 @@ class Rollout:
     Attributes:
         prompt_ids: tokens of the prompt.
         completion_ids: tokens after it, the policy's and the environment's.
-        said: for each of them 1 where the policy wrote it, else 0.
+        assistant_mask: for each of them 1 where the policy wrote it, else 0.
         messages: after the prompt.
-        logprobs: of `completion_ids` as they were sampled, where the backend tells.
+        logprobs: of `completion_ids` as they were sampled, where the backend returns them.
     """
 
     prompt_ids: list[int]
     completion_ids: list[int]
-    said: list[int]
+    assistant_mask: list[int]
     messages: list[Message]
     logprobs: list[float] | None
 
@@ -50,26 +50,28 @@ class Rollout:
         """All tokens so far."""
         return self.prompt_ids + self.completion_ids
 
-    def hear(self, answers: Sequence[Message], ids: Sequence[int]) -> None:
-        """Appends what the environment says."""
+    def append_tool_messages(self, answers: Sequence[Message], ids: Sequence[int]) -> None:
+        """Appends what the environment answers."""
         self.messages += answers
-        self._append(ids, said=0, logprobs=[0.0] * len(ids))
+        self._append(ids, mask=0, logprobs=[0.0] * len(ids))
 
-    def say(self, message: Message | None, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
-        """Appends what the policy says; no message where nothing of it is left."""
+    def append_assistant_message(
+        self, message: Message | None, ids: Sequence[int], logprobs: Sequence[float] | None
+    ) -> None:
+        """Appends what the policy writes; no message where nothing of it is left."""
         if message is not None:
             self.messages.append(message)
-        self._append(ids, said=1, logprobs=logprobs)
+        self._append(ids, mask=1, logprobs=logprobs)
 
-    def _append(self, ids: Sequence[int], said: int, logprobs: Sequence[float] | None) -> None:
+    def _append(self, ids: Sequence[int], mask: int, logprobs: Sequence[float] | None) -> None:
         self.completion_ids = [*self.completion_ids, *ids]
-        self.said += [said] * len(ids)
+        self.assistant_mask += [mask] * len(ids)
         if self.logprobs is not None:
             self.logprobs += logprobs or []
 
 
 @dataclass
-class Tally:
+class CallCounts:
     """How many tools were called, and how many calls could not be carried out."""
 
     calls: int = 0
@@ -82,32 +84,32 @@ class ToolBox:
 
     Attributes:
         tools: name -> function; asynchronous ones are awaited.
-        begin_turn: called before the tools of a message.
-        tally: of all rollouts.
+        begin_message: called before the tools of a message.
+        counts: of all rollouts.
     """
 
     tools: Mapping[str, Tool]
-    begin_turn: Callable[[], None]
-    tally: Tally = field(default_factory=Tally)
+    begin_message: Callable[[], None]
+    counts: CallCounts = field(default_factory=CallCounts)
 
     async def answer(self, tool_calls: Sequence[ToolCall]) -> list[Message]:
         """Carries out the calls of one message, one after another: a later one may build on an earlier one."""
-        self.begin_turn()
+        self.begin_message()
         return [await self._answer(call) for call in tool_calls]
 
     async def _answer(self, call: ToolCall) -> Message:
-        self.tally.calls += 1
+        self.counts.calls += 1
         function = call.get("function") or {}
         name, arguments = str(function.get("name", "unknown")), function.get("arguments")
         try:
             if name not in self.tools:
                 raise ValueError(f"Tool {name} not found.")
             found = self.tools[name](**(arguments or {}))
-            said = await found if isinstance(found, Awaitable) else found
-        except Exception as error:  # noqa: BLE001  # whatever is wrong with a call, the policy hears of it
-            self.tally.failures += 1
-            said = {"error": str(error)}
-        return {"role": "tool", "name": name, "content": str(said)}
+            answer = await found if isinstance(found, Awaitable) else found
+        except Exception as error:  # noqa: BLE001  # whatever is wrong with a call, the policy is told
+            self.counts.failures += 1
+            answer = {"error": str(error)}
+        return {"role": "tool", "name": name, "content": str(answer)}
 
 
 def side_by_side(work: Mapping[int, Coroutine[None, None, Done]]) -> dict[int, Done]:

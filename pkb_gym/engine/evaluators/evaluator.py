@@ -20,13 +20,13 @@ class Evaluator(Protocol):
             problem: what it is to solve.
             source: its text.
             config: how to judge it.
-            progress: told of each stage as it begins.
+            progress: called with each stage as it begins.
 
         Returns:
             What was found; a failure of the candidate is part of it, and so is a fault of this machine.
 
         Raises:
-            ConfigError, SizeError: the question makes no sense here.
+            ConfigError, SizeError: the request makes no sense here.
         """
 
     def close(self) -> None:

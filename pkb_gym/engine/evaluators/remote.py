@@ -27,7 +27,14 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
-from pkb_gym.engine.records.service import MAX_WAIT_S, ErrorReport, EvaluationState, PauseState, Question, ServiceStatus
+from pkb_gym.engine.records.service import (
+    MAX_WAIT_S,
+    ErrorReport,
+    EvaluationRequest,
+    EvaluationState,
+    PauseState,
+    ServiceStatus,
+)
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.engine.support import env_vars
 
@@ -120,46 +127,47 @@ class RemoteEvaluator:
         """Judges one source; see `Evaluator.evaluate`.
 
         Raises:
-            ConfigError, SizeError, ProblemNotFound: the question makes no sense to the service.
+            ConfigError, SizeError, ProblemNotFound: the request makes no sense to the service.
             InfrastructureError: the service did not answer in time.
         """
         deadline = time.monotonic() + self._timeout_s
-        question = Question(problem=problem.name, source=source, config=config)
-        state = self._ask(question, deadline)
-        told = ""
+        request = EvaluationRequest(problem=problem.name, source=source, config=config)
+        state = self._submit(request, deadline)
+        reported = ""
         try:
             while state.feedback is None:
-                if progress is not None and state.state != told:
-                    told = state.state
-                    progress(told)
+                if progress is not None and state.state != reported:
+                    reported = state.state
+                    progress(reported)
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise InfrastructureError(
                         f"{self.url} has not judged it within {self._timeout_s:g} s; it is at: {state.state}"
                     )
-                # A state that changes ends the wait only where somebody is told of it.
+                # A state that changes ends the wait only where it is reported.
                 wait_s = min(left, 1.0 if progress is not None else MAX_WAIT_S)
                 try:
                     state = self._state(state.id, wait_s, deadline)
                 except EvaluationNotFound:  # the service was started anew
-                    state = self._ask(question, deadline)
+                    state = self._submit(request, deadline)
         except BaseException:
             self._give_up(state.id)
             raise
         return state.feedback
 
     def submit(self, problem: Problem, source: str, config: EvalConfig) -> str:
-        """Has an evaluation begun, without waiting for it: a later `evaluate` of the same question joins it.
+        """Has an evaluation begun, without waiting for it: a later `evaluate` of an equal request joins it.
 
         Returns:
             Its id.
 
         Raises:
-            ConfigError, SizeError, ProblemNotFound: the question makes no sense to the service.
+            ConfigError, SizeError, ProblemNotFound: the request makes no sense to the service.
             ServiceBusy: it has too much to do.
             InfrastructureError: it cannot be reached.
         """
-        return self._post_question(Question(problem=problem.name, source=source, config=config), self._patience()).id
+        request = EvaluationRequest(problem=problem.name, source=source, config=config)
+        return self._post(request, self._patience()).id
 
     def status(self) -> ServiceStatus:
         """What the service is at.
@@ -205,20 +213,20 @@ class RemoteEvaluator:
     def _patience(self) -> float:
         return time.monotonic() + self._unreachable_s
 
-    def _ask(self, question: Question, deadline: float) -> EvaluationState:
+    def _submit(self, request: EvaluationRequest, deadline: float) -> EvaluationState:
         """Submits, again and again while the queue is full."""
         for pause_s in _growing_pauses():
             try:
-                return self._post_question(question, deadline)
+                return self._post(request, deadline)
             except ServiceBusy:
                 if time.monotonic() + pause_s >= deadline:
                     raise
                 time.sleep(pause_s)
         raise AssertionError("pauses never end")
 
-    def _post_question(self, question: Question, deadline: float) -> EvaluationState:
-        # Not pydantic's own JSON, which cannot carry half characters: sources may hold them, and are rejected for it.
-        content = json.dumps(question.model_dump(mode="python")).encode()
+    def _post(self, request: EvaluationRequest, deadline: float) -> EvaluationState:
+        # Not pydantic's own JSON, which cannot carry lone surrogates: a source with them is rejected by the evaluation.
+        content = json.dumps(request.model_dump(mode="python")).encode()
         return self._call("POST", "/v1/evaluations", EvaluationState, deadline, content=content)
 
     def _state(self, evaluation_id: str, wait_s: float, deadline: float) -> EvaluationState:
@@ -286,8 +294,8 @@ class RemoteEvaluator:
         try:
             report = ErrorReport.model_validate_json(body)
         except ValidationError:
-            said = body[:200].decode(errors="replace")
-            report = ErrorReport(error="", message=f"{self.url} answered with HTTP status {status_code}: {said}")
+            text = body[:200].decode(errors="replace")
+            report = ErrorReport(error="", message=f"{self.url} answered with HTTP status {status_code}: {text}")
         if status_code == 401:
             return ConfigError(f"{self.url}: {report.message}; set PKB_TOKEN to what its token file holds")
         if status_code in (502, 503, 504):  # it is being started or ended

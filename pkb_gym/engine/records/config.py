@@ -86,6 +86,10 @@ class ResolvedConfig(Record):
     def _lists_become_tuples(cls, size: object) -> object:
         return frozen_axes(size) if isinstance(size, dict) else size
 
+    def as_asked(self) -> EvalConfig:
+        """The request that names every choice and so resolves to this."""
+        return EvalConfig(**dict(self))
+
     @property
     def dialect(self) -> Dialect:
         """Of the source."""

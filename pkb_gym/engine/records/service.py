@@ -1,7 +1,9 @@
-"""What an evaluation service and its clients tell each other."""
+"""What an evaluation service and its clients exchange."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Annotated
 
 from pydantic import Field, PlainValidator
@@ -9,6 +11,7 @@ from pydantic import Field, PlainValidator
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.support.source_digest import source_sha256
 
 QUEUED, FINISHED = "queued", "finished"
 
@@ -22,14 +25,20 @@ def _any_text(value: object) -> str:
     return value
 
 
-class Question(Record):
-    """What is to be judged, and how."""
+class EvaluationRequest(Record):
+    """A source to be evaluated, and how."""
 
     problem: str
     """Name in the catalogue."""
     source: Annotated[str, PlainValidator(_any_text)]
-    """Whatever characters it has, half ones too: to reject them is the evaluation's business."""
+    """Any characters, lone surrogates included: rejecting them is the evaluation's business."""
     config: EvalConfig = Field(default_factory=EvalConfig)
+
+    @property
+    def key(self) -> str:
+        """SHA-256 of problem, source and config in hexadecimal: equal exactly for equal requests."""
+        content = [self.problem, source_sha256(self.source), self.config.model_dump(mode="json")]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 class EvaluationState(Record):
@@ -70,13 +79,13 @@ class ServiceStatus(Record):
     running: int
     """Evaluations that have the devices: at most one."""
     finished: int
-    """Evaluations that were answered, by the evaluator or as a fault of ours."""
+    """Evaluations that were answered, by the evaluator or as an infrastructure failure."""
     joined: int
-    """Questions that were answered by an evaluation that somebody had already asked for."""
+    """Requests that were answered by the evaluation of an earlier, equal request."""
     refused: int
-    """Questions that found the queue full."""
+    """Requests that found the queue full."""
     infrastructure_faults: int
-    """Evaluations that ended as a fault of ours."""
+    """Evaluations that ended as an infrastructure failure."""
     restarts: int
     """Evaluators that were replaced."""
     evaluations_per_minute: int

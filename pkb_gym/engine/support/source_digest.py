@@ -1,4 +1,4 @@
-"""What names a source's text in records, files and caches of answers."""
+"""The digest that identifies a source in records, files and caches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 
 def source_sha256(source: str) -> str:
-    """SHA-256 of a source, in hexadecimal, as in `Feedback.source_sha256`; half characters are taken as they are.
+    """SHA-256 of a source, in hexadecimal, as in `Feedback.source_sha256`; lone surrogates are taken as they are.
 
     Example:
         >>> source_sha256("")[:8]

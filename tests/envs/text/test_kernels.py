@@ -10,7 +10,7 @@ from pkb_gym.envs.render import card_text
 from pkb_gym.envs.text.feedback import compiler_text, feedback_text
 from pkb_gym.envs.text.kernels import MAX_KERNELS, kernels_text, transfers_text
 from pkb_gym.problems.catalogue import find_problem
-from tests.envs.fake_evaluator import fallen, timed
+from tests.envs.fake_evaluator import failed, timed
 
 COUNTS = InstructionCounts(loads=12, system_stores=2, bulk_copies=3, local_loads=4)
 
@@ -58,7 +58,7 @@ def test_the_compilers_paragraph_holds_log_and_table():
 
 def test_a_machine_without_a_gpu_says_how_far_it_came():
     note = "compiled for sm_90a; this machine has no GPU, so it was not run"
-    feedback = fallen("compile_error").model_copy(
+    feedback = failed("compile_error").model_copy(
         update={"failure": None, "stage": "compile", "message": note, "compile": report(kernel("k"))}
     )
     text = feedback_text(feedback)

@@ -12,7 +12,7 @@ from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.problems.catalogue import find_problem
-from pkb_gym.training.evaluation.owner import Evaluation, ServiceProcess, start_evaluation
+from pkb_gym.training.evaluation.owner import EvaluationSchedule, ServiceProcess, start_evaluation
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.phases import PhaseClock
 
@@ -31,11 +31,11 @@ class Noting:
     def resume(self):
         self.done.append("open")
 
-    def park(self):
-        self.done.append("park")
+    def offload(self):
+        self.done.append("offload")
 
-    def unpark(self):
-        self.done.append("unpark")
+    def restore(self):
+        self.done.append("restore")
 
     def evaluate(self, *_):
         self.done.append("evaluate")
@@ -46,25 +46,25 @@ class Noting:
 
 def test_a_reward_phase_has_the_machine_for_itself():
     noting = Noting()
-    evaluation = Evaluation(noting, HostGroup(), gate=noting)
+    evaluation = EvaluationSchedule(noting, HostGroup(), gate=noting)
     with evaluation.reward_phase(PhaseClock(), noting):
         noting.evaluate()
     evaluation.close()
     assert evaluation.takes_turns
-    assert noting.done == ["shut", "park", "open", "evaluate", "shut", "unpark", "close"]
+    assert noting.done == ["shut", "offload", "open", "evaluate", "shut", "restore", "close"]
 
 
 def test_it_is_over_when_it_fails():
     noting = Noting()
-    evaluation = Evaluation(noting, HostGroup(), gate=noting)
+    evaluation = EvaluationSchedule(noting, HostGroup(), gate=noting)
     with pytest.raises(ZeroDivisionError), evaluation.reward_phase(PhaseClock(), noting):
         raise ZeroDivisionError
-    assert noting.done == ["shut", "park", "open", "shut", "unpark"]
+    assert noting.done == ["shut", "offload", "open", "shut", "restore"]
 
 
 def test_evaluations_of_their_own_machine_need_no_turns():
     noting = Noting()
-    evaluation = Evaluation(noting, HostGroup())
+    evaluation = EvaluationSchedule(noting, HostGroup())
     with evaluation.reward_phase(PhaseClock(), noting):
         noting.evaluate()
     assert not evaluation.takes_turns and noting.done == ["evaluate"]
@@ -79,7 +79,7 @@ def test_a_gate_that_does_not_move_stops_nothing(caplog):
 
     stuck = Stuck()
     stuck.resume = lambda: stuck.pause(0)
-    with Evaluation(stuck, HostGroup(), gate=stuck).reward_phase(PhaseClock()):
+    with EvaluationSchedule(stuck, HostGroup(), gate=stuck).reward_phase(PhaseClock()):
         pass
     assert "does not resume" in caplog.text and "may still run" in caplog.text
 

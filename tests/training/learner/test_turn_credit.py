@@ -44,8 +44,8 @@ def test_equal_values_give_no_advantage(advantages):
 
 
 def test_each_token_gets_the_advantage_of_its_turn():
-    said = torch.tensor([[1, 1, 0, 0, 1, 0, 1, 1], [1, 1, 1, 0, 0, 0, 0, 0]])
-    found = token_advantages([[1.0, -2.0], [3.0]], said)
+    assistant_mask = torch.tensor([[1, 1, 0, 0, 1, 0, 1, 1], [1, 1, 1, 0, 0, 0, 0, 0]])
+    found = token_advantages([[1.0, -2.0], [3.0]], assistant_mask)
     assert found.tolist() == [[1, 1, 0, 0, -2, 0, -2, -2], [3, 3, 3, 0, 0, 0, 0, 0]]
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from pkb_gym.engine.hardware import gpus
-from pkb_gym.training.learner import phases
+from pkb_gym.training.processes import phases
 from pkb_gym.training.processes.phases import GpuSampler, PhaseClock
 
 
@@ -23,14 +23,14 @@ def test_phases_add_up_also_where_something_fails():
     with clock.phase("learning"):
         with pytest.raises(ValueError, match="no"), clock.phase("evaluation"):
             raise ValueError("no")
-        clock.charge("parking")
+        clock.charge("offload")
     first = clock.lap()
     assert first.phases_s == {
         **dict.fromkeys(phases.PHASES, 0.0),
         "other": 2.0,
         "learning": 2.0,
         "evaluation": 1.0,
-        "parking": 1.0,
+        "offload": 1.0,
     }
     assert first.wall_s == 6.0
     assert clock.lap().phases_s["other"] == clock.lap().wall_s == 1.0

@@ -15,17 +15,17 @@ def line(source: str = "a", *, duplicate: bool = False, **changes) -> dict:
     return own | changes
 
 
-def episode(*lines: dict, problem: str = "AllReduce", worth: float | None = 1.0) -> EpisodeRecord:
-    return EpisodeRecord(problem, [worth], worth, tuple({**one, "problem": problem} for one in lines))
+def episode(*lines: dict, problem: str = "AllReduce", value: float | None = 1.0) -> EpisodeRecord:
+    return EpisodeRecord(problem, [value], value, tuple({**one, "problem": problem} for one in lines))
 
 
 def test_figures_are_of_episodes_that_could_be_judged():
     found = episode_metrics(
         [
-            episode(line("a", speedup=2.0), line("b", speedup=4.0), worth=1.5),
-            episode(line("c", is_right=False, speedup=9.0), worth=0.5),
-            episode(line("d", fault="late", is_right=False, speedup=None, reward=None), worth=None),
-            episode(problem="Gather", worth=0.0),
+            episode(line("a", speedup=2.0), line("b", speedup=4.0), value=1.5),
+            episode(line("c", is_right=False, speedup=9.0), value=0.5),
+            episode(line("d", fault="late", is_right=False, speedup=None, reward=None), value=None),
+            episode(problem="Gather", value=0.0),
         ]
     )
     assert found["reward/AllReduce"] == 1.0 and found["reward/Gather"] == 0.0

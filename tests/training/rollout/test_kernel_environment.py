@@ -11,7 +11,8 @@ from transformers.utils import get_json_schema
 
 from pkb_gym.engine.errors import ConfigError, ProblemNotFound
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.training.evaluation.judge import Judge
+from pkb_gym.rewards import find_reward
+from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.inputs.chat import submit_tools
 from pkb_gym.training.rollout import kernel_environment
 from pkb_gym.training.rollout.kernel_environment import KernelEnvironment, Rollouts, submitted_source
@@ -25,10 +26,16 @@ def evaluator():
 
 
 @pytest.fixture
-def environment(evaluator):
-    judge = Judge(evaluator)
-    yield KernelEnvironment(Rollouts(judge, max_turns=2, judged=EvalConfig(until="time", timing_budget_s=0.1)))
-    judge.close()
+def asynchronous(evaluator):
+    wrapped = AsyncEvaluator(evaluator)
+    yield wrapped
+    wrapped.close()
+
+
+@pytest.fixture
+def environment(asynchronous):
+    base = EvalConfig(until="time", timing_budget_s=0.1)
+    return KernelEnvironment(Rollouts(asynchronous, find_reward("default"), max_turns=2, base=base))
 
 
 def test_examples_in_docstrings_hold():
@@ -75,7 +82,7 @@ def test_a_rollout_is_paid_its_best_submission(environment):
     assert "compile_error" in asyncio.run(environment.submit("compile_error"))
     assert "spent" in asyncio.run(environment.submit("speedup 20"))
     assert environment.get_reward() == pytest.approx(2.0)
-    assert [submission.source for submission in environment.episode.submissions] == ["speedup 10", "compile_error"]
+    assert [submission.turn.source for submission in environment.episode.submissions] == ["speedup 10", "compile_error"]
 
 
 def test_answers_are_in_the_style_of_the_row(environment):
@@ -92,15 +99,25 @@ def test_a_fault_of_ours_takes_the_rollout_out(environment):
     assert environment.get_reward() == 0.0
 
 
-def test_a_turn_is_worth_its_best_submission_and_nothing_without_one(environment):
+def test_a_message_has_the_value_of_its_best_submission(environment):
     environment.reset(**row())
     episode = environment.episode
     assert episode.values() == [0.0]
-    episode.begin_turn()  # its call could not be carried out
-    episode.begin_turn()
+    episode.begin_message()  # its call could not be carried out
+    episode.begin_message()
     asyncio.run(environment.submit("speedup 1"))
     asyncio.run(environment.submit("compile_error"))
     assert episode.values() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(("reward", "value"), [("default", 0.0), ("cuda_agent", -1.0)])
+def test_no_submission_has_the_value_of_a_rejected_one(asynchronous, reward, value):
+    episode = Rollouts(asynchronous, find_reward(reward)).begin(row())
+    assert episode.episode_value == value and episode.values() == [value]
+    episode.begin_message()
+    episode.begin_message()
+    asyncio.run(episode.submit("speedup 2"))
+    assert episode.values() == [value, episode.episode_value] and episode.episode_value > value
 
 
 @pytest.mark.parametrize(

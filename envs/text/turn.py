@@ -1,0 +1,25 @@
+"""The message to a model that follows a submission."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+Style: TypeAlias = Literal["full", "brief"]
+"""Length of tasks and feedback: everything, or a few lines (feedback of at most 300 characters)."""
+
+
+def turn_text(turn: int, feedback: str, best_turn: int, best_value: float, best_speedup: float) -> str:
+    """Feedback on a submission, headed by its turn and closed by the best submission so far.
+
+    Args:
+        turn: number of the submission, from 1.
+        feedback: on it, as text.
+        best_turn: number of the best submission so far; 0 where none is valid yet.
+        best_value: its value.
+        best_speedup: its speedup, 0 if it was not timed.
+    """
+    standing = "No submission counts yet."
+    if best_turn:
+        speed = f", speedup {best_speedup:.3g}" if best_speedup > 0 else ""
+        standing = f"Best so far: turn {best_turn}, worth {best_value:.3g}{speed}."
+    return f"Turn {turn}\n\n{feedback}\n\n{standing}"
