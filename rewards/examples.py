@@ -126,6 +126,8 @@ def timed(
         speedup_low=low,
         speedup_high=max(middle, 2 * middle - low),
         gate_us=1.0,
+        baseline_handover_us=1.0,
+        candidate_handover_us=1.0,
         baseline_alone_us=baseline_us,
         delivers=False,
         converged=True,

@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.handover import build_handovers
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.standby import Standby
 from pkb_gym.engine.hardware import host
 from pkb_gym.engine.ranks.candidate_gang import CandidateGang
+from pkb_gym.engine.ranks.handover_server import HandoverLibraries
 from pkb_gym.engine.ranks.reference_gang import ReferenceGang
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.rankside.orders import Dialect
@@ -47,15 +50,17 @@ class GangPool:
 
     Args:
         arbiter: keeps preparing gangs and timing apart.
+        cache: of compiled handovers.
         standby_gangs: gangs of each kind that stand by on GPUs; with none, each is prepared when it is needed.
     """
 
-    def __init__(self, arbiter: DeviceArbiter, standby_gangs: int = STANDBY_GANGS) -> None:
-        self._arbiter = arbiter
+    def __init__(self, arbiter: DeviceArbiter, cache: CompileCache, standby_gangs: int = STANDBY_GANGS) -> None:
+        self._arbiter, self._cache = arbiter, cache
         self._standby_gangs = standby_gangs
         self._lock = threading.RLock()
         self._zygotes: dict[bool, Zygote] = {}
         self._references: dict[tuple[Device, int], ReferenceGang] = {}
+        self._handovers: dict[Device, HandoverLibraries] = {}
         self._standby: dict[GangKind, Standby] = {}
         self._ending: threading.Thread | None = None
         self._closed = False
@@ -79,6 +84,18 @@ class GangPool:
         if self._closed:
             raise InfrastructureError("this evaluator has been closed")
 
+    def handovers(self, device: Device) -> HandoverLibraries:
+        """The compiled handovers of a device.
+
+        Raises:
+            InfrastructureError: they could not be compiled.
+        """
+        with self._lock:
+            self._check_open()
+            if device not in self._handovers:
+                self._handovers[device] = build_handovers(device, self._cache)
+            return self._handovers[device]
+
     def reference(self, device: Device, world_size: int) -> ReferenceGang:
         """The reference gang of a device and world size.
 
@@ -89,7 +106,8 @@ class GangPool:
         with self._lock:
             gang = self._references.get((device, world_size))
             if gang is None or not gang.is_sound:
-                gang = ReferenceGang(zygote, device, world_size, host.threads_per_rank(world_size))
+                libraries = self.handovers(device)
+                gang = ReferenceGang(zygote, device, world_size, host.threads_per_rank(world_size), libraries)
                 self._references[device, world_size] = gang
             return gang
 
@@ -199,3 +217,6 @@ class GangPool:
             for gang in self._references.values():
                 gang.close()
             self._references.clear()
+            for libraries in self._handovers.values():
+                libraries.close()
+            self._handovers.clear()

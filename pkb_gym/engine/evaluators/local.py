@@ -53,7 +53,7 @@ class LocalEvaluator:
         self._compile_cache = CompileCache.in_folder(cache_dir)
         self._compilers = threading.BoundedSemaphore(host.processors())
         self._arbiter = DeviceArbiter()
-        self._pool = GangPool(self._arbiter, standby_gangs)
+        self._pool = GangPool(self._arbiter, self._compile_cache, standby_gangs)
         self._baseline_cache = BaselineCache()
         self._closed = False
         _EVALUATORS.add(self)
@@ -115,7 +115,8 @@ class LocalEvaluator:
             reference = self._pool.reference(config.device, config.world_size)
             new_gang = functools.partial(self._pool.candidate_gang, config, feedback.source.text)
             idle_devices = self._arbiter.timing if config.device == "cuda" else contextlib.nullcontext
-            with CandidateRun(feedback, artifact, reference, new_gang, self.key) as run:
+            handovers = self._pool.handovers(config.device)
+            with CandidateRun(feedback, artifact, reference, new_gang, handovers, self.key) as run:
                 judge(run, self._baseline_cache, idle_devices, report)
 
     def pause(self, timeout_s: float | None = None) -> bool:

@@ -33,6 +33,9 @@ class BlockConditioner(Protocol):
     def choose_processors(self) -> tuple[int, ...] | None:
         """Moves to those of this rank's processors that run at full speed; None where all are needed."""
 
+    def release(self) -> None:
+        """Lets go of memory, between evaluations."""
+
 
 class CpuConditioner:
     """On the CPU nothing needs to be done: a frozen gang's processor time is looked at from outside."""
@@ -50,6 +53,9 @@ class CpuConditioner:
     def choose_processors(self) -> tuple[int, ...] | None:
         """None."""
         return None
+
+    def release(self) -> None:
+        """Nothing."""
 
 
 class CudaConditioner:
@@ -102,6 +108,11 @@ class CudaConditioner:
     def choose_processors(self) -> tuple[int, ...] | None:
         """Tries them."""
         return tuple(move_to_fastest(self._processors))
+
+    def release(self) -> None:
+        """See `BlockConditioner`."""
+        self._filler = None
+        self._reserved.clear()
 
 
 def make_conditioner(device: DeviceName, processors: Sequence[int]) -> BlockConditioner:

@@ -1,20 +1,20 @@
-"""The candidate's side of a block, as a reference rank stages it: inputs in its heap, outputs poisoned, handovers served."""
+"""A candidate's block as a reference rank stages it: inputs in its heap, outputs poisoned, handovers served."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pkb_gym.engine.compare.layout import BlockPlan, SetPlan, placed_results
 from pkb_gym.engine.compare.stacked import byte_slot, heap_rows, row_index
-from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.ranks.bound_block import BoundBlock
+from pkb_gym.engine.ranks.gpu_pulses import GpuPulses
 from pkb_gym.engine.ranks.handover_script import LINE_BYTES, POISON, Script, lines_of, put_lines
-from pkb_gym.engine.ranks.handover_server import HandoverServer
+from pkb_gym.engine.ranks.handover_server import HandoverLibrary, HandoverServer
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, LateOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pkb_gym.engine.rankside.devices import AnyHeap
 
 SMALL_SET_BYTES = 1 << 20
@@ -58,42 +58,74 @@ class PlainBlock:
         return BlockEnded(complete=True, late=())
 
 
-class ServedBlock:
-    """Lines are handed over call by call by a thread.
+class CandidateHandovers:
+    """The trusted side of the handovers between a candidate's calls.
 
     Args:
-        problem: its declaration.
-        plan: where its tensors lie.
-        rank: of the candidate, and of this process.
+        library: the compiled server.
+
+    Attributes:
+        fds: the eventfds that the candidate's rank writes to, and reads; none before it is known.
+    """
+
+    def __init__(self, library: HandoverLibrary) -> None:
+        self._library = library
+        self._served = 0
+        self.fds: tuple[int, ...] = ()
+
+    def take(self, fds: Sequence[int]) -> None:
+        """Takes the eventfds of the next candidate's rank."""
+        self.close()
+        self.fds = tuple(fds)
+
+    def serve(self, script: Script, heap: AnyHeap) -> HandoverServer:
+        """Begins to serve a block, in the candidate's heap."""
+        first = self._served + 1
+        self._served += script.calls + 1
+        if heap.cuda_device is not None:
+            return self._library.serve_on_gpu(script, heap.mailbox, first)
+        return self._library.serve_on_cpu(script, heap.segment(heap.rank), *self.fds)
+
+    def close(self) -> None:
+        """Lets go of the candidate."""
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = ()
+        self._served = 0
+
+
+class ServedBlock:
+    """Lines are handed over call by call, by a thread.
+
+    Args:
+        block: whose inputs have been copied into the candidate's heap.
         script: which lines.
-        mine: holds the inputs as they were made.
-        theirs: the candidate's heap, where they have been copied.
+        theirs: the candidate's heap.
         serve: starts the server.
+        pulses: that disturb the GPU meanwhile, if any.
     """
 
     def __init__(
         self,
-        problem: Problem,
-        plan: BlockPlan,
-        rank: int,
+        block: BoundBlock,
         script: Script,
-        mine: AnyHeap,
         theirs: AnyHeap,
-        serve: Callable[[Script], HandoverServer],
+        serve: Callable[[Script, AnyHeap], HandoverServer],
+        pulses: GpuPulses | None = None,
     ) -> None:
-        self._problem, self._plan, self._rank = problem, plan, rank
-        self._script, self._mine, self._theirs = script, mine, theirs
+        self._block, self._script, self._theirs, self._pulses = block, script, theirs, pulses
         put_lines(theirs, script.arrivals.lines, script.decoys)
-        self._server = serve(script)
+        self._server = serve(script, theirs)
+        if pulses is not None:
+            pulses.start()
 
     def end(self) -> BlockEnded:
         """See `CandidateBlock`; withheld lines of immutable arguments are put back, to be compared as all others."""
+        if self._pulses is not None:
+            self._pulses.stop()
         receipts = self._server.finish()
         script = self._script
-        for call, count in enumerate(script.withdrawals):
-            begin = script.arrivals.begin[call]
-            lines = slice(begin, begin + count)
-            put_lines(self._theirs, script.arrivals.lines[lines], script.values[lines])
+        put_lines(self._theirs, *script.withdrawn())
         if receipts is None:
             return BlockEnded(complete=False, late=())
         changed = (lines_of(self._theirs, script.receipts.lines) != receipts).any(axis=1)
@@ -108,7 +140,7 @@ class ServedBlock:
     def _output_at(self, call: int, line: int) -> str:
         """Name of the output that a line belongs to."""
         offset = line * LINE_BYTES
-        for _, leaf in placed_results(self._problem, self._plan.sets[call], self._rank):
+        for _, leaf in placed_results(self._block.problem, self._block.plan.sets[call], self._block.rank):
             if leaf.offset <= offset < leaf.offset + max(1, leaf.leaf.capacity_bytes):
                 return leaf.leaf.name
         raise AssertionError(f"no output at {offset}")

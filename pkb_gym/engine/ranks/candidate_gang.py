@@ -65,6 +65,23 @@ class Job:
     memory_bytes: int
 
 
+@dataclass(frozen=True)
+class BlockSetting:
+    """How the calls of a block follow each other.
+
+    Attributes:
+        handovers: between them.
+        pad_ns: see `EnqueuedHandover`.
+        holds_ns: of each rank as in `RunBlock`; empty for none.
+        stopped_rank: a rank that is stopped now and then for about a millisecond; None for none.
+    """
+
+    handovers: HandoverKind = "none"
+    pad_ns: int = 0
+    holds_ns: tuple[tuple[int, ...], ...] = ()
+    stopped_rank: int | None = None
+
+
 class CandidateGang:
     """A gang that runs one candidate. It starts thawed; between blocks it is kept frozen.
 
@@ -132,7 +149,7 @@ class CandidateGang:
             raise InfrastructureError(f"a gang could not map its heap: {failed}\n{self.output}") from None
         self._heap = heap
 
-    def run_null_block(self, order: RunNullBlock, stage: Callable[[], Processors | None]) -> tuple[int, int]:
+    def run_null_block(self, order: RunNullBlock, stage: Callable[[], Processors | None]) -> int:
         """A block of calls of nothing, while no candidate is loaded.
 
         Args:
@@ -140,17 +157,16 @@ class CandidateGang:
             stage: as `run` takes it.
 
         Returns:
-            Nanoseconds by the evaluator's clock, and those that the slowest rank's host spent on it.
+            Nanoseconds by the evaluator's clock.
 
         Raises:
             InfrastructureError: a rank fell, which is no failure of a candidate.
         """
         orders = [order] * self._gang.world_size
         try:
-            nanoseconds, done = self._gang.run_block(orders, NullDone, timeout_s=self.timeout_s, stage=stage)
+            return self._gang.run_block(orders, NullDone, timeout_s=self.timeout_s, stage=stage)[0]
         except GangFailed as failed:
             raise InfrastructureError(f"a gang failed before its candidate was loaded: {failed}") from None
-        return nanoseconds, max(reply.host_ns for reply in done)
 
     def load(self, job: Job, artifact: Artifact, source: str) -> None:
         """Loads the candidate on every rank.
@@ -211,24 +227,16 @@ class CandidateGang:
         self._gang.ask(orders, Bound, timeout_s=self.timeout_s, where=self._where)
 
     def run(
-        self,
-        sets: Sequence[int],
-        stage: Callable[[], Processors | None],
-        *,
-        handovers: HandoverKind = "none",
-        pad_ns: int = 0,
-        holds_ns: Sequence[Sequence[int]] = (),
+        self, sets: Sequence[int], stage: Callable[[], Processors | None], setting: BlockSetting
     ) -> tuple[int, list[BlockDone]]:
         """Calls the candidate once on each of these sets, then freezes the gang.
 
         Args:
             sets: indices into the bound block.
-            handovers: between the calls.
-            pad_ns: see `EnqueuedHandover`.
-            holds_ns: of each rank as in `RunBlock`; empty for none.
             stage: puts the inputs into the heap; called while every rank stands frozen before the gate, so that no
                 thread of a candidate sees them before the clock runs. Names the processors that the ranks are to run
                 on then, if it matters.
+            setting: see there.
 
         Returns:
             Nanoseconds by the evaluator's clock, and each rank's report.
@@ -236,9 +244,9 @@ class CandidateGang:
         Raises:
             GangFailed: a rank fell, the deadline passed, or a report does not fit the calls.
         """
-        held = holds_ns or [()] * self._gang.world_size
-        orders = [RunBlock(tuple(sets), self._epoch, handovers, pad_ns, tuple(of_rank)) for of_rank in held]
-        nanoseconds, done = self._run(orders, BlockDone, stage)
+        holds_ns = setting.holds_ns or ((),) * self._gang.world_size
+        orders = [RunBlock(tuple(sets), self._epoch, setting.handovers, setting.pad_ns, held) for held in holds_ns]
+        nanoseconds, done = self._run(orders, BlockDone, stage, setting.stopped_rank)
         for rank, report in enumerate(done):
             if len(report.claims) != len(sets):
                 what = f"rank {rank} reported {len(report.claims)} calls of {len(sets)}"
@@ -269,10 +277,11 @@ class CandidateGang:
         orders: Sequence[RunBlock] | Sequence[ProfileBlock],
         expect: type[Reply],
         stage: Callable[[], Processors | None],
+        stopped_rank: int | None = None,
     ) -> tuple[int, list[Reply]]:
         self._epoch += len(orders[0].sets)
         nanoseconds, replies = self._gang.run_block(
-            orders, expect, timeout_s=self.timeout_s, stage=stage, where=self._where
+            orders, expect, timeout_s=self.timeout_s, stage=stage, where=self._where, stopped_rank=stopped_rank
         )
         self._gang.freeze()
         return nanoseconds, replies

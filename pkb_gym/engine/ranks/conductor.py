@@ -1,8 +1,8 @@
-"""Conducts checked calls: from a reference rank, hands whole arguments over, keeps whole outputs, and delays ranks.
+"""Conducts checked calls from a reference rank: hands whole arguments over, keeps whole outputs, delays ranks.
 
-Between two calls the candidate's rank of the same number stands still until it is told to go on. Before its call every
-argument holds poison; its arguments are put in place when it has come to the call. After it, its outputs are copied, and
-its arguments hold poison again. Ranks are delayed one at a time, so that those go ahead that do not wait for them.
+Between two calls the candidate's rank of the same number stands still until it is told to go on. Before a call its
+arguments hold poison, and are put in place when the rank has come to the call. After it its arguments are poisoned
+again, and its outputs are copied. One rank at a time is delayed, so that ranks that do not wait for it go ahead.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from pkb_gym.engine.compare.calls import immutable_leaves
 from pkb_gym.engine.compare.layout import PlacedLeaf, SetPlan, placed_results
 from pkb_gym.engine.compare.stacked import byte_slot, word_slot
-from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.tensors import argument_leaves
+from pkb_gym.engine.ranks.bound_block import BoundBlock
 from pkb_gym.engine.ranks.handover_script import POISON
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, CheckedCall, LateOutput
 from pkb_gym.engine.rankside import abi
@@ -41,59 +41,51 @@ POISONS = (POISON, 0xFF)
 
 @dataclass
 class _Departed:
-    """What a call left behind.
+    """What a call left behind, by name of the tensor.
 
     Attributes:
-        outputs: name -> copy, as the call had finished on this rank.
-        modified: arguments that were not what had been put there -> what they were.
+        outputs: copies, as the call had finished on this rank; in-place arguments included.
+        arguments: copies of those that the call may not modify.
     """
 
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
-    modified: dict[str, torch.Tensor] = field(default_factory=dict)
+    arguments: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 class Conductor:
     """One rank's part in conducting a block.
 
     Args:
-        problem: its declaration.
-        plan: where the tensors of each call lie.
-        calls: how each is conducted.
-        rank: of the reference gang, and of the candidate's rank.
+        block: whose calls are conducted.
+        calls: how each is.
         world_size: number of ranks.
-        reference_heap: holds the inputs as they were made.
-        candidate_heap: that the calls work on.
+        heap: of the candidate.
         device: of this rank.
-        request_fd: an eventfd that the candidate's rank writes to.
-        reply_fd: an eventfd that it reads.
+        fds: the eventfds that the candidate's rank writes to, and reads.
     """
 
     def __init__(
         self,
-        problem: Problem,
-        plan: Sequence[SetPlan],
+        block: BoundBlock,
         calls: Sequence[CheckedCall],
-        rank: int,
         world_size: int,
-        reference_heap: AnyHeap,
-        candidate_heap: AnyHeap,
+        heap: AnyHeap,
         device: Device,
-        request_fd: int,
-        reply_fd: int,
+        fds: tuple[int, ...],
     ) -> None:
-        self._problem, self._plan, self._calls = problem, plan, calls
-        self._rank, self._world_size = rank, world_size
-        self._mine, self._theirs, self._device = reference_heap, candidate_heap, device
-        self._request_fd, self._reply_fd = request_fd, reply_fd
+        self._problem, self._plan, self._rank = block.problem, block.plan.sets, block.rank
+        self._calls, self._world_size = calls, world_size
+        self._mine, self._theirs, self._device = block.heap, heap, device
+        self._request_fd, self._reply_fd = fds
         self._departed: list[_Departed] = []
-        progress = reference_heap.progress(rank)
+        progress = self._mine.progress(self._rank)
         progress.reached = progress.arrived = 0
 
     def stage(self) -> None:
         """Puts poison, or for some calls the arguments themselves, where they will be."""
         for call, planned in enumerate(self._plan):
             for leaf in self._argument_leaves(planned):
-                if self._is_withheld(call, leaf):
+                if _is_among(leaf, self._calls[call].withheld):
                     self._poison_argument(call, leaf)
                 else:
                     self._put_in_place(leaf)
@@ -134,21 +126,16 @@ class Conductor:
         return BlockEnded(len(self._departed) == len(self._calls), tuple(late))
 
     def _restore(self, call: int, departed: _Departed) -> list[str]:
-        """Names of outputs that have changed since the call had finished."""
+        """Puts back what the call had left; returns the names of outputs that have changed since."""
         planned = self._plan[call]
         late = []
         for leaf in self._result_leaves(planned):
-            now = self._theirs.tensor(_raw(leaf))
-            kept = departed.outputs[leaf.leaf.name]
+            now, kept = self._theirs.tensor(_raw(leaf)), departed.outputs[leaf.leaf.name]
             if bool((now != kept).any()):
                 late.append(leaf.leaf.name)
                 now.copy_(kept)
-        results = {leaf.leaf.name for leaf in self._result_leaves(planned)}
-        for leaf in self._argument_leaves(planned):
-            if leaf.leaf.name in departed.modified:
-                self._theirs.tensor(_raw(leaf)).copy_(departed.modified[leaf.leaf.name])
-            elif leaf.leaf.name not in results:
-                self._put_in_place(leaf)
+        for leaf in self._immutable_leaves(planned):
+            self._theirs.tensor(_raw(leaf)).copy_(departed.arguments[leaf.leaf.name])
         return late
 
     # ---- arrival and departure --------------------------------------------------------------------------------------
@@ -156,42 +143,41 @@ class Conductor:
     def _arrive(self, call: int) -> None:
         planned = self._plan[call]
         for leaf in self._argument_leaves(planned):
-            if self._is_withheld(call, leaf):
+            if _is_among(leaf, self._calls[call].withheld):
                 self._put_in_place(leaf)
         self._poison_outputs(planned)
         self._device.synchronize()
 
     def _depart(self, call: int) -> None:
+        """Arguments first: the sooner they are poisoned, the fewer ranks can still read them unnoticed."""
         planned, departed = self._plan[call], _Departed()
+        for leaf in self._immutable_leaves(planned):
+            departed.arguments[leaf.leaf.name] = self._theirs.tensor(_raw(leaf)).clone()
+            if _is_among(leaf, self._calls[call].withdrawn):
+                self._poison_argument(call, leaf)
         for leaf in self._result_leaves(planned):
             departed.outputs[leaf.leaf.name] = self._theirs.tensor(_raw(leaf)).clone()
-        immutable = {leaf.name for leaf, _ in immutable_leaves(self._problem, planned, self._rank)}
-        for leaf in self._argument_leaves(planned):
-            if leaf.leaf.name not in immutable:
-                continue
-            before, after = (heap.tensor(_raw(leaf)) for heap in (self._mine, self._theirs))
-            if bool((before != after).any()):
-                departed.modified[leaf.leaf.name] = after.clone()
-            if self._calls[call].withdraws and self._is_withheld(call, leaf):
-                self._poison_argument(call, leaf)
         self._device.synchronize()
         self._departed.append(departed)
-
-    def _is_withheld(self, call: int, leaf: PlacedLeaf) -> bool:
-        names = self._calls[call].withheld
-        return names is None or leaf.leaf.name in names
 
     def _put_in_place(self, leaf: PlacedLeaf) -> None:
         self._theirs.tensor(_raw(leaf)).copy_(self._mine.tensor(_raw(leaf)))
 
     def _poison_argument(self, call: int, leaf: PlacedLeaf) -> None:
-        """What is read too early, or too late: in whole numbers other ones of the same tensor, which stay legal."""
-        theirs = self._theirs.tensor(_raw(leaf))
-        if leaf.leaf.dtype in INTEGERS and leaf.leaf.shape is not None:
-            own = self._mine.tensor(leaf.slot).view(-1)
-            self._theirs.tensor(leaf.slot).view(-1).copy_(own.roll(1 + call))
-        else:
-            theirs.fill_(POISONS[call % 2])
+        """Puts there what must not be read.
+
+        Whole numbers may be indices, and wrong ones would end in a crash: they are taken from another call, or where
+        that has another shape, from elsewhere in the same tensor.
+        """
+        if leaf.leaf.dtype not in INTEGERS:
+            self._theirs.tensor(_raw(leaf)).fill_(POISONS[call % 2])
+            return
+        own = self._mine.tensor(leaf.slot)
+        other = self._plan[(call + 1) % len(self._plan)].leaves[self._rank].get(leaf.leaf.name)
+        decoy = own if other is None or other.leaf.shape != leaf.leaf.shape else self._mine.tensor(other.slot)
+        if bool((decoy == own).all()):
+            decoy = own.view(-1).roll(1 + call).view(own.shape)
+        self._theirs.tensor(leaf.slot).copy_(decoy)
 
     def _poison_outputs(self, planned: SetPlan) -> None:
         outputs = byte_slot(planned.outputs_offset, planned.offset + planned.nbytes - planned.outputs_offset)
@@ -201,6 +187,10 @@ class Conductor:
         ax, placed = planned.axes[self._rank], planned.leaves[self._rank]
         return [placed[leaf.name] for arg in self._problem.data_args for leaf in argument_leaves(arg, ax)]
 
+    def _immutable_leaves(self, planned: SetPlan) -> list[PlacedLeaf]:
+        names = {leaf.name for leaf, _ in immutable_leaves(self._problem, planned, self._rank)}
+        return [leaf for leaf in self._argument_leaves(planned) if leaf.leaf.name in names]
+
     def _result_leaves(self, planned: SetPlan) -> list[PlacedLeaf]:
         return [leaf for _, leaf in placed_results(self._problem, planned, self._rank)]
 
@@ -208,7 +198,7 @@ class Conductor:
 
     def _wait_for_request(self, wire: Wire) -> bool:
         """Waits for the candidate's rank; False where the evaluator orders something first."""
-        ready = select.select([self._request_fd, wire], [], [])[0]
+        ready = select.select([self._request_fd, wire.fileno()], [], [])[0]
         if self._request_fd not in ready:
             return False
         os.eventfd_read(self._request_fd)
@@ -224,7 +214,7 @@ class Conductor:
 
     def _is_at(self, rank: int, crossing: int, arrived: bool) -> bool:
         progress = self._mine.progress(rank)
-        return (progress.arrived if arrived else progress.reached) > crossing
+        return bool((progress.arrived if arrived else progress.reached) > crossing)
 
     def _be_late(self, crossing: int, delay_s: float) -> None:
         """Stands still until the other ranks have gone as far as they do without this one, at most for that long."""
@@ -241,7 +231,11 @@ class Conductor:
 
     def _goes_no_further(self, rank: int, crossing: int) -> bool:
         """Whether another rank has finished the call, or waits for a signal, as far as it tells."""
-        return self._is_at(rank, crossing + 1, False) or self._theirs.place(rank).state == abi.State.WAITING
+        return self._is_at(rank, crossing + 1, False) or bool(self._theirs.place(rank).state == abi.State.WAITING)
+
+
+def _is_among(leaf: PlacedLeaf, names: tuple[str, ...] | None) -> bool:
+    return names is None or leaf.leaf.name in names
 
 
 def _raw(leaf: PlacedLeaf) -> TensorSlot:

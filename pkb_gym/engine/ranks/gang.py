@@ -16,6 +16,7 @@ from pkb_gym.engine.ranks.descendants import end_descendants
 from pkb_gym.engine.ranks.failure_attribution import GangFailed, cause_is_known, first_failure, missed_deadline
 from pkb_gym.engine.ranks.output import RankOutput
 from pkb_gym.engine.ranks.pidfds import pid_of, send, stat
+from pkb_gym.engine.ranks.stop_pulses import StopPulses
 from pkb_gym.engine.ranks.zygote import TEMPORARY_BYTES, Zygote
 from pkb_gym.engine.rankside.forking import GangRequest, RankEnded, RanksStarted
 from pkb_gym.engine.rankside.messages import Message, ProtocolError, WireError
@@ -286,11 +287,12 @@ class Gang:
         timeout_s: float,
         stage: Callable[[], Processors | None] | None = None,
         where: Callable[[int], str] | None = None,
+        stopped_rank: int | None = None,
     ) -> tuple[int, list[Reply]]:
         """Arms every rank and freezes the gang, stages its inputs, opens the gate, and waits until the last is done.
 
         Where staging names processors, the ranks run there from then on: how fast they are changes within
-        milliseconds, and frozen ranks cannot move themselves.
+        milliseconds, and frozen ranks cannot move themselves. A `stopped_rank` is stopped now and then meanwhile.
 
         Returns:
             Nanoseconds from opening the gate to the last completion, and the replies.
@@ -302,7 +304,8 @@ class Gang:
         began_ns = time.perf_counter_ns()
         self.send([Go()] * self.world_size)
         self.thaw()
-        replies = self.collect(expect, timeout_s=timeout_s, where=where)
+        with contextlib.nullcontext() if stopped_rank is None else StopPulses(self._pidfds[stopped_rank]):
+            replies = self.collect(expect, timeout_s=timeout_s, where=where)
         return replies.ended_ns - began_ns, replies.messages
 
     def freeze(self) -> None:

@@ -1,7 +1,7 @@
 """Which lines of a block's tensors are withheld, poisoned and sampled at the handovers between its calls.
 
-A line is 64 bytes of a segment. Small tensors are withheld whole, of large ones some lines at random places: enough that
-no output can be right which was computed from less, and as many for a large tensor as for a small one.
+A line is 64 bytes of a segment. Small tensors are withheld whole, of large ones a few lines at random places: how long
+a handover takes does not depend on sizes.
 """
 
 from __future__ import annotations
@@ -82,6 +82,17 @@ class Script:
         """Of the block."""
         return len(self.delays_us)
 
+    def withdrawn(self) -> tuple[Lines, NDArray[np.uint8]]:
+        """All lines that are withdrawn after their call, and what they hold."""
+        index = np.concatenate(
+            [
+                np.arange(self.arrivals.begin[call], self.arrivals.begin[call] + count)
+                for call, count in enumerate(self.withdrawals)
+            ]
+            or [np.zeros(0, np.int64)]
+        ).astype(np.int64)
+        return self.arrivals.lines[index], self.values[index]
+
 
 def write_script(
     problem: Problem, plan: BlockPlan, rank: int, heap: AnyHeap, seed: int, delays_us: Sequence[int] = ()
@@ -119,12 +130,12 @@ def write_script(
         decoys=_decoys(values, [len(lines) for lines in arrivals]),
         poisons=CallLines.of(poisons),
         receipts=CallLines.of(receipts),
-        delays_us=np.array(delays_us or [0] * len(plan.sets), np.int32),
+        delays_us=np.array(list(delays_us[: len(plan.sets)]) or [0] * len(plan.sets), np.int32),
     )
 
 
 def null_script(problem: Problem, planned: SetPlan, rank: int, calls: int) -> Script:
-    """The script of calls of nothing: as many lines as a call of the problem has, of memory that a block will overwrite.
+    """The script of calls of nothing, with as many lines as a call of the problem has.
 
     Args:
         problem: its declaration.

@@ -76,7 +76,7 @@ class ReferenceGang:
         self.world_size = world_size
         self.idle_us: float | None = None
         self.host_ns = 0
-        self._failed = False
+        self._failed = self._staged = False
         self._device_heaps: tuple[DeviceHeap, DeviceHeap] | None = None
         # Where ranks meet, now and whenever they make a group: a file without a name, gone with the last of them.
         store = os.memfd_create("pkb-rendezvous", os.MFD_CLOEXEC)
@@ -147,23 +147,31 @@ class ReferenceGang:
         """Draws the inputs of a block."""
         self._ask(MakeInputs(tuple(trials), timed), Ready)
 
-    def stage(self, order: StageOrder) -> Processors | None:
+    def stage(self, orders: Sequence[StageOrder]) -> Processors | None:
         """Puts the inputs into the candidate's heap and poisons its outputs; `end_block` must follow.
 
         Args:
-            order: whether everything is in place before the block begins, or handed over call by call.
+            orders: one for each rank: whether everything is in place before the block begins, or handed over call by
+                call.
 
         Returns:
             The processors of each rank that run at full speed just now; None on the CPU, where ranks need all of them.
         """
-        replies = self._ask(order, Staged)
+        self._staged = True
+        replies = self._send(orders, Staged)
         self._note_idle([reply.idle_us for reply in replies])
         processors = [reply.processors for reply in replies if reply.processors is not None]
         return processors or None
 
     def end_block(self) -> list[BlockEnded]:
-        """What the handovers of the staged block have shown; the candidate's gang must be frozen."""
+        """What the handovers of the staged block have shown; the candidate's gang must be frozen, or gone."""
+        self._staged = False
         return self._ask(EndBlock(), BlockEnded)
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether a block has been staged that has not been ended."""
+        return self._staged
 
     def run(self, calls: int, dialect: Dialect, *, handovers: bool = False, pad_ns: int = 0) -> int:
         """Runs the baseline on the block's inputs; returns nanoseconds by the evaluator's clock.

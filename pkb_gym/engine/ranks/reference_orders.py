@@ -148,14 +148,14 @@ class CheckedCall:
         late_rank: whose arguments arrive late; None for nobody's.
         delay_s: how late at most.
         withheld: arguments that hold poison before the call; None for all of them.
-        withdraws: whether they hold poison after the call too.
+        withdrawn: arguments that hold poison after it, of those that it may not modify; None for all of them.
     """
 
     together: bool
     late_rank: int | None = None
     delay_s: float = 0.0
     withheld: tuple[str, ...] | None = None
-    withdraws: bool = True
+    withdrawn: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -169,11 +169,22 @@ class ServeHandovers(Message):
 
     Attributes:
         delays_us: how late the arguments of each call arrive; empty for not at all.
-        disturb_us: how long the block is disturbed meanwhile, by other work on the device; 0 for not at all.
+        pulses_us: how long this rank's GPU is disturbed meanwhile by short kernels; 0 for not at all.
     """
 
-    delays_us: tuple[int, ...]
-    disturb_us: int
+    delays_us: tuple[int, ...] = ()
+    pulses_us: int = 0
+
+
+@dataclass(frozen=True)
+class ServeNullBlock(Message):
+    """Serve the handovers of a block of calls of nothing. Answered by `Staged`.
+
+    Attributes:
+        calls: how many.
+    """
+
+    calls: int
 
 
 @dataclass(frozen=True)
@@ -329,7 +340,7 @@ class Release(Message):
     """Let go of heaps and results, at the end of an evaluation."""
 
 
-StageOrder: TypeAlias = StageInputs | ServeHandovers | ConductCalls
+StageOrder: TypeAlias = StageInputs | ServeHandovers | ServeNullBlock | ConductCalls
 """Ways of staging a block of the candidate."""
 
 BlockOrder: TypeAlias = RunBaseline | RunNullBlock | ReplayGraphs

@@ -104,13 +104,7 @@ class RunNullBlock(Message):
 
 @dataclass(frozen=True)
 class NullDone(Message):
-    """It is done.
-
-    Attributes:
-        host_ns: that the host spent on it before it waited for the device.
-    """
-
-    host_ns: int
+    """It is done."""
 
 
 @dataclass(frozen=True)

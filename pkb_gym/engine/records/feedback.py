@@ -61,6 +61,8 @@ class Failure(StrEnum):
     """A returned output has another structure, shape or dtype than declared."""
     OUTPUT_MISMATCH = "output_mismatch"
     """An output differs from the expected one by more than its rule allows."""
+    RACE = "race"
+    """It breaks the call contract: right only while ranks begin and end their calls together; see `Feedback.race`."""
     INPUT_MODIFIED = "input_modified"
     """An argument that must stay as it is was overwritten."""
     INTEGRITY = "integrity"
@@ -141,6 +143,42 @@ class Mismatch(Record):
         return f"{line}; rule: {self.rule}"
 
 
+class Race(Record):
+    """How a kernel breaks the call contract; see `docs/native-abi.md`."""
+
+    kind: Literal["early_read", "early_write", "late_read", "late_output", "reuse", "unknown"]
+    rank: int | None = None
+    """That reads; None where another one's part is not known."""
+    owner: int | None = None
+    """Whose tensor it is; None for "reuse" and "unknown"."""
+    tensor: str | None = None
+    """Argument or output; likewise."""
+    evidence: str
+    """The wrong output: what it shows of the poison, or another call's values."""
+
+    def __str__(self) -> str:
+        """What happened, and how to mend it."""
+        who = "a peer" if self.rank is None else f"rank {self.rank}"
+        return _RACES[self.kind].format(who=who, owner=self.owner, tensor=self.tensor)
+
+
+_RACES = {
+    "early_read": "{who} read rank {owner}'s `{tensor}` before rank {owner}'s call had begun: wait for it first, by a "
+    "barrier at the start of the call or a signal from rank {owner}",
+    "early_write": "a peer wrote rank {owner}'s `{tensor}` before rank {owner}'s call had begun: wait for it first, by "
+    "a barrier at the start of the call or a signal from rank {owner}",
+    "late_read": "{who} read rank {owner}'s `{tensor}` after rank {owner}'s call had finished: rank {owner} must not "
+    "return before, so let it wait for a barrier at the end of the call or a signal from its readers",
+    "late_output": "rank {owner}'s `{tensor}` was still written after rank {owner}'s call had finished: the call must "
+    "not return on a rank before its outputs are complete, those that peers write included",
+    "reuse": "{who} was slower than the others, and got the data of another call or step: scratch or signals are used "
+    "again while a peer still needs them; alternate between two halves of the scratch, or wait for a signal of "
+    "the reader before they are overwritten",
+    "unknown": "{who}'s outputs are right when all ranks begin and end the call together, and wrong when they do not: "
+    "peers' memory was read before their call had begun or after it had finished, or scratch was reused too early",
+}
+
+
 class CheckReport(Record):
     """Comparison of every output of every rank with the expected one."""
 
@@ -195,6 +233,11 @@ class Timing(Record):
     context_switch_us: float | None = None
     """What it costs to switch the GPUs from the reference gang's contexts to the candidate's, per block; subtracted
     from the candidate's times beside the gate. Measured before the candidate was loaded. None on the CPU."""
+    baseline_handover_us: float
+    """What it costs the baseline that arguments arrive and results depart, per call; subtracted from its times.
+    Measured with calls of nothing."""
+    candidate_handover_us: float
+    """Likewise for the candidate, measured before it was loaded."""
     baseline_alone_us: float | None
     """Baseline per call before the candidate was loaded."""
     baseline_graph_us: float | None = None
@@ -330,7 +373,7 @@ class Finding(Record):
 class Feedback(Record):
     """What one evaluation found."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     problem: str
     problem_sha256: str
     """Over the problem's declaration and reference."""
@@ -350,6 +393,8 @@ class Feedback(Record):
     """Whether a python source calls the library that the baseline uses, and so is no custom communication kernel; None
     where it was not looked at."""
     compile: CompileReport | None = None
+    race: Race | None = None
+    """Present exactly when `failure` is "race"."""
     check: CheckReport | None = None
     """Present when stage `run` completed, whatever the verdict."""
     timing: Timing | None = None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 
-from pkb_gym.engine.rankside.orders import Dialect
+from pkb_gym.engine.stages.overhead import Overhead
 
 MEASUREMENTS = 8
 
@@ -15,7 +14,7 @@ class BaselineCache:
 
     def __init__(self) -> None:
         self._captured_us: dict[tuple[object, ...], float | None] = {}
-        self._context_switches_us: dict[tuple[int, Dialect], list[float]] = {}
+        self._overheads: dict[tuple[object, ...], list[Overhead]] = {}
 
     def captured_us(self, case: tuple[object, ...], measure: Callable[[], float | None]) -> float | None:
         """The baseline as CUDA graphs, in microseconds a call; None where it cannot be captured.
@@ -29,14 +28,14 @@ class BaselineCache:
             self._captured_us[case] = measure()
         return self._captured_us[case]
 
-    def context_switch_us(self, case: tuple[int, Dialect], measure: Callable[[], float]) -> float:
-        """See `overhead.context_switch_us`: the median over the first evaluations, since other work makes one long.
+    def overhead(self, case: tuple[object, ...], measure: Callable[[], Overhead]) -> Overhead:
+        """The median over the first evaluations, since other work makes one long.
 
         Args:
-            case: world size, and dialect of the candidate.
+            case: everything that it depends on.
             measure: measures it once.
         """
-        measured = self._context_switches_us.setdefault(case, [])
+        measured = self._overheads.setdefault(case, [])
         if len(measured) < MEASUREMENTS:
             measured.append(measure())
-        return statistics.median(measured)
+        return Overhead.median(measured)

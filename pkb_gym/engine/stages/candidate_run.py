@@ -18,13 +18,16 @@ from pkb_gym.engine.compare.layout import PAGE_BYTES, BlockPlan, Workload, align
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.candidate_gang import CandidateGang, Job
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
+from pkb_gym.engine.ranks.handover_server import HandoverEnds, HandoverLibraries
 from pkb_gym.engine.ranks.reference_gang import ReferenceGang
+from pkb_gym.engine.ranks.reference_orders import BlockEnded, LateOutput
 from pkb_gym.engine.rankside.abi import MAX_GROUPS, MAX_RANKS
 from pkb_gym.engine.rankside.orders import BlockDone, Dialect, ProfileDone
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.feedback import CheckReport, Failure
 from pkb_gym.engine.stages import integrity
+from pkb_gym.engine.stages.block_staging import BlockStaging, plain
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
 from pkb_gym.engine.stages.timing_statistics import MAX_CALLS
 
@@ -70,6 +73,27 @@ def lay_out(workload: Workload, config: ResolvedConfig) -> HeapLayout:
     return HeapLayout(scratch_bytes, align(scratch_bytes + block + (1 << 20), PAGE_BYTES), most_calls)
 
 
+@dataclass(frozen=True)
+class FinishedBlock:
+    """A block of the candidate that has come to its end.
+
+    Attributes:
+        nanoseconds: by the evaluator's clock.
+        done: each rank's report.
+        ended: what its handovers have shown, of each rank.
+    """
+
+    nanoseconds: int
+    done: Sequence[BlockDone]
+    ended: Sequence[BlockEnded]
+
+    @property
+    def late(self) -> list[tuple[int, LateOutput]]:
+        """Ranks, and their outputs that have changed after their call had finished there; earlier calls first."""
+        found = [(rank, output) for rank, ended in enumerate(self.ended) for output in ended.late]
+        return sorted(found, key=lambda one: (one[1].call, one[0]))
+
+
 class CandidateRun:
     """A candidate's gang beside the reference gang; a context manager that ends the former.
 
@@ -78,6 +102,7 @@ class CandidateRun:
         artifact: what to load.
         reference: the reference gang of the device and world size.
         new_gang: lends a gang for the candidate, started at once or before, and ends it afterwards.
+        libraries: the compiled handovers.
         key: the evaluator's secret.
 
     Attributes:
@@ -94,6 +119,7 @@ class CandidateRun:
         artifact: Artifact,
         reference: ReferenceGang,
         new_gang: Callable[[], AbstractContextManager[CandidateGang]],
+        libraries: HandoverLibraries,
         key: bytes,
     ) -> None:
         config = feedback.config
@@ -113,10 +139,12 @@ class CandidateRun:
         with contextlib.ExitStack() as stack:
             _, self._heap = stack.enter_context(reference.heaps(self.layout.segment_bytes))
             self._gang = stack.enter_context(new_gang())
-            self._gang.timeout_s = config.timeout_s
+            ends = stack.enter_context(HandoverEnds(config.world_size, libraries))
             source = Path(self.workload.problem.declared_in).with_name("reference.py").read_text(encoding="utf-8")
-            reference.take(self.workload, source, self.layout.scratch_bytes)
+            reference.take(self.workload, source, self.layout.scratch_bytes, self.layout.segment_bytes, ends.eventfds)
             stack.callback(self._release)
+            self._gang.map_heap(self.dialect, self._heap, ends)
+            self._gang.timeout_s = config.timeout_s
             self._resources = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -149,16 +177,24 @@ class CandidateRun:
         """Draws fresh inputs for a block; fewer calls than asked for if these sets are unusually large."""
         while True:
             trials = range(self._next_trial, self._next_trial + calls)
-            plan = self.workload.plan(trials, timed, self.layout.scratch_bytes)
-            if plan.end <= self._heap.segment_bytes:
+            plan = self._plan(trials, timed)
+            if plan.end <= self.layout.segment_bytes:
                 break
             if calls == 1:
-                room = self._heap.segment_bytes
+                room = self.layout.segment_bytes
                 raise InfrastructureError(f"one call needs {plan.end} bytes a rank, the heap has {room}")
             calls //= 2
         self._next_trial += calls
         self.reference.make(trials, timed=timed)
         return plan
+
+    def prepare_again(self, trial: int, *, timed: bool) -> BlockPlan:
+        """The same inputs as in an earlier block's call, to see what comes of them under other conditions."""
+        self.reference.make([trial], timed=timed)
+        return self._plan([trial], timed)
+
+    def _plan(self, trials: Sequence[int], timed: bool) -> BlockPlan:
+        return self.workload.plan(trials, timed, self.layout.scratch_bytes, self.layout.segment_bytes)
 
     def load(self) -> None:
         """Loads the candidate on every rank.
@@ -166,30 +202,44 @@ class CandidateRun:
         Raises:
             Stopped: it could not be loaded.
         """
-        job = Job(self.workload.problem, self.dialect, self._heap, self.layout.scratch_bytes, self.config.memory_bytes)
+        job = Job(self.workload.problem, self.dialect, self.layout.scratch_bytes, self.config.memory_bytes)
         with self._failures():
             self._gang.load(job, self.artifact, self.feedback.source.text)
 
-    def run(self, plan: BlockPlan, sets: Sequence[int]) -> tuple[int, list[BlockDone]]:
+    def run(self, plan: BlockPlan, sets: Sequence[int], staging: BlockStaging) -> FinishedBlock:
         """Calls the candidate once on each of these sets of a block, then freezes it.
 
-        Returns:
-            Nanoseconds by the evaluator's clock, and each rank's report.
-
         Raises:
-            Stopped: a rank fell, or the deadline passed.
+            Stopped: a rank fell, the deadline passed, or calls went on without their handovers.
         """
         with self._failures():
             self._gang.thaw()
             self._gang.bind(plan)
-            return self._gang.run(sets, self.reference.stage)
+            with self._ended_block() as ended:
+                nanoseconds, done = self._gang.run(sets, lambda: self.reference.stage(staging.orders), staging.setting)
+            for rank, of_rank in enumerate(ended):
+                if not of_rank.complete:
+                    raise GangFailed(Failure.INTEGRITY, rank, f"rank {rank} went on without waiting for its arguments")
+        return FinishedBlock(nanoseconds, done, ended)
+
+    @contextlib.contextmanager
+    def _ended_block(self) -> Iterator[list[BlockEnded]]:
+        """Ends what has been staged, whatever became of the candidate; the list is filled at the end."""
+        ended: list[BlockEnded] = []
+        try:
+            yield ended
+        finally:
+            if self.reference.has_staged:
+                ended += self.reference.end_block()
 
     def profile(self, plan: BlockPlan, sets: Sequence[int], link_bytes_per_s: float | None) -> list[ProfileDone]:
         """As `run`, for where the time goes; each rank's report."""
+        staging = plain(self.config.world_size)
         with self._failures():
             self._gang.thaw()
             self._gang.bind(plan)
-            return self._gang.profile(sets, self.reference.stage, link_bytes_per_s)
+            with self._ended_block():
+                return self._gang.profile(sets, lambda: self.reference.stage(staging.orders), link_bytes_per_s)
 
     def compare(self, done: Sequence[BlockDone]) -> CheckReport:
         """The outputs of the last block as they lie in the heap now, against the baseline's."""

@@ -1,31 +1,15 @@
-"""Stages run and check: the candidate is loaded, called on fresh inputs, and every output is compared."""
+"""Stage check: every output of every rank, on fresh inputs, under the call contract."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from pkb_gym.engine.rankside.orders import BlockDone
-from pkb_gym.engine.records.feedback import CheckReport, Failure, Mismatch, Stage
-from pkb_gym.engine.stages import integrity
+from pkb_gym.engine.records.feedback import Stage
+from pkb_gym.engine.stages.block_staging import check_conditions, conducted, longest_delay_s
 from pkb_gym.engine.stages.candidate_run import CandidateRun
-from pkb_gym.engine.stages.feedback_builder import Stopped
-
-LATE_S = 0.2
-"""How long a gang with wrong outputs may go on, to see whether it was merely late."""
-
-FAILURES: dict[str, Failure] = {
-    "shape_or_dtype": Failure.WRONG_SHAPE_OR_DTYPE,
-    "values": Failure.OUTPUT_MISMATCH,
-    "input_modified": Failure.INPUT_MODIFIED,
-}
-"""Reason of a mismatch -> failure."""
+from pkb_gym.engine.stages.mismatch import failed_check
 
 
-def check(run: CandidateRun) -> float:
+def check(run: CandidateRun) -> None:
     """Loads the candidate and compares its outputs on fresh inputs.
-
-    Returns:
-        Microseconds a call of the candidate, roughly.
 
     Raises:
         Stopped: it fell, or an output is wrong.
@@ -33,28 +17,15 @@ def check(run: CandidateRun) -> float:
     """
     plan = run.prepare(run.config.trials, timed=False)
     trials = len(plan.sets)
-    run.allow(run.reference.run(trials, run.dialect))
+    baseline_ns = run.reference.run(trials, run.dialect)
+    baseline_us = baseline_ns / trials / 1e3
+    run.allow(baseline_ns, more_s=trials * longest_delay_s(run.config.device, baseline_us))
     run.load()
-    candidate_ns, done = run.run(plan, range(trials))
+    conditions = check_conditions(run.config.world_size, trials, run.dialect)
+    staging = conducted(run.config.device, run.config.world_size, conditions, baseline_us)
+    finished = run.run(plan, range(trials), staging)
     run.feedback.complete(Stage.RUN)
-    report = run.compare(done)
+    report = run.compare(finished.done)
     run.feedback.check = report
-    if not report.passed:
-        raise _mismatched(run, report.mismatches, done)
-    return candidate_ns / trials / 1e3
-
-
-def _mismatched(run: CandidateRun, mismatches: Sequence[Mismatch], done: Sequence[BlockDone]) -> Stopped:
-    first = mismatches[0]
-    text = "\n".join(map(str, mismatches))
-    if first.reason == "values" and _becomes_right(run, done).passed:
-        late = integrity.late_output(first)
-        run.feedback.suspect(late)
-        return run.feedback.stop(Failure.INTEGRITY, f"{late[0].detail}\n{text}", first.rank)
-    return run.feedback.stop(FAILURES[first.reason], text, first.rank)
-
-
-def _becomes_right(run: CandidateRun, done: Sequence[BlockDone]) -> CheckReport:
-    """The outputs once the gang has gone on for a while: work that was put off past the clock may be there now."""
-    run.go_on(LATE_S)
-    return run.compare(done)
+    if not report.passed or finished.late:
+        raise failed_check(run, finished, report, conditions, plan.sets[0].trial, baseline_us)

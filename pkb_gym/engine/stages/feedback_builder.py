@@ -18,6 +18,7 @@ from pkb_gym.engine.records.feedback import (
     Feedback,
     Finding,
     Profile,
+    Race,
     Stage,
     Timing,
 )
@@ -37,12 +38,13 @@ class FeedbackBuilder:
         problem: what the source is to solve.
         source: the source.
         config: how it is judged.
-        compile, check, timing, profile, roofline, output, calls_torch_distributed: see `Feedback`.
+        compile, race, check, timing, profile, roofline, output, calls_torch_distributed: see `Feedback`.
     """
 
     def __init__(self, problem: Problem, source: Source, config: ResolvedConfig, environment: Environment) -> None:
         self.problem, self.source, self.config = problem, source, config
         self.compile: CompileReport | None = None
+        self.race: Race | None = None
         self.check: CheckReport | None = None
         self.timing: Timing | None = None
         self.profile: Profile | None = None
@@ -113,6 +115,7 @@ class FeedbackBuilder:
             output=self.output,
             calls_torch_distributed=self.calls_torch_distributed,
             compile=self.compile,
+            race=self.race,
             check=self.check,
             timing=self.timing if timed else None,
             profile=self.profile,

@@ -1,51 +1,45 @@
-"""The overhead of a block that its calls have no part in, measured where no candidate can make it longer."""
+"""The overhead of a block that its calls have no part in; subtracted from its time."""
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-from pkb_gym.engine.ranks.candidate_gang import CandidateGang
-from pkb_gym.engine.ranks.reference_gang import ReferenceGang
-from pkb_gym.engine.rankside.orders import Dialect
-from pkb_gym.engine.stages.timing_statistics import typical_us
-
-EMPTY_BLOCKS = 5
-"""Of which the shortest counts: noise only adds."""
-NULL_BLOCKS = 8
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """What is subtracted from the time of a block, in microseconds.
+    """What is subtracted from the time of a block.
 
     Attributes:
         gate_us: opening the gate and receiving the last completion; of either side's blocks.
-        context_switch_us: switching the GPUs to the candidate's contexts; of the candidate's blocks.
+        context_switch_us: switching the GPUs to the candidate's contexts; of the candidate's blocks, 0 on the CPU.
+        baseline_handover_us: a handover, before each call and after the last, of the baseline's blocks.
+        candidate_handover_us: likewise, of the candidate's blocks.
+        pad_ns: how much longer a handover takes the GPU than the host, see `EnqueuedHandover`; 0 on the CPU.
     """
 
     gate_us: float
     context_switch_us: float
+    baseline_handover_us: float
+    candidate_handover_us: float
+    pad_ns: int
 
-    @property
-    def candidate_us(self) -> float:
-        """Of a candidate's block."""
-        return self.gate_us + self.context_switch_us
+    def baseline_us(self, calls: int) -> float:
+        """Of a block of the baseline."""
+        return self.gate_us + (calls + 1) * self.baseline_handover_us
 
+    def candidate_us(self, calls: int) -> float:
+        """Of a block of the candidate."""
+        return self.gate_us + self.context_switch_us + (calls + 1) * self.candidate_handover_us
 
-def gate_us(reference: ReferenceGang, dialect: Dialect) -> float:
-    """Opening the gate and receiving the last completion: an empty block of the gang that can be trusted."""
-    return min(reference.run(0, dialect) for _ in range(EMPTY_BLOCKS)) / 1e3
-
-
-def context_switch_us(reference: ReferenceGang, candidate: CandidateGang) -> float:
-    """What a block of the candidate's gang begins with on GPUs, and the baseline's does not.
-
-    Inputs are staged by the reference gang, so that the GPUs switch to the candidate's contexts after the gate has
-    opened. Both gangs run null blocks in turn, before a candidate is loaded. The lower quartile is used, as for the
-    blocks that it is subtracted from.
-    """
-    candidate_us, reference_us = [], []
-    for _ in range(NULL_BLOCKS):
-        candidate_us.append(candidate.run_null_block(reference.stage) / 1e3)
-        reference_us.append(reference.run_null_block() / 1e3)
-    return max(0.0, typical_us(candidate_us) - typical_us(reference_us))
+    @classmethod
+    def median(cls, measured: Sequence[Overhead]) -> Overhead:
+        """That of several measurements, since other work makes one long."""
+        return cls(
+            gate_us=statistics.median(one.gate_us for one in measured),
+            context_switch_us=statistics.median(one.context_switch_us for one in measured),
+            baseline_handover_us=statistics.median(one.baseline_handover_us for one in measured),
+            candidate_handover_us=statistics.median(one.candidate_handover_us for one in measured),
+            pad_ns=int(statistics.median(one.pad_ns for one in measured)),
+        )

@@ -13,7 +13,7 @@ from pkb_gym.engine.stages.check import check
 from pkb_gym.engine.stages.profile import profile
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.engine.stages.roofline import place_run
-from pkb_gym.engine.stages.time import baseline_alone_us, machine_to_itself, measured_context_switch_us, time_blocks
+from pkb_gym.engine.stages.time import baseline_alone_us, machine_to_itself, measured_overhead, time_blocks
 
 
 def judge(
@@ -37,12 +37,13 @@ def judge(
     feedback, config = run.feedback, run.config
     with feedback.stage(Stage.CHECK, report):
         alone_us = baseline_alone_us(run)
-        switch_us = 0.0 if config.until == "check" else measured_context_switch_us(run, cache)
-        candidate_us = check(run)
-    if config.until == "check":
-        return
+        if config.until == "check":
+            check(run)
+            return
+        overhead = measured_overhead(run, cache)
+        check(run)
     with feedback.stage(Stage.TIME, report), machine_to_itself(), idle_devices():
-        time_blocks(run, alone_us, candidate_us, switch_us)
+        time_blocks(run, alone_us, overhead)
         place_run(run)
     if config.until == "profile" and not feedback.failed:
         with feedback.stage(Stage.PROFILE, report), idle_devices():

@@ -5,20 +5,40 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import random
 import tempfile
 import time
 from collections.abc import Iterator
 
 from pkb_gym.engine.compare.layout import delivered_leaves
-from pkb_gym.engine.records.feedback import Block, Failure
+from pkb_gym.engine.ranks.reference_orders import ServeHandovers
+from pkb_gym.engine.records.feedback import Block
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages import timing_statistics as statistics
 from pkb_gym.engine.stages.baseline_cache import BaselineCache
+from pkb_gym.engine.stages.block_staging import BlockStaging, plain, served
 from pkb_gym.engine.stages.candidate_run import CandidateRun
-from pkb_gym.engine.stages.overhead import Overhead, context_switch_us, gate_us
+from pkb_gym.engine.stages.mismatch import failed_while_timed
+from pkb_gym.engine.stages.null_blocks import measure_overhead
+from pkb_gym.engine.stages.overhead import Overhead
 
 ALONE_CALLS = 2
 """Calls of the baseline that are timed before the candidate is loaded."""
+
+FIRST_CALLS = 2
+"""Of the first timed block of a candidate, which may be a thousand times as slow as the baseline."""
+
+CALLS_VARY = 0.25
+"""Share by which the number of calls differs from block to block, so that no call knows whether another one follows."""
+
+DISTURBED_PAIRS = 2
+"""Pairs of blocks whose time does not count: ranks are delayed and stopped in them, at random."""
+
+DELAYED_CALLS = 3
+"""Of a disturbed block, on each rank."""
+
+DELAYS_US = (50, 1000)
+PULSES_US = 20_000
 
 
 def baseline_alone_us(run: CandidateRun) -> float:
@@ -30,30 +50,29 @@ def baseline_alone_us(run: CandidateRun) -> float:
     return run.reference.run(calls, run.dialect) / calls / 1e3
 
 
-def measured_context_switch_us(run: CandidateRun, cache: BaselineCache) -> float:
-    """See `overhead.context_switch_us`; 0 on the CPU. Measured before the candidate is loaded."""
-    if run.config.device == "cpu":
-        return 0.0
-    case = (run.config.world_size, run.dialect)
-    return cache.context_switch_us(case, lambda: context_switch_us(run.reference, run.gang))
+def measured_overhead(run: CandidateRun, cache: BaselineCache) -> Overhead:
+    """See `null_blocks.measure_overhead`; before the candidate is loaded."""
+    problem = run.workload.problem.name
+    case = (run.config.device, run.config.world_size, run.dialect, problem, repr(run.config.size), run.config.dtype)
+    return cache.overhead(case, lambda: measure_overhead(run.reference, run.gang))
 
 
-def time_blocks(run: CandidateRun, alone_us: float, candidate_us: float, switch_us: float) -> None:
+def time_blocks(run: CandidateRun, alone_us: float, overhead: Overhead) -> None:
     """Times alternating blocks until the interval is tight or the budget is spent.
 
     Args:
         run: of the checked candidate.
         alone_us: microseconds a call of the baseline, before the candidate was loaded.
-        candidate_us: microseconds a call of the candidate, roughly.
-        switch_us: see `overhead.context_switch_us`.
+        overhead: of blocks.
 
     Raises:
         Stopped: it fell, or an output is wrong.
         InfrastructureError: this machine failed.
     """
     began = time.monotonic()
-    pairs = _Pairs(run, Overhead(gate_us(run.reference, run.dialect), switch_us))
-    calls = statistics.calls_per_block(alone_us, candidate_us, run.layout.most_calls)
+    pairs = _Pairs(run, overhead, alone_us)
+    first = pairs.time_pair(min(FIRST_CALLS, run.layout.most_calls), baseline_first=True)  # not counted
+    calls = statistics.calls_per_block(alone_us, first.candidate_us, run.layout.most_calls)
     warm = pairs.time_pair(calls, baseline_first=True)  # not counted
     baseline_us = statistics.marginal_call_us(ALONE_CALLS, alone_us, warm.calls, warm.baseline_us)
     calls = statistics.calls_per_block(baseline_us, warm.candidate_us, run.layout.most_calls)
@@ -61,13 +80,19 @@ def time_blocks(run: CandidateRun, alone_us: float, candidate_us: float, switch_
     if run.config.protocol == "published":
         _warm_up_as_published(run, warm.baseline_us, calls)
     blocks: list[Block] = []
+    disturbed = set(pairs.draws.sample(range(1, statistics.MIN_BLOCKS), DISTURBED_PAIRS))
     while not _timed_enough(run, blocks, began):
-        blocks.append(pairs.time_pair(calls, baseline_first=len(blocks) % 2 == 0))
+        if len(blocks) in disturbed:
+            disturbed.remove(len(blocks))
+            pairs.disturb_pair(pairs.draw_calls(calls))
+        blocks.append(pairs.time_pair(pairs.draw_calls(calls), baseline_first=len(blocks) % 2 == 0))
+    for _ in disturbed:  # where few blocks were enough
+        pairs.disturb_pair(pairs.draw_calls(calls))
     run.feedback.timing = statistics.summarise(
         blocks,
         protocol=run.config.protocol,
-        gate_us=pairs.overhead.gate_us,
-        context_switch_us=switch_us if run.config.device == "cuda" else None,
+        overhead=overhead,
+        on_gpus=run.config.device == "cuda",
         baseline_alone_us=alone_us,
         delivers=any(delivered_leaves(run.workload.problem, ax, run.dialect) for ax in run.workload.axes(0, True)),
     )
@@ -82,38 +107,65 @@ def _timed_enough(run: CandidateRun, blocks: list[Block], began: float) -> bool:
 
 
 class _Pairs:
-    """Times pairs of blocks, and watches what the candidate does while it is frozen."""
+    """Times pairs of blocks, and watches what the candidate does while it is frozen.
 
-    def __init__(self, run: CandidateRun, overhead: Overhead) -> None:
-        self.overhead = overhead
-        self._run = run
+    Attributes:
+        draws: what no candidate can foresee.
+    """
+
+    def __init__(self, run: CandidateRun, overhead: Overhead, baseline_us: float) -> None:
+        self.draws = random.Random(run.workload.trial_key(0, True).derive_seed("blocks"))
+        self._run, self._overhead, self._baseline_us = run, overhead, baseline_us
         self._frozen_ticks = 0
+
+    def draw_calls(self, calls: int) -> int:
+        """About so many."""
+        fewer = max(1, round(calls * (1 - CALLS_VARY)))
+        return min(self.draws.randint(fewer, max(fewer, 2 * calls - fewer)), self._run.layout.most_calls)
 
     def time_pair(self, calls: int, *, baseline_first: bool) -> Block:
         """One block of each side on the same fresh inputs; the candidate's outputs are compared."""
+        world_size = self._run.config.world_size
+        orders = [ServeHandovers()] * world_size
+        staging = served(self._run.config.device, orders, self._overhead.pad_ns, None)
+        return self._run_pair(calls, staging, baseline_first=baseline_first)
+
+    def disturb_pair(self, calls: int) -> None:
+        """As `time_pair`, while arguments arrive late now and then and one rank is stopped now and then."""
+        config, draws = self._run.config, self.draws
+        victim = draws.randrange(config.world_size)
+        on_gpus = config.device == "cuda"
+        orders = []
+        for rank in range(config.world_size):
+            late = set(draws.sample(range(calls), min(DELAYED_CALLS, calls)))
+            delays_us = tuple(draws.randint(*DELAYS_US) if call in late else 0 for call in range(calls))
+            orders.append(ServeHandovers(delays_us, pulses_us=PULSES_US if on_gpus and rank == victim else 0))
+        staging = served(config.device, orders, self._overhead.pad_ns, None if on_gpus else victim)
+        self._run_pair(calls, staging, baseline_first=draws.random() < 0.5)
+
+    def _run_pair(self, calls: int, staging: BlockStaging, *, baseline_first: bool) -> Block:
         run = self._run
         plan = run.prepare(calls, timed=True)
         calls = len(plan.sets)
         baseline_ns = self._time_baseline(calls) if baseline_first else 0
-        candidate_ns, done = run.run(plan, range(calls))
+        finished = run.run(plan, range(calls), staging)
         self._suspect_busy_gpu()
         if not baseline_first:
             baseline_ns = self._time_baseline(calls)
-        report = run.compare(done)
-        if not report.passed:
-            run.feedback.suspect(integrity.timed_outputs(report))
-            raise run.feedback.stop(Failure.INTEGRITY, f"wrong while timed: {report.mismatches[0]}")
+        report = run.compare(finished.done)
+        if not report.passed or finished.late:
+            raise failed_while_timed(run, finished, report, self._baseline_us)
         return Block(
             calls=calls,
-            baseline_us=statistics.per_call_us(baseline_ns, calls, self.overhead.gate_us),
-            candidate_us=statistics.per_call_us(candidate_ns, calls, self.overhead.candidate_us),
+            baseline_us=statistics.per_call_us(baseline_ns, calls, self._overhead.baseline_us(calls)),
+            candidate_us=statistics.per_call_us(finished.nanoseconds, calls, self._overhead.candidate_us(calls)),
         )
 
     def _time_baseline(self, calls: int) -> int:
         """Times the baseline beside the frozen candidate; returns nanoseconds."""
         run = self._run
         before = run.processor_ticks()
-        nanoseconds = run.reference.run(calls, run.dialect)
+        nanoseconds = run.reference.run(calls, run.dialect, handovers=True, pad_ns=self._overhead.pad_ns)
         ticks = run.processor_ticks() - before
         self._frozen_ticks += ticks
         run.feedback.suspect(integrity.interference(ticks, self._frozen_ticks, run.config.world_size))
@@ -132,7 +184,7 @@ def _warm_up_as_published(run: CandidateRun, baseline_us: float, calls: int) -> 
     sets = [call % len(plan.sets) for call in range(statistics.PUBLISHED_WARMUP_CALLS)]
     run.allow(baseline_us * 1e3 * len(sets))
     run.reference.warm_up(len(sets))
-    run.run(plan, sets)
+    run.run(plan, sets, plain(run.config.world_size))
 
 
 @contextlib.contextmanager

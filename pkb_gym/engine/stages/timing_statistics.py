@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from pkb_gym.engine.records.feedback import Block, Timing
+from pkb_gym.engine.stages.overhead import Overhead
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -127,8 +128,8 @@ def summarise(
     blocks: Sequence[Block],
     *,
     protocol: Literal["robust", "published"],
-    gate_us: float,
-    context_switch_us: float | None = None,
+    overhead: Overhead,
+    on_gpus: bool,
     baseline_alone_us: float | None,
     delivers: bool,
 ) -> Timing:
@@ -144,8 +145,10 @@ def summarise(
         speedup=ratio.middle,
         speedup_low=min(ratio.low, ratio.middle) * (1 - SYSTEMATIC_RELATIVE),
         speedup_high=max(ratio.high, ratio.middle) * (1 + SYSTEMATIC_RELATIVE),
-        gate_us=gate_us,
-        context_switch_us=context_switch_us,
+        gate_us=overhead.gate_us,
+        context_switch_us=overhead.context_switch_us if on_gpus else None,
+        baseline_handover_us=overhead.baseline_handover_us,
+        candidate_handover_us=overhead.candidate_handover_us,
         baseline_alone_us=baseline_alone_us,
         delivers=delivers,
         converged=protocol == "published" or is_tight(blocks),

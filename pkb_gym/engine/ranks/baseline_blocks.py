@@ -1,0 +1,188 @@
+"""Blocks of the baseline, and of calls of nothing, as a reference rank runs them under the evaluator's clock."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+
+from pkb_gym.engine.problem import ITEMSIZE
+from pkb_gym.engine.ranks import graphs
+from pkb_gym.engine.ranks.block_conditioner import BlockConditioner
+from pkb_gym.engine.ranks.bound_block import BoundBlock, ResultsByName
+from pkb_gym.engine.ranks.handover_script import Script, null_script, put_lines, write_script
+from pkb_gym.engine.ranks.handover_server import HandoverLibrary, HandoverServer
+from pkb_gym.engine.ranks.reference_orders import (
+    BlockFinished,
+    BlockSettled,
+    Captured,
+    CaptureGraphs,
+    ReplayGraphs,
+    RunBaseline,
+)
+from pkb_gym.engine.rankside.arguments import Result
+from pkb_gym.engine.rankside.devices import AnyHeap, Device
+from pkb_gym.engine.rankside.handover import EnqueuedHandover, Handover, WaitingHandover
+from pkb_gym.engine.rankside.orders import Armed, Go, RunNullBlock
+from pkb_gym.engine.rankside.wire import Wire
+
+
+class OwnHandovers:
+    """The handovers between the baseline's calls, both of whose sides are in this process.
+
+    Args:
+        device: of this rank.
+        library: the compiled server.
+        rank_library: path of the compiled rank's side; None on the CPU.
+    """
+
+    def __init__(self, device: Device, library: HandoverLibrary, rank_library: str | None) -> None:
+        self._device, self._library, self._rank_library = device, library, rank_library
+        self._fds = (os.eventfd(0, os.EFD_CLOEXEC), os.eventfd(0, os.EFD_CLOEXEC))
+        self._enqueued: EnqueuedHandover | None = None
+
+    def map(self, heap: AnyHeap) -> None:
+        """Takes the heap whose lines are handed over from now on."""
+        if self._rank_library is not None:
+            stream, segment = self._device.stream or 0, heap.segment(heap.rank)
+            self._enqueued = EnqueuedHandover(self._rank_library, stream, heap.mailbox, segment)
+
+    def serve(self, script: Script, heap: AnyHeap, pad_ns: int) -> tuple[Handover, HandoverServer]:
+        """Begins to serve a block.
+
+        Args:
+            script: of the block.
+            heap: the mapped one.
+            pad_ns: see `EnqueuedHandover`.
+        """
+        if self._enqueued is None:
+            server = self._library.serve_on_cpu(script, heap.segment(heap.rank), *self._fds)
+            return WaitingHandover(self._device, *self._fds), server
+        self._enqueued.pad_ns = pad_ns
+        return self._enqueued, self._library.serve_on_gpu(script, heap.mailbox, self._enqueued.sequence + 1)
+
+
+class BaselineBlocks:
+    """Runs blocks on one rank.
+
+    Args:
+        wire: to the evaluator.
+        device: of this rank, with its process group.
+        handovers: between the calls of a block.
+        conditioner: brings the device into the same state before each block.
+    """
+
+    def __init__(self, wire: Wire, device: Device, handovers: OwnHandovers, conditioner: BlockConditioner) -> None:
+        self._wire, self._device, self._handovers = wire, device, handovers
+        self._conditioner = conditioner
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+
+    def run(self, block: BoundBlock, order: RunBaseline) -> tuple[BlockSettled, list[ResultsByName]]:
+        """Runs the baseline on the first calls of a block.
+
+        What a candidate of this dialect has to deliver into its heap, the baseline delivers into the reference heap
+        inside the clock, so that both sides pay alike; other results are kept as they were returned.
+
+        Returns:
+            The answer to the order, and the results of each call.
+        """
+        results = [call.results for call in block.calls[: order.calls]]
+        deliveries = [block.delivery(index, order.dialect) for index in range(order.calls)]
+        for planned in block.plan.sets[: order.calls]:
+            block.heap.populate(planned.outputs_offset, planned.offset + planned.nbytes - planned.outputs_offset)
+        self._conditioner.reserve([size for of_call in results for size in _sizes(of_call)])
+        kept: list[list[list[torch.Tensor]]] = []
+
+        def call(index: int) -> None:
+            kept.append(deliveries[index].deliver(block.call(index))[0])
+
+        if order.handovers:
+            script = write_script(block.problem, block.plan, block.rank, block.heap, block.seed)
+            put_lines(block.heap, script.arrivals.lines, script.decoys)
+            settled = self._run_served(script, block.heap, order.calls, order.pad_ns, call)
+            put_lines(block.heap, script.arrivals.lines, script.values)
+        else:
+            settled = self._run_gated(lambda: _each(order.calls, call))
+        return settled, [block.results_by_name(index, parts) for index, parts in enumerate(kept)]
+
+    def run_nothing(self, block: BoundBlock, order: RunNullBlock) -> BlockSettled:
+        """Runs calls of nothing, with handovers as between the calls of a block."""
+        if order.handovers == "none":
+            return self._run_gated(self._device.enqueue_nothing)
+        script = null_script(block.problem, block.plan.sets[0], block.rank, order.calls)
+        self._device.enqueue_nothing()
+        return self._run_served(script, block.heap, order.calls, order.pad_ns, lambda _: None)
+
+    def capture(self, block: BoundBlock, order: CaptureGraphs) -> Captured:
+        """Captures the baseline's calls on the first sets, on all ranks or on none."""
+        waits = graphs.host_wait(lambda: block.call(0)) is not None
+        anywhere = torch.tensor(waits, dtype=torch.int32, device=self._device.torch_device)
+        dist.all_reduce(anywhere)  # the ranks must go on alike: what is captured is run once before
+        if anywhere.item():
+            return Captured(captured=False, sound=True)
+        self._graphs, obstacle = graphs.capture(block.solution, block.arguments[: order.calls])
+        return Captured(captured=obstacle is None, sound=obstacle is None or graphs.context_is_sound())
+
+    def replay(self, order: ReplayGraphs) -> BlockSettled:
+        """Launches the captured graphs, one after the other."""
+
+        def block() -> None:
+            for call in range(order.calls):
+                self._graphs[call % len(self._graphs)].replay()
+
+        return self._run_gated(block)
+
+    def forget(self) -> None:
+        """Lets go of captured graphs."""
+        self._graphs = []
+
+    def _run_served(
+        self, script: Script, heap: AnyHeap, calls: int, pad_ns: int, call: Callable[[int], None]
+    ) -> BlockSettled:
+        handover, server = self._handovers.serve(script, heap, pad_ns)
+
+        def block() -> None:
+            for index in range(calls):
+                handover.cross()
+                call(index)
+            handover.cross()
+
+        try:
+            return self._run_gated(block)
+        finally:
+            server.finish()
+
+    def _run_gated(self, block: Callable[[], object]) -> BlockSettled:
+        """Does some work between the evaluator's go and this rank's report that it is finished."""
+        gc.collect()
+        gc.disable()
+        dist.barrier()
+        idle_us = self._conditioner.answer_us()
+        self._conditioner.flush_cache()
+        self._device.synchronize()
+        self._conditioner.choose_processors()
+        self._wire.send(Armed())
+        self._wire.receive(Go)
+        began_ns = time.perf_counter_ns()
+        block()
+        host_ns = time.perf_counter_ns() - began_ns
+        self._device.synchronize()
+        self._wire.send(BlockFinished())
+        gc.enable()
+        return BlockSettled(idle_us, host_ns)
+
+
+def _each(calls: int, call: Callable[[int], None]) -> None:
+    for index in range(calls):
+        call(index)
+
+
+def _sizes(results: Sequence[Result]) -> Iterator[int]:
+    """Bytes of every tensor that a call returns."""
+    for result in results:
+        for slot in result.slots:
+            yield slot.capacity * ITEMSIZE[slot.dtype]

@@ -1,0 +1,162 @@
+"""How the arguments of a candidate's block arrive, and what delays its ranks; `docs/native-abi.md` has the contract.
+
+Three kinds of blocks: everything in place before it begins (profiled, warming up), some lines handed over call by call
+(timed), whole arguments handed over call by call (checked).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pkb_gym.engine.ranks.candidate_gang import BlockSetting
+from pkb_gym.engine.ranks.reference_orders import CheckedCall, ConductCalls, ServeHandovers, StageInputs, StageOrder
+from pkb_gym.engine.rankside.orders import Dialect
+from pkb_gym.engine.records.config import Device
+
+LEAST_DELAY_S: dict[Device, float] = {"cpu": 5e-3, "cuda": 1e-3}
+"""How late a rank is at most. On the CPU it ends as soon as the others wait or are done, which GPUs do not tell."""
+
+LEAST_HOLD_S: dict[Device, float] = {"cpu": 1e-3, "cuda": 2e-3}
+"""How long a held rank stands still after each wait."""
+
+MOST_DELAY_S = 0.05
+CALLS_OF_DELAY = 2.0
+"""A delay lasts at least as many calls of the baseline: kernels that take long may look at their peers' memory late."""
+
+
+@dataclass(frozen=True)
+class BlockStaging:
+    """How a block is staged.
+
+    Attributes:
+        orders: to each rank of the reference gang.
+        setting: of the candidate's gang.
+    """
+
+    orders: tuple[StageOrder, ...]
+    setting: BlockSetting
+
+
+@dataclass(frozen=True)
+class CallConditions:
+    """What happens to the ranks in one checked call.
+
+    Attributes:
+        together: whether no rank begins before all arguments are there, and none departs before all have finished.
+        late_rank: whose arguments arrive late.
+        held_rank: that stands still after each wait and barrier of `pkb/symm.h`.
+    """
+
+    together: bool = False
+    late_rank: int | None = None
+    held_rank: int | None = None
+
+
+TOGETHER = CallConditions(together=True)
+
+
+def check_conditions(world_size: int, calls: int, dialect: Dialect) -> tuple[CallConditions, ...]:
+    """The conditions of the checked calls: all ranks together once, then each of them late once, and held once.
+
+    The rank that is held in a call is late in the next one, so that all others can go as far ahead of it as they do.
+    In the last call nobody is delayed: there they meet the rank that is held in the call before.
+
+    Args:
+        world_size: number of ranks.
+        calls: how many, at least `world_size` + 2.
+        dialect: of the candidate; only native kernels can be held.
+    """
+    delayed = []
+    if world_size > 1:
+        for late in range(world_size):
+            held = (late + 1) % world_size if dialect == "native" else None
+            delayed.append(CallConditions(late_rank=late, held_rank=held))
+    conditions = [TOGETHER, *delayed] + [CallConditions()] * (calls - 1 - len(delayed))
+    return tuple(conditions[:calls])
+
+
+@dataclass(frozen=True)
+class Withheld:
+    """Tensors of one rank.
+
+    Attributes:
+        rank: whose.
+        names: of them.
+        withdrawn: whether they are poisoned after the call, instead of before.
+    """
+
+    rank: int
+    names: tuple[str, ...]
+    withdrawn: bool
+
+
+def plain(world_size: int) -> BlockStaging:
+    """Everything in place before the block begins."""
+    return BlockStaging((StageInputs(),) * world_size, BlockSetting())
+
+
+def served(device: Device, orders: Sequence[ServeHandovers], pad_ns: int, stopped_rank: int | None) -> BlockStaging:
+    """Some lines handed over call by call.
+
+    Args:
+        device: that ranks run on.
+        orders: to each rank of the reference gang.
+        pad_ns: see `EnqueuedHandover`.
+        stopped_rank: see `BlockSetting`.
+    """
+    setting = BlockSetting("enqueued" if device == "cuda" else "waiting", pad_ns, stopped_rank=stopped_rank)
+    return BlockStaging(tuple(orders), setting)
+
+
+WAITS_ALLOWED = 20
+"""Of a call, for which its deadline allows that a rank is held."""
+
+
+def longest_delay_s(device: Device, baseline_us: float) -> float:
+    """What the conditions of a checked call may add to it, roughly."""
+    delay_s, hold_s = _delays_s(device, baseline_us)
+    return delay_s + WAITS_ALLOWED * hold_s
+
+
+def _delays_s(device: Device, baseline_us: float) -> tuple[float, float]:
+    """How late a rank is at most, and how long one is held."""
+    longer_s = min(CALLS_OF_DELAY * baseline_us * 1e-6, MOST_DELAY_S)
+    return max(LEAST_DELAY_S[device], longer_s), max(LEAST_HOLD_S[device], longer_s)
+
+
+def conducted(
+    device: Device,
+    world_size: int,
+    conditions: Sequence[CallConditions],
+    baseline_us: float,
+    withheld: Sequence[Withheld] = (),
+) -> BlockStaging:
+    """Whole arguments handed over call by call.
+
+    Args:
+        device: that ranks run on.
+        world_size: number of ranks.
+        conditions: of each call.
+        baseline_us: microseconds a call of the baseline.
+        withheld: of each call the only tensors that are not there the whole time; empty for all of every rank.
+    """
+    delay_s, hold_s = _delays_s(device, baseline_us)
+    calls = [CheckedCall(one.together, one.late_rank, delay_s) for one in conditions]
+    orders = []
+    for rank in range(world_size):
+        of_rank = calls
+        if withheld:
+            of_rank = [_withheld_alone(call, alone, rank) for call, alone in zip(calls, withheld, strict=True)]
+        orders.append(ConductCalls(tuple(of_rank)))
+    holds_ns = tuple(
+        tuple(int(hold_s * 1e9) if one.held_rank == rank else 0 for one in conditions) for rank in range(world_size)
+    )
+    return BlockStaging(tuple(orders), BlockSetting("waiting", holds_ns=holds_ns))
+
+
+def _withheld_alone(call: CheckedCall, alone: Withheld, rank: int) -> CheckedCall:
+    names = alone.names if alone.rank == rank else ()
+    if alone.withdrawn:
+        return replace(call, withheld=(), withdrawn=names)
+    return replace(call, withheld=names, withdrawn=())
