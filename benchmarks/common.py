@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import importlib.metadata
 import json
+import os
 import platform
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,14 +21,24 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def header() -> dict[str, Any]:
-    """Date, machine, versions and command of this run."""
+    """Date, machine, versions, command and commit of this run."""
     return {
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "machine": f"{cpu_info().model}, {processors()} processors",
         "python": platform.python_version(),
         "torch": importlib.metadata.version("torch"),
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "commit": commit(),
     }
+
+
+def commit() -> str:
+    """The commit of this checkout, with "-dirty" where files differ from it; from PKB_GYM_COMMIT where git has none."""
+    command = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ["PKB_GYM_COMMIT"]
 
 
 def save(name: str, result: dict[str, Any], folder: Path = RESULTS) -> None:
