@@ -41,11 +41,14 @@ void sleep_us(int32_t us) {
 
 class Server {
  public:
-  explicit Server(const Script& script) : script_(script) {}
+  Server(const Script& script, int processor) : script_(script), processor_(processor) {}
   virtual ~Server() = default;
 
   void start() {
-    thread_ = std::thread([this] { serve(); });
+    thread_ = std::thread([this] {
+      if (processor_ >= 0) stay_on(processor_);
+      serve();
+    });
   }
 
   // Ends the thread, whether or not the block has come to its end; returns the handovers that were served.
@@ -67,13 +70,21 @@ class Server {
   std::atomic<int32_t> served_{0};
 
  private:
+  static void stay_on(int processor) {
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(processor, &own);
+    sched_setaffinity(0, sizeof own, &own);  // a refusal costs precision alone
+  }
+
+  const int processor_;
   std::thread thread_;
 };
 
 class CpuServer : public Server {
  public:
   CpuServer(const Script& script, char* segment, int request_fd, int reply_fd)
-      : Server(script), segment_(segment), request_fd_(request_fd), reply_fd_(reply_fd) {}
+      : Server(script, -1), segment_(segment), request_fd_(request_fd), reply_fd_(reply_fd) {}
 
  protected:
   void serve() override {
@@ -120,8 +131,8 @@ class CpuServer : public Server {
 
 class GpuServer : public Server {
  public:
-  GpuServer(const Script& script, Mailbox* mailbox, uint32_t first_sequence)
-      : Server(script), mailbox_(mailbox), first_(first_sequence) {}
+  GpuServer(const Script& script, Mailbox* mailbox, uint32_t first_sequence, int processor)
+      : Server(script, processor), mailbox_(mailbox), first_(first_sequence) {}
 
  protected:
   void serve() override {
@@ -197,9 +208,9 @@ extern "C" void* pkb_serve_on_cpu(const Script* script, void* segment, int reque
   return started(new CpuServer(*script, static_cast<char*>(segment), request_fd, reply_fd));
 }
 
-// Serves a block's handovers on a GPU, which are numbered from `first_sequence` on.
-extern "C" void* pkb_serve_on_gpu(const Script* script, void* mailbox, uint32_t first_sequence) {
-  return started(new GpuServer(*script, static_cast<Mailbox*>(mailbox), first_sequence));
+// Serves a block's handovers on a GPU, which are numbered from `first_sequence` on. The thread spins, on one processor.
+extern "C" void* pkb_serve_on_gpu(const Script* script, void* mailbox, uint32_t first_sequence, int processor) {
+  return started(new GpuServer(*script, static_cast<Mailbox*>(mailbox), first_sequence, processor));
 }
 
 // Ends a server; returns how many handovers it served: one more than there are calls, if all came to their end.

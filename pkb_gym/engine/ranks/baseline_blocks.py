@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import time
@@ -51,19 +52,24 @@ class OwnHandovers:
             stream, segment = self._device.stream or 0, heap.segment(heap.rank)
             self._enqueued = EnqueuedHandover(self._rank_library, stream, heap.mailbox, segment)
 
-    def serve(self, script: Script, heap: AnyHeap, pad_ns: int) -> tuple[Handover, HandoverServer]:
+    def between_calls(self, pad_ns: int) -> Handover:
+        """The handovers of a block; see `EnqueuedHandover` for the padding."""
+        if self._enqueued is None:
+            return WaitingHandover(self._device, *self._fds)
+        self._enqueued.pad_ns = pad_ns
+        return self._enqueued
+
+    def serve(self, script: Script, heap: AnyHeap, processor: int) -> HandoverServer:
         """Begins to serve a block.
 
         Args:
             script: of the block.
             heap: the mapped one.
-            pad_ns: see `EnqueuedHandover`.
+            processor: see `HandoverLibrary.serve_on_gpu`.
         """
         if self._enqueued is None:
-            server = self._library.serve_on_cpu(script, heap.segment(heap.rank), *self._fds)
-            return WaitingHandover(self._device, *self._fds), server
-        self._enqueued.pad_ns = pad_ns
-        return self._enqueued, self._library.serve_on_gpu(script, heap.mailbox, self._enqueued.sequence + 1)
+            return self._library.serve_on_cpu(script, heap.segment(heap.rank), *self._fds)
+        return self._library.serve_on_gpu(script, heap.mailbox, self._enqueued.sequence + 1, processor)
 
 
 class BaselineBlocks:
@@ -113,7 +119,7 @@ class BaselineBlocks:
         """Runs calls of nothing, with handovers as between the calls of a block."""
         if order.handovers == "none":
             return self._run_gated(self._device.enqueue_nothing)
-        script = null_script(block.problem, block.plan.sets[0], block.rank, order.calls)
+        script = null_script(block.plan.sets[0], order.calls)
         self._device.enqueue_nothing()
         return self._run_served(script, block.heap, order.calls, order.pad_ns, lambda _: None)
 
@@ -143,21 +149,28 @@ class BaselineBlocks:
     def _run_served(
         self, script: Script, heap: AnyHeap, calls: int, pad_ns: int, call: Callable[[int], None]
     ) -> BlockSettled:
-        handover, server = self._handovers.serve(script, heap, pad_ns)
+        handover = self._handovers.between_calls(pad_ns)
+        with contextlib.ExitStack() as served:
 
-        def block() -> None:
-            for index in range(calls):
+            def serve() -> None:
+                server = self._handovers.serve(script, heap, self._conditioner.server_processor)
+                served.callback(server.finish)
+
+            def block() -> None:
+                for index in range(calls):
+                    handover.cross()
+                    call(index)
                 handover.cross()
-                call(index)
-            handover.cross()
 
-        try:
-            return self._run_gated(block)
-        finally:
-            server.finish()
+            return self._run_gated(block, serve)
 
-    def _run_gated(self, block: Callable[[], object]) -> BlockSettled:
-        """Does some work between the evaluator's go and this rank's report that it is finished."""
+    def _run_gated(self, block: Callable[[], None], arm: Callable[[], None] | None = None) -> BlockSettled:
+        """Does some work between the evaluator's go and this rank's report that it is finished.
+
+        Args:
+            block: the work.
+            arm: done just before the rank says that it is ready.
+        """
         gc.collect()
         gc.disable()
         dist.barrier()
@@ -165,6 +178,8 @@ class BaselineBlocks:
         self._conditioner.flush_cache()
         self._device.synchronize()
         self._conditioner.choose_processors()
+        if arm is not None:
+            arm()
         self._wire.send(Armed())
         self._wire.receive(Go)
         began_ns = time.perf_counter_ns()

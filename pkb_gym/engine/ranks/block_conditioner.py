@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pkb_gym.engine.rankside.orders import DeviceName
-from pkb_gym.engine.rankside.processors import move_to_fastest
+from pkb_gym.engine.rankside.processors import FEWEST, find_fastest, move_to
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,13 @@ SPIN_CYCLES = 1000
 
 
 class BlockConditioner(Protocol):
-    """What is done on every rank just before a block is timed."""
+    """What is done on every rank just before a block is timed.
+
+    Attributes:
+        server_processor: where handovers are served, apart from those that were chosen; -1 for anywhere.
+    """
+
+    server_processor: int
 
     def answer_us(self) -> float | None:
         """What the device takes to answer, in microseconds: long, if it is busy with another process's work."""
@@ -39,6 +45,8 @@ class BlockConditioner(Protocol):
 
 class CpuConditioner:
     """On the CPU nothing needs to be done: a frozen gang's processor time is looked at from outside."""
+
+    server_processor = -1
 
     def answer_us(self) -> float | None:
         """None."""
@@ -67,6 +75,7 @@ class CudaConditioner:
 
     def __init__(self, processors: Sequence[int]) -> None:
         self._processors = processors
+        self.server_processor = processors[-1]
         self._filler: torch.Tensor | None = None
         self._reserved: Counter[int] = Counter()
 
@@ -106,8 +115,15 @@ class CudaConditioner:
             del held
 
     def choose_processors(self) -> tuple[int, ...] | None:
-        """Tries them."""
-        return tuple(move_to_fastest(self._processors))
+        """Tries them; one of the fastest is left to the server of handovers, where there are enough."""
+        fastest = find_fastest(self._processors)
+        others = [processor for processor in self._processors if processor not in fastest]
+        if len(fastest) > FEWEST:
+            self.server_processor = fastest.pop()
+        elif others:
+            self.server_processor = others[-1]
+        move_to(fastest)
+        return tuple(fastest)
 
     def release(self) -> None:
         """See `BlockConditioner`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pkb_gym.engine.compare.layout import BlockPlan, SetPlan, placed_results
@@ -78,12 +78,18 @@ class CandidateHandovers:
         self.close()
         self.fds = tuple(fds)
 
-    def serve(self, script: Script, heap: AnyHeap) -> HandoverServer:
-        """Begins to serve a block, in the candidate's heap."""
+    def serve(self, script: Script, heap: AnyHeap, processor: int) -> HandoverServer:
+        """Begins to serve a block.
+
+        Args:
+            script: of the block.
+            heap: of the candidate.
+            processor: see `HandoverLibrary.serve_on_gpu`.
+        """
         first = self._served + 1
         self._served += script.calls + 1
         if heap.cuda_device is not None:
-            return self._library.serve_on_gpu(script, heap.mailbox, first)
+            return self._library.serve_on_gpu(script, heap.mailbox, first, processor)
         return self._library.serve_on_cpu(script, heap.segment(heap.rank), *self.fds)
 
     def close(self) -> None:
@@ -101,7 +107,6 @@ class ServedBlock:
         block: whose inputs have been copied into the candidate's heap.
         script: which lines.
         theirs: the candidate's heap.
-        serve: starts the server.
         pulses: that disturb the GPU meanwhile, if any.
     """
 
@@ -110,19 +115,23 @@ class ServedBlock:
         block: BoundBlock,
         script: Script,
         theirs: AnyHeap,
-        serve: Callable[[Script, AnyHeap], HandoverServer],
         pulses: GpuPulses | None = None,
     ) -> None:
         self._block, self._script, self._theirs, self._pulses = block, script, theirs, pulses
         put_lines(theirs, script.arrivals.lines, script.decoys)
-        self._server = serve(script, theirs)
-        if pulses is not None:
-            pulses.start()
+        self._server: HandoverServer | None = None
+
+    def serve(self, handovers: CandidateHandovers, processor: int) -> None:
+        """Begins to hand over; nothing else may be staged afterwards."""
+        self._server = handovers.serve(self._script, self._theirs, processor)
+        if self._pulses is not None:
+            self._pulses.start()
 
     def end(self) -> BlockEnded:
         """See `CandidateBlock`; withheld lines of immutable arguments are put back, to be compared as all others."""
         if self._pulses is not None:
             self._pulses.stop()
+        assert self._server is not None
         receipts = self._server.finish()
         script = self._script
         put_lines(self._theirs, *script.withdrawn())

@@ -134,24 +134,21 @@ def write_script(
     )
 
 
-def null_script(problem: Problem, planned: SetPlan, rank: int, calls: int) -> Script:
-    """The script of calls of nothing, with as many lines as a call of the problem has.
+def null_script(planned: SetPlan, calls: int) -> Script:
+    """The script of calls of nothing, with as many lines as any call can have.
 
     Args:
-        problem: its declaration.
-        planned: one call of the problem.
-        rank: whose script.
+        planned: the lines are those of its tensors, which a block overwrites later.
         calls: how many.
     """
-    leaves, origin = _Leaves.of(problem, planned, rank), np.array([planned.offset]) // LINE_BYTES
-    rng = np.random.default_rng(0)
-    arrivals = _draw([*leaves.immutable, *leaves.mutable], origin, planned.offset, ARRIVALS, rng)[0]
-    poisons = _draw(leaves.outputs, origin, planned.offset, POISONS, rng)[0]
-    receipts = _draw(leaves.results, origin, planned.offset, RECEIPTS, rng)[0]
-    values = np.zeros((calls * len(arrivals), LINE_BYTES), np.uint8)
+    first, count = planned.offset // LINE_BYTES, max(1, planned.nbytes // LINE_BYTES)
+    arrivals, poisons, receipts = (
+        (first + np.arange(lines) % count).astype(np.uint32) for lines in (ARRIVALS, POISONS, RECEIPTS)
+    )
+    values = np.zeros((calls * ARRIVALS, LINE_BYTES), np.uint8)
     return Script(
         arrivals=CallLines.of([arrivals] * calls),
-        withdrawals=np.full(calls, len(arrivals), np.int32),
+        withdrawals=np.full(calls, ARRIVALS, np.int32),
         values=values,
         decoys=values,
         poisons=CallLines.of([poisons] * calls),

@@ -98,7 +98,7 @@ class HandoverLibrary:
         self._library.pkb_serve_on_cpu.restype = ctypes.c_void_p
         self._library.pkb_serve_on_cpu.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
         self._library.pkb_serve_on_gpu.restype = ctypes.c_void_p
-        self._library.pkb_serve_on_gpu.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32]
+        self._library.pkb_serve_on_gpu.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int]
         self._library.pkb_finish_serving.argtypes = [ctypes.c_void_p]
 
     def serve_on_cpu(self, script: Script, segment: int, request_fd: int, reply_fd: int) -> HandoverServer:
@@ -115,16 +115,17 @@ class HandoverLibrary:
         start = self._library.pkb_serve_on_cpu
         return HandoverServer(script, lambda raw: start(raw, segment, request_fd, reply_fd), self._finish)
 
-    def serve_on_gpu(self, script: Script, mailbox: int, first_sequence: int) -> HandoverServer:
+    def serve_on_gpu(self, script: Script, mailbox: int, first_sequence: int, processor: int) -> HandoverServer:
         """Begins to serve a block on a GPU.
 
         Args:
             script: of the block.
             mailbox: address of the rank's mailbox.
             first_sequence: number of the block's first handover.
+            processor: that the server spins on.
         """
         start = self._library.pkb_serve_on_gpu
-        return HandoverServer(script, lambda raw: start(raw, mailbox, first_sequence), self._finish)
+        return HandoverServer(script, lambda raw: start(raw, mailbox, first_sequence, processor), self._finish)
 
     def _finish(self, handle: int) -> int:
         return int(self._library.pkb_finish_serving(handle))

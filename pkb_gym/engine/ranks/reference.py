@@ -270,19 +270,22 @@ class ReferenceRank:
 
     def _serve_handovers(self, order: ServeHandovers) -> Staged:
         idle_us = self._stage_whole_inputs()
-        block, theirs = self._block_in_hand(), self._candidate_heap()
+        block = self._block_in_hand()
         script = write_script(block.problem, block.plan, block.rank, block.heap, block.seed, order.delays_us)
         pulses = GpuPulses(self._device.torch_device, order.pulses_us) if order.pulses_us else None
-        serve = self._candidate_handovers.serve
-        self._candidate_block = ServedBlock(block, script, theirs, serve, pulses)
-        return self._staged(idle_us)
+        return self._served(ServedBlock(block, script, self._candidate_heap(), pulses), idle_us)
 
     def _serve_null_block(self, order: ServeNullBlock) -> Staged:
         idle_us = self._conditioner.answer_us()
         block = self._block_in_hand()
-        script = null_script(block.problem, block.plan.sets[0], block.rank, order.calls)
-        self._candidate_block = ServedBlock(block, script, self._candidate_heap(), self._candidate_handovers.serve)
-        return self._staged(idle_us)
+        script = null_script(block.plan.sets[0], order.calls)
+        return self._served(ServedBlock(block, script, self._candidate_heap()), idle_us)
+
+    def _served(self, block: ServedBlock, idle_us: float | None) -> Staged:
+        staged = self._staged(idle_us)
+        block.serve(self._candidate_handovers, self._conditioner.server_processor)
+        self._candidate_block = block
+        return staged
 
     def _conduct_calls(self, order: ConductCalls) -> BlockEnded:
         block = self._block_in_hand()

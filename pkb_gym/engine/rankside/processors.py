@@ -32,8 +32,8 @@ def bind_rank(rank: int, world_size: int) -> int:
     return len(own)
 
 
-def move_to_fastest(processors: Sequence[int]) -> list[int]:
-    """Moves this process to those of some processors that run at full speed just now, and returns them.
+def find_fastest(processors: Sequence[int]) -> list[int]:
+    """Those of some processors that run at full speed just now, the fastest first; this thread is on one of them then.
 
     On a core that also works for somebody else a process is slow, and everything that it launches is late. A virtual
     machine does not show on which cores its processors are, nor what its neighbours do there, and both change: what is
@@ -43,9 +43,7 @@ def move_to_fastest(processors: Sequence[int]) -> list[int]:
     took_ns = {processor: _spin_ns(processor) for processor in processors[::step]}
     quickest = sorted(took_ns, key=lambda processor: took_ns[processor])
     limit_ns = SLOWEST_RELATIVE * took_ns[quickest[0]]
-    found = quickest[:FEWEST] + [processor for processor in quickest[FEWEST:] if took_ns[processor] <= limit_ns]
-    move_to(found)
-    return found
+    return quickest[:FEWEST] + [processor for processor in quickest[FEWEST:] if took_ns[processor] <= limit_ns]
 
 
 def _spin_ns(processor: int) -> int:

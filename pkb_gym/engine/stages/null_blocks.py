@@ -9,7 +9,7 @@ from pkb_gym.engine.rankside.orders import HandoverKind, RunNullBlock
 from pkb_gym.engine.stages.overhead import Overhead
 from pkb_gym.engine.stages.timing_statistics import typical_us
 
-NULL_BLOCKS = 6
+NULL_BLOCKS = 4
 """Of each kind and side."""
 
 NULL_CALLS = {"cpu": 32, "cuda": 256}

@@ -52,8 +52,7 @@ def baseline_alone_us(run: CandidateRun) -> float:
 
 def measured_overhead(run: CandidateRun, cache: BaselineCache) -> Overhead:
     """See `null_blocks.measure_overhead`; before the candidate is loaded."""
-    problem = run.workload.problem.name
-    case = (run.config.device, run.config.world_size, run.dialect, problem, repr(run.config.size), run.config.dtype)
+    case = (run.config.device, run.config.world_size, run.dialect)
     return cache.overhead(case, lambda: measure_overhead(run.reference, run.gang))
 
 
