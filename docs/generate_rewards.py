@@ -226,8 +226,8 @@ def _components() -> str:
 
 
 def _algebra() -> str:
-    rows = [(f"`{one.__name__}`", _first_line(one)) for one in operators()]
-    return f"## Algebra\n\n{_words(rewards.Component)}\n\n{parts.table(('class', 'value'), rows)}"
+    rows = [(f"`{one.__name__}`", parts.first_line(one)) for one in operators()]
+    return f"## Algebra\n\n{parts.markdown(rewards.Component)}\n\n{parts.table(('class', 'value'), rows)}"
 
 
 def _recipes() -> str:
@@ -305,7 +305,7 @@ def _at(study: dict[str, Any], shares: Sequence[float], ratio: float) -> str:
 
 def _section(thing: Callable[..., object], level: int = 3) -> str:
     signature = "" if isinstance(thing, type) else str(inspect.signature(thing)).split(" -> ")[0]
-    return f"{'#' * level} `{getattr(thing, '__name__', thing)}{_plain(signature)}`\n\n{_words(thing)}\n"
+    return f"{'#' * level} `{getattr(thing, '__name__', thing)}{_plain(signature)}`\n\n{parts.markdown(thing)}\n"
 
 
 def _plain(signature: str) -> str:
@@ -313,32 +313,11 @@ def _plain(signature: str) -> str:
     return re.sub(r": '[^']*'", "", signature).replace(" = ", "=")
 
 
-def _words(thing: object) -> str:
-    """A docstring up to its example, as Markdown: attributes become a list."""
-    text = (inspect.getdoc(thing) or "").split("\nExample:")[0].strip()
-    lines, listing = [], False
-    for line in text.splitlines():
-        if line in ("Attributes:", "Args:", "Raises:"):
-            listing = True
-            lines.append({"Attributes:": "Parameters:", "Args:": "Parameters:", "Raises:": "Refused:"}[line] + "\n")
-        elif listing and line.startswith("    ") and not line.startswith("     "):
-            name, _, words = line.strip().partition(":")
-            lines.append(f"- `{name}`:{words}")
-        else:
-            listing = listing and line.startswith(" ")
-            lines.append(line[2:] if listing and line.startswith("        ") else line)
-    return "\n".join(lines).strip()
-
-
 def _source(thing: object) -> str:
     """What a docstring says after "Source:"."""
     found = re.search(r"Source: (.*?)(\n\n|$)", inspect.getdoc(thing) or "", re.DOTALL)
     assert found is not None, f"{thing} names no source"
     return " ".join(found[1].split()).rstrip(".")
-
-
-def _first_line(thing: object) -> str:
-    return (inspect.getdoc(thing) or "").splitlines()[0]
 
 
 def main() -> None:
