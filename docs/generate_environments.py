@@ -77,7 +77,7 @@ EVALUATOR = """\
 ### Evaluators
 
 All environments of a process share one evaluator of its machine, "local". A url stands for an
-[evaluation service](serve.md). `add_evaluator` gives an evaluator of one's own a name:
+[evaluation service](serve.md). `add_evaluator` gives another evaluator a name:
 
 ```python
 from pkb_gym.engine.evaluators.local import LocalEvaluator
@@ -184,14 +184,14 @@ def _space(space: spaces.Space) -> str:
 
 
 def _samplers() -> str:
-    """The names that `sampler` takes, and the form of an object of one's own."""
+    """The names that `sampler` takes, and the methods of an object in their place."""
     rows = [(f'"{name}"', f"`{kind.__name__}`", parts.first_line(kind)) for name, kind in samplers.SAMPLERS.items()]
     example = parts.example(samplers.find_sampler)
     return (
         f"### Samplers\n\n{parts.table(('name', 'class', 'draws'), rows)}\n"
         "[rewards.md](rewards.md#learningprogress) gives the formulas. A mapping sets parameters:\n\n"
         f"```pycon\n>>> from {samplers.__name__} import find_sampler\n{example}\n```\n\n"
-        "A sampler of one's own has the two methods of `Sampler`:\n\n"
+        "Any object with the two methods of `Sampler` is a sampler:\n\n"
         f"{_methods(samplers.Sampler)}"
     )
 
