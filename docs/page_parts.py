@@ -67,18 +67,22 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else plural}"
 
 
-LISTS = {"Attributes:": "Parameters:", "Args:": "Parameters:", "Raises:": "Raises:", "Returns:": "Returns:"}
+LISTS = {"Args:": "Parameters:", "Attributes:": "Attributes:", "Raises:": "Raises:", "Returns:": "Returns:"}
 """Headings of a docstring in Google form -> those of the lists that they become."""
 
 
 def markdown(thing: object) -> str:
-    """A docstring up to its example, as Markdown: attributes, arguments and errors become lists."""
+    """A docstring up to its example, as Markdown: attributes, arguments and errors become lists.
+
+    Attributes of a class without `Args:`, such as a dataclass, are its parameters.
+    """
     lines: list[str] = []
     kind = ""
-    for line in (inspect.getdoc(thing) or "").split("\nExample:")[0].strip().splitlines():
+    written = (inspect.getdoc(thing) or "").split("\nExample:")[0].strip().splitlines()
+    for line in written:
         if line in LISTS:
-            kind = line
-            lines.append(f"{LISTS[line]}\n")
+            kind = line if "Args:" in written or line != "Attributes:" else "Args:"
+            lines.append(f"{LISTS[kind]}\n")
         elif not line.startswith("    "):
             kind = ""
             lines.append(line)
