@@ -144,11 +144,11 @@ class Workload:
     def axes(self, trial: int, timed: bool) -> tuple[Axes, ...]:
         """Every rank's axes of one trial; trials whose axes are equal share one object."""
         draw = Draw(self.trial_key(trial, timed))
-        varied = self.problem.varied_axes(self.size, self.world_size, self.protocol, draw)
-        key = tuple(varied.items())
+        varied = self.problem.varied_axes(self.size, self.world_size, self.dtype, self.protocol, draw)
+        key = tuple(varied.entries.items())
         if key not in self._axes:
             ranks = range(self.world_size)
-            self._axes[key] = tuple(self.problem.derived_axes(varied, rank, self.dtype) for rank in ranks)
+            self._axes[key] = tuple(self.problem.derived_axes(varied, rank) for rank in ranks)
         return self._axes[key]
 
     def plan(self, trials: Sequence[int], timed: bool, scratch_bytes: int) -> BlockPlan:
@@ -220,8 +220,8 @@ def _argument(arg: object, ax: Axes, slots: Mapping[str, Slot], block: BlockPlan
         return {"kind": "group", "index": None if partition is None else block.partitions.index(partition)}
     assert isinstance(arg, Tensor | TensorList | Linear | Sparse)
     if isinstance(arg, TensorList):
-        shapes: Any = ax[arg.shapes]
-        named = [None if shape is None else slots[f"{arg.name}[{i}]"] for i, shape in enumerate(shapes)]
+        shapes = enumerate(ax.shapes(arg.shapes))
+        named = [None if shape is None else slots[f"{arg.name}[{i}]"] for i, shape in shapes]
         kind = "bare" if arg.bare is not None and ax[arg.bare] else "list"
         return {"kind": kind, "leaves": [None if slot is None else slot.to_json() for slot in named]}
     leaves: list[Any] = [slots[leaf.name].to_json() for leaf in argument_leaves(arg, ax)]
