@@ -100,7 +100,7 @@ def index(problems: Sequence[Problem], split: Mapping[str, str]) -> str:
         f"# The problems\n\n{MARK}\n\n"
         f"{parts.count(len(problems), 'problem')}, {len(problems) - held_out} to train on and {held_out} to test on. "
         "`pkb list` shows them too, `pkb list --tag` and `--category` filter. [How to add one](../problems.md); "
-        "[what the published checks overlook](../robustness.md).\n\n"
+        "[weaknesses of the published checks](../robustness.md).\n\n"
         "![Number of problems by category and family of origin](coverage.svg)\n"
     ]
     for category, members in parts.by_category(problems).items():
@@ -164,9 +164,9 @@ def _outputs(problem: Problem) -> str:
         size = _short(shown.get(f"-> {getattr(out, 'key', out.name)}", "as the argument"))
         rows.append((f"`{out.name}`", _output_shape(out), size, out.check.describe(), published))
     returned = {"value": "the output itself", "tuple": "a tuple", "dict": "a dict"}[problem.returns]
-    what = f"`solution` of the python dialect returns {returned}.\n" if problem.returned else "Nothing is returned.\n"
+    note = f"`solution` of the python dialect returns {returned}.\n" if problem.returned else "Nothing is returned.\n"
     head = ("name", "shape", f"published, {WORLD_SIZE} ranks", "robust check", "published check")
-    return f"## Outputs\n\n{what}\n{parts.table(head, rows)}"
+    return f"## Outputs\n\n{note}\n{parts.table(head, rows)}"
 
 
 def _sizes(problem: Problem) -> str:
@@ -174,8 +174,8 @@ def _sizes(problem: Problem) -> str:
     axes = list(problem.sizes[names[0]])
     rows = [(f"`{axis}`", *(_short(_value(problem.sizes[name][axis])) for name in names)) for axis in axes]
     varies = problem.robust.vary is not None
-    said = "Protocol robust changes some of them from trial to trial.\n\n" if varies else ""
-    return f"## Sizes\n\n{said}{parts.table(('axis', *names), rows)}"
+    note = "The robust protocol changes some of them from trial to trial.\n\n" if varies else ""
+    return f"## Sizes\n\n{note}{parts.table(('axis', *names), rows)}"
 
 
 def _cost(problem: Problem) -> str:

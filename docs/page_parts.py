@@ -1,8 +1,11 @@
-"""What the generators of pages share: tables, and where a problem comes from."""
+"""Shared by the generators of pages: tables, docstrings as Markdown, the origin of a problem."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Sequence
+from textwrap import dedent
 
 from pkb_gym.engine.problem import CATEGORIES, Problem
 
@@ -62,3 +65,43 @@ def count(number: int, noun: str) -> str:
     """A number with its noun: 1 problem, 2 problems, 2 weaknesses."""
     plural = noun + ("es" if noun.endswith("s") else "s")
     return f"{number} {noun if number == 1 else plural}"
+
+
+LISTS = {"Args:": "Parameters:", "Attributes:": "Attributes:", "Raises:": "Raises:", "Returns:": "Returns:"}
+"""Headings of a docstring in Google form -> those of the lists that they become."""
+
+
+def markdown(thing: object) -> str:
+    """A docstring up to its example, as Markdown: attributes, arguments and errors become lists.
+
+    Attributes of a class without `Args:`, such as a dataclass, are its parameters.
+    """
+    lines: list[str] = []
+    kind = ""
+    written = (inspect.getdoc(thing) or "").split("\nExample:")[0].strip().splitlines()
+    for line in written:
+        if line in LISTS:
+            kind = line if "Args:" in written or line != "Attributes:" else "Args:"
+            lines.append(f"{LISTS[kind]}\n")
+        elif not line.startswith("    "):
+            kind = ""
+            lines.append(line)
+        elif kind == "Returns:":
+            lines.append(line[4:])
+        elif kind and not line.startswith("     "):
+            name, _, text = line.strip().partition(":")
+            lines.append(f"- `{name}`:{text}")
+        else:
+            lines.append(f"  {line.strip()}" if kind else line)
+    return "\n".join(lines).strip()
+
+
+def example(thing: object) -> str:
+    """The example of a docstring, as a session of the interpreter; empty where there is none."""
+    text = (inspect.getdoc(thing) or "").partition("\nExample:\n")[2]
+    return dedent(re.split(r"\n(?=\S)", text)[0]).strip()
+
+
+def first_line(thing: object) -> str:
+    """The first line of a docstring."""
+    return (inspect.getdoc(thing) or "").splitlines()[0]

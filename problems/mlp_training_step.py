@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate
 from math import prod, sqrt
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Stream, divide
+from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Stream
 from pkb_gym.engine.problem.rules import Check, CheckContext, outside, rms, rule, wide
 
 if TYPE_CHECKING:
@@ -28,18 +28,17 @@ SIZES: dict[str, dict[str, AxisValue]] = {
 }
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds local rows, number of parameters and eps where the size leaves them open."""
-    ax = Axes(axes)
-    n = ax.n if axes["n"] is not None else -(-ax.batch // ax.W)
-    axes = axes | {"n": n, "Pn": ax.hid * ax.d_in + ax.hid + ax.d_out * ax.hid + ax.d_out}
-    return axes | {"eps": gradient_scale(Axes(axes)) / 8 if axes["eps"] is None else axes["eps"]}
+    n = ax.n if ax["n"] is not None else -(-ax.batch // ax.W)
+    eps = gradient_scale(ax.replace(n=n)) / 8 if ax["eps"] is None else ax["eps"]
+    return {"n": n, "Pn": ax.hid * ax.d_in + ax.hid + ax.d_out * ax.hid + ax.d_out, "eps": eps}
 
 
-def derive_sharded(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive_sharded(ax: Axes) -> dict[str, AxisValue]:
     """Adds this rank's share of the flat parameters too."""
-    axes = derive(axes)
-    return axes | {"part": divide(axes, "Pn", by="W")}
+    additions = derive(ax)
+    return additions | {"part": ax.replace(**additions).divide("Pn", by="W")}
 
 
 def gradient_scale(ax: Axes) -> float:
@@ -47,18 +46,18 @@ def gradient_scale(ax: Axes) -> float:
     return 1.5 / (ax.d_out * sqrt(ax.n * ax.W))
 
 
-def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def vary(_: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Draws beta2 (0.999 would be lost in bfloat16) and the step: the first one, or one of 8 .. 20.
 
     At step 2, and with a smaller beta2 later too, the two bias corrections nearly cancel.
     """
     step = 1 if draw.trial % 4 == 1 else draw.randint(8, 20)
-    return axes | {"beta2": draw.uniform(0.975, 0.99), "step": step}
+    return {"beta2": draw.uniform(0.975, 0.99), "step": step}
 
 
-def vary_published(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def vary_published(_: Axes, draw: Draw) -> dict[str, AxisValue]:
     """The published constants."""
-    return axes | {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "step": 1 + draw.trial % 7}
+    return {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "step": 1 + draw.trial % 7}
 
 
 def parameter_std(ax: Axes) -> dict[str, float]:
@@ -73,7 +72,7 @@ def first_moment(make: InputMaker, name: str) -> torch.Tensor:
 
 def second_moment(make: InputMaker, name: str) -> torch.Tensor:
     """Positive, so that no update hangs on the sign of a tiny gradient; as large as what a gradient adds."""
-    unit = (1 - cast(float, make.ax["beta2"])) * gradient_scale(make.ax) ** 2
+    unit = (1 - make.ax.real("beta2")) * gradient_scale(make.ax) ** 2
     return make.uniform(name, 0.5 * unit, 2 * unit)
 
 

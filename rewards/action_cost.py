@@ -133,7 +133,7 @@ class Charged(RecordedReward):
         r = value(feedback) - sum of costs(facts)
 
     As a function of a `Feedback` alone it is the value: where no text is known, as with kernels written by hand,
-    nothing is charged. A fault of ours stays None.
+    nothing is charged. An infrastructure failure stays None.
 
     Range: [least value - greatest costs, greatest value]. Source: own.
 

@@ -1,8 +1,8 @@
-"""How much better each turn did than others of its group, for policy gradients without a critic.
+"""Advantages: returns of turns compared within a group, for policy gradients without a critic.
 
-A group is some episodes of one problem, each the returns of its turns (see `returns`), None where the fault was ours.
-Episodes may have different numbers of turns. Advantages have the shape of what came in; None stays None and counts for
-nobody, and what has nothing to be compared with gets 0.
+A group is some episodes of one problem, each the returns of its turns (see `returns`), None for an infrastructure
+failure. Episodes may have different numbers of turns. Advantages have the shape of the group. None stays None and
+counts for no other turn; a turn without any other to be compared with gets 0.
 
     >>> group = [[1.0, 2.0], [3.0, None]]
     >>> group_relative(group, normalise=False), leave_one_out(group)
@@ -21,20 +21,19 @@ Group: TypeAlias = Sequence[Sequence[float | None]]
 Advantages: TypeAlias = list[list[float | None]]
 
 Over: TypeAlias = Literal["turn", "group"]
-"""What is compared: turns of the same number, or all turns of the group."""
+"""The turns that are compared: those of the same number, or all of the group."""
 
 EPSILON = 1e-4
-"""Added to the standard deviation, so that equal returns are not divided by nothing."""
+"""Added to the standard deviation, so that equal returns are not divided by zero."""
 
 
 def group_relative(group: Group, normalise: bool = True, over: Over = "turn") -> Advantages:
-    """What a return is above the mean, with or without division by the standard deviation.
+    """A return less the mean, with or without division by the standard deviation.
 
         A = (G - mean) / (std + 1e-4)    or    A = G - mean
 
-    mean and std (of the population) are of all turns of that number, or of all turns of the group. Division makes
-    problems of small and great spread weigh the same; without it, rare wins on easy or hard problems do not weigh more
-    than they are worth.
+    mean and std (of the population) are of all turns of that number, or of all turns of the group. Division gives
+    problems of small and great spread equal weight. Without it, rare wins on easy or hard problems are not raised.
 
     Range: within +-sqrt(n - 1) for n returns, or within the width of the returns.
     Source: GRPO (Shao et al., DeepSeekMath, arXiv:2402.03300); without std, Dr. GRPO (Liu et al., arXiv:2503.20783).
@@ -58,7 +57,7 @@ def group_relative(group: Group, normalise: bool = True, over: Over = "turn") ->
 
 
 def leave_one_out(group: Group, over: Over = "turn") -> Advantages:
-    """What a return is above the mean of the others.
+    """A return less the mean of the others.
 
         A_i = G_i - (sum over j != i of G_j) / (n - 1) = n / (n - 1) * (G_i - mean)
 

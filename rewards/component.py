@@ -48,15 +48,15 @@ class RecordedReward(Recorded, ABC, abstract=True):
 
 
 class Component(RecordedReward, abstract=True):
-    """A reward of one submission, with operators that make larger ones of it.
+    """A reward of one submission, with operators that compose rewards.
 
         a + b, a - b, 0.3 * a, a * b            sums and products; numbers stand for themselves
         a.clip(0, 1)                            within limits
         a.where(condition, otherwise=0)         a where the condition is positive
         a.named("speed")                        its share of a sum is listed by that name
 
-    `Maximum` and `Minimum` take several. What is composed prints as it is written, and holds no state. A fault of ours
-    is worth None whatever it is part of.
+    `Maximum` and `Minimum` take several. A composed reward prints as it is written, and holds no state. After an
+    infrastructure failure every composition is None.
 
     Example:
         >>> from pkb_gym.rewards import Correctness, Speedup

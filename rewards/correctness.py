@@ -23,16 +23,16 @@ class PartialCorrectness(Component):
         r = almost          every checked output was right, and it failed later (timing, profiling)
         r = 1               right
 
-    By outputs, something must be entirely right to be paid; by elements, an output that is mostly zeros pays for doing
-    nothing. Trials and ranks tell a race, or one wrong rank, from what is wrong everywhere. A trial or rank counts as
-    right only if that is proven: the report lists the first few wrong outputs, and each that it leaves out is taken for
-    a trial and a rank of its own.
+    A share of outputs rewards only whole outputs; a share of elements rewards an output of zeros for doing nothing.
+    Shares of trials and ranks separate a race, or one wrong rank, from an error everywhere. A trial or rank counts as
+    right only if that is proven: the report lists the first few wrong outputs, and each further one counts as a wrong
+    trial and rank of its own.
 
     Range: [0, almost] and {1}. Source: own; the share of passed tests is common where programs are learnt.
 
     Attributes:
-        of: what is counted.
-        almost: the worth of everything but the last bit of it, below 1.
+        of: the unit of the share.
+        almost: value of an answer that failed later, and factor of the share; below 1.
 
     Example:
         >>> from .examples import failed, timed

@@ -24,10 +24,9 @@ class Fade:
 
         r(step) = (1 - t) * early + t * late,    t = (step - begin) / (end - begin), within [0, 1]
 
-    By default the weight moves from the ladder to performance: partial credit, which a policy needs until it writes its
-    first right kernels, and which is not what it is trained for, fades out, while performance fades in. A right kernel
-    as fast as the baseline is worth 1 at every step. What holds of both rewards, such as that right is worth more than
-    wrong, holds in between.
+    By default the weight moves from the ladder to performance. A policy needs partial credit until it writes its first
+    right kernels; later it fades out, while performance fades in. A right kernel as fast as the baseline has value 1 at
+    every step. An order that both rewards agree on, such as right above wrong, holds at every step.
 
     Range: that of both together. Source: a sequence of tasks from easy to hard, Bengio, Louradour, Collobert, Weston:
     Curriculum learning, ICML 2009.

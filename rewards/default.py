@@ -19,8 +19,8 @@ class LadderThenPerformance(Component):
         r = ladder(feedback)                             not right
         r = ladder(feedback) + performance(feedback)     right and timed
 
-    The slowest right kernel is worth more than the best that is not: 1 + performance.floor > ladder.almost. What is
-    caught cheating gets the floor, 0, as does what is rejected.
+    The slowest right kernel has a greater value than the best wrong one: 1 + performance.floor > ladder.almost. A
+    submission with an integrity finding gets the floor, 0, as does a rejected one.
 
     Range: [0, 1 + performance.cap]; by default [0, 2], with 1 at the baseline and 2 at the roofline.
     Source: own; see `Ladder` and `LogPerformance`.

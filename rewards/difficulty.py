@@ -21,7 +21,7 @@ JEFFREYS = (0.5, 0.5)
 
 @dataclass(frozen=True)
 class Difficulty:
-    """What is known of one problem's pass rate: a Beta distribution.
+    """The posterior of one problem's pass rate: a Beta distribution.
 
         pass_rate = (right + a) / (right + wrong + a + b),    a, b = prior
 
@@ -29,8 +29,8 @@ class Difficulty:
 
     Attributes:
         right: submissions that were right.
-        wrong: those that were not.
-        prior: counts of right and wrong ones that are taken as seen before the first, both positive.
+        wrong: submissions that were not.
+        prior: counts of right and wrong submissions before the first, both positive.
 
     Example:
         >>> problem = Difficulty(right=3, wrong=0)

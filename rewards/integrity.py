@@ -1,4 +1,4 @@
-"""What is caught cheating falls to the floor, whatever else is paid."""
+"""Rewards that depend on integrity findings: a submission with one falls to the floor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pkb_gym.rewards.reward import is_caught, is_our_fault
 
 @dataclass(frozen=True)
 class Honest(Component):
-    """1 where nothing was found that no honest kernel does, else 0; a condition for `where`.
+    """1 without an integrity finding, else 0; a condition for `where`.
 
     Range: {0, 1}. Source: own; the findings are those of `Feedback.integrity`.
 
@@ -33,12 +33,12 @@ class Honest(Component):
 
 @dataclass(frozen=True)
 class IntegrityFloor(Component):
-    """The value of an honest submission; the floor for one that was caught, and no less than it for any other.
+    """The floor for a submission with an integrity finding; for any other its value, and no less than the floor.
 
         r = floor               caught
         r = max(floor, value)   honest
 
-    So cheating is never worth more than the worst honest attempt, whatever the value pays.
+    So cheating never has a greater value than the worst honest attempt.
 
     Range: [floor, greatest value]. Source: own.
 

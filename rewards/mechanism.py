@@ -17,9 +17,9 @@ class UsesMechanism(Component):
 
         r = [right, used and wanted have something in common, used and unwanted have nothing]
 
-    A bonus for trying what the baseline does not do, to be given a small weight: what counts in the end is the time. By
-    default all but NCCL. The profile cannot always tell: a kernel that uses TMA for its own memory alone is listed with
-    it, and on the CPU nothing is, so that it is 0 there.
+    A bonus for mechanisms that the baseline does not use, by default all but NCCL. Its weight should be small: the time
+    counts in the end. The profile is not exact: a kernel that uses TMA for its own memory alone is listed with TMA. On
+    the CPU no mechanism is listed, so that the value is 0.
 
     Range: {0, 1}. Source: own; the mechanisms are those of `Profile.mechanisms`.
 

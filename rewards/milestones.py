@@ -22,17 +22,17 @@ class Milestones(Component):
 
         b(t, t0) = [(t0 - t) / t0 > margin],    stronger_us = baseline_us / stronger
 
-    Easy problems, where great factors mean little, weigh no more than hard ones, and noise below the margin is not
-    paid.
+    Easy problems, where great factors mean little, weigh no more than hard ones. Noise below the margin is not
+    rewarded.
 
     Range: {-1, 1, 2, 3}.
     Source: Dai et al., CUDA Agent, arXiv:2602.24286, section 3.2, equation 1, with a margin of 5 %. Its two baselines
-    are PyTorch eager and torch.compile. Here is one, PyTorch with its collectives; the second is a time that many times
-    shorter, and how many is ours.
+    are PyTorch eager and torch.compile. Here the one baseline is PyTorch with its collectives; the second is that time
+    over `stronger`, whose value is this project's choice.
 
     Attributes:
         margin: share of a baseline's time that must be saved.
-        stronger: how many times faster than the baseline the second one is taken to be, at least 1.
+        stronger: speedup of the second baseline over the first, at least 1.
 
     Example:
         >>> from .examples import failed, timed

@@ -90,11 +90,11 @@ def is_own(name: str, feedback: Feedback) -> bool:
 
 @dataclass(frozen=True)
 class OwnKernelShare(Component):
-    """The share of a right submission's time that is spent in what it wrote itself, else 0.
+    """The share of a right submission's time that is spent in kernels of its own, else 0.
 
         r = T_own / T_all
 
-    Range: [0, 1]; `unknown` for a right kernel whose profile does not tell.
+    Range: [0, 1]; `unknown` for a right kernel without a profile of its kernels.
     Source: the profiling ratio of Dr. Kernel (Liu et al., arXiv:2602.05885): the generated kernels' share of all time
     on the GPU, where lazy optimisation had 0.014 % and a fused kernel 86 %.
 
@@ -125,13 +125,13 @@ class OwnKernelShare(Component):
 
 @dataclass(frozen=True)
 class BottleneckCoverage(Component):
-    """How much of where the time goes is the candidate's own, else 0.
+    """The candidate's own share of the longest entries of the profile, else 0.
 
         r = T_own / T_all    among the longest entries that together make up a part of the time
 
-    By default half of it. A candidate that replaces many small kernels and leaves the great one gets nothing.
+    The part is half by default. A candidate that replaces many small kernels and leaves the great one gets nothing.
 
-    Range: [0, 1]; `unknown` for a right kernel whose profile does not tell.
+    Range: [0, 1]; `unknown` for a right kernel without a profile of its kernels.
     Source: own, after the bottlenecks that Dr. Kernel's reward (arXiv:2602.05885) is to draw attention to.
 
     Example:

@@ -28,7 +28,7 @@ class Recipe:
         reward: name of the preset that values one submission.
         returns: credit of each turn, from the values of its episode.
         advantages: of each turn, from the credits of all episodes of a problem.
-        source: the paper, and what of it could not be had or is ours.
+        source: the paper, with the parts that are this project's own.
 
     Example:
         >>> from .examples import failed, timed
@@ -45,7 +45,7 @@ class Recipe:
     source: str
 
     def advantages_of(self, group: Sequence[Sequence[Feedback]]) -> Advantages:
-        """The advantage of each turn; None where the fault was ours.
+        """The advantage of each turn; None for an infrastructure failure.
 
         Args:
             group: feedback of episodes of one problem, turn by turn.
@@ -60,15 +60,16 @@ RECIPES: dict[str, Recipe] = {
         "kernelbench",
         best_of_episode,
         leave_one_out,
-        "Ouyang et al., KernelBench, arXiv:2502.10517, section 3.3: fast_1, a metric, of the best attempt; how one "
-        "learns from it is ours",
+        "Ouyang et al., KernelBench, arXiv:2502.10517, section 3.3: fast_1, a metric, of the best attempt; the "
+        "credit and comparison are this project's",
     ),
     "kevin": Recipe(
         "kevin",
         partial(discounted_sum, gamma=KEVIN_GAMMA),
         partial(group_relative, over="group"),
         "Baronio et al., Kevin, arXiv:2507.11948, section 3.2: 0.3 for being right plus the speedup, summed over later "
-        "turns with gamma 0.4, normalised over all turns of all trajectories of a problem; the speedup's cap is ours",
+        "turns with gamma 0.4, normalised over all turns of all trajectories of a problem; the speedup's cap is this "
+        "project's",
     ),
     "dr_kernel": Recipe(
         "dr_kernel",
@@ -77,14 +78,15 @@ RECIPES: dict[str, Recipe] = {
         "Liu et al., Dr. Kernel, arXiv:2602.05885: being right, the speedup, and the share of the time in generated "
         "kernels; advantages leave one out, turn by turn (TRLOO). As others describe it (daVinci-kernel, "
         "arXiv:2606.16497, equation 1) the three are added with equal weight, and the speedup is cut at 3; the paper's "
-        "own equation and discount could not be confirmed: the constants are ours",
+        "own equation and discount could not be confirmed: the constants are this project's",
     ),
     "cuda_agent": Recipe(
         "cuda_agent",
         last_of_episode,
         partial(group_relative, normalise=False, over="group"),
         "Dai et al., CUDA Agent, arXiv:2602.24286, section 3.2, equation 1: milestones, paid for the outcome. Its "
-        "learner is PPO with a critic: the mean in its place is ours, and so is the second baseline (`Milestones`)",
+        "learner is PPO with a critic: the mean in its place is this project's, and so is the second baseline "
+        "(`Milestones`)",
     ),
 }
 """Name -> recipe."""

@@ -1,7 +1,7 @@
-"""What each turn of a finished episode is credited with, from what its turns were worth.
+"""Credit of each turn of a finished episode, from the values of its turns.
 
 For trainers that learn from each turn as a sample of its own. `values` are those of the episode's submissions in order,
-None where the fault was ours: such a turn is credited with None, and counts for the others as if it had not been.
+None for an infrastructure failure: such a turn is credited with None, and does not count for the others.
 
     >>> values = [0.0, 1.0, 0.5]
     >>> discounted_sum(values, gamma=0.5), discounted_max(values, gamma=0.5)
@@ -17,13 +17,13 @@ from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 Values: TypeAlias = Sequence[float | None]
-"""One number for each turn, None where the fault was ours."""
+"""One number for each turn, None for an infrastructure failure."""
 
 KEVIN_GAMMA = 0.4
 
 
 def own_value(values: Values) -> list[float | None]:
-    """Each turn its own value: greedy, so that a bad turn that leads to a good one is not credited for it.
+    """Each turn its own value: greedy, so that a bad turn is not credited for a good one that follows it.
 
         G_t = v_t
 
@@ -71,13 +71,13 @@ def discounted_max(values: Values, gamma: float = KEVIN_GAMMA) -> list[float | N
 
 
 def best_of_episode(values: Values) -> list[float | None]:
-    """Every turn the best value of the episode: nothing is earned or lost by the order of turns.
+    """Every turn the best value of the episode: the order of turns does not matter.
 
         G_t = max over all i of v_i
 
     Range: that of the values.
-    Source: the outcome of an episode as best-of-n metrics see it; Kevin (arXiv:2507.11948) discusses why it blurs what
-    single turns contribute.
+    Source: the outcome of an episode under best-of-n metrics; Kevin (arXiv:2507.11948) discusses why it blurs the
+    contributions of single turns.
 
     Example:
         >>> best_of_episode([0.0, 1.0, 0.5])
@@ -87,7 +87,7 @@ def best_of_episode(values: Values) -> list[float | None]:
 
 
 def last_of_episode(values: Values) -> list[float | None]:
-    """Every turn the value of the last submission: what an agent hands in when it is done.
+    """Every turn the value of the last submission: the final answer of an agent.
 
         G_t = v_T
 
@@ -102,7 +102,7 @@ def last_of_episode(values: Values) -> list[float | None]:
 
 
 def improvement_only(values: Values, start: float = 0.0) -> list[float | None]:
-    """Each turn what it adds to the best value before it.
+    """Each turn its improvement over the best value before it.
 
         G_t = max(0, v_t - b_t),    b_0 = start,    b_(t+1) = max(b_t, v_t)
 
@@ -123,15 +123,15 @@ def improvement_only(values: Values, start: float = 0.0) -> list[float | None]:
 
 
 def first_turn_anchored(values: Values) -> list[float | None]:
-    """The first turn its own value, each later one what it is worth more than the first.
+    """The first turn its own value, each later one its improvement over the first.
 
         G_0 = v_0,    G_t = v_t - v_0
 
-    The first turn tells how well the problem is solved at once, the later ones how well feedback is used, whatever the
-    problem. No turn can raise its own credit by making another worse, so long as each is a sample of its own; the sum
+    The first turn measures how well the problem is solved at once, the later ones how well feedback is used, whatever
+    the problem. As long as each turn is a sample of its own, none can raise its credit by making another worse; the sum
     over turns would pay for a bad first one.
 
-    Range: the width of that of the values, either way.
+    Range: within plus or minus the width of the range of the values.
     Source: own.
 
     Example:

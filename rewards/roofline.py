@@ -17,8 +17,8 @@ class RooflinePosition(Component):
 
         r = (baseline_us - candidate_us) / (baseline_us - bound_us) = (1 - 1 / speedup) / (1 - 1 / headroom)
 
-    The headroom is clamped, see `headroom`. Linear in time saved, where `LogPerformance` is linear in factors: most of
-    it is earned by the first ones.
+    The headroom is clamped, see `headroom`. The value is linear in the time saved, where `LogPerformance` is linear in
+    factors: the first factors earn most of it.
 
     Range: [floor, 1]; the floor for whatever is not right or not timed.
     Source: own; the bound is that of the roofline model (Williams, Waterman, Patterson, CACM 52(4), 2009).
@@ -57,7 +57,7 @@ class Utilisation(Component):
 
         r = min(1, bound_us * speedup / baseline_us)
 
-    which is bound_us / candidate_us. It knows nothing of the baseline but the clock: a slow baseline makes nobody good.
+    which is bound_us / candidate_us. The baseline enters through the clock alone: a slow one makes no kernel good.
 
     Range: [0, 1]; 0 where the bound is not known.
     Source: Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009.

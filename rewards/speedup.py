@@ -35,8 +35,8 @@ class Speedup(Component):
         r = min(cap, baseline_us / candidate_us)
 
     Range: [0, cap].
-    Source: the score of most work on kernels, among them Kevin (arXiv:2507.11948, section 3.2), which has no cap; here
-    there is one for the sake of a finite range, far above what honest kernels reach.
+    Source: the score of most work on kernels, among them Kevin (arXiv:2507.11948, section 3.2), which has no cap. The
+    cap keeps the range finite; it lies far above the speedups of honest kernels.
 
     Example:
         >>> from .examples import failed, timed
@@ -70,8 +70,8 @@ class LogSpeedup(Component):
 
         r = min(cap, max(floor, log2(baseline_us / candidate_us)))
 
-    Each further factor is worth the same, whether the baseline is near the roofline or far from it; `LogPerformance`
-    divides by how far it is.
+    Each further factor adds the same, whether the baseline is near the roofline or far from it; `LogPerformance`
+    divides by that distance.
 
     Range: [floor, cap]. Source: own; the logarithm is that of the geometric mean, by which speedups are averaged.
 

@@ -17,7 +17,7 @@ from pkb_gym.engine.problem import (
     Tensor,
     TensorList,
 )
-from pkb_gym.engine.problem.axes import Axes, AxisValue, resolve_shape
+from pkb_gym.engine.problem.axes import Axes, resolve_shape
 
 MOST_DIFFERENT = 4
 """So many different shapes of the ranks are spelt out."""
@@ -46,7 +46,7 @@ def _argument(arg: Argument, ax: Axes) -> str:
     if isinstance(arg, Tensor):
         return _shape(resolve_shape(arg.shape, ax)) if arg.optional is None or ax[arg.optional] else "None"
     if isinstance(arg, TensorList):
-        return _list(ax[arg.shapes])
+        return _list(ax.shapes(arg.shapes))
     if isinstance(arg, Linear):
         return f"Linear {_shape(resolve_shape(arg.shape, ax))}"
     if isinstance(arg, Sparse):
@@ -60,7 +60,7 @@ def _argument(arg: Argument, ax: Axes) -> str:
 
 def _output(out: Output | OutputList, ax: Axes) -> str:
     if isinstance(out, OutputList):
-        return _list(ax[out.shapes])
+        return _list(ax.shapes(out.shapes))
     if out.when is not None and not ax[out.when]:
         return "None"
     if out.capacity is None:
@@ -74,11 +74,9 @@ def _shape(dims: Sequence[object]) -> str:
     return f"({', '.join(map(str, dims))}{',' if len(dims) == 1 else ''})"
 
 
-def _list(shapes: AxisValue) -> str:
+def _list(shapes: Sequence[Sequence[int] | None]) -> str:
     """A few shapes are spelt out, many are counted."""
-    assert isinstance(shapes, tuple)
     if len(shapes) <= MOST_DIFFERENT:
-        return "[" + ", ".join(_shape(shape) if isinstance(shape, tuple) else "None" for shape in shapes) + "]"
-    there = [shape for shape in shapes if isinstance(shape, tuple)]
-    elements = sum(prod(dim for dim in shape if isinstance(dim, int)) for shape in there)
-    return f"{len(there)} tensors, {elements} elements"
+        return "[" + ", ".join("None" if shape is None else _shape(shape) for shape in shapes) + "]"
+    there = [shape for shape in shapes if shape is not None]
+    return f"{len(there)} tensors, {sum(map(prod, there))} elements"

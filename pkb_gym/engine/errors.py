@@ -7,6 +7,7 @@ ours.
     ├── ProblemNotFound
     ├── DeclarationError
     ├── SizeError
+    │   └── AxisNotFound
     ├── ConfigError
     └── InfrastructureError
         ├── SandboxError
@@ -35,6 +36,13 @@ class DeclarationError(PkbError, ValueError):
 
 class SizeError(PkbError, ValueError):
     """Raised when the axes of a problem do not fit together, or not with the world size."""
+
+
+class AxisNotFound(SizeError, KeyError):
+    """Raised when a problem has no axis of that name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""  # see `ProblemNotFound`
 
 
 class ConfigError(PkbError, ValueError):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from math import comb, sqrt
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -16,13 +15,13 @@ from pkb_gym.engine.problem import (
     Linear,
     Output,
     Scalar,
+    SizeError,
     Stream,
     Tensor,
     Trials,
-    divide,
 )
 from pkb_gym.engine.problem.rules import rows_close
-from pkb_gym.problems.expert_parallel.routing import Ints, Partition, interleaved, ragged_rows
+from pkb_gym.problems.expert_parallel.routing import interleaved, ragged_rows
 
 if TYPE_CHECKING:
     import torch
@@ -42,39 +41,35 @@ MODES = {"rows": None, "biased": True, "idle_rank": None, "group": None}
 """Axes that `vary` changes: ragged tokens by rank, router bias, place of a rank without tokens, partition."""
 
 
-def group_size(axes: dict[str, AxisValue]) -> int:
-    """Ranks in one group; all where none is given."""
-    partition = cast("Partition | None", axes["group"])
-    return cast(int, axes["W"]) if partition is None else len(partition[0])
-
-
-def derive_layer(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive_layer(ax: Axes) -> dict[str, AxisValue]:
     """Adds to E, K and G the experts L of one rank, this rank's number of tokens, and the idle experts.
 
     Raises:
         SizeError: K is larger than E, or E no multiple of G.
     """
-    ax = Axes(axes)
     if ax.K > ax.E:
         raise SizeError(f"axis K={ax.K} must be at most E={ax.E}")
-    rows, idle_rank = cast("Ints | None", axes["rows"]), cast("int | None", axes["idle_rank"])
-    local = divide(axes, "E", by="G")
+    rows, idle_rank = ax.ints_or_none("rows"), ax.number_or_none("idle_rank")
+    local = ax.divide("E", by="G")
     first = 0 if idle_rank is None else idle_rank % ax.G * local
     idle = tuple(range(first, first + min(local, ax.E - ax.K)))  # K others stay
-    return axes | {
+    return {
+        "E": ax.E,
+        "K": ax.K,
+        "G": ax.G,
         "T": ax.T if rows is None else rows[ax.r],
         "L": local,
         "idle": () if idle_rank is None else idle,
     }
 
 
-def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Trial by trial: an idle rank, no router bias, ragged tokens with an empty rank, interleaved subgroups."""
     if draw.timed or draw.trial == 0:
-        return axes
-    ax, trial = Axes(axes), draw.trial
+        return {}
+    trial = draw.trial
     parts = min(2, ax.W) if trial % 3 == 2 else 1
-    return axes | {
+    return {
         "rows": ragged_rows(ax.W, ax.T, draw) if trial % 2 else None,
         "biased": trial % 4 != 2,
         "idle_rank": draw.randrange(ax.W // parts) if trial % 4 == 1 else None,
@@ -87,9 +82,9 @@ def robust_inputs(make: InputMaker) -> tuple[Value, ...]:
     ax = make.ax
     hidden_states = make.normal("hidden_states")
     gate_weight = make.normal("gate_weight", std=2 / sqrt(ax.H))
-    gate_bias = make.shared.normal("gate_bias") if ax["biased"] else None
+    gate_bias = make.shared.normal("gate_bias") if ax.flag("biased") else None
     if gate_bias is not None:
-        gate_bias[list(cast(Ints, ax["idle"]))] = IDLE_BIAS
+        gate_bias[list(ax.ints("idle"))] = IDLE_BIAS
     redraw_doubtful_tokens(hidden_states, gate_weight, gate_bias, make)
     return hidden_states, gate_weight, gate_bias, *default_layers(make, make)
 
@@ -107,7 +102,7 @@ def published_stream(make: InputMaker) -> Stream:
 def published_from(stream: Stream, make: InputMaker) -> tuple[Value, ...]:
     """Everything standard normal, the router too, which leaves the second weight next to nothing."""
     gate = stream.normal("hidden_states"), stream.normal("gate_weight"), stream.normal("gate_bias")
-    return *(gate if make.ax["biased"] else (*gate[:2], None)), *default_layers(stream, make)
+    return *(gate if make.ax.flag("biased") else (*gate[:2], None)), *default_layers(stream, make)
 
 
 def default_layers(stream: Stream, make: InputMaker) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -8,10 +8,9 @@ Tokens whose slots are empty are dropped: no expert gets them.
 from __future__ import annotations
 
 from math import comb, exp
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
-from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.problem import Axes, AxisValue, Draw, InputMaker, divide
+from pkb_gym.engine.problem import Axes, AxisValue, Draw, InputMaker, SizeError
 
 if TYPE_CHECKING:
     import torch
@@ -31,21 +30,13 @@ def interleaved(world_size: int, parts: int) -> Partition:
     return tuple(tuple(range(i, world_size, parts)) for i in range(parts))
 
 
-def own_group(axes: dict[str, AxisValue]) -> Ints:
-    """The global ranks of this rank's group, in order; all ranks where no group is given."""
-    partition = cast("Partition | None", axes["group"])
-    if partition is None:
-        return tuple(range(cast(int, axes["W"])))
-    return next(part for part in partition if axes["r"] in part)
-
-
-def even_pieces(axes: dict[str, AxisValue], name: str, group_size: int) -> Ints:
-    """axes[name] rows in equal pieces, one for each rank of the group.
+def even_pieces(ax: Axes, name: str) -> Ints:
+    """ax[name] rows in equal pieces, one for each of the G ranks of the group.
 
     Raises:
         SizeError: they leave a remainder.
     """
-    return (divide(axes | {"G": group_size}, name, by="G"),) * group_size
+    return (ax.divide(name, by="G"),) * ax.G
 
 
 def ragged_rows(world_size: int, most: int, draw: Draw) -> Ints:
@@ -54,13 +45,12 @@ def ragged_rows(world_size: int, most: int, draw: Draw) -> Ints:
     return tuple(0 if rank == empty else draw.randint(1, most) for rank in range(world_size))
 
 
-def vary_routing(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def vary_routing(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Draws every rank's routing from a skewed law, softmax of normal scores.
 
     Checks, trial by trial: ragged tokens with an empty rank, an idle expert, experts named twice by one token, dropped
     tokens, and interleaved subgroups. Each rank and trial has an expert of its own that it never chooses.
     """
-    ax = Axes(axes)
     trial = 0 if draw.timed else draw.trial
     rows = ragged_rows(ax.W, ax.T, draw) if trial % 2 else (ax.T,) * ax.W
     popularity = [exp(draw.gauss(0, 1)) for _ in range(ax.E)]
@@ -81,10 +71,10 @@ def vary_routing(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]
             kinds = tuple((size, () if i % 5 == 0 else experts) for i, (size, experts) in enumerate(kinds))
         routing.append(kinds)
     parts = 2 if trial % 3 == 2 and ax.W > 1 else 1
-    return axes | {
+    return {
         "rows": rows,
         "routing": tuple(routing),
-        "group": interleaved(ax.W, parts) if parts > 1 else axes["group"],
+        "group": interleaved(ax.W, parts) if parts > 1 else ax["group"],
     }
 
 
@@ -101,7 +91,7 @@ def draw_kinds(draw: Draw, tokens: int, weights: list[float], slots: int) -> Kin
     return tuple(kinds)
 
 
-def derive_routing(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive_routing(ax: Axes) -> dict[str, AxisValue]:
     """Adds what the exchange of a routing needs on this rank.
 
     Without a routing everything is cut evenly, whatever the tokens choose, as the published benchmark has it.
@@ -118,22 +108,22 @@ def derive_routing(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
     Raises:
         SizeError: E, or without a routing the number of rows, does not divide by G.
     """
-    ax = Axes(axes)
     if ax.K > ax.E:
         raise SizeError(f"axis K={ax.K} must be at most E={ax.E}")
-    group = own_group(axes)
+    group = ax.group_ranks("group")
     size = len(group)
-    local = divide(axes | {"G": size}, "E", by="G")
-    axes = axes | {"G": size, "L": local}
-    routing = cast("tuple[Kinds, ...] | None", axes["routing"])
-    if routing is None:
-        pieces = even_pieces(axes | {"rows": ax.T * ax.K}, "rows", size)
+    ax = ax.replace(G=size)
+    local = ax.divide("E", by="G")
+    if ax["routing"] is None:
+        pieces = even_pieces(ax.replace(rows=ax.T * ax.K), "rows")
         total = sum(pieces)
         slots = [total // ax.E + (slot < total % ax.E) for slot in range(ax.E)]
-        counts = tuple(tuple(slots[s * local : (s + 1) * local]) for s in range(size))
         remote = ax.T * (size - 1) * (1 - comb(ax.E - local, ax.K) / comb(ax.E, ax.K))
-        return axes | {
-            "counts": counts,
+        return {
+            "G": size,
+            "L": local,
+            "T": ax.T,
+            "counts": tuple(tuple(slots[s * local : (s + 1) * local]) for s in range(size)),
             "P": total,
             "R": total,
             "input_splits": pieces,
@@ -141,13 +131,15 @@ def derive_routing(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
             "rows_out": remote,
             "rows_in": remote,
         }
-    place = group.index(ax.r)
+    routing, place = routing_of(ax), group.index(ax.r)
     sent = {rank: expert_counts(routing[rank], ax.E) for rank in group}
     counts = tuple(tuple(sent[rank][place * local : (place + 1) * local]) for rank in group)
     input_splits = tuple(sum(sent[ax.r][d * local : (d + 1) * local]) for d in range(size))
     output_splits = tuple(sum(row) for row in counts)
-    return axes | {
-        "T": cast(Ints, axes["rows"])[ax.r],
+    return {
+        "G": size,
+        "L": local,
+        "T": ax.ints("rows")[ax.r],
         "counts": counts,
         "P": sum(input_splits),
         "R": sum(output_splits),
@@ -156,6 +148,20 @@ def derive_routing(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
         "rows_out": sum(visits(routing[ax.r], d, local) for d in range(size) if d != place),
         "rows_in": sum(visits(routing[rank], place, local) for rank in group if rank != ax.r),
     }
+
+
+def routing_of(ax: Axes) -> tuple[Kinds, ...]:
+    """The kinds of every rank's tokens.
+
+    Raises:
+        SizeError: the axis holds something else.
+    """
+    return ax.read("routing", _is_routing, "a tuple of kinds of tokens for each rank")
+
+
+def _is_routing(value: object) -> TypeGuard[tuple[Kinds, ...]]:
+    # Kinds are many and were drawn here: looking into each would take longer than all that is done with them.
+    return isinstance(value, tuple) and all(isinstance(kinds, tuple) for kinds in value)
 
 
 def expert_counts(kinds: Kinds, experts: int) -> list[int]:
@@ -177,7 +183,7 @@ def routed_experts(make: InputMaker) -> torch.Tensor:
     import torch
 
     ax = make.ax
-    kinds = cast("tuple[Kinds, ...]", ax["routing"])[make.rank]
+    kinds = routing_of(ax)[make.rank]
     experts = torch.tensor([chosen or (-1,) * ax.K for _, chosen in kinds], device=make.device).view(len(kinds), ax.K)
     tokens = torch.tensor([count for count, _ in kinds], dtype=torch.int64, device=make.device)
     ids = experts.long().repeat_interleave(tokens, dim=0)[make.permutation(ax.T)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import Axes, AxisValue
 
@@ -13,14 +13,12 @@ Ints = tuple[int, ...]
 Requests = tuple[Ints, ...]
 
 
-def requests_of(axes: dict[str, AxisValue]) -> Requests:
+def requests_of(ax: Axes) -> Requests:
     """Rows that rank p (second index) asked of rank q (first index); equal shares where none are drawn."""
-    ax = Axes(axes)
-    drawn = cast("Requests | None", ax["requests"])
-    return drawn or ((ax.rows // ax.W,) * ax.W,) * ax.W
+    return ((ax.rows // ax.W,) * ax.W,) * ax.W if ax["requests"] is None else ax.int_lists("requests")
 
 
-def count_lists(requests: Requests, rank: int) -> dict[str, AxisValue]:
+def count_lists(requests: Requests, rank: int) -> dict[str, Ints]:
     """The two lists of a rank; entry i belongs to rank (rank + i) mod W."""
     world_size = len(requests)
     peers = [(rank + i) % world_size for i in range(world_size)]
@@ -30,9 +28,8 @@ def count_lists(requests: Requests, rank: int) -> dict[str, AxisValue]:
     }
 
 
-def draw_requests(axes: dict[str, AxisValue], draw: Draw) -> Requests:
+def draw_requests(ax: Axes, draw: Draw) -> Requests:
     """Timed: 1/2 to 3/2 of the mean. Else 0 to twice the mean, some 0; a rank without requests on every third trial."""
-    ax = Axes(axes)
     world_size, mean = ax.W, ax.rows // ax.W
     if draw.timed:
         return tuple(
@@ -52,12 +49,11 @@ def draw_requests(axes: dict[str, AxisValue], draw: Draw) -> Requests:
     return tuple(tuple(row) for row in rows)
 
 
-def draw_sizes(axes: dict[str, AxisValue], draw: Draw) -> Ints:
+def draw_sizes(ax: Axes, draw: Draw) -> Ints:
     """Rows S of every rank's seed table, unequal."""
-    ax = Axes(axes)
     return tuple(draw.randint(max(1, ax.S // 2), ax.S) + rank for rank in range(ax.W))
 
 
-def world_group(axes: dict[str, AxisValue], draw: Draw) -> AxisValue:
+def world_group(ax: Axes, draw: Draw) -> AxisValue:
     """None, or every second time the group of all ranks."""
-    return (tuple(range(Axes(axes).W)),) if draw.trial % 2 else None
+    return (tuple(range(ax.W)),) if draw.trial % 2 else None

@@ -21,7 +21,7 @@ def test_the_page_is_fresh():
 
 @pytest.mark.parametrize("record", generator.records(), ids=lambda record: record.__name__)
 def test_every_field_is_explained(record):
-    unexplained = [name for name in record.model_fields if not generator.words(record, name)]
+    unexplained = [name for name in record.model_fields if not generator.description(record, name)]
     assert not unexplained, f"give {record.__name__}.{', '.join(unexplained)} a docstring"
 
 
@@ -32,7 +32,7 @@ def test_every_stage_failure_and_finding_is_explained():
     assert set(generator.FINDINGS) == set(codes)
 
 
-def test_words_of_the_generator_stand_in_for_missing_docstrings_only():
+def test_descriptions_of_the_generator_stand_in_for_missing_docstrings_only():
     fields = {
         f"{record.__name__}.{name}": field
         for record in generator.records()

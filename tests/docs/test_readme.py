@@ -1,17 +1,14 @@
-"""README.md: its example runs, its numbers and links hold; the links of docs/ too."""
+"""README.md: its example runs, its numbers hold, its commands exist."""
 
 from __future__ import annotations
 
 import os
 import re
 
-import pytest
-
 from pkb_gym.envs import evaluator_registry
 from pkb_gym.problems.catalogue import catalogue
-from tests.docs.pages import DOCS, ROOT
+from tests.docs.pages import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -35,21 +32,3 @@ def test_the_commands_are_targets_of_the_makefile():
     assert targets == ["demo", "test", "smoke"]
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))], ids=lambda p: p.name
-)
-def test_links_lead_somewhere(page):
-    text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
-        if not target.startswith(("http://", "https://")):
-            assert (page.parent / target).exists(), target
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_that_a_page_names_exist(page):
-    text = page.read_text(encoding="utf-8")
-    for name in re.findall(r"`((?:engine|pkb_gym|tests|envs|rewards|problems)/[\w/]+(?:\.\w+|/))`", text):
-        path = ROOT / ("pkb_gym/" + name if name.startswith("engine/") else name)
-        assert path.exists() or "max_abs" in name, name

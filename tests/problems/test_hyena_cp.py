@@ -12,7 +12,7 @@ TINY = {"B": 2, "num_groups": 8, "group_dim": 2, "l": 16, "Lf": 16, "with_zigzag
 def positions(run: Run, rank: int) -> list[int]:
     """Global positions that a rank holds, in its order."""
     ax = run.axes[rank]
-    if not ax.with_zigzag_splitting:
+    if not ax.flag("with_zigzag_splitting"):
         return list(range(rank * ax.l, (rank + 1) * ax.l))
     half, last = ax.l // 2, 2 * ax.W - 1 - rank
     return [*range(rank * half, (rank + 1) * half), *range(last * half, (last + 1) * half)]
@@ -88,11 +88,11 @@ def test_near_misses_are_refused() -> None:
 def test_trials_cover_layouts_batches_and_shared_filters() -> None:
     problem = find_problem("HyenaCP")
     axes = [make_axes(problem, size="published", trial=trial)[0] for trial in range(4)]
-    assert {ax.with_zigzag_splitting for ax in axes} == {True, False}
+    assert {ax.flag("with_zigzag_splitting") for ax in axes} == {True, False}
     assert {(ax.B, ax.group_dim) for ax in axes} == {(1, 1), (2, 2)}
     assert {ax.C for ax in axes} == {1024}
     timed = make_axes(problem, size="published", trial=1, timed=True)[0]
-    assert (timed.B, timed.l, timed.with_zigzag_splitting) == (1, 2048, True)
+    assert (timed.B, timed.l, timed.flag("with_zigzag_splitting")) == (1, 2048, True)
 
 
 def test_sizes_that_do_not_divide_are_refused() -> None:

@@ -19,7 +19,7 @@ def suppressed_objects(run: Run) -> list[bool]:
         for j in range(ax.N):
             both, either = int((pixels[i] & pixels[j]).sum()), int((pixels[i] | pixels[j]).sum())
             overlap = torch.tensor(float(both)) / max(either, 1) >= threshold
-            later = last[i] < last[j] if ax.reverse else last[i] > last[j]
+            later = last[i] < last[j] if ax.flag("reverse") else last[i] > last[j]
             found[i] |= i != j and bool(overlap) and later and last[j] > -1
     return found
 
@@ -90,7 +90,7 @@ def test_checks_refuse_a_gather_alone_and_blanked_scores() -> None:
 def test_trials_cover_directions_thresholds_and_empty_ranks() -> None:
     problem = find_problem("SAM3IoUSuppression")
     axes = [make_axes(problem, trial=trial)[0] for trial in range(8)]
-    assert {ax.reverse for ax in axes} == {True, False}
+    assert {ax.flag("reverse") for ax in axes} == {True, False}
     assert len({ax["iou_threshold"] for ax in axes}) > 1
     assert any(0 in ax["num_obj_per_gpu"] for ax in axes)
     assert min(ax.N for ax in axes) <= 1

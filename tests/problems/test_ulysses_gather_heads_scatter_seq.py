@@ -39,7 +39,7 @@ def test_an_empty_sequence_and_ranks_of_zeros_only():
     empty = run_reference(NAME, size={"T": 0}, world_size=2)
     assert empty.outputs[0]["out"].shape == (16, 0, 16, 64)
     eight = [find_problem(NAME).axes(size="tiny", world_size=8, rank=rank) for rank in range(8)]
-    assert [ax.real for ax in eight] == [2, 2, 2, 2, 1, 0, 0, 0]
+    assert [ax["real"] for ax in eight] == [2, 2, 2, 2, 1, 0, 0, 0]
 
 
 def test_check_wants_positive_zeros():

@@ -14,7 +14,8 @@ def assert_exchanged(run: Run) -> None:
     run.assert_passes_own_checks()
     ax = run.axes[0]
     whole = torch.cat([args["qkv_tensor"] for args in run.args], dim=ax.seq_dim)
-    length = ax.U if ax.U and ax.U % ax.W else ax.W * ax.T
+    unpadded = ax.number_or_none("U")
+    length = unpadded if unpadded and unpadded % ax.W else ax.W * ax.T
     E = whole.shape[-1] // 3
     w = E // ax.W
     for rank, outputs in enumerate(run.outputs):

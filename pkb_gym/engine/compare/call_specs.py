@@ -9,7 +9,7 @@ from pkb_gym.engine.compare.layout import BlockPlan, PlacedLeaf, SetPlan
 from pkb_gym.engine.problem import Argument as DeclaredArgument
 from pkb_gym.engine.problem import Axes, Group, Linear, Output, OutputList, Problem, Scalar, Sparse, TensorList
 from pkb_gym.engine.problem.axes import resolve_shape
-from pkb_gym.engine.problem.tensors import argument_leaves, list_shapes, output_leaves
+from pkb_gym.engine.problem.tensors import argument_leaves, output_leaves
 from pkb_gym.engine.rankside.arguments import (
     Argument,
     CallRun,
@@ -59,7 +59,7 @@ def _argument(arg: DeclaredArgument, ax: Axes, leaves: Mapping[str, PlacedLeaf],
         partition: Any = ax[arg.axis or arg.name]
         return GroupArgument(None if partition is None else block.partitions.index(partition))
     if isinstance(arg, TensorList):
-        shapes = enumerate(list_shapes(arg.shapes, ax))
+        shapes = enumerate(ax.shapes(arg.shapes))
         elements = (None if shape is None else leaves[f"{arg.name}[{i}]"].slot for i, shape in shapes)
         return TensorArgument("bare" if arg.bare is not None and ax[arg.bare] else "list", tuple(elements))
     slots = tuple(leaves[leaf.name].slot for leaf in argument_leaves(arg, ax))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pkb_gym.engine.compare.layout import SetPlan
 from pkb_gym.engine.compare.stacked import word_slot
 from pkb_gym.engine.problem import InPlace, Linear, Output, OutputList, Problem, Sparse, Tensor, TensorList
-from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, list_shapes
+from pkb_gym.engine.problem.tensors import Leaf, argument_leaves
 from pkb_gym.engine.rankside.arguments import TensorSlot
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def arguments(problem: Problem, plan: SetPlan, rank: int, read: ReadSlot) -> dic
             values[arg.name] = (tensors[0], tensors[1])
         else:
             present = iter(tensors)
-            values[arg.name] = [None if shape is None else next(present) for shape in list_shapes(arg.shapes, ax)]
+            values[arg.name] = [None if shape is None else next(present) for shape in ax.shapes(arg.shapes)]
     return values
 
 

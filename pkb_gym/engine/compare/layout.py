@@ -143,11 +143,11 @@ class Workload:
     def axes(self, trial: int, timed: bool) -> tuple[Axes, ...]:
         """Every rank's axes of one trial; trials whose axes are equal share one object."""
         draw = Draw(self.trial_key(trial, timed))
-        varied = self.problem.varied_axes(self.size, self.world_size, self.protocol, draw)
-        key = tuple(varied.items())
+        varied = self.problem.varied_axes(self.size, self.world_size, self.dtype, self.protocol, draw)
+        key = tuple(varied.entries.items())
         if key not in self._axes:
             ranks = range(self.world_size)
-            self._axes[key] = tuple(self.problem.derived_axes(varied, rank, self.dtype) for rank in ranks)
+            self._axes[key] = tuple(self.problem.derived_axes(varied, rank) for rank in ranks)
         return self._axes[key]
 
     def plan(self, trials: Sequence[int], timed: bool, scratch_bytes: int, segment_bytes: int = 0) -> BlockPlan:

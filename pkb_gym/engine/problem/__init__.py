@@ -3,6 +3,7 @@
 Imports no torch, so that the whole catalogue loads at once, and nothing of the engine but `support` and `errors`.
 """
 
+from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem.arguments import (
     Argument,
     Group,
@@ -16,7 +17,7 @@ from pkb_gym.engine.problem.arguments import (
     Tensor,
     TensorList,
 )
-from pkb_gym.engine.problem.axes import ITEMSIZE, Axes, AxisValue, divide, rank_axis
+from pkb_gym.engine.problem.axes import ITEMSIZE, Axes, AxisValue, divide
 from pkb_gym.engine.problem.inputs import Draw, InputMaker, Stream
 from pkb_gym.engine.problem.problem import CATEGORIES, PATTERNS, Cost, Problem, Trials, snake_case
 from pkb_gym.engine.problem.rules import close, exact
@@ -40,6 +41,7 @@ __all__ = [
     "Problem",
     "Result",
     "Scalar",
+    "SizeError",
     "Sparse",
     "Stream",
     "Tensor",
@@ -49,6 +51,5 @@ __all__ = [
     "close",
     "divide",
     "exact",
-    "rank_axis",
     "snake_case",
 ]

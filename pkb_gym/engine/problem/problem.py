@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -88,12 +89,12 @@ class Trials:
     Attributes:
         inputs: returns one value per data argument (Tensor, TensorList, Linear, Sparse), in declared order: a tensor, a
             list of tensors and None, (weight, bias), or (indices, values). Called on every rank.
-        vary: changes axes from trial to trial (a root rank, a mode, ragged sizes); its draws are equal on all ranks.
-            Called before `Problem.derive`.
+        vary: given the axes of the size and ``W``, returns those that change from trial to trial (a root rank, a mode,
+            ragged sizes), none where nothing changes. Its draws are equal on all ranks. Called before `Problem.derive`.
     """
 
     inputs: Callable[[InputMaker], tuple[Value, ...]]
-    vary: Callable[[dict[str, AxisValue], Draw], dict[str, AxisValue]] | None = None
+    vary: Callable[[Axes, Draw], Mapping[str, AxisValue]] | None = None
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Problem:
         args: in the order of `solution`'s signature.
         outputs: results, returned ones first, in returned order.
         returns: "value" (the single returned output itself), "tuple" (in order) or "dict" (by name).
-        derive: adds axes that follow from others; its argument holds all axes, `W` and `r`.
+        derive: given one rank's axes, with ``W`` and ``r``, returns those that follow from them.
         robust, published: the two protocols.
         cost: least work of one rank.
         world_sizes: legal world sizes.
@@ -131,7 +132,7 @@ class Problem:
     robust: Trials
     published: Trials
     cost: Callable[[Axes], Cost]
-    derive: Callable[[dict[str, AxisValue]], dict[str, AxisValue]] = lambda axes: axes
+    derive: Callable[[Axes], Mapping[str, AxisValue]] = lambda _: {}
     returns: Literal["value", "tuple", "dict"] = "value"
     origin: str = ""
     weaknesses: tuple[str, ...] = ()
@@ -234,27 +235,40 @@ class Problem:
         dtype = dtype or self.dtypes[0]
         if dtype not in self.dtypes:
             raise SizeError(f"{self.name}: dtype must be one of {', '.join(self.dtypes)}, got {dtype}")
-        return self.derived_axes(self.varied_axes(size, world_size, protocol, draw), rank, dtype)
+        return self.derived_axes(self.varied_axes(size, world_size, dtype, protocol, draw), rank)
 
     def varied_axes(
-        self, size: str | Mapping[str, AxisValue], world_size: int, protocol: str, draw: Draw | None
-    ) -> dict[str, AxisValue]:
-        """The axes of one trial that are equal on all ranks, `W` included."""
-        values = self.base_axes(size) | {"W": world_size}
-        vary = self.trials(protocol).vary
-        return values if draw is None or vary is None else vary(values, draw)
+        self, size: str | Mapping[str, AxisValue], world_size: int, dtype: str, protocol: str, draw: Draw | None
+    ) -> Axes:
+        """The axes of one trial that are equal on all ranks, `W` included.
 
-    def derived_axes(self, varied: Mapping[str, AxisValue], rank: int, dtype: str) -> Axes:
+        Raises:
+            SizeError: the axes do not fit together.
+        """
+        ax = Axes({**self.base_axes(size), "W": world_size}, dtype)
+        vary = self.trials(protocol).vary
+        if draw is None or vary is None:
+            return ax
+        with self._named_errors():
+            return ax.replace(**vary(ax, draw))
+
+    def derived_axes(self, varied: Axes, rank: int) -> Axes:
         """One rank's complete axes, from those that are equal on all ranks.
 
         Raises:
             SizeError: the axes do not fit together.
         """
+        ax = varied.replace(r=rank)
+        with self._named_errors():
+            return Axes(ax | self.derive(ax), ax.dtype, self.name)
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Has every SizeError of `derive` and `vary` begin with the problem's name."""
         try:
-            derived = self.derive({**varied, "r": rank})
+            yield
         except SizeError as error:
             raise SizeError(f"{self.name}: {error}") from None
-        return Axes(derived, dtype=dtype, problem=self.name)
 
     def _check_names(self) -> None:
         if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", self.name):
@@ -296,12 +310,12 @@ class Problem:
             if isinstance(arg, Tensor | Linear | Sparse):
                 resolve_shape(arg.shape, ax)
             elif isinstance(arg, TensorList):
-                ax[arg.shapes]
+                ax.shapes(arg.shapes)
             else:
                 ax[arg.axis or arg.name]
         for out in self.returned:
             if isinstance(out, OutputList):
-                ax[out.shapes]
+                ax.shapes(out.shapes)
             elif out.capacity is not None:
                 ax.number(out.capacity)
             else:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import DeclarationError, SizeError
+from pkb_gym.engine.errors import DeclarationError
 from pkb_gym.engine.problem.arguments import InPlace, Linear, Output, OutputList, Sparse, Tensor, TensorList
-from pkb_gym.engine.problem.axes import ITEMSIZE, Axes, AxisValue, resolve_dtype, resolve_shape
+from pkb_gym.engine.problem.axes import ITEMSIZE, Axes, resolve_dtype, resolve_shape
 from pkb_gym.engine.problem.problem import Problem
 
 if TYPE_CHECKING:
@@ -49,24 +49,6 @@ def _leaf(name: str, owner: str, shape: tuple[int, ...], dtype: str) -> Leaf:
     return Leaf(name, owner, shape, dtype, prod(shape))
 
 
-def list_shapes(axis: str, ax: Axes) -> list[tuple[int, ...] | None]:
-    """The shapes of a list's elements; None where the element is None.
-
-    Raises:
-        SizeError: the axis is not a tuple of shapes.
-    """
-    shapes = ax[axis]
-    if not isinstance(shapes, tuple):
-        raise SizeError(f"{ax.problem}: axis {axis} must be a tuple of shapes, got {shapes!r}")
-    return [None if shape is None else _numbers(axis, shape, ax) for shape in shapes]
-
-
-def _numbers(axis: str, shape: AxisValue, ax: Axes) -> tuple[int, ...]:
-    if isinstance(shape, tuple) and all(isinstance(dim, int) and dim >= 0 for dim in shape):
-        return shape  # type: ignore[return-value]  # just checked
-    raise SizeError(f"{ax.problem}: axis {axis} holds {shape!r} where a shape was expected")
-
-
 def argument_leaves(arg: Tensor | TensorList | Linear | Sparse, ax: Axes) -> list[Leaf]:
     """The tensors of one data argument on one rank; those that are None are left out."""
     if isinstance(arg, Tensor):
@@ -75,7 +57,7 @@ def argument_leaves(arg: Tensor | TensorList | Linear | Sparse, ax: Axes) -> lis
         return [_leaf(arg.name, arg.name, resolve_shape(arg.shape, ax), resolve_dtype(arg.dtype, ax))]
     if isinstance(arg, TensorList):
         dtype = resolve_dtype(arg.dtype, ax)
-        shapes = enumerate(list_shapes(arg.shapes, ax))
+        shapes = enumerate(ax.shapes(arg.shapes))
         return [_leaf(f"{arg.name}[{i}]", arg.name, shape, dtype) for i, shape in shapes if shape is not None]
     if isinstance(arg, Sparse):
         nnz = ax.number(arg.nnz)
@@ -91,7 +73,7 @@ def output_leaves(out: Output | OutputList, ax: Axes) -> list[Leaf]:
     """The tensors of one returned output on one rank; those that are absent are left out."""
     dtype = resolve_dtype(out.dtype, ax)
     if isinstance(out, OutputList):
-        shapes = enumerate(list_shapes(out.shapes, ax))
+        shapes = enumerate(ax.shapes(out.shapes))
         return [_leaf(f"{out.name}[{i}]", out.name, shape, dtype) for i, shape in shapes if shape is not None]
     if out.when is not None and not ax[out.when]:
         return []

@@ -1,4 +1,4 @@
-"""What the CUDA compiler tells of each kernel: resources by ptxas, and the instructions found in the machine code."""
+"""The CUDA compiler's report on each kernel: resources by ptxas, and counts of instructions in the machine code."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pkb_gym.engine.records.base import Record
 
 
 class InstructionCounts(Record):
-    """Instructions that tell how data moves, as they stand in the machine code; how often each runs is not told."""
+    """Instructions that show how data moves, counted in the machine code; how often each one runs is not known."""
 
     loads: int = 0
-    """Plain loads from global memory, one's own or a peer's (LD, LDG)."""
+    """Plain loads from global memory, the rank's own or a peer's (LD, LDG)."""
     stores: int = 0
     """Plain stores to global memory (ST, STG)."""
     system_loads: int = 0
@@ -39,7 +39,7 @@ class InstructionCounts(Record):
     local_stores: int = 0
     """Stores to local memory (STL)."""
     matrix: int = 0
-    """Operations of the matrix units (HMMA, HGMMA, QGMMA, IMMA, DMMA and their kin)."""
+    """Operations of the matrix units (HMMA, HGMMA, QGMMA, IMMA, DMMA and similar)."""
 
     def __add__(self, other: Self) -> InstructionCounts:
         """The counts of both together."""
@@ -49,14 +49,14 @@ class InstructionCounts(Record):
 
 
 class KernelResources(Record):
-    """What one kernel needs of an SM, as ptxas says."""
+    """Resources of an SM that one kernel needs, as ptxas reports them."""
 
     name: str
     """Demangled, without parameters."""
     registers: int
     """Per thread."""
     shared_bytes: int
-    """Static shared memory per block; what a launch asks for comes on top."""
+    """Static shared memory per block; the dynamic part of a launch comes on top."""
     stack_bytes: int
     """Per thread, of local memory."""
     spill_store_bytes: int

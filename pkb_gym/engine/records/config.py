@@ -1,4 +1,4 @@
-"""How an evaluation is run: what was asked for, and what it came to."""
+"""The configuration of an evaluation: as requested, and resolved."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DIALECTS: dict[Language, Dialect] = {"cpp": "native", "cuda": "native", "triton"
 
 
 class EvalConfig(Record):
-    """What was asked for; None leaves the choice to `resolve`."""
+    """The configuration as requested; None leaves the choice to `resolve`."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """"auto" stands for GPUs where there are any, unless the language names a device."""
@@ -32,11 +32,11 @@ class EvalConfig(Record):
     dtype: str | None = None
     """Floating dtype; by default the problem's first."""
     language: Literal["auto", "cpp", "cuda", "triton", "python"] = "auto"
-    """"auto" tells by the source."""
+    """"auto" detects it from the source."""
     protocol: Protocol = "robust"
-    """Inputs, tolerances and timing: ours, or those of the published benchmark."""
+    """Inputs, tolerances and timing: the project's own, or those of the published benchmark."""
     until: Until = "profile"
-    """Last stage; the roofline follows whenever something was timed."""
+    """Last stage; the roofline follows whenever the candidate was timed."""
     trials: int | None = Field(default=None, ge=1)
     """Checked calls before timing, at least; by default 4 ("published": 5). There are never fewer than world_size + 2,
     so that each rank can be late in one of them, and held up in one."""
@@ -52,9 +52,9 @@ class EvalConfig(Record):
     """Timing ends after this even if the interval is still wide; by default 0.5 s on GPUs; on the CPU 0.2 s at
     "tiny", else 7 s. It also ends after 16 blocks of each side on GPUs, 60 on the CPU."""
     memory_bytes: int | None = Field(default=None, gt=0)
-    """What each rank may allocate beside the symmetric heap; by default a share of the machine's memory."""
+    """Memory that each rank may allocate beside the symmetric heap; by default a share of the machine's."""
     trace: bool = False
-    """Whether the profile holds every single kernel, copy and call as well, for a timeline."""
+    """Whether the profile holds every kernel, copy and call as well, for a timeline."""
 
     @field_validator("size")
     @classmethod
@@ -64,7 +64,7 @@ class EvalConfig(Record):
 
 
 class ResolvedConfig(Record):
-    """What it came to: every field set. Recorded with the results; results under different ones do not compare."""
+    """The configuration with every field set, recorded with the results; only results under equal ones compare."""
 
     device: Device
     world_size: int
@@ -111,10 +111,10 @@ def resolve(
     memory_total_bytes: int,
     gpus: int = 0,
 ) -> ResolvedConfig:
-    """Fills in what was left open; the only place where defaults are decided.
+    """Fills in the open choices; the only place where defaults are decided.
 
     Args:
-        config: what was asked for.
+        config: as requested.
         problem: the problem to be solved.
         device: what the configuration's comes to.
         language: of the source at hand, where the configuration says "auto".

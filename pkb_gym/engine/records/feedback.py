@@ -24,15 +24,15 @@ class Stage(StrEnum):
     STATIC = "static"
     """The text was accepted."""
     COMPILE = "compile"
-    """It compiled (native) or imported (python)."""
+    """The source compiled (native) or was imported (python)."""
     RUN = "run"
-    """It was loaded on every rank and every checked call came back."""
+    """The candidate was loaded on every rank, and every checked call returned."""
     CHECK = "check"
     """Every output of every rank and trial was right."""
     TIME = "time"
-    """It was timed against the baseline, and every timed output was right."""
+    """The candidate was timed against the baseline, and every timed output was right."""
     PROFILE = "profile"
-    """It was profiled."""
+    """The candidate was profiled."""
 
     @property
     def order(self) -> int:
@@ -44,11 +44,11 @@ class Failure(StrEnum):
     """Why an evaluation stopped before its end."""
 
     REJECTED = "rejected"
-    """The text is no source of the expected kind; no compiler saw it."""
+    """The text is not a source of the expected language; no compiler was run."""
     COMPILE_ERROR = "compile_error"
     """The compiler, the linker or the first import failed."""
     LOAD_ERROR = "load_error"
-    """It could not be loaded: `solution` is missing or has another signature, a symbol is undefined."""
+    """It could not be loaded: `solution` is missing or has another signature, or a symbol is undefined."""
     RUNTIME_ERROR = "runtime_error"
     """It raised, crashed or ended its process."""
     OUT_OF_MEMORY = "out_of_memory"
@@ -66,9 +66,9 @@ class Failure(StrEnum):
     INPUT_MODIFIED = "input_modified"
     """An argument that must stay as it is was overwritten."""
     INTEGRITY = "integrity"
-    """It was caught at something that no honest kernel does; see `Feedback.integrity`."""
+    """It did something that no honest kernel does; see `Feedback.integrity`."""
     INFRASTRUCTURE = "infrastructure"
-    """Our fault, not the candidate's: no reward, the episode is truncated."""
+    """The evaluator or its machine failed, not the candidate: no reward, the episode is truncated."""
 
 
 class Environment(Record):
@@ -92,7 +92,7 @@ class Environment(Record):
 
 
 class CompileReport(Record):
-    """What the compiler, or the first import, said."""
+    """Result and messages of the compiler, or of the first import."""
 
     duration_s: float
     cached: bool
@@ -102,7 +102,7 @@ class CompileReport(Record):
     binary_bytes: int | None
     """Size of the shared object; None for a python source."""
     kernels: tuple[KernelResources, ...] = ()
-    """What each GPU kernel needs, in the compiler's order, at most 64; native CUDA sources only."""
+    """Resources of each GPU kernel, in the compiler's order, at most 64; native CUDA sources only."""
     transfers: InstructionCounts | None = None
     """Instructions of all GPU kernels together; None where there are none or the machine code could not be read."""
 
@@ -229,23 +229,24 @@ class Timing(Record):
     speedup_high: float
     """Upper end of the 95 % interval of `speedup`."""
     gate_us: float
-    """What opening the gate and receiving the last completion costs, per block; subtracted from all times."""
+    """Time for opening the gate and receiving the last completion, per block; subtracted from all times."""
     context_switch_us: float | None = None
-    """What it costs to switch the GPUs from the reference gang's contexts to the candidate's, per block; subtracted
-    from the candidate's times beside the gate. Measured before the candidate was loaded. None on the CPU."""
+    """Time for switching the GPUs from the reference gang's contexts to the candidate's, per block; subtracted from the
+    candidate's times in addition to the gate. Measured before the candidate was loaded. None on the CPU."""
     baseline_handover_us: float
-    """What it costs the baseline that arguments arrive and results depart, per call; subtracted from its times.
-    Measured with calls of nothing."""
+    """Time for the arrival of the baseline's arguments and the departure of its results, per call; subtracted from its
+    times. Measured with calls of nothing."""
     candidate_handover_us: float
-    """Likewise for the candidate, measured before it was loaded."""
+    """The same for the candidate; measured before it was loaded."""
     baseline_alone_us: float | None
     """Baseline per call before the candidate was loaded."""
     baseline_graph_us: float | None = None
-    """Baseline per call when it is captured in CUDA graphs, so that the host launches nothing: lower quartile over
-    blocks, on inputs that were used before, measured once for all candidates of an evaluator. None on the CPU, and
-    where it cannot be captured. What a speedup over this one lacks is launches saved, not a better kernel."""
+    """Baseline per call as CUDA graphs, so that the host launches nothing: lower quartile over blocks, on inputs that
+    were used before, measured once for all candidates of an evaluator. None on the CPU, and where the baseline cannot
+    be captured. A speedup over `baseline_us` that is no speedup over this time comes from saved launches, not from a
+    better kernel."""
     delivers: bool
-    """Whether both sides' times contain copying the returned outputs to where they are compared."""
+    """Whether both sides' times include the copy of returned outputs into the symmetric heap."""
     converged: bool
     """Whether the interval became tight before the budget ran out."""
     blocks: tuple[Block, ...]
@@ -253,10 +254,10 @@ class Timing(Record):
 
 
 class RankProfile(Record):
-    """Where one rank's time went, over the profiled calls; what the rank itself says, not evidence.
+    """Where one rank's time went, over the profiled calls: an untrusted rank report, not evidence.
 
-    On GPUs, `compute_us`, `communication_us`, `waiting_us` and `host_us` share out the wall time: each moment counts as
-    the first of them that it is.
+    On GPUs, `compute_us`, `communication_us`, `waiting_us` and `host_us` add up to the wall time: a moment that fits
+    several of them counts as the first.
     """
 
     rank: int
@@ -269,32 +270,31 @@ class RankProfile(Record):
     """Per call: copies through `pkb/symm.h` (native) or torch.distributed (python). On GPUs, copies between GPUs and
     NCCL's kernels while nothing computed."""
     waiting_us: float
-    """Per call: waiting for signals and in barriers. On GPUs, of kernels that do nothing else; what other kernels wait
-    is part of their time, see `mean_wait_us`."""
+    """Per call: waiting for signals and in barriers. On GPUs, of kernels that do nothing else; the waits of other
+    kernels are part of their time, see `mean_wait_us`."""
     host_us: float
-    """Per call, outside `solution`: the call itself. On GPUs, while the GPU had nothing to do."""
+    """Per call, outside `solution`: the call itself. On GPUs, while the GPU was idle."""
     busy_us: float | None = None
-    """Per call, while the GPU ran anything for this rank; None on the CPU."""
+    """Per call, while the GPU ran any work of this rank; None on the CPU."""
     overlap_us: float | None = None
-    """Per call, while communication and computing ran at once; None on the CPU. What a kernel overlaps within itself is
-    not seen."""
+    """Per call, while communication and computing ran at once; None on the CPU. Overlap within a kernel is not seen."""
     waits: float | None = None
     """Per call: waits of `pkb/symm.h` that found their signal unset, each waiting thread of a GPU by itself; native
     CUDA sources only."""
     mean_wait_us: float | None = None
-    """Time of one of them. Threads wait at the same time, so that sums over them tell nothing."""
+    """Mean time of one wait. Threads wait at the same time, so that sums over them have no meaning."""
     put_bytes: int
-    """Per call, copied into peers' memory by `put`; direct stores are not seen, nor on GPUs what copy engines do."""
+    """Per call, copied into peers' memory by `put`; direct stores are not seen, nor copy engines on GPUs."""
     got_bytes: int
-    """Per call, copied from peers' memory by `get`; direct loads are not seen, nor on GPUs what copy engines do."""
+    """Per call, copied from peers' memory by `get`; direct loads are not seen, nor copy engines on GPUs."""
     copied_bytes: int | None = None
-    """Per call, copied between GPUs by copy engines, as the profiler saw; None on the CPU."""
+    """Per call, copied between GPUs by copy engines, as the profiler recorded; None on the CPU."""
     link_bytes_per_s: float | None
     """Put and got bytes over the time spent copying them; None where nothing was copied, and on GPUs."""
     sent_bytes: int | None = None
-    """Per call, that really left the GPU by NVLink: the driver's counters, read by the evaluator; None without them."""
+    """Per call, sent by the GPU over NVLink: the driver's counters, read by the evaluator; None without them."""
     received_bytes: int | None = None
-    """Per call, that really came to the GPU by NVLink, likewise."""
+    """Per call, received by the GPU over NVLink, likewise."""
     user_us: float
     """Processor time per call."""
     system_us: float
@@ -351,10 +351,10 @@ class Profile(Record):
     kernels: tuple[KernelTime, ...] = ()
     """Rank 0's, longest total time first, at most 12; GPUs only."""
     mechanisms: tuple[Mechanism, ...] = ()
-    """By what data may have moved between GPUs, told from the trace, the machine code and NVLink's counters: "kernels"
-    where the code of those that moved it was not read. Empty on the CPU, and where nothing is told."""
+    """Means by which data may have moved between GPUs, from the trace, the machine code and NVLink's counters;
+    "kernels" where the machine code was not read. Empty on the CPU, and where there is no evidence."""
     trace: tuple[TraceEvent, ...] = ()
-    """In order of ranks, at most 2000 a rank besides the calls; empty unless `config.trace` asks for it."""
+    """In order of ranks, at most 2000 a rank besides the calls; empty unless `config.trace` is set."""
 
 
 class Finding(Record):
@@ -371,12 +371,12 @@ class Finding(Record):
 
 
 class Feedback(Record):
-    """What one evaluation found."""
+    """The result of one evaluation."""
 
     schema_version: Literal[2] = 2
     problem: str
     problem_sha256: str
-    """Over the problem's declaration and reference."""
+    """Of the problem's declaration and reference."""
     source_sha256: str
     config: ResolvedConfig
     environment: Environment
@@ -384,11 +384,11 @@ class Feedback(Record):
     """Furthest stage completed."""
     failure: Failure | None = None
     message: str = ""
-    """One paragraph for the agent: what went wrong and what to do, or empty."""
+    """One paragraph for the agent: the failure and its remedy, or empty."""
     failed_rank: int | None = None
-    """The rank that fell first."""
+    """The rank that failed first."""
     output: str = ""
-    """The tail of what the candidate wrote to stdout and stderr."""
+    """The tail of the candidate's stdout and stderr."""
     calls_torch_distributed: bool | None = None
     """Whether a python source calls the library that the baseline uses, and so is no custom communication kernel; None
     where it was not looked at."""
@@ -408,7 +408,7 @@ class Feedback(Record):
 
     @property
     def passed(self) -> bool:
-        """Whether everything that was asked for was done and found right."""
+        """Whether every requested stage completed without a failure."""
         return self.failure is None and self.stage is not None
 
     @property

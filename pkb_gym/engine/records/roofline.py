@@ -1,4 +1,4 @@
-"""The record of a roofline; `stages.roofline` says how it is computed."""
+"""The record of a roofline; `stages.roofline` computes it."""
 
 from __future__ import annotations
 

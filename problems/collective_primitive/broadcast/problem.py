@@ -4,38 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import (
-    Axes,
-    AxisValue,
-    Cost,
-    Draw,
-    InputMaker,
-    Output,
-    Problem,
-    Scalar,
-    Tensor,
-    Trials,
-    rank_axis,
-)
+from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Scalar, Tensor, Trials
 from pkb_gym.engine.problem.rules import same_bits
 
 if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Counts a negative src from the last rank."""
-    return axes | {"src": rank_axis(axes, "src")}
+    return {"src": ax.rank_axis("src")}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Every rank is the source in turn, the size's own first."""
-    return axes if draw.timed else axes | {"src": rank_axis(axes, "src", shift=draw.trial)}
+    return {} if draw.timed else {"src": ax.rank_axis("src", shift=draw.trial)}
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Always from rank 0."""
-    return axes | {"src": 0}
+    return {"src": 0}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:

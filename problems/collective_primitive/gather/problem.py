@@ -4,40 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import (
-    Axes,
-    AxisValue,
-    Cost,
-    Draw,
-    InputMaker,
-    Output,
-    Problem,
-    Scalar,
-    Tensor,
-    Trials,
-    rank_axis,
-)
+from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Scalar, Tensor, Trials
 from pkb_gym.engine.problem.rules import same_bits
 
 if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Counts a negative dst from the last rank, and adds the shape of the result, which depends on the rank."""
-    dst = rank_axis(axes, "dst")
-    block = (axes["M"], axes["N"])
-    return axes | {"dst": dst, "out_shape": (axes["W"], *block) if axes["r"] == dst else block}
+    dst = ax.rank_axis("dst")
+    block = (ax.M, ax.N)
+    return {"dst": dst, "out_shape": (ax.W, *block) if ax.r == dst else block}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Every rank collects in turn, the size's own first."""
-    return axes if draw.timed else axes | {"dst": rank_axis(axes, "dst", shift=draw.trial)}
+    return {} if draw.timed else {"dst": ax.rank_axis("dst", shift=draw.trial)}
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Always on rank 0."""
-    return axes | {"dst": 0}
+    return {"dst": 0}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:

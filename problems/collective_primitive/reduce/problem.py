@@ -4,45 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import (
-    Axes,
-    AxisValue,
-    Cost,
-    Draw,
-    InputMaker,
-    Output,
-    Problem,
-    Scalar,
-    Tensor,
-    Trials,
-    rank_axis,
-)
+from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Scalar, Tensor, Trials
 from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, outside, rule, unequal, wide
 
 if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Counts a negative dst from the last rank."""
-    return axes | {"dst": rank_axis(axes, "dst")}
+    return {"dst": ax.rank_axis("dst")}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Every rank is the root in turn, the size's own first; one trial in three has whole numbers."""
     if draw.timed:
-        return axes
-    return axes | {"dst": rank_axis(axes, "dst", shift=draw.trial), "whole": draw.trial % 3 == 1}
+        return {}
+    return {"dst": ax.rank_axis("dst", shift=draw.trial), "whole": draw.trial % 3 == 1}
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Always to rank 0."""
-    return axes | {"dst": 0}
+    return {"dst": 0}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
     """Whole numbers in [-8, 8], whose sums are exact in any order, or standard normal ones, which no code shortens."""
-    return (make.integers("tensor", -8, 9) if make.ax["whole"] else make.normal("tensor"),)
+    return (make.integers("tensor", -8, 9) if make.ax.flag("whole") else make.normal("tensor"),)
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor]:
@@ -60,7 +48,7 @@ def mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     if context.rank != ax.dst:
         return unequal(got, context.tensor("tensor"))
     terms = torch.stack([wide(context.tensor("tensor", rank)) for rank in range(ax.W)])
-    roundings = 0 if ax["whole"] else UNIT_ROUNDOFF[ax.dtype] * ax.W
+    roundings = 0 if ax.flag("whole") else UNIT_ROUNDOFF[ax.dtype] * ax.W
     return outside(wide(got), terms.sum(0), roundings * terms.abs().sum(0))
 
 

@@ -11,20 +11,19 @@ if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Adds the rows of the whole tensor."""
-    ax = Axes(axes)
-    return axes | {"D0": ax.W * ax.M}
+    return {"D0": ax.W * ax.M}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Whole and normal numbers by turns."""
-    return axes if draw.timed else axes | {"whole": draw.trial % 2 == 1}
+    return {} if draw.timed else {"whole": draw.trial % 2 == 1}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
     """Whole numbers in [-8, 8], whose sums are exact in any order, or standard normal ones, which no code shortens."""
-    return (make.integers("tensor", -8, 9) if make.ax["whole"] else make.normal("tensor"),)
+    return (make.integers("tensor", -8, 9) if make.ax.flag("whole") else make.normal("tensor"),)
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor]:
@@ -41,7 +40,7 @@ def exact_sum(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
     ax = context.ax
     rows = slice(ax.r * ax.M, (ax.r + 1) * ax.M)
     terms = torch.stack([wide(context.tensor("tensor", rank)[rows]) for rank in range(ax.W)])
-    roundings = 0 if ax["whole"] else UNIT_ROUNDOFF[ax.dtype] * ax.W
+    roundings = 0 if ax.flag("whole") else UNIT_ROUNDOFF[ax.dtype] * ax.W
     return terms.sum(0), roundings * terms.abs().sum(0)
 
 

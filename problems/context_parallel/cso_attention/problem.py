@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -15,10 +14,10 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
     close,
-    divide,
 )
 from pkb_gym.engine.problem.rules import all_of, norm_close
 
@@ -28,53 +27,57 @@ if TYPE_CHECKING:
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 
-def resolved(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
-    """Replaces heads, keys per range and slots per range and rank by their defaults where they are None.
+def resolved(ax: Axes) -> dict[str, AxisValue]:
+    """Heads, keys per range and slots per range and rank, the defaults where they are None.
 
     Published are 24 heads and 12150 keys up to 4 ranks, 48 and 21600 above.
     """
-    W, few = cast(int, axes["W"]), cast(int, axes["W"]) <= 4
-    heads = (24 if few else 48) if axes["Hq"] is None else axes["Hq"]
-    if axes["m"] is not None:
-        m = cast(int, axes["m"])
-        c = W * m - cast(int, axes["padding"]) if axes["c"] is None else cast(int, axes["c"])
+    few = ax.W <= 4
+    heads = (24 if few else 48) if ax["Hq"] is None else ax.Hq
+    if ax["m"] is not None:
+        m = ax.m
+        c = ax.W * m - ax.padding if ax["c"] is None else ax.c
     else:
-        c = (12150 if few else 21600) if axes["c"] is None else cast(int, axes["c"])
-        m = -(-c // W)
-    return axes | {"Hq": heads, "c": c, "m": m}
+        c = (12150 if few else 21600) if ax["c"] is None else ax.c
+        m = -(-c // ax.W)
+    return {"Hq": heads, "c": c, "m": m}
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds tokens per rank, query heads per rank, KV heads per rank, the ranges of keys, and the default group.
 
     Raises:
         SizeError: heads that cannot be shared out, more keys than slots, or ranges of keys that do not exist.
     """
-    axes = resolved(axes)
-    W, R, c, m, Hk = (cast(int, axes[name]) for name in ("W", "R", "c", "m", "Hk"))
-    if Hk % W and W % Hk:
-        raise SizeError(f"axis Hk={Hk} must be a multiple or a divisor of W={W}")
-    divide(axes, "Hq", by="Hk")
-    hq, hk = divide(axes, "Hq", by="W"), max(1, Hk // W)
-    if not 0 < c <= W * m:
-        raise SizeError(f"axis c={c} must be in 1 .. W*m={W * m}")
-    ranges = tuple((i * c, (i + 1) * c) for i in range(R)) if axes["ranges"] is None else cast(Ranges, axes["ranges"])
-    if len(ranges) != R or not all(0 <= first < end <= R * c for first, end in ranges):
-        raise SizeError(f"axis ranges={ranges!r} must be R={R} pairs first < end, within 0 .. R*c={R * c}")
-    names: dict[AxisValue, AxisValue] = {"given": c, "none": None, "zero": 0}
-    if axes["clip"] not in names or (axes["clip"] != "given" and c != W * m):
-        raise SizeError(
-            f"axis clip={axes['clip']!r} must be 'given', or with c={c} equal to W*m={W * m} 'none', 'zero'"
-        )
-    return axes | {
-        "n": R * m,
+    sizes = resolved(ax)
+    ax = ax.replace(**sizes)
+    slots, keys = ax.W * ax.m, ax.R * ax.c
+    if ax.Hk % ax.W and ax.W % ax.Hk:
+        raise SizeError(f"axis Hk={ax.Hk} must be a multiple or a divisor of W={ax.W}")
+    ax.divide("Hq", by="Hk")
+    hq = ax.divide("Hq", by="W")
+    if not 0 < ax.c <= slots:
+        raise SizeError(f"axis c={ax.c} must be in 1 .. W*m={slots}")
+    ranges = aligned_ranges(ax.R, ax.c) if ax["ranges"] is None else ax.int_lists("ranges")
+    if len(ranges) != ax.R or not all(0 <= first < end <= keys for first, end in ranges):
+        raise SizeError(f"axis ranges={ranges!r} must be R={ax.R} pairs first < end, within 0 .. R*c={keys}")
+    clip, names = ax.text("clip"), {"given": ax.c, "none": None, "zero": 0}
+    if clip not in names or (clip != "given" and ax.c != slots):
+        raise SizeError(f"axis clip={clip!r} must be 'given', or with c={ax.c} equal to W*m={slots} 'none', 'zero'")
+    return sizes | {
+        "n": ax.R * ax.m,
         "hq": hq,
-        "hk": hk,
-        "D2": 2 * cast(int, axes["D"]),
+        "hk": max(1, ax.Hk // ax.W),
+        "D2": 2 * ax.D,
         "ranges": ranges,
-        "clip_token_nums": names[axes["clip"]],
+        "clip_token_nums": names[clip],
         "group": None,
     }
+
+
+def aligned_ranges(R: int, c: int) -> Ranges:
+    """Each range of queries attends to its own range of keys."""
+    return tuple((i * c, (i + 1) * c) for i in range(R))
 
 
 def draw_ranges(R: int, c: int, draw: Draw) -> Ranges:
@@ -86,31 +89,33 @@ def draw_ranges(R: int, c: int, draw: Draw) -> Ranges:
     return tuple(ranges)
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks draw ranges of keys and cycle through padding on one rank or more, few KV heads, one to R ranges.
 
     Slots per range stay those of the size, so that R alone changes the number of tokens.
     """
     if draw.timed:
-        return axes
-    axes = resolved(axes)
-    W, R, m, c = (cast(int, axes[name]) for name in ("W", "R", "m", "c"))
-    little, much = max(1, W * m - draw.randint(1, m)), max(1, W * m - draw.randint(m, max(m, m * W // 2)))
+        return {}
+    sizes = resolved(ax)
+    ax = ax.replace(**sizes)
+    slots = ax.W * ax.m
+    little, much = max(1, slots - draw.randint(1, ax.m)), max(1, slots - draw.randint(ax.m, max(ax.m, slots // 2)))
     modes: tuple[dict[str, AxisValue], ...] = (
-        {"c": c if c < W * m else little},
-        {"c": little, "Hk": max(1, W // 2)},
-        {"c": W * m, "clip": "none", "R": 2},
+        {"c": ax.c if ax.c < slots else little},
+        {"c": little, "Hk": max(1, ax.W // 2)},
+        {"c": slots, "clip": "none", "R": 2},
         {"c": much, "Hk": 1, "R": 1},
         {"c": little, "R": 3},
-        {"c": W * m, "clip": "zero", "Hk": 1},
+        {"c": slots, "clip": "zero", "Hk": 1},
     )
-    axes = axes | {"clip": "given", "R": R} | modes[draw.trial % len(modes)]
-    return axes | {"ranges": draw_ranges(cast(int, axes["R"]), cast(int, axes["c"]), draw)}
+    changes = sizes | {"clip": "given"} | modes[draw.trial % len(modes)]
+    ax = ax.replace(**changes)
+    return changes | {"ranges": draw_ranges(ax.R, ax.c, draw)}
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Range i of the queries attends to range i of the keys, and KV heads are not fewer than ranks."""
-    return axes | {"ranges": None, "Hk": max(cast(int, axes["Hk"]), cast(int, axes["W"]))}
+    return {"ranges": None, "Hk": max(ax.Hk, ax.W)}
 
 
 def ranges_tensor(make: InputMaker) -> torch.Tensor:
@@ -145,7 +150,7 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torc
 def keys_used(ax: Axes) -> list[int]:
     """How many rows of each rank are keys of at least one range of queries."""
     merged: list[list[int]] = []
-    for first, end in sorted(cast(Ranges, ax["ranges"])):
+    for first, end in sorted(ax.int_lists("ranges")):
         if merged and first <= merged[-1][1]:
             merged[-1][1] = max(merged[-1][1], end)
         else:
@@ -165,7 +170,7 @@ def cost(ax: Axes) -> Cost:
     """
     used = keys_used(ax)
     own, foreign = used[ax.r], sum(used) - used[ax.r]
-    pairs = ax.W * ax.m * ax.hq * sum(end - first for first, end in cast(Ranges, ax["ranges"]))
+    pairs = ax.W * ax.m * ax.hq * sum(end - first for first, end in ax.int_lists("ranges"))
     queries = ax.n * ax.Hq * ax.D
     share = (ax.W - 1) / ax.W
     copies = ax.W - 1 if ax.Hk >= ax.W else ax.Hk  # a switch that multicasts takes each KV head once

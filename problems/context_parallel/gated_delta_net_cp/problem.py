@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
     Axes,
@@ -16,7 +16,6 @@ from pkb_gym.engine.problem import (
     Tensor,
     Trials,
     close,
-    divide,
 )
 from pkb_gym.engine.problem.rules import all_of, norm_close
 
@@ -24,39 +23,38 @@ if TYPE_CHECKING:
     import torch
 
 
-def head_numbers(axes: dict[str, AxisValue]) -> tuple[int, int]:
+def head_numbers(ax: Axes) -> tuple[int, int]:
     """Query and value heads: where the size leaves them open, `heads` rounded up to a multiple of W."""
-    world_size = cast(int, axes["W"])
-    default = -(-(cast("int | None", axes["heads"]) or 0) // world_size) * world_size
-    return cast("int | None", axes["Hq"]) or default, cast("int | None", axes["Hv"]) or default
+    default = -(-(ax.number_or_none("heads") or 0) // ax.W) * ax.W
+    return ax.number_or_none("Hq") or default, ax.number_or_none("Hv") or default
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the numbers of heads and this rank's share of the value heads, and keeps the default group."""
-    query_heads, value_heads = head_numbers(axes)
-    axes = axes | {"Hq": query_heads, "Hv": value_heads, "group": None}
-    divide(axes, "Hq", by="W")
-    divide(axes, "Hv", by="Hq")
-    return axes | {"Hl": divide(axes, "Hv", by="W")}
+    query_heads, value_heads = head_numbers(ax)
+    ax = ax.replace(Hq=query_heads, Hv=value_heads)
+    ax.divide("Hq", by="W")
+    ax.divide("Hv", by="Hq")
+    return {"Hq": query_heads, "Hv": value_heads, "group": None, "Hl": ax.divide("Hv", by="W")}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: value heads per query head as the size has them, then two, one and four; values keep their size.
 
     Where the heads of values cannot be made narrower, there are more of them.
     """
     if draw.timed or draw.trial % 4 == 0:
-        return axes
-    query_heads, _ = head_numbers(axes)
+        return {}
+    query_heads, _ = head_numbers(ax)
     share = (2, 1, 4)[draw.trial % 4 - 1]
-    narrow = cast(int, axes["D"]) // share if cast(int, axes["D"]) % share == 0 else axes["D"]
-    return axes | {"Hq": query_heads, "Hv": share * query_heads, "D": narrow}
+    narrow = ax.D // share if ax.D % share == 0 else ax.D
+    return {"Hq": query_heads, "Hv": share * query_heads, "D": narrow}
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """There are as many value heads as query heads."""
-    query_heads, _ = head_numbers(axes)
-    return axes | {"Hv": query_heads}
+    query_heads, _ = head_numbers(ax)
+    return {"Hv": query_heads}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, Group, InputMaker, Output, Problem, Tensor, Trials
-from pkb_gym.engine.problem.rules import close
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    Group,
+    InputMaker,
+    Output,
+    Problem,
+    SizeError,
+    Tensor,
+    Trials,
+    close,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -15,24 +26,22 @@ LONG_FILTER = 128
 """Taps of the medium-length filters."""
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Checks that halos come from one chunk, and keeps the default group."""
-    ax = Axes(axes)
     if ax.l % 2:
         raise SizeError(f"axis l={ax.l} must be even; nearest {ax.l - 1} and {ax.l + 1}")
     if ax.l // 2 < ax.K - 1:
         raise SizeError(f"axis l={ax.l} must be at least 2*(K-1) = {2 * (ax.K - 1)}")
-    return axes | {"group": None}
+    return {"group": None}
 
 
-def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: the size, a short filter, chunks that are all tail, and a long filter.
 
     Odd trials have twice the batch and half the length.
     """
     if draw.timed:
-        return axes
-    ax = Axes(axes)
+        return {}
     short = draw.choice((2, 3, 4))
     modes: tuple[dict[str, AxisValue], ...] = (
         {},
@@ -40,7 +49,7 @@ def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
         {"l": max(2, 2 * (ax.K - 1))},
         {"K": LONG_FILTER, "B": 2 * ax.B, "l": max(ax.l // 4 * 2, 2 * LONG_FILTER)},
     )
-    return axes | modes[draw.trial % len(modes)]
+    return modes[draw.trial % len(modes)]
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import log2
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -16,9 +15,9 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
-    divide,
 )
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, all_of, norm_close, outside, rms, rule, wide
 
@@ -26,32 +25,31 @@ if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds channels, channels per rank and global length, and keeps the default group."""
-    divide(axes, "num_groups", by="W")
-    ax = Axes(axes)
-    if ax.with_zigzag_splitting and ax.l % 2:
+    ax.divide("num_groups", by="W")
+    if ax.flag("with_zigzag_splitting") and ax.l % 2:
         raise SizeError(f"axis l={ax.l} must be even with zigzag splitting; nearest {ax.l - 1} and {ax.l + 1}")
     channels = ax.num_groups * ax.group_dim
-    return axes | {"C": channels, "Cr": channels // ax.W, "T": ax.W * ax.l, "group": None}
+    return {"C": channels, "Cr": channels // ax.W, "T": ax.W * ax.l, "group": None}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: the other layout on odd trials; wider groups and a larger batch, at equal volume, on two of four.
 
     Length and filter are halved together, so that taps wrap around exactly where they do at the size itself.
     """
     if draw.timed:
-        return axes
-    ax = Axes(axes)
+        return {}
+    changes: dict[str, AxisValue] = {}
     if draw.trial % 2 and ax.l % 2 == 0:
-        axes = axes | {"with_zigzag_splitting": not ax.with_zigzag_splitting}
+        changes["with_zigzag_splitting"] = not ax.flag("with_zigzag_splitting")
     if draw.trial % 4 in (1, 2):
         if ax.l % 4 == 0 and ax.Lf % 2 == 0:
-            axes = axes | {"B": 2 * ax.B, "l": ax.l // 2, "Lf": ax.Lf // 2}
+            changes |= {"B": 2 * ax.B, "l": ax.l // 2, "Lf": ax.Lf // 2}
         if ax.num_groups % (2 * ax.W) == 0:
-            axes = axes | {"num_groups": ax.num_groups // 2, "group_dim": 2 * ax.group_dim}
-    return axes
+            changes |= {"num_groups": ax.num_groups // 2, "group_dim": 2 * ax.group_dim}
+    return changes
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
@@ -104,7 +102,7 @@ def cost(ax: Axes) -> Cost:
     fft = (2 * rows + ax.Cr) * 2.5 * points * log2(points) + 6 * rows * (ax.T + 1)
     full = min(ax.T, ax.Lf)
     direct = 2 * rows * (full * (full + 1) // 2 + (ax.T - full) * full)
-    halos = 2 if ax.with_zigzag_splitting else 1
+    halos = 2 if ax.flag("with_zigzag_splitting") else 1
     positions = min(2 * (ax.W - 1) / ax.W * ax.l, halos * (ax.Lf - 1))
     link = ax.itemsize * ax.B * ax.C * positions
     filters = ax.num_groups // ax.W * min(ax.Lf, points)

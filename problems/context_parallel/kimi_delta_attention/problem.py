@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -14,6 +13,7 @@ from pkb_gym.engine.problem import (
     InputMaker,
     Output,
     Problem,
+    SizeError,
     Tensor,
     Trials,
     close,
@@ -24,31 +24,29 @@ if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the grid of ranks (rank = c * P + p) and its groups; those that are the default stay None."""
-    world_size, rank = cast(int, axes["W"]), cast(int, axes["r"])
-    summed = cast("int | None", axes["P"]) or (2 if world_size >= 4 and world_size % 2 == 0 else 1)
-    if world_size % summed:
-        raise SizeError(f"axis P={summed} must divide W={world_size}")
-    world = range(world_size)
-    return axes | {
+    summed = ax.number_or_none("P") or (2 if ax.W >= 4 and ax.W % 2 == 0 else 1)
+    if ax.W % summed:
+        raise SizeError(f"axis P={summed} must divide W={ax.W}")
+    world = range(ax.W)
+    return {
         "P": summed,
-        "C": world_size // summed,
-        "p": rank % summed,
-        "c": rank // summed,
-        "HK": cast(int, axes["H"]) * cast(int, axes["K"]),
-        "tp_group": tuple(tuple(world[i : i + summed]) for i in range(0, world_size, summed)) if summed > 1 else None,
+        "C": ax.W // summed,
+        "p": ax.r % summed,
+        "c": ax.r // summed,
+        "HK": ax.H * ax.K,
+        "tp_group": tuple(tuple(world[i : i + summed]) for i in range(0, ax.W, summed)) if summed > 1 else None,
         "cp_group": tuple(tuple(world[p::summed]) for p in range(summed)) if summed > 1 else None,
     }
 
 
-def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing, the factoring of the world: as the size names it, context alone, and one or two in turn."""
     if draw.timed:
-        return axes
-    world_size = cast(int, axes["W"])
-    factors: tuple[AxisValue, ...] = (axes["P"], 1, axes["P"], min(2, world_size) if draw.trial % 8 > 3 else world_size)
-    return axes | {"P": factors[draw.trial % len(factors)]}
+        return {}
+    factors = (ax["P"], 1, ax["P"], min(2, ax.W) if draw.trial % 8 > 3 else ax.W)
+    return {"P": factors[draw.trial % len(factors)]}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:

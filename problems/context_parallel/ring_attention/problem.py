@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
     Axes,
@@ -23,26 +23,23 @@ if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds this rank's number of positions, and keeps the default group."""
-    world_size = cast(int, axes["W"])
-    local = cast("int | None", axes["S"]) or max(1, cast(int, axes["T"]) // world_size)
-    return axes | {"S": local, "group": None}
+    return {"S": ax.number_or_none("S") or max(1, ax.T // ax.W), "group": None}
 
 
-def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: with and without mask, with the default scale and with others far from it."""
     if draw.timed:
-        return axes
-    factor = draw.choice((0.6, 1.6)) * draw.uniform(0.9, 1.1)
-    scale = factor * cast(int, axes["d"]) ** -0.5
+        return {}
+    scale = draw.choice((0.6, 1.6)) * draw.uniform(0.9, 1.1) * ax.d**-0.5
     modes: tuple[dict[str, AxisValue], ...] = (
         {},
         {"causal": False, "softmax_scale": scale},
         {"causal": True, "softmax_scale": scale},
         {"causal": False, "softmax_scale": None},
     )
-    return axes | modes[draw.trial % len(modes)]
+    return modes[draw.trial % len(modes)]
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -64,8 +61,8 @@ def cost(ax: Axes) -> Cost:
     """
     width, length = ax.h * ax.d, ax.W * ax.S
     elements = ax.B * ax.S * width
-    pairs = ax.S * (length + 1) / 2 if ax["causal"] else ax.S * length
-    senders = (ax.W - 1) / (2 if ax["causal"] else 1)  # foreign blocks that a rank needs
+    pairs = ax.S * (length + 1) / 2 if ax.flag("causal") else ax.S * length
+    senders = (ax.W - 1) / (2 if ax.flag("causal") else 1)  # foreign blocks that a rank needs
     link = min(2 * senders, 4 * (ax.W - 1) / ax.W) * elements * ax.itemsize
     return Cost(
         matrix_flops=4 * ax.B * width * pairs,

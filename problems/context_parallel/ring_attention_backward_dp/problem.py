@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -15,6 +14,7 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Stream,
     Tensor,
     Trials,
@@ -27,37 +27,35 @@ if TYPE_CHECKING:
 ROW_TOLERANCE = 2e-2
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the grid of ranks (rank = g * C + c), its groups, and one rank's positions."""
-    world_size, rank = cast(int, axes["W"]), cast(int, axes["r"])
-    replicas = cast("int | None", axes["G"]) or min(2, world_size)
-    if world_size % replicas:
-        raise SizeError(f"axis G={replicas} must divide W={world_size}")
-    ring = world_size // replicas
-    world = range(world_size)
-    return axes | {
+    replicas = ax.number_or_none("G") or min(2, ax.W)
+    if ax.W % replicas:
+        raise SizeError(f"axis G={replicas} must divide W={ax.W}")
+    ring, world = ax.W // replicas, range(ax.W)
+    return {
         "G": replicas,
         "C": ring,
-        "g": rank // ring,
-        "c": rank % ring,
-        "S": cast("int | None", axes["S"]) or max(1, cast(int, axes["T"]) // ring),
-        "cp_group": tuple(tuple(world[first : first + ring]) for first in range(0, world_size, ring)),
-        "dp_group": tuple(tuple(world[c::ring]) for c in range(ring)) if axes["averaged"] else None,
+        "g": ax.r // ring,
+        "c": ax.r % ring,
+        "S": ax.number_or_none("S") or max(1, ax.T // ring),
+        "cp_group": tuple(tuple(world[first : first + ring]) for first in range(0, ax.W, ring)),
+        "dp_group": tuple(tuple(world[c::ring]) for c in range(ring)) if ax.flag("averaged") else None,
     }
 
 
-def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks cycle through mask, softmax scale and factoring of the world."""
     if draw.timed:
-        return axes
-    scale = draw.choice((0.6, 1.6)) * draw.uniform(0.9, 1.1) * cast(int, axes["d"]) ** -0.5
+        return {}
+    scale = draw.choice((0.6, 1.6)) * draw.uniform(0.9, 1.1) * ax.d**-0.5
     modes: tuple[dict[str, AxisValue], ...] = (
         {},
         {"causal": True, "softmax_scale": scale},
         {"causal": True, "softmax_scale": None, "G": 1, "averaged": False},
-        {"causal": False, "softmax_scale": scale, "G": axes["W"] if draw.trial % 8 > 3 else None},
+        {"causal": False, "softmax_scale": scale, "G": ax.W if draw.trial % 8 > 3 else None},
     )
-    return axes | modes[draw.trial % len(modes)]
+    return modes[draw.trial % len(modes)]
 
 
 def attention(
@@ -91,7 +89,7 @@ def local_attention(make: InputMaker, stream: Stream) -> tuple[torch.Tensor, ...
     """What upstream hands over: output and logsumexp of attention without mask among this rank's own positions."""
     ax = make.ax
     q, k, v, dout = (stream.normal(name) for name in ("q", "k", "v", "dout"))
-    return dout, q, k, v, *attention(q, k, v, cast("float | None", ax["softmax_scale"]) or ax.d**-0.5, None)
+    return dout, q, k, v, *attention(q, k, v, ax.real_or_none("softmax_scale") or ax.d**-0.5, None)
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
@@ -110,8 +108,8 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
         blocks.append(tuple(stream.normal(name) for name in ("q", "k", "v")))
     q = blocks[ax.c][0]
     k, v = (torch.cat([block[i] for block in blocks], dim=1) for i in (1, 2))
-    scale = cast("float | None", ax["softmax_scale"]) or ax.d**-0.5
-    out, lse = attention(q, k, v, scale, ax.c * ax.S if ax["causal"] else None)
+    scale = ax.real_or_none("softmax_scale") or ax.d**-0.5
+    out, lse = attention(q, k, v, scale, ax.c * ax.S if ax.flag("causal") else None)
     return make.normal("dout"), q, blocks[ax.c][1], blocks[ax.c][2], out, lse
 
 
@@ -144,9 +142,9 @@ def cost(ax: Axes) -> Cost:
     """
     elements = ax.B * ax.S * ax.h * ax.d
     length = ax.C * ax.S
-    pairs = ax.S * (length + 1) / 2 if ax["causal"] else ax.S * length
+    pairs = ax.S * (length + 1) / 2 if ax.flag("causal") else ax.S * length
     heads = (ax.C - 1) / ax.C * (7 * elements * ax.itemsize + 8 * ax.B * ax.h * ax.S)
-    senders = (ax.C - 1) / (2 if ax["causal"] else 1)  # foreign blocks that a rank needs
+    senders = (ax.C - 1) / (2 if ax.flag("causal") else 1)  # foreign blocks that a rank needs
     blocks = senders * 2 * elements * (ax.itemsize + 4)
     link = min(heads, blocks) + 6 * (ax.G - 1) / ax.G * elements * ax.itemsize
     return Cost(

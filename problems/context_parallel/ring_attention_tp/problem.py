@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -15,10 +14,10 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
     close,
-    divide,
 )
 from pkb_gym.engine.problem.rules import all_of, norm_close
 
@@ -26,40 +25,40 @@ if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the grid of ranks (rank = c * Tn + t), its groups, and one rank's heads, rows, columns and positions."""
-    world_size, rank = cast(int, axes["W"]), cast(int, axes["r"])
-    tp = cast("int | None", axes["Tn"]) or min(2, world_size)
-    if world_size % tp:
-        raise SizeError(f"axis Tn={tp} must divide W={world_size}")
-    axes = axes | {"Tn": tp, "C": world_size // tp, "t": rank % tp, "c": rank // tp}
-    hl = divide(axes, "h", by="Tn")
-    local = cast("int | None", axes["S"]) or max(1, cast(int, axes["T"]) // (world_size // tp))
-    world = range(world_size)
-    return axes | {
-        "S": local,
+    tp = ax.number_or_none("Tn") or min(2, ax.W)
+    if ax.W % tp:
+        raise SizeError(f"axis Tn={tp} must divide W={ax.W}")
+    ring, world = ax.W // tp, range(ax.W)
+    hl = ax.replace(Tn=tp).divide("h", by="Tn")
+    return {
+        "Tn": tp,
+        "C": ring,
+        "t": ax.r % tp,
+        "c": ax.r // tp,
+        "S": ax.number_or_none("S") or max(1, ax.T // ring),
         "hl": hl,
-        "width": hl * cast(int, axes["d"]),
-        "rows": 3 * hl * cast(int, axes["d"]),
-        "tp_group": tuple(tuple(world[first : first + tp]) for first in range(0, world_size, tp)),
+        "width": hl * ax.d,
+        "rows": 3 * hl * ax.d,
+        "tp_group": tuple(tuple(world[first : first + tp]) for first in range(0, ax.W, tp)),
         "cp_group": tuple(tuple(world[t::tp]) for t in range(tp)),
     }
 
 
-def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks cycle through mask, softmax scale, factoring of the world, and widths that differ."""
     if draw.timed:
-        return axes
-    hidden, head = cast(int, axes["D"]), cast(int, axes["d"])
-    scale = draw.uniform(0.6, 1.4) * head**-0.5
-    wider = hidden + 16 * draw.randint(1, 4)
+        return {}
+    scale = draw.uniform(0.6, 1.4) * ax.d**-0.5
+    wider = ax.D + 16 * draw.randint(1, 4)
     modes: tuple[dict[str, AxisValue], ...] = (
         {"causal": True},
         {"causal": False, "softmax_scale": scale, "D": wider},
         {"causal": True, "softmax_scale": scale, "Tn": 1, "D_out": wider},
-        {"causal": False, "Tn": axes["W"]},
+        {"causal": False, "Tn": ax.W},
     )
-    return axes | modes[draw.trial % len(modes)]
+    return modes[draw.trial % len(modes)]
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -92,8 +91,8 @@ def cost(ax: Axes) -> Cost:
     """
     tokens = ax.B * ax.S
     length = ax.C * ax.S
-    pairs = ax.S * (length + 1) / 2 if ax["causal"] else ax.S * length
-    senders = (ax.C - 1) / (2 if ax["causal"] else 1)  # foreign blocks that a rank needs
+    pairs = ax.S * (length + 1) / 2 if ax.flag("causal") else ax.S * length
+    senders = (ax.C - 1) / (2 if ax.flag("causal") else 1)  # foreign blocks that a rank needs
     heads = 4 * (ax.C - 1) / ax.C * tokens * ax.width
     sequence = min(senders * tokens * 2 * ax.width, senders * tokens * ax.D, heads)
     share = (ax.Tn - 1) / ax.Tn

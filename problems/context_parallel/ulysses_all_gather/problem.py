@@ -3,36 +3,47 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, Group, InputMaker, Output, Problem, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    Group,
+    InputMaker,
+    Output,
+    Problem,
+    SizeError,
+    Tensor,
+    Trials,
+)
 from pkb_gym.engine.problem.rules import same_bits
 
 if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the shape of the result, the number of elements and the default group.
 
     Raises:
         SizeError: x has no dimension.
     """
-    shape = cast("tuple[int, ...]", axes["x_shape"])
+    shape = ax.ints("x_shape")
     if not shape:
         raise SizeError("axis x_shape=() must have at least one dimension")
-    out = (cast(int, axes["W"]) * shape[0], *shape[1:])
-    return axes | {"out_shape": out, "n": prod(shape), "group": None}
+    out = (ax.W * shape[0], *shape[1:])
+    return {"out_shape": out, "n": prod(shape), "group": None}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks cycle through the size's own shape, an odd 3-D one and an odd 1-D one."""
-    shape = cast("tuple[int, ...]", axes["x_shape"])
+    shape = ax.ints("x_shape")
     if draw.timed or not prod(shape):
-        return axes
+        return {}
     shapes = (shape, (shape[0] // 6 | 1, 3, 2), (prod(shape) - 1 | 1,))
-    return axes | {"x_shape": shapes[draw.trial % len(shapes)]}
+    return {"x_shape": shapes[draw.trial % len(shapes)]}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -16,6 +15,7 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
 )
@@ -25,34 +25,22 @@ if TYPE_CHECKING:
     import torch
 
 
-def lengths_of(axes: dict[str, AxisValue]) -> tuple[int, ...]:
-    """Each rank's length: the first W of several, or one number for all.
-
-    Raises:
-        SizeError: there are fewer than W, or something else.
-    """
-    W, lengths = cast(int, axes["W"]), axes["lengths"]
-    if isinstance(lengths, int):
-        return (lengths,) * W
-    numbers = tuple(n for n in lengths[:W] if isinstance(n, int) and n >= 0) if isinstance(lengths, tuple) else ()
-    if len(numbers) < W:
-        raise SizeError(f"axis lengths={lengths!r} must be one number or at least W={W} whole numbers >= 0")
-    return numbers
+def lengths_of(ax: Axes) -> tuple[int, ...]:
+    """Each rank's length: the first W of several, or one number for all."""
+    return (ax.lengths,) * ax.W if isinstance(ax["lengths"], int) else ax.by_rank("lengths")
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds this rank's shape, elements of this rank and of all ranks, and the default group.
 
     Raises:
         SizeError: gather_dim names no dimension.
     """
-    lengths, rest = lengths_of(axes), cast("tuple[int, ...]", axes["rest"])
-    gather_dim = cast(int, axes["gather_dim"])
-    if not -len(rest) - 1 <= gather_dim <= len(rest):
-        raise SizeError(f"axis gather_dim={gather_dim} must name one of {len(rest) + 1} dimensions")
-    place = gather_dim % (len(rest) + 1)
-    own = lengths[cast(int, axes["r"])]
-    return axes | {
+    lengths, rest = lengths_of(ax), ax.ints("rest")
+    if not -len(rest) - 1 <= ax.gather_dim <= len(rest):
+        raise SizeError(f"axis gather_dim={ax.gather_dim} must name one of {len(rest) + 1} dimensions")
+    place, own = ax.gather_dim % (len(rest) + 1), lengths[ax.r]
+    return {
         "lengths": lengths,
         "x_shape": (*rest[:place], own, *rest[place:]),
         "n": own * prod(rest),
@@ -61,31 +49,30 @@ def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
     }
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks draw lengths anew, every third time an empty rank, and gather along inner dimensions every other time.
 
     About half of the ranks keep the length of the size, so that no rank can tell the others' lengths by its own.
     """
     if draw.timed:
-        return axes
-    lengths, rest = list(lengths_of(axes)), cast("tuple[int, ...]", axes["rest"])
+        return {}
+    lengths, rest = list(lengths_of(ax)), ax.ints("rest")
     mean = max(2, sum(lengths) // len(lengths))
     changed = draw.sample(range(len(lengths)), (len(lengths) + 1) // 2)
     for rank in changed:
         lengths[rank] = draw.randint(mean // 2, 3 * mean // 2)
     if draw.trial % 3 == 1 and len(lengths) > 1:
         lengths[changed[0]] = 0
-    axes = axes | {"lengths": tuple(lengths)}
     if draw.trial % 2 == 0:
-        return axes
+        return {"lengths": tuple(lengths)}
     outer = 4 if prod(rest) % 4 == 0 else 1
     inner_dim = 1 if draw.trial % 4 == 1 else -2
-    return axes | {"rest": (outer, prod(rest) // outer), "gather_dim": inner_dim}
+    return {"lengths": tuple(lengths), "rest": (outer, prod(rest) // outer), "gather_dim": inner_dim}
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Equal lengths, gathered along the first dimension."""
-    return axes | {"lengths": lengths_of(axes)[0], "gather_dim": 0}
+    return {"lengths": lengths_of(ax)[0], "gather_dim": 0}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -16,6 +15,7 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
 )
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     import torch
 
 
-def dims_of(axes: dict[str, AxisValue]) -> tuple[list[int], int, int]:
+def dims_of(ax: Axes) -> tuple[list[int], int, int]:
     """The shape of x, and both dimensions counted from the first.
 
     Raises:
         SizeError: x has no such dimension, or fewer than two.
     """
-    shape = list(cast("tuple[int, ...]", axes["x_shape"]))
-    dims = cast(int, axes["scatter_dim"]), cast(int, axes["gather_dim"])
+    shape = list(ax.ints("x_shape"))
+    dims = ax.scatter_dim, ax.gather_dim
     if len(shape) < 2 or not all(-len(shape) <= dim < len(shape) for dim in dims):
         raise SizeError(
             f"axes scatter_dim, gather_dim={dims} must name dimensions of x_shape={tuple(shape)}, 2 or more"
@@ -40,25 +40,24 @@ def dims_of(axes: dict[str, AxisValue]) -> tuple[list[int], int, int]:
     return shape, dims[0] % len(shape), dims[1] % len(shape)
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the shape of the result, the number of elements and the default group."""
-    shape, scatter, gather = dims_of(axes)
-    world_size = cast(int, axes["W"])
-    if shape[scatter] % world_size:
-        raise SizeError(f"axis x_shape={tuple(shape)} must be a multiple of W={world_size} along dimension {scatter}")
+    shape, scatter, gather = dims_of(ax)
+    if shape[scatter] % ax.W:
+        raise SizeError(f"axis x_shape={tuple(shape)} must be a multiple of W={ax.W} along dimension {scatter}")
     out = list(shape)
-    out[scatter] //= world_size
-    out[gather] *= world_size
-    return axes | {"out_shape": tuple(out), "n": prod(shape), "group": None}
+    out[scatter] //= ax.W
+    out[gather] *= ax.W
+    return {"out_shape": tuple(out), "n": prod(shape), "group": None}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks cycle through layouts and pairs of dimensions, the size's own first."""
     if draw.timed:
-        return axes
-    shape, scatter, gather = dims_of(axes)
-    cut, joined, world_size = shape[scatter], shape[gather], cast(int, axes["W"])
-    heads = world_size * max(1, cut // (4 * world_size))
+        return {}
+    shape, scatter, gather = dims_of(ax)
+    cut, joined = shape[scatter], shape[gather]
+    heads = ax.W * max(1, cut // (4 * ax.W))
     length = max(1, joined // 4)
     modes: tuple[tuple[tuple[int, ...], int, int], ...] = (
         (tuple(shape), scatter, gather),
@@ -69,7 +68,7 @@ def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
         ((3, heads, 5), 1, 0),
     )
     chosen = modes[draw.trial % len(modes)]
-    return axes | dict(zip(("x_shape", "scatter_dim", "gather_dim"), chosen, strict=True))
+    return dict(zip(("x_shape", "scatter_dim", "gather_dim"), chosen, strict=True))
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:

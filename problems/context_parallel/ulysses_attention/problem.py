@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -15,10 +14,10 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
     close,
-    divide,
 )
 from pkb_gym.engine.problem.rules import all_of, norm_close
 
@@ -26,39 +25,38 @@ if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds heads per rank, positions per rank, widths of the weights, and the default group.
 
     Raises:
         SizeError: on one rank, heads times head size differ from the width of the activation.
     """
-    world_size, h, d = (cast(int, axes[name]) for name in ("W", "h", "d"))
-    if world_size == 1 and axes["H"] != h * d:
-        raise SizeError(f"axis H={axes['H']} must be h*d={h * d} on one rank")
-    local = cast("int | None", axes["S"]) or max(1, cast(int, axes["T"]) // world_size)
-    return axes | {"m": divide(axes, "h", by="W"), "S": local, "width": h * d, "rows": 3 * h * d, "group": None}
+    width = ax.h * ax.d
+    if ax.W == 1 and width != ax.H:
+        raise SizeError(f"axis H={ax.H} must be h*d={width} on one rank")
+    local = ax.number_or_none("S") or max(1, ax.T // ax.W)
+    return {"m": ax.divide("h", by="W"), "S": local, "width": width, "rows": 3 * width, "group": None}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks cycle through the mask, several heads per rank at every world size, and widths that differ."""
     if draw.timed:
-        return axes
-    world_size, h, d, H = (cast(int, axes[name]) for name in ("W", "h", "d", "H"))
-    heads = 2 * world_size
-    head = max(1, h * d // heads)
-    wider = heads * head + (16 if world_size > 1 else 0)
+        return {}
+    heads = 2 * ax.W
+    head = max(1, ax.h * ax.d // heads)
+    wider = heads * head + (16 if ax.W > 1 else 0)
     modes: tuple[dict[str, AxisValue], ...] = (
         {},
-        {"causal": not axes["causal"], "D_out": H + 8},
+        {"causal": not ax.flag("causal"), "D_out": ax.H + 8},
         {"causal": False, "h": heads, "d": head, "H": wider},
         {"causal": True, "h": heads, "d": head, "H": heads * head},
     )
-    return axes | modes[draw.trial % len(modes)]
+    return modes[draw.trial % len(modes)]
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Never masked."""
-    return axes | {"causal": False}
+    return {"causal": False}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -84,9 +82,9 @@ def cost(ax: Axes) -> Cost:
     first of each rank if masked.
     """
     tokens = ax.B * ax.S
-    alone = ax.h if ax.m == 1 else ax.W if ax["causal"] else 0
+    alone = ax.h if ax.m == 1 else ax.W if ax.flag("causal") else 0
     projected = 2 * ax.h + (ax.h if ax.m > 1 else 0) - alone  # heads of V, K and Q; K is needed with Q
-    pairs = ax.h * ((ax.m + 1) / 2 if ax["causal"] else ax.m) - alone  # of a query head and a key head, per token
+    pairs = ax.h * ((ax.m + 1) / 2 if ax.flag("causal") else ax.m) - alone  # of a query head and a key head, per token
     weights = ax.H * projected * ax.d + ax.width * ax.D_out
     return Cost(
         matrix_flops=2 * tokens * weights + 4 * tokens * ax.d * pairs,

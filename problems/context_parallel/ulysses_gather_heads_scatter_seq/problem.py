@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -27,37 +26,31 @@ if TYPE_CHECKING:
 LAYOUTS = ("BThd", "Thd", "hTd")
 
 
-def with_sizes(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def with_sizes(ax: Axes) -> Axes:
     """Replaces T and h by what follows from positions and heads per rank and in all, where they are None.
 
     Raises:
         SizeError: W does not divide the heads.
     """
-    world_size = cast(int, axes["W"])
-    heads = cast(int, axes["heads"])
-    if axes["h"] is None and heads % world_size:
-        raise SizeError(f"axis heads={heads} must be a multiple of W={world_size}")
-    length = cast(int, axes["T_per_rank"]) * world_size if axes["T"] is None else axes["T"]
-    return axes | {"T": length, "h": heads // world_size if axes["h"] is None else axes["h"]}
+    h = ax.divide("heads", by="W") if ax["h"] is None else ax.h
+    return ax.replace(T=ax.T_per_rank * ax.W if ax["T"] is None else ax.T, h=h)
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds positions per rank, how many of this rank's are real, shapes, dimensions, and the default group.
 
     Raises:
         SizeError: unknown layout.
     """
-    axes = with_sizes(axes)
-    layout = axes["layout"]
-    if layout not in LAYOUTS:
-        raise SizeError(f"axis layout={layout!r} must be one of {', '.join(LAYOUTS)}")
-    world_size, T = cast(int, axes["W"]), cast(int, axes["T"])
-    c = -(-T // world_size)
-    sizes = {dim: cast(int, axes[dim]) for dim in layout}
-    after = sizes | {"T": c, "h": world_size * sizes["h"]}
-    return axes | {
+    ax = with_sizes(ax)
+    layout, c = ax.one_of("layout", LAYOUTS), -(-ax.T // ax.W)
+    sizes = {dim: ax.number(dim) for dim in layout}
+    after = sizes | {"T": c, "h": ax.W * ax.h}
+    return {
+        "T": ax.T,
+        "h": ax.h,
         "c": c,
-        "real": min(max(T - cast(int, axes["r"]) * c, 0), c),
+        "real": min(max(ax.T - ax.r * c, 0), c),
         "seq_dim": layout.index("T"),
         "head_dim": layout.index("h"),
         "x_shape": tuple(sizes.values()),
@@ -67,23 +60,22 @@ def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
     }
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks cycle through layouts and lengths: the size's own, one that W does not divide, one below W."""
     if draw.timed or draw.trial == 0:
-        return axes
-    axes = with_sizes(axes)
-    world_size, T = cast(int, axes["W"]), cast(int, axes["T"])
-    uneven = T // world_size * world_size + draw.randint(1, world_size - 1) if world_size > 1 else T + 1
-    short = draw.randint(1, max(1, world_size - 1))
+        return {}
+    T = with_sizes(ax).T
+    uneven = T // ax.W * ax.W + draw.randint(1, ax.W - 1) if ax.W > 1 else T + 1
+    short = draw.randint(1, max(1, ax.W - 1))
     modes = (("Thd", uneven), ("BThd", short), ("hTd", uneven), ("BThd", T), ("Thd", short), ("BThd", uneven))
     layout, length = modes[(draw.trial - 1) % len(modes)]
-    return axes | {"layout": layout, "T": length}
+    return {"layout": layout, "T": length}
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Always (B, T, h, d), T a multiple of W."""
-    axes = with_sizes(axes)
-    return axes | {"layout": "BThd", "T": cast(int, axes["T"]) + -cast(int, axes["T"]) % cast(int, axes["W"])}
+    T = with_sizes(ax).T
+    return {"layout": "BThd", "T": T + -T % ax.W}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
@@ -98,11 +90,11 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor]:
 
 def cost(ax: Axes) -> Cost:
     """Real positions cross the link once unless they stay; zeros are only written."""
-    position = ax.width * ax.itemsize
+    position, real = ax.width * ax.itemsize, ax.number("real")
     return Cost(
         memory_bytes=(ax.T + ax.c * ax.W) * position,
-        link_in_bytes=(ax.W - 1) * ax.real * position,
-        link_out_bytes=(ax.T - ax.real) * position,
+        link_in_bytes=(ax.W - 1) * real * position,
+        link_out_bytes=(ax.T - real) * position,
     )
 
 

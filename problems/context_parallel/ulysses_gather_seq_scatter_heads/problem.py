@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -16,9 +15,9 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
-    divide,
 )
 from pkb_gym.engine.problem.rules import same_bits
 
@@ -28,25 +27,22 @@ if TYPE_CHECKING:
 LAYOUTS = ("BThd", "Thd", "hTd")
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds heads per rank, the length U before and S after trimming, shapes, dimensions, and the default group.
 
     Raises:
         SizeError: unknown layout, or more padding than sequence.
     """
-    layout, padding = axes["layout"], cast("int | None", axes["padding"])
-    if layout not in LAYOUTS:
-        raise SizeError(f"axis layout={layout!r} must be one of {', '.join(LAYOUTS)}")
-    world_size = cast(int, axes["W"])
-    whole = world_size * cast(int, axes["T"])
+    layout, padding = ax.one_of("layout", LAYOUTS), ax.number_or_none("padding")
+    whole = ax.W * ax.T
     if padding is not None and not 0 <= padding < max(1, whole):
         raise SizeError(f"axis padding={padding} must be None or in 0 .. {whole - 1}, the sequence being W*T={whole}")
     unpadded = 0 if padding is None else whole - padding
-    kept = unpadded if unpadded % world_size else whole
-    heads = divide(axes, "h", by="W")
-    sizes = {dim: cast(int, axes[dim]) for dim in layout}
+    kept = unpadded if unpadded % ax.W else whole
+    heads = ax.divide("h", by="W")
+    sizes = {dim: ax.number(dim) for dim in layout}
     after = sizes | {"T": kept, "h": heads}
-    return axes | {
+    return {
         "U": unpadded,
         "S": kept,
         "m": heads,
@@ -59,21 +55,20 @@ def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
     }
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks cycle through layouts, sequences that are trimmed, and two lengths that W divides and that are not."""
     if draw.timed or draw.trial == 0:
-        return axes
-    world_size, T = cast(int, axes["W"]), cast(int, axes["T"])
-    trimmed = draw.randint(1, world_size - 1) if world_size > 1 and T else 0
-    multiple = world_size if T > 1 else 0
+        return {}
+    trimmed = draw.randint(1, ax.W - 1) if ax.W > 1 and ax.T else 0
+    multiple = ax.W if ax.T > 1 else 0
     modes = (("Thd", trimmed), ("hTd", multiple), ("BThd", trimmed), ("BThd", None), ("Thd", 0), ("hTd", trimmed))
     layout, padding = modes[(draw.trial - 1) % len(modes)]
-    return axes | {"layout": layout, "padding": padding}
+    return {"layout": layout, "padding": padding}
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Always (B, T, h, d), never trimmed."""
-    return axes | {"layout": "BThd", "padding": None}
+    return {"layout": "BThd", "padding": None}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:

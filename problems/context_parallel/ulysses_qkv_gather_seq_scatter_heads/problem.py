@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -15,9 +14,9 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
-    divide,
 )
 from pkb_gym.engine.problem.rules import same_bits
 
@@ -25,43 +24,40 @@ if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds columns per rank, the length U before and S after trimming, shapes, and the default group.
 
     Raises:
         SizeError: more padding than sequence.
     """
-    padding = cast("int | None", axes["padding"])
-    world_size = cast(int, axes["W"])
-    whole = world_size * cast(int, axes["T"])
+    padding, whole = ax.number_or_none("padding"), ax.W * ax.T
     if padding is not None and not 0 <= padding < max(1, whole):
         raise SizeError(f"axis padding={padding} must be None or in 0 .. {whole - 1}, the sequence being W*T={whole}")
     unpadded = None if padding is None else whole - padding
-    kept = unpadded if unpadded and unpadded % world_size else whole
-    columns = 3 * cast(int, axes["h"]) * cast(int, axes["d"])
-    axes = axes | {"E": columns // 3}
-    w = divide(axes, "E", by="W")
-    batch = () if axes["B"] is None else (cast(int, axes["B"]),)
-    return axes | {
+    kept = unpadded if unpadded and unpadded % ax.W else whole
+    ax = ax.replace(E=ax.h * ax.d)
+    w = ax.divide("E", by="W")
+    batch = () if ax["B"] is None else (ax.B,)
+    return {
+        "E": ax.E,
         "U": unpadded,
         "S": kept,
         "w": w,
         "rows": batch[0] if batch else 1,
         "seq_dim": len(batch),
-        "qkv_shape": (*batch, axes["T"], columns),
-        "out_shape": (*batch, kept, 3 * w) if axes["restore_shape"] else (*batch, kept, 3, w),
+        "qkv_shape": (*batch, ax.T, 3 * ax.E),
+        "out_shape": (*batch, kept, 3 * w) if ax.flag("restore_shape") else (*batch, kept, 3, w),
         "group": None,
     }
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks cycle through trimmed sequences and others, joined results and not, with a batch dimension and without."""
     if draw.timed or draw.trial == 0:
-        return axes
-    world_size, T = cast(int, axes["W"]), cast(int, axes["T"])
-    trimmed = draw.randint(1, world_size - 1) if world_size > 1 and T else 0
-    multiple = world_size if T > 1 else 0
-    batch = axes["B"]
+        return {}
+    trimmed = draw.randint(1, ax.W - 1) if ax.W > 1 and ax.T else 0
+    multiple = ax.W if ax.T > 1 else 0
+    batch = ax["B"]
     modes = (
         (batch, trimmed, False),
         (None, trimmed, True),
@@ -72,12 +68,12 @@ def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
         (None, multiple, True),
     )
     mode = modes[(draw.trial - 1) % len(modes)]
-    return axes | dict(zip(("B", "padding", "restore_shape"), mode, strict=True))
+    return dict(zip(("B", "padding", "restore_shape"), mode, strict=True))
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Never trimmed, always joined."""
-    return axes | {"padding": None, "restore_shape": True}
+    return {"padding": None, "restore_shape": True}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:

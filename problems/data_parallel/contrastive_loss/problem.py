@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
     Axes,
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 TOLERANCE = 1.2e-2
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds this rank's share of the batch, and keeps the default group."""
-    share = max(1, (cast("int | None", axes["M"]) or 0) // cast(int, axes["W"]))
-    return axes | {"b": cast("int | None", axes["b"]) or share, "group": None}
+    share = max(1, (ax.number_or_none("M") or 0) // ax.W)
+    return {"b": ax.number_or_none("b") or share, "group": None}
 
 
-def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Scale and bias under which every block counts, in timing too: with the published ones the loss is a constant."""
-    return axes | {"logit_scale": draw.uniform(5, 15), "logit_bias": draw.uniform(-1, 1)}
+    return {"logit_scale": draw.uniform(5, 15), "logit_bias": draw.uniform(-1, 1)}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:

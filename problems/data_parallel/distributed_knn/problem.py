@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -15,10 +14,12 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
+    close,
 )
-from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, close, rule
+from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, rule
 
 if TYPE_CHECKING:
     import torch
@@ -28,30 +29,28 @@ PAIRS_AT_ONCE = 2**26
 """How many similarities, or pairs of a result and a candidate, the check holds at a time."""
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Adds this rank's queries and training samples, and the queries of all ranks.
 
     Raises:
         SizeError: fewer training samples on a rank than results.
     """
-    ax = Axes(axes)
-    queries = cast("tuple[int, ...] | None", axes["queries"])
-    n = cast("int | None", axes["samples_per_rank"]) or max(ax.fewest_samples, ax.pool // ax.W)
+    queries = ax.ints_or_none("queries")
+    n = ax.number_or_none("samples_per_rank") or max(ax.fewest_samples, ax.pool // ax.W)
     if ax.k > n:
         raise SizeError(f"axis k={ax.k} must be at most the n={n} training samples of a rank")
     queries = queries or (ax.Q,) * ax.W
-    return axes | {"n": n, "Q": queries[ax.r], "all_queries": sum(queries)}
+    return {"n": n, "Q": queries[ax.r], "all_queries": sum(queries)}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: ragged queries, a rank without any on odd trials, another k, the world as an explicit group."""
     if draw.timed or draw.trial == 0:
-        return axes
-    ax = Axes(axes)
+        return {}
     queries = [draw.randint(1, ax.Q) for _ in range(ax.W)]
     if draw.trial % 2 and ax.W > 1:
         queries[draw.randrange(ax.W)] = 0
-    return axes | {
+    return {
         "queries": tuple(queries),
         "k": draw.randint(max(1, ax.k // 2), ax.k),
         "group": (tuple(range(ax.W)),) if draw.trial % 3 == 1 else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Tensor, Trials, Value
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, within
@@ -14,24 +14,21 @@ HALF_STEP = 2.0**-8
 """Largest relative error of one rounding to bfloat16."""
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds this rank's number of valid tokens as published; a tuple goes round the ranks."""
-    ax, counts = Axes(axes), axes["counts"]
-    listed = cast("tuple[int, ...]", counts if isinstance(counts, tuple) else (counts,))
-    valid = tuple(listed[rank % len(listed)] for rank in range(ax.W))
-    return axes | {"published_counts": valid}
+    counts = (ax.counts,) if isinstance(ax["counts"], int) else ax.ints("counts")
+    return {"published_counts": tuple(counts[rank % len(counts)] for rank in range(ax.W))}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: now and then no gradient of the sum, a rank without tokens whose loss is not a number, larger G.
 
     G is larger than the ranks' tokens where the other micro-batches of a step count too.
     """
     if draw.timed:
-        return axes
-    ax = Axes(axes)
+        return {}
     idle = draw.trial % 2 and ax.W > 1
-    return axes | {
+    return {
         "has_grad_sum": draw.trial % 3 != 2,
         "idle_rank": draw.randrange(ax.W) if idle else None,
         "idle_loss": ("nan", "inf", "-inf")[draw.trial // 2 % 3],
@@ -49,11 +46,11 @@ def robust_inputs(make: InputMaker) -> tuple[Value, ...]:
     if ax["idle_rank"] is not None:
         counts[ax.idle_rank] = 0
         if make.rank == ax.idle_rank:
-            loss = torch.full_like(loss, float(str(ax["idle_loss"])))
+            loss = torch.full_like(loss, float(ax.text("idle_loss")))
     total = counts.sum() * ax.micro_batches
     g1, size = make.shared.randn(2).unbind()
     # Both terms of the gradient matter, and do not cancel.
-    g2 = torch.copysign(size, g1) / total if ax["has_grad_sum"] else None
+    g2 = torch.copysign(size, g1) / total if ax.flag("has_grad_sum") else None
     return (
         loss.to(make.dtype),
         counts[make.rank].clone(),
@@ -107,7 +104,7 @@ def gradient(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
 def cost(ax: Axes) -> Cost:
     """Eight scalars of memory; one all-reduce of a scalar."""
     exchange = 2 * ax.itemsize * (ax.W - 1) / ax.W
-    floats = 6 if ax["has_grad_sum"] else 5
+    floats = 6 if ax.flag("has_grad_sum") else 5
     return Cost(
         vector_flops=6 + ax.W - 1,
         memory_bytes=floats * ax.itemsize + 16,

@@ -17,16 +17,16 @@ FAR = 40.0
 """Old log-probabilities moved by this much reach the clamp."""
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Adds the second result, which is None always."""
-    return axes | {"never": False}
+    return {"never": False}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: own or common weights, tokens below the clamp or (alone) above it, another ignore_index."""
     if draw.timed:
-        return axes
-    return axes | {
+        return {}
+    return {
         "common_weight": draw.trial % 2 == 1,
         "clamped": ("none", "low", "high")[draw.trial % 3],
         "ignore_index": -100 if draw.trial % 2 == 0 else -draw.randint(1, 99),
@@ -43,7 +43,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     ax = make.ax
     spread, shift = 0.7 + 0.6 * make.rand(1), 0.2 * make.randn(1)
     hidden = (spread * make.randn(ax.T, ax.H)).to(make.dtype)
-    weights = make.shared if ax["common_weight"] else make
+    weights = make.shared if ax.flag("common_weight") else make
     weight = weights.normal("weight", std=LOGIT_STD / ax.H**0.5)
     labels = make.randint(0, ax.V, ax.T)
 
@@ -57,8 +57,8 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     order = make.permutation(ax.T)
     ignored = int(ax.T * (0.1 + 0.2 * float(make.rand(1))))
     far = order[ignored : ignored + max(1, ax.T // 64)]
-    if ax["clamped"] != "none":
-        old[far] += FAR if ax["clamped"] == "low" else -FAR
+    if ax.text("clamped") != "none":
+        old[far] += FAR if ax.text("clamped") == "low" else -FAR
     labels[order[:ignored]] = ax.ignore_index
 
     # Not around 0: the mean of ratio * advantage must not cancel.

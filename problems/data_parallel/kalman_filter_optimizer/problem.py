@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from pkb_gym.engine.problem import (
     Axes,
@@ -27,26 +27,24 @@ Blocks: TypeAlias = "list[torch.Tensor | None]"
 Inputs: TypeAlias = "tuple[Blocks, torch.Tensor, Blocks, Blocks]"
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the shapes of this rank's blocks, and of all ranks' weights."""
-    world_size, rank = cast(int, axes["W"]), cast(int, axes["r"])
-    blocks = cast("tuple[int, ...]", axes["blocks"])
-    by_rank = cast("tuple[tuple[int, ...], ...]", axes["blocks_by_rank"] or (blocks,) * world_size)
-    return axes | {
-        "blocks": by_rank[rank],
-        "vectors": tuple((n, 1) for n in by_rank[rank]),
-        "matrices": tuple((n, n) for n in by_rank[rank]),
+    by_rank = ax.int_lists("blocks_by_rank") if ax["blocks_by_rank"] else (ax.ints("blocks"),) * ax.W
+    return {
+        "blocks": by_rank[ax.r],
+        "vectors": tuple((n, 1) for n in by_rank[ax.r]),
+        "matrices": tuple((n, n) for n in by_rank[ax.r]),
         "all_vectors": tuple((n, 1) for mine in by_rank for n in mine),
     }
 
 
-def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """In checks ranks hold blocks of different number and size (of equal total), and P need not be symmetric."""
     if draw.timed:
-        return axes
-    blocks = cast("tuple[int, ...]", axes["blocks"])
-    return axes | {
-        "blocks_by_rank": tuple(rearranged(blocks, draw) for _ in range(cast(int, axes["W"]))),
+        return {}
+    blocks = ax.ints("blocks")
+    return {
+        "blocks_by_rank": tuple(rearranged(blocks, draw) for _ in range(ax.W)),
         "skew": 0.1 * (draw.trial % 2),
         "kalman_lambda": draw.uniform(0.9, 0.99),
         "kalman_nue": draw.uniform(0.98, 0.999),
@@ -64,17 +62,18 @@ def robust_inputs(make: InputMaker) -> Inputs:
     """Dense covariances, gradients of norm 1 to 3 and errors of size 0.5 to 2: the step moves every digit checked."""
     import torch
 
+    skew = make.ax.real("skew")
     gradients: Blocks = []
     weights: Blocks = []
     covariances: Blocks = []
-    for n in cast("tuple[int, ...]", make.ax["blocks"]):
+    for n in make.ax.ints("blocks"):
         direction = make.randn(n, 1).double()
         gradients.append(direction * ((1 + 2 * make.rand(1).double()) / torch.linalg.vector_norm(direction)))
         weights.append(make.randn(n, 1).double())
         factor = make.randn(n, n).double()
         covariance = 0.5 * torch.eye(n, dtype=torch.float64, device=make.device) + factor @ factor.T / n
-        if make.ax["skew"]:
-            covariance += cast(float, make.ax["skew"]) * make.randn(n, n).double() / n**0.5
+        if skew:
+            covariance += skew * make.randn(n, n).double() / n**0.5
         covariances.append(covariance)
     error = (0.5 + 1.5 * make.rand().double()) * (2 * make.randint(0, 2) - 1)
     return gradients, error, weights, covariances
@@ -92,7 +91,7 @@ def published_inputs(make: InputMaker) -> Inputs:
     gradients: Blocks = []
     weights: Blocks = []
     covariances: Blocks = []
-    for n in cast("tuple[int, ...]", make.ax["blocks"]):
+    for n in make.ax.ints("blocks"):
         gradients.append(0.01 * normal(n, 1))
         weights.append(normal(n, 1))
         covariances.append(torch.eye(n, dtype=torch.float64, device=make.device))
@@ -107,9 +106,9 @@ def nearly(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
 
 def cost(ax: Axes) -> Cost:
     """P is read once and written once; the weights of all ranks are gathered, and one scalar is reduced."""
-    blocks = cast("tuple[int, ...]", ax["blocks"])
+    blocks = ax.ints("blocks")
     total = sum(blocks)
-    everywhere = sum(n for n, _ in cast("tuple[tuple[int, int], ...]", ax["all_vectors"]))
+    everywhere = sum(n for n, _ in ax.int_lists("all_vectors"))
     squares = sum(n * n for n in blocks)
     scalar = 16 * (ax.W - 1) / ax.W
     return Cost(

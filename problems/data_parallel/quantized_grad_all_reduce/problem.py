@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    InputMaker,
+    Output,
+    Problem,
+    Scalar,
+    SizeError,
+    Tensor,
+    Trials,
+)
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, within
 
 if TYPE_CHECKING:
@@ -16,25 +27,23 @@ DOUBT = 2.0**-13
 """Distance of x / scale (up to 127) from half a step within which a legal division may round the other way."""
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Adds the number of blocks.
 
     Raises:
         SizeError: a block of no element.
     """
-    ax = Axes(axes)
     if ax.B < 1:
         raise SizeError(f"axis B={ax.B} must be at least 1")
-    return axes | {"blocks": -(-ax.N // ax.B)}
+    return {"blocks": -(-ax.N // ax.B)}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: another block size on odd trials, and a last block that is cut short."""
     if draw.timed:
-        return axes
-    ax = Axes(axes)
+        return {}
     block = draw.choice((16, 32, 64, 128)) if draw.trial % 2 else ax.B
-    return axes | {"B": block, "N": max(1, ax.N - draw.randint(1, max(1, block - 1)))}
+    return {"B": block, "N": max(1, ax.N - draw.randint(1, max(1, block - 1)))}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
     Axes,
@@ -26,25 +26,21 @@ TOLERANCE = 1e-3
 ROW_SUM_ERROR = 1e-4
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Adds the size G of the group and this rank's samples."""
-    ax = Axes(axes)
-    group = cast("tuple[tuple[int, ...], ...] | None", axes["group"])
-    samples = cast("tuple[int, ...] | None", axes["samples"])
-    b = ax.b if samples is None else samples[ax.r]
-    return axes | {"G": ax.W if group is None else len(group[0]), "b": b}
+    samples = ax.ints_or_none("samples")
+    return {"G": len(ax.group_ranks("group")), "b": ax.b if samples is None else samples[ax.r]}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: ragged samples with an empty rank, no rounds at all, interleaved groups, other temperatures."""
     if draw.timed or draw.trial == 0:
-        return axes
-    ax = Axes(axes)
+        return {}
     samples = [draw.randint(max(1, ax.b // 4), ax.b) for _ in range(ax.W)]
     if draw.trial % 2 and ax.W > 2:
         samples[draw.randrange(ax.W)] = 0
     parts = min(2, ax.W) if draw.trial % 4 == 3 else 1
-    return axes | {
+    return {
         "samples": tuple(samples),
         "I": (draw.randint(2, 6), 1, 0, draw.randint(3, 5))[draw.trial % 4],
         "tau": round(draw.uniform(0.05, 0.1), 3),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pkb_gym.engine.problem import AxisValue, Problem
+from pkb_gym.engine.problem import Axes, AxisValue, Problem
 from pkb_gym.problems.expert_parallel.moe_layer import (
     COARSE,
     COUNT_ARGS,
@@ -18,13 +18,12 @@ from pkb_gym.problems.expert_parallel.moe_layer import (
     UNIFORM,
     cost,
     derive_layer,
-    group_size,
 )
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the size G of the group, the experts L of one rank, and this rank's number of tokens."""
-    return derive_layer(axes | {"G": group_size(axes)})
+    return derive_layer(ax.replace(G=len(ax.group_ranks("group"))))
 
 
 PROBLEM = Problem(

@@ -25,9 +25,9 @@ BRANCH = 0.3
 """Standard deviation of what a branch adds, as drawn; leaving one out moves a row by about 40 %."""
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the size G of the group, the experts L of one rank, and this rank's number of tokens."""
-    return moe_layer.derive_layer(axes | {"G": moe_layer.group_size(axes)})
+    return moe_layer.derive_layer(ax.replace(G=len(ax.group_ranks("group"))))
 
 
 def robust_inputs(make: InputMaker) -> tuple[Value, ...]:

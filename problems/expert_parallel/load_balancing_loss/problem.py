@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     ITEMSIZE,
     Axes,
@@ -15,6 +14,7 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     TensorList,
     Trials,
@@ -29,25 +29,23 @@ NEAR = 2.0**-6
 """A token is redrawn when the k-th and (k+1)-th probabilities are this near, relatively: two bfloat16 steps."""
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the rows T of all layers, and the shapes of the logits: one tensor, or one per layer.
 
     Raises:
         SizeError: fewer experts than choices.
     """
-    ax = Axes(axes)
     if not 1 <= ax.k <= ax.E:
         raise SizeError(f"axis k={ax.k} must be 1 .. E={ax.E}")
     rows = ax.batch * ax.seq
-    shapes = ((ax.L * rows, ax.E),) if ax["plain"] else ((rows, ax.E),) * ax.L
-    return axes | {"T": ax.L * rows, "logit_shapes": shapes}
+    shapes = ((ax.L * rows, ax.E),) if ax.flag("plain") else ((rows, ax.E),) * ax.L
+    return {"T": ax.L * rows, "logit_shapes": shapes}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing, after the size's own form: one tensor or layers, with and without masks and weights, other k."""
     if draw.timed or draw.trial == 0:
-        return axes
-    ax = Axes(axes)
+        return {}
     layers, masked = max(2, ax.L), {"masked": True, "k": draw.randint(1, min(ax.E - 1, ax.k + 2) or 1)}
     forms: tuple[dict[str, AxisValue], ...] = (
         {"L": layers, "plain": False, **masked, "mask_dtype": "int64"},
@@ -56,7 +54,7 @@ def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
         {"plain": True, **masked, "mask_dtype": "bool"},
         {"L": layers + 1, "plain": False, "masked": False, "k": draw.randint(1, ax.E)},
     )
-    return axes | forms[draw.trial % len(forms)]
+    return forms[draw.trial % len(forms)]
 
 
 def robust_inputs(make: InputMaker) -> tuple[Value, ...]:
@@ -65,7 +63,7 @@ def robust_inputs(make: InputMaker) -> tuple[Value, ...]:
 
     ax = make.ax
     bias = (0.5 + 2.5 * make.rand(1)) * make.randn(ax.E)
-    mask = padding(make) if ax["masked"] else None
+    mask = padding(make) if ax.flag("masked") else None
     if mask is not None:
         real = mask.reshape(-1, 1).repeat(ax.L, 1) > 0
         bias = torch.where(real, bias, bias.roll(1))
@@ -79,7 +77,7 @@ def published_inputs(make: InputMaker) -> tuple[Value, ...]:
 
     stream = make.seeded(42 + 24_000 + make.rank + 1_000_003 * make.trial)
     logits = stream.randn(make.ax.T, make.ax.E).to(make.dtype)
-    if not make.ax["masked"]:
+    if not make.ax.flag("masked"):
         return split(make, logits), None
     shape, dtype = make.spec("attention_mask")
     return split(make, logits), torch.ones(shape, dtype=dtype, device=make.device)
@@ -87,7 +85,7 @@ def published_inputs(make: InputMaker) -> tuple[Value, ...]:
 
 def split(make: InputMaker, logits: torch.Tensor) -> list[torch.Tensor | None]:
     """The logits as the layers' own tensors."""
-    if make.ax["plain"]:
+    if make.ax.flag("plain"):
         return [logits]
     return [layer.clone() for layer in logits.chunk(make.ax.L)]
 
@@ -129,7 +127,7 @@ def padding(make: InputMaker) -> torch.Tensor:
 def cost(ax: Axes) -> Cost:
     """Softmax, selection and column sums of one pass over the logits; one all-reduce of a float32 scalar."""
     elements = ax.T * ax.E
-    mask = ax.batch * ax.seq * ITEMSIZE[str(ax["mask_dtype"])] if ax["masked"] else 0
+    mask = ax.batch * ax.seq * ITEMSIZE[ax.text("mask_dtype")] if ax.flag("masked") else 0
     exchange = 8 * (ax.W - 1) / ax.W
     return Cost(
         vector_flops=(6 + ax.k) * elements + 2 * ax.k * ax.E,

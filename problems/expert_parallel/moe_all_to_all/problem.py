@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import exp
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
     Axes,
@@ -19,47 +19,45 @@ from pkb_gym.engine.problem import (
     Trials,
 )
 from pkb_gym.engine.problem.rules import same_bits
-from pkb_gym.problems.expert_parallel.routing import Ints, even_pieces, interleaved, own_group, ragged_rows
+from pkb_gym.problems.expert_parallel.routing import Ints, even_pieces, interleaved, ragged_rows
 
 if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the split sizes, and the rows T and R that this rank sends and receives; even pieces if none are drawn."""
-    ax = Axes(axes)
-    group = own_group(axes)
+    group = ax.group_ranks("group")
     place = group.index(ax.r)
-    pieces = cast("tuple[Ints, ...] | None", axes["pieces"])
-    if pieces is None:
-        pieces = (even_pieces(axes, "T", len(group)),) * ax.W
+    even = ax["pieces"] is None
+    pieces = (even_pieces(ax.replace(G=len(group)), "T"),) * ax.W if even else ax.int_lists("pieces")
     sent, received = pieces[ax.r], tuple(pieces[rank][place] for rank in group)
-    return axes | {
+    explicit = ax.flag("explicit")
+    return {
         "T": sum(sent),
         "R": sum(received),
         "kept": sent[place],
         "G": len(group),
-        "input_split_sizes": sent if axes["explicit"] else None,
-        "output_split_sizes": received if axes["explicit"] else None,
+        "input_split_sizes": sent if explicit else None,
+        "output_split_sizes": received if explicit else None,
     }
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks cycle through skewed pieces, no lists, ragged rows with an idle sender or receiver, and subgroups."""
-    ax = Axes(axes)
     if draw.timed:
-        return axes | {"pieces": skewed_pieces((ax.T,) * ax.W, ax.W, draw) if axes["ragged"] else None}
+        return {"pieces": skewed_pieces((ax.T,) * ax.W, ax.W, draw) if ax.flag("ragged") else None}
     trial = draw.trial
     parts = 2 if trial % 5 in (2, 3) and ax.W > 1 else 1
-    group = interleaved(ax.W, parts) if parts > 1 else axes["group"]
+    group = interleaved(ax.W, parts) if parts > 1 else ax["group"]
     if trial % 5 == 3:
-        return axes | {"group": group, "explicit": False}
+        return {"group": group, "explicit": False}
     rows = ragged_rows(ax.W, ax.T, draw) if trial % 5 in (1, 2) else (ax.T,) * ax.W
     pieces = skewed_pieces(rows, ax.W // parts, draw)
     if trial % 5 == 4 and ax.W > 1:
         idle = draw.randrange(ax.W)
         pieces = tuple(tuple(0 if d == idle else n for d, n in enumerate(piece)) for piece in pieces)
-    return axes | {"group": group, "pieces": pieces}
+    return {"group": group, "pieces": pieces}
 
 
 def skewed_pieces(rows: Ints, destinations: int, draw: Draw) -> tuple[Ints, ...]:

@@ -18,19 +18,17 @@ from pkb_gym.problems.expert_parallel.moe_layer import (
     UNIFORM,
     cost,
     derive_layer,
-    group_size,
 )
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the group, the experts (`experts_per_rank` for each rank of a group) and this rank's number of tokens.
 
     K is at most E, which matters where a group has one rank.
     """
-    ax = Axes(axes)
-    size = group_size(axes)
+    size = len(ax.group_ranks("group"))
     experts = ax.experts_per_rank * size
-    return derive_layer(axes | {"G": size, "E": experts, "K": min(ax.K, experts)})
+    return derive_layer(ax.replace(G=size, E=experts, K=min(ax.K, experts)))
 
 
 PROBLEM = Problem(

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 Inputs: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]"
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds what the exchange needs, and the shape of the result."""
-    axes = derive_routing(axes)
-    return axes | {"org_hidden_states_shape": (axes["T"], axes["H"])}
+    additions = derive_routing(ax)
+    return additions | {"org_hidden_states_shape": (additions["T"], ax.H)}
 
 
 def robust_inputs(make: InputMaker) -> Inputs:
@@ -69,8 +69,8 @@ def cost(ax: Axes) -> Cost:
     return Cost(
         vector_flops=2 * ax.P * ax.H,
         memory_bytes=(ax.R + ax.T) * row + ax.T * ax.K * (ax.itemsize + 8) + ax.E * ax.T + 8 * ax.P,
-        link_in_bytes=ax.rows_out * row,
-        link_out_bytes=ax.rows_in * row,
+        link_in_bytes=ax.real("rows_out") * row,
+        link_out_bytes=ax.real("rows_in") * row,
     )
 
 

@@ -45,8 +45,8 @@ def cost(ax: Axes) -> Cost:
     return Cost(
         vector_flops=ax.E * ax.K * ax.T,
         memory_bytes=(ax.T + ax.R) * row + 4 * ax.E * (ax.K + 1) * ax.T + 8 * ax.P,
-        link_in_bytes=ax.rows_in * row,
-        link_out_bytes=ax.rows_out * row,
+        link_in_bytes=ax.real("rows_in") * row,
+        link_out_bytes=ax.real("rows_out") * row,
     )
 
 

@@ -18,28 +18,28 @@ from pkb_gym.engine.problem import (
     Trials,
 )
 from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, allclose, wide, within
-from pkb_gym.problems.expert_parallel.routing import interleaved, own_group
+from pkb_gym.problems.expert_parallel.routing import interleaved
 
 if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Adds the size G of the group."""
-    return axes | {"G": len(own_group(axes))}
+    return {"G": len(ax.group_ranks("group"))}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks draw odd sizes that differ from each other, empty tensors, and interleaved subgroups."""
     if draw.timed or draw.trial == 0:
-        return axes
-    ax, trial = Axes(axes), draw.trial
+        return {}
+    trial = draw.trial
     F_in, F_out = (n // 2 - draw.randrange(n // 4 + 1) | 1 for n in (ax.F_in, ax.F_out))
-    return axes | {
+    return {
         "rank": ax.rank // 2 | 1,
         "F_in": 0 if trial % 4 == 3 else F_in,
         "F_out": F_out + 2 * (F_in == F_out),
-        "group": interleaved(ax.W, 2) if trial % 3 == 2 and ax.W > 1 else axes["group"],
+        "group": interleaved(ax.W, 2) if trial % 3 == 2 and ax.W > 1 else ax["group"],
     }
 
 
@@ -62,7 +62,7 @@ def exact_sum(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
     """The sum over the group, and 2^-8 G sum |g_s|: what the roundings can amount to in any order."""
     import torch
 
-    group = own_group(dict(context.ax))
+    group = context.ax.group_ranks("group")
     terms = torch.stack([wide(context.tensor(context.leaf, rank)) for rank in group])
     roundings = len(group) if len(group) > 1 else 0
     return terms.sum(0), UNIT_ROUNDOFF[context.ax.dtype] * roundings * terms.abs().sum(0)

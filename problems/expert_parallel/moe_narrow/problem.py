@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
-
-from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.problem import Axes, AxisValue, Draw, Group, Problem, Trials
+from pkb_gym.engine.problem import Axes, AxisValue, Draw, Group, Problem, SizeError, Trials
 from pkb_gym.problems.expert_parallel.moe_layer import (
     COARSE,
     COUNT_ARGS,
@@ -19,7 +16,6 @@ from pkb_gym.problems.expert_parallel.moe_layer import (
     UNIFORM,
     cost,
     derive_layer,
-    group_size,
     robust_inputs,
     vary,
 )
@@ -30,30 +26,29 @@ def half_the_ranks(world_size: int) -> int:
     return max((n for n in range(2, world_size // 2 + 1) if world_size % n == 0), default=1)
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds E where no number is given, the size G of a group, and this rank's number of tokens; K is at most E.
 
     Raises:
         SizeError: there are fewer experts than ranks, and their number does not divide that of the ranks.
     """
-    ax = Axes(axes)
-    experts = cast("int | None", axes["num_experts"]) or half_the_ranks(ax.W)
-    if axes["group"] is not None or experts >= ax.W:
-        size = group_size(axes)
+    experts = ax.number_or_none("num_experts") or half_the_ranks(ax.W)
+    if ax["group"] is not None or experts >= ax.W:
+        size = len(ax.group_ranks("group"))
     elif ax.W % experts == 0:
         size = experts
     else:
         raise SizeError(f"axis num_experts={experts} must divide W={ax.W} or be a multiple of it")
-    return derive_layer(axes | {"E": experts, "K": min(ax.K, experts), "G": size})
+    return derive_layer(ax.replace(E=experts, K=min(ax.K, experts), G=size))
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Besides the common modes: one expert per token, so that the choice matters, and as many experts as ranks."""
     if draw.timed:
-        return axes
-    K = axes["K"] if draw.trial % 3 == 0 else 1
-    experts = axes["W"] if draw.trial % 5 == 4 else axes["num_experts"]
-    return vary(axes, draw) | {"K": K, "num_experts": experts}
+        return {}
+    K = ax.K if draw.trial % 3 == 0 else 1
+    experts = ax.W if draw.trial % 5 == 4 else ax["num_experts"]
+    return vary(ax, draw) | {"K": K, "num_experts": experts}
 
 
 PROBLEM = Problem(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
     Axes,
@@ -16,38 +16,34 @@ from pkb_gym.engine.problem import (
     Scalar,
     Tensor,
     Trials,
-    divide,
     exact,
 )
+from pkb_gym.problems.expert_parallel.routing import interleaved, ragged_rows
 
 if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Adds the size G of the group, the experts L of one rank, and this rank's number of tokens."""
-    ax = Axes(axes)
-    group = cast("tuple[tuple[int, ...], ...] | None", ax["group"])
-    rows = cast("tuple[int, ...] | None", ax["rows"])
-    axes = axes | {"G": ax.W if group is None else len(group[0]), "T": ax.T if rows is None else rows[ax.r]}
-    return axes | {"L": divide(axes, "E", by="G")}
+    rows, size = ax.ints_or_none("rows"), len(ax.group_ranks("group"))
+    return {
+        "G": size,
+        "T": ax.T if rows is None else rows[ax.r],
+        "L": ax.replace(G=size).divide("E", by="G"),
+    }
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Trial by trial: ragged tokens with an empty rank, distinct experts, an idle expert, and interleaved subgroups."""
     if draw.timed or draw.trial == 0:
-        return axes
-    ax, trial = Axes(axes), draw.trial
-    rows = None
-    if trial % 2:
-        empty = draw.randrange(ax.W) if ax.W > 1 else None
-        rows = tuple(0 if rank == empty else draw.randint(1, ax.T) for rank in range(ax.W))
-    parts = min(2, ax.W)
-    return axes | {
-        "rows": rows,
+        return {}
+    trial = draw.trial
+    return {
+        "rows": ragged_rows(ax.W, ax.T, draw) if trial % 2 else None,
         "distinct": trial % 3 == 1,
         "idle": trial % 4 in (1, 2) and ax.K < ax.E,
-        "group": tuple(tuple(range(i, ax.W, parts)) for i in range(parts)) if trial % 3 == 2 else None,
+        "group": interleaved(ax.W, min(2, ax.W)) if trial % 3 == 2 else None,
     }
 
 
@@ -57,12 +53,12 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
 
     ax = make.ax
     scores = 1.5 * make.shared.randn(ax.E)
-    if ax["idle"]:
+    if ax.flag("idle"):
         scores[make.shared.randint(0, ax.E, 1)] = -torch.inf
-    slots = (ax.T, 1) if ax["distinct"] else (ax.T, ax.K)
+    slots = (ax.T, 1) if ax.flag("distinct") else (ax.T, ax.K)
     # The largest scores after Gumbel noise are draws from the softmax, without replacement along the last dimension.
     noisy = scores - torch.log(-torch.log(make.rand(*slots, ax.E)))
-    ids = noisy.topk(ax.K if ax["distinct"] else 1, dim=-1).indices.reshape(ax.T, ax.K)
+    ids = noisy.topk(ax.K if ax.flag("distinct") else 1, dim=-1).indices.reshape(ax.T, ax.K)
     return (routing_mask(ids, make),)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from math import gamma, pi, prod, sqrt
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -30,77 +29,83 @@ Shapes: TypeAlias = "tuple[tuple[int, ...] | None, ...]"
 Partition: TypeAlias = "tuple[tuple[int, ...], ...]"
 
 
-def partition(world_size: int, ranks: AxisValue) -> Partition | None:
+def groups_of(ax: Axes) -> Partition | None:
     """The groups: all ranks in one, every second rank in one of two, or none at all.
 
     Raises:
         SizeError: `ranks` is something else.
     """
-    if ranks not in ("all", "interleaved", "alone"):
-        raise SizeError(f"axis ranks={ranks!r} must be 'all', 'interleaved' or 'alone'")
+    ranks = ax.one_of("ranks", ("all", "interleaved", "alone"))
     if ranks == "alone":
         return None
-    parts = 2 if ranks == "interleaved" and world_size > 1 else 1
-    return tuple(tuple(range(first, world_size, parts)) for first in range(parts))
+    parts = 2 if ranks == "interleaved" and ax.W > 1 else 1
+    return tuple(tuple(range(first, ax.W, parts)) for first in range(parts))
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def shapes_on(ax: Axes, rank: int) -> Shapes:
+    """The shapes of a rank's gradients."""
+    shapes = ax.shapes("shapes")
+    if ax.get("bare_rank") == rank:
+        return (None,) * len(shapes)
+    if not ax.get("uneven"):
+        return shapes
+    # Later ranks hold a few rows less, and the last tensor not at all.
+    cut = tuple(None if s is None else (max(0, s[0] - rank), *s[1:]) for s in shapes)
+    return cut[:-1] if rank % 2 else cut
+
+
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the groups, their size G, and this rank's shapes."""
-    ax = Axes(axes)
-    groups, shapes = partition(ax.W, axes["ranks"]), cast(Shapes, axes["shapes"])
-    if axes.get("bare_rank") == ax.r:
-        shapes = (None,) * len(shapes)
-    elif axes.get("uneven"):  # later ranks hold a few rows less, and the last tensor not at all
-        cut = tuple(None if s is None else (max(0, s[0] - ax.r), *s[1:]) for s in shapes)
-        shapes = cut[:-1] if ax.r % 2 else cut
-    return axes | {"fsdp_group": groups, "G": 1 if groups is None else len(groups[0]), "local_shapes": shapes}
+    groups = groups_of(ax)
+    return {
+        "fsdp_group": groups,
+        "G": 1 if groups is None else len(groups[0]),
+        "local_shapes": shapes_on(ax, ax.r),
+    }
 
 
-def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Draws a scale for every tensor of every rank, and max_norm well below or well above the norms to be expected.
 
     Checks cycle through clipping or not, norms, groups, uneven shards and a rank without gradients.
     """
-    world_size = cast(int, axes["W"])
+    changes: dict[str, AxisValue] = {}
     if not draw.timed:
-        axes = axes | {
-            "shapes": (*cast(Shapes, axes["shapes"]), None, (draw.randint(20, 99),), (draw.randint(9, 30), 7))
-        }
+        changes = {"shapes": (*ax.shapes("shapes"), None, (draw.randint(20, 99),), (draw.randint(9, 30), 7))}
         modes: tuple[dict[str, AxisValue], ...] = (
             {"clips": True, "uneven": True},
-            {"clips": False, "bare_rank": draw.randrange(world_size) if world_size > 1 else None},
+            {"clips": False, "bare_rank": draw.randrange(ax.W) if ax.W > 1 else None},
             {"clips": True, "norm_type": 1.0, "ranks": "interleaved", "uneven": True},
-            {"clips": True, "norm_type": 3.0, "bare_rank": draw.randrange(world_size) if world_size > 1 else None},
+            {"clips": True, "norm_type": 3.0, "bare_rank": draw.randrange(ax.W) if ax.W > 1 else None},
             {"clips": False, "norm_type": 3.0, "ranks": "interleaved"},
             {"clips": True, "ranks": "alone"},
         )
-        axes |= modes[draw.trial % 6]
-    count = len(cast(Shapes, axes["shapes"]))
-    axes = axes | {"scales": tuple(tuple(10 ** draw.uniform(-3, 1) for _ in range(count)) for _ in range(world_size))}
+        changes |= modes[draw.trial % 6]
+        ax = ax.replace(**changes)
+    count = len(ax.shapes("shapes"))
+    changes["scales"] = tuple(tuple(10 ** draw.uniform(-3, 1) for _ in range(count)) for _ in range(ax.W))
     # A norm differs from its estimate by some percent; these factors keep it away from max_norm.
-    norms = expected_norms(axes)
+    norms = expected_norms(ax.replace(**changes))
     clipped = draw.uniform(0.1, 0.5) * min(norms)
-    return axes | {"max_norm": clipped if axes["clips"] else draw.uniform(2.0, 4.0) * max(norms)}
+    return changes | {"max_norm": clipped if ax.flag("clips") else draw.uniform(2.0, 4.0) * max(norms)}
 
 
-def expected_norms(axes: dict[str, AxisValue]) -> list[float]:
+def expected_norms(ax: Axes) -> list[float]:
     """The norm of every group's gradients, for elements distributed as scale * N(0, 1)."""
-    world_size, p = cast(int, axes["W"]), cast(float, axes["norm_type"])
+    p = ax.real("norm_type")
     moment = 2 ** (p / 2) * gamma((p + 1) / 2) / sqrt(pi)  # E |N(0, 1)|^p
     totals = []
-    for rank in range(world_size):
-        shapes = cast(Shapes, derive(axes | {"r": rank})["local_shapes"])
-        scales = cast("tuple[tuple[float, ...], ...]", axes["scales"])[rank]
-        pairs = zip(shapes, scales, strict=False)
+    for rank, scales in enumerate(ax.real_lists("scales")):
+        pairs = zip(shapes_on(ax, rank), scales, strict=False)
         totals.append(sum(prod(shape) * scale**p for shape, scale in pairs if shape is not None))
-    groups = partition(world_size, axes["ranks"]) or tuple((rank,) for rank in range(world_size))
+    groups = groups_of(ax) or tuple((rank,) for rank in range(ax.W))
     return [float((moment * sum(totals[rank] for rank in ranks)) ** (1 / p)) for ranks in groups]
 
 
 def robust_inputs(make: InputMaker) -> tuple[list[torch.Tensor | None]]:
     """Normal values; every tensor of every rank has its own scale in 10^(-3 .. 1): the norm differs by trial."""
-    scales = cast("tuple[tuple[float, ...], ...]", make.ax["scales"])[make.rank]
-    shapes = cast(Shapes, make.ax["local_shapes"])
+    scales = make.ax.real_lists("scales")[make.rank]
+    shapes = make.ax.shapes("local_shapes")
     return (
         [
             None if shape is None else (make.randn(*shape) * scale).to(make.dtype)
@@ -112,14 +117,14 @@ def robust_inputs(make: InputMaker) -> tuple[list[torch.Tensor | None]]:
 def published_inputs(make: InputMaker) -> tuple[list[torch.Tensor | None]]:
     """Standard normal."""
     stream = make.seeded(42 + 21_000 + make.rank + 1_000_003 * make.trial)
-    shapes = cast(Shapes, make.ax["local_shapes"])
+    shapes = make.ax.shapes("local_shapes")
     return ([None if shape is None else stream.randn(*shape).to(make.dtype) for shape in shapes],)
 
 
 def cost(ax: Axes) -> Cost:
     """Gradients are read once and written once where they change; one all-reduce of a float32 scalar."""
-    elements = sum(prod(shape) for shape in cast(Shapes, ax["local_shapes"]) if shape is not None)
-    written = elements if ax["clips"] else 0
+    elements = sum(prod(shape) for shape in ax.shapes("local_shapes") if shape is not None)
+    written = elements if ax.flag("clips") else 0
     exchange = 8 * (ax.G - 1) / ax.G
     return Cost(
         vector_flops=2 * elements + written,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import gamma, pi, prod, sqrt
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from pkb_gym.engine.problem import (
     Axes,
@@ -41,51 +41,57 @@ def ep_layout(world_size: int, ep_size: int) -> dict[str, AxisValue]:
     }
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
-    """Adds the expert-parallel size (half the world where not given), the groups, and this rank's shapes."""
-    world_size = cast(int, axes["W"])
-    ep_size = cast("int | None", axes["ep_size"]) or max(1, world_size // 2)
-    expert = cast(Shapes, axes["expert"])
-    if axes.get("bare_rank") == axes["r"]:
-        expert = (None,) * len(expert)
-    return axes | ep_layout(world_size, ep_size) | {"ep_size": ep_size, "expert": expert}
+def ep_size_of(ax: Axes) -> int:
+    """The expert-parallel size, half the world where not given."""
+    return ax.number_or_none("ep_size") or max(1, ax.W // 2)
 
 
-def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def expert_shapes(ax: Axes, rank: int) -> Shapes:
+    """The shapes of a rank's expert gradients, all None on the bare rank."""
+    shapes = ax.shapes("expert")
+    return (None,) * len(shapes) if ax.get("bare_rank") == rank else shapes
+
+
+def derive(ax: Axes) -> dict[str, AxisValue]:
+    """Adds the expert-parallel size, the groups, and this rank's shapes."""
+    ep_size = ep_size_of(ax)
+    return ep_layout(ax.W, ep_size) | {"ep_size": ep_size, "expert": expert_shapes(ax, ax.r)}
+
+
+def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Draws a scale for every tensor of every rank, and max_norm well below or well above the norm to be expected.
 
     Checks cycle through clipping or not, norms, expert-parallel sizes (one that does not divide the world too) and a
     rank without expert gradients; the lists get more tensors and None entries.
     """
-    world_size = cast(int, axes["W"])
+    changes: dict[str, AxisValue] = {}
     if not draw.timed:
-        dense, expert = cast(Shapes, axes["dense"]), cast(Shapes, axes["expert"])
-        axes = axes | {
-            "dense": (*dense, None, (draw.randint(1, 99),)),
-            "expert": (None, *expert, (draw.randint(1, 9), 7)),
+        changes = {
+            "dense": (*ax.shapes("dense"), None, (draw.randint(1, 99),)),
+            "expert": (None, *ax.shapes("expert"), (draw.randint(1, 9), 7)),
         }
-        axes |= (
+        modes: tuple[dict[str, AxisValue], ...] = (
             {"clips": True},
-            {"clips": False, "bare_rank": draw.randrange(world_size)},
-            {"clips": True, "norm_type": 1.0, "ep_size": world_size},
+            {"clips": False, "bare_rank": draw.randrange(ax.W)},
+            {"clips": True, "norm_type": 1.0, "ep_size": ax.W},
             {"clips": False, "norm_type": 3.0, "ep_size": 3},
-        )[draw.trial % 4]
-    count = len(cast(Shapes, axes["dense"])) + len(cast(Shapes, axes["expert"]))
-    axes = axes | {"scales": tuple(tuple(10 ** draw.uniform(-3, 1) for _ in range(count)) for _ in range(world_size))}
+        )
+        changes |= modes[draw.trial % 4]
+        ax = ax.replace(**changes)
+    count = len(ax.shapes("dense")) + len(ax.shapes("expert"))
+    changes["scales"] = tuple(tuple(10 ** draw.uniform(-3, 1) for _ in range(count)) for _ in range(ax.W))
     # The norm differs from its estimate by some percent; these factors keep it away from max_norm.
-    factor = draw.uniform(0.1, 0.5) if axes["clips"] else draw.uniform(2.0, 4.0)
-    return axes | {"max_norm": factor * expected_norm(axes)}
+    factor = draw.uniform(0.1, 0.5) if ax.flag("clips") else draw.uniform(2.0, 4.0)
+    return changes | {"max_norm": factor * expected_norm(ax.replace(**changes))}
 
 
-def expected_norm(axes: dict[str, AxisValue]) -> float:
+def expected_norm(ax: Axes) -> float:
     """The norm of all ranks' gradients, for elements distributed as scale * N(0, 1)."""
-    p = cast(float, axes["norm_type"])
+    p, dense, ep_size = ax.real("norm_type"), ax.shapes("dense"), ep_size_of(ax)
     total = 0.0
-    for rank in range(cast(int, axes["W"])):
-        mine = derive(axes | {"r": rank})
-        dense, expert = cast(Shapes, mine["dense"]), cast(Shapes, mine["expert"])
-        factors = [1.0] * len(dense) + [1.0 / cast(int, mine["ep_size"])] * len(expert)
-        scales = cast("tuple[tuple[float, ...], ...]", axes["scales"])[rank]
+    for rank, scales in enumerate(ax.real_lists("scales")):
+        expert = expert_shapes(ax, rank)
+        factors = [1.0] * len(dense) + [1.0 / ep_size] * len(expert)
         for shape, factor, scale in zip((*dense, *expert), factors, scales, strict=True):
             total += 0.0 if shape is None else prod(shape) * (factor * scale) ** p
     moment = 2 ** (p / 2) * gamma((p + 1) / 2) / sqrt(pi)  # E |N(0, 1)|^p
@@ -97,7 +103,7 @@ Lists: TypeAlias = "tuple[list[torch.Tensor | None], list[torch.Tensor | None]]"
 
 def gradients(stream: Stream, make: InputMaker, scales: tuple[float, ...]) -> Lists:
     """Scaled standard normal values, dense first."""
-    dense, expert = cast(Shapes, make.ax["dense"]), cast(Shapes, make.ax["expert"])
+    dense, expert = make.ax.shapes("dense"), make.ax.shapes("expert")
     drawn = [
         None if shape is None else (stream.randn(*shape) * scale).to(make.dtype)
         for shape, scale in zip((*dense, *expert), scales, strict=True)
@@ -107,19 +113,19 @@ def gradients(stream: Stream, make: InputMaker, scales: tuple[float, ...]) -> Li
 
 def robust_inputs(make: InputMaker) -> Lists:
     """Every tensor has its own scale in 10^(-3 .. 1), so that the norm differs by trial."""
-    return gradients(make, make, cast("tuple[tuple[float, ...], ...]", make.ax["scales"])[make.rank])
+    return gradients(make, make, make.ax.real_lists("scales")[make.rank])
 
 
 def published_inputs(make: InputMaker) -> Lists:
     """Standard normal, from the published seed."""
     stream = make.seeded(42 + 22_000 + make.rank + 1_000_003 * make.trial)
-    count = len(cast(Shapes, make.ax["dense"])) + len(cast(Shapes, make.ax["expert"]))
+    count = len(make.ax.shapes("dense")) + len(make.ax.shapes("expert"))
     return gradients(stream, make, (1.0,) * count)
 
 
 def elements(ax: Axes, name: str) -> int:
     """Elements of one of this rank's lists."""
-    return sum(prod(shape) for shape in cast(Shapes, ax[name]) if shape is not None)
+    return sum(prod(shape) for shape in ax.shapes(name) if shape is not None)
 
 
 def cost(ax: Axes) -> Cost:
@@ -127,10 +133,10 @@ def cost(ax: Axes) -> Cost:
     dense, expert = elements(ax, "dense"), elements(ax, "expert")
     scaled = expert if ax.ep_size > 1 else 0
     every = dense + expert
-    written = every if ax["clips"] else scaled
+    written = every if ax.flag("clips") else scaled
     exchange = 8 * (ax.W - 1) / ax.W
     return Cost(
-        vector_flops=scaled + 2 * every + (every if ax["clips"] else 0),
+        vector_flops=scaled + 2 * every + (every if ax.flag("clips") else 0),
         memory_bytes=(every + written) * ax.itemsize,
         link_in_bytes=exchange,
         link_out_bytes=exchange,

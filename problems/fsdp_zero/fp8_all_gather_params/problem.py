@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, InputMaker, Output, Problem, Tensor, Trials
+from pkb_gym.engine.problem import Axes, Cost, InputMaker, Output, Problem, Tensor, Trials
 from pkb_gym.engine.problem.rules import CheckContext, outside, rule, same_bits, wide
 from pkb_gym.problems.fsdp_zero.amax_history import history_values, published_values, scale_of, spread_values
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Adds the length of all slices."""
-    return axes | {"n": cast(int, axes["p"]) * cast(int, axes["W"])}
+    return {"n": ax.p * ax.W}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:

@@ -31,10 +31,9 @@ if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the shapes of the four parameters."""
-    axes = derive_sharded(axes)
-    return axes | {"param_shapes": parameter_shapes(Axes(axes))}
+    return derive_sharded(ax) | {"param_shapes": parameter_shapes(ax)}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
@@ -59,9 +58,9 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     return *batch, shard, torch.zeros_like(shard), torch.zeros_like(shard)
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """The published constants; the decay is lost in rounding."""
-    return vary_published(axes, draw) | {"weight_decay": 0.01}
+    return vary_published(ax, draw) | {"weight_decay": 0.01}
 
 
 CHANGE_AND_DECAY = (5.5e-2, 0.2)

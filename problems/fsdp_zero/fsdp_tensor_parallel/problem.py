@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -15,9 +14,9 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
-    divide,
 )
 from pkb_gym.engine.problem.rules import CheckContext, all_of, norm_close, rms, wide, within
 
@@ -37,30 +36,33 @@ def default_tp(world_size: int) -> int:
     return next((d for d in divisors(world_size) if d >= 2 and world_size // d >= 2), 1)
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Adds the degrees where none is given, this rank's indices i and j, and the shapes Bf, Dj, Ft.
 
     Raises:
         SizeError: a degree does not divide the ranks, or a size its degree.
     """
-    world_size, rank = cast(int, axes["W"]), cast(int, axes["r"])
-    n_tp = cast("int | None", axes["n_tp"]) or default_tp(world_size)
-    if world_size % n_tp:
-        raise SizeError(f"axis n_tp={n_tp} must divide W={world_size}")
-    axes = axes | {"n_tp": n_tp, "n_fsdp": world_size // n_tp, "i": rank % n_tp, "j": rank // n_tp}
-    return axes | {
-        "Bf": divide(axes, "rows", by="n_fsdp"),
-        "Dj": divide(axes, "D", by="n_fsdp"),
-        "Ft": divide(axes, "F", by="n_tp"),
+    n_tp = ax.number_or_none("n_tp") or default_tp(ax.W)
+    if ax.W % n_tp:
+        raise SizeError(f"axis n_tp={n_tp} must divide W={ax.W}")
+    ax = ax.replace(n_tp=n_tp, n_fsdp=ax.W // n_tp)
+    return {
+        "n_tp": n_tp,
+        "n_fsdp": ax.n_fsdp,
+        "i": ax.r % n_tp,
+        "j": ax.r // n_tp,
+        "Bf": ax.divide("rows", by="n_fsdp"),
+        "Dj": ax.divide("D", by="n_fsdp"),
+        "Ft": ax.divide("F", by="n_tp"),
     }
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks go through all ways to split the ranks."""
     if draw.timed or draw.trial == 0:
-        return axes
-    ways = divisors(cast(int, axes["W"]))
-    return axes | {"n_tp": ways[-draw.trial % len(ways)]}
+        return {}
+    ways = divisors(ax.W)
+    return {"n_tp": ways[-draw.trial % len(ways)]}
 
 
 def robust_inputs(make: InputMaker) -> Inputs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Scalar, Tensor, Trials
 from pkb_gym.engine.problem.rules import CheckContext, all_of, allclose, rule, wide
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 CHANGE = 2e-2
 
 
-def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Draws beta2 (0.999 would be lost in bfloat16) and the step: the first one, or one of 8 .. 20.
 
     At step 2, and with a smaller beta2 later too, the two bias corrections nearly cancel.
     """
     step = 1 if draw.trial % 4 == 1 else draw.randint(8, 20)
-    return axes | {"beta2": draw.uniform(0.975, 0.99), "step": step}
+    return {"beta2": draw.uniform(0.975, 0.99), "step": step}
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """The published constants."""
-    return axes | {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "step": 1 + draw.trial % 7}
+    return {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "step": 1 + draw.trial % 7}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     """Gradient, moments and eps all count in the update, which is about as large as the parameters."""
-    unit = 1 - cast(float, make.ax["beta2"])
+    unit = 1 - make.ax.real("beta2")
     return (
         make.normal("grad_shard"),
         make.normal("master_shard", 0.1),
@@ -112,7 +112,7 @@ PROBLEM = Problem(
             about="updated parameters in rank order",
         ),
     ),
-    derive=lambda axes: axes | {"total": cast(int, axes["W"]) * cast(int, axes["p"])},
+    derive=lambda ax: {"total": ax.W * ax.p},
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs, published_vary),
     cost=cost,

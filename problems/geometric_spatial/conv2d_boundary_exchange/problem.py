@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -15,6 +14,7 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
     close,
@@ -29,25 +29,23 @@ IMAGE_ROWS = 128
 """Of one guidance branch; the published size has as many rows per rank as if half of the ranks held one branch."""
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the rows of one rank where the size does not say, those of the output, and the default group."""
-    ax = Axes(axes)
-    if axes["Hl"] is None:
-        axes = axes | {"Hl": max(3, IMAGE_ROWS // max(1, ax.W // 2))}
-        ax = Axes(axes)
+    if ax["Hl"] is None:
+        ax = ax.replace(Hl=max(3, IMAGE_ROWS // max(1, ax.W // 2)))
     if ax.Hl < ax.padding:
         raise SizeError(f"axis Hl={ax.Hl} must be at least padding={ax.padding}")
     rows = (ax.Hl + 2 * ax.padding - ax.kh) // ax.stride + 1
     columns = (ax.width + 2 * ax.padding - ax.kw) // ax.stride + 1
     if rows < 1 or columns < 1:
         raise SizeError(f"{ax.Hl} x {ax.width} with padding={ax.padding} is smaller than the kernel {ax.kh} x {ax.kw}")
-    return axes | {"Ho": rows, "Wo": columns, "group": None}
+    return {"Hl": ax.Hl, "Ho": rows, "Wo": columns, "group": None}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing cycles through strides, paddings and kernels, with and without bias."""
     if draw.timed or draw.trial == 0:
-        return axes
+        return {}
     modes: tuple[dict[str, AxisValue], ...] = (
         {"stride": 2},
         {"padding": 2, "kh": 5, "kw": 3, "has_bias": False},
@@ -55,20 +53,20 @@ def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
         {"padding": 0, "has_bias": False},
         {"padding": 1, "kh": 2, "kw": 5},
     )
-    return axes | modes[draw.trial % len(modes)]
+    return modes[draw.trial % len(modes)]
 
 
 def robust_inputs(make: InputMaker) -> Inputs:
     """Weights of std fan_in^(-1/2) for outputs of order 1; all differ by rank."""
     ax = make.ax
-    bias = make.normal("bias") if ax["has_bias"] else None
+    bias = make.normal("bias") if ax.flag("has_bias") else None
     return make.normal("x"), make.normal("weight", std=(ax.C * ax.kh * ax.kw) ** -0.5), bias
 
 
 def published_inputs(make: InputMaker) -> Inputs:
     """Standard normal, from the published seed."""
     stream = make.seeded(42 + 87_000 + make.rank + 1_000_003 * make.trial)
-    return stream.normal("x"), stream.normal("weight"), stream.normal("bias") if make.ax["has_bias"] else None
+    return stream.normal("x"), stream.normal("weight"), stream.normal("bias") if make.ax.flag("has_bias") else None
 
 
 def boundary_rows(ax: Axes) -> tuple[int, int]:
@@ -83,7 +81,7 @@ def cost(ax: Axes) -> Cost:
     above, below = boundary_rows(ax)
     has_above, has_below = ax.r > 0, ax.r < ax.W - 1
     row = ax.itemsize * ax.B * ax.C * ax.width
-    bias = ax.Co if ax["has_bias"] else 0
+    bias = ax.Co if ax.flag("has_bias") else 0
     outputs = ax.B * ax.Co * ax.Ho * ax.Wo
     pixels = ax.B * ax.C * ax.Hl * ax.width
     if ax.stride > max(ax.kh, ax.kw):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from math import log2
-from typing import TYPE_CHECKING, cast
+from math import log2, prod
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -16,10 +15,10 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
     close,
-    divide,
 )
 
 if TYPE_CHECKING:
@@ -29,43 +28,39 @@ LAYOUTS = {"bchw": (-2, -1), "bhcw": (1, 3), "hcbw": (0, -1), "bhw": (1, 2), "hw
 """Order of the batch axes, rows and columns in memory -> dim; columns are always last."""
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the rows of one rank, image lengths, the shapes in this layout, and the default group."""
-    layout = str(axes["layout"])
-    if layout not in LAYOUTS:
-        raise SizeError(f"axis layout={layout!r} must be one of {', '.join(LAYOUTS)}")
-    ax = Axes(axes | {"Hl": divide(axes, "H", by="W")})
+    layout = ax.one_of("layout", LAYOUTS)
+    ax = ax.replace(Hl=ax.divide("H", by="W"))
     # Without s the number of rows is the local one.
-    n0, n1 = (ax.Hl, 2 * (ax.Wc - 1)) if axes["n1"] is None else (ax.n0, ax.n1)
+    n0, n1 = (ax.Hl, 2 * (ax.Wc - 1)) if ax["n1"] is None else (ax.n0, ax.n1)
     if n1 < ax.Wc:
         raise SizeError(f"axis n1={n1} must be at least Wc={ax.Wc}")
-    whole = dict(ax) | {"n0": n0, "n1": n1}
     sizes = {"b": ax.B, "c": ax.C, "w": ax.Wc, "h": ax.Hl}
-    images = 1
-    for letter in layout:
-        images *= sizes[letter] if letter in "bc" else 1
-    image = sizes | {"w": divide(whole, "n1", by="W"), "h": n0}
-    return whole | {
-        "images": images,
+    image = sizes | {"w": ax.replace(n1=n1).divide("n1", by="W"), "h": n0}
+    return {
+        "Hl": ax.Hl,
+        "n0": n0,
+        "n1": n1,
+        "images": prod(sizes[letter] for letter in layout if letter in "bc"),
         "columns": image["w"],
         "x_shape": tuple(sizes[letter] for letter in layout),
         "y_shape": tuple(image[letter] for letter in layout),
-        "s": None if axes["n1"] is None else (n0, n1),
+        "s": None if ax["n1"] is None else (n0, n1),
         "dim": LAYOUTS[layout],
         "group": None,
     }
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing cycles through norms, layouts, padding and cropping of rows and columns, and no `s`.
 
     Odd n1 is run on one rank, which alone divides it.
     """
     if draw.timed or draw.trial == 0:
-        return axes
-    ax = Axes(axes)
-    n1 = ax.n1 or 2 * (ax.Wc - 1)
-    n0 = ax.n0 or ax.H
+        return {}
+    n1 = ax.number_or_none("n1") or 2 * (ax.Wc - 1)
+    n0 = ax.number_or_none("n0") or ax.H
     wider = n1 + ax.W * draw.randint(1, max(1, n1 // ax.W // 4))
     fewer = draw.randint(1, max(1, n0 // 3))
     modes: tuple[dict[str, AxisValue], ...] = (
@@ -75,7 +70,7 @@ def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
         {"n0": n0 - fewer, "n1": n1, "Wc": min(n1, n1 // 2 + 1 + fewer), "layout": "hw"},
         {"n1": n1 + 1 if ax.W == 1 else n1, "n0": n0, "norm": "backward"},
     )
-    return axes | modes[draw.trial % len(modes)]
+    return modes[draw.trial % len(modes)]
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
@@ -107,15 +102,9 @@ def cost(ax: Axes) -> Cost:
     link = 4 * ax.images * (ax.W - 1) * numbers
     first = min(ax.Hl, ax.n0) * ax.n1 * log2(ax.n1)
     second = ax.columns * ax.n0 * log2(ax.n0)
-    x_shape, y_shape = cast("tuple[int, ...]", ax["x_shape"]), cast("tuple[int, ...]", ax["y_shape"])
-    read, written = 8, 4
-    for length in x_shape:
-        read *= length
-    for length in y_shape:
-        written *= length
     return Cost(
         vector_flops=2.5 * ax.images * (first + second),
-        memory_bytes=read + written,
+        memory_bytes=8 * prod(ax.ints("x_shape")) + 4 * prod(ax.ints("y_shape")),
         link_in_bytes=link,
         link_out_bytes=link,
     )

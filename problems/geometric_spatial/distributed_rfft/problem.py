@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from math import log2, prod
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -19,7 +18,6 @@ from pkb_gym.engine.problem import (
     Tensor,
     Trials,
     close,
-    divide,
 )
 from pkb_gym.engine.problem.rules import CheckContext, outside, rule, wide
 
@@ -30,36 +28,34 @@ LAYOUTS = {"bhw": (1, 2), "hbw": (0, 2), "wbh": (2, 0), "bwh": (-1, -2), "hw": (
 """Order of batch, rows and columns in memory -> dim."""
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the columns of one rank, transform lengths, the shapes in this layout, and the default group."""
-    layout = str(axes["layout"])
-    if layout not in LAYOUTS:
-        raise SizeError(f"axis layout={layout!r} must be one of {', '.join(LAYOUTS)}")
-    axes = axes | {
-        "n0": axes["H"] if axes["n0"] is None else axes["n0"],
-        "n1": axes["width"] if axes["n1"] is None else axes["n1"],
-        "Wl": divide(axes, "width", by="W"),
-    }
-    ax = Axes(axes | {"rows": divide(axes, "n0", by="W")})
+    layout = ax.one_of("layout", LAYOUTS)
+    n0 = ax.H if ax["n0"] is None else ax.n0
+    n1 = ax.width if ax["n1"] is None else ax.n1
+    Wl, rows = ax.divide("width", by="W"), ax.replace(n0=n0).divide("n0", by="W")
     batch = 1 if layout == "hw" else ax.B
-    sizes_in = {"b": batch, "h": ax.H, "w": ax.Wl}
-    sizes_out = {"b": batch, "h": ax.rows, "w": ax.n1 // 2 + 1}
-    return dict(ax) | {
+    sizes_in = {"b": batch, "h": ax.H, "w": Wl}
+    sizes_out = {"b": batch, "h": rows, "w": n1 // 2 + 1}
+    return {
+        "n0": n0,
+        "n1": n1,
+        "Wl": Wl,
+        "rows": rows,
         "batch": batch,
         "x_shape": tuple(sizes_in[letter] for letter in layout),
         "y_shape": tuple(sizes_out[letter] for letter in layout),
-        "s": (ax.n0, ax.n1),
+        "s": (n0, n1),
         "dim": LAYOUTS[layout],
         "group": None,
     }
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing cycles through norms, layouts, and lengths that pad or crop; n1 may be odd."""
     if draw.timed or draw.trial == 0:
-        return axes
-    ax = Axes(axes)
-    rows = ax.n0 or ax.H
+        return {}
+    rows = ax.number_or_none("n0") or ax.H
     step = draw.randint(1, max(1, rows // ax.W // 4)) * ax.W
     odd = draw.randrange(1, max(2, ax.width // 4), 2)
     modes: tuple[dict[str, AxisValue], ...] = (
@@ -69,7 +65,7 @@ def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
         {"norm": "backward", "layout": "hw", "n1": ax.width + odd},
         {"norm": "ortho", "layout": "bwh", "n0": rows + step},
     )
-    return axes | modes[draw.trial % len(modes)]
+    return modes[draw.trial % len(modes)]
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
@@ -103,7 +99,7 @@ def cost(ax: Axes) -> Cost:
     second = ax.rows * ax.n1 * log2(ax.n1)
     return Cost(
         vector_flops=2.5 * ax.batch * (first + second),
-        memory_bytes=4 * ax.batch * min(ax.H, ax.n0) * ax.Wl + 8 * prod(cast("tuple[int, ...]", ax["y_shape"])),
+        memory_bytes=4 * ax.batch * min(ax.H, ax.n0) * ax.Wl + 8 * prod(ax.ints("y_shape")),
         link_in_bytes=link,
         link_out_bytes=link,
     )

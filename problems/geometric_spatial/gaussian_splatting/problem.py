@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -14,6 +13,7 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Stream,
     Tensor,
     Trials,
@@ -35,17 +35,16 @@ MOST_CONDITION = 20.0
 """Of a projected covariance: product of the diagonal over the determinant, which cancels by as much."""
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the numbers of Gaussians of all ranks, and the most rows that this rank can receive."""
-    ax = Axes(axes)
-    counts = cast("tuple[int, ...]", axes.get("counts") or (ax.N,) * ax.W)
+    counts = ax.ints("counts") if "counts" in ax else (ax.N,) * ax.W
     if min(counts) < 1 or ax.C < 1:
         raise SizeError(f"every rank needs a Gaussian and a camera, got {counts} and C={ax.C}")
     pairs = ax.C * sum(counts)
-    return axes | {
+    return {
         "n": counts[ax.r],
         "total": sum(counts),
-        "visible": axes.get("visible", VISIBLE),
+        "visible": ax.get("visible", VISIBLE),
         "pairs": pairs,
         "pairs2": 2 * pairs,
         "pairs3": 3 * pairs,
@@ -54,25 +53,24 @@ def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
     }
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: several cameras a rank, numbers of Gaussians that differ by rank, other planes and channels."""
     if draw.timed:
-        return axes
-    ax = Axes(axes)
-    return axes | {
+        return {}
+    return {
         "C": max(2, ax.C) + draw.trial % 2,
         "D": ax.D + 2 * (draw.trial % 2),
         "counts": tuple(draw.randint(-(-3 * ax.N // 4), ax.N) for _ in range(ax.W)),
         "height": ax.height if draw.trial % 2 else max(1, 3 * ax.height // 4),
         "eps2d": draw.uniform(0.1, 0.6),
         "near_plane": draw.uniform(0.3, 0.8),
-        "far_plane": draw.uniform(3, 4) if draw.trial % 4 > 1 else axes["far_plane"],
+        "far_plane": draw.uniform(3, 4) if draw.trial % 4 > 1 else ax["far_plane"],
     }
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Every camera sees every Gaussian."""
-    return axes | {"visible": 1.0}
+    return {"visible": 1.0}
 
 
 def random_cameras(stream: Stream, ax: Axes) -> tuple[torch.Tensor, torch.Tensor]:
@@ -114,7 +112,7 @@ def doubtful(gaussians: Gaussians, cameras: tuple[torch.Tensor, torch.Tensor], a
     from pkb_gym.problems.geometric_spatial.gaussian_splatting.reference import project
 
     means, quats, scales = (part.double() for part in gaussians)
-    near, far = cast(float, ax["near_plane"]), cast(float, ax["far_plane"])
+    near, far = ax.real("near_plane"), ax.real("far_plane")
     size = torch.tensor([ax.width, ax.height], dtype=torch.float64, device=means.device)
     bad = torch.zeros(len(means), dtype=torch.bool, device=means.device)
     for viewmat, K in zip(*(part.double() for part in cameras), strict=True):  # one at a time, to save memory
@@ -126,7 +124,7 @@ def doubtful(gaussians: Gaussians, cameras: tuple[torch.Tensor, torch.Tensor], a
             K[None],
             ax.width,
             ax.height,
-            cast(float, ax["eps2d"]),
+            ax.real("eps2d"),
             near_plane=0.0,
             far_plane=float("inf"),
         )
@@ -195,7 +193,7 @@ def cost(ax: Axes) -> Cost:
     Radii follow from the conics and need not be sent; nor do the ids of rows in order. Rows are expected to come from
     all ranks alike.
     """
-    seen = cast(float, ax["visible"]) * ax.C
+    seen = ax.real("visible") * ax.C
     item = ax.itemsize
     raw = ax.n * (11 + ax.D) * item
     row = (7 + ax.D) * item

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -23,49 +22,37 @@ if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Keeps the first W counts, and adds this rank's count, the sum and the default group."""
-    W, r, counts = axes["W"], axes["r"], axes["num_obj_per_gpu"]
-    assert isinstance(W, int)
-    assert isinstance(r, int)
-    if not isinstance(counts, tuple) or len(counts) < W:
-        raise SizeError(f"axis num_obj_per_gpu={counts!r} must be a tuple of at least W={W} counts")
-    numbers = [n for n in counts[:W] if isinstance(n, int) and n >= 0]
-    if len(numbers) < W:
-        raise SizeError(f"axis num_obj_per_gpu={counts!r} must hold whole numbers >= 0")
-    return axes | {"num_obj_per_gpu": tuple(numbers), "n": numbers[r], "N": sum(numbers), "group": None}
+    counts = ax.by_rank("num_obj_per_gpu")
+    return {"num_obj_per_gpu": counts, "n": counts[ax.r], "N": sum(counts), "group": None}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: some more objects, that fall on the ranks at random; both directions and several thresholds.
 
     On every second trial one rank has none, and on one of eight there is no more than one.
     """
     if draw.timed:
-        return axes
-    W, counts = axes["W"], axes["num_obj_per_gpu"]
-    assert isinstance(W, int)
-    assert isinstance(counts, tuple)
-    total = sum(n for n in counts[:W] if isinstance(n, int))
-    ranks = list(range(W))
-    if draw.trial % 2 and W > 1:
-        ranks.remove(draw.randrange(W))
-    total = draw.randrange(2) if draw.trial % 8 == 6 else total + draw.randrange(8)
+        return {}
+    ranks = list(range(ax.W))
+    if draw.trial % 2 and ax.W > 1:
+        ranks.remove(draw.randrange(ax.W))
+    total = draw.randrange(2) if draw.trial % 8 == 6 else sum(ax.by_rank("num_obj_per_gpu")) + draw.randrange(8)
     owners = draw.choices(ranks, weights=[draw.random() + 0.2 for _ in ranks], k=total)
-    changed: dict[str, AxisValue] = {"num_obj_per_gpu": tuple(owners.count(rank) for rank in range(W))}
+    changed: dict[str, AxisValue] = {"num_obj_per_gpu": tuple(owners.count(rank) for rank in range(ax.W))}
     if draw.trial % 2:
-        changed["reverse"] = not axes["reverse"]
+        changed["reverse"] = not ax.flag("reverse")
     if draw.trial % 4 > 1:
         changed["iou_threshold"] = draw.choice((0.5, 0.6, 0.75, 0.8))
-    return axes | changed
+    return changed
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Rotates the counts by the trial."""
-    counts = axes["num_obj_per_gpu"]
-    assert isinstance(counts, tuple)
+    counts = ax.ints("num_obj_per_gpu")
     shift = draw.trial % len(counts)
-    return axes | {"num_obj_per_gpu": counts[shift:] + counts[:shift]}
+    return {"num_obj_per_gpu": counts[shift:] + counts[:shift]}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

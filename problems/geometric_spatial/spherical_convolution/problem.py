@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -15,11 +14,11 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Sparse,
     Tensor,
     Trials,
     close,
-    divide,
 )
 
 if TYPE_CHECKING:
@@ -41,26 +40,23 @@ def shares(size: int, number: int) -> list[int]:
     return [piece] * (number - 1) + [size - piece * (number - 1)]
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the grid of ranks (rank = q * A + a), its groups, this rank's blocks, and the entries of its filter."""
-    world_size, rank = cast(int, axes["W"]), cast(int, axes["r"])
-    A = cast("int | None", axes["A"]) or (2 if world_size % 2 == 0 else 1)
-    if world_size % A:
-        raise SizeError(f"axis A={A} must divide W={world_size}")
-    Q = world_size // A
-    a, q = rank % A, rank // A
-    divide(axes, "nlon_in", by="nlon_out")
+    A = ax.number_or_none("A") or (2 if ax.W % 2 == 0 else 1)
+    if ax.W % A:
+        raise SizeError(f"axis A={A} must divide W={ax.W}")
+    Q = ax.W // A
+    a, q = ax.r % A, ax.r // A
+    ax.divide("nlon_in", by="nlon_out")
     for channels in ("Cin", "Cout"):
-        divide(axes, channels, by="groups")
+        ax.divide(channels, by="groups")
     for name, number in (("Cin", A), ("nlon_in", A), ("nlon_out", A), ("nlat_in", Q), ("nlat_out", Q)):
-        if cast(int, axes[name]) < number:
-            raise SizeError(f"axis {name}={axes[name]} must be at least the {number} ranks that share it")
-    ax = Axes(axes)
+        if ax.number(name) < number:
+            raise SizeError(f"axis {name}={ax.number(name)} must be at least the {number} ranks that share it")
     Hl, Wl = shares(ax.nlat_in, Q)[q], shares(ax.nlon_in, A)[a]
     row = min(ax.per_row, Hl * ax.nlon_in)
-    counts = cast("tuple[int, ...] | None", axes.get("nnz_by_rank"))
-    world = range(world_size)
-    return axes | {
+    world = range(ax.W)
+    return {
         "A": A,
         "Q": Q,
         "a": a,
@@ -72,20 +68,17 @@ def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
         "Hq": shares(ax.nlat_out, Q)[q],
         "Wa": shares(ax.nlon_out, A)[a],
         "columns": Hl * ax.nlon_in,
-        "nnz": counts[rank] if counts else ax.K * ax.nlat_out * row,
+        "nnz": ax.ints("nnz_by_rank")[ax.r] if "nnz_by_rank" in ax else ax.K * ax.nlat_out * row,
         # None means all ranks, where that is what the group is.
-        "azimuth_group": None
-        if Q == 1
-        else tuple(tuple(world[first : first + A]) for first in range(0, world_size, A)),
+        "azimuth_group": None if Q == 1 else tuple(tuple(world[first : first + A]) for first in range(0, ax.W, A)),
         "polar_group": None if A == 1 else tuple(tuple(world[first::A]) for first in range(A)),
     }
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing cycles through coarser longitudes, groups, no bias, other grids, uneven shares, filled filters."""
     if draw.timed:
-        return axes
-    ax = Axes(axes)
+        return {}
     channels = ax.Cin + ax.Cin // 2
     more = {"Cin": channels, "Cout": 2 * ax.Cout, "groups": 1}
     grouped = 2 if ax.Cin % 4 == 0 and ax.Cout % 2 == 0 else 1
@@ -94,13 +87,13 @@ def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
     modes: tuple[dict[str, AxisValue], ...] = (
         {},
         {"groups": grouped, **coarse, "has_bias": False, "nlat_out": ax.nlat_out + ax.W},
-        {**more, **uneven, "nlat_in": ax.nlat_in + 1, "A": ax.W if channels >= ax.W else axes["A"]},
+        {**more, **uneven, "nlat_in": ax.nlat_in + 1, "A": ax.W if channels >= ax.W else ax["A"]},
         {"groups": grouped, "A": 1, **coarse},
     )
-    axes = axes | modes[draw.trial % len(modes)]
-    rows = ax.K * cast(int, axes["nlat_out"])
+    changes = modes[draw.trial % len(modes)]
+    rows = ax.K * ax.replace(**changes).nlat_out
     counts = tuple(draw.randint(rows * MOST_ENTRIES // 4, rows * MOST_ENTRIES * 3 // 4) for _ in range(ax.W))
-    return axes | {"nnz_by_rank": counts}
+    return changes | {"nnz_by_rank": counts}
 
 
 def random_pattern(make: InputMaker) -> torch.Tensor:
@@ -128,7 +121,7 @@ def robust_inputs(make: InputMaker) -> Inputs:
     indices = random_pattern(make)
     values = make.randn(ax.nnz) * max(1.0, ax.Q * ax.nnz / (ax.K * ax.nlat_out)) ** -0.5
     weight = make.normal("weight", std=(ax.Cg * ax.K) ** -0.5)
-    return make.normal("x"), (indices, values), weight, make.normal("bias") if ax["has_bias"] else None
+    return make.normal("x"), (indices, values), weight, make.normal("bias") if ax.flag("has_bias") else None
 
 
 def published_inputs(make: InputMaker) -> Inputs:
@@ -138,7 +131,7 @@ def published_inputs(make: InputMaker) -> Inputs:
     ax = make.ax
     stream = make.seeded(42 + 62_000 + make.rank + 1_000_003 * make.trial)
     x, weight = stream.normal("x"), stream.normal("weight")
-    bias = stream.normal("bias") if ax["has_bias"] else None
+    bias = stream.normal("bias") if ax.flag("has_bias") else None
     per_row = min(ax.per_row, ax.columns)
     k = torch.arange(ax.K, device=make.device).view(-1, 1, 1)
     o = torch.arange(ax.nlat_out, device=make.device).view(1, -1, 1)

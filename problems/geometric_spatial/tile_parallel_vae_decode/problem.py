@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 from math import ceil, prod
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -17,6 +16,7 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
 )
@@ -26,12 +26,11 @@ if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the size of the video, the number of cells of all tiles, and the default group."""
-    ax = Axes(axes)
     size = (ax.T, ax.H, ax.width)
-    tile = (ax.tile_length + (1 if axes["first_frame_as_image"] else 0), ax.tile_height, ax.tile_width)
-    spatial, temporal = cast(float, axes["spatial_overlap"]), cast(float, axes["temporal_overlap"])
+    tile = (ax.tile_length + (1 if ax.flag("first_frame_as_image") else 0), ax.tile_height, ax.tile_width)
+    spatial, temporal = ax.real("spatial_overlap"), ax.real("temporal_overlap")
     space = ax.spatial_upsample * ax.sr_ratio
     out, lengths = [], []
     for n, cells, factor, up in zip(
@@ -46,7 +45,7 @@ def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
         along = [min(cells, n - i * step) for i in range(ceil(n / step))]
         lengths.append(along)
         out.append(sum(min(kept, length * up) for length in along))
-    return axes | {
+    return {
         "T_out": out[0],
         "H_out": out[1],
         "W_out": out[2],
@@ -55,12 +54,11 @@ def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
     }
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing cycles through overlaps along t, super-resolution, longer tiles, few channels, and odd strides."""
     if draw.timed or draw.trial == 0:
-        return axes
-    ax = Axes(axes)
-    overlap = axes["temporal_overlap"] or (0.4 if ax.tile_length > 1 else 0.0)
+        return {}
+    overlap = ax.real("temporal_overlap") or (0.4 if ax.tile_length > 1 else 0.0)
     modes: tuple[dict[str, AxisValue], ...] = (
         {"temporal_overlap": overlap, "C": 1, "spatial_upsample": max(1, ax.spatial_upsample // 2), "sr_ratio": 2},
         {"first_frame_as_image": True, "temporal_overlap": overlap, "sr_ratio": 2},
@@ -68,7 +66,7 @@ def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
         {"spatial_overlap": 0.3, "temporal_overlap": 0.0, "C": 2, "B": 2},
         {"first_frame_as_image": True, "temporal_overlap": 0.3, "spatial_overlap": 0.0},
     )
-    return axes | modes[draw.trial % len(modes)]
+    return modes[draw.trial % len(modes)]
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
     Axes,
@@ -32,28 +32,33 @@ if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the count lists, the seeds S of this rank, the rows that leave and arrive, and the shapes."""
-    ax = Axes(axes)
-    row, seeds = cast(Ints, ax["row"]), cast("Ints | None", ax["seeds"])
+    row, seeds = ax.ints("row"), ax.ints_or_none("seeds")
     S = seeds[ax.r] if seeds else ax.S
-    lists = count_lists(requests_of(axes), ax.r)
-    R_out, R_in = sum(cast(Ints, lists["counts_received"])), sum(cast(Ints, lists["counts_sent"]))
-    shapes: dict[str, AxisValue] = {"features_shape": (S, *row), "out_shape": (R_in, *row)}
-    return axes | lists | shapes | {"S": S, "R_out": R_out, "R_in": R_in}
+    lists = count_lists(requests_of(ax), ax.r)
+    R_out, R_in = sum(lists["counts_received"]), sum(lists["counts_sent"])
+    return {
+        **lists,
+        "features_shape": (S, *row),
+        "out_shape": (R_in, *row),
+        "S": S,
+        "R_out": R_out,
+        "R_in": R_in,
+    }
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks have uneven and empty chunks, S by rank, and rows of two, one and no dimensions."""
     if draw.timed:
-        return axes | ({"requests": draw_requests(axes, draw)} if axes["ragged"] else {})
-    row = cast(Ints, axes["row"])
+        return {"requests": draw_requests(ax, draw)} if ax.flag("ragged") else {}
+    row = ax.ints("row")
     rows: tuple[Ints, ...] = (row, (2, row[0] // 2), row, ())
-    return axes | {
-        "requests": draw_requests(axes, draw),
-        "seeds": draw_sizes(axes, draw),
+    return {
+        "requests": draw_requests(ax, draw),
+        "seeds": draw_sizes(ax, draw),
         "row": rows[draw.trial % 4],
-        "group": world_group(axes, draw),
+        "group": world_group(ax, draw),
     }
 
 
@@ -79,8 +84,8 @@ def cost(ax: Axes) -> Cost:
 
     Ids are uniform: different rows are counted by their expectation, which no kernel undercuts over many trials.
     """
-    row = ax.itemsize * prod(cast(Ints, ax["row"]))
-    requests, seeds = requests_of(dict(ax)), cast("Ints | None", ax["seeds"])
+    row = ax.itemsize * prod(ax.ints("row"))
+    requests, seeds = requests_of(ax), ax.ints_or_none("seeds")
     peers = [p for p in range(ax.W) if p != ax.r]
     arriving = sum(distinct(seeds[q] if seeds else ax.S, requests[q][ax.r]) for q in peers)
     leaving = sum(distinct(ax.S, requests[ax.r][p]) for p in peers)

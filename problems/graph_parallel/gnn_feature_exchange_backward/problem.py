@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
     Axes,
@@ -19,7 +19,6 @@ from pkb_gym.engine.problem import (
 )
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, UNIT_ROUNDOFF, CheckContext, within
 from pkb_gym.problems.graph_parallel.exchange import (
-    Ints,
     count_lists,
     draw_requests,
     draw_sizes,
@@ -31,21 +30,19 @@ if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the count lists, the seeds S of this rank, and the rows that leave and arrive."""
-    ax = Axes(axes)
-    seeds = cast("Ints | None", ax["seeds"])
-    lists = count_lists(requests_of(axes), ax.r)
-    R_out, R_in = sum(cast(Ints, lists["counts_sent"])), sum(cast(Ints, lists["counts_received"]))
-    return axes | lists | {"S": seeds[ax.r] if seeds else ax.S, "R_out": R_out, "R_in": R_in}
+    seeds, lists = ax.ints_or_none("seeds"), count_lists(requests_of(ax), ax.r)
+    R_out, R_in = sum(lists["counts_sent"]), sum(lists["counts_received"])
+    return {**lists, "S": seeds[ax.r] if seeds else ax.S, "R_out": R_out, "R_in": R_in}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks have uneven and empty chunks, and S by rank."""
     if draw.timed:
-        return axes | ({"requests": draw_requests(axes, draw)} if axes["ragged"] else {})
-    requests, seeds = draw_requests(axes, draw), draw_sizes(axes, draw)
-    return axes | {"requests": requests, "seeds": seeds, "group": world_group(axes, draw)}
+        return {"requests": draw_requests(ax, draw)} if ax.flag("ragged") else {}
+    requests, seeds = draw_requests(ax, draw), draw_sizes(ax, draw)
+    return {"requests": requests, "seeds": seeds, "group": world_group(ax, draw)}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
@@ -70,11 +67,11 @@ def row_sums(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
 
     ax, W = context.ax, context.world_size
     ids = context.tensor("seed_inverse_ids")
-    requests = requests_of(dict(ax))
+    requests = requests_of(ax)
     arriving = []
     for i in range(W):
         q, j = (ax.r + i) % W, (W - i) % W
-        sent = cast(Ints, count_lists(requests, q)["counts_sent"])
+        sent = count_lists(requests, q)["counts_sent"]
         begin = sum(sent[:j])
         arriving.append(context.tensor("grad_output", q)[begin : begin + sent[j]])
     G = torch.cat(arriving).double()
@@ -92,7 +89,7 @@ def cost(ax: Axes) -> Cost:
     The first row of a seed needs no addition.
     """
     row = ax.itemsize * ax.D
-    sent, received = cast(Ints, ax["counts_sent"]), cast(Ints, ax["counts_received"])
+    sent, received = ax.ints("counts_sent"), ax.ints("counts_received")
     return Cost(
         vector_flops=max(0, ax.R_in - ax.S) * ax.D,
         memory_bytes=row * (ax.R_out + ax.S) + 8 * ax.R_in,

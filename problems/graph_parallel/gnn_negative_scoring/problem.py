@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, Group, InputMaker, Output, Problem, Tensor, Trials
 from pkb_gym.engine.problem.rules import CheckContext, rule
@@ -13,27 +13,32 @@ if TYPE_CHECKING:
 Ints = tuple[int, ...]
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
-    """Adds every rank's number of positives, this one's, and their sum P."""
-    ax = Axes(axes)
-    counts = cast("Ints | None", ax["counts"])
+def counts_of(ax: Axes) -> Ints:
+    """Every rank's number of positives."""
+    counts = ax.ints_or_none("counts")
     if counts is None:
-        base = ax.base if ax["total"] is None else max(16, min(ax.number("total") // ax.W, 1280))
+        base = ax.base if ax["total"] is None else max(16, min(ax.total // ax.W, 1280))
         counts = tuple(base + rank % 3 for rank in range(ax.W))
-    return axes | {"counts": counts, "P_r": counts[ax.r], "P": sum(counts)}
+    return counts
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
+    """Adds every rank's number of positives, this one's, and their sum P."""
+    counts = counts_of(ax)
+    return {"counts": counts, "P_r": counts[ax.r], "P": sum(counts)}
+
+
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks have any number of positives, none on one rank on odd trials, and none anywhere on the last of eight."""
     if draw.timed:
-        return axes
-    counts = [draw.randint(1, count) for count in cast(Ints, derive(axes | {"r": 0})["counts"])]
+        return {}
+    counts = [draw.randint(1, count) for count in counts_of(ax)]
     if draw.trial % 2 and len(counts) > 1:
         counts[draw.randrange(len(counts))] = 0
     if draw.trial % 8 == 7:
         counts = [0] * len(counts)
     group = (tuple(range(len(counts))),) if draw.trial % 2 else None
-    return axes | {"counts": tuple(counts), "group": group, "special": draw.trial % 4 == 3}
+    return {"counts": tuple(counts), "group": group, "special": draw.trial % 4 == 3}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
@@ -41,7 +46,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
     import torch
 
     positives, negatives = make.normal("local_pos_scores", mean=1.0), make.normal("local_neg_scores")
-    if make.ax["special"]:
+    if make.ax.flag("special"):
         special = torch.tensor([-torch.inf, torch.inf, torch.nan, 12.0, -0.0], device=make.device)
         for scores in (positives, negatives):
             chosen = special[make.randint(0, len(special), *scores.shape)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
     Axes,
@@ -25,21 +25,19 @@ if TYPE_CHECKING:
 Ints = tuple[int, ...]
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds num_nodes (a multiple of W), this rank's pairs Z, and the pairs that it sends and gets.
 
     How many pairs each rank owns is drawn with the axes, so that sizes are known; else ids are uniform, and the sizes
     are expectations.
     """
-    ax = Axes(axes)
-    W = ax.W
-    pairs = cast("tuple[Ints, ...] | None", ax["pairs"])
-    counts = tuple(sum(mine) for mine in pairs) if pairs else (ax.Z,) * W
-    shares: tuple[tuple[float, ...], ...] = pairs or tuple((count / W,) * W for count in counts)
+    pairs = ax.int_lists("pairs") if ax["pairs"] else None
+    counts = tuple(sum(mine) for mine in pairs) if pairs else (ax.Z,) * ax.W
+    shares: tuple[tuple[float, ...], ...] = pairs or tuple((count / ax.W,) * ax.W for count in counts)
     arriving = sum(mine[ax.r] for mine in shares)
     most = int(arriving) if pairs else sum(counts)
-    return axes | {
-        "num_nodes": -(-ax.nodes // W) * W,
+    return {
+        "num_nodes": -(-ax.nodes // ax.W) * ax.W,
         "Z": counts[ax.r],
         "send": shares[ax.r],
         "Y": arriving,
@@ -49,18 +47,17 @@ def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
     }
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Pairs by rank and owner. Timed: Z as the size names it, evenly owned. Checks: unequal Z and skewed owners.
 
     One rank has no pairs on trials 1, 4, 7, ... of the checks, no rank has any on trial 8 of nine, and ids are negative
     on every third.
     """
-    ax = Axes(axes)
     W = ax.W
     if draw.timed:
-        jitter = ax.Z // 10 if ax["ragged"] else 0
+        jitter = ax.Z // 10 if ax.flag("ragged") else 0
         totals = [ax.Z + draw.randint(-jitter, jitter) for _ in range(W)]
-        return axes | {"pairs": tuple(spread(total, [1.0] * W, draw) for total in totals)}
+        return {"pairs": tuple(spread(total, [1.0] * W, draw) for total in totals)}
     totals = [draw.randint(ax.Z // 2, ax.Z + ax.Z // 4) for _ in range(W)]
     if draw.trial % 3 == 1 and W > 1:
         totals[draw.randrange(W)] = 0
@@ -69,7 +66,7 @@ def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
     heavy = draw.randrange(W)
     weights = [1 / (1 + (d - heavy) % W) ** 2 for d in range(W)]
     group = (tuple(range(W)),) if draw.trial % 2 else None
-    return axes | {
+    return {
         "pairs": tuple(spread(total, weights, draw) for total in totals),
         "negative": draw.trial % 3 == 2,
         "group": group,
@@ -96,7 +93,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
     owner = owner[make.permutation(ax.Z)]
     per_rank = ax.num_nodes // ax.W
     node = (make.rand(ax.Z) ** 3 * per_rank).to(torch.int64).clamp(max=per_rank - 1)
-    if ax["negative"]:
+    if ax.flag("negative"):
         node -= per_rank // 8
     return owner + ax.W * node, make.bits("value")
 
@@ -111,10 +108,11 @@ def cost(ax: Axes) -> Cost:
     """Every pair is read and written once, and crosses the link once unless it stays; one rank hands its input back."""
     pair = 8 + ax.itemsize * ax.D
     counts = 8 * (ax.W - 1)
+    arriving, kept = ax.real("Y"), ax.real("kept")
     return Cost(
-        memory_bytes=(ax.Z + ax.Y) * pair if ax.W > 1 else 0,
-        link_in_bytes=(ax.Y - ax.kept) * pair + counts,
-        link_out_bytes=(ax.Z - ax.kept) * pair + counts,
+        memory_bytes=(ax.Z + arriving) * pair if ax.W > 1 else 0,
+        link_in_bytes=(arriving - kept) * pair + counts,
+        link_out_bytes=(ax.Z - kept) * pair + counts,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import gcd, lcm
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
     Axes,
@@ -17,8 +17,8 @@ from pkb_gym.engine.problem import (
     Scalar,
     Tensor,
     Trials,
+    close,
 )
-from pkb_gym.engine.problem.rules import close
 
 if TYPE_CHECKING:
     import torch
@@ -31,30 +31,28 @@ def rows_of(T: int, S: int, rank: int) -> int:
     return max(0, min(S, T - rank * S))
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds T and S, this rank's rows, and every rank's number of queries and this one's.
 
     The table has T rows, or `most_rows` times W if that is less.
     """
-    ax = Axes(axes)
     T = ax.T if ax["most_rows"] is None else min(ax.T, ax.most_rows * ax.W)
     S = -(-T // ax.W)
-    queries = cast("Ints | None", ax["queries"]) or tuple(ax.Q + ax.more_by_rank * rank for rank in range(ax.W))
-    return axes | {"T": T, "S": S, "rows": rows_of(T, S, ax.r), "queries": queries, "Q": queries[ax.r]}
+    queries = ax.ints_or_none("queries") or tuple(ax.Q + ax.more_by_rank * rank for rank in range(ax.W))
+    return {"T": T, "S": S, "rows": rows_of(T, S, ax.r), "queries": queries, "Q": queries[ax.r]}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks have ids of several laws, unequal Q (0 on one rank), tables that W does not divide, and tiny ones."""
     if draw.timed:
-        return axes
-    ax = Axes(axes)
+        return {}
     laws = ("uniform", "power", "one owner", "power")
     T = min(ax.T, 1_000_000)
     T = max(1, ax.W - 1) if draw.trial % 6 == 5 else T - draw.randrange(min(T // 4, 4 * ax.W))
     queries = [draw.randint(ax.Q // 2, ax.Q) + rank for rank in range(ax.W)]
     if draw.trial % 2 and ax.W > 1:
         queries[draw.randrange(ax.W)] = 0
-    return axes | {
+    return {
         "T": T,
         "law": laws[draw.trial % 4],
         "queries": tuple(queries),
@@ -66,12 +64,12 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.T
     """Normal tables and matrices; ids uniform, skewed towards a few popular ranges, or all of one owner."""
     import torch
 
-    ax = make.ax
-    if ax["law"] == "one owner":
+    ax, law = make.ax, make.ax.text("law")
+    if law == "one owner":
         owners = -(-ax.T // ax.S)
         owner = int(make.shared.randint(0, owners, 1))
         ids = make.integers("input_node_ids", owner * ax.S, owner * ax.S + rows_of(ax.T, ax.S, owner))
-    elif ax["law"] == "power":
+    elif law == "power":
         # Density ~ k^(-2/3) from a start that is common to the ranks: repeats, and owners of many and of few.
         distance = (make.rand(ax.Q).double() ** 3 * ax.T).to(torch.int64)
         ids = (make.shared.randint(0, ax.T, 1) + distance) % ax.T
@@ -80,10 +78,9 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.T
     return make.normal("local_embedding_shard"), ids, make.normal("proj_matrix")
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """A table that W divides, the same Q everywhere, and the formula's ids."""
-    ax = Axes(axes)
-    return axes | {"T": -(-ax.T // ax.W) * ax.W, "law": "formula", "queries": (ax.Q,) * ax.W}
+    return {"T": -(-ax.T // ax.W) * ax.W, "law": "formula", "queries": (ax.Q,) * ax.W}
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -108,22 +105,22 @@ def cost(ax: Axes) -> Cost:
     Of uniform ids, the expectation: over many trials no kernel moves fewer. Of laws with more repeats only the
     requester's own traffic is certain, and one projection.
     """
-    row, out = ax.D * ax.itemsize, ax.O * ax.itemsize
+    row, out, law = ax.D * ax.itemsize, ax.O * ax.itemsize, ax.text("law")
     own = (8 + out) * ax.Q + (ax.D * out if ax.Q else 0)
-    if ax["law"] == "formula":
+    if law == "formula":
         # Owner and row of query j repeat with periods W and S / gcd(7, S).
         share = min(ax.Q, lcm(ax.W, ax.S // gcd(7, ax.S))) / ax.W
         here, inward, outward = share * ax.W, share * (ax.W - 1), share * (ax.W - 1)
-    elif ax["law"] == "uniform":
-        queries = cast(Ints, ax["queries"])
+    elif law == "uniform":
+        queries = ax.ints("queries")
         here = distinct(ax.rows, sum(queries), ax.T)
         inward = distinct(ax.T - ax.rows, ax.Q, ax.T)
         outward = sum(distinct(ax.rows, count, ax.T) for rank, count in enumerate(queries) if rank != ax.r)
     else:
         here, inward, outward = 0, 0, 0
-    different = distinct(ax.T, ax.Q, ax.T) if ax["law"] == "uniform" else min(1, ax.Q)
+    different = distinct(ax.T, ax.Q, ax.T) if law == "uniform" else min(1, ax.Q)
     return Cost(
-        matrix_flops=2 * (ax.Q if ax["law"] == "formula" else different) * ax.D * ax.O,
+        matrix_flops=2 * (ax.Q if law == "formula" else different) * ax.D * ax.O,
         memory_bytes=own + here * row,
         link_in_bytes=inward * row,
         link_out_bytes=outward * row,

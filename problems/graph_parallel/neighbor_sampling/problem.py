@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
     Axes,
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 Ints = tuple[int, ...]
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds what each rank owns, its stored edges, its seeds, and the most nodes and edges that it may find."""
-    ax = Axes(axes)
     W, N = ax.W, ax.N
-    degrees, fanouts = cast(Ints, ax["degrees"]), cast(Ints, ax["fanouts"])
-    owned = cast("Ints | None", ax["owned"]) or tuple(N // W + (rank < N % W) for rank in range(W))
-    seeds = cast("Ints | None", ax["seeds"]) or (ax.S,) * W
+    degrees, fanouts = ax.ints("degrees"), ax.ints("fanouts")
+    owned = ax.ints_or_none("owned") or tuple(N // W + (rank < N % W) for rank in range(W))
+    seeds = ax.ints_or_none("seeds") or (ax.S,) * W
     ring_degree = sum(degrees) // len(degrees)
-    stored = [stored_edges(count, degrees) for count in owned]
-    if ax["ring"]:
-        stored = [N * ring_degree] * W
-    all_edges = N * ring_degree if ax["ring"] else sum(stored)
+    if ax.flag("ring"):
+        stored, all_edges = [N * ring_degree] * W, N * ring_degree
+    else:
+        stored = [stored_edges(count, degrees) for count in owned]
+        all_edges = sum(stored)
     frontier, most_edges = seeds[ax.r], 0
     for hop, k in enumerate(fanouts):
         # Only the first frontier may hold a node more than once.
@@ -43,7 +43,7 @@ def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
         found = found if hop == 0 else min(found, all_edges)
         most_edges += found
         frontier = min(found, N)
-    return axes | {
+    return {
         "owned": owned,
         "seeds": seeds,
         "S_r": seeds[ax.r],
@@ -60,15 +60,14 @@ def stored_edges(nodes: int, degrees: Ints) -> int:
     return nodes // len(degrees) * sum(degrees) + sum(degrees[: nodes % len(degrees)])
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks cycle through the size's fanouts, a rank without seeds, repeated seeds, all neighbours, none, three hops.
 
     Nodes are unevenly owned.
     """
     if draw.timed:
-        return axes
-    ax = Axes(axes)
-    W, fanouts = ax.W, cast(Ints, ax["fanouts"])
+        return {}
+    W, fanouts = ax.W, ax.ints("fanouts")
     mode = draw.trial % 6
     seeds = [ax.S] * W if mode in (0, 2) else [draw.randint(1, ax.S) for _ in range(W)]
     if mode in (1, 5) and W > 1:
@@ -81,7 +80,7 @@ def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
     cuts = sorted(draw.randint(0, ax.N // 2) for _ in range(W - 1))
     extra = [high - low for low, high in zip([0, *cuts], [*cuts, ax.N // 2], strict=True)]
     rest = ax.N - ax.N // 2
-    return axes | {
+    return {
         "owned": tuple(more + rest // W + (rank < rest % W) for rank, more in enumerate(extra)),
         "seeds": tuple(seeds),
         "fanouts": changed.get(mode, fanouts),
@@ -95,7 +94,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     import torch
 
     ax, device = make.ax, make.device
-    N, owned = ax.N, cast(Ints, ax["owned"])
+    N, owned = ax.N, ax.ints("owned")
     node_to_rank = torch.arange(ax.W, device=device).repeat_interleave(torch.tensor(owned, device=device))
     node_to_rank = node_to_rank[make.shared.permutation(N)]
     own = (node_to_rank == make.rank).nonzero().flatten()
@@ -104,15 +103,14 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     ptr = torch.zeros(N + 1, dtype=torch.int64, device=device)
     ptr[own[make.permutation(len(own))] + 1] = degrees
     seeds = make.permutation(N)[: ax.S_r]
-    if ax["repeated"]:
+    if ax.flag("repeated"):
         seeds = seeds[make.randint(0, max(1, ax.S_r // 2), ax.S_r)]
     return seeds, ptr.cumsum(0), make.integers("local_adj_col", 0, N), node_to_rank
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """The whole ring on every rank; N a multiple of W, twice the seeds on a single rank."""
-    ax = Axes(axes)
-    return axes | {"ring": True, "N": -(-ax.N // ax.W) * ax.W, "S": ax.S * (2 if ax.W == 1 else 1)}
+    return {"ring": True, "N": -(-ax.N // ax.W) * ax.W, "S": ax.S * (2 if ax.W == 1 else 1)}
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
@@ -128,11 +126,11 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
 
 def found_on(ax: Axes, rank: int) -> tuple[float, float, float]:
     """Expected frontiers, edges and nodes of a rank, summed over hops: F, E and V."""
-    degrees, N = cast(Ints, ax["degrees"]), ax.N
-    frontier = nodes = float(cast(Ints, ax["seeds"])[rank])
+    degrees, N = ax.ints("degrees"), ax.N
+    frontier = nodes = float(ax.ints("seeds")[rank])
     frontiers = edges = 0.0
-    for k in cast(Ints, ax["fanouts"]):
-        if ax["ring"]:
+    for k in ax.ints("fanouts"):
+        if ax.flag("ring"):
             found = frontier * (ax.ring_degree if k < 0 else min(k, ax.ring_degree))
             new = min(float(k), N - nodes) if found else 0.0
         else:
@@ -150,17 +148,17 @@ def cost(ax: Axes) -> Cost:
     Expectations over seeds and neighbours, which no kernel undercuts over many trials; repeated seeds count nothing.
     Where every rank holds the whole graph nothing crosses. Nodes may be looked up directly, so requests cost nothing.
     """
-    if ax["repeated"]:
+    if ax.flag("repeated"):
         return Cost()
-    owned = cast(Ints, ax["owned"])
+    owned = ax.ints("owned")
     F, E, V = found_on(ax, ax.r)
     inward = (1 - owned[ax.r] / ax.N) * (8 * E + 16 * F)
     others = [found_on(ax, rank) for rank in range(ax.W) if rank != ax.r]
     outward = owned[ax.r] / ax.N * sum(8 * edges + 16 * asked for asked, edges, _ in others)
     return Cost(
         memory_bytes=8 * ax.S_r + 24 * F + 8 * E + 8 * (V + 3 * E),
-        link_in_bytes=0 if ax["ring"] else inward,
-        link_out_bytes=0 if ax["ring"] else outward,
+        link_in_bytes=0 if ax.flag("ring") else inward,
+        link_out_bytes=0 if ax.flag("ring") else outward,
     )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -15,6 +14,7 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Stream,
     Tensor,
     Trials,
@@ -30,36 +30,44 @@ MAX_UNEQUAL = 1024
 """Batches larger than this stay equal, as bags of unequal batches may be regrouped one by one on the host."""
 
 
-def default_splits(axes: dict[str, AxisValue]) -> Splits:
+def default_splits(ax: Axes) -> Splits:
     """Features spread evenly over the ranks; 1, 2, 3, 1, 2, 3, ... of them where no number is given."""
-    world_size, features = cast(int, axes["W"]), cast("int | None", axes["features"])
+    features = ax.number_or_none("features")
     if features is None:
-        return tuple(1 + d % 3 for d in range(world_size))
-    return tuple(features // world_size + (d < features % world_size) for d in range(world_size))
+        return tuple(1 + d % 3 for d in range(ax.W))
+    return tuple(features // ax.W + (d < features % ax.W) for d in range(ax.W))
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def splits_of(ax: Axes) -> Splits:
+    """Features of each rank, as drawn or by default."""
+    return ax.ints("key_splits") if "key_splits" in ax else default_splits(ax)
+
+
+def strides_of(ax: Axes) -> tuple[Splits, ...]:
+    """Samples of each feature on each rank, as drawn, or B of all."""
+    return ax.int_lists("strides") if "strides" in ax else ((ax.B,) * sum(splits_of(ax)),) * ax.W
+
+
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds features, samples and ids of this rank, and what it receives.
 
     How many ids a feature has is decided by its contents; axes hold each rank's total, and its mean for one feature.
     """
-    world_size, rank = cast(int, axes["W"]), cast(int, axes["r"])
-    if world_size % cast(int, axes["stagger"]):
-        raise SizeError(f"axis stagger={axes['stagger']} must divide W={world_size}")
-    splits = cast(Splits, axes.get("key_splits", default_splits(axes)))
+    if ax.W % ax.stagger:
+        raise SizeError(f"axis stagger={ax.stagger} must divide W={ax.W}")
+    rank, low, high, splits, strides = ax.r, ax.low, ax.high, splits_of(ax), strides_of(ax)
     first = sum(splits[:rank])
-    strides = cast("tuple[Splits, ...]", axes.get("strides", ((axes["B"],) * sum(splits),) * world_size))
     bags = [sum(mine) for mine in strides]
-    low, high = cast(int, axes["low"]), cast(int, axes["high"])
-    ids = cast(Splits, axes.get("ids_by_rank", tuple((low + high) * count // 2 for count in bags)))
+    ids = ax.ints("ids_by_rank") if "ids_by_rank" in ax else tuple((low + high) * count // 2 for count in bags)
     bags_from = [sum(mine[first : first + splits[rank]]) for mine in strides]
     ids_from = [ids[q] * count / bags[q] if count else 0.0 for q, count in enumerate(bags_from)]
-    return axes | {
+    variable = ax.flag("variable")
+    return {
         "key_splits": splits,
         "k": splits[rank],
-        "batch_size": axes["B"] if axes["variable"] else strides[rank][0],
-        "stride_per_key": strides[rank] if axes["variable"] else None,
-        "fixed": not axes["variable"],
+        "batch_size": ax.B if variable else strides[rank][0],
+        "stride_per_key": strides[rank] if variable else None,
+        "fixed": not variable,
         "bags": bags[rank],
         "ids": ids[rank],
         "bags_in": sum(bags_from),
@@ -70,25 +78,21 @@ def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
     }
 
 
-def vary_totals(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def vary_totals(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Draws each rank's number of ids, distributed as the sum of its uniform bag lengths."""
-    world_size = cast(int, axes["W"])
-    low, high = cast(int, axes["low"]), cast(int, axes["high"])
-    totals = []
-    for rank in range(world_size):
-        count = cast(int, derive(axes | {"r": rank})["bags"])
+    low, high, totals = ax.low, ax.high, []
+    for count in map(sum, strides_of(ax)):
         deviation = (count * ((high - low + 1) ** 2 - 1) / 12) ** 0.5
         total = round(draw.gauss(count * (low + high) / 2, deviation))
         totals.append(min(max(total, low * count), high * count))
-    return axes | {"ids_by_rank": tuple(totals)}
+    return {"ids_by_rank": tuple(totals)}
 
 
-def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks have empty bags and cycle through unequal batches, strides per feature, weights, stagger, no features."""
     if draw.timed:
-        return vary_totals(axes, draw)
-    world_size = cast(int, axes["W"])
-    staggered = 2 if world_size % 2 == 0 else 1
+        return vary_totals(ax, draw)
+    staggered = 2 if ax.W % 2 == 0 else 1
     modes: tuple[dict[str, AxisValue], ...] = (
         {"weighted": True, "stagger": staggered},
         {"strides": "batches", "key_splits": "one without"},
@@ -98,28 +102,23 @@ def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
         {},
     )
     mode = modes[draw.trial % len(modes)]
-    splits = default_splits(axes)
-    if "key_splits" in mode and world_size > 1:
+    splits = default_splits(ax)
+    if "key_splits" in mode and ax.W > 1:
         splits = with_an_empty_rank(splits, draw)
-    count, batch = sum(splits), cast(int, axes["B"])
-    strides: tuple[Splits, ...] = ((batch,) * count,) * world_size
-    if mode.get("strides") == "batches" and batch <= MAX_UNEQUAL:
-        strides = tuple((size,) * count for size in unequal_batches(batch, world_size, draw))
+    count = sum(splits)
+    strides: tuple[Splits, ...] = ((ax.B,) * count,) * ax.W
+    if mode.get("strides") == "batches" and ax.B <= MAX_UNEQUAL:
+        strides = tuple((size,) * count for size in unequal_batches(ax.B, ax.W, draw))
     elif mode.get("strides") == "features":
-        strides = tuple(tuple(draw.randint(0, batch) for _ in range(count)) for _ in range(world_size))
-    world = tuple(range(world_size))
-    return vary_totals(
-        axes
-        | mode
-        | {
-            "key_splits": splits,
-            "strides": strides,
-            "variable": mode.get("strides") == "features",
-            "low": 0,
-            "pg": (world,) if draw.trial % 2 else None,
-        },
-        draw,
-    )
+        strides = tuple(tuple(draw.randint(0, ax.B) for _ in range(count)) for _ in range(ax.W))
+    changes = mode | {
+        "key_splits": splits,
+        "strides": strides,
+        "variable": mode.get("strides") == "features",
+        "low": 0,
+        "pg": (tuple(range(ax.W)),) if draw.trial % 2 else None,
+    }
+    return changes | vary_totals(ax.replace(**changes), draw)
 
 
 def with_an_empty_rank(splits: Splits, draw: Draw) -> Splits:
@@ -152,7 +151,7 @@ def bag_lengths(stream: Stream, make: InputMaker) -> torch.Tensor:
 
 def robust_inputs(make: InputMaker) -> Inputs:
     """Bags, ids and weights that differ by rank and trial."""
-    weights = make.normal("weights") if make.ax["weighted"] else None
+    weights = make.normal("weights") if make.ax.flag("weighted") else None
     return bag_lengths(make, make), make.integers("values", 0, 1_000_000), weights
 
 
@@ -167,10 +166,10 @@ def cost(ax: Axes) -> Cost:
 
     Features hold their mean share of the source's ids; over many trials no kernel moves fewer.
     """
-    per_bag, per_id = 8, 8 + (ax.itemsize if ax["weighted"] else 0)
+    per_bag, per_id = 8, 8 + (ax.itemsize if ax.flag("weighted") else 0)
     own = ax.bags * per_bag + ax.ids * per_id
-    received = ax.bags_in * per_bag + ax.mean_ids_in * per_id
-    kept = ax.bags_kept * per_bag + ax.mean_ids_kept * per_id
+    received = ax.bags_in * per_bag + ax.real("mean_ids_in") * per_id
+    kept = ax.bags_kept * per_bag + ax.real("mean_ids_kept") * per_id
     return Cost(memory_bytes=own + received, link_in_bytes=received - kept, link_out_bytes=own - kept)
 
 

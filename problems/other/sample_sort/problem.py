@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, Group, InputMaker, Output, Problem, Tensor, Trials
 
 if TYPE_CHECKING:
@@ -13,67 +12,59 @@ if TYPE_CHECKING:
 PATTERNS = ("normal", "duplicates", "sorted", "shifted", "equal", "skewed", "special", "reversed", "uniform")
 
 
-def counts_of(axes: dict[str, AxisValue]) -> tuple[int, ...]:
-    """How many values each rank holds: the first W counts, or equal shares where one number is given.
-
-    Raises:
-        SizeError: there are fewer than W counts, or something else.
-    """
-    W, counts = axes["W"], axes["counts"]
-    assert isinstance(W, int)
-    if isinstance(counts, int):
-        return (counts // W,) * W
-    numbers = tuple(n for n in counts[:W] if isinstance(n, int) and n >= 0) if isinstance(counts, tuple) else ()
-    if len(numbers) < W:
-        raise SizeError(f"axis counts={counts!r} must be one number or at least W={W} whole numbers >= 0")
-    return numbers
+def counts_of(ax: Axes) -> tuple[int, ...]:
+    """How many values each rank holds: the first W counts, or equal shares where one number is given."""
+    return (ax.counts // ax.W,) * ax.W if isinstance(ax["counts"], int) else ax.by_rank("counts")
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds this rank's n, where it begins, N, the length of the sorted piece, and the default group.
 
     Raises:
         SizeError: there is no such pattern of values.
     """
-    if axes["pattern"] not in PATTERNS:
-        raise SizeError(f"axis pattern={axes['pattern']!r} must be one of {', '.join(PATTERNS)}")
-    W, r, counts = axes["W"], axes["r"], counts_of(axes)
-    assert isinstance(W, int)
-    assert isinstance(r, int)
+    ax.one_of("pattern", PATTERNS)
+    counts = counts_of(ax)
     N = sum(counts)
-    sizes = {"n": counts[r], "offset": sum(counts[:r]), "N": N, "n_out": N // W + (r < N % W)}
-    return axes | {"counts": counts, "group": None} | sizes
+    return {
+        "counts": counts,
+        "group": None,
+        "n": counts[ax.r],
+        "offset": sum(counts[: ax.r]),
+        "N": N,
+        "n_out": N // ax.W + (ax.r < N % ax.W),
+    }
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: every pattern in turn, and uneven shards, one of them empty on odd trials.
 
     Trial 0 keeps the pattern of the size; on one of eight there are hardly more values than ranks.
     """
     if draw.timed:
-        return axes
-    counts = counts_of(axes)
+        return {}
+    counts = counts_of(ax)
     W, total = len(counts), sum(counts)
     total = draw.randrange(2 * W) if draw.trial % 8 == 5 else draw.randint(total // 2, total)
     weights = [draw.random() + 0.1 for _ in range(W)]
     if draw.trial % 2 and W > 1:
         weights[draw.randrange(W)] = 0
-    pattern = PATTERNS[draw.trial % len(PATTERNS)] if draw.trial else axes["pattern"]
-    return axes | {"counts": tuple(int(total * w / sum(weights)) for w in weights), "pattern": pattern}
+    pattern = PATTERNS[draw.trial % len(PATTERNS)] if draw.trial else ax.text("pattern")
+    return {"counts": tuple(int(total * w / sum(weights)) for w in weights), "pattern": pattern}
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Odd ranks hold nothing on every fourth trial."""
     if draw.trial % 4 != 3:
-        return axes
-    return axes | {"counts": tuple(0 if rank % 2 else n for rank, n in enumerate(counts_of(axes)))}
+        return {}
+    return {"counts": tuple(0 if rank % 2 else n for rank, n in enumerate(counts_of(ax)))}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
     """Values of one distribution for all ranks, or ("shifted") of one around another mean on each."""
     import torch
 
-    n, N, pattern = make.ax.n, make.ax.N, make.ax["pattern"]
+    n, N, pattern = make.ax.n, make.ax.N, make.ax.text("pattern")
     if pattern == "normal":
         values = make.randn(n)
     elif pattern == "uniform":
@@ -109,7 +100,7 @@ def cost(ax: Axes) -> Cost:
     byte for each of them is assumed. Ranks may already hold the right values where the pattern is neither normal nor
     uniform.
     """
-    independent = ax["pattern"] in ("normal", "uniform")
+    independent = ax.text("pattern") in ("normal", "uniform")
     as_counts = 2.0 ** (8 * ax.itemsize)
     return Cost(
         vector_flops=ax.n,

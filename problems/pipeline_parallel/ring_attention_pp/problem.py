@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -15,6 +14,7 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
 )
@@ -27,45 +27,41 @@ MOST_STAGES = 4
 """In drawn trials: rounding errors grow from stage to stage."""
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the grid of ranks (rank = p * C + c), its groups, and this rank's rows and positions."""
-    world_size, rank = cast(int, axes["W"]), cast(int, axes["r"])
-    stages = cast("int | None", axes["stages"]) or min(2, world_size)
-    if world_size % stages:
-        raise SizeError(f"axis stages={stages} must divide W={world_size}")
-    if stages > 1 and axes["D_out"] != axes["D"]:
-        raise SizeError(f"axis D_out={axes['D_out']} must equal D={axes['D']} where there are {stages} stages")
-    ring = world_size // stages
-    world = range(world_size)
-    width = cast(int, axes["h"]) * cast(int, axes["d"])
-    return axes | {
+    stages = ax.number_or_none("stages") or min(2, ax.W)
+    if ax.W % stages:
+        raise SizeError(f"axis stages={stages} must divide W={ax.W}")
+    if stages > 1 and ax.D_out != ax.D:
+        raise SizeError(f"axis D_out={ax.D_out} must equal D={ax.D} where there are {stages} stages")
+    ring, world = ax.W // stages, range(ax.W)
+    return {
         "stages": stages,
         "C": ring,
-        "p": rank // ring,
-        "c": rank % ring,
-        "S": cast("int | None", axes["S"]) or max(1, cast(int, axes["T"]) // ring),
-        "width": width,
-        "rows": 3 * width,
-        "cp_group": tuple(tuple(world[first : first + ring]) for first in range(0, world_size, ring)),
+        "p": ax.r // ring,
+        "c": ax.r % ring,
+        "S": ax.number_or_none("S") or max(1, ax.T // ring),
+        "width": ax.h * ax.d,
+        "rows": 3 * ax.h * ax.d,
+        "cp_group": tuple(tuple(world[first : first + ring]) for first in range(0, ax.W, ring)),
         # Without stages both spellings of "no pipeline" come up: None, and groups of one rank in published axes.
-        "pp_group": tuple(tuple(world[c::ring]) for c in range(ring)) if axes["pipeline"] else None,
+        "pp_group": tuple(tuple(world[c::ring]) for c in range(ring)) if ax.flag("pipeline") else None,
     }
 
 
-def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks cycle through mask, softmax scale, number of stages, and widths that differ."""
     if draw.timed:
-        return axes
-    hidden, head, world_size = cast(int, axes["D"]), cast(int, axes["d"]), cast(int, axes["W"])
-    scale = draw.choice((0.6, 1.6)) * draw.uniform(0.9, 1.1) * head**-0.5
-    wider = hidden + 16 * draw.randint(1, 4)
+        return {}
+    scale = draw.choice((0.6, 1.6)) * draw.uniform(0.9, 1.1) * ax.d**-0.5
+    wider = ax.D + 16 * draw.randint(1, 4)
     modes: tuple[dict[str, AxisValue], ...] = (
         {},
         {"causal": False, "softmax_scale": scale, "D": wider, "D_out": wider},
         {"causal": True, "softmax_scale": scale, "stages": 1, "pipeline": False, "D_out": wider},
-        {"causal": False, "softmax_scale": None, "stages": min(MOST_STAGES, world_size)},
+        {"causal": False, "softmax_scale": None, "stages": min(MOST_STAGES, ax.W)},
     )
-    return axes | modes[draw.trial % len(modes)]
+    return modes[draw.trial % len(modes)]
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -108,8 +104,8 @@ def cost(ax: Axes) -> Cost:
     """
     tokens = ax.B * ax.S
     length = ax.C * ax.S
-    pairs = ax.S * (length + 1) / 2 if ax["causal"] else ax.S * length
-    senders = (ax.C - 1) / (2 if ax["causal"] else 1)  # foreign blocks that a rank needs
+    pairs = ax.S * (length + 1) / 2 if ax.flag("causal") else ax.S * length
+    senders = (ax.C - 1) / (2 if ax.flag("causal") else 1)  # foreign blocks that a rank needs
     heads = 4 * (ax.C - 1) / ax.C * tokens * ax.width
     sequence = min(senders * tokens * 2 * ax.width, senders * tokens * ax.D, heads)
     hand_over = tokens * ax.D

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Scalar, Tensor, Trials
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, outside, rule, wide
@@ -15,18 +15,17 @@ ROW_ERROR = 1e-2
 ELEMENT_ERROR = 4e-2
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Adds a rank's rows, unless they are fixed, and the lengths of its share and of the input."""
-    ax = Axes(axes)
-    rows = cast("int | None", axes["rows_per_rank"])
+    rows = ax.number_or_none("rows_per_rank")
     if rows is None:
         rows = ax.total_rows // max(ax.W, ax.fewest_shares)
-    return axes | {"rows": rows, "C": rows * ax.h, "length": ax.W * rows * ax.h}
+    return {"rows": rows, "C": rows * ax.h, "length": ax.W * rows * ax.h}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Two values of eps in turn."""
-    return axes if draw.timed else axes | {"eps": (1e-5, 1e-6)[draw.trial % 2]}
+    return {} if draw.timed else {"eps": (1e-5, 1e-6)[draw.trial % 2]}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,7 +38,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
 
     ax = make.ax
     factors = torch.pow(10.0, 4 * make.shared.rand(ax.W, ax.rows, 1) - 3)
-    factors[:, :1] = sqrt(ax.W * cast(float, ax["eps"]))
+    factors[:, :1] = sqrt(ax.W * ax.real("eps"))
     if ax.rows > 1:
         factors[:, -1] = 0.0
     x = make.randn(ax.W, ax.rows, ax.h) * factors
@@ -62,7 +61,7 @@ def mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     for rank in range(ax.W):
         total = total + context.tensor("rs_input_1d", rank)[segment]
     a = (total / ax.W).view(ax.rows, ax.h)
-    inverse = torch.rsqrt(a.square().mean(-1, keepdim=True) + cast(float, ax["eps"]))
+    inverse = torch.rsqrt(a.square().mean(-1, keepdim=True) + ax.real("eps"))
     exact = a * inverse * context.tensor("gamma").float()
     scale = DTYPE_SCALE[ax.dtype]
     bad_elements = outside(wide(got), exact, ELEMENT_ERROR * scale * exact.abs().clamp(min=1.0))

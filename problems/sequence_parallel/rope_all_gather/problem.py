@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, InputMaker, Output, Problem, Stream, Tensor, Trials, divide
+from pkb_gym.engine.problem import Axes, Cost, InputMaker, Output, Problem, SizeError, Stream, Tensor, Trials
 from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, wide, within
 
 if TYPE_CHECKING:
@@ -14,12 +13,11 @@ if TYPE_CHECKING:
     Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Adds the length of one rank's slice."""
-    ax = Axes(axes)
     if ax.D % 2:
         raise SizeError(f"axis D={ax.D} must be even: the two halves of a head are rotated into each other")
-    return axes | {"s": divide(axes, "S", by="W")}
+    return {"s": ax.divide("S", by="W")}
 
 
 def normal_inputs(stream: Stream) -> Inputs:

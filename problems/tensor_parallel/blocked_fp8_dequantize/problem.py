@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     ITEMSIZE,
     Axes,
@@ -15,6 +14,7 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
     exact,
@@ -35,27 +35,25 @@ PAIRS = (
 E4M3_MAX = 448.0
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Adds the blocks of one chunk."""
-    ax = Axes(axes)
     if ax.block_size < 1 or ax.block_size & (ax.block_size - 1):
         raise SizeError(f"axis block_size={ax.block_size} must be a power of two")
     chunk = ax.M * ax.N
     if chunk % ax.block_size:
         raise SizeError(f"M*N = {ax.M}*{ax.N} = {chunk} must be a multiple of block_size={ax.block_size}")
-    return axes | {"blocks": chunk // ax.block_size}
+    return {"blocks": chunk // ax.block_size}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: the size's pair of dtypes, then the others in turn; odd trials have another block size."""
     if draw.timed or draw.trial == 0:
-        return axes
-    ax = Axes(axes)
-    others = [pair for pair in PAIRS if pair != (ax["y_dtype"], ax["s_dtype"])]
+        return {}
+    others = [pair for pair in PAIRS if pair != (ax.text("y_dtype"), ax.text("s_dtype"))]
     y_dtype, s_dtype = others[(draw.trial - 1) % len(others)]
     legal = [b for b in (16, 32, 64, 128, 256) if ax.M * ax.N % b == 0]
     block_size = draw.choice(legal or [ax.block_size]) if draw.trial % 2 else ax.block_size
-    return axes | {"y_dtype": y_dtype, "s_dtype": s_dtype, "block_size": block_size}
+    return {"y_dtype": y_dtype, "s_dtype": s_dtype, "block_size": block_size}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,7 +75,7 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
 def cost(ax: Axes) -> Cost:
     """Values and scales cross the link as they are and are multiplied by the receiver."""
     chunk = ax.M * ax.N
-    quantised = chunk * ITEMSIZE[str(ax["y_dtype"])] + ax.blocks * ITEMSIZE[str(ax["s_dtype"])]
+    quantised = chunk * ITEMSIZE[ax.text("y_dtype")] + ax.blocks * ITEMSIZE[ax.text("s_dtype")]
     return Cost(
         vector_flops=ax.W * chunk,
         memory_bytes=ax.W * (quantised + 4 * chunk),

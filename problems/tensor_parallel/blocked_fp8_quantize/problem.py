@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -14,9 +13,9 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
-    divide,
 )
 from pkb_gym.engine.problem.rules import CheckContext, allclose, as_integers, rule
 
@@ -29,21 +28,19 @@ DOUBT = 2e-6
 NAN_CODE = 0x7F
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Adds the blocks of a row and the rows of the gathered tensor."""
-    ax = Axes(axes)
     if ax.block_size < 1 or ax.block_size & (ax.block_size - 1):
         raise SizeError(f"axis block_size={ax.block_size} must be a power of two")
-    return axes | {"blocks": divide(axes, "N", by="block_size"), "rows": ax.W * ax.M}
+    return {"blocks": ax.divide("N", by="block_size"), "rows": ax.W * ax.M}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing, odd trials have another block size."""
     if draw.timed or draw.trial % 2 == 0:
-        return axes
-    ax = Axes(axes)
+        return {}
     legal = [b for b in (16, 32, 64, 128, 256, 512) if ax.N % b == 0 and b != ax.block_size]
-    return axes | {"block_size": draw.choice(legal or [ax.block_size])}
+    return {"block_size": draw.choice(legal or [ax.block_size])}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:

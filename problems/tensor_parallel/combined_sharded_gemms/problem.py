@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, InputMaker, Output, Problem, Tensor, Trials, close, divide
+from pkb_gym.engine.problem import Axes, Cost, InputMaker, Output, Problem, Tensor, Trials, close
 
 if TYPE_CHECKING:
     import torch
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Adds the columns h of the input, and the rows m of the output, that one rank has."""
-    return axes | {"h": divide(axes, "H", by="W"), "m": divide(axes, "M", by="W")}
+    return {"h": ax.divide("H", by="W"), "m": ax.divide("M", by="W")}
 
 
 def robust_inputs(make: InputMaker) -> Inputs:

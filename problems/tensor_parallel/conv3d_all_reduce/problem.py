@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -16,9 +15,9 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
-    divide,
 )
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, outside, rms, rule, wide
 
@@ -26,24 +25,24 @@ if TYPE_CHECKING:
     import torch
 
 Inputs: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]"
-Triple: TypeAlias = tuple[int, int, int]
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds this rank's channels, the shapes, and the default group."""
-    axes = axes | {"Ci": divide(axes, "C", by="W")}
+    ax = ax.replace(Ci=ax.divide("C", by="W"))
     for channels in ("Ci", "Co"):
-        divide(axes, channels, by="groups")
-    ax = Axes(axes)
-    stride, padding, dilation = (cast(Triple, ax[name]) for name in ("stride", "padding", "dilation"))
-    size, kernel = cast(Triple, ax["size"]), cast(Triple, ax["kernel"])
+        ax.divide(channels, by="groups")
+    size, kernel, stride, padding, dilation = (
+        ax.ints(name) for name in ("size", "kernel", "stride", "padding", "dilation")
+    )
     out_size = tuple(
         (n + 2 * pad - reach * (k - 1) - 1) // step + 1
         for n, k, step, pad, reach in zip(size, kernel, stride, padding, dilation, strict=True)
     )
     if min(out_size) < 1:
         raise SizeError(f"axis size={size} is too small for kernel={kernel}, padding={padding}, dilation={dilation}")
-    return axes | {
+    return {
+        "Ci": ax.Ci,
         "input_shape": (ax.N, ax.Ci, *size),
         "weight_shape": (ax.Co, ax.Ci // ax.groups, *kernel),
         "out_shape": (ax.N, ax.Co, *out_size),
@@ -51,14 +50,13 @@ def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
     }
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing cycles through stride, padding, dilation and groups, with and without bias."""
     if draw.timed or draw.trial == 0:
-        return axes
-    ax = Axes(axes)
+        return {}
     local = ax.C // ax.W
     grouped = 2 if local % 2 == 0 and ax.Co % 2 == 0 else 1
-    size, kernel = cast(Triple, ax["size"]), cast(Triple, ax["kernel"])
+    size, kernel = ax.ints("size"), ax.ints("kernel")
     fits = all(n >= 2 * (k - 1) + 1 for n, k in zip(size, kernel, strict=True))
     modes: tuple[dict[str, AxisValue], ...] = (
         {"padding": (0, 1, 1), "stride": (1, 1, 2)},
@@ -66,14 +64,14 @@ def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
         {"padding": (2, 1, 0), "has_bias": False},
         {"dilation": (2, 1, 2) if fits else (1, 1, 1), "padding": (1, 2, 1), "groups": grouped},
     )
-    return axes | modes[draw.trial % len(modes)]
+    return modes[draw.trial % len(modes)]
 
 
 def robust_inputs(make: InputMaker) -> Inputs:
     """Weights of std fan_in^(-1/2) for outputs of order 1, and a bias as large, equal on all ranks."""
     ax = make.ax
-    fan_in = ax.C // ax.groups * prod(cast(Triple, ax["kernel"]))
-    bias = make.shared.normal("bias") if ax["has_bias"] else None
+    fan_in = ax.C // ax.groups * prod(ax.ints("kernel"))
+    bias = make.shared.normal("bias") if ax.flag("has_bias") else None
     return make.normal("input"), make.normal("weight", std=fan_in**-0.5), bias
 
 
@@ -81,8 +79,8 @@ def published_inputs(make: InputMaker) -> Inputs:
     """Standard normal input and weights, and the same small bias at all times."""
     import torch
 
-    stream = make.seeded(42 + 76_000 + make.rank + 1_000_003 * make.trial)
-    bias = torch.linspace(-0.1, 0.1, make.ax.Co, device=make.device).to(make.dtype) if make.ax["has_bias"] else None
+    ax, stream = make.ax, make.seeded(42 + 76_000 + make.rank + 1_000_003 * make.trial)
+    bias = torch.linspace(-0.1, 0.1, ax.Co, device=make.device).to(make.dtype) if ax.flag("has_bias") else None
     return stream.normal("input"), stream.normal("weight"), bias
 
 
@@ -102,14 +100,12 @@ def cost(ax: Axes) -> Cost:
     Endpoints that add need 2 (W - 1) / W times the output each way, a switch that adds and multicasts the output alone.
     Gathering inputs and filters instead, with W times the work, moves less where outputs are the larger.
     """
-    inputs, weights, outputs = (
-        prod(cast("tuple[int, ...]", ax[name])) for name in ("input_shape", "weight_shape", "out_shape")
-    )
-    bias = ax.Co if ax["has_bias"] else 0
+    inputs, weights, outputs = (prod(ax.ints(name)) for name in ("input_shape", "weight_shape", "out_shape"))
+    bias = ax.Co if ax.flag("has_bias") else 0
     link = ax.itemsize * min(outputs, (ax.W - 1) * (inputs + weights)) if ax.W > 1 else 0
     return Cost(
         matrix_flops=2 * outputs * (weights // ax.Co),
-        vector_flops=outputs if ax["has_bias"] else 0,
+        vector_flops=outputs if ax.flag("has_bias") else 0,
         memory_bytes=ax.itemsize * (inputs + weights + bias + outputs),
         link_in_bytes=link,
         link_out_bytes=link,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Tensor, Trials
 from pkb_gym.engine.problem.rules import same_bits
@@ -11,35 +11,33 @@ if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the rows V of the whole table, and the number of ids of every rank and of this one."""
-    ax = Axes(axes)
-    lengths = cast("tuple[int, ...]", ax["lengths"] or (ax.L,) * ax.W)
-    return axes | {"V": ax.W * ax.Vs, "lengths": lengths, "L": lengths[ax.r]}
+    lengths = ax.ints_or_none("lengths") or (ax.L,) * ax.W
+    return {"V": ax.W * ax.Vs, "lengths": lengths, "L": lengths[ax.r]}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: the size's own, hot rows, one owner of all ids, ragged lists; the last two with an empty list."""
     law = ("uniform", "zipf", "one owner", "uniform")[draw.trial % 4]
     if draw.timed or draw.trial % 4 == 0:
-        return axes
+        return {}
     if law == "zipf":
-        return axes | {"law": law}
-    ax = Axes(axes)
+        return {"law": law}
     empty = draw.randrange(ax.W) if ax.W > 1 else None
     lengths = tuple(0 if rank == empty else draw.randint(1, ax.L) for rank in range(ax.W))
-    return axes | {"law": law, "lengths": lengths}
+    return {"law": law, "lengths": lengths}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
     """Random bit patterns, so that nothing but a copy of every row gives the result, and ids of the trial's law."""
     import torch
 
-    ax = make.ax
-    if ax["law"] == "one owner":
+    ax, law = make.ax, make.ax.text("law")
+    if law == "one owner":
         first = make.shared.randint(0, ax.W, 1).item() * ax.Vs
         ids = first + make.integers("indices", 0, ax.Vs)
-    elif ax["law"] == "zipf":
+    elif law == "zipf":
         # The k-th most popular row has probability ~ 1/k; popularity is common to the ranks.
         popularity = make.shared.permutation(ax.V)
         mass = torch.arange(1, ax.V + 1, device=make.device).reciprocal().cumsum(0)
@@ -67,10 +65,10 @@ def cost(ax: Axes) -> Cost:
     Of uniform ids, the expectation: over many trials no kernel moves fewer. Of other laws the output alone is certain.
     Owners' ids cost nothing: rows can be pulled.
     """
-    lengths = cast("tuple[int, ...]", ax["lengths"])
+    lengths = ax.ints("lengths")
     row = ax.E * ax.itemsize
     own = 8 * ax.L + ax.L * row
-    if ax["law"] != "uniform":
+    if ax.text("law") != "uniform":
         return Cost(memory_bytes=own)
     others = [length for rank, length in enumerate(lengths) if rank != ax.r]
     return Cost(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, InputMaker, Output, Problem, Tensor, Trials, close, divide
+from pkb_gym.engine.problem import Axes, Cost, InputMaker, Output, Problem, Tensor, Trials, close
 
 if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Adds the width of one rank's column block."""
-    return axes | {"n": divide(axes, "N", by="W")}
+    return {"n": ax.divide("N", by="W")}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Tensor, Trials, divide
+from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Tensor, Trials
 from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, rms, wide, within
 
 if TYPE_CHECKING:
@@ -14,20 +14,20 @@ TERMS = 1024
 """Most terms of a whole-number sum that differ from 0, on average: 8 standard deviations stay within bfloat16's 256."""
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Adds the inner dimension k and the output rows m of one rank."""
-    return axes | {"k": divide(axes, "K", by="W"), "m": divide(axes, "M", by="W")}
+    return {"k": ax.divide("K", by="W"), "m": ax.divide("M", by="W")}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Whole and normal numbers by turns."""
-    return axes if draw.timed else axes | {"whole": draw.trial % 2 == 1}
+    return {} if draw.timed else {"whole": draw.trial % 2 == 1}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
     """Normal, B scaled so that outputs are of order 1; or -1, 0 and 1, whose sums are exact in any order."""
     ax = make.ax
-    if not ax["whole"]:
+    if not ax.flag("whole"):
         return make.normal("A_local"), make.normal("B_local", std=ax.K**-0.5)
     density = min(1.0, TERMS / ax.K) ** 0.5
     A_local, B_local = (2 * make.integers(name, 0, 2) - 1 for name in ("A_local", "B_local"))
@@ -56,7 +56,7 @@ def exact_product(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
         [wide(context.tensor("A_local", rank)[rows]) @ wide(context.tensor("B_local", rank)) for rank in range(ax.W)]
     )
     total = partials.sum(0)
-    if ax["whole"]:
+    if ax.flag("whole"):
         return total, torch.zeros_like(total)
     rounding = UNIT_ROUNDOFF[ax.dtype]
     accumulator = UNIT_ROUNDOFF["float64" if ax.dtype == "float64" else "float32"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Tensor, Trials, divide
+from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, SizeError, Tensor, Trials
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, all_of, norm_close, wide, within
 
 if TYPE_CHECKING:
@@ -14,28 +13,24 @@ if TYPE_CHECKING:
     Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, int]:
     """Adds the one of V and Vl that is None: the whole vocabulary, and one rank's part of it."""
-    if (axes["V"] is None) == (axes["Vl"] is None):
-        raise SizeError(
-            f"give exactly one of V={axes['V']} and Vl={axes['Vl']}; the other, None, follows from V = W*Vl"
-        )
-    if axes["V"] is None:
-        ax = Axes(axes)
-        return axes | {"V": ax.W * ax.Vl}
-    return axes | {"Vl": divide(axes, "V", by="W")}
+    V, Vl = ax.number_or_none("V"), ax.number_or_none("Vl")
+    if (V is None) == (Vl is None):
+        raise SizeError(f"give exactly one of V={V} and Vl={Vl}; the other, None, follows from V = W*Vl")
+    return {"V": ax.W * ax.Vl} if V is None else {"Vl": ax.divide("V", by="W")}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing, other numbers of tokens after the size's own."""
     if draw.timed or draw.trial == 0:
-        return axes
-    return axes | {"T": draw.randint(2, max(8, Axes(axes).T))}
+        return {}
+    return {"T": draw.randint(2, max(8, ax.T))}
 
 
-def published_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Always one token."""
-    return axes | {"T": 1}
+    return {"T": 1}
 
 
 def robust_inputs(make: InputMaker) -> Inputs:

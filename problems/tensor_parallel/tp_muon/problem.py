@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -15,6 +14,7 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
 )
@@ -32,49 +32,45 @@ LOOSENESS = {"bfloat16": 1.0, "float16": 2.0**-2, "float32": 2.0**-2}
 iterating on the Gram matrix alone, which is legal, comes to 0.003 of the output's root mean square."""
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds this rank's columns (of n rounded up to a multiple of W) and the shape of its shard.
 
     Raises:
         SizeError: steps and table do not fit, or partition_dim is neither 0 nor 1.
     """
-    ax = Axes(axes)
-    length = TABLE_LENGTH.get(str(axes["coefficient_type"]))
-    if length is None:
-        raise SizeError(f"no coefficients called {axes['coefficient_type']!r}; there are {', '.join(TABLE_LENGTH)}")
-    if ax.steps < 0 or ax.steps % length:
-        raise SizeError(f"axis steps={ax.steps} must be a multiple of {length} with {axes['coefficient_type']!r}")
-    if axes["partition_dim"] not in (0, 1):
-        raise SizeError(f"axis partition_dim={axes['partition_dim']!r} must be 0 or 1")
-    n_r = ax.n_r if axes["n_r"] is not None else -(-ax.n // ax.W)
-    partition = cast("tuple[tuple[int, ...], ...] | None", axes["group"])
-    ranks = next((part for part in partition if ax.r in part), ()) if partition else tuple(range(ax.W))
-    return axes | {
+    table = ax.one_of("coefficient_type", TABLE_LENGTH)
+    if ax.steps < 0 or ax.steps % TABLE_LENGTH[table]:
+        raise SizeError(f"axis steps={ax.steps} must be a multiple of {TABLE_LENGTH[table]} with {table!r}")
+    if ax.partition_dim not in (0, 1):
+        raise SizeError(f"axis partition_dim={ax.partition_dim} must be 0 or 1")
+    n_r = -(-ax.n // ax.W) if ax["n_r"] is None else ax.n_r
+    ranks = ax.group_ranks("group")
+    return {
         "n_r": n_r,
         "group_size": len(ranks),
         "first": ranks[0],
-        "shard": (ax.m, n_r) if axes["partition_dim"] == 1 else (n_r, ax.m),
+        "shard": (ax.m, n_r) if ax.partition_dim == 1 else (n_r, ax.m),
     }
 
 
-def vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: all four tables, both partitioned dimensions, subgroups, few columns, falling singular values.
 
     More steps than these would make an iteration on the Gram matrix alone, which is legal, lose small singular values.
     """
-    axes = axes | {"scale": 10 ** draw.uniform(-2, 1)}
+    scale: dict[str, AxisValue] = {"scale": 10 ** draw.uniform(-2, 1)}
     if draw.timed or draw.trial == 0:
-        return axes
-    m, world = cast(int, axes["m"]), tuple(range(cast(int, axes["W"])))
+        return scale
+    world = tuple(range(ax.W))
     half = (len(world) + 1) // 2
     halves = tuple(part for part in (world[:half], world[half:]) if part)
     modes: tuple[dict[str, AxisValue], ...] = (
         {"coefficient_type": "simple", "steps": draw.randint(2, 5), "partition_dim": 0, "spectrum": "falling"},
         {"coefficient_type": "polar_express", "steps": 8, "partition_dim": 1, "group": halves},
-        {"coefficient_type": "aol", "steps": 4, "partition_dim": 0, "n_r": max(1, m // (2 * len(world)))},
+        {"coefficient_type": "aol", "steps": 4, "partition_dim": 0, "n_r": max(1, ax.m // (2 * ax.W))},
         {"coefficient_type": "quintic", "steps": 5, "partition_dim": 1, "spectrum": "falling", "group": (world,)},
     )
-    return axes | modes[(draw.trial - 1) % len(modes)]
+    return scale | modes[(draw.trial - 1) % len(modes)]
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
@@ -83,12 +79,12 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
 
     ax = make.ax
     values = make.randn(ax.m, ax.n_r)
-    if ax["spectrum"] == "falling":
+    if ax.text("spectrum") == "falling":
         directions = make.stream("directions", ax.first).randn(ax.m, SPREAD) * torch.exp2(
             -torch.arange(SPREAD, device=make.device, dtype=torch.float32)
         )
         values = 2.0**-6 * values + directions @ make.randn(SPREAD, ax.n_r)
-    x = (values * cast(float, ax["scale"])).to(make.dtype)
+    x = (values * ax.real("scale")).to(make.dtype)
     return (x if ax.partition_dim == 1 else x.T.contiguous(),)
 
 

@@ -15,9 +15,8 @@ from pkb_gym.engine.problem import (
     Problem,
     Tensor,
     Trials,
-    divide,
+    close,
 )
-from pkb_gym.engine.problem.rules import close
 
 if TYPE_CHECKING:
     import torch
@@ -26,9 +25,9 @@ OFFSET = 120.0
 """Of whole rows: exp overflows and underflows float32 from 89 on."""
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds this rank's share of the vocabulary, and keeps the default group."""
-    return axes | {"Vl": divide(axes, "V", by="W"), "group": None}
+    return {"Vl": ax.divide("V", by="W"), "group": None}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:

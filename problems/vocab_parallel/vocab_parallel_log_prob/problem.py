@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -16,9 +15,9 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Tensor,
     Trials,
-    divide,
 )
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, outside, rule
 
@@ -33,39 +32,37 @@ LOGITS_AT_ONCE = 2**24
 """How many the check sorts at a time."""
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds tokens, this rank's share of the vocabulary, and the default group."""
-    ax = Axes(axes)
     tokens = ax.B * ax.S
     if tokens % ax.W:
         raise SizeError(f"B*S = {ax.B}*{ax.S} = {tokens} tokens must be a multiple of W={ax.W}")
-    return axes | {"T": tokens, "Vl": divide(axes, "V", by="W"), "tp_group": None}
+    return {"T": tokens, "Vl": ax.divide("V", by="W"), "tp_group": None}
 
 
 def filters(ax: Axes) -> tuple[int | None, float | None]:
     """k, at most V, and p; None where that filter is off."""
-    top_k, top_p = ax["top_k"], ax["top_p"]
-    k = min(top_k, ax.V) if isinstance(top_k, int) and top_k > 0 else None
-    p = top_p if isinstance(top_p, int | float) and top_p < 1 else None
+    top_k, top_p = ax.number_or_none("top_k"), ax.real_or_none("top_p")
+    k = min(top_k, ax.V) if top_k is not None and top_k > 0 else None
+    p = top_p if top_p is not None and top_p < 1 else None
     return k, p
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: the size's filters, then top-p alone, top-k alone and none, over and over, with other k and p.
 
     The second round has the extremes: p = 0, k beyond the vocabulary, and filters switched off by other values.
     """
     if draw.timed or draw.trial == 0:
-        return axes
-    V, top_k = axes["V"], axes["top_k"]
-    assert isinstance(V, int)
-    around = top_k if isinstance(top_k, int) and top_k > 0 else 10
+        return {}
+    top_k = ax.number_or_none("top_k")
+    around = top_k if top_k is not None and top_k > 0 else 10
     k, p = draw.randint(max(1, around // 2), 2 * around), round(draw.uniform(0.8, 0.97), 3)
     rounds: tuple[tuple[AxisValue, AxisValue], ...] = ((k, p), (None, p), (k, 1.0), (None, 1.0))
     if draw.trial % 8 > 4:
-        rounds = ((k, p), (0, 0.0), (V + k, None), (0, 1.5))
+        rounds = ((k, p), (0, 0.0), (ax.V + k, None), (0, 1.5))
     chosen = rounds[draw.trial % 4]
-    return axes | {"top_k": chosen[0], "top_p": chosen[1]}
+    return {"top_k": chosen[0], "top_p": chosen[1]}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import gcd
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.errors import SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -15,6 +14,7 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
+    SizeError,
     Stream,
     Tensor,
     Trials,
@@ -26,30 +26,27 @@ if TYPE_CHECKING:
     import torch
 
 
-def derive(axes: dict[str, AxisValue]) -> dict[str, AxisValue]:
+def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds tokens, this rank's share of the vocabulary, the default group, and chunks where the size does not say."""
-    ax = Axes(axes)
-    size = axes["chunk_size"]
+    size = ax.number_or_none("chunk_size")
     if size is None:
         size = min(-(-max(ax.W, ax.S // 4) // ax.W) * ax.W, ax.S)
-    assert isinstance(size, int)
     chunk = ax.B * max(1, size)
     if chunk % ax.W:
         raise SizeError(f"B*chunk_size = {ax.B}*{max(1, size)} = {chunk} tokens must be a multiple of W={ax.W}")
-    return unchunked.derive(axes | {"chunk_size": size})
+    return unchunked.derive(ax) | {"chunk_size": size}
 
 
-def robust_vary(axes: dict[str, AxisValue], draw: Draw) -> dict[str, AxisValue]:
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: the filters of the problem without chunks, and chunks of any size, the last one often short."""
-    axes = unchunked.robust_vary(axes, draw)
+    changes = unchunked.robust_vary(ax, draw)
     if draw.timed or draw.trial == 0:
-        return axes
-    ax = Axes(axes)
+        return changes
     step = ax.W // gcd(ax.B, ax.W)
     size = step * draw.randint(1, max(1, ax.S // step - 1))
     if draw.trial % 4 == 3 and step == 1:
         size = 0  # counts as 1
-    return axes | {"chunk_size": size}
+    return changes | {"chunk_size": size}
 
 
 def boosted_logits(make: InputMaker, stream: Stream) -> tuple[torch.Tensor, torch.Tensor]:
