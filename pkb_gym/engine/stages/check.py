@@ -8,8 +8,11 @@ from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.mismatch import failed_check
 
 
-def check(run: CandidateRun) -> None:
+def check(run: CandidateRun) -> float:
     """Loads the candidate and compares its outputs on fresh inputs.
+
+    Returns:
+        Microseconds a call of the candidate, at most.
 
     Raises:
         Stopped: it fell, or an output is wrong.
@@ -29,3 +32,5 @@ def check(run: CandidateRun) -> None:
     run.feedback.check = report
     if not report.passed or finished.late:
         raise failed_check(run, finished, report, conditions, plan.sets[0].trial, baseline_us)
+    of_calls = zip(*(ended.calls_us for ended in finished.ended), strict=True)
+    return min(max(of_ranks) for of_ranks in of_calls)

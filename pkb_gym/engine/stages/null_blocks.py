@@ -12,7 +12,7 @@ from pkb_gym.engine.rankside.orders import HandoverKind, RunNullBlock
 from pkb_gym.engine.stages.overhead import Overhead
 from pkb_gym.engine.stages.timing_statistics import typical_us
 
-NULL_BLOCKS = 3
+NULL_BLOCKS = 2
 """Of each kind and side."""
 
 FEW_CALLS, MANY_CALLS = 4, {"cpu": 36, "cuda": 260}
