@@ -32,5 +32,5 @@ def check(run: CandidateRun) -> float:
     run.feedback.check = report
     if not report.passed or finished.late:
         raise failed_check(run, finished, report, conditions, plan.sets[0].trial, baseline_us)
-    of_calls = zip(*(ended.calls_us for ended in finished.ended), strict=True)
-    return min(max(of_ranks) for of_ranks in of_calls)
+    slowest_us: list[float] = [max(of_ranks) for of_ranks in zip(*(e.calls_us for e in finished.ended), strict=True)]
+    return min(slowest_us)

@@ -137,7 +137,7 @@ class _Pairs:
         return self._run_pair(calls, staging, baseline_first=baseline_first)
 
     def disturb_pair(self, calls: int) -> None:
-        """As `time_pair`, but of no account for the time: some arguments arrive late, and one rank is stopped at times."""
+        """As `time_pair`, of no account for the time: some arguments arrive late, and one rank is stopped at times."""
         config, draws = self._run.config, self.draws
         victim = draws.randrange(config.world_size)
         on_gpus = config.device == "cuda"
