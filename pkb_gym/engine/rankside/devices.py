@@ -83,6 +83,9 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Waits until all that was enqueued is done; raises what went wrong with it."""
 
+    def synchronize_stream(self) -> None:
+        """Waits until all that was enqueued on the current stream is done; work on other streams may go on."""
+
     def release(self) -> None:
         """Gives memory that is kept for later back, between evaluations."""
 
@@ -126,6 +129,9 @@ class CpuDevice:
 
     def synchronize(self) -> None:
         """Nothing: calls have done their work when they return."""
+
+    def synchronize_stream(self) -> None:
+        """Nothing, likewise."""
 
     def release(self) -> None:
         """See `Device`; see `_keep_freed_memory` of the zygote."""
@@ -206,6 +212,12 @@ class CudaDevice:
         import torch
 
         torch.cuda.synchronize()
+
+    def synchronize_stream(self) -> None:
+        """See `Device`."""
+        import torch
+
+        torch.cuda.current_stream().synchronize()
 
     def release(self) -> None:
         """See `Device`."""

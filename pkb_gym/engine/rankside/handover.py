@@ -42,7 +42,7 @@ class WaitingHandover:
 
     def cross(self) -> None:
         """See `Handover`."""
-        self._device.synchronize()
+        self._device.synchronize_stream()
         os.eventfd_write(self._request_fd, 1)
         os.eventfd_read(self._reply_fd)
 
