@@ -22,10 +22,10 @@ def check(run: CandidateRun) -> float:
     trials = len(plan.sets)
     baseline_ns = run.reference.run(trials, run.dialect)
     baseline_us = baseline_ns / trials / 1e3
-    run.allow(baseline_ns, more_s=trials * longest_delay_s(run.config.device, baseline_us))
+    run.allow(baseline_ns, more_s=trials * longest_delay_s(run.config, baseline_us))
     run.load()
     conditions = check_conditions(run.config.world_size, trials, run.dialect)
-    staging = conducted(run.config.device, run.config.world_size, conditions, baseline_us)
+    staging = conducted(run.config, conditions, baseline_us)
     finished = run.run(plan, range(trials), staging)
     run.feedback.complete(Stage.RUN)
     report = run.compare(finished.done)

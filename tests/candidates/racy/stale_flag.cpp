@@ -1,4 +1,4 @@
-// expect: race
+// expect: race went on before rank; comm.epoch
 // problem: AllGather
 // Waits for a flag that the call before has left: only its first call is safe.
 #include <cstring>

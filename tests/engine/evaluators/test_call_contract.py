@@ -13,6 +13,7 @@ RACES = {
     "early_write.cpp": "early_write",
     "late_output.cpp": "late_output",
     "reused_scratch.cpp": "reuse",
+    "stale_flag.cpp": "missing_wait",
 }
 
 
