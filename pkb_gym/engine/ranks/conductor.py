@@ -175,7 +175,7 @@ class Conductor:
         that has another shape, from elsewhere in the same tensor.
         """
         if leaf.leaf.dtype not in INTEGERS:
-            self._theirs.tensor(_raw(leaf)).fill_(POISONS[call % 2])
+            self._theirs.tensor(byte_slot(leaf.offset, leaf.leaf.capacity_bytes)).fill_(POISONS[call % 2])
             return
         own = self._mine.tensor(leaf.slot)
         other = self._plan[(call + 1) % len(self._plan)].leaves[self._rank].get(leaf.leaf.name)
