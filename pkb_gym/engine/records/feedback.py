@@ -416,8 +416,9 @@ class Feedback(Record):
 
     @property
     def is_correct(self) -> bool:
-        """Whether every checked output was right."""
-        return self.check is not None and self.check.passed and self.failure is not Failure.INTEGRITY
+        """Whether every checked output was right, and no later evidence speaks against it."""
+        caught = self.failure in (Failure.INTEGRITY, Failure.RACE)
+        return self.check is not None and self.check.passed and not caught
 
     @property
     def speedup(self) -> float | None:
