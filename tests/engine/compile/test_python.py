@@ -75,7 +75,7 @@ def test_extensions_are_cut_out_of_what_follows(imported: Import) -> None:
 
 
 def test_a_module_that_cannot_be_used_has_its_log(imported: Import) -> None:
-    gang, (found, again) = imported(Built(False, "NameError: x", {}, -5.0))
+    _, (found, again) = imported(Built(False, "NameError: x", {}, -5.0))
     assert (found.ok, found.log, found.duration_s, found.extensions) == (False, "NameError: x", 0.0, {})
     assert again.cached
 

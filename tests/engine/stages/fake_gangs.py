@@ -232,11 +232,11 @@ class Bench:
 def builder(
     *, gpus: int = 0, source: str = KERNEL, language: Language | None = None, problem: Problem = PROBLEM, **asked: Any
 ) -> FeedbackBuilder:
-    """Of an evaluation at size tiny on two ranks."""
+    """Of an evaluation at size tiny on two ranks, whose timing no budget ends but a test's own."""
     device = "cuda" if gpus else "cpu"
     parsed = Source.parse(source, device, language or "auto")
     config = resolve(
-        EvalConfig(device=device, **{"size": "tiny", "world_size": WORLD_SIZE, **asked}),
+        EvalConfig(device=device, **{"size": "tiny", "world_size": WORLD_SIZE, "timing_budget_s": 1e6, **asked}),
         problem,
         device=device,  # type: ignore[arg-type]
         language=parsed.language,
