@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pkb_gym.engine.compile.cache import CompileCache
-from pkb_gym.engine.compile.gxx import exports_solution
 from pkb_gym.engine.compile.nvcc import FLAGS, compile_cuda, nvcc_available
+from pkb_gym.engine.compile.toolchain import exports_solution
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.records.config import EvalConfig
