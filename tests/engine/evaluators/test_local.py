@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
 import pytest
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.evaluators import local
+from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.stages import execution_environment
+from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
 from pkb_gym.engine.stages.progress import PREPARING, WAITING
 from pkb_gym.problems.catalogue import find_problem, reference_source
+from pkb_gym.rewards.examples import MACHINE
 from tests.engine.candidates import FOLDER, Candidate, read
-from tests.engine.evaluators.threads import PATIENCE_S, in_thread, joined, running, until
+from tests.engine.evaluators.threads import PATIENCE_S, Visitor, in_thread, joined, running, until
 
 GOOD = read(FOLDER / "good" / "waits_for_peers.cpp")
 BAD = read(FOLDER / "broken" / "segfault_on_one_rank.cpp")
@@ -178,6 +185,83 @@ def test_a_pause_that_begins_while_it_closes_does_not_hold_the_closing_up(tmp_pa
     assert evaluator.pause(PATIENCE_S)
     assert evaluator._arbiter.acquire(blocking=False), "closing waits for that"
     evaluator._arbiter.release()
+
+
+class Judge:
+    """Stands for the stages behind compiling; says what is held meanwhile, and fails as it is told."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.meanwhile: Callable[[AbstractContextManager[None]], None] = lambda idle_devices: None
+        self.kinds: list[tuple[str, int]] = []
+        self.discarded = 0
+
+    def __call__(
+        self, run: object, cache: object, idle_devices: Callable[[], AbstractContextManager[None]], report: object
+    ) -> None:
+        self.meanwhile(idle_devices())
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
+    """No text is compiled and no process started."""
+    judge = Judge()
+    artifact = Artifact(ok=True, log="", duration_s=0.1)
+    monkeypatch.setattr(gpus, "names", lambda: ("NVIDIA H200",) * 2)
+    monkeypatch.setattr(local, "compile_source", lambda *_: artifact)
+    monkeypatch.setattr(local, "CandidateRun", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(local, "judge", judge)
+    monkeypatch.setattr(GangPool, "reference", lambda self, *kind: judge.kinds.append(kind))
+    monkeypatch.setattr(GangPool, "discard_broken", lambda self: setattr(judge, "discarded", judge.discarded + 1))
+    monkeypatch.setattr(execution_environment, "describe", lambda *_: MACHINE)
+    return judge
+
+
+@pytest.mark.parametrize(("device", "kept_out"), [("cpu", False), ("cuda", True)])
+def test_only_timings_on_gpus_keep_preparing_out(tmp_path: Path, judge: Judge, device: str, kept_out: bool) -> None:
+    looked = []
+    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+
+        def meanwhile(idle_devices: AbstractContextManager[None]) -> None:
+            with idle_devices:
+                preparing = Visitor(evaluator._arbiter.preparing())
+                looked.append(preparing.is_kept_out)
+            assert preparing.came_in
+            preparing.leave()
+
+        judge.meanwhile = meanwhile
+        config = EvalConfig(device=device, world_size=2, size="tiny")  # type: ignore[arg-type]
+        evaluator.evaluate(PROBLEM, reference_source(PROBLEM), config)
+    assert looked == [kept_out] and judge.kinds == [(device, 2)]
+
+
+def test_a_fault_of_this_machine_is_reported_as_one(tmp_path: Path, judge: Judge) -> None:
+    """And later evaluations begin with fresh processes."""
+    judge.error = InfrastructureError("the reference gang failed")
+    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+        found = evaluator.evaluate(PROBLEM, reference_source(PROBLEM), EvalConfig(device="cpu", world_size=2))
+        assert (found.failure, found.stage, judge.discarded) == (Failure.INFRASTRUCTURE, Stage.COMPILE, 1)
+        assert found.message == "this machine could not judge it: the reference gang failed"
+        assert evaluator._arbiter.acquire(blocking=False), "the devices are free again"
+        evaluator._arbiter.release()
+
+
+@pytest.mark.parametrize("sound", [True, False])
+def test_a_rank_that_fell_with_its_zygote_is_no_failure_of_the_candidate(
+    tmp_path: Path, judge: Judge, monkeypatch: pytest.MonkeyPatch, sound: bool
+) -> None:
+    def fails(feedback: FeedbackBuilder, *_: object) -> None:
+        raise feedback.stop(Failure.RUNTIME_ERROR, "rank 0 was killed by SIGKILL")
+
+    monkeypatch.setattr(local, "CandidateRun", lambda builder, *_: contextlib.nullcontext(builder))
+    monkeypatch.setattr(local, "judge", fails)
+    monkeypatch.setattr(GangPool, "is_sound", property(lambda self: sound))
+    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+        found = evaluator.evaluate(PROBLEM, reference_source(PROBLEM), EvalConfig(device="cpu", world_size=2))
+    assert found.failure is (Failure.RUNTIME_ERROR if sound else Failure.INFRASTRUCTURE)
+    assert judge.discarded == (0 if sound else 1)
 
 
 @pytest.fixture
