@@ -198,7 +198,7 @@ def changed(frame: Any, place: tuple[Any, ...], to: Any) -> Any:
         (("message",), None, "None arrived where Nested was due"),
         (("message",), {"Nested": 1}, "an object of 1 ('Nested') arrived where Nested was due"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:40],
 )
 def test_what_is_wrong_is_refused_and_named(place: tuple[Any, ...], to: Any, says: str) -> None:
     with pytest.raises(ProtocolError) as caught:

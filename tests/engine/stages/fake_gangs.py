@@ -209,17 +209,14 @@ class FakeCandidateGang:
 
 
 class Bench:
-    """A `CandidateRun` on two fake gangs; `log` holds what they were asked."""
+    """A `CandidateRun` on two fake gangs; `log` holds what they were asked. Arguments as `builder` takes them."""
 
-    def __init__(
-        self, *, gpus: int = 0, source: str = KERNEL, language: Language | None = None, problem: Problem = PROBLEM,
-        **asked: Any,
-    ) -> None:  # fmt: skip
+    def __init__(self, **asked: Any) -> None:
         self.log: list[str] = []
         self.reference = FakeReferenceGang(self.log)
         self.candidate = FakeCandidateGang(self.log)
         self.artifact = ARTIFACT
-        self.feedback = builder(gpus=gpus, source=source, language=language, problem=problem, **asked)
+        self.feedback = builder(**asked)
 
     def run(self) -> CandidateRun:
         return CandidateRun(self.feedback, self.artifact, self.reference, lambda: self.candidate, b"key")  # type: ignore[arg-type]
