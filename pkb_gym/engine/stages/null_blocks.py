@@ -10,7 +10,6 @@ from pkb_gym.engine.ranks.reference_gang import ReferenceGang
 from pkb_gym.engine.ranks.reference_orders import ServeNullBlock, StageInputs
 from pkb_gym.engine.rankside.orders import HandoverKind, RunNullBlock
 from pkb_gym.engine.stages.overhead import Overhead
-from pkb_gym.engine.stages.timing_statistics import typical_us
 
 NULL_BLOCKS = 2
 """Of each kind and side."""
@@ -28,8 +27,8 @@ class _Line:
 
     @classmethod
     def through(cls, few_us: Sequence[float], many_us: Sequence[float], many: int) -> _Line:
-        """Through the typical short block and the typical long one."""
-        short_us, long_us = typical_us(few_us), typical_us(many_us)
+        """Through the fastest short block and the fastest long one: other work only ever adds time."""
+        short_us, long_us = min(few_us), min(many_us)
         call_us = max(0.0, (long_us - short_us) / (many - FEW_CALLS))
         return cls(max(0.0, short_us - FEW_CALLS * call_us), call_us)
 
@@ -38,8 +37,7 @@ def measure_overhead(reference: ReferenceGang, candidate: CandidateGang) -> Over
     """Measures it with null calls, before a candidate is loaded; the reference gang must have inputs.
 
     Null blocks of both gangs take turns, with handovers between their calls and without. Inputs are staged by the
-    reference gang, so that GPUs switch to the candidate's contexts after the gate has opened. The lower quartile is
-    used, as for the blocks that it is subtracted from.
+    reference gang, so that GPUs switch to the candidate's contexts after the gate has opened.
 
     On GPUs a handover takes the device longer than the host, which pads the difference: what it adds to a call is then
     the same, whichever of the two the call is bound by.

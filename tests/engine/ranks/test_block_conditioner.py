@@ -44,14 +44,14 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
 
 
 def test_results_of_all_calls_are_at_hand_at_once(memory: Memory) -> None:
-    CudaConditioner([]).reserve([100, 100, 0, 300])
+    CudaConditioner([0]).reserve([100, 100, 0, 300])
     assert sorted(memory.given) == [100, 100, 300], "what is empty needs no memory"
     assert memory.most == 500
     assert memory.held == 0, "they are the allocator's again"
 
 
 def test_what_is_at_hand_is_not_asked_for_again(memory: Memory) -> None:
-    conditioner = CudaConditioner([])
+    conditioner = CudaConditioner([0])
     conditioner.reserve([100, 100, 300])
     memory.given.clear()
     for sizes in ([100, 100, 300], [100], [], [300, 100]):
@@ -60,7 +60,7 @@ def test_what_is_at_hand_is_not_asked_for_again(memory: Memory) -> None:
 
 
 def test_more_of_one_size_is_reserved_anew(memory: Memory) -> None:
-    conditioner = CudaConditioner([])
+    conditioner = CudaConditioner([0])
     conditioner.reserve([100])
     memory.given.clear()
     conditioner.reserve([100, 100])
@@ -78,8 +78,23 @@ def test_on_the_cpu_nothing_is_done(memory: Memory) -> None:
     assert conditioner.answer_us() is None and conditioner.choose_processors() is None and memory.given == []
 
 
-def test_a_rank_settles_on_the_fastest_of_its_own_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = []
-    monkeypatch.setattr(module, "move_to_fastest", lambda processors: tried.append(processors) or [4, 6])
-    assert CudaConditioner([4, 5, 6]).choose_processors() == (4, 6)
-    assert tried == [[4, 5, 6]]
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Where this process would have moved, of processors that are the faster the lower their number."""
+    moved: list[list[int]] = []
+    monkeypatch.setattr(module, "find_fastest", lambda processors: [each for each in processors if each < 10])
+    monkeypatch.setattr(module, "move_to", moved.append)
+    return moved
+
+
+@pytest.mark.parametrize(
+    ("own", "ranks", "server"),
+    [([4, 5, 6, 11], [4, 5], 6), ([4, 5, 11, 12], [4, 5], 12), ([4, 5], [4, 5], 5), ([4], [4], 4)],
+)
+def test_a_rank_settles_on_the_fastest_of_its_own_processors(
+    moved: list[list[int]], own: list[int], ranks: list[int], server: int
+) -> None:
+    """The server of handovers gets one to itself, where there are enough."""
+    conditioner = CudaConditioner(own)
+    assert conditioner.choose_processors() == tuple(ranks)
+    assert moved == [ranks] and conditioner.server_processor == server

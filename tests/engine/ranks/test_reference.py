@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
-from pkb_gym.engine.compare.layout import Workload
+from pkb_gym.engine.compare.layout import BlockPlan, Workload
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.handover import build_handovers
 from pkb_gym.engine.ranks import reference
+from pkb_gym.engine.ranks.handover_script import POISON
 from pkb_gym.engine.ranks.heaps import sealed_memory
-from pkb_gym.engine.ranks.reference import POISON, ReferenceRank
+from pkb_gym.engine.ranks.reference import ReferenceRank
 from pkb_gym.engine.ranks.reference_orders import (
+    BlockEnded,
     BlockFinished,
     BlockSettled,
+    EndBlock,
     MakeInputs,
     MapHeaps,
     Ready,
@@ -36,7 +42,7 @@ SCRATCH_BYTES = 8192
 class Machine:
     """Wire, device and conditioner of a rank; keeps what is asked of them, in order."""
 
-    name, torch_device = "cpu", "cpu"
+    name, torch_device, server_processor = "cpu", "cpu", 0
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -51,9 +57,6 @@ class Machine:
     def heap(self, fds: Sequence[int], segment_bytes: int) -> Heap:
         self.heaps.append(Heap(fds[0], segment_bytes, 1, 0))
         return self.heaps[-1]
-
-    def enqueue_nothing(self) -> None:
-        self.asked.append("enqueue nothing")
 
     def synchronize(self) -> None:
         self.asked.append("synchronize")
@@ -81,26 +84,44 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return machine
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """Path of the compiled server of handovers."""
+    libraries = build_handovers("cpu", CompileCache.in_folder(None))
+    yield f"/proc/self/fd/{libraries.reference_fds[0]}"
+    libraries.close()
+
+
 @pytest.fixture
-def rank(machine: Machine) -> ReferenceRank:
-    return ReferenceRank(machine, machine, 0)  # type: ignore[arg-type]
+def rank(machine: Machine, server: str) -> ReferenceRank:
+    return ReferenceRank(machine, machine, 0, 1, [server])  # type: ignore[arg-type]
+
+
+def take(rank: ReferenceRank, calls: int) -> BlockPlan:
+    """Gives it inputs of so many calls; the plan of the block."""
+    workload = Workload(PROBLEM, "tiny", 1, "float32", "robust", b"key", 0, 0)
+    segment_bytes = workload.plan(range(calls), True, SCRATCH_BYTES).end
+    fds = [sealed_memory("test", segment_bytes) for _ in range(2)]
+    source = Path(PROBLEM.declared_in).with_name("reference.py").read_text(encoding="utf-8")
+    assert rank.carry_out(MapHeaps(segment_bytes), fds) == (Ready(), ())
+    eventfds = [os.eventfd(0), os.eventfd(0)]
+    rank.carry_out(TakeWorkload(WorkloadSpec.of(workload), source, SCRATCH_BYTES, segment_bytes), eventfds)
+    rank.carry_out(MakeInputs(tuple(range(calls)), True), [])
+    return workload.plan(range(calls), True, SCRATCH_BYTES, segment_bytes)
 
 
 def test_processors_are_chosen_last_of_all_before_the_gate(machine: Machine, rank: ReferenceRank) -> None:
-    assert rank.carry_out(RunNullBlock(), []) == (BlockSettled(20.0), ())
+    take(rank, 1)
+    machine.asked.clear()
+    settled, _ = rank.carry_out(RunNullBlock(0, "none", 0), [])
+    assert isinstance(settled, BlockSettled) and settled.idle_us == 20.0 and settled.host_ns > 0
     before = ["barrier", "answer", "flush cache", "synchronize", "choose processors"]
     gate = [f"send {Armed.__name__}", f"receive {Go.__name__}"]
-    assert machine.asked == [*before, *gate, "enqueue nothing", "synchronize", f"send {BlockFinished.__name__}"]
+    assert machine.asked == [*before, *gate, "synchronize", f"send {BlockFinished.__name__}"]
 
 
 def test_staging_copies_inputs_poisons_outputs_and_names_the_processors(machine: Machine, rank: ReferenceRank) -> None:
-    workload = Workload(PROBLEM, "tiny", 1, "float32", "robust", b"key", 0, 0)
-    plan = workload.plan(range(3), True, SCRATCH_BYTES)
-    fds = [sealed_memory("test", plan.end) for _ in range(2)]
-    source = Path(PROBLEM.declared_in).with_name("reference.py").read_text(encoding="utf-8")
-    assert rank.carry_out(MapHeaps(plan.end), fds) == (Ready(), ())
-    rank.carry_out(TakeWorkload(WorkloadSpec.of(workload), source, SCRATCH_BYTES), [])
-    rank.carry_out(MakeInputs((0, 1, 2), True), [])
+    plan = take(rank, 3)
     machine.asked.clear()
     assert rank.carry_out(StageInputs(), []) == (Staged(20.0, (3,)), ())
     assert (machine.asked[0], machine.asked[-1]) == ("answer", "choose processors")
@@ -114,4 +135,5 @@ def test_staging_copies_inputs_poisons_outputs_and_names_the_processors(machine:
             else:
                 assert (theirs.tensor(placed.slot).view(torch.uint8) == POISON).all(), name
     assert len(seen) == 3 and not torch.equal(seen[0], seen[1]), "each call has inputs of its own"
+    assert rank.carry_out(EndBlock(), []) == (BlockEnded(complete=True, late=()), ())
     assert rank.carry_out(Release(), []) == (Ready(), ())

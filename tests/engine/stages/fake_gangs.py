@@ -11,11 +11,13 @@ from pkb_gym.engine.compare.check import RankCheck
 from pkb_gym.engine.compare.layout import BlockPlan, Workload
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.ranks.candidate_gang import Job
+from pkb_gym.engine.ranks.candidate_gang import BlockSetting, Job
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
-from pkb_gym.engine.rankside.orders import BlockDone, Dialect, ProfileDone
+from pkb_gym.engine.ranks.handover_server import HandoverEnds
+from pkb_gym.engine.ranks.reference_orders import BlockEnded, ConductCalls, StageOrder
+from pkb_gym.engine.rankside.orders import BlockDone, Dialect, ProfileDone, RunNullBlock
 from pkb_gym.engine.records.artifact import Artifact
-from pkb_gym.engine.records.config import EvalConfig, Language, resolve
+from pkb_gym.engine.records.config import Device, EvalConfig, Language, resolve
 from pkb_gym.engine.records.feedback import Environment, Mismatch
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages.candidate_run import CandidateRun
@@ -39,29 +41,44 @@ class FakeHeap:
 
 
 @dataclass
+class FakeLibraries:
+    candidate_fds: tuple[int, ...] = ()
+
+
+@dataclass
 class FakeReferenceGang:
     """Has results without running anything.
 
     Attributes:
         log: what both gangs were asked, in order.
-        call_us, block_us: what calls of the baseline take, and a block besides.
+        device: as `ReferenceGang.device`.
+        call_us, handover_us, block_us: what calls of the baseline and handovers take, and a block besides.
         blocks_us: of the next blocks, in place of that.
-        most_bytes: of a segment of the heap; None for as many as are asked for.
         mismatches: of rank 0 in the next comparisons; none are found in later ones.
+        ended: what the next blocks of the candidate have shown, of each rank; nothing in later ones.
+        conducted_us: from arrival to departure of a call that is conducted.
+        staged: the orders of each block of the candidate.
         fails: what is asked -> the fault that it meets.
         captures: whether the baseline can be captured in graphs.
         idle_us: as `ReferenceGang.idle_us`.
     """
 
     log: list[str]
+    device: Device = "cpu"
+    world_size: int = WORLD_SIZE
     call_us: float = 100.0
+    handover_us: float = 0.0
     block_us: float = 0.0
     blocks_us: list[float] = field(default_factory=list)
-    most_bytes: int | None = None
     mismatches: list[list[Mismatch]] = field(default_factory=list)
     fails: dict[str, InfrastructureError] = field(default_factory=dict)
+    ended: list[list[BlockEnded]] = field(default_factory=list)
+    conducted_us: float = 60.0
+    staged: list[tuple[StageOrder, ...]] = field(default_factory=list)
     captures: bool = True
     idle_us: float | None = None
+    host_ns: int = 0
+    has_staged: bool = False
     trials: list[tuple[int, ...]] = field(default_factory=list)
     source: str = ""
 
@@ -70,19 +87,25 @@ class FakeReferenceGang:
         if what in self.fails:
             raise self.fails[what]
 
-    def _block_ns(self, calls: int, call_us: float) -> int:
-        block_us = self.blocks_us.pop(0) if self.blocks_us else self.block_us + calls * call_us
-        return round(1e3 * block_us)
+    def _block_ns(self, calls: int, call_us: float, *, handovers: bool = False) -> int:
+        block_us = self.block_us + calls * call_us + (calls + 1) * self.handover_us * handovers
+        return round(1e3 * (self.blocks_us.pop(0) if self.blocks_us else block_us))
 
     @contextlib.contextmanager
     def heaps(self, segment_bytes: int) -> Iterator[tuple[FakeHeap, FakeHeap]]:
-        nbytes = segment_bytes if self.most_bytes is None else min(segment_bytes, self.most_bytes)
         try:
-            yield FakeHeap(nbytes), FakeHeap(nbytes)
+            yield FakeHeap(segment_bytes), FakeHeap(segment_bytes)
         finally:
             self.log.append("heaps gone")
 
-    def take(self, workload: Workload, source: str, scratch_bytes: int) -> None:
+    def take(
+        self,
+        workload: Workload,
+        source: str,
+        scratch_bytes: int,
+        segment_bytes: int,
+        eventfds: Sequence[Sequence[int]],
+    ) -> None:
         self.source = source
         self._note("take", workload.problem.name)
 
@@ -93,16 +116,25 @@ class FakeReferenceGang:
         self.trials.append(tuple(trials))
         self._note("make", f"{len(trials)} {'timed' if timed else 'checked'}")
 
-    def stage(self) -> None:
-        self._note("stage")
+    def stage(self, orders: Sequence[StageOrder]) -> None:
+        self.staged.append(tuple(orders))
+        self.has_staged = True
+        self._note("stage", type(orders[0]).__name__)
 
-    def run(self, calls: int, dialect: Dialect) -> int:
-        self._note("baseline", f"{calls} {dialect}")
-        return self._block_ns(calls, self.call_us)
+    def end_block(self) -> list[BlockEnded]:
+        self.has_staged = False
+        self._note("end block")
+        orders = self.staged[-1]
+        calls = len(orders[0].calls) if isinstance(orders[0], ConductCalls) else 0
+        return self.ended.pop(0) if self.ended else [BlockEnded(True, (), (self.conducted_us,) * calls)] * len(orders)
 
-    def run_null_block(self) -> int:
-        self._note("null block of the reference")
-        return self._block_ns(0, 0)
+    def run(self, calls: int, dialect: Dialect, *, handovers: bool = False, pad_ns: int = 0) -> int:
+        self._note("baseline", f"{calls} {dialect}{' with handovers' if handovers else ''}")
+        return self._block_ns(calls, self.call_us, handovers=handovers)
+
+    def run_null_block(self, order: RunNullBlock) -> int:
+        self._note("null block of the reference", f"{order.calls} {order.handovers}")
+        return self._block_ns(order.calls, 0, handovers=order.handovers != "none")
 
     def warm_up(self, calls: int) -> None:
         self._note("warm up", calls)
@@ -137,16 +169,18 @@ class FakeCandidateGang:
 
     Attributes:
         log: what both gangs were asked, in order.
-        call_us, block_us: what calls of the candidate take, and a block besides.
+        call_us, handover_us, block_us: what calls of the candidate and handovers take, and a block besides.
         blocks_us: of the next blocks, in place of that.
         fails: what is asked -> how the gang fails.
         ticks: clock ticks that are used at every look, though the ranks are frozen.
         output: of the ranks.
         timeout_s: as of `CandidateGang`.
+        settings: of the blocks that it ran.
     """
 
     log: list[str]
     call_us: float = 50.0
+    handover_us: float = 0.0
     block_us: float = 0.0
     blocks_us: list[float] = field(default_factory=list)
     fails: dict[str, GangFailed] = field(default_factory=dict)
@@ -155,6 +189,7 @@ class FakeCandidateGang:
     timeout_s: float = 0.0
     job: Job | None = None
     source: str = ""
+    settings: list[BlockSetting] = field(default_factory=list)
     reports: list[ProfileDone] = field(default_factory=list)
     _used: int = 0
 
@@ -170,8 +205,12 @@ class FakeCandidateGang:
         if what in self.fails:
             raise self.fails[what]
 
-    def _block_ns(self, calls: int) -> int:
-        return round(1e3 * (self.blocks_us.pop(0) if self.blocks_us else self.block_us + calls * self.call_us))
+    def _block_ns(self, calls: int, call_us: float, *, handovers: bool) -> int:
+        block_us = self.block_us + calls * call_us + (calls + 1) * self.handover_us * handovers
+        return round(1e3 * (self.blocks_us.pop(0) if self.blocks_us else block_us))
+
+    def map_heap(self, dialect: Dialect, heap: FakeHeap, handovers: HandoverEnds) -> None:
+        self._note("map", dialect)
 
     def load(self, job: Job, artifact: Artifact, source: str) -> None:
         self.job, self.source = job, source
@@ -183,10 +222,14 @@ class FakeCandidateGang:
     def bind(self, plan: BlockPlan) -> None:
         self._note("bind", len(plan.sets))
 
-    def run(self, sets: Sequence[int], stage: Callable[[], object]) -> tuple[int, list[BlockDone]]:
+    def run(
+        self, sets: Sequence[int], stage: Callable[[], object], setting: BlockSetting
+    ) -> tuple[int, list[BlockDone]]:
         stage()
+        self.settings.append(setting)
         self._note("candidate", f"{len(sets)} in {self.timeout_s:g} s")
-        return self._block_ns(len(sets)), [BlockDone(((),) * len(sets))] * WORLD_SIZE
+        nanoseconds = self._block_ns(len(sets), self.call_us, handovers=setting.handovers != "none")
+        return nanoseconds, [BlockDone(((),) * len(sets))] * WORLD_SIZE
 
     def profile(
         self, sets: Sequence[int], stage: Callable[[], object], link_bytes_per_s: float | None
@@ -198,10 +241,10 @@ class FakeCandidateGang:
     def run_on(self, seconds: float) -> None:
         self._note("run on", f"{seconds:g} s")
 
-    def run_null_block(self, stage: Callable[[], object]) -> int:
+    def run_null_block(self, order: RunNullBlock, stage: Callable[[], object]) -> int:
         stage()
-        self._note("null block of the candidate")
-        return self._block_ns(0)
+        self._note("null block of the candidate", f"{order.calls} {order.handovers}")
+        return self._block_ns(order.calls, 0, handovers=order.handovers != "none")
 
     def processor_ticks(self) -> int:
         self._used += self.ticks
@@ -213,13 +256,14 @@ class Bench:
 
     def __init__(self, **asked: Any) -> None:
         self.log: list[str] = []
-        self.reference = FakeReferenceGang(self.log)
+        self.reference = FakeReferenceGang(self.log, device="cuda" if asked.get("gpus") else "cpu")
         self.candidate = FakeCandidateGang(self.log)
         self.artifact = ARTIFACT
         self.feedback = builder(**asked)
 
     def run(self) -> CandidateRun:
-        return CandidateRun(self.feedback, self.artifact, self.reference, lambda: self.candidate, b"key")  # type: ignore[arg-type]
+        gangs: Any = (self.reference, lambda: self.candidate, FakeLibraries())
+        return CandidateRun(self.feedback, self.artifact, *gangs, b"key")
 
     def asked(self, *words: str) -> list[str]:
         """The entries of the log that begin with one of these words."""

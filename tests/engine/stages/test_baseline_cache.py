@@ -5,16 +5,23 @@ from __future__ import annotations
 import pytest
 
 from pkb_gym.engine.stages.baseline_cache import MEASUREMENTS, BaselineCache
+from pkb_gym.engine.stages.overhead import Overhead
 
 
-def test_the_median_of_the_first_context_switches_counts() -> None:
+def overhead(switch_us: float) -> Overhead:
+    return Overhead(30.0, switch_us, 10.0, 11.0, 500)
+
+
+def test_the_median_of_the_first_overheads_counts() -> None:
     """A disturbed measurement must not be subtracted from a candidate's time."""
     cache, measured = BaselineCache(), iter((120, 110, 400, 90, 115, 116, 117, 118))
-    case = (2, "native")
-    found = [cache.context_switch_us(case, lambda: next(measured)) for _ in range(MEASUREMENTS + 2)]  # type: ignore[arg-type]
-    assert found[:5] == [120, 115, 120, 115, 115] and found[-3:] == [116.5] * 3
-    assert cache.context_switch_us((4, "native"), lambda: 200) == 200
-    assert cache.context_switch_us((2, "python"), lambda: 300) == 300
+    case = ("cuda", 2, "native")
+    found = [cache.overhead(case, lambda: overhead(next(measured))) for _ in range(MEASUREMENTS + 2)]
+    switches_us = [one.context_switch_us for one in found]
+    assert switches_us == [120, 115, 120, 115, 115] + [115.5] * 3
+    assert all(one == overhead(one.context_switch_us) for one in found)
+    assert cache.overhead(("cuda", 4, "native"), lambda: overhead(200)) == overhead(200)
+    assert cache.overhead(("cuda", 2, "python"), lambda: overhead(300)) == overhead(300)
 
 
 def test_what_cannot_be_measured_is_not_tried_again() -> None:

@@ -9,12 +9,16 @@ import pytest
 from pkb_gym.engine.compare.layout import PAGE_BYTES, Workload
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
+from pkb_gym.engine.ranks.reference_orders import BlockEnded, LateOutput
 from pkb_gym.engine.rankside.abi import MAX_RANKS
 from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.stages.block_staging import plain
 from pkb_gym.engine.stages.candidate_run import CPU_BLOCK_BYTES, GPU_BLOCK_BYTES, MIN_SCRATCH_BYTES, lay_out
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.timing_statistics import MAX_CALLS
-from tests.engine.stages.fake_gangs import PROBLEM, Bench, builder
+from tests.engine.stages.fake_gangs import PROBLEM, WORLD_SIZE, Bench, builder
+
+PLAIN = plain(WORLD_SIZE)
 
 
 def workload(world_size: int = 2, size: str = "tiny") -> Workload:
@@ -54,10 +58,10 @@ def test_the_baselines_text_goes_to_the_reference_gang_and_everything_is_let_go_
     bench = Bench()
     bench.candidate.output = "said at the end"
     with bench.run():
-        assert bench.log == ["gang begins", "take AllReduce"]
+        assert bench.log == ["gang begins", "take AllReduce", "map native"]
         assert "def solution(" in bench.reference.source
         assert bench.candidate.timeout_s == 10.0
-    assert bench.log[2:] == ["release", "gang ends", "heaps gone"]
+    assert bench.log[3:] == ["release", "gang ends", "heaps gone"]
     assert bench.feedback.output == "said at the end"
 
 
@@ -96,8 +100,8 @@ def room_for(calls: int) -> int:
 @pytest.mark.parametrize(("room", "asked", "given"), [(16, 16, 16), (15, 16, 8), (3, 16, 2), (1, 16, 1), (7, 7, 7)])
 def test_a_block_that_does_not_fit_is_halved(room: int, asked: int, given: int) -> None:
     bench = Bench()
-    bench.reference.most_bytes = room_for(room)
     with bench.run() as run:
+        run.layout = dataclasses.replace(run.layout, segment_bytes=room_for(room))
         assert len(run.prepare(asked, timed=True).sets) == given
         run.prepare(1, timed=True)
     assert bench.reference.trials == [tuple(range(given)), (given,)], "trials that did not fit are drawn later"
@@ -105,8 +109,8 @@ def test_a_block_that_does_not_fit_is_halved(room: int, asked: int, given: int) 
 
 def test_a_single_call_that_does_not_fit_is_a_fault_of_this_machine() -> None:
     bench = Bench()
-    bench.reference.most_bytes = room_for(1) - 1
     with bench.run() as run, pytest.raises(InfrastructureError, match=r"one call needs \d+ bytes a rank, the heap has"):
+        run.layout = dataclasses.replace(run.layout, segment_bytes=room_for(1) - 1)
         run.prepare(2, timed=True)
     assert bench.reference.trials == []
 
@@ -118,18 +122,19 @@ def test_a_candidate_is_loaded_with_all_that_it_needs() -> None:
     job = bench.candidate.job
     assert job is not None and bench.candidate.source == bench.feedback.source.text
     assert (job.problem, job.dialect, job.memory_bytes) == (PROBLEM, "native", 123 << 20)
-    assert (job.scratch_bytes, job.heap.segment_bytes) == (run.layout.scratch_bytes, run.layout.segment_bytes)
+    assert job.scratch_bytes == run.layout.scratch_bytes
 
 
 def test_a_block_is_bound_and_its_inputs_are_staged_before_it_runs() -> None:
     bench = Bench()
     with bench.run() as run:
         plan = run.prepare(3, timed=True)
-        nanoseconds, done = run.run(plan, range(3))
-        report = run.compare(done)
-    assert bench.log[2:] == ["make 3 timed", "thaw", "bind 3", "stage", "candidate 3 in 10 s", "compare 3",
-                             "release", "gang ends", "heaps gone"]  # fmt: skip
-    assert (nanoseconds, report.passed, report.trials, report.outputs_compared) == (150_000, True, 3, 6)
+        finished = run.run(plan, range(3), PLAIN)
+        report = run.compare(finished.done)
+    assert bench.log[3:] == ["make 3 timed", "thaw", "bind 3", "stage StageInputs", "candidate 3 in 10 s", "end block",
+                             "compare 3", "release", "gang ends", "heaps gone"]  # fmt: skip
+    assert (finished.nanoseconds, finished.late) == (150_000, [])
+    assert (report.passed, report.trials, report.outputs_compared) == (True, 3, 6)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +161,7 @@ def test_a_fallen_gang_is_the_failure_with_the_tail_of_its_output(step: str) -> 
     with pytest.raises(Stopped), bench.run() as run:
         plan = run.prepare(1, timed=True)
         run.load()
-        run.run(plan, [0])
+        run.run(plan, [0], PLAIN)
         run.profile(plan, [0], None)
         run.go_on(0.1)
     found = bench.feedback.build()
@@ -180,7 +185,7 @@ def test_a_rank_that_breaks_the_protocol_is_a_finding() -> None:
     bench = Bench()
     bench.candidate.fails["candidate"] = GangFailed(Failure.INTEGRITY, 0, "rank 0 sent something out of turn")
     with pytest.raises(Stopped), bench.run() as run:
-        run.run(run.prepare(1, timed=False), [0])
+        run.run(run.prepare(1, timed=False), [0], PLAIN)
     found = bench.feedback.build()
     assert (found.failure, found.failed_rank) == (Failure.INTEGRITY, 0)
     (finding,) = found.integrity
@@ -191,5 +196,44 @@ def test_a_fault_of_the_reference_gang_is_no_failure_of_the_candidate() -> None:
     bench = Bench()
     bench.reference.fails["stage"] = InfrastructureError("the reference gang failed")
     with pytest.raises(InfrastructureError), bench.run() as run:
-        run.run(run.prepare(1, timed=False), [0])
+        run.run(run.prepare(1, timed=False), [0], PLAIN)
     assert not bench.feedback.failed
+
+
+def test_a_block_ends_for_the_reference_gang_though_the_candidate_falls() -> None:
+    bench = Bench()
+    bench.candidate.fails["candidate"] = GangFailed(Failure.RUNTIME_ERROR, 1, "rank 1 was killed by SIGSEGV")
+    with pytest.raises(Stopped), bench.run() as run:
+        run.run(run.prepare(1, timed=True), [0], PLAIN)
+    assert bench.asked("stage", "end block") == ["stage StageInputs", "end block"]
+
+
+def test_calls_that_did_not_wait_for_their_arguments_are_tampering() -> None:
+    """Its rank program was changed: the unchanged one waits."""
+    bench = Bench()
+    bench.reference.ended = [[BlockEnded(True, ()), BlockEnded(False, ())]]
+    with pytest.raises(Stopped), bench.run() as run:
+        run.run(run.prepare(1, timed=True), [0], PLAIN)
+    found = bench.feedback.build()
+    assert (found.failure, found.failed_rank) == (Failure.INTEGRITY, 1)
+    (finding,) = found.integrity
+    assert (finding.code, finding.detail) == ("harness_tampering", "rank 1 went on without waiting for its arguments")
+
+
+def test_late_outputs_are_told_of_each_rank_the_earliest_call_first() -> None:
+    bench = Bench()
+    of_rank_0 = BlockEnded(True, (LateOutput(1, "out"),))
+    of_rank_1 = BlockEnded(True, (LateOutput(0, "out"), LateOutput(1, "out")))
+    bench.reference.ended = [[of_rank_0, of_rank_1]]
+    with bench.run() as run:
+        finished = run.run(run.prepare(2, timed=True), [0, 1], PLAIN)
+    assert [(output.call, rank) for rank, output in finished.late] == [(0, 1), (1, 0), (1, 1)]
+
+
+def test_inputs_of_an_earlier_call_can_be_had_again() -> None:
+    bench = Bench()
+    with bench.run() as run:
+        run.prepare(3, timed=False)
+        assert [planned.trial for planned in run.prepare_again(1, timed=False).sets] == [1]
+        run.prepare(1, timed=True)
+    assert bench.reference.trials == [(0, 1, 2), (1,), (3,)]

@@ -1,99 +1,104 @@
-"""Stage check: the candidate's outputs on fresh inputs, and which failure a wrong one is."""
+"""Stage check: the candidate's outputs on fresh inputs, under conditions that show each breach of the contract."""
 
 from __future__ import annotations
 
 import pytest
 
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
-from pkb_gym.engine.records.feedback import Failure, Mismatch, Stage
-from pkb_gym.engine.stages.check import FAILURES, LATE_S, check
+from pkb_gym.engine.ranks.reference_orders import BlockEnded, ConductCalls, LateOutput
+from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.stages.block_staging import longest_delay_s
+from pkb_gym.engine.stages.check import check
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from tests.engine.records.mismatches import mismatch
-from tests.engine.stages.fake_gangs import Bench
+from tests.engine.stages.fake_gangs import PYTHON, Bench
 
-WRONG = mismatch(rank=1, trial=2)
+
+def deadline_s(bench: Bench, calls: int, asked_s: float) -> str:
+    return f"{asked_s + calls * longest_delay_s(bench.feedback.config, bench.reference.call_us):g} s"
 
 
 def test_a_right_candidate_is_checked_on_every_trial() -> None:
-    bench = Bench(trials=3)
+    bench = Bench()
     with bench.run() as run:
-        assert check(run) == 50.0
-    assert bench.log[2:-3] == [
-        "make 3 checked",
-        "baseline 3 native",
-        "load in 10 s",
+        assert check(run) == bench.reference.conducted_us
+    limit_s = deadline_s(bench, 4, 10)
+    assert bench.log[3:-3] == [
+        "make 4 checked",
+        "baseline 4 native",
+        f"load in {limit_s}",
         "thaw",
-        "bind 3",
-        "stage",
-        "candidate 3 in 10 s",
-        "compare 3",
+        "bind 4",
+        "stage ConductCalls",
+        f"candidate 4 in {limit_s}",
+        "end block",
+        "compare 4",
     ]
     report = bench.feedback.check
-    assert report is not None and report.passed and report.trials == 3
+    assert report is not None and report.passed and report.trials == 4
+
+
+def test_a_call_takes_what_its_slowest_rank_takes_in_the_fastest_call() -> None:
+    """The others were delayed."""
+    bench = Bench()
+    of_ranks = [(100.0, 4000.0, 90.0, 95.0), (70.0, 4000.0, 130.0, 40.0)]
+    bench.reference.ended = [[BlockEnded(True, (), calls_us) for calls_us in of_ranks]]
+    with bench.run() as run:
+        assert check(run) == 95.0
+
+
+def test_each_rank_is_late_once_and_held_once() -> None:
+    bench = Bench()
+    with bench.run() as run:
+        check(run)
+    (orders,) = bench.reference.staged
+    calls = [order.calls for order in orders if isinstance(order, ConductCalls)]
+    assert len(calls) == 2 and calls[0] == calls[1], "all ranks are told of the same conditions"
+    assert [call.together for call in calls[0]] == [True, False, False, False]
+    assert [call.late_rank for call in calls[0]] == [None, 0, 1, None]
+    (setting,) = bench.candidate.settings
+    held = [[bool(hold_ns) for hold_ns in of_rank] for of_rank in setting.holds_ns]
+    assert held == [[False, False, True, False], [False, True, False, False]]
+
+
+def test_modules_are_not_held() -> None:
+    """They bring their own synchronisation, in which nobody can hold them."""
+    bench = Bench(source=PYTHON)
+    with bench.run() as run:
+        check(run)
+    assert not any(map(any, bench.candidate.settings[0].holds_ns))
 
 
 def test_the_deadline_follows_the_baseline() -> None:
-    bench = Bench(trials=2, timeout_s=1.0)
+    bench = Bench(timeout_s=1.0)
     bench.reference.call_us = 1e6
     with bench.run() as run:
         check(run)
-    assert bench.asked("load", "candidate") == ["load in 60 s", "candidate 2 in 60 s"]
+    limit_s = deadline_s(bench, 4, 120)
+    assert bench.asked("load", "candidate") == [f"load in {limit_s}", f"candidate 4 in {limit_s}"]
 
 
-@pytest.mark.parametrize("reason", FAILURES)
-def test_each_kind_of_mismatch_is_a_failure_of_its_own(reason: str) -> None:
-    wrong = mismatch(rank=1, reason=reason, got="0", expected="1")
-    other = mismatch(rank=0, wrong_elements=1)
+def test_a_wrong_output_ends_it() -> None:
     bench = Bench()
-    bench.reference.mismatches = [[wrong, other]] * 2
+    wrong = mismatch(rank=0, reason="input_modified", got="0", expected="1")
+    bench.reference.mismatches = [[wrong]]
     with pytest.raises(Stopped), bench.run() as run:
         check(run)
     found = bench.feedback.build()
-    first = wrong if reason != "input_modified" else other  # wrong outputs come first in a report
-    assert (found.failure, found.failed_rank) == (FAILURES[first.reason], first.rank)
-    assert (found.stage, found.integrity) == (Stage.RUN, ())
-    assert found.check is not None and set(found.check.mismatches) == {wrong, other}
-    assert found.message.splitlines()[0] == str(first) and len(found.message.splitlines()) == 2
+    assert (found.failure, found.failed_rank) == (Failure.INPUT_MODIFIED, 0)
+    assert found.check is not None and found.check.mismatches == (wrong,)
 
 
-def test_every_reason_has_a_failure() -> None:
-    reasons = Mismatch.model_fields["reason"].annotation.__args__  # type: ignore[union-attr]
-    assert set(FAILURES) == set(reasons)
-    assert len(set(FAILURES.values())) == len(FAILURES)
-
-
-def test_an_output_that_comes_late_is_an_integrity_failure() -> None:
-    """The ranks said that they were done, and worked on."""
+def test_an_output_that_comes_after_its_call_ends_it_though_it_is_right_in_the_end() -> None:
     bench = Bench()
-    bench.reference.mismatches = [[WRONG]]
+    calls_us = (50.0,) * 4
+    bench.reference.ended = [[BlockEnded(True, (), calls_us), BlockEnded(True, (LateOutput(2, "out"),), calls_us)]]
     with pytest.raises(Stopped), bench.run() as run:
         check(run)
-    assert bench.asked("candidate", "run on", "compare")[1:] == ["compare 4", f"run on {LATE_S:g} s", "compare 4"]
     found = bench.feedback.build()
-    assert (found.failure, found.failed_rank) == (Failure.INTEGRITY, 1)
-    (finding,) = found.integrity
-    assert finding.code == "late_output" and "rank 1, out" in finding.detail
-    assert found.message == f"{finding.detail}\n{WRONG}"
-    assert found.check is not None and not found.check.passed, "the first comparison counts"
-
-
-def test_an_output_that_stays_wrong_is_a_mismatch() -> None:
-    bench = Bench()
-    bench.reference.mismatches = [[WRONG], [WRONG]]
-    with pytest.raises(Stopped), bench.run() as run:
-        check(run)
-    assert bench.feedback.build().failure is Failure.OUTPUT_MISMATCH
-    assert bench.asked("run on") == [f"run on {LATE_S:g} s"]
-
-
-@pytest.mark.parametrize("reason", ["shape_or_dtype", "input_modified"])
-def test_nobody_waits_for_a_shape_or_an_input_to_become_right(reason: str) -> None:
-    bench = Bench()
-    bench.reference.mismatches = [[mismatch(reason=reason, got="0", expected="1")]]
-    with pytest.raises(Stopped), bench.run() as run:
-        check(run)
-    assert bench.asked("run on") == []
-    assert bench.feedback.build().failure is FAILURES[reason]
+    assert (found.failure, found.failed_rank, found.integrity) == (Failure.RACE, 1, ())
+    assert found.race is not None
+    assert (found.race.kind, found.race.owner, found.race.tensor) == ("late_output", 1, "out")
 
 
 def test_a_candidate_that_does_not_load_has_run_nothing() -> None:

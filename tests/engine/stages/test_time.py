@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -9,64 +10,145 @@ import tempfile
 import pytest
 
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
+from pkb_gym.engine.ranks.reference_orders import ServeHandovers
 from pkb_gym.engine.records.feedback import Failure, Timing
-from pkb_gym.engine.stages import integrity, overhead
+from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages import timing_statistics as statistics
 from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.feedback_builder import Stopped
-from pkb_gym.engine.stages.time import baseline_alone_us, machine_to_itself, measured_context_switch_us, time_blocks
+from pkb_gym.engine.stages.overhead import Overhead
+from pkb_gym.engine.stages.time import (
+    CALLS_VARY,
+    DELAYED_CALLS,
+    DELAYS_US,
+    baseline_alone_us,
+    machine_to_itself,
+    measured_overhead,
+    time_blocks,
+)
 from tests.engine.records.mismatches import mismatch
 from tests.engine.stages.fake_gangs import PYTHON, Bench
 
-GATES = ["baseline 0 native"] * overhead.EMPTY_BLOCKS
+NOTHING = Overhead(0.0, 0.0, 0.0, 0.0, 0)
 
 
-def timed(bench: Bench, *, candidate_us: float = 50.0, switch_us: float = 0.0) -> Timing:
+def timed(bench: Bench, *, candidate_us: float = 50.0, overhead: Overhead = NOTHING) -> Timing:
     """What `time_blocks` finds of a candidate that was checked."""
     with bench.run() as run:
-        time_blocks(run, bench.reference.call_us, candidate_us, switch_us)
+        time_blocks(run, bench.reference.call_us, candidate_us, overhead)
     assert bench.feedback.timing is not None
     return bench.feedback.timing
 
 
 def sides(bench: Bench) -> list[str]:
-    """Who ran, block after block, without the empty ones."""
-    return [entry.split()[0] for entry in bench.asked("baseline", "candidate") if entry.split()[1] != "0"]
+    """Who ran, block after block."""
+    return [entry.split()[0] for entry in bench.asked("baseline", "candidate")]
+
+
+def disturbed(bench: Bench) -> list[int]:
+    """Blocks in which a rank was delayed or stopped."""
+    found = []
+    for index, orders in enumerate(bench.reference.staged):
+        late = any(order.delays_us or order.pulses_us for order in orders if isinstance(order, ServeHandovers))
+        if late:
+            found.append(index)
+    return found
 
 
 def test_sides_take_turns_in_going_first() -> None:
     bench = Bench()
     timing = timed(bench)
-    assert bench.asked("baseline")[: overhead.EMPTY_BLOCKS] == GATES
-    warm, *pairs = zip(sides(bench)[::2], sides(bench)[1::2], strict=True)
+    pairs = list(zip(sides(bench)[::2], sides(bench)[1::2], strict=True))
+    (disturbed_pair,) = disturbed(bench)
+    warm, *counted = [pair for index, pair in enumerate(pairs) if index != disturbed_pair]
     assert warm == ("baseline", "candidate")
-    assert pairs == [("baseline", "candidate"), ("candidate", "baseline")] * 2 + [("baseline", "candidate")]
-    assert len(timing.blocks) == len(pairs) == statistics.MIN_BLOCKS, "the first pair is not counted"
-    assert timing.converged and (timing.baseline_us, timing.candidate_us, timing.speedup) == (100.0, 50.0, 2.0)
+    assert counted == [("baseline", "candidate"), ("candidate", "baseline")] * 2 + [("baseline", "candidate")]
+    assert len(timing.blocks) == len(counted) == statistics.MIN_BLOCKS, "the first pair is not counted"
+    assert timing.converged and timing.speedup == pytest.approx(2.0)
+    assert (timing.baseline_us, timing.candidate_us) == (pytest.approx(100), pytest.approx(50))
 
 
 def test_every_block_has_inputs_of_its_own_and_its_outputs_are_compared() -> None:
     bench = Bench()
-    timing = timed(bench)
+    timed(bench)
     made = [trial for trials in bench.reference.trials for trial in trials]
     assert made == list(range(len(made)))
     blocks = bench.asked("make", "candidate", "compare")
-    calls = timing.blocks[0].calls
-    assert blocks[3:] == [f"make {calls} timed", f"candidate {calls} in 10 s", f"compare {calls}"] * len(timing.blocks)
+    calls = [len(trials) for trials in bench.reference.trials]
+    expected = []
+    for count in calls:
+        expected += [f"make {count} timed", f"candidate {count} in 10 s", f"compare {count}"]
+    assert blocks == expected
+
+
+def test_the_number_of_calls_of_a_block_is_drawn() -> None:
+    """So that no call knows whether another one follows."""
+    counts = []
+    for seed in (0, 1):
+        bench = Bench(seed=seed)
+        timed(bench)
+        counts.append([len(trials) for trials in bench.reference.trials[1:]])
+        middle = statistics.calls_per_block(100, 50, 10_000)
+        assert len(set(counts[-1])) > 1
+        assert all(abs(count - middle) <= CALLS_VARY * middle + 1 for count in counts[-1])
+    assert counts[0] != counts[1]
+
+
+def test_calls_of_both_sides_have_handovers() -> None:
+    bench = Bench()
+    timed(bench)
+    assert all(entry.endswith("with handovers") for entry in bench.asked("baseline"))
+    assert {setting.handovers for setting in bench.candidate.settings} == {"waiting"}
+    on_gpus = Bench(gpus=2)
+    timed(on_gpus, overhead=Overhead(0.0, 0.0, 0.0, 0.0, 700))
+    assert {(setting.handovers, setting.pad_ns) for setting in on_gpus.candidate.settings} == {("enqueued", 700)}
+
+
+def test_one_block_is_disturbed_and_decides_no_time() -> None:
+    """A candidate cannot tell it from the others before a delay meets it."""
+    bench = Bench()
+    timing = timed(bench)
+    (index,) = disturbed(bench)
+    assert 1 <= index <= statistics.MIN_BLOCKS, "after the first pair, at a drawn place"
+    assert len(bench.reference.staged) == 1 + len(timing.blocks) + 1
+    for order in bench.reference.staged[index]:
+        assert isinstance(order, ServeHandovers)
+        delays_us = [delay_us for delay_us in order.delays_us if delay_us]
+        assert len(delays_us) == DELAYED_CALLS and all(DELAYS_US[0] <= each <= DELAYS_US[1] for each in delays_us)
+    assert [setting.stopped_rank is not None for setting in bench.candidate.settings].count(True) == 1
+    assert bench.candidate.settings[index].stopped_rank is not None
+
+
+def test_on_gpus_a_rank_is_disturbed_by_short_kernels() -> None:
+    bench = Bench(gpus=2)
+    timed(bench)
+    (index,) = disturbed(bench)
+    pulses = [order.pulses_us > 0 for order in bench.reference.staged[index] if isinstance(order, ServeHandovers)]
+    assert sorted(pulses) == [False, True]
+    assert all(setting.stopped_rank is None for setting in bench.candidate.settings)
+
+
+def test_a_block_is_disturbed_however_few_are_timed() -> None:
+    for seed in range(8):
+        bench = Bench(timing_budget_s=1e-9, seed=seed)
+        timed(bench)
+        assert len(disturbed(bench)) == 1
 
 
 def test_the_overhead_of_a_block_is_subtracted() -> None:
     bench = Bench()
     bench.reference.block_us = bench.candidate.block_us = 400.0
-    timing = timed(bench)
+    bench.reference.handover_us, bench.candidate.handover_us = 7.0, 9.0
+    timing = timed(bench, overhead=Overhead(400.0, 0.0, 7.0, 9.0, 0))
     assert timing.gate_us == 400.0 and timing.context_switch_us is None
+    assert (timing.baseline_handover_us, timing.candidate_handover_us) == (7.0, 9.0)
     assert (timing.baseline_us, timing.candidate_us) == (pytest.approx(100), pytest.approx(50))
 
 
 def test_on_gpus_the_context_switch_is_subtracted_from_the_candidate_alone() -> None:
     bench = Bench(gpus=2)
     bench.reference.block_us, bench.candidate.block_us = 400.0, 520.0
-    timing = timed(bench, switch_us=120.0)
+    timing = timed(bench, overhead=Overhead(400.0, 120.0, 0.0, 0.0, 0))
     assert (timing.gate_us, timing.context_switch_us) == (400.0, 120.0)
     assert (timing.baseline_us, timing.candidate_us) == (pytest.approx(100), pytest.approx(50))
 
@@ -77,17 +159,17 @@ def test_calls_of_a_block_follow_the_times_of_the_first_pair() -> None:
     bench.reference.call_us = 1000.0
     bench.candidate.call_us = 1000.0
     with bench.run() as run:
-        time_blocks(run, 5000.0, 20_000.0, 0.0)
+        time_blocks(run, 5000.0, 20_000.0, NOTHING)
     (first, *_), timing = bench.asked("candidate"), bench.feedback.timing
     assert first == "candidate 2 in 10 s", "as the check was so slow"
-    assert timing is not None and {block.calls for block in timing.blocks} == {10}
+    assert timing is not None and all(8 <= block.calls <= 12 for block in timing.blocks)
 
 
 def test_the_deadline_follows_the_baseline() -> None:
     bench = Bench(timeout_s=0.001)
     timed(bench)
     calls = statistics.calls_per_block(100, 50, 10_000)
-    assert bench.asked("candidate")[-1] == f"candidate {calls} in {30 * 100e-6 * calls:g} s"
+    assert bench.asked("candidate")[-1].endswith(f" in {30 * 100e-6 * calls:g} s")
 
 
 def test_timing_ends_with_its_budget() -> None:
@@ -139,16 +221,25 @@ def test_a_busy_gpu_is_interference() -> None:
 
 def test_an_output_that_is_wrong_while_timed_is_an_integrity_failure() -> None:
     bench = Bench()
-    wrong = mismatch(rank=0)
-    bench.reference.mismatches = [[], [], [wrong]]
+    wrong = mismatch(rank=0, trial=300)
+    bench.reference.mismatches = [[], [], [wrong], [wrong]]
     with pytest.raises(Stopped):
         timed(bench)
-    assert len(bench.asked("compare")) == 3
+    assert len(bench.asked("compare")) == 4, "the call was repeated"
     found = bench.feedback.build()
     assert (found.failure, found.timing) == (Failure.INTEGRITY, None)
     assert found.message == f"wrong while timed: {wrong}"
     (finding,) = found.integrity
     assert finding.code == "wrong_while_timed" and str(wrong) in finding.detail
+
+
+def test_an_output_that_is_wrong_while_timed_alone_is_a_race() -> None:
+    bench = Bench()
+    bench.reference.mismatches = [[], [], [mismatch(rank=0, trial=300)]]
+    with pytest.raises(Stopped):
+        timed(bench)
+    found = bench.feedback.build()
+    assert (found.failure, found.timing, found.integrity) == (Failure.RACE, None, ())
 
 
 def test_a_candidate_that_falls_while_it_is_timed() -> None:
@@ -177,7 +268,7 @@ def test_whether_times_contain_the_copies_of_results() -> None:
     assert not timed(Bench()).delivers
     module = Bench(source=PYTHON)
     assert timed(module).delivers
-    assert module.asked("baseline")[-1].endswith("python"), "the baseline then copies its results too"
+    assert module.asked("baseline")[-1].endswith("python with handovers"), "the baseline then copies its results too"
 
 
 def test_the_baseline_alone() -> None:
@@ -196,18 +287,17 @@ def test_on_gpus_the_baseline_is_warmed_up_on_other_inputs() -> None:
     assert asked == ["make 2 timed", "warm up 2", "make 2 timed", "baseline 2 native"]
 
 
-def test_context_switches_are_of_gpus_and_measured_for_each_case() -> None:
+def test_the_overhead_is_measured_for_each_case_while_nothing_else_runs() -> None:
     cache = BaselineCache()
-    cpu = Bench()
-    with cpu.run() as run:
-        assert measured_context_switch_us(run, cache) == 0.0
-    assert cpu.asked("null block") == []
     for source, switch_us in (("", 120.0), (PYTHON, 80.0)):
         bench = Bench(gpus=2, **({"source": source} if source else {}))
         bench.candidate.block_us, bench.reference.block_us = 300.0, 300.0 - switch_us
         with bench.run() as run:
-            assert measured_context_switch_us(run, cache) == switch_us
-        assert len(bench.asked("null block of the candidate")) == overhead.NULL_BLOCKS
+            log = bench.log
+            found = measured_overhead(run, cache, lambda log=log: contextlib.nullcontext(log.append("devices held")))  # type: ignore[misc]
+        assert found.context_switch_us == pytest.approx(switch_us)
+        blocks = bench.asked("devices", "null block of the candidate")
+        assert blocks[0] == "devices held" and len(blocks) > 2
 
 
 def test_one_evaluator_at_a_time_has_the_machine() -> None:

@@ -1,0 +1,152 @@
+"""What a wrong output is: a wrong kernel, a race, or work that checked calls get and timed ones do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pkb_gym.engine.ranks.reference_orders import BlockEnded, ConductCalls, LateOutput
+from pkb_gym.engine.records.feedback import CheckReport, Failure, Feedback, Mismatch, Race, Stage
+from pkb_gym.engine.stages.block_staging import check_conditions, conducted, plain
+from pkb_gym.engine.stages.candidate_run import CandidateRun
+from pkb_gym.engine.stages.feedback_builder import Stopped
+from pkb_gym.engine.stages.mismatch import FAILURES, LATE_S, failed_check, failed_while_timed
+from tests.engine.records.mismatches import mismatch
+from tests.engine.stages.fake_gangs import WORLD_SIZE, Bench
+
+CONDITIONS = check_conditions(WORLD_SIZE, 4, "native")
+TOGETHER, LATE_0 = 0, 1
+"""Calls: all ranks together; rank 0 late."""
+
+
+def checked(bench: Bench, *comparisons: Sequence[Mismatch], late: Sequence[LateOutput] = ()) -> Feedback:
+    """What becomes of a candidate whose comparisons find these, one after the other, and nothing in later ones."""
+    bench.reference.mismatches = [list(found) for found in comparisons]
+    if late:
+        bench.reference.ended = [[BlockEnded(True, tuple(late), ()), BlockEnded(True, (), ())]]
+    with bench.run() as run:
+        plan = run.prepare(4, timed=False)
+        finished = run.run(plan, range(4), conducted(run.config, CONDITIONS, 100.0))
+        report = run.compare(finished.done)
+        run.feedback.complete(Stage.RUN)
+        run.feedback.check = report
+        with pytest.raises(Stopped):
+            raise failed_check(run, finished, report, CONDITIONS, 0, 100.0)
+    return bench.feedback.build()
+
+
+@pytest.mark.parametrize("reason", FAILURES)
+def test_each_kind_of_mismatch_is_a_failure_of_its_own(reason: str) -> None:
+    wrong = mismatch(rank=1, trial=LATE_0, reason=reason, got="0", expected="1")
+    found = checked(Bench(), [wrong], [wrong])
+    assert (found.failure, found.failed_rank) == (FAILURES[reason], 1)
+    assert (found.stage, found.integrity, found.race) == (Stage.RUN, (), None)
+    assert found.message == str(wrong)
+
+
+def test_every_reason_has_a_failure() -> None:
+    reasons = Mismatch.model_fields["reason"].annotation.__args__  # type: ignore[union-attr]
+    assert set(FAILURES) == set(reasons)
+    assert len(set(FAILURES.values())) == len(FAILURES)
+
+
+def test_an_output_that_comes_after_a_call_that_all_had_finished_is_an_integrity_failure() -> None:
+    """The ranks said that they were done, and worked on: no peer is the cause."""
+    bench = Bench()
+    wrong = mismatch(rank=1, trial=TOGETHER)
+    found = checked(bench, [wrong])
+    assert bench.asked("candidate", "run on", "compare")[1:] == ["compare 4", f"run on {LATE_S:g} s", "compare 4"]
+    assert (found.failure, found.failed_rank, found.race) == (Failure.INTEGRITY, 1, None)
+    (finding,) = found.integrity
+    assert finding.code == "late_output" and "rank 1, out" in finding.detail
+    assert found.message == f"{finding.detail}\n{wrong}"
+    assert found.check is not None and not found.check.passed, "the first comparison counts"
+
+
+def test_the_sample_taken_at_departure_tells_it_too() -> None:
+    """Without waiting: it had come by the end of the block."""
+    bench = Bench()
+    found = checked(bench, [mismatch(rank=0, trial=TOGETHER)], late=[LateOutput(TOGETHER, "out")])
+    assert (found.failure, [finding.code for finding in found.integrity]) == (Failure.INTEGRITY, ["late_output"])
+    assert bench.asked("run on") == []
+
+
+def test_an_output_that_stays_wrong_is_a_mismatch() -> None:
+    bench = Bench()
+    wrong = [mismatch(trial=TOGETHER)]
+    assert checked(bench, wrong, wrong, wrong).failure is Failure.OUTPUT_MISMATCH
+    assert bench.asked("run on") == [f"run on {LATE_S:g} s"]
+
+
+def test_an_output_that_is_right_when_nobody_hurries_is_a_race() -> None:
+    bench = Bench()
+    found = checked(bench, [mismatch(rank=1, trial=LATE_0)])
+    assert found.failure is Failure.RACE and found.race is not None
+    assert found.message.splitlines() == [str(found.race), found.race.evidence]
+    again = bench.asked("make")[1:]
+    assert again[0] == "make 1 checked" and bench.reference.trials[1] == (LATE_0,), "on the same inputs"
+    unhurried = bench.reference.staged[1][0]
+    assert isinstance(unhurried, ConductCalls) and [call.together for call in unhurried.calls] == [True]
+    assert all(hold_ns > 0 for (hold_ns,) in bench.candidate.settings[1].holds_ns)
+
+
+def test_an_output_that_is_wrong_all_the_same_is_none() -> None:
+    wrong = mismatch(rank=1, trial=LATE_0)
+    found = checked(Bench(), [wrong], [wrong])
+    assert (found.failure, found.race, found.message) == (Failure.OUTPUT_MISMATCH, None, str(wrong))
+
+
+@pytest.mark.parametrize("reason", ["shape_or_dtype", "input_modified"])
+def test_nobody_waits_for_a_shape_or_an_input_to_become_right(reason: str) -> None:
+    bench = Bench()
+    found = checked(bench, [mismatch(reason=reason, got="0", expected="1")])
+    assert found.failure is FAILURES[reason]
+    assert bench.asked("run on") == [] and len(bench.asked("candidate")) == 1
+
+
+def timed(bench: Bench, *comparisons: Sequence[Mismatch], late: Sequence[LateOutput] = ()) -> Feedback:
+    """As `checked`, in a timed block."""
+    bench.reference.mismatches = [list(found) for found in comparisons]
+    if late:
+        bench.reference.ended = [[BlockEnded(True, tuple(late), ()), BlockEnded(True, (), ())]]
+    with bench.run() as run:
+        report, finished = _run(run)
+        with pytest.raises(Stopped):
+            raise failed_while_timed(run, finished, report, 100.0)
+    return bench.feedback.build()
+
+
+def _run(run: CandidateRun) -> tuple[CheckReport, object]:
+    finished = run.run(run.prepare(3, timed=True), range(3), plain(WORLD_SIZE))
+    return run.compare(finished.done), finished
+
+
+def test_an_output_that_is_wrong_while_timed_and_stays_wrong_is_an_integrity_failure() -> None:
+    wrong = mismatch(rank=0, trial=2)
+    bench = Bench()
+    found = timed(bench, [wrong], [wrong])
+    assert (found.failure, found.race, found.message) == (Failure.INTEGRITY, None, f"wrong while timed: {wrong}")
+    (finding,) = found.integrity
+    assert finding.code == "wrong_while_timed" and str(wrong) in finding.detail
+    assert bench.reference.trials[-1] == (2,), "the call was repeated on the same inputs"
+
+
+def test_a_modified_input_of_a_timed_call_is_not_tried_again() -> None:
+    bench = Bench()
+    found = timed(bench, [mismatch(trial=2, reason="input_modified", got="0", expected="1")])
+    assert found.failure is Failure.INTEGRITY and len(bench.asked("candidate")) == 1
+
+
+def test_an_output_that_is_wrong_while_timed_alone_is_a_race() -> None:
+    wrong = mismatch(rank=1, trial=2)
+    found = timed(Bench(), [wrong])
+    assert (found.failure, found.failed_rank, found.integrity) == (Failure.RACE, 1, ())
+    assert found.race == Race(kind="unknown", rank=1, evidence=str(wrong))
+
+
+def test_an_output_that_comes_after_its_timed_call_is_a_race() -> None:
+    found = timed(Bench(), late=[LateOutput(1, "out")])
+    assert found.failure is Failure.RACE and found.race is not None
+    assert (found.race.kind, found.race.owner, found.race.tensor) == ("late_output", 0, "out")
+    assert "call 1" in found.race.evidence

@@ -1,0 +1,93 @@
+"""Which breach of the contract a race is, told by calls that only one of them makes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pkb_gym.engine.ranks.reference_orders import ConductCalls
+from pkb_gym.engine.records.feedback import Mismatch, Race
+from pkb_gym.engine.stages.block_staging import CallConditions
+from pkb_gym.engine.stages.race import find_race
+from tests.engine.records.mismatches import mismatch
+from tests.engine.stages.fake_gangs import Bench
+
+SEEN = mismatch(rank=1, trial=7)
+"""What began the search."""
+
+LATE, HELD = CallConditions(late_rank=0), CallConditions(held_ranks=(1,))
+NOTHING_WITHHELD, X_WITHHELD = 0, 2
+"""Calls of a search: every other call has everything in place, so that what went wrong in it began before."""
+
+
+def found(conditions: CallConditions, *searches: Sequence[Mismatch], bench: Bench | None = None) -> Race:
+    """The race, where the calls of each search show these."""
+    bench = bench or Bench()
+    bench.reference.mismatches = [list(mismatches) for mismatches in searches]
+    with bench.run() as run:
+        return find_race(run, conditions, SEEN, 100.0)
+
+
+def test_an_argument_that_was_read_before_its_rank_had_begun() -> None:
+    wrong = mismatch(rank=1, trial=X_WITHHELD)
+    race = found(LATE, [wrong])
+    assert race == Race(kind="early_read", rank=1, owner=0, tensor="tensor", evidence=str(wrong))
+    assert "rank 1" in str(race) and "rank 0's `tensor`" in str(race)
+
+
+def test_the_reader_is_not_known_where_the_wrong_output_is_the_late_ranks_own() -> None:
+    assert found(LATE, [mismatch(rank=0, trial=X_WITHHELD)]).rank is None
+
+
+def test_an_output_that_was_written_before_its_rank_had_begun() -> None:
+    """Wrong with every argument in place: the poison of outputs came after what a peer had written."""
+    wrong = mismatch(rank=0, trial=NOTHING_WITHHELD)
+    assert found(LATE, [wrong]) == Race(kind="early_write", owner=0, tensor="out", evidence=str(wrong))
+
+
+def test_a_wait_that_is_missing() -> None:
+    wrong = mismatch(rank=1, trial=NOTHING_WITHHELD)
+    assert found(LATE, [wrong]) == Race(kind="missing_wait", rank=1, owner=0, evidence=str(wrong))
+
+
+def test_an_argument_that_was_read_after_its_rank_had_finished() -> None:
+    wrong = mismatch(rank=1, trial=X_WITHHELD)
+    race = found(HELD, [wrong])
+    assert race == Race(kind="late_read", rank=1, owner=0, tensor="tensor", evidence=str(wrong))
+
+
+def test_a_late_rank_is_tried_before_a_held_one() -> None:
+    both = CallConditions(late_rank=0, held_ranks=(1,))
+    bench = Bench()
+    assert found(both, [], [mismatch(rank=1, trial=4 + X_WITHHELD)], bench=bench).kind == "late_read"
+    searches = [staged[0] for staged in bench.reference.staged]
+    late = [[call.late_rank for call in order.calls] for order in searches if isinstance(order, ConductCalls)]
+    assert late == [[0, None, 0, None], [None] * 4]
+    first = bench.reference.staged[0]
+    withheld = [[call.withheld for call in order.calls] for order in first if isinstance(order, ConductCalls)]
+    assert withheld == [[(), (), ("tensor",), ()], [(), (), (), ()]], "one tensor of one rank in one call"
+
+
+@pytest.mark.parametrize("conditions", [LATE, HELD])
+def test_scratch_that_was_used_again_too_early(conditions: CallConditions) -> None:
+    """No call alone shows it."""
+    race = found(conditions)
+    assert (race.kind, race.evidence) == ("reuse", str(SEEN))
+    assert race.rank == (0 if conditions is LATE else 1)
+
+
+def test_a_race_without_a_condition_is_not_named() -> None:
+    bench = Bench()
+    assert found(CallConditions(), bench=bench) == Race(kind="unknown", rank=1, evidence=str(SEEN))
+    assert bench.reference.staged == [], "nothing to search for"
+
+
+def test_what_goes_wrong_with_everything_in_place_says_nothing() -> None:
+    """It began in the call before."""
+    assert found(LATE, [mismatch(rank=1, trial=1)]).kind == "reuse"
+
+
+def test_values_tell_the_earliest_call() -> None:
+    later, first = mismatch(rank=0, trial=X_WITHHELD), mismatch(rank=1, trial=NOTHING_WITHHELD)
+    assert found(LATE, [later, first]).kind == "missing_wait"
