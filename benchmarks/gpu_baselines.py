@@ -112,7 +112,7 @@ class Measurement:
         return row | self._placed(problem, task, outcome.row) | self._compared(problem, task, outcome.row)
 
     def _outcome(self, task: BaselineTask) -> BaselineOutcome:
-        """Runs a task; again in a fresh gang, where what the task before left behind may be to blame for a failure."""
+        """Runs a task; again in a fresh gang, where what the task before left behind may have caused a failure."""
         outcome, suspect = self._attempt(task)
         return self._attempt(task)[0] if suspect and not outcome.row else outcome
 

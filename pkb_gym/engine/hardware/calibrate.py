@@ -31,7 +31,7 @@ REPETITIONS = 3
 TIMEOUT_S = 120.0
 
 COMPUTE_MARGIN = 1.1
-"""Over measured arithmetic rates: the clock may rise when the machine is cooler or quieter than it was then."""
+"""Over measured arithmetic rates: the clock may rise when the machine is cooler, or less busy, than it was then."""
 
 TRAFFIC_MARGIN = 1.5
 """Over measured memory and link rates. Neighbours on the same host take a share that they may give back, and rates

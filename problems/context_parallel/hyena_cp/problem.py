@@ -81,7 +81,7 @@ def channel_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     """Marks |got - expected| > 2e-2 |expected| + 1.5e-2 max(1, |x1|) R.
 
     R is the rms over time in that batch and channel, at least half of that of the whole output (short pieces of time
-    may be quiet by chance). Rounding u and y moves y by a few thousandths of its rms, which the gate x1 then scales; a
+    may be small by chance). Rounding u and y moves y by a few thousandths of its rms, which the gate x1 then scales; a
     kernel may keep them in float32. The convolution is done in float32 for every dtype, which bounds the tolerance.
     """
     expected = wide(context.expected)

@@ -1,5 +1,5 @@
 # expect: runtime_error not my fault
-# Claims that the evaluator is to blame, so that the turn would not count.
+# Claims that the evaluator is at fault, so that the turn would not count.
 import os
 import socket
 import struct

@@ -12,19 +12,31 @@ import pytest
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.ranks.candidate_gang import CandidateGang
+from pkb_gym.engine.ranks.handover_server import HandoverEnds
+from pkb_gym.engine.ranks.heaps import SharedHeap
 from pkb_gym.engine.ranks.pidfds import pid_of
+from pkb_gym.engine.rankside import abi
+from pkb_gym.engine.rankside.orders import RunNullBlock
+
+SEGMENT_BYTES = abi.SCRATCH_OFFSET + (1 << 20)
+NULL_BLOCK = RunNullBlock(3, "none", 0)
 
 
 @pytest.fixture
 def gang(gang_pool: GangPool) -> Iterator[CandidateGang]:
-    with CandidateGang(gang_pool.zygote(trusted=False), "cpu", 2) as gang:
+    with (
+        CandidateGang(gang_pool.zygote(trusted=False), "cpu", 2) as gang,
+        SharedHeap(SEGMENT_BYTES, 2) as heap,
+        HandoverEnds(2, gang_pool.handovers("cpu")) as ends,
+    ):
         gang.prepare("native")
+        gang.map_heap("native", heap, ends)
         yield gang
 
 
 def test_a_gang_is_staged_for_and_timed_before_it_has_a_candidate(gang: CandidateGang) -> None:
     staged = []
-    blocks = [gang.run_null_block(lambda: staged.append(True)) for _ in range(3)]
+    blocks = [gang.run_null_block(NULL_BLOCK, lambda: staged.append(True)) for _ in range(3)]
     assert len(staged) == 3 and all(0 < block < 1_000_000_000 for block in blocks)
     assert gang.is_whole
 
@@ -32,8 +44,8 @@ def test_a_gang_is_staged_for_and_timed_before_it_has_a_candidate(gang: Candidat
 def test_ranks_run_on_the_processors_that_they_are_told(gang: CandidateGang) -> None:
     own = sorted(os.sched_getaffinity(0))
     places = [[own[-1]], [own[0]]]
-    gang.run_null_block(lambda: places)
-    gang.run_null_block(lambda: None)
+    gang.run_null_block(NULL_BLOCK, lambda: places)
+    gang.run_null_block(NULL_BLOCK, lambda: None)
     gang.thaw()
     for pidfd, place in zip(gang._gang._pidfds, places, strict=True):
         threads = [int(entry.name) for entry in Path(f"/proc/{pid_of(pidfd)}/task").iterdir()]
@@ -48,13 +60,13 @@ def test_a_rank_that_falls_while_its_inputs_are_staged_cannot_be_moved_and_that_
         return [own, own]
 
     with pytest.raises(InfrastructureError, match="before its candidate was loaded"):
-        gang.run_null_block(stage)
+        gang.run_null_block(NULL_BLOCK, stage)
 
 
 def test_a_gang_that_falls_before_it_has_a_candidate_is_no_candidates_fault(gang: CandidateGang) -> None:
     signal.pidfd_send_signal(gang._gang._pidfds[0], signal.SIGKILL)
     with pytest.raises(InfrastructureError, match="before its candidate was loaded"):
-        gang.run_null_block(lambda: None)
+        gang.run_null_block(NULL_BLOCK, lambda: None)
 
 
 def test_a_gang_that_cannot_be_prepared_is_no_candidates_fault(gang_pool: GangPool) -> None:

@@ -154,16 +154,16 @@ def test_freezing_ends_what_ranks_started(zygote: Zygote) -> None:
         leader = ranks[0].parent()
         assert leader is not None
 
-        def strays() -> list[psutil.Process]:
+        def orphans() -> list[psutil.Process]:
             family = [child for child in leader.children(recursive=True) if child not in ranks]
             return [child for child in family if child.status() != psutil.STATUS_ZOMBIE]
 
         deadline = time.monotonic() + 10
-        while len(strays()) < 2:  # the orphan finds its new parent when its own has ended
+        while len(orphans()) < 2:  # the orphan finds its new parent when its own has ended
             assert time.monotonic() < deadline
             time.sleep(0.005)
         gang.freeze()
-        assert strays() == []
+        assert orphans() == []
         assert [rank.status() for rank in ranks] == [psutil.STATUS_STOPPED] * 2
         gang.thaw()
         assert len(do(gang, "nothing", "nothing")) == 2

@@ -93,8 +93,9 @@ def test_places_on_gpus_are_read_from_the_control_pages() -> None:
     heap = DeviceHeap(2 << 20, segments(2))
     try:
         control, *_ = heap.fds
-        assert (heap.world_size, heap.segment_bytes, os.fstat(control).st_size) == (2, 2 << 20, 2 * abi.CONTROL_BYTES)
-        begin = abi.CONTROL_BYTES + abi.PLACE_OFFSET
+        assert (heap.world_size, heap.segment_bytes) == (2, 2 << 20)
+        assert os.fstat(control).st_size == 2 * abi.HOST_CONTROL_BYTES
+        begin = abi.HOST_CONTROL_BYTES + abi.PLACE_OFFSET
         write_at(control, begin, bytes(place(State.WAITING, 5, 9, 2)))
         assert [heap.place(rank) for rank in range(2)] == [
             "in call 0",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,17 +16,22 @@ from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.gang import Replies
 from pkb_gym.engine.ranks.reference_gang import ReferenceGang
 from pkb_gym.engine.ranks.reference_orders import (
+    BlockEnded,
     BlockFinished,
     BlockSettled,
     Captured,
     CaptureGraphs,
     Compared,
     CompareOutputs,
+    EndBlock,
+    LateOutput,
     Ready,
     Release,
     ReplayGraphs,
     RunBaseline,
+    ServeHandovers,
     Staged,
+    StageInputs,
     Start,
 )
 from pkb_gym.engine.rankside.messages import Message
@@ -43,7 +49,15 @@ class FakeGang:
         self.answer: Callable[[int], Message] = lambda rank: Ready()
         self.fails = self.closed = False
 
-    def ask(self, orders: Sequence[Message], expect: type[Message], *, timeout_s: float, fds: Any = ()) -> list[Any]:
+    def ask(
+        self,
+        orders: Sequence[Message],
+        expect: type[Message],
+        *,
+        timeout_s: float,
+        fds: Sequence[int] = (),
+        own_fds: Sequence[Sequence[int]] = (),
+    ) -> list[Any]:
         self.orders += orders
         if self.fails:
             raise GangFailed(Failure.RUNTIME_ERROR, 1, "rank 1 was killed by SIGBUS")
@@ -55,7 +69,7 @@ class FakeGang:
 
     def collect(self, expect: type[Message], *, timeout_s: float) -> Replies[Any]:
         assert expect is BlockSettled
-        return Replies([BlockSettled(20.0), BlockSettled(30.0)], [b"", b""], 0)
+        return Replies([BlockSettled(20.0, 700), BlockSettled(30.0, 600)], [b"", b""], 0)
 
     def close(self) -> None:
         self.closed = True
@@ -71,7 +85,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeGang:
 @pytest.fixture
 def gang(fake: FakeGang) -> ReferenceGang:
     before = set(os.listdir("/proc/self/fd"))
-    gang = ReferenceGang(None, "cuda", 2, 3)  # type: ignore[arg-type]
+    libraries = SimpleNamespace(reference_fds=())
+    gang = ReferenceGang(None, "cuda", 2, 3, libraries)  # type: ignore[arg-type]
     assert set(os.listdir("/proc/self/fd")) == before, "where ranks meet is theirs alone"
     assert fake.orders == [Start("cuda", 3)] * 2
     fake.orders.clear()
@@ -80,17 +95,32 @@ def gang(fake: FakeGang) -> ReferenceGang:
 
 def test_staging_tells_the_slowest_answer_and_every_ranks_processors(fake: FakeGang, gang: ReferenceGang) -> None:
     fake.answer = lambda rank: Staged(20.0 + rank, (3 + rank,))
-    assert gang.stage() == [(3,), (4,)]
-    assert gang.idle_us == 21.0
+    orders = [ServeHandovers((50,)), ServeHandovers()]
+    assert gang.stage(orders) == [(3,), (4,)]
+    assert fake.orders == orders and gang.idle_us == 21.0
     fake.answer = lambda rank: Staged(None, None)
-    assert gang.stage() is None, "on the CPU ranks need all of them"
+    assert gang.stage([StageInputs()] * 2) is None, "on the CPU ranks need all of them"
     assert gang.idle_us is None
 
 
+def test_what_is_staged_has_to_be_ended(fake: FakeGang, gang: ReferenceGang) -> None:
+    assert not gang.has_staged
+    fake.answer = lambda rank: Staged(None, None)
+    gang.stage([StageInputs()] * 2)
+    assert gang.has_staged
+    ended = [BlockEnded(True, ()), BlockEnded(True, (LateOutput(3, "out"),))]
+    fake.answer = lambda rank: ended[rank]
+    assert gang.end_block() == ended and fake.orders[2:] == [EndBlock()] * 2
+    assert not gang.has_staged
+
+
 def test_every_kind_of_block_takes_what_the_clock_says(fake: FakeGang, gang: ReferenceGang) -> None:
-    assert [gang.run(4, "native"), gang.run_null_block(), gang.replay(9)] == [1000] * 3
-    assert fake.orders[::2] == [RunBaseline(4, "native"), RunNullBlock(), ReplayGraphs(9)]
-    assert gang.idle_us == 30.0
+    null_block = RunNullBlock(5, "enqueued", 300)
+    handed_over = gang.run(4, "native", handovers=True, pad_ns=300)
+    assert [handed_over, gang.run(4, "native"), gang.run_null_block(null_block), gang.replay(9)] == [1000] * 4
+    assert fake.orders[:4:2] == [RunBaseline(4, "native", True, 300), RunBaseline(4, "native", False, 0)]
+    assert fake.orders[4::2] == [null_block, ReplayGraphs(9)]
+    assert (gang.idle_us, gang.host_ns) == (30.0, 700), "of the slowest rank"
 
 
 def test_claims_go_to_their_rank_and_checks_come_back(fake: FakeGang, gang: ReferenceGang) -> None:
@@ -121,7 +151,7 @@ def test_a_gang_whose_capture_cost_a_context_is_of_no_further_use(
 def test_a_fallen_gang_is_a_fault_of_this_machine(fake: FakeGang, gang: ReferenceGang) -> None:
     fake.fails = True
     with pytest.raises(InfrastructureError, match=r"reference gang failed: rank 1 was killed by SIGBUS\nTraceback of"):
-        gang.stage()
+        gang.stage([StageInputs()] * 2)
     assert not gang.is_sound and fake.closed
     fake.orders.clear()
     gang.release()

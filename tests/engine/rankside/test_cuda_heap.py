@@ -57,7 +57,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     monkeypatch.setattr(torch.cuda, "cudart", lambda: Runtime(log))
     monkeypatch.setattr(torch.cuda, "check_error", lambda status: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append("synchronize"))
-    control = sealed_memory("control", abi.CONTROL_BYTES * WORLD_SIZE)
+    control = sealed_memory("control", abi.HOST_CONTROL_BYTES * WORLD_SIZE)
     seen = os.dup(control)
     fds = [control, *(os.memfd_create("segment") for _ in range(WORLD_SIZE))]
     heap = CudaHeap(control, fds[1:], SEGMENT_BYTES, RANK)
@@ -71,7 +71,7 @@ def slot(offset: int, *shape: int, dtype: str = "float32") -> TensorSlot:
 
 def test_it_maps_all_segments_and_registers_the_control_pages(made: SimpleNamespace) -> None:
     assert made.log == [
-        f"register {WORLD_SIZE * abi.CONTROL_BYTES} with 2",
+        f"register {WORLD_SIZE * abi.HOST_CONTROL_BYTES} with 2",
         f"map {WORLD_SIZE} segments of {SEGMENT_BYTES} on 1",
     ]
     assert made.heap.cuda_device == 1
@@ -123,9 +123,10 @@ def test_counters_are_read_and_cleared_in_device_memory(made: SimpleNamespace) -
 def test_where_ranks_stand_is_seen_through_the_control_pages(made: SimpleNamespace) -> None:
     heap = made.heap
     heap.place(2).call = 0x1122
-    begin = 2 * abi.CONTROL_BYTES + abi.PLACE_OFFSET
+    begin = 2 * abi.HOST_CONTROL_BYTES + abi.PLACE_OFFSET
     assert abi.Place.from_buffer_copy(os.pread(made.control, 64, begin)).call == 0x1122
-    assert heap.control == heap._control_address + RANK * abi.CONTROL_BYTES
+    heap.place(RANK).call = 0x3344
+    assert abi.Place.from_address(heap.control + abi.PLACE_OFFSET).call == 0x3344, "its own page, for the driver"
 
 
 def test_it_is_unmapped_when_the_device_is_idle(made: SimpleNamespace) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from pkb_gym.engine.records.feedback import Block
 from pkb_gym.engine.stages import timing_statistics
+from pkb_gym.engine.stages.overhead import Overhead
 
 
 def blocks(*ratios: float) -> list[Block]:
@@ -61,13 +62,13 @@ def test_bootstrap_of_equal_samples_has_no_width():
 
 
 def test_slow_blocks_of_either_side_do_not_count():
-    quiet = [Block(calls=10, baseline_us=200, candidate_us=100)] * 5
+    undisturbed = [Block(calls=10, baseline_us=200, candidate_us=100)] * 5
     noisy = [Block(calls=10, baseline_us=900, candidate_us=100)] * 5 + [
         Block(calls=10, baseline_us=200, candidate_us=700)
     ] * 5
-    interval = timing_statistics.bootstrap_speedup(quiet + noisy)
+    interval = timing_statistics.bootstrap_speedup(undisturbed + noisy)
     assert interval.middle == pytest.approx(2.0)
-    assert interval == timing_statistics.bootstrap_speedup(quiet + noisy), "the same samples give the same interval"
+    assert interval == timing_statistics.bootstrap_speedup(undisturbed + noisy), "samples fix the interval"
 
 
 def test_bootstrap_interval_narrows_with_samples():
@@ -84,7 +85,17 @@ def test_is_tight_needs_enough_blocks_that_agree():
 
 def test_summary():
     samples = blocks(2.0, 2.0, 2.2, 1.8, 2.0)
-    summary = timing_statistics.summarise(samples, protocol="robust", gate_us=5, baseline_alone_us=150, delivers=True)
+    summary = timing_statistics.summarise(
+        samples,
+        protocol="robust",
+        overhead=Overhead(5.0, 7.0, 2.0, 3.0, 0),
+        on_gpus=True,
+        baseline_alone_us=150,
+        delivers=True,
+    )
+    overheads_us = (summary.gate_us, summary.context_switch_us)
+    assert overheads_us == (5.0, 7.0)
+    assert (summary.baseline_handover_us, summary.candidate_handover_us) == (2.0, 3.0)
     assert (summary.baseline_us, summary.candidate_us, summary.speedup) == (200.0, 100.0, 2.0)
     interval = timing_statistics.bootstrap_speedup(samples)
     assert summary.speedup_low == pytest.approx(interval.low * (1 - timing_statistics.SYSTEMATIC_RELATIVE))
