@@ -34,7 +34,7 @@ def collect(data: Path, runs: Path, seeds: Sequence[int]) -> Result:
 
 
 def corpus_figures(corpus: Sequence[Row]) -> Result:
-    """What the kernels of the corpus are worth, by problem: the mean of what SFT is shown."""
+    """Mean reward of the kernels of the corpus that SFT is shown, by problem."""
     by_problem: dict[str, list[Row]] = defaultdict(list)
     for row in corpus:
         if row["kind"] == "single":

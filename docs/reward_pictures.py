@@ -88,7 +88,7 @@ def grid(
 
 
 def episode(turns: Sequence[str], values: Sequence[float], returns: Mapping[str, Sequence[float]]) -> str:
-    """What the turns of one episode are worth, and what they are paid by several presets.
+    """Values of the turns of one episode, and their rewards by several presets.
 
     Args:
         turns: what was found, turn by turn.

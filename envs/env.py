@@ -61,7 +61,7 @@ class PKBEnv(gym.Env[Observation, str]):
     | `best_speedup`, `best_source`                           | its speedup, 0 if not timed, and its text              |
 
     ## Rewards
-    By default a submission is worth up to 0.55 for how far it came, 1 if it is right and as fast as the baseline, 2 at
+    By default a submission earns up to 0.55 for how far it came, 1 if it is right and as fast as the baseline, 2 at
     the roofline, in between by the logarithm of the lower end of its speedup's interval; a step is paid what it adds to
     the best submission so far. `pkb_gym.rewards` holds others.
 

@@ -56,7 +56,7 @@ class Episode:
         ...     turn = episode.record("the source", feedback)
         >>> print(episode.message("brief"))
         passed: 50 us, baseline 100 us, speedup 2.00 (2.00 to 2.00)
-        worth 1.50
+        value 1.50
         >>> turn.reward, episode.episode_value, episode.best.number, episode.turns_left
         (1.45, 1.5, 2, 1)
     """

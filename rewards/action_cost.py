@@ -2,7 +2,7 @@
 
 A `Feedback` knows nothing of the text that a submission was taken from, so these costs are functions of `ActionFacts`,
 and `Charged` joins them with a reward. Keep them small: Kevin (arXiv:2507.11948) reports that a length penalty degraded
-training, and a cost must never make a wrong kernel worth more than a right one.
+training, and a cost must never lift a wrong kernel above a right one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much of an answer is right. Almost right is always worth less than right."""
+"""How much of an answer is right. Almost right always earns less than right."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PartialCorrectness(Component):
         if self.of not in SHARES:
             raise ValueError(f"of must be one of {', '.join(SHARES)}, got {self.of!r}")
         if not 0 <= self.almost < 1:
-            raise ValueError(f"almost right must be worth less than right: 0 <= almost < 1, got {self.almost}")
+            raise ValueError(f"almost right must earn less than right: 0 <= almost < 1, got {self.almost}")
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""

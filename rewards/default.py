@@ -40,7 +40,7 @@ class LadderThenPerformance(Component):
     def __post_init__(self) -> None:
         if 1 + self.performance.floor <= self.ladder.almost:
             raise ValueError(
-                f"a slow right kernel (1 + {self.performance.floor}) must be worth more than one that is almost right "
+                f"a slow right kernel (1 + {self.performance.floor}) must earn more than one that is almost right "
                 f"({self.ladder.almost}): raise performance.floor or lower ladder.almost"
             )
 

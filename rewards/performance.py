@@ -40,7 +40,7 @@ def log_performance(feedback: Feedback) -> float:
 
     Range: unbounded below, at most 1 for a kernel that keeps to the roofline (more where the headroom was clamped).
     Source: own; the utilisation of the roofline model (Williams, Waterman, Patterson, CACM 52(4), 2009) on a log scale,
-    on which each further factor of speedup is worth the same.
+    on which each further factor of speedup earns the same.
 
     Raises:
         ValueError: the kernel was not timed, or its speedup is not positive.

@@ -1,6 +1,6 @@
 """Rewards by name, and for those that are published, the paper and its formula.
 
-    name              one submission is worth
+    name              value of a submission
     default           ladder, then log performance; turns are paid what they add to the best so far
     per_turn          the same value, paid for every submission anew
     correctness_only  [right]

@@ -1,8 +1,8 @@
 """Rewards over the turns of an episode: potential-based shaping over the best submission so far.
 
-An episode is worth its best submission. Paid at the end alone, that is sparse; potential-based shaping (Ng, Harada,
-Russell: Policy invariance under reward transformations, ICML 1999) pays it as it comes without changing which policies
-are best. With the potential Phi = value of the best submission so far, turn t is paid
+The value of an episode is that of its best submission. Paid at the end alone, that is sparse; potential-based shaping
+(Ng, Harada, Russell: Policy invariance under reward transformations, ICML 1999) pays it as it comes without changing
+which policies are best. With the potential Phi = value of the best submission so far, turn t is paid
 
     F_t = gamma * Phi_t - Phi_(t-1),    Phi_0 = 0
 

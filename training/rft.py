@@ -45,7 +45,7 @@ class RftArguments:
     )
     prompts: str = field(metadata={"help": "What was answered: folder or file written by `pkb export prompts`."})
     keep: int = field(default=4, metadata={"help": "Distinct kernels of each prompt."})
-    min_reward: float = field(default=1.0, metadata={"help": "What a kernel must be worth; 1 is the baseline's speed."})
+    min_reward: float = field(default=1.0, metadata={"help": "Least reward of a kernel; 1 is the baseline's speed."})
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -73,10 +73,10 @@ def best_of(results: Iterable[Row], prompts: Sequence[Row], *, keep: int, min_re
         results: rows of `evaluate_policy.py` or of `rollouts.jsonl`.
         prompts: rows of `pkb export prompts`; results on other prompts are left out.
         keep: kernels of each prompt.
-        min_reward: what a kernel must be worth.
+        min_reward: least reward of a kernel.
 
     Raises:
-        ConfigError: no right kernel on one of the prompts is worth so much.
+        ConfigError: no right kernel on one of the prompts has that reward.
     """
     by_key = {prompt_key(prompt): prompt for prompt in prompts}
     found: dict[str, dict[str, Row]] = {}
@@ -93,8 +93,8 @@ def best_of(results: Iterable[Row], prompts: Sequence[Row], *, keep: int, min_re
             known[row["source_hash"]] = row
     if not found:
         raise ConfigError(
-            f"no right kernel is worth {min_reward} or more on a prompt of the train part ({others} are, on others); "
-            "lower --min_reward, or give more --results"
+            f"no right kernel has a reward of {min_reward} or more on a prompt of the train part "
+            f"({others} are on other prompts); lower --min_reward, or give more --results"
         )
     return [
         conversation(by_key[key], row)

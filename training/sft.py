@@ -43,7 +43,7 @@ class SftArguments:
         default_factory=lambda: ["single", "repair"], metadata={"help": "Kinds of conversations to learn from."}
     )
     min_reward: float | None = field(
-        default=None, metadata={"help": "Leave out conversations whose last submission is worth less."}
+        default=None, metadata={"help": "Leave out conversations whose last submission has a lower reward."}
     )
     imitate_failures: bool = field(
         default=False,
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def filter_corpus(corpus: Dataset, *, kinds: Iterable[str], min_reward: float | None) -> Dataset:
-    """The conversations of these kinds whose last submission is worth at least `min_reward`.
+    """The conversations of these kinds whose last submission has at least the reward `min_reward`.
 
     Raises:
         ConfigError: none is left.
@@ -78,8 +78,8 @@ def filter_corpus(corpus: Dataset, *, kinds: Iterable[str], min_reward: float | 
     )
     if len(kept) == 0:
         raise ConfigError(
-            f"none of the corpus's {len(corpus)} conversations is of kind {' or '.join(sorted(wanted))} and worth "
-            f"{min_reward} or more; its kinds: {', '.join(sorted(set(corpus['kind'])))}"
+            f"none of the corpus's {len(corpus)} conversations is of kind {' or '.join(sorted(wanted))} "
+            f"with a reward of {min_reward} or more; its kinds: {', '.join(sorted(set(corpus['kind'])))}"
         )
     return kept
 

@@ -46,7 +46,7 @@ def brief_feedback(feedback: Feedback, value: float | None) -> str:
         feedback: on one submission.
         value: of the submission; None where the evaluator failed.
     """
-    value_line = "" if value is None else f"\nworth {value:.2f}"
+    value_line = "" if value is None else f"\nvalue {value:.2f}"
     if feedback.failure is None:
         return _cut(_passed(feedback), MAX_FEEDBACK_CHARS - len(value_line)) + value_line
     stage = f"after {feedback.stage}" if feedback.stage is not None else "at once"

@@ -21,5 +21,5 @@ def turn_text(turn: int, feedback: str, best_turn: int, best_value: float, best_
     standing = "No submission counts yet."
     if best_turn:
         speed = f", speedup {best_speedup:.3g}" if best_speedup > 0 else ""
-        standing = f"Best so far: turn {best_turn}, worth {best_value:.3g}{speed}."
+        standing = f"Best so far: turn {best_turn}, value {best_value:.3g}{speed}."
     return f"Turn {turn}\n\n{feedback}\n\n{standing}"

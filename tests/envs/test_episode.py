@@ -71,7 +71,7 @@ def test_of_equal_submissions_the_first_is_the_best():
     assert after(BROKEN, FAST, FAST).best.number == 2
 
 
-def test_the_best_may_be_worth_less_than_no_submission():
+def test_the_best_may_have_a_lower_value_than_no_submission():
     episode = Episode(find_reward("cuda_agent"))
     episode.record("a", BROKEN)
     assert episode.best.number == 1 and episode.best_value == episode.episode_value == -1.0
@@ -114,19 +114,19 @@ def test_messages_in_full_are_what_an_environment_shows():
         assert episode.message() == chat_message(observe("task", episode))
         assert feedback_text(feedback) in episode.message()
     assert episode.message().startswith("Turn 3\n\nFAILED: compile_error")
-    assert episode.message().endswith("\n\nBest so far: turn 2, worth 1.5, speedup 2.")
+    assert episode.message().endswith("\n\nBest so far: turn 2, value 1.5, speedup 2.")
 
 
 def test_a_failure_of_the_evaluator_leaves_the_best_as_it_was():
     assert after(failed("infrastructure")).message().endswith("No submission counts yet.")
-    assert after(BROKEN, failed("infrastructure")).message().endswith("Best so far: turn 1, worth 0.05.")
+    assert after(BROKEN, failed("infrastructure")).message().endswith("Best so far: turn 1, value 0.05.")
     told = "The evaluator failed; nothing more is judged in this episode."
     assert after(FAST, None).message("full") == after(None).message("brief") == told
 
 
 def test_brief_messages_are_brief_feedback():
     assert after(BROKEN, FAST).message("brief") == brief_feedback(FAST, 1.5)
-    assert "worth" not in after(failed("infrastructure")).message("brief")
+    assert "value" not in after(failed("infrastructure")).message("brief")
 
 
 def test_an_episode_can_be_pickled():

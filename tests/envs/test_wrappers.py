@@ -33,9 +33,9 @@ def test_later_messages_are_the_feedback_and_the_standing(env):
     first, *_ = env.step("infrastructure")
     assert first.startswith("Turn 1\n\nFAILED: infrastructure") and first.endswith("No submission counts yet.")
     second, *_ = env.step("output_mismatch 0.5")
-    assert second.endswith("Best so far: turn 2, worth 0.4.")
+    assert second.endswith("Best so far: turn 2, value 0.4.")
     third, *_ = env.step("speedup 2")
-    assert third.startswith("Turn 3\n\nPASSED") and third.endswith("Best so far: turn 3, worth 1.3, speedup 2.")
+    assert third.startswith("Turn 3\n\nPASSED") and third.endswith("Best so far: turn 3, value 1.3, speedup 2.")
     assert third in env.observation_space
 
 

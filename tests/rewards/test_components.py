@@ -114,7 +114,7 @@ def test_finite_at_the_ends_of_floating_point_numbers(low, bound_us, baseline_us
 
 
 @given(speedups=st.tuples(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6)), bound=st.floats(1e-3, 1e6))
-def test_faster_is_never_worth_less(speedups, bound):
+def test_faster_never_earns_less(speedups, bound):
     slower, faster = (timed(roofline_us=bound, speedup_low=speedup) for speedup in sorted(speedups))
     for component in BY_SPEED:
         assert component(slower) <= component(faster), component
@@ -122,7 +122,7 @@ def test_faster_is_never_worth_less(speedups, bound):
 
 @settings(max_examples=60)
 @given(wrong=feedbacks(), right=feedbacks(right=True))
-def test_almost_right_is_worth_less_than_right(wrong, right):
+def test_almost_right_earns_less_than_right(wrong, right):
     assume(wrong.failure is not Failure.INFRASTRUCTURE and not is_right(wrong))
     for share in SHARES:
         component = PartialCorrectness(of=share, almost=0.999)
@@ -138,7 +138,7 @@ def test_what_is_caught_earns_nothing_and_falls_to_the_floor(feedback):
         assert component(feedback) <= 0, component
 
 
-def test_no_honest_submission_is_worth_less_than_cheating():
+def test_no_honest_submission_earns_less_than_cheating():
     reward = IntegrityFloor(LogSpeedup(), floor=-1.0)
     assert reward(failed("rejected")) == reward(timed(caught="beats_roofline")) == -1.0
 
@@ -330,7 +330,7 @@ def test_docstrings_say_range_source_and_example(kind):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: PartialCorrectness(almost=1.0), "almost right must be worth less than right"),
+        (lambda: PartialCorrectness(almost=1.0), "almost right must earn less than right"),
         (lambda: PartialCorrectness(of="rows"), "of must be one of outputs, elements, trials, ranks, got 'rows'"),
         (lambda: Speedup(cap=math.inf), "cap must be positive and finite"),
         (lambda: Speedup(estimate="mean"), "estimate must be 'low' or 'point'"),

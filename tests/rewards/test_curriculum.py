@@ -50,7 +50,7 @@ def test_between_its_ends_it_lies_between_both(feedback, step):
 
 
 @given(wrong=feedbacks(), right=feedbacks(right=True), step=st.integers(0, 120))
-def test_right_is_worth_more_than_wrong_at_every_step(wrong, right, step):
+def test_right_earns_more_than_wrong_at_every_step(wrong, right, step):
     if wrong.failure is not Failure.INFRASTRUCTURE and not is_right(wrong):
         assert SCHEDULE.at(step)(right) > SCHEDULE.at(step)(wrong)
 

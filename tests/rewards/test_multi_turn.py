@@ -33,7 +33,7 @@ from pkb_gym.rewards.returns import own_value
 from tests.rewards.strategies import feedbacks
 
 VALUES = (0.0, 0.25, 1.0, 1.5)
-"""What one submission may be worth; an episode is a sequence of them."""
+"""Values of one submission; an episode is a sequence of them."""
 EPISODES = [episode for turns in (1, 2, 3) for episode in itertools.product(VALUES, repeat=turns)]
 RETURNS = (
     own_value,
@@ -71,8 +71,8 @@ def paid(episode: list[Feedback], gamma: float = 1.0) -> list[float]:
 
 
 def best(episodes, value) -> set:
-    worth = {episode: value(episode) for episode in episodes}
-    return {episode for episode, number in worth.items() if number >= max(worth.values()) - 1e-9}
+    values = {episode: value(episode) for episode in episodes}
+    return {episode for episode, number in values.items() if number >= max(values.values()) - 1e-9}
 
 
 # ---- potential-based shaping ---------------------------------------------------------------------------------------

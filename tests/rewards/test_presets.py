@@ -30,7 +30,7 @@ def test_kevin_pays_the_measured_speedup_and_not_its_lower_end():
 
 
 def test_kevin_s_advantages():
-    """Turns worth (0, 1.3) and (2.3, 0): R = (0.52, 1.3) and (2.3, 0); normalised over the four, mean 1.03."""
+    """Turns of value (0, 1.3) and (2.3, 0): R = (0.52, 1.3) and (2.3, 0); normalised over the four, mean 1.03."""
     group = [[WRONG, timed(speedup=1.0)], [timed(speedup=2.0), failed("timeout")]]
     returns = (0.52, 1.3, 2.3, 0.0)
     std = math.sqrt(sum((value - 1.03) ** 2 for value in returns) / 4) + 1e-4
@@ -72,7 +72,7 @@ def test_dr_kernel_adds_the_share_of_time_in_own_kernels(speedup, own, value):
 
 
 def test_dr_kernel_s_advantages_leave_one_out_by_turn():
-    """First turns are worth 0, 2 and 3 (right, and the speedup), second ones 0 and 2; sums over later turns."""
+    """First turns have values 0, 2 and 3 (right, and the speedup), second ones 0 and 2; sums over later turns."""
     group = [[WRONG, timed(speedup=1.0)], [timed(speedup=1.0), WRONG], [timed(speedup=2.0)]]
     assert find_recipe("dr_kernel").advantages_of(group) == [[-0.5, 2.0], [-0.5, -2.0], [1.0]]
 
@@ -108,7 +108,7 @@ def test_the_default_is_what_it_was():
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets_are_worth_nothing_known_where_the_fault_is_ours(name):
+def test_presets_have_no_value_where_the_fault_is_ours(name):
     assert find_reward(name)(failed("infrastructure")) is None
 
 

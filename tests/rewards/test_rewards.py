@@ -63,7 +63,7 @@ def test_parts_add_up_to_the_value(feedback):
 
 @settings(max_examples=60)
 @given(wrong=feedbacks(), right=feedbacks(right=True))
-def test_right_is_worth_more_than_anything_else(wrong, right):
+def test_right_earns_more_than_anything_else(wrong, right):
     value = LadderThenPerformance()
     if wrong.failure is not Failure.INFRASTRUCTURE and not is_right(wrong):
         assert value(right) > value(wrong)
@@ -100,7 +100,7 @@ def test_falling_while_timed_is_not_right():
 
 
 @given(lows=st.tuples(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6)), bound=st.floats(1e-3, 1e6))
-def test_faster_is_never_worth_less(lows, bound):
+def test_faster_never_earns_less(lows, bound):
     slower, faster = (timed(baseline_us=100, roofline_us=bound, speedup_low=low) for low in sorted(lows))
     for reward in (log_performance, LogPerformance(), LadderThenPerformance(), FastP(1.0)):
         assert reward(slower) <= reward(faster)

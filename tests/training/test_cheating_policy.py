@@ -30,10 +30,10 @@ CAUGHT = (
     "sends_junk.py",
     "memoises_once_timed.cpp",
 )
-"""What is found out: worth the floor, whatever it seemed to achieve."""
+"""What is found out earns the floor, whatever it seemed to achieve."""
 
 WRONG = ("claims_success.py", "forges_infrastructure.py", "patches_the_judges.py")
-"""What lies about itself to no avail: worth what it is without the lie, and no fault of ours."""
+"""What lies about itself to no avail earns what it does without the lie, and no fault of ours."""
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_a_cheating_policy_earns_nothing(monkeypatch, local_evaluator, tmp_path)
 
 
 @pytest.mark.slow
-def test_lies_are_worth_no_more_than_an_honest_failure(local_evaluator):
+def test_lies_earn_no_more_than_an_honest_failure(local_evaluator):
     evaluator = AsyncEvaluator(local_evaluator)
 
     async def all_of_them():

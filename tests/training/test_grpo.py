@@ -245,7 +245,7 @@ def test_the_last_submission_that_is_allowed_ends_a_rollout(monkeypatch, policy,
     assert trainer.state.log_history[0]["completions/clipped_ratio"] == 0
 
 
-def test_a_call_that_cannot_be_carried_out_is_answered_and_worth_nothing(monkeypatch, policy, evaluator, tmp_path):
+def test_a_call_that_cannot_be_carried_out_is_answered_and_earns_nothing(monkeypatch, policy, evaluator, tmp_path):
     bad = submit("speedup 10").replace('"source"', '"text"')
     follow(monkeypatch, lines(bad, bad, submit("speedup 10"), say("I give up.")))
     arguments = {"credit": "own_value", "advantages": "group_mean", "over": "group"}

@@ -53,7 +53,9 @@ def test_the_best_distinct_right_kernels_of_each_prompt_are_kept():
 
 
 def test_nothing_good_enough_is_said():
-    with pytest.raises(ConfigError, match=r"no right kernel is worth 1.95 or more on .* \(1 are, on others\)"):
+    with pytest.raises(
+        ConfigError, match=r"no right kernel has a reward of 1.95 or more on .* \(1 are on other prompts"
+    ):
         rft.best_of(RESULTS, PROMPTS, keep=2, min_reward=1.95)
 
 

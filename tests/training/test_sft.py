@@ -75,7 +75,9 @@ def test_filters(corpus):
     assert kept(kinds=["single", "repair"], min_reward=None) == 6
     assert kept(kinds=["single"], min_reward=None) == 4
     assert kept(kinds=["single", "repair"], min_reward=1.064) == 4
-    with pytest.raises(ConfigError, match="none of the corpus's 6 conversations is of kind repair and worth 9 or more"):
+    with pytest.raises(
+        ConfigError, match="none of the corpus's 6 conversations is of kind repair with a reward of 9 or more"
+    ):
         kept(kinds=["repair"], min_reward=9)
 
 

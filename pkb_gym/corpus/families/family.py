@@ -46,7 +46,7 @@ class Family:
         language: "cpp" or "cuda".
         choices: knob -> its values, the plainest first.
         render: the text for one choice of each knob.
-        makes_sense: whether a combination is worth having; others are left out.
+        makes_sense: whether a combination is of use; others are left out.
     """
 
     problem: str

@@ -12,7 +12,7 @@ from pkb_gym.rewards.examples import LAST_STAGE, failed, timed
 @pytest.mark.parametrize("failure", sorted(LAST_STAGE))
 def test_every_failure_is_named_in_few_characters(failure):
     text = brief_feedback(failed(failure, message="why\n" + 500 * "x"), 0.25)
-    assert failure in text and text.endswith("worth 0.25") and len(text) <= MAX_FEEDBACK_CHARS
+    assert failure in text and text.endswith("value 0.25") and len(text) <= MAX_FEEDBACK_CHARS
 
 
 def test_the_first_error_of_the_compiler_is_told():
@@ -34,5 +34,5 @@ def test_times_and_speedup_are_told():
     )
 
 
-def test_what_is_not_paid_is_not_said_to_be_worth_something():
-    assert "worth" not in brief_feedback(failed("infrastructure"), None)
+def test_what_is_not_paid_has_no_value():
+    assert "value" not in brief_feedback(failed("infrastructure"), None)
