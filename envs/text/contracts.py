@@ -14,13 +14,46 @@ Export `solution` with exactly this signature ({language}, one translation unit,
 """
 
 CALLS = """\
-- Each call gets arguments and outputs that no call had before. Calls follow each other on every rank without a
-  barrier between them; `comm.epoch` grows by one each call and is equal on all ranks, so compare flags with it and
-  never reset them. A call is complete when {complete} on every rank.
-- Inputs are in place on all ranks before a call begins, so that peers' inputs can be read at once (an argument that is
-  overwritten changes as soon as its own rank's call does so).
-- Scratch and signals outlive a call: guarding their reuse between consecutive calls is the kernel's business. A peer
-  may still read this rank's inputs or scratch when this rank's call {ends}.
+A call happens in the order of its rank's {order}, and ranks do not reach it together:
+- Arrival: a rank's arguments are there, and its outputs may be written, only once its own call has begun. Before a peer
+  touches them, it waits for a barrier, a signal, or data with a flag, that this rank has sent in this call.
+- Departure: as soon as a rank's call {ends}, its outputs are taken and its arguments overwritten. So it must
+  not {end} while peers still read its arguments or write its outputs.
+- No barrier lies between calls. `comm.epoch` grows by one each call and is equal on all ranks: compare signals with it
+  (at least) and never reset them.
+- Scratch is always there, and keeps its contents and the signals from call to call. A fast rank may be in the next call
+  while a slow one is still in this one: guarding the reuse of scratch is the kernel's business.
+- A kernel that breaks this fails with `race`, even if its outputs happen to be right most of the time.
+"""
+
+CPP_EXAMPLE = """\
+For example, an all-reduce that reads its peers' tensors in place:
+
+```cpp
+comm.barrier();  // every rank's call has begun: its x may be read
+for (int64_t i = 0; i < n; ++i) {
+  float sum = 0;
+  for (int r = 0; r < comm.world_size; ++r) sum += comm.peer(x, r)[i];
+  out[i] = sum;
+}
+comm.barrier();  // every rank has read: this call may return
+```
+"""
+
+CUDA_EXAMPLE = """\
+For example, an all-reduce that reads its peers' tensors in place, with as many blocks on every rank:
+
+```cuda
+__global__ void add_up(const float* x, float* out, int64_t n, pkb::Device comm) {
+  comm.barrier_blocks(0);  // the call has begun on every rank: its x may be read
+  for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < n; i += int64_t(gridDim.x) * blockDim.x) {
+    float sum = 0;
+    for (int r = 0; r < comm.world_size; ++r) sum += comm.peer(x, r)[i];
+    out[i] = sum;
+  }
+  comm.barrier_blocks(1);  // this block's counterparts have read: it may end
+}
+```
 """
 
 COMM = """\
@@ -35,30 +68,36 @@ COMM = """\
   scratch."""
 
 CPP = (
-    EXPORT
-    + """\
+    """\
 - Tensors and preallocated outputs are contiguous, in row-major order; write every element of every output.
+
 """
-    + CALLS.format(complete="it has returned", ends="returns")
+    + CALLS.format(order="thread", ends="returns", end="return")
+    + "\n"
+    + CPP_EXAMPLE
     + """
 `pkb::Comm` (one interface on every device):
 """
     + COMM.format(by="")
 )
 
+COMPILED = """\
+- It is compiled by nvcc with `-std=c++17 -O3` for {architecture}.
+"""
+
 CUDA = (
-    EXPORT
-    + """\
-- It is compiled by nvcc with `-std=c++17 -O3` for {architecture}. `solution` is host code: it enqueues kernels and
-  copies on `comm.cuda_stream()` and returns without waiting for them. Work on streams of your own has to be joined to
-  that one by events. The clock counts the host's work too.
+    """\
+- `solution` is host code: it enqueues kernels and copies on `comm.cuda_stream()` and returns without waiting for them.
+  Work on streams of your own has to be joined to that one by events. The clock counts the host's work too.
 - Tensors and preallocated outputs lie in the memory of this rank's GPU, contiguous, in row-major order, from multiples
   of 256 bytes on; write every element of every output.
-"""
-    + CALLS.format(complete="the stream has finished", ends="has finished")
-    + """\
 - Blocks that wait for other ranks must all be resident at once, or the wait may never end.
 
+"""
+    + CALLS.format(order="stream", ends="has finished", end="finish")
+    + "\n"
+    + CUDA_EXAMPLE
+    + """
 `pkb::Comm`, on the host; what it does is enqueued on the stream and happens in its order:
 """
     + COMM.format(by=", by a copy engine")
@@ -90,16 +129,42 @@ Define `solution` in one Python module, with the signature of the reference:
 
 """
 
+PYTHON_CALLS = """\
+- A call happens in the order of its rank's {order}, and ranks do not reach it together:
+  arguments are there only once the rank's own call has begun; as soon as it {ends}, its outputs are taken
+  and its arguments overwritten. No barrier lies between calls. Return fresh outputs. A solution that breaks this fails
+  with `race`.
+"""
+
 PYTHON_ON = {
     "cpu": """\
 - Tensors are private to the rank; the default process group is initialised (gloo), and communication is
   torch.distributed's.
-- Calls follow each other without a barrier between them; return fresh outputs, complete when the call returns.""",
+"""
+    + PYTHON_CALLS.format(order="thread", ends="returns")
+    + """\
+- Collectives wait for their peers' data themselves; for an asynchronous one, the call has to wait before it returns:
+
+```python
+work = dist.all_reduce(out, async_op=True)
+...  # what needs neither `out` nor the peers
+work.wait()
+```""",
     "cuda": """\
 - Tensors are private to the rank and lie on its GPU, the current device. The default process group is initialised
   (NCCL); communication is torch.distributed's, torch.distributed._symmetric_memory included.
 - Kernels may be Triton's, or built by torch.utils.cpp_extension.load_inline.
-- Calls follow each other without a barrier between them; return fresh outputs, complete when the current stream is.""",
+"""
+    + PYTHON_CALLS.format(order="current stream", ends="has finished there")
+    + """\
+- Collectives wait for their peers' data themselves; accesses to symmetric memory need a barrier before and after:
+
+```python
+buffer.copy_(x)  # in symmetric memory, whose handle is `handle`
+handle.barrier(channel=0)  # every rank has filled its buffer: it may be read
+out = sum(handle.get_buffer(r, x.shape, x.dtype) for r in range(handle.world_size))
+handle.barrier(channel=1)  # every rank has read: the next call may fill the buffer
+```""",
 }
 
 
@@ -111,8 +176,9 @@ def native_contract(language: str, signature: str) -> str:
         signature: see `cpp_signature`.
     """
     if language == "cuda":
-        return CUDA.format(language="CUDA C++", signature=signature, architecture=default_architecture())
-    return CPP.format(language="C++", signature=signature)
+        compiled = COMPILED.format(architecture=default_architecture())
+        return EXPORT.format(language="CUDA C++", signature=signature) + compiled + CUDA
+    return EXPORT.format(language="C++", signature=signature) + CPP
 
 
 def python_contract(signature: str, device: Device) -> str:

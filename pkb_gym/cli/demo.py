@@ -67,8 +67,8 @@ LESSONS = (
     ),
     Lesson(
         "SampleSort",
-        slip=("  comm.barrier();", "  if (comm.rank == 0) return;\n  comm.barrier();"),
-        what="lets rank 0 return before the barrier",
+        slip=("  comm.barrier(group);\n\n", "  if (comm.rank == 0) return;\n  comm.barrier(group);\n\n"),
+        what="lets rank 0 return before the first barrier",
         expected=Failure.DEADLOCK,
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -13,7 +14,7 @@ from pkb_gym.engine.compile.toolchain import exports_solution
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.engine.records.feedback import Stage
+from pkb_gym.engine.records.feedback import Failure, Race, Stage
 from pkb_gym.problems.catalogue import find_problem
 from tests.docs.pages import DOCS, ROOT, code_blocks
 
@@ -29,35 +30,62 @@ def test_the_signature_is_the_generated_one():
         assert text == cpp_signature(find_problem(name))
 
 
-def test_the_worked_example_passes(evaluator):
+EXAMPLES = code_blocks(PAGE, "evaluate")
+MOVED_BYTES = {"ReduceScatter": (0, 0), "AllReduce": (32 * 48 * 2, 0), "AllGather": (0, 32 * 48 * 2)}
+"""By `put` and by `get` a call, with one peer, of the examples for the CPU."""
+
+
+@pytest.mark.parametrize("name", MOVED_BYTES)
+def test_examples_for_the_cpu_pass(name, evaluator):
     config = EvalConfig(device="cpu", world_size=2, size="tiny", timing_budget_s=0.05)
-    examples = code_blocks(PAGE, "evaluate")
-    assert examples, "the page evaluates nothing"
-    for name, source in examples.items():
-        feedback = evaluator.evaluate(find_problem(name), source, config)
-        assert feedback.passed and feedback.stage is Stage.PROFILE, feedback.message
-        assert feedback.profile.ranks[0].put_bytes == 32 * 48 * 2, "one peer, one tensor a call"
+    feedback = evaluator.evaluate(find_problem(name), EXAMPLES[name], config)
+    assert feedback.passed and feedback.stage is Stage.PROFILE, feedback.message
+    assert (feedback.profile.ranks[0].put_bytes, feedback.profile.ranks[0].got_bytes) == MOVED_BYTES[name]
+
+
+def test_every_example_for_the_cpu_is_judged():
+    assert EXAMPLES.keys() == MOVED_BYTES.keys()
+
+
+WAITS = [
+    (name, found.span())
+    for name, source in EXAMPLES.items()
+    for found in re.finditer(r"comm\.(?:barrier|wait)\([^;]*\);", source)
+]
+
+
+@pytest.mark.parametrize(("name", "place"), WAITS, ids=lambda value: value if isinstance(value, str) else str(value[0]))
+def test_every_wait_of_an_example_is_needed(name, place, evaluator):
+    config = EvalConfig(device="cpu", world_size=2, size="tiny", until="check")
+    without = EXAMPLES[name][: place[0]] + ";" + EXAMPLES[name][place[1] :]
+    failure = evaluator.evaluate(find_problem(name), without, config).failure
+    # Without its only wait a kernel cannot be given time: then it is simply wrong.
+    assert failure in (Failure.RACE, Failure.OUTPUT_MISMATCH)
+
+
+def test_every_kind_of_race_is_on_the_page():
+    for kind in get_args(Race.model_fields["kind"].annotation):
+        assert f"| `{kind}` |" in PAGE.read_text(encoding="utf-8"), kind
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the CUDA toolkit, and g++")
-def test_the_worked_example_on_gpus_compiles(tmp_path: Path):
-    examples = code_blocks(PAGE, "compile")
-    assert examples, "the page compiles nothing"
-    for source in examples.values():
-        artifact = compile_cuda(source, CompileCache(tmp_path), timeout_s=100.0)
-        assert artifact.ok, artifact.log
-        assert artifact.log == "", "a page's example has no warnings"
-        assert exports_solution(artifact.binary)
-        assert [(kernel.name, kernel.spill_store_bytes) for kernel in artifact.kernels] == [("push_and_add", 0)]
+@pytest.mark.parametrize(("mark", "kernel"), [("compile", "push_and_add"), ("compile_small", "exchange_and_add")])
+def test_examples_for_gpus_compile(mark, kernel, tmp_path: Path):
+    (source,) = code_blocks(PAGE, mark).values()
+    artifact = compile_cuda(source, CompileCache(tmp_path), timeout_s=100.0)
+    assert artifact.ok, artifact.log
+    assert artifact.log == "", "a page's example has no warnings"
+    assert exports_solution(artifact.binary)
+    assert [(found.name, found.spill_store_bytes) for found in artifact.kernels] == [(kernel, 0)]
 
 
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("size", ["tiny", "published"])
-def test_the_worked_example_on_gpus_passes(evaluator, size):
+@pytest.mark.parametrize(("mark", "size"), [("compile", "tiny"), ("compile", "published"), ("compile_small", "tiny")])
+def test_examples_for_gpus_pass(evaluator, mark, size):
     world_size = min(2, len(gpus.names()))
-    for name, source in code_blocks(PAGE, "compile").items():
+    for name, source in code_blocks(PAGE, mark).items():
         config = EvalConfig(device="cuda", world_size=world_size, size=size, timing_budget_s=0.2)
         feedback = evaluator.evaluate(find_problem(name), source, config)
         assert feedback.passed and feedback.stage is Stage.PROFILE, feedback.message

@@ -2,7 +2,8 @@
 // positions directly. bfloat16 only.
 //
 // Each rank gathers u = x2 * v of all T = W*l positions, though few of them reach its own through a short filter, and
-// spends l * Lf products on each channel where an FFT would need l * log T. No barrier: only inputs are read.
+// spends l * Lf products on each channel where an FFT would need l * log T. All ranks meet before they read from their
+// peers, and when all have read.
 #include <algorithm>
 #include <vector>
 
@@ -29,6 +30,7 @@ void solution(TensorView x1_seq, TensorView x2_seq, TensorView v_seq, TensorView
   const auto* bias = static_cast<const bf16*>(conv_bias.data_ptr());
   auto* result = static_cast<bf16*>(out.data_ptr());
 
+  comm.barrier(group);
   std::vector<float> u(W * l);  // one channel, in the order of time
   for (int64_t row = 0; row < B * C; ++row) {
     const int64_t b = row / C, c = row % C;
@@ -45,6 +47,7 @@ void solution(TensorView x1_seq, TensorView x2_seq, TensorView v_seq, TensorView
       result[(b * l + i) * C + c] = bf16(x1[row * l + i] * bf16(y));
     }
   }
+  comm.barrier(group);
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

@@ -1,7 +1,7 @@
 // SampleSort, naive: every rank reads all values from its peers, sorts all of them and keeps its own piece. bfloat16 only.
 //
 // Nothing is shared of the work: W ranks each sort N values. Shards differ in length, and one without values has no
-// address either: both are told through scratch, of which consecutive calls use different places.
+// address either: both are told through scratch. All ranks meet when that is done, and when all have read.
 #include <algorithm>
 #include <vector>
 
@@ -16,9 +16,9 @@ struct Shard {
 };
 
 void solution(tvm::ffi::TensorView local_shard, int64_t group, tvm::ffi::TensorView sorted_shard, pkb::Comm comm) {
-  Shard* shard = comm.scratch<Shard>() + comm.epoch % 2;
+  Shard* shard = comm.scratch<Shard>();
   *shard = {local_shard.numel(), static_cast<char*>(local_shard.data_ptr()) - comm.segments[comm.rank]};
-  comm.barrier();
+  comm.barrier(group);
 
   std::vector<float> all;
   for (int r = 0; r < comm.world_size; ++r) {
@@ -26,6 +26,7 @@ void solution(tvm::ffi::TensorView local_shard, int64_t group, tvm::ffi::TensorV
     const auto* values = reinterpret_cast<const bf16*>(comm.segments[r] + theirs->offset);
     all.insert(all.end(), values, values + theirs->length);
   }
+  comm.barrier(group);
   std::sort(all.begin(), all.end());
   const int64_t N = all.size(), W = comm.world_size;
   const int64_t begin = comm.rank * (N / W) + std::min<int64_t>(comm.rank, N % W);

@@ -1,9 +1,10 @@
 // AllReduce: every rank adds up one part of all ranks' tensors and writes the sum to all of them.
 //
 // (W - 1) / W of a tensor crosses the link into each rank to be added, and as much comes back as sums, which is what
-// reduce-scatter and all-gather need together, without the stop between them: inputs are ready when the call starts and
-// each element of an output is written by one rank, so no rank ever waits for another. Sums are float32 (float64 for
-// float64) in rank order, rounded once. Bound: memory, one tensor read and one written a rank.
+// reduce-scatter and all-gather need together, without the stop between them. All ranks meet before, since every one
+// reads and writes at all others, and after it, since none may end before its own tensor is read and its sums are
+// there. Sums are float32 (float64 for float64) in rank order, rounded once. Bound: memory, one tensor read and one
+// written a rank.
 #include <algorithm>
 #include <type_traits>
 
@@ -44,11 +45,13 @@ void all_reduce(const TensorView& x, const TensorView& out, const pkb::Comm& com
   const int W = comm.world_size;
   const int64_t end = part_begin(x.numel(), comm.rank + 1, W);
   T sum[kChunk];
+  comm.barrier();
   for (int64_t begin = part_begin(x.numel(), comm.rank, W); begin < end; begin += kChunk) {
     const int64_t count = std::min(kChunk, end - begin);
     add_up(x, begin, count, sum, comm);
     for (int r = 0; r < W; ++r) comm.put(static_cast<T*>(out.data_ptr()) + begin, sum, count * sizeof(T), r);
   }
+  comm.barrier();
 }
 
 }  // namespace

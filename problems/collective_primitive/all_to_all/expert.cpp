@@ -1,13 +1,16 @@
 // AllToAll: every rank copies its block out of each rank's stack, from where it lies.
 //
-// W - 1 blocks cross the link into each rank, each once, and nothing is staged. Inputs are ready when the call starts
-// and each output is written by its own rank alone, so no rank ever waits for another. Bound: memory, one read and one
-// write of W blocks a rank.
+// W - 1 blocks cross the link into each rank, each once, and nothing is staged. A rank says at once that its call has
+// begun, copies its own block, and then one block after the other as its peers begin; it ends when each of them has
+// read from its stack. Bound: memory, one read and one write of W blocks a rank.
 #include "pkb/symm.h"
 
 using tvm::ffi::TensorView;
 
 namespace {
+
+// Words of the signal pad, one for each peer: its call has begun; it has read its block of this rank's stack.
+constexpr int kBegun = 0, kRead = pkb::kMaxRanks;
 
 uint64_t bytes_of(const TensorView& x) {
   const uint64_t bits = uint64_t(x.dtype().bits) * x.dtype().lanes;
@@ -33,10 +36,15 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
   const uint64_t block = bytes / W;
   const char* mine = static_cast<const char*>(tensor.data_ptr()) + comm.rank * block;
   char* stack = static_cast<char*>(out.data_ptr());
-  for (int step = 0; step < W; ++step) {
-    const int source = (comm.rank + step) % W;  // the own block first; no two ranks read from the same one at a time
+  for (int step = 1; step < W; ++step) comm.signal(kBegun + comm.rank, (comm.rank + step) % W);
+  comm.get(stack + comm.rank * block, mine, block, comm.rank);
+  for (int step = 1; step < W; ++step) {
+    const int source = (comm.rank + step) % W;  // no two ranks read from the same one at a time
+    comm.wait(kBegun + source);
     comm.get(stack + source * block, mine, block, source);
+    comm.signal(kRead + comm.rank, source);
   }
+  for (int step = 1; step < W; ++step) comm.wait(kRead + (comm.rank + step) % W);
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

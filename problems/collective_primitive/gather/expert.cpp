@@ -2,8 +2,8 @@
 //
 // W - 1 blocks cross the link into the root, each once. Every rank but the root copies its block into its own output
 // too, 2 W - 1 copies in all; the root fetches 1 / W of each foreign block, so that every rank copies (2 W - 1) / W
-// blocks. Inputs are ready when the call starts and each byte of an output is written by one rank, so no rank waits
-// for another. Bound: memory, one read and one write of that much a rank.
+// blocks. The root and each other rank tell one another that their calls have begun, copy what is their own, wait for
+// that word, and end when the other has done its part. Bound: memory, one read and one write of that much a rank.
 #include "pkb/symm.h"
 
 using tvm::ffi::TensorView;
@@ -11,6 +11,10 @@ using tvm::ffi::TensorView;
 namespace {
 
 constexpr uint64_t kLineBytes = 64;  // the fetched parts begin at cache lines
+
+// Words of the signal pad: a rank's call has begun; it has pushed or fetched its part. Each rank sets words of its own,
+// since the next call may have another root, which may begin before this one has ended.
+constexpr int kBegun = 0, kDone = pkb::kMaxRanks;
 
 uint64_t bytes_of(const TensorView& x) {
   const uint64_t bits = uint64_t(x.dtype().bits) * x.dtype().lanes;
@@ -37,15 +41,23 @@ void solution(TensorView tensor, int64_t dst, TensorView out, pkb::Comm comm) {
   const uint64_t fetched = block / W / kLineBytes * kLineBytes;
   const uint64_t pushed = block - fetched;
   if (comm.rank != dst) {
-    comm.put(stack + comm.rank * block, mine, pushed, int(dst));
+    comm.signal(kBegun + comm.rank, int(dst));
     comm.put(out.data_ptr(), mine, block, comm.rank);
+    comm.wait(kBegun + int(dst));
+    comm.put(stack + comm.rank * block, mine, pushed, int(dst));
+    comm.signal(kDone + comm.rank, int(dst));
+    comm.wait(kDone + int(dst));
     return;
   }
-  for (int step = 0; step < W; ++step) {
+  for (int step = 1; step < W; ++step) comm.signal(kBegun + comm.rank, (comm.rank + step) % W);
+  comm.put(stack + comm.rank * block, mine, block, comm.rank);
+  for (int step = 1; step < W; ++step) {
     const int source = (comm.rank + step) % W;
-    const uint64_t from = source == dst ? 0 : pushed;
-    comm.get(stack + source * block + from, mine + from, block - from, source);
+    comm.wait(kBegun + source);
+    comm.get(stack + source * block + pushed, mine + pushed, fetched, source);
+    comm.signal(kDone + comm.rank, source);
   }
+  for (int step = 1; step < W; ++step) comm.wait(kDone + (comm.rank + step) % W);
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

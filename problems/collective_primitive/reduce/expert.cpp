@@ -1,9 +1,9 @@
 // Reduce: the ranks share the adding and write their sums to the root; the others copy their own tensor as well.
 //
 // Adding moves W + 1 tensors through memory and each copy two, so the root takes the larger part of the adding, and
-// every rank moves (3 W - 1) / W tensors. Inputs are ready when the call starts and each element of an output is set
-// by one rank, so no rank ever waits for another. Sums are float32 (float64 for float64) in rank order, rounded once.
-// Bound: memory, that much a rank.
+// every rank moves (3 W - 1) / W tensors. All ranks meet before the adding, after their own copies, and at the end:
+// every one reads all others' tensors. Sums are float32 (float64 for float64) in rank order, rounded once. Bound:
+// memory, that much a rank.
 #include <algorithm>
 #include <type_traits>
 
@@ -53,12 +53,14 @@ template <class T>
 void reduce(const TensorView& x, int dst, const TensorView& out, const pkb::Comm& comm) {
   const Part part = adding_part(x.numel(), dst, comm);
   T sum[kChunk];
+  if (comm.rank != dst) comm.put(out.data_ptr(), x.data_ptr(), x.numel() * sizeof(T), comm.rank);
+  comm.barrier();
   for (int64_t begin = part.begin; begin < part.end; begin += kChunk) {
     const int64_t count = std::min(kChunk, part.end - begin);
     add_up(x, begin, count, sum, comm);
     comm.put(static_cast<T*>(out.data_ptr()) + begin, sum, count * sizeof(T), dst);
   }
-  if (comm.rank != dst) comm.put(out.data_ptr(), x.data_ptr(), x.numel() * sizeof(T), comm.rank);
+  comm.barrier();
 }
 
 }  // namespace

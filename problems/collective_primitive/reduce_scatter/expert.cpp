@@ -1,8 +1,8 @@
 // ReduceScatter: every rank adds up its own row block of all ranks' tensors, read from where they lie.
 //
-// W - 1 blocks cross the link into each rank, each once, and nothing is staged. Inputs are ready when the call starts
-// and each output is written by its own rank alone, so no rank ever waits for another. Sums are float32 (float64 for
-// float64) in rank order, rounded once. Bound: memory, W blocks read and one written a rank.
+// W - 1 blocks cross the link into each rank, each once, and nothing is staged. All ranks meet before and after, since
+// every one reads all others' tensors. Sums are float32 (float64 for float64) in rank order, rounded once. Bound:
+// memory, W blocks read and one written a rank.
 #include <algorithm>
 #include <type_traits>
 
@@ -38,9 +38,11 @@ template <class T>
 void reduce_scatter(const TensorView& x, const TensorView& out, const pkb::Comm& comm) {
   const int64_t block = out.numel();
   T* result = static_cast<T*>(out.data_ptr());
+  comm.barrier();
   for (int64_t begin = 0; begin < block; begin += kChunk) {
     add_up(x, comm.rank * block + begin, std::min(kChunk, block - begin), result + begin, comm);
   }
+  comm.barrier();
 }
 
 }  // namespace

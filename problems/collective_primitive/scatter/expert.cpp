@@ -1,13 +1,17 @@
 // Scatter: every rank copies its own block out of the source's stack, from where it lies.
 //
-// W - 1 blocks cross the link out of the source, each once. The copies run side by side, and no rank ever waits for
-// another: inputs are ready when the call starts, and each output is written by its own rank alone. Bound: memory, one
-// read and one write of a block a rank.
+// W - 1 blocks cross the link out of the source, each once. The copies run side by side, as soon as the source says
+// that its call has begun; it ends when all have read, and the others wait for nobody else. Bound: memory, one read and
+// one write of a block a rank.
 #include "pkb/symm.h"
 
 using tvm::ffi::TensorView;
 
 namespace {
+
+// Words of the signal pad: the source's call has begun; a reader has its block. Each rank sets words of its own, since
+// the next call may have another source, which may begin before this one's.
+constexpr int kBegun = 0, kRead = pkb::kMaxRanks;
 
 uint64_t bytes_of(const TensorView& x) {
   const uint64_t bits = uint64_t(x.dtype().bits) * x.dtype().lanes;
@@ -30,7 +34,20 @@ void solution(TensorView tensor, int64_t src, TensorView out, pkb::Comm comm) {
     TVM_FFI_THROW(ValueError) << "expected a tensor of " << expected << " bytes, got " << bytes_of(tensor);
   }
 
-  comm.get(out.data_ptr(), static_cast<const char*>(tensor.data_ptr()) + comm.rank * block, block, int(src));
+  const char* mine = static_cast<const char*>(tensor.data_ptr()) + comm.rank * block;
+  if (comm.rank != src) {
+    comm.wait(kBegun + int(src));
+    comm.get(out.data_ptr(), mine, block, int(src));
+    comm.signal(kRead + comm.rank, int(src));
+    return;
+  }
+  for (int r = 0; r < W; ++r) {
+    if (r != src) comm.signal(kBegun + int(src), r);
+  }
+  comm.get(out.data_ptr(), mine, block, comm.rank);
+  for (int r = 0; r < W; ++r) {
+    if (r != src) comm.wait(kRead + r);
+  }
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

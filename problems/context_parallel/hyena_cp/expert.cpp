@@ -1,11 +1,12 @@
-// HyenaCP: no messages at all. Each rank owns C / W channels: it reads them, over all of time, from every rank's
-// inputs, convolves, gates, and writes the results into every rank's output.
+// HyenaCP: each rank owns C / W channels: it reads them, over all of time, from every rank's inputs, convolves, gates,
+// and writes the results into every rank's output.
 //
 // What moves: all three inputs of the owned channels once, and the outputs once, 1 - 1/W of each over the link. The
-// bound is the arithmetic of the FFTs. They run over vectors of kLanes channels, so that neither butterflies nor the
-// product with the filters shuffle anything. Two vectors of channels, A and B, share one complex transform as its real
-// and imaginary parts; the filters do likewise. Transforms leave their results in bit-reversed order, and inverse ones
-// begin with it. Where filters are shorter than the sequence, it is cut into pieces (overlap-save).
+// ranks of the group meet before they touch each other's memory, and when all is read and written. The bound is the
+// arithmetic of the FFTs. They run over vectors of kLanes channels, so that neither butterflies nor the product with
+// the filters shuffle anything. Two vectors of channels, A and B, share one complex transform as its real and imaginary
+// parts; the filters do likewise. Transforms leave their results in bit-reversed order, and inverse ones begin with it.
+// Where filters are shorter than the sequence, it is cut into pieces (overlap-save).
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -273,7 +274,8 @@ class Hyena {
     filters_ = workspace->filters.get();
   }
 
-  void run() {
+  void run(int64_t group_index) {
+    comm_.barrier(group_index);
     const int64_t Cr = g_.C / group_.size, first = group_.rank * Cr;
     for (int64_t c = 0; c < Cr; c += kSet) {
       channel_ = first + c;
@@ -285,6 +287,7 @@ class Hyena {
         for (int64_t begin = 0; begin < length_; begin += plan_.fresh) convolve(b, begin);
       }
     }
+    comm_.barrier(group_index);
   }
 
  private:
@@ -398,9 +401,9 @@ void solution(TensorView x1_seq, TensorView x2_seq, TensorView v_seq, TensorView
   if (with_zigzag_splitting && l % 2) TVM_FFI_THROW(ValueError) << "zigzag splitting needs an even length, got " << l;
   const Globals g{x1_seq, x2_seq, v_seq, h, conv_bias, out, B, C, l, h.shape()[1], group_dim, with_zigzag_splitting};
   const DLDataType dtype = x1_seq.dtype();
-  if (dtype.code == kDLBfloat) return Hyena<pkb::bf16>(g, members, comm).run();
-  if (dtype.code == kDLFloat && dtype.bits == 16) return Hyena<_Float16>(g, members, comm).run();
-  if (dtype.code == kDLFloat && dtype.bits == 32) return Hyena<float>(g, members, comm).run();
+  if (dtype.code == kDLBfloat) return Hyena<pkb::bf16>(g, members, comm).run(group);
+  if (dtype.code == kDLFloat && dtype.bits == 16) return Hyena<_Float16>(g, members, comm).run(group);
+  if (dtype.code == kDLFloat && dtype.bits == 32) return Hyena<float>(g, members, comm).run(group);
   TVM_FFI_THROW(TypeError) << "sequences must be bfloat16, float16 or float32, got code " << int(dtype.code) << " of "
                            << int(dtype.bits) << " bits";
 }

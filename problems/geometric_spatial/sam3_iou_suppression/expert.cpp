@@ -1,6 +1,6 @@
-// SAM3IoUSuppression: no messages at all. Inputs can be read from every rank, so each rank reads all masks once, widens
-// them into its own output and notes the foreground, one bit a pixel; then it decides from the bits and blanks what is
-// suppressed.
+// SAM3IoUSuppression: each rank reads all masks once, from where they lie, widens them into its own output and notes
+// the foreground, one bit a pixel; then it decides from the bits and blanks what is suppressed. The ranks of the group
+// meet before, and when all is read.
 //
 // What moves: a rank reads N masks in the dtype of the inputs, those of its peers over the link, and writes N masks in
 // float32. Deciding takes N (N - 1) / 2 popcounts of the bits at most, far less than writing. The bound is memory:
@@ -176,11 +176,17 @@ void solution(TensorView low_res_masks_local, TensorView obj_scores_local, tvm::
   const Outputs out{static_cast<float*>(masks.data_ptr()), static_cast<float*>(scores.data_ptr()),
                     static_cast<bool*>(suppressed.data_ptr())};
   const DLDataType dtype = low_res_masks_local.dtype();
-  if (dtype.code == kDLBfloat) return suppress_for_all<pkb::bf16>(g, members, comm, out);
-  if (dtype.code == kDLFloat && dtype.bits == 16) return suppress_for_all<_Float16>(g, members, comm, out);
-  if (dtype.code == kDLFloat && dtype.bits == 32) return suppress_for_all<float>(g, members, comm, out);
-  TVM_FFI_THROW(TypeError) << "masks must be bfloat16, float16 or float32, got code " << int(dtype.code) << " of "
-                           << int(dtype.bits) << " bits";
+  const bool is_half = dtype.code == kDLFloat && dtype.bits == 16;
+  const bool is_single = dtype.code == kDLFloat && dtype.bits == 32;
+  if (dtype.code != kDLBfloat && !is_half && !is_single) {
+    TVM_FFI_THROW(TypeError) << "masks must be bfloat16, float16 or float32, got code " << int(dtype.code) << " of "
+                             << int(dtype.bits) << " bits";
+  }
+  comm.barrier(group);
+  if (dtype.code == kDLBfloat) suppress_for_all<pkb::bf16>(g, members, comm, out);
+  if (is_half) suppress_for_all<_Float16>(g, members, comm, out);
+  if (is_single) suppress_for_all<float>(g, members, comm, out);
+  comm.barrier(group);
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

@@ -1,9 +1,11 @@
-// SampleSort: every rank sorts its own values and publishes them; after one meeting of all ranks each finds, exactly,
-// which run of every sorted shard falls into its piece of the whole, and merges those W runs into its output.
+// SampleSort: every rank sorts its own values into scratch and says so; when all have, each finds, exactly, which run
+// of every sorted shard falls into its piece of the whole, and merges those W runs into its output.
 //
 // What moves: a rank reads from its peers what its output holds, once, plus a few probes of binary search. Samples and
-// rebalancing are not needed, since any rank can look into any sorted shard. The bound is one read and one write of the
-// values and one meeting; at a few hundred values the meeting is nearly all of it.
+// rebalancing are not needed, since any rank can look into any sorted shard. Arguments and outputs are touched by their
+// own rank alone, so a call neither begins nor ends with a meeting: before it sorts into its scratch again, a rank
+// waits until its peers have merged in the call before. The bound is one read and one write of the values, and one
+// signal from each peer; at a few hundred values the signals are nearly all of it.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -35,12 +37,11 @@ using Float16 = Order<uint16_t, 0x7c00>;
 using Float32 = Order<uint32_t, 0x7f800000u>;
 using Float64 = Order<uint64_t, 0x7ff0000000000000u>;
 
-// Scratch of a rank: a header and a buffer of keys for calls of even number, the same for odd ones. A peer may be in
-// the next call already, but not in the one after it, since it meets this rank in between.
+// Scratch of a rank: the length of its shard, then its sorted keys.
 constexpr uint64_t kHeaderBytes = 64;
-constexpr uint64_t kHeadersBytes = 2 * kHeaderBytes;
 
-uint64_t room_per_call(const pkb::Comm& comm) { return (comm.scratch_bytes - kHeadersBytes) / 2 / 64 * 64; }
+// Words of the signal pad, one for each peer: its keys are sorted; it has merged, and looks into scratch no more.
+constexpr int kSorted = 0, kMerged = pkb::kMaxRanks;
 
 // Private memory that grows and is kept between calls; each `Use` is a buffer of its own.
 template <typename Key, int Use>
@@ -164,34 +165,29 @@ void sort_shards(const TensorView& local, int64_t group_index, const TensorView&
   const int64_t n = local.numel(), W = group.size;
   const auto* values = static_cast<const Key*>(local.data_ptr());
 
-  auto* length = comm.scratch<int64_t>(comm.epoch % 2 * kHeaderBytes);
-  const uint64_t room = room_per_call(comm);
-  auto* keys = comm.scratch<Key>(kHeadersBytes + comm.epoch % 2 * room);
-  auto fits = [&](int64_t count) { return uint64_t(count) * sizeof(Key) <= room; };
-  *length = n;
-  if (fits(n)) radix_sort<O>(values, keys, buffer<Key, 0>(n), n);
-  comm.barrier(group_index);
-
-  std::vector<int64_t> lengths;
-  for (int64_t w = 0; w < W; ++w) lengths.push_back(*comm.peer(length, group.ranks[w]));
-  // A shard too long for half of the scratch takes all of it, which nobody reads any more: all are in this call.
-  const bool all_fit = std::all_of(lengths.begin(), lengths.end(), fits);
-  auto* long_keys = comm.scratch<Key>(kHeadersBytes);
-  if (!all_fit) {
-    if (uint64_t(n) * sizeof(Key) > comm.scratch_bytes - kHeadersBytes) {
-      TVM_FFI_THROW(ValueError) << "a shard of " << n << " values does not fit " << comm.scratch_bytes
-                                << " bytes of scratch";
-    }
-    if (!fits(n)) radix_sort<O>(values, long_keys, buffer<Key, 0>(n), n);
-    comm.barrier(group_index);
+  auto* length = comm.scratch<int64_t>();
+  auto* keys = comm.scratch<Key>(kHeaderBytes);
+  if (uint64_t(n) * sizeof(Key) > comm.scratch_bytes - kHeaderBytes) {
+    TVM_FFI_THROW(ValueError) << "a shard of " << n << " values does not fit " << comm.scratch_bytes
+                              << " bytes of scratch";
   }
+  auto for_peers = [&](auto visit) {
+    for (int w = 0; w < W; ++w) {
+      if (w != group.rank) visit(group.ranks[w]);
+    }
+  };
+  for_peers([&](int r) { comm.wait(kMerged + r, comm.epoch - 1); });
+  *length = n;
+  radix_sort<O>(values, keys, buffer<Key, 0>(n), n);
+  for_peers([&](int r) { comm.signal(kSorted + comm.rank, r); });
+  for_peers([&](int r) { comm.wait(kSorted + r); });
 
   std::vector<Run<Key>> shards;
   int64_t N = 0;
   for (int64_t w = 0; w < W; ++w) {
-    const Key* begin = comm.peer(fits(lengths[w]) ? keys : long_keys, group.ranks[w]);
-    shards.push_back({begin, begin + lengths[w]});
-    N += lengths[w];
+    const Key* begin = comm.peer(keys, group.ranks[w]);
+    shards.push_back({begin, begin + *comm.peer(length, group.ranks[w])});
+    N += shards.back().size();
   }
   const int64_t r = group.rank, first = r * (N / W) + std::min<int64_t>(r, N % W), count = N / W + (r < N % W);
   if (piece.numel() != count) {
@@ -207,7 +203,7 @@ void sort_shards(const TensorView& local, int64_t group_index, const TensorView&
     auto* out = static_cast<Key*>(piece.data_ptr());
     for (int64_t i = 0; i < count; ++i) out[i] = O::from_key(merged[i]);
   }
-  if (!all_fit) comm.barrier(group_index);  // the next call may write anywhere
+  for_peers([&](int r) { comm.signal(kMerged + comm.rank, r); });
 }
 
 }  // namespace

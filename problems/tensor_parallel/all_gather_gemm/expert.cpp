@@ -1,10 +1,11 @@
-// AllGatherGemm: every rank multiplies straight out of all ranks' shards of A, without gathering them first.
+// AllGatherGemm: every rank copies all ranks' shards of A into private memory, tells their owners, and multiplies.
 //
-// Packing A for the cache, which a matrix product does anyway, reads each shard from where it lies: nothing is staged.
-// W - 1 shards cross the link into each rank, once for every kBlockCols columns of B. Inputs are ready when the call
-// starts and each output is written by its own rank alone, so no rank ever waits for another. Bound: arithmetic,
-// 2 M N K operations a rank.
+// W - 1 shards cross the link into each rank, each once. Copying them is little beside the product, and lets their
+// owners go: a rank looks only after its own product whether all peers have read its shard, as they mostly have.
+// Packing A for the cache, which a matrix product does anyway, puts the shards side by side. Bound: arithmetic, 2 M N K
+// operations a rank.
 #include <algorithm>
+#include <memory>
 #include <type_traits>
 
 #include "pkb/bf16.h"
@@ -184,16 +185,41 @@ struct Product {
 
 // ---- the kernel ------------------------------------------------------------------------------------------------
 
+// Words of the signal pad, one for each peer: its call has begun; it has read this rank's shard.
+constexpr int kBegun = 0, kRead = pkb::kMaxRanks;
+
+// Copies the peers' shards, of n elements each, in the order of ranks; the place of this rank's own stays free.
+template <class T>
+const T* gather(const T* shard, int64_t n, const pkb::Comm& comm) {
+  static std::unique_ptr<T[]> shards;  // kept from call to call
+  static int64_t room = 0;
+  const int W = comm.world_size;
+  for (int step = 1; step < W; ++step) comm.signal(kBegun + comm.rank, (comm.rank + step) % W);
+  if (W * n > room) {
+    room = W * n;
+    shards.reset(new T[room]);
+  }
+  for (int step = 1; step < W; ++step) {
+    const int source = (comm.rank + step) % W;
+    comm.wait(kBegun + source);
+    comm.get(shards.get() + source * n, shard, n * sizeof(T), source);
+    comm.signal(kRead + comm.rank, source);
+  }
+  return shards.get();
+}
+
 template <class T>
 void all_gather_gemm(const TensorView& a_local, const TensorView& b, const TensorView& out, const pkb::Comm& comm) {
   static Product<T> product;  // its room is kept from call to call
   const int64_t M = a_local.size(0), shard = a_local.size(1), K = b.size(0), N = b.size(1);
-  const T* shards = static_cast<const T*>(a_local.data_ptr());
+  const T* own = static_cast<const T*>(a_local.data_ptr());
+  const T* shards = gather(own, M * shard, comm);
 
   const auto read_a = [&](int64_t i, int64_t k, int64_t count, T* values) {
     for (const int64_t end = k + count; k < end;) {
       const int64_t run = std::min(end - k, shard - k % shard);
-      comm.get(values, shards + i * shard + k % shard, run * sizeof(T), int(k / shard));
+      const T* matrix = k / shard == comm.rank ? own : shards + k / shard * M * shard;
+      std::copy_n(matrix + i * shard + k % shard, run, values);
       values += run;
       k += run;
     }
@@ -204,6 +230,7 @@ void all_gather_gemm(const TensorView& a_local, const TensorView& b, const Tenso
     for (int64_t col = 0; col < count; ++col) row[col] = T(sums[col]);
   };
   product.run({0, M}, {0, N}, K, read_a, row_of_b, write_c);
+  for (int step = 1; step < comm.world_size; ++step) comm.wait(kRead + (comm.rank + step) % comm.world_size);
 }
 
 void check_matrix(const char* name, const TensorView& x, DLDataType dtype) {

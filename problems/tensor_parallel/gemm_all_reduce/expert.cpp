@@ -3,8 +3,9 @@
 // Side by side, the ranks' slices are one product with W times the depth, so a block of the sum costs as much as this
 // rank's own partial product would, and no partial product is ever rounded, stored or sent. Packing A and B for the
 // cache, which a matrix product does anyway, reads them from where they lie; blocks are as square as W allows,
-// so that each rank reads little of the others. Inputs are ready when the call starts and each element of an output is
-// written by one rank, so no rank ever waits for another. Bound: arithmetic, 2 M N K operations a rank.
+// so that each rank reads little of the others. All ranks meet before, since every one reads and writes at all others,
+// and after it, since none may end before its matrices are read and its sum is there. Bound: arithmetic, 2 M N K
+// operations a rank.
 #include <algorithm>
 #include <type_traits>
 
@@ -225,7 +226,9 @@ void gemm_all_reduce(const TensorView& a_local, const TensorView& b_local, const
     for (int64_t col = 0; col < count; ++col) row[col] = T(sums[col]);
     for (int r = 0; r < W; ++r) comm.put(static_cast<T*>(out.data_ptr()) + i * N + j, row, count * sizeof(T), r);
   };
+  comm.barrier();
   product.run(rows, cols, W * K, read_a, row_of_b, write_c);
+  comm.barrier();
 }
 
 void check_matrix(const char* name, const TensorView& x, DLDataType dtype) {

@@ -1,5 +1,6 @@
-// VocabParallelLogProb: no messages at all. Each rank owns T / W tokens, reads their logits from all ranks where they
-// lie, filters, and writes the log-probability to every rank's output.
+// VocabParallelLogProb: each rank owns T / W tokens, reads their logits from all ranks where they lie, filters, and
+// writes the log-probability to every rank's output. The ranks of the group meet before, and when all is read and
+// written.
 //
 // What moves: a rank reads T / W rows of V logits, all but one in W of them over the link, once or twice, and sends 4
 // bytes per token. No row is sorted: top-k keeps the candidates seen so far above a rising threshold, and top-p halves
@@ -191,7 +192,8 @@ struct Globals {
 };
 
 template <typename T>
-void write_log_probs(Globals g, const pkb::Group& group, const pkb::Comm& comm) {
+void write_log_probs(Globals g, int64_t group_index, const pkb::Comm& comm) {
+  const pkb::Group group = comm.group(group_index);
   const int64_t T_all = g.logits.shape()[0] * g.logits.shape()[1], Vl = g.logits.shape()[2], V = group.size * Vl;
   const int64_t tokens = T_all / group.size, first = group.rank * tokens;
   if (g.filters.k >= V) g.filters.k = 0;
@@ -199,6 +201,7 @@ void write_log_probs(Globals g, const pkb::Group& group, const pkb::Comm& comm) 
 
   Row<T> row{{}, group.size, Vl};
   std::vector<float> results(tokens);
+  comm.barrier(group_index);
   for (int64_t i = 0; i < tokens; ++i) {
     const int64_t token = first + i, id = g.target[token];
     if (id < 0 || id >= V) {
@@ -210,15 +213,16 @@ void write_log_probs(Globals g, const pkb::Group& group, const pkb::Comm& comm) 
   for (int w = 0; w < group.size; ++w) {
     comm.put(g.logprobs + first, results.data(), tokens * sizeof(float), group.ranks[w]);
   }
+  comm.barrier(group_index);
 }
 
 }  // namespace
 
 void solution(TensorView vocab_parallel_logits, TensorView target, int64_t tp_group, Optional<int64_t> top_k,
               Optional<double> top_p, TensorView logprobs, pkb::Comm comm) {
-  const pkb::Group group = comm.group(tp_group);
-  if (target.numel() % group.size) {
-    TVM_FFI_THROW(ValueError) << target.numel() << " tokens cannot be shared evenly by " << group.size << " ranks";
+  const int ranks = comm.group(tp_group).size;
+  if (target.numel() % ranks) {
+    TVM_FFI_THROW(ValueError) << target.numel() << " tokens cannot be shared evenly by " << ranks << " ranks";
   }
   Filters filters;
   filters.k = std::max<int64_t>(0, top_k.value_or(0));
@@ -227,9 +231,9 @@ void solution(TensorView vocab_parallel_logits, TensorView target, int64_t tp_gr
   const Globals g{vocab_parallel_logits, static_cast<const int64_t*>(target.data_ptr()),
                   static_cast<float*>(logprobs.data_ptr()), filters};
   const DLDataType dtype = vocab_parallel_logits.dtype();
-  if (dtype.code == kDLBfloat) return write_log_probs<pkb::bf16>(g, group, comm);
-  if (dtype.code == kDLFloat && dtype.bits == 16) return write_log_probs<_Float16>(g, group, comm);
-  if (dtype.code == kDLFloat && dtype.bits == 32) return write_log_probs<float>(g, group, comm);
+  if (dtype.code == kDLBfloat) return write_log_probs<pkb::bf16>(g, tp_group, comm);
+  if (dtype.code == kDLFloat && dtype.bits == 16) return write_log_probs<_Float16>(g, tp_group, comm);
+  if (dtype.code == kDLFloat && dtype.bits == 32) return write_log_probs<float>(g, tp_group, comm);
   TVM_FFI_THROW(TypeError) << "logits must be bfloat16, float16 or float32, got code " << int(dtype.code) << " of "
                            << int(dtype.bits) << " bits";
 }

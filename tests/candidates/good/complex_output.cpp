@@ -24,6 +24,7 @@ void solution(TensorView x, tvm::ffi::Array<int64_t> s, tvm::ffi::Array<int64_t>
     if (kind == 2) batch = x.size(axis);
   }
   auto* result = static_cast<std::complex<float>*>(y.data_ptr());
+  comm.barrier();
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t r0 = 0; r0 < rows; ++r0)
       for (int64_t k1 = 0; k1 <= n1 / 2; ++k1) {
@@ -36,6 +37,7 @@ void solution(TensorView x, tvm::ffi::Array<int64_t> s, tvm::ffi::Array<int64_t>
           }
         result[b * y_step[2] + r0 * y_step[0] + k1 * y_step[1]] = std::complex<float>(scale * sum);
       }
+  comm.barrier();
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

@@ -13,12 +13,14 @@ void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm c
     std::memcpy(out.data_ptr(), last.data(), last.size() * sizeof(pkb::bf16));
     return;
   }
+  comm.barrier();
   auto* result = static_cast<pkb::bf16*>(out.data_ptr());
   for (int64_t i = 0; i < tensor.numel(); ++i) {
     float sum = 0;
     for (int r = 0; r < comm.world_size; ++r) sum += comm.peer<pkb::bf16>(tensor, r)[i];
     result[i] = pkb::bf16(sum);
   }
+  comm.barrier();
   last.assign(result, result + out.numel());
 }
 

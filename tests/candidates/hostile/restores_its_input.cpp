@@ -9,6 +9,7 @@
 void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm comm) {
   std::vector<char> kept(tensor.numel() * 2);
   std::memcpy(kept.data(), tensor.data_ptr(), kept.size());
+  comm.barrier();
   auto* result = static_cast<pkb::bf16*>(out.data_ptr());
   for (int64_t i = 0; i < tensor.numel(); ++i) {
     float sum = 0;

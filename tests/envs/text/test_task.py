@@ -6,13 +6,16 @@ import re
 
 import pytest
 
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.nvcc import compile_cuda, nvcc_available
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware.lookup import known_hardware
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.stages.execution_environment import resolve_here
 from pkb_gym.envs import PKBEnv
 from pkb_gym.envs.env import LANGUAGES
-from pkb_gym.envs.text.contracts import CPP, CUDA
+from pkb_gym.envs.text.contracts import CPP, CUDA, PYTHON_ON
 from pkb_gym.envs.text.task import NO_GPU, task_text
 from pkb_gym.problems.catalogue import find_problem
 from tests.docs.pages import ROOT
@@ -107,6 +110,70 @@ def test_contracts_name_what_the_headers_have(contract, header):
         declared += (INCLUDE / included).read_text(encoding="utf-8")
     for name in re.findall(r"\bpkb::(\w+)", contract):
         assert re.search(rf"\b{name}\b", declared), name
+
+
+def example_of(text: str, language: str) -> str:
+    """The only block of code of a contract's text."""
+    (example,) = re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+    return example
+
+
+ADDITION = """
+#include "pkb/symm.h"
+
+%s
+
+void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView result, pkb::Comm comm) {
+  const auto* x = static_cast<const float*>(tensor.data_ptr());
+  auto* out = static_cast<float*>(result.data_ptr());
+  const int64_t n = tensor.numel();
+  %s
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);
+"""
+"""An all-reduce of float32 around a kernel and a body."""
+
+
+def judge_addition(evaluator, source, language):
+    config = EvalConfig(device="cpu", world_size=2, size="tiny", dtype="float32", until="check", language=language)
+    return evaluator.evaluate(find_problem("AllReduce"), source, config)
+
+
+def test_example_for_the_cpu_keeps_the_contract(local_evaluator):
+    feedback = judge_addition(local_evaluator, ADDITION % ("", example_of(CPP, "cpp")), "cpp")
+    assert feedback.passed, feedback.message
+
+
+def test_each_barrier_of_the_example_is_needed(local_evaluator):
+    example = example_of(CPP, "cpp")
+    assert example.count("comm.barrier();") == 2
+    for without in (example.replace("comm.barrier();", "", 1), example[: example.rindex("comm.barrier();")]):
+        assert judge_addition(local_evaluator, ADDITION % ("", without), "cpp").failure is Failure.RACE
+
+
+def test_example_in_python_keeps_the_contract(local_evaluator):
+    lines = example_of(PYTHON_ON["cpu"], "python").splitlines()
+    body = "\n".join("    " + line for line in ["out = tensor.clone()", *lines, "return out"])
+    source = f"import torch.distributed as dist\n\ndef solution(tensor):\n{body}\n"
+    feedback = judge_addition(local_evaluator, source, "python")
+    assert feedback.passed, feedback.message
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the CUDA toolkit, and g++")
+def test_example_for_gpus_compiles(tmp_path):
+    launch = "add_up<<<1, 256, 0, comm.cuda_stream()>>>(x, out, n, comm.device());"
+    source = ADDITION % (example_of(CUDA, "cuda"), launch)
+    artifact = compile_cuda(source, CompileCache(tmp_path), timeout_s=100.0)
+    assert artifact.ok, artifact.log
+
+
+@pytest.mark.parametrize("contract", [CPP, CUDA, *PYTHON_ON.values()])
+def test_contracts_tell_when_memory_may_be_touched(contract):
+    for words in ("call has begun", "its outputs are taken", "arguments overwritten", "No barrier lies between calls"):
+        assert words in " ".join(contract.split()), words
+    assert "`race`" in contract
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
