@@ -173,7 +173,9 @@ class Study:
             places = {size: self._places(problem, source, size) for size in self._sizes}
             for mutant in source.mutants():
                 if mutant.kind is not Kind.FENCE or fences:
-                    work.append(self._judged(problem, mutant.source, self._row(problem, source, mutant, places), mutants))
+                    work.append(
+                        self._judged(problem, mutant.source, self._row(problem, source, mutant, places), mutants)
+                    )
         return [judged for judged in work if judged.row.size is not None]
 
     def _judged(self, problem: Problem, source: str, row: Row, wanted: int) -> Judged:
@@ -185,9 +187,7 @@ class Study:
             config = config.model_copy(update={"timeout_s": MUTANT_TIMEOUT_S})
         return Judged(problem, source, config, wanted, row)
 
-    def _row(
-        self, problem: Problem, source: InlinedSource, mutant: Mutant, places: dict[str, set[Operation]]
-    ) -> Row:
+    def _row(self, problem: Problem, source: InlinedSource, mutant: Mutant, places: dict[str, set[Operation]]) -> Row:
         first = mutant.operations[0]
         alike = [
             operation

@@ -205,7 +205,8 @@ def _inline(file: str, text: str, headers: Path, seen: set[str]) -> Iterator[_Pi
         yield _Piece(file, text.count("\n", 0, position) + 1, text[position : include.start()])
         if name not in seen:
             seen.add(name)
-            yield from _inline(name, (headers / name).read_text(encoding="utf-8"), headers, seen)
+            header = (headers / name).read_text(encoding="utf-8").replace("#pragma once\n", "\n")
+            yield from _inline(name, header, headers, seen)
         position = include.end()
     rest = text[position:]
     yield _Piece(file, text.count("\n", 0, position) + 1, rest if rest.endswith("\n") or not rest else rest + "\n")
