@@ -171,11 +171,11 @@ class Study:
                 work.append(self._judged(problem, text, row, experts))
         if mutants:
             places = {size: self._places(problem, source, size) for size in self._sizes}
-            for mutant in source.mutants():
-                if mutant.kind is not Kind.FENCE or fences:
-                    work.append(
-                        self._judged(problem, mutant.source, self._row(problem, source, mutant, places), mutants)
-                    )
+            work += [
+                self._judged(problem, mutant.source, self._row(problem, source, mutant, places), mutants)
+                for mutant in source.mutants()
+                if mutant.kind is not Kind.FENCE or fences
+            ]
         return [judged for judged in work if judged.row.size is not None]
 
     def _judged(self, problem: Problem, source: str, row: Row, wanted: int) -> Judged:
