@@ -27,9 +27,15 @@ class Equivalent:
     nth: int | None = None
 
 
-ALL_WAIT = "every rank waits for words of every other in each call, so that none can be two calls ahead"
+MEET_AT_END = (
+    "equal blocks of all ranks meet at the end of each call, so that what lies in scratch has been read before any rank "
+    "begins the next call"
+)
 
-EQUIVALENTS: Sequence[Equivalent] = ()
+EQUIVALENTS: Sequence[Equivalent] = (
+    Equivalent("gemm_reduce.h", "comm.epoch % 2", ("GemmAllReduce",), MEET_AT_END, "cu"),
+    Equivalent("expert", "comm.epoch % 2", ("SAM3IoUSuppression",), MEET_AT_END, "cu"),
+)
 
 
 def reason_why(problem: str, suffix: str, file: str, code: str, nth: int) -> str | None:

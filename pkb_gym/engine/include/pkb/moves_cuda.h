@@ -43,9 +43,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   const uint32_t tag = uint32_t(comm.epoch);
   const uint64_t units = (moves.bytes + 7) / 8, first = blockIdx.x * uint64_t(kThreads) + threadIdx.x;
   const uint64_t step = gridDim.x * uint64_t(kThreads);
-  comm.tell_begun();
+  const bool one_way = moves.sender >= 0 || moves.receiver >= 0;  // receivers may then be slow to read
+  if (one_way) comm.tell_begun();
   if (moves.sends(comm.rank)) {
-    if (moves.sender >= 0 || moves.receiver >= 0) comm.wait_all_begun(1);  // receivers may be slow to read
+    if (one_way) comm.wait_all_begun(1);
     for (int k = 1; k < comm.world_size; ++k) {
       const int r = rank_after(comm, k);
       if (!moves.receives(r)) continue;

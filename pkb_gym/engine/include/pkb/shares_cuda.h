@@ -100,8 +100,10 @@ __global__ void __launch_bounds__(kTransferThreads, kBlocksPerSm)
   const auto eight_of = [](const T* from, uint64_t i, uint64_t count) {
     return load_eight(reinterpret_cast<const char*>(from + i), (count - i) * sizeof(T));
   };
-  comm.tell_begun();
-  if (shares.one_way(comm.world_size)) comm.wait_all_begun(1);  // adders may be slow to read
+  if (shares.one_way(comm.world_size)) {  // adders may then be slow to read
+    comm.tell_begun();
+    comm.wait_all_begun(1);
+  }
   for (int k = 1; k < comm.world_size; ++k) {
     const int r = rank_after(comm, k);
     TaggedPair* box = boxes.box<TaggedPair>(comm, r, comm.rank);
@@ -151,8 +153,10 @@ __global__ void __launch_bounds__(kTransferThreads, kBlocksPerSm)
   const int thread = int(threadIdx.x), own = comm.rank;
   const bool has_peer = thread < comm.world_size && thread != own;
   const bool adds = shares.count[own] > 0;
-  comm.tell_begun();
-  if (shares.one_way(comm.world_size)) comm.wait_all_begun(1);  // adders may be slow to read
+  if (shares.one_way(comm.world_size)) {  // adders may then be slow to read
+    comm.tell_begun();
+    comm.wait_all_begun(1);
+  }
 
   for (int round = 0; round <= rounds; ++round) {
     if (round < rounds) {
