@@ -28,8 +28,8 @@ class Equivalent:
 
 
 MEET_AT_END = (
-    "equal blocks of all ranks meet at the end of each call, so that what lies in scratch has been read before any rank "
-    "begins the next call"
+    "equal blocks of all ranks meet at the end of each call, so that what lies in scratch has been read before any "
+    "rank begins the next call"
 )
 
 EQUIVALENTS: Sequence[Equivalent] = (

@@ -1,10 +1,10 @@
 """Writes docs/robustness.md: runs every counterfeit, and every reference in float32, under both protocols.
 
     python docs/generate_robustness.py
-    python docs/generate_robustness.py --mutants    only the section that benchmarks/results/mutants*.json stand behind
+    python docs/generate_robustness.py --mutants    # only the section of benchmarks/results/mutants*.json
 
-Takes two to three minutes on two cores, `--mutants` no time. One test compares problems, weaknesses and counterfeits with the page, another
-(tests/problems/test_counterfeits.py) runs the counterfeits.
+Takes two to three minutes on two cores, `--mutants` no time. One test compares problems, weaknesses and counterfeits
+with the page, another (tests/problems/test_counterfeits.py) runs the counterfeits.
 """
 
 from __future__ import annotations

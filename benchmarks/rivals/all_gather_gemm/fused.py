@@ -8,5 +8,7 @@ import torch.distributed as dist
 def solution(A_local: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
     """Gathers along the contracted dimension."""
     group = dist.group.WORLD
+    assert group is not None
     _, (product,) = torch.ops.symm_mem.fused_all_gather_matmul(A_local, [B], 1, group.group_name, return_A=False)
-    return product
+    result: torch.Tensor = product
+    return result

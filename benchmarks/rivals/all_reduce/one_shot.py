@@ -11,8 +11,10 @@ _buffers: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
 def solution(tensor: torch.Tensor) -> torch.Tensor:
     """Copies the tensor into symmetric memory in the same kernel."""
     group = dist.group.WORLD
+    assert group is not None
     key = (tensor.shape, tensor.dtype)
     if key not in _buffers:
         _buffers[key] = symm_mem.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         symm_mem.rendezvous(_buffers[key], group)
-    return torch.ops.symm_mem.one_shot_all_reduce_copy(_buffers[key], tensor, "sum", group.group_name)
+    result: torch.Tensor = torch.ops.symm_mem.one_shot_all_reduce_copy(_buffers[key], tensor, "sum", group.group_name)
+    return result

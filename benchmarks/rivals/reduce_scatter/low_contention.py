@@ -8,5 +8,7 @@ import torch.distributed as dist
 def solution(tensor: torch.Tensor) -> torch.Tensor:
     """Sums the row blocks of this rank."""
     group = dist.group.WORLD
+    assert group is not None
     total = torch.ops.symm_mem._low_contention_reduce_scatter(tensor, "sum", group.group_name)
-    return torch.ops._c10d_functional.wait_tensor(total)
+    result: torch.Tensor = torch.ops._c10d_functional.wait_tensor(total)
+    return result
