@@ -42,6 +42,7 @@ def main() -> None:
                             "speedup_low": round(feedback.timing.speedup_low, 3),
                             "bound_us": round(feedback.roofline.bound_us, 2),
                             "binds": feedback.roofline.binds,
+                            "utilisation": feedback.roofline.candidate_utilisation,
                         }
                     else:
                         row |= {"message": feedback.message[:500]}

@@ -1,6 +1,10 @@
 """Every expert kernel for GPUs against the baseline, and three of them along the sweeps that published kernels report.
 
+The baseline is timed as it is and, where it can be captured, as CUDA graphs. Operations of PyTorch's symmetric memory
+that do what a problem asks are judged beside the expert, as candidates (benchmarks/rivals/).
+
 python -m benchmarks.gpu_experts [--only NAME ...] [--sizes ...] [--world-sizes ...] [--no-sweeps] [--out FOLDER]
+                                 [--limit-s S] [--resume]
 python -m benchmarks.gpu_experts --render FOLDER/gpu_experts.json [--svg FILE]    prints its tables, draws its sweeps
 """
 
@@ -9,19 +13,22 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, header
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.hardware.host import processors
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.support.atomic_write import write_atomically
-from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
+from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem, problem_folder
 
 SIZES = ("tiny", "published", "large")
 SWEEPS: dict[str, dict[str, dict[str, Any]]] = {
@@ -39,7 +46,38 @@ SWEEPS: dict[str, dict[str, dict[str, Any]]] = {
 PUBLISHED_BEST = {"HyenaCP": 1.72, "VocabParallelLogProb": 2.06, "SAM3IoUSuppression": 1.40}
 """Best speedups that were published for kernels of these sweeps, on four H100."""
 
-COMPILERS = 16
+RIVALS = Path(__file__).resolve().parent / "rivals"
+"""One folder for each problem that has some, one file for each."""
+
+EXPERT = "expert"
+"""The name of the kernel of a row that is the problem's expert; others are files of `RIVALS`."""
+
+COMPILE_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One evaluation.
+
+    Attributes:
+        problem: that is solved.
+        kernel: `EXPERT`, or the name of a rival.
+        source: of the kernel.
+        size: its name, or a label of the sweep.
+        config: of the evaluation.
+    """
+
+    problem: Problem
+    kernel: str
+    source: str
+    size: str
+    config: EvalConfig
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The part of a row that names the run."""
+        world_size = self.config.world_size
+        return {"problem": self.problem.name, "kernel": self.kernel, "size": self.size, "world_size": world_size}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,9 +85,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_experts", description=main.__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="problems (default: all that have an expert)")
     parser.add_argument("--sizes", nargs="*", default=SIZES)
-    parser.add_argument("--world-sizes", nargs="+", type=int, default=None, help="default: 1, 2, 4, as GPUs allow")
+    parser.add_argument("--world-sizes", nargs="+", type=int, default=None, help="default: 4, 2, 1, as GPUs allow")
     parser.add_argument("--no-sweeps", action="store_true")
     parser.add_argument("--budget-s", type=float, default=1.5, help="timing of each (default: %(default)s)")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="no evaluation begins after this")
+    parser.add_argument("--resume", action="store_true", help="add to the rows of the same commit in --out")
+    parser.add_argument("--threads", type=int, default=processors(), help="compilers (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--render", type=Path, metavar="FILE", help="print the tables of a result")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="with --render: draw the sweeps")
@@ -64,54 +105,82 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not present:
         print("no NVIDIA GPU on this machine", file=sys.stderr)
         return 3
-    world_sizes = args.world_sizes or [n for n in (1, 2, 4) if n <= present]
+    end_s = time.monotonic() + args.limit_s
+    world_sizes = args.world_sizes or [n for n in (4, 2, 1) if n <= present]
     problems = [find_problem(name) for name in args.only] if args.only else catalogue()
     problems = [problem for problem in problems if expert_source(problem, "cu")]
     about = header() | {"gpus": list(gpus.names()), "driver": gpus.driver_version()}
-    rows: list[dict[str, Any]] = []
+    path = args.out / "gpu_experts.json"
+    rows = resumed(path, about["commit"]) if args.resume else []
+    planned = list(runs(problems, args.sizes, world_sizes, not args.no_sweeps and present >= 4, args.budget_s))
+    planned = [run for run in planned if not any(run.labels.items() <= row.items() for row in rows)]
     with LocalEvaluator() as evaluator:
-        compile_all(evaluator, problems)
-        sweeps = not args.no_sweeps and present >= 4
-        for problem, label, config in runs(problems, args.sizes, world_sizes, sweeps, args.budget_s):
-            source = expert_source(problem, "cu")
-            assert source is not None
-            rows.append({"problem": problem.name, "size": label, "world_size": config.world_size})
-            rows[-1] |= measured(evaluator.evaluate(problem, source, config))
+        compile_all(evaluator, planned, args.threads)
+        for done, run in enumerate(planned):
+            if time.monotonic() > end_s:
+                print(f"{len(planned) - done} of {len(planned)} are missing: go on with --resume", file=sys.stderr)
+                break
+            rows.append(run.labels | measured(evaluator.evaluate(run.problem, run.source, run.config)))
             print(rows[-1], file=sys.stderr, flush=True)
-            write_atomically(args.out / "gpu_experts.json", json.dumps(about | {"rows": rows}, indent=1) + "\n")
+            write_atomically(path, json.dumps(about | {"rows": rows}, indent=1) + "\n")
     print(markdown(rows))
     return 0
 
 
-def compile_all(evaluator: LocalEvaluator, problems: Sequence[Problem]) -> None:
+def resumed(path: Path, commit: str) -> list[dict[str, Any]]:
+    """The rows that an earlier run of this commit has left."""
+    if not path.exists():
+        return []
+    earlier = json.loads(path.read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = earlier["rows"] if earlier["commit"] == commit else []
+    return rows
+
+
+def compile_all(evaluator: LocalEvaluator, planned: Sequence[Run], threads: int) -> None:
     """Fills the compile cache, several at a time."""
 
-    def compile_one(problem: Problem) -> None:
-        source = expert_source(problem, "cu")
-        assert source is not None
-        feedback = evaluator.evaluate(problem, source, EvalConfig(device="cuda", size="tiny", until="compile"))
+    def compile_one(run: Run) -> None:
+        feedback = evaluator.evaluate(run.problem, run.source, run.config.model_copy(update={"until": "compile"}))
         if feedback.failure is not None:
-            print(f"{problem.name}: {feedback.message}", file=sys.stderr)
+            print(f"{run.problem.name}, {run.kernel}: {feedback.message}", file=sys.stderr)
 
-    with ThreadPoolExecutor(COMPILERS) as pool:
-        list(pool.map(compile_one, problems))
+    kernels = {run.source: run for run in planned if run.kernel == EXPERT}
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(compile_one, kernels.values()))
 
 
 def runs(
     problems: Sequence[Problem], sizes: Sequence[str], world_sizes: Sequence[int], sweeps: bool, budget_s: float
-) -> Iterator[tuple[Problem, str, EvalConfig]]:
-    """What is evaluated: problem, label of the size, configuration."""
-    for problem in problems:
-        for world_size in world_sizes:
-            for size in sizes:
-                yield problem, size, _config(world_size, size, budget_s)
-        if sweeps:
-            for label, axes in SWEEPS.get(problem.name, {}).items():
-                yield problem, label, _config(4, axes, budget_s)
+) -> Iterator[Run]:
+    """All evaluations, those of most ranks first."""
+    for world_size in world_sizes:
+        for problem in problems:
+            for kernel, source in kernels_of(problem, world_size).items():
+                for size in sizes:
+                    yield Run(problem, kernel, source, size, _config(world_size, size, budget_s))
+    for problem in problems if sweeps else ():
+        source = kernels_of(problem, 4)[EXPERT]
+        for label, axes in SWEEPS.get(problem.name, {}).items():
+            yield Run(problem, EXPERT, source, label, _config(4, axes, budget_s))
+
+
+def kernels_of(problem: Problem, world_size: int) -> dict[str, str]:
+    """The expert and its rivals, of which one rank has none."""
+    expert = expert_source(problem, "cu")
+    assert expert is not None, problem.name
+    rivals = sorted((RIVALS / problem_folder(problem).name).glob("*.py")) if world_size > 1 else []
+    return {EXPERT: expert} | {path.stem: path.read_text(encoding="utf-8") for path in rivals}
 
 
 def _config(world_size: int, size: str | dict[str, Any], budget_s: float) -> EvalConfig:
-    return EvalConfig(device="cuda", world_size=world_size, size=size, until="time", timing_budget_s=budget_s)
+    return EvalConfig(
+        device="cuda",
+        world_size=world_size,
+        size=size,
+        until="time",
+        timing_budget_s=budget_s,
+        compile_timeout_s=COMPILE_TIMEOUT_S,
+    )
 
 
 def measured(feedback: Feedback) -> dict[str, Any]:
@@ -119,13 +188,16 @@ def measured(feedback: Feedback) -> dict[str, Any]:
     if feedback.timing is None or feedback.roofline is None:
         return {"passed": False, "failure": feedback.failure, "message": feedback.message[:500]}
     timing, roofline = feedback.timing, feedback.roofline
+    captured = timing.baseline_graph_us
     return {
         "passed": feedback.passed,
         "findings": [finding.code for finding in feedback.integrity],
         "baseline_us": round(timing.baseline_us, 1),
+        "baseline_graph_us": None if captured is None else round(captured, 1),
         "candidate_us": round(timing.candidate_us, 1),
         "speedup": round(timing.speedup, 3),
         "speedup_low": round(timing.speedup_low, 3),
+        "speedup_captured": None if captured is None else round(captured / timing.candidate_us, 3),
         "bound_us": round(roofline.bound_us, 2),
         "binds": roofline.binds,
         "utilisation": None if roofline.candidate_utilisation is None else round(roofline.candidate_utilisation, 3),
@@ -133,31 +205,42 @@ def measured(feedback: Feedback) -> dict[str, Any]:
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """A table by problem and world size, and one of the sweeps."""
-    lines = ["| problem | ranks | tiny | published | large |", "| --- | --- | --- | --- | --- |"]
+    """A table by problem, kernel and world size, and one of the sweeps."""
+    lines = ["| problem | kernel | ranks | tiny | published | large |", "| --- | --- | --- | --- | --- | --- |"]
     named = [row for row in rows if row["size"] in SIZES]
-    for key in dict.fromkeys((row["problem"], row["world_size"]) for row in named):
-        cells = {row["size"]: _cell(row) for row in named if (row["problem"], row["world_size"]) == key}
-        lines.append(f"| {key[0]} | {key[1]} | " + " | ".join(cells.get(size, "-") for size in SIZES) + " |")
+    for key in dict.fromkeys(_key(row) for row in named):
+        cells = {row["size"]: _cell(row) for row in named if _key(row) == key}
+        labels = " | ".join(str(label) for label in key)
+        lines.append(f"| {labels} | " + " | ".join(cells.get(size, "-") for size in SIZES) + " |")
     swept = [row for row in rows if row["size"] not in SIZES]
     if swept:
-        lines += ["", "| sweep | point | baseline, us | kernel, us | speedup | roofline |"]
-        lines.append("| --- | --- | --- | --- | --- | --- |")
+        lines += ["", "| sweep | point | baseline, us | captured, us | kernel, us | speedup | roofline |"]
+        lines.append("| --- | --- | --- | --- | --- | --- | --- |")
         for row in swept:
             if row["passed"]:
-                times = f"{row['baseline_us']} | {row['candidate_us']} | {row['speedup']} ({row['speedup_low']})"
-                lines.append(f"| {row['problem']} | {row['size']} | {times} | {100 * row['utilisation']:.0f} % |")
+                captured = "-" if row["baseline_graph_us"] is None else row["baseline_graph_us"]
+                times = f"{row['baseline_us']} | {captured} | {row['candidate_us']}"
+                times += f" | {row['speedup']} ({row['speedup_low']})"
+                lines.append(f"| {row['problem']} | {row['size']} | {times} | {_share(row)} |")
             else:
-                lines.append(f"| {row['problem']} | {row['size']} | - | - | {row.get('failure')} | - |")
+                lines.append(f"| {row['problem']} | {row['size']} | - | - | - | {row.get('failure')} | - |")
     return "\n".join(lines)
 
 
+def _key(row: dict[str, Any]) -> tuple[str, str, int]:
+    return row["problem"], row["kernel"], row["world_size"]
+
+
 def _cell(row: dict[str, Any]) -> str:
-    """Speedup with the lower end of its interval, the kernel's time, its share of the roofline."""
+    """Speedups over the eager baseline, with the lower end of its interval, and over the captured; time; share."""
     if not row["passed"]:
         return str(row.get("failure") or row.get("findings"))
-    share = f"{100 * row['utilisation']:.0f} %" if row["utilisation"] is not None else "-"
-    return f"{row['speedup']:.2f} ({row['speedup_low']:.2f}), {row['candidate_us']:g} us, {share}"
+    captured = "-" if row["speedup_captured"] is None else f"{row['speedup_captured']:.2f}"
+    return f"{row['speedup']:.2f} ({row['speedup_low']:.2f}), {captured}, {row['candidate_us']:g} us, {_share(row)}"
+
+
+def _share(row: dict[str, Any]) -> str:
+    return "-" if row["utilisation"] is None else f"{100 * row['utilisation']:.0f} %"
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:

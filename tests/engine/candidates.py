@@ -1,9 +1,10 @@
-"""Candidates as files: tests/candidates/{good,broken,hostile}/*.{cpp,py}, and in cuda/ those for GPUs, *.{cu,py}.
+"""Candidates as files: tests/candidates/{good,broken,hostile,racy}/*.{cpp,py}, and in cuda/ those for GPUs, *.{cu,py}.
 
 The first lines of a file are comments of the form `key: value`:
 
     expect: <a Failure, or passed> [words that the message must contain, separated by ;]
             (one of several where it is the driver's to decide: runtime_error|passed)
+    race: <a kind of `Race`>       the only one that is right, where it is a race
     problem: name                  (default AllReduce)
     world_size, until, memory_mib, compile_timeout_s: as in EvalConfig (default 2, check, the evaluator's own, 60)
     needs: bubblewrap              could harm the machine, or cannot be refused, without it
@@ -23,7 +24,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "candidates"
 DEADLINE_S = 1.5
 """Of candidates that are expected to miss it; the others have time enough on a busy machine."""
 
-KEYS = {"expect", "problem", "world_size", "until", "memory_mib", "compile_timeout_s", "needs", "twice"}
+KEYS = {"expect", "race", "problem", "world_size", "until", "memory_mib", "compile_timeout_s", "needs", "twice"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Candidate:
 
     @property
     def kind(self) -> str:
-        """good, broken or hostile."""
+        """good, broken, hostile or racy."""
         return self.path.parent.name
 
     @property
@@ -79,6 +80,10 @@ class Candidate:
         assert Feedback.model_validate_json(feedback.model_dump_json()) == feedback, (
             f"{self.name}: does not survive JSON"
         )
+        if "race" in self.options:
+            assert feedback.race is not None and feedback.race.kind == self.options["race"], (
+                f"{self.name}: {feedback.race}"
+            )
         for word in self.words if outcome != "passed" else ():
             assert word in f"{integrity}\n{feedback.message}", f"{self.name}: {word!r} is not in\n{feedback.message}"
 

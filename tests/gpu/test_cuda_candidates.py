@@ -14,7 +14,7 @@ from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import FOLDER, Candidate, candidates, read
 from tests.engine.compiling import compile_ahead
 
-ALL = [candidate for kind in ("good", "broken", "hostile") for candidate in candidates(f"cuda/{kind}")]
+ALL = [candidate for kind in ("good", "broken", "hostile", "racy") for candidate in candidates(f"cuda/{kind}")]
 GOOD = read(FOLDER / "cuda" / "good" / "reads_peers.cu")
 IN_A_ROW = 100
 SAME_RELATIVE = 0.1

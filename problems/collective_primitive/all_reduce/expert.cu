@@ -1,51 +1,33 @@
-// AllReduce: every rank adds up one part of all ranks' tensors and writes the sum to all of them; small tensors are
-// added up whole by every rank for itself.
+// AllReduce: every rank adds up one part of all ranks' tensors and pushes the sum into all outputs; two ranks, and more
+// of them with small tensors, add up whole tensors, each for itself.
 //
-// (W - 1) / W of a tensor crosses the link into each rank to be added, and as much comes back as sums: reduce-scatter
-// and all-gather in one kernel, without the stop between them, since inputs are ready when the call starts and each
-// element of an output is written by one rank. No rank ever waits for another. Adding up whole tensors takes in W - 1
-// of them, but writes nothing over the link, which saves its latency. Sums are float32 (float64 for float64) in rank
-// order, rounded once, and so the same bits on every rank. Bound: link, 2 (W - 1) / W tensors in and out a rank.
+// Terms are pushed into scratch, small ones as tagged words, larger ones in rounds, with a word from each block of the
+// kernel after each (pkb/shares_cuda.h). Of parts, (W - 1) / W of a tensor crosses the link into each rank to be added,
+// and as much comes back as sums; they need no synchronisation of their own before, since terms have come from each rank
+// that they go to. Adding up whole tensors takes in W - 1 of them, between two ranks no more, and saves the second
+// crossing. Bound: link, 2 (W - 1) / W tensors in and out a rank.
+#include "pkb/shares_cuda.h"
 #include "pkb/symm.h"
-#include "pkb/transfer_cuda.h"
 
 using tvm::ffi::TensorView;
 
 namespace {
 
-// Adds up elements begin .. begin + count of all ranks' x, for the first `results` ranks from the own one on.
-template <class T>
-__global__ void __launch_bounds__(pkb::kTransferThreads)
-all_reduce(const T* x, T* out, uint64_t begin, uint64_t count, int results, const __grid_constant__ pkb::Device comm) {
-  const auto term = [&](int r) { return comm.peer(x, r) + begin; };
-  const auto result = [&](int k) {
-    const int r = comm.rank + k;
-    return comm.peer(out, r < comm.world_size ? r : r - comm.world_size) + begin;
-  };
-  pkb::add_up<T>(count, comm.world_size, term, results, result, blockIdx.x, gridDim.x);
-}
-
-// First of the n elements that rank r adds up; rank W stands for the end. Parts begin at lines.
-template <class T>
-uint64_t part_begin(uint64_t n, int r, int W) {
-  constexpr uint64_t kLine = pkb::kLineBytes / sizeof(T);
-  return r == W ? n : n * r / W / kLine * kLine;
-}
-
 template <class T>
 void launch(const TensorView& tensor, const TensorView& out, const pkb::Comm& comm) {
-  const int W = comm.world_size;
-  const uint64_t n = tensor.numel();
+  const uint64_t n = tensor.numel(), W = comm.world_size;
+  T* sums = static_cast<T*>(out.data_ptr());
+  pkb::Shares<T> shares(comm, static_cast<const T*>(tensor.data_ptr()), sums);
   // Whole tensors take in (W - 1) n, parts and sums together 2 (W - 1) / W n, but by one more way across the link.
-  const bool whole = n * sizeof(T) * (W - 1) * (W - 2) / W <= pkb::kCrossingBytes;
-  const uint64_t begin = whole ? 0 : part_begin<T>(n, comm.rank, W);
-  const uint64_t count = (whole ? n : part_begin<T>(n, comm.rank + 1, W)) - begin;
-  if (count == 0) return;
-  const unsigned blocks = pkb::blocks_for(count * sizeof(T), pkb::kSumTile);
-  all_reduce<T><<<blocks, pkb::kTransferThreads, 0, comm.cuda_stream()>>>(
-      static_cast<const T*>(tensor.data_ptr()), static_cast<T*>(out.data_ptr()), begin, count, whole ? 1 : W,
-      comm.device());
-  PKB_CUDA_LAUNCHED();
+  if (W <= 2 || n * sizeof(T) * (W - 1) * (W - 2) / W <= pkb::kCrossingBytes) {
+    for (int r = 0; r < comm.world_size; ++r) shares.give(r, 0, n);
+  } else {
+    shares.give_parts(n, comm);
+    shares.sums = sums + shares.begin[comm.rank];
+    shares.targets = comm.world_size;
+    shares.gets_sums = true;
+  }
+  shares.launch(comm);
 }
 
 }  // namespace

@@ -1,52 +1,85 @@
-// Broadcast: each rank but the source fetches one part of the source's tensor and hands it on to the others; small
-// tensors are fetched whole by every rank. The source copies its tensor into its own output.
+// Broadcast: the source pushes its tensor into the outputs; with more than two ranks and a large tensor one part of it
+// into each, and each hands its part on to the others.
 //
-// A source that serves W - 1 whole tensors is bound by its link out. Handed on by the W - 1 others, one tensor
-// crosses the link out of the source and one into every other rank, which is the least. Inputs are ready when the
-// call starts and each byte of an output is written by one rank, so no rank ever waits for another: what is fetched
-// goes on from registers. Bound: link, one tensor out of the source.
+// A source that serves W - 1 whole tensors is bound by its link out. Handed on by the W - 1 others, one tensor crosses
+// the link out of the source and one into every other rank, which is the least. Small tensors go as tagged words by way
+// of scratch; otherwise each rank tells that its call has begun, so that its output may be written, and each block of
+// the kernel tells that it has pushed its part (pkb/moves_cuda.h). Bound: link, one tensor out of the source.
+#include <algorithm>
+
+#include "pkb/moves_cuda.h"
 #include "pkb/symm.h"
-#include "pkb/transfer_cuda.h"
 
 using tvm::ffi::TensorView;
 
 namespace {
 
-// Bytes begin .. begin + count, which this rank fetches, for its own and the next copies - 1 ranks' outputs.
-struct Part {
-  uint64_t begin, count;
-  int copies;
-};
+constexpr uint64_t kSliceBytes = 32 << 10;  // what a block hands on at a time
+constexpr uint64_t kMostRounds = 16;
 
-// Places count the ranks but the source, which is passed over.
-__host__ __device__ int place_of(int rank, int src) { return rank < src ? rank : rank - 1; }
-__host__ __device__ int rank_at(int place, int src) { return place < src ? place : place + 1; }
-
-__global__ void __launch_bounds__(pkb::kTransferThreads)
-broadcast(const char* x, int src, char* out, Part part, const __grid_constant__ pkb::Device comm) {
-  const int places = comm.world_size - 1;
-  const auto to = [&](int k) {
-    const int place = place_of(comm.rank, src) + k;
-    return comm.peer(out, k == 0 ? comm.rank : rank_at(place < places ? place : place - places, src)) + part.begin;
-  };
-  pkb::copy_to_all(part.copies, to, comm.peer(x, src) + part.begin, part.count, blockIdx.x, gridDim.x);
+// Parts and slices of them begin at lines.
+__host__ __device__ uint64_t cut(uint64_t bytes, uint64_t part, uint64_t parts) {
+  return part == parts ? bytes : bytes * part / parts / pkb::kLineBytes * pkb::kLineBytes;
 }
 
-// The whole on the source, and where the W - 2 more tensors that it serves cost less than one more way across the link;
-// else equal parts, which begin at lines.
-Part fetched_part(uint64_t bytes, int src, const pkb::Comm& comm) {
-  const uint64_t places = comm.world_size - 1, place = place_of(comm.rank, src);
-  if (comm.rank == src || bytes * (places - 1) <= pkb::kCrossingBytes) return {0, bytes, 1};
-  const auto begin = [=](uint64_t p) {
-    return p == places ? bytes : bytes * p / places / pkb::kLineBytes * pkb::kLineBytes;
+struct Relay {
+  const char* x;
+  char* out;
+  uint64_t bytes;
+  int src, rounds;
+
+  // The slice of the part of a rank, not the source, that this block moves in a round.
+  struct Slice {
+    uint64_t begin, size;
   };
-  return {begin(place), begin(place + 1) - begin(place), int(places)};
+  __device__ Slice slice_of(int rank, int round, int world_size) const {
+    const int part = rank < src ? rank : rank - 1;
+    const uint64_t begin = cut(bytes, part, world_size - 1), size = cut(bytes, part + 1, world_size - 1) - begin;
+    const uint64_t slices = uint64_t(rounds) * gridDim.x, slice = uint64_t(round) * gridDim.x + blockIdx.x;
+    return {begin + cut(size, slice, slices), cut(size, slice + 1, slices) - cut(size, slice, slices)};
+  }
+};
+
+__global__ void __launch_bounds__(pkb::kTransferThreads, pkb::kBlocksPerSm)
+    hand_on(const __grid_constant__ Relay relay, const __grid_constant__ pkb::Device comm) {
+  const int thread = int(threadIdx.x), own = comm.rank, W = comm.world_size;
+  const bool is_fellow = thread < W && thread != own && thread != relay.src;  // another rank that receives
+  comm.tell_begun();
+  if (is_fellow) comm.wait_begun(thread);
+  __syncthreads();
+  for (int round = 0; round < relay.rounds; ++round) {
+    if (own == relay.src) {
+      for (int k = 1; k < W; ++k) {
+        const int r = pkb::rank_after(comm, k);
+        const Relay::Slice slice = relay.slice_of(r, round, W);
+        pkb::copy_slice(comm.peer(relay.out, r) + slice.begin, relay.x + slice.begin, slice.size);
+        pkb::copy_slice(relay.out + slice.begin, relay.x + slice.begin, slice.size);
+      }
+      __syncthreads();
+      if (is_fellow) comm.signal_block(round, thread);
+    } else {
+      if (thread == 0) comm.wait_block(round, relay.src);
+      __syncthreads();
+      const Relay::Slice slice = relay.slice_of(own, round, W);
+      for (int k = 1; k < W; ++k) {
+        const int r = pkb::rank_after(comm, k);
+        if (r == relay.src) continue;
+        pkb::copy_slice(comm.peer(relay.out, r) + slice.begin, relay.out + slice.begin, slice.size);
+      }
+    }
+  }
+  if (own == relay.src) return;
+  __syncthreads();
+  if (is_fellow) {
+    comm.signal_block(relay.rounds, thread);
+    comm.wait_block(relay.rounds, thread);
+  }
 }
 
 }  // namespace
 
 void solution(TensorView tensor, int64_t src, TensorView out, pkb::Comm comm) {
-  const uint64_t bytes = pkb::contiguous_bytes(tensor);
+  const uint64_t bytes = pkb::contiguous_bytes(tensor), others = comm.world_size - 1;
   if (src < 0 || src >= comm.world_size) {
     TVM_FFI_THROW(ValueError) << "expected src in 0.." << comm.world_size - 1 << ", got " << src;
   }
@@ -54,12 +87,22 @@ void solution(TensorView tensor, int64_t src, TensorView out, pkb::Comm comm) {
     TVM_FFI_THROW(ValueError) << "expected out of " << bytes << " bytes, got " << pkb::contiguous_bytes(out);
   }
 
-  const Part part = fetched_part(bytes, int(src), comm);
-  if (part.count == 0) return;
-  const unsigned blocks = pkb::blocks_for(part.count, pkb::kCopyTile);
-  broadcast<<<blocks, pkb::kTransferThreads, 0, comm.cuda_stream()>>>(
-      static_cast<const char*>(tensor.data_ptr()), int(src), static_cast<char*>(out.data_ptr()), part, comm.device());
-  PKB_CUDA_LAUNCHED();
+  const char* x = static_cast<const char*>(tensor.data_ptr());
+  char* to = static_cast<char*>(out.data_ptr());
+  if (others > 1 && bytes * (others - 1) > pkb::kCrossingBytes) {  // the tensors saved take longer than one more crossing
+    const unsigned blocks = pkb::blocks_for(bytes / others, pkb::kCopyTile);
+    const uint64_t rounds = std::clamp<uint64_t>(bytes / others / (blocks * kSliceBytes), 1, kMostRounds);
+    const Relay relay{x, to, bytes, int(src), int(rounds)};
+    hand_on<<<blocks, pkb::kTransferThreads, 0, comm.cuda_stream()>>>(relay, comm.device());
+    PKB_CUDA_LAUNCHED();
+    return;
+  }
+  pkb::Moves moves;
+  moves.bytes = bytes;
+  moves.from = x;
+  moves.to = to;
+  moves.sender = int(src);
+  moves.launch(comm);
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

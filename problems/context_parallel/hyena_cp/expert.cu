@@ -5,7 +5,8 @@
 // What moves: work is divided by channels (x2 and v of the owned channels come in over the link, y goes back to the
 // ranks that hold its time) or, where sequences are much longer than filters, by time (only the positions before each
 // own stretch come in). x1 and out never leave home. The bound is the link for short sequences, the arithmetic of the
-// FFTs for long ones. Time is cut into pieces of kFresh positions (overlap-save), two pieces are the real and the
+// FFTs for long ones. Ranks tell each other that their calls have begun, before peers' inputs are read and their scratch
+// is written, and that they have convolved, before results are used and calls end. Time is cut into pieces of kFresh positions (overlap-save), two pieces are the real and the
 // imaginary part of one complex transform (pkb/fft_cuda.h), and filters longer than kFresh taps are cut into parts.
 #include <algorithm>
 #include <climits>
@@ -34,12 +35,11 @@ constexpr int kFreshOuter = kOuter / 2;  // points of a thread that are fresh
 constexpr int kBlocksPerSm = 2;
 constexpr int kNever = INT_MIN / 2;      // a time before every sequence
 
-// Signal slots: ranks have finished phase one; ranks have entered a call of a new plan.
+// Signal slots: ranks have finished phase one.
 constexpr int kConvolved = 0;
-constexpr int kEntered = pkb::kMaxRanks;
 
-// Scratch: the counter of blocks, then the results of convolutions of even and of odd calls, then spectra of each block
-// where filters have several parts: of as many windows, then of the parts.
+// Scratch: the counter of blocks, then the results of convolutions, then spectra of each block where filters have
+// several parts: of as many windows, then of the parts.
 constexpr int64_t kCounterBytes = 256;
 
 struct Shared {
@@ -76,7 +76,6 @@ struct Globals {
   float2* spectra;
   unsigned* arrived;
   int64_t group;
-  bool fence;  // the plan is not the one of the call before: its use of scratch must have ended everywhere
   Plan plan;
 };
 
@@ -146,6 +145,7 @@ class Convolver {
       if (step < 0) {
         load_taps(z, filter, plan_.last_part + 1 + step);
       } else {
+        wait_begun();
         load_windows(z, first_of(earliest + step), second_of(earliest + step));
       }
       fft::transform_block(z, shared_.exchange, roots_, t_);
@@ -170,6 +170,12 @@ class Convolver {
       __syncthreads();
     }
     kept_ = filter;
+  }
+
+  // Before peers are touched: what they did in the call before has ended, in scratch too.
+  __device__ __forceinline__ void wait_begun() {
+    if (!begun_) comm_.wait_all_begun(0, g_.group);
+    begun_ = true;
   }
 
   // A filter's tap that acts `lag` positions later. Row k of taps acts k positions later or 2 * length - k earlier.
@@ -332,27 +338,21 @@ class Convolver {
   const fft::PartitionedFilter filter_;  // where it has several parts
   int batch_ = 0, channel_ = 0;
   int kept_ = -1;  // filter whose spectrum is kept
+  bool begun_ = false;
   int carry_begin_ = kNever, other_carry_begin_ = kNever;
 };
 
 // ------------------------------------------------------------------------------------------------- between the phases
 
-// Every rank has begun this call, so that the one before has ended everywhere.
-__device__ void enter(const pkb::Device& comm, int64_t group, int W, int place) {
+// All blocks of this rank have convolved: they read peers' inputs no more, and peers have their results.
+__device__ void tell_convolved(const pkb::Device& comm, int64_t group, const Plan& plan, unsigned* arrived) {
   const int t = int(threadIdx.x);
-  if (t < W && t != place) {
-    if (blockIdx.x == 0) comm.signal(kEntered + place, comm.group_member(group, t));
-    comm.wait(kEntered + t);
-  }
-  __syncthreads();
+  if (pkb::arrives_last(arrived) && t < plan.W) comm.signal(kConvolved + plan.place, comm.group_member(group, t));
 }
 
-// All blocks have convolved, of all ranks or, where each rank convolves its own time, of this one.
-__device__ void meet(const pkb::Device& comm, int64_t group, const Plan& plan, unsigned* arrived) {
+__device__ void wait_convolved(const pkb::Device& comm, int first, int count) {
   const int t = int(threadIdx.x);
-  const bool concerned = t < plan.W && (!plan.by_time || t == plan.place);
-  if (pkb::arrives_last(arrived) && concerned) comm.signal(kConvolved + plan.place, comm.group_member(group, t));
-  if (concerned) comm.wait(kConvolved + t);
+  if (t < count) comm.wait(kConvolved + first + t);
   __syncthreads();
 }
 
@@ -402,10 +402,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) hyena(const __grid_con
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   const Plan& plan = g.plan;
-  if (g.fence) enter(comm, g.group, plan.W, plan.place);
+  comm.tell_begun(g.group);
   if (int(blockIdx.x) < plan.workers) Convolver<T>(g, comm, shared).run();
-  meet(comm, g.group, plan, g.arrived);
+  tell_convolved(comm, g.group, plan, g.arrived);
+  if (plan.by_time) {  // results are this rank's own
+    wait_convolved(comm, plan.place, 1);
+  } else {
+    wait_convolved(comm, 0, plan.W);
+  }
   gate_outputs(g, reinterpret_cast<T*>(memory));
+  if (plan.by_time) wait_convolved(comm, 0, plan.W);
 }
 
 // -------------------------------------------------------------------------------------------------------------- host
@@ -456,23 +462,12 @@ Plan make_plan(const pkb::Group& members, const TensorView& x, const TensorView&
   return plan;
 }
 
-// Whether the call before used scratch in the same way.
-bool is_continued(const Plan& plan, int64_t item_bytes) {
-  static Plan before{};
-  static int64_t item_bytes_before = 0;
-  const bool same = plan.W == before.W && plan.B == before.B && plan.C == before.C && plan.l == before.l &&
-                    plan.parts() == before.parts() && plan.by_time == before.by_time && item_bytes == item_bytes_before;
-  before = plan;
-  item_bytes_before = item_bytes;
-  return same;
-}
-
 template <typename T>
 void launch(Globals<T> g, Plan plan, const pkb::Comm& comm) {
   const int64_t item_bytes = sizeof(T);
   const int blocks = pkb::resident_blocks<hyena<T>, kThreads, int(sizeof(Shared))>();
   const int64_t y_bytes = ceil_div(int64_t(plan.B) * plan.C * plan.l * item_bytes, 256) * 256;
-  const int64_t spectra_offset = kCounterBytes + 2 * y_bytes;
+  const int64_t spectra_offset = kCounterBytes + y_bytes;
   plan.splits = std::clamp(blocks / std::max(1, plan.B * plan.channels), 1, plan.pairs);
   plan.workers = blocks;
   if (plan.parts() > 1) {
@@ -482,10 +477,9 @@ void launch(Globals<T> g, Plan plan, const pkb::Comm& comm) {
   if (int64_t(comm.scratch_bytes) < spectra_offset || plan.workers < 1) {
     TVM_FFI_THROW(RuntimeError) << "expected more scratch than " << comm.scratch_bytes << " bytes";
   }
-  g.y = comm.scratch<T>(uint64_t(kCounterBytes + int64_t(comm.epoch % 2) * y_bytes));
+  g.y = comm.scratch<T>(uint64_t(kCounterBytes));
   g.spectra = comm.scratch<float2>(uint64_t(spectra_offset));
   g.arrived = comm.scratch<unsigned>();
-  g.fence = !is_continued(plan, item_bytes) && plan.W > 1;
   g.plan = plan;
   hyena<T><<<blocks, kThreads, sizeof(Shared), comm.cuda_stream()>>>(g, comm.device());
   PKB_CUDA_LAUNCHED();

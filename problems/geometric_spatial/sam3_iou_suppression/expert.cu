@@ -3,7 +3,9 @@
 // What moves: each rank packs its masks to one bit a pixel, stores the bits into every rank's scratch and widens its
 // masks into its own output. Once all bits have arrived, every rank counts all overlaps by binary matrix products
 // (and + popcount on tensor cores) and decides. It then reads the peers' masks that stay from where they lie, and
-// fills the others. Masks that nobody can suppress, however they overlap, are read while the bits travel.
+// fills the others. Masks that nobody can suppress, however they overlap, are read while the bits travel. Bits lie in
+// two halves of scratch by turns; masks and scores are read once their ranks have told that their calls have begun, and
+// equal blocks of all ranks meet when they have read them.
 // The bound is the link: the input bytes of the foreign masks that stay, and one bit a pixel of all foreign masks.
 #include <algorithm>
 #include <cstdint>
@@ -156,13 +158,11 @@ __device__ int owner_of(const Globals<T>& g, int object) {
   return owner;
 }
 
-// Scores of all objects; nobody is suppressed yet.
 template <typename T>
-__device__ void begin_outputs(const Globals<T>& g, const pkb::Device& comm) {
+__device__ void copy_scores(const Globals<T>& g, const pkb::Device& comm) {
   for (int object = threadIdx.x; object < g.objects; object += kThreads) {
     const int owner = owner_of(g, object);
     g.out_scores[object] = float(of_owner(g.scores, owner, g, comm)[object - g.first[owner]]);
-    g.suppressed[object] = false;
   }
 }
 
@@ -173,7 +173,7 @@ __device__ void tell_packed(const Globals<T>& g, const pkb::Device& comm) {
   }
 }
 
-// All ranks' bits are here, and this rank's outputs have begun.
+// All ranks' bits are here, and nobody is suppressed yet.
 template <typename T>
 __device__ void wait_packed(const Globals<T>& g, const pkb::Device& comm) {
   if (int(threadIdx.x) < comm.group_size(g.group)) comm.wait(comm.group_member(g.group, threadIdx.x));
@@ -287,9 +287,14 @@ __global__ void __launch_bounds__(kThreads, 1) suppress(const Globals<T> g, cons
   const int own = comm.group_rank(g.group);
   const auto is_own = [&](int object) { return object >= g.first[own] && object < g.first[own + 1]; };
 
+  comm.tell_begun(g.group);
   pack_own(g, comm);
-  if (blockIdx.x == gridDim.x - 1) begin_outputs(g, comm);
+  const bool is_last = blockIdx.x == gridDim.x - 1;
+  for (int object = threadIdx.x; is_last && object < g.objects; object += kThreads) g.suppressed[object] = false;
   tell_packed(g, comm);
+
+  comm.wait_all_begun(0, g.group);
+  if (is_last) copy_scores(g, comm);
 
   const int64_t bound = safe_bound(g);
   const auto is_safe = [&](int object) { return g.reverse ? g.last[object] >= bound : g.last[object] <= bound; };
@@ -308,6 +313,7 @@ __global__ void __launch_bounds__(kThreads, 1) suppress(const Globals<T> g, cons
     return __ldcg(suppressed + object) ? ~object : is_own(object) ? kSkip : object;
   });
   gather_masks(g, comm, list, others);
+  comm.barrier_blocks(0, g.group);
 }
 
 struct Arguments {

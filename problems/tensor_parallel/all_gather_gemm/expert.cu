@@ -1,12 +1,13 @@
-// AllGatherGemm: spare warps of the matrix product fetch the peers' shards of A while the tensor cores work.
+// AllGatherGemm: spare warps of the matrix product push this rank's shard of A to the peers while the tensor cores work.
 //
-// A is gathered into scratch, shard by shard as it lies, by warps that would otherwise idle, in the order in which
-// tiles need it; a flag for each piece says that it is there. Every tile begins with this rank's own shard, and rows
-// are worked through a few tiles at a time, so that the first tiles need little of the others.
-// W - 1 shards cross the link into each rank once. Inputs are ready when the call starts, and scratch and output are
-// this rank's alone, so no rank ever waits for another. Bound: arithmetic, 2 M N K operations a rank.
+// A is gathered in scratch, shard by shard as it lies, by warps that would otherwise idle, in the order in which tiles
+// need it; a flag for each piece says that it is there. Every tile begins with this rank's own shard, and rows are
+// worked through a few tiles at a time, so that the first tiles need little of the others. W - 1 shards cross the link
+// into each rank once. Flags are all the synchronisation: nobody touches a peer's arguments or output. Scratch is used
+// in two halves by turns, and each rank needs all others' shards in every call, so that none can be two calls ahead.
+// Bound: arithmetic, 2 M N K operations a rank.
+#include "pkb/gemm_peers.h"
 #include "pkb/gemm_simt.h"
-#include "pkb/gemm_sm90.h"
 #include "pkb/symm.h"
 
 using pkb::gemm::Product;
@@ -19,12 +20,13 @@ constexpr int kGroup = 4;  // rows of tiles: the sooner the first wave's rows ar
 constexpr int kWordsInFlight = 8;                             // of 16 bytes, a thread
 constexpr int64_t kSmallPiece = kWordsInFlight * 16 * 32;     // what a warp moves at once: least latency
 constexpr int64_t kLargePiece = 4 * kSmallPiece;              // fewer flags to look at
-constexpr uint64_t kFlagBytes = 1 << 20;                      // scratch: flags, then shards
+constexpr uint64_t kFlagBytes = 1 << 20;                      // scratch: flags, then shards of even and of odd calls
 
 // Rows of a shard that a tile needs are contiguous: a run of pieces. Segment 0 is this rank's, segment s of rank + s.
 struct Gather : pkb::gemm::Plain {
   pkb::Device comm;
   const char* shard;
+  uint64_t gathered;  // in scratch: the others' shards, by segment
   int64_t shard_bytes, run_bytes, piece_bytes;
   int pieces;  // in a run
 
@@ -34,16 +36,16 @@ struct Gather : pkb::gemm::Plain {
 
   // The loading warp looks at all flags of the run at once.
   template <class Shape>
-  __device__ __forceinline__ void await(const Tile& tile, int segment, int lane) const {
+  __device__ __forceinline__ void await(const Tile& tile, int segment, const pkb::gemm::Block& block) const {
     if (segment == 0) return;
-    const volatile uint64_t* flag = flags(tile.row / Shape::kTileRows, segment);
+    const uint64_t* flag = flags(tile.row / Shape::kTileRows, segment);
     bool ready;
     do {
       ready = true;
-      for (int i = lane; i < pieces; i += 32) ready = ready && flag[i] >= comm.epoch;
+      for (int i = threadIdx.x % 32; i < pieces; i += 32) ready = ready && pkb::load_acquire(flag + i) >= comm.epoch;
     } while (!__all_sync(~0u, ready));
-    __threadfence();
-    pkb::gemm::fence_async_global();
+    if (tile.index < block.stride) comm.hold();
+    pkb::gemm::fence_async_global();  // what peers have stored, tensor maps will read
   }
 
   template <class Shape>
@@ -54,7 +56,7 @@ struct Gather : pkb::gemm::Plain {
       const int group = i / (others * in_group), in_segment = i % in_group;
       const int row_tile = group * product.group + in_segment / pieces, piece = in_segment % pieces;
       const int segment = i / in_group % others + 1;
-      if (row_tile < product.row_tiles) fetch(row_tile, segment, piece);
+      if (row_tile < product.row_tiles) push(row_tile, segment, piece);
     }
   }
 
@@ -63,29 +65,27 @@ struct Gather : pkb::gemm::Plain {
     return (product.row_tiles + product.group - 1) / product.group;
   }
 
-  __device__ __forceinline__ void fetch(int row_tile, int segment, int piece) const {
-    const int lane = threadIdx.x % 32;
+  // To the rank whose segment of this number is this rank's shard.
+  __device__ __forceinline__ void push(int row_tile, int segment, int piece) const {
+    const int lane = threadIdx.x % 32, receiver = (comm.rank + comm.world_size - segment) % comm.world_size;
     const int64_t begin = row_tile * run_bytes + piece * piece_bytes;
-    const int64_t end = min(min(begin + piece_bytes, (row_tile + 1) * run_bytes), shard_bytes);
-    const char* from = comm.peer(shard, (comm.rank + segment) % comm.world_size);
-    char* to = comm.scratch<char>(kFlagBytes) + (segment - 1) * shard_bytes;
-    for (int64_t at = begin + lane * 16; at < end; at += kWordsInFlight * 16 * 32) {
+    const int size = int(min(min(piece_bytes, (row_tile + 1) * run_bytes - begin), shard_bytes - begin));
+    const char* from = shard + begin;
+    char* to = comm.peer(comm.scratch<char>(gathered) + (segment - 1) * shard_bytes, receiver) + begin;
+    for (int at = lane * 16; at < size; at += kWordsInFlight * 16 * 32) {
       uint4 words[kWordsInFlight];
 #pragma unroll
       for (int i = 0; i < kWordsInFlight; ++i) {
-        if (at + i * 512 < end) words[i] = __ldcg(reinterpret_cast<const uint4*>(from + at + i * 512));
+        if (at + i * 512 < size) words[i] = __ldcg(reinterpret_cast<const uint4*>(from + at + i * 512));
       }
 #pragma unroll
       for (int i = 0; i < kWordsInFlight; ++i) {
-        if (at + i * 512 < end) __stcg(reinterpret_cast<uint4*>(to + at + i * 512), words[i]);
+        if (at + i * 512 < size) __stcg(reinterpret_cast<uint4*>(to + at + i * 512), words[i]);
       }
     }
-    pkb::gemm::fence_async_global();  // what the warp has stored, tensor maps will read
+    pkb::gemm::fence_async_global();
     __syncwarp();
-    if (lane == 0) {
-      __threadfence();
-      pkb::store_release(flags(row_tile, segment) + piece, comm.epoch);
-    }
+    if (lane == 0) pkb::store_release(comm.peer(flags(row_tile, segment) + piece, receiver), comm.epoch);
   }
 };
 
@@ -104,14 +104,15 @@ void on_tensor_cores(const TensorView& A_local, const TensorView& B, const Tenso
   gather.run_bytes = Shape::kTileRows * depth * sizeof(T);
   gather.piece_bytes = std::is_same_v<Shape, pkb::gemm::Small> ? kSmallPiece : kLargePiece;
   gather.pieces = pkb::gemm::divide_up(gather.run_bytes, gather.piece_bytes);
-  const uint64_t others = comm.world_size - 1;
-  const bool gathers = others > 0 && kFlagBytes + others * gather.shard_bytes <= comm.scratch_bytes &&
+  const uint64_t others = comm.world_size - 1, half = (comm.scratch_bytes - kFlagBytes) / 512 * 256;
+  gather.gathered = kFlagBytes + comm.epoch % 2 * half;
+  const bool gathers = others > 0 && others * gather.shard_bytes <= half &&
                        product.row_tiles * others * gather.pieces * sizeof(uint64_t) <= kFlagBytes;
 
   for (int segment = 0; segment < comm.world_size; ++segment) {
     const int r = (comm.rank + segment) % comm.world_size;
     const T* a = comm.peer(shard, r);
-    if (gathers && segment > 0) a = comm.scratch<T>(kFlagBytes) + (segment - 1) * M * depth;
+    if (gathers && segment > 0) a = comm.scratch<T>(gather.gathered) + (segment - 1) * M * depth;
     product.a[segment] = pkb::gemm::operand_map<T>(a, M, depth, depth, pkb::gemm::kBlockM);
     const T* b = static_cast<const T*>(B.data_ptr()) + r * depth * N;
     product.b[segment] = pkb::gemm::operand_map<T>(b, depth, N, N, pkb::gemm::kBlockK);
@@ -120,7 +121,7 @@ void on_tensor_cores(const TensorView& A_local, const TensorView& B, const Tenso
   if (gathers) {
     pkb::gemm::launch<T, Shape>(product, gather, comm.cuda_stream());
   } else {  // scratch is too small only where N is: then the shards are read from where they lie
-    pkb::gemm::launch<T, Shape>(product, pkb::gemm::Plain(), comm.cuda_stream());
+    pkb::gemm::launch<T, Shape>(product, pkb::gemm::Peers(comm), comm.cuda_stream());
   }
 }
 
@@ -136,7 +137,7 @@ void on_cuda_cores(const TensorView& A_local, const TensorView& B, const TensorV
     product.b[r] = static_cast<const T*>(B.data_ptr()) + r * product.depth * product.cols;
   }
   product.out[0] = static_cast<T*>(out.data_ptr());
-  pkb::gemm::launch_simt(product, comm.cuda_stream());
+  pkb::gemm::launch_simt(product, comm);
 }
 
 template <class T>

@@ -1,10 +1,11 @@
 // GemmAllGather: every tile of this rank's block goes from shared memory straight into all ranks' outputs.
 //
 // Sums are staged as a whole and stored by tensor maps of the peers' outputs, which clip what lies beyond the block;
-// the tensor cores go on with the next tile meanwhile. Nothing is read from peers and nothing is stored twice, so no
-// rank ever waits for another. Bound: the link out of a rank, (W - 1) M n elements, where K is short; else arithmetic.
+// the tensor cores go on with the next tile meanwhile. The first tile is computed while word comes from the peers that
+// their calls have begun; at the end equal blocks of all ranks meet (pkb/gemm_peers.h). Bound: the link out of a rank,
+// (W - 1) M n elements, where K is short; else arithmetic.
+#include "pkb/gemm_peers.h"
 #include "pkb/gemm_simt.h"
-#include "pkb/gemm_sm90.h"
 #include "pkb/symm.h"
 
 using pkb::gemm::Product;
@@ -29,7 +30,7 @@ void on_tensor_cores(const TensorView& A, const TensorView& B, const TensorView&
     T* block = block_of<T>(C, n, to + 1, comm);
     product.out[to] = pkb::gemm::operand_map<T>(block, M, n, N, pkb::gemm::kStoreRows);
   }
-  pkb::gemm::launch<T, Shape>(product, pkb::gemm::Plain(), comm.cuda_stream());
+  pkb::gemm::launch<T, Shape>(product, pkb::gemm::Peers(comm), comm.cuda_stream());
 }
 
 template <class T>
@@ -43,7 +44,7 @@ void on_cuda_cores(const TensorView& A, const TensorView& B, const TensorView& C
   product.b[0] = static_cast<const T*>(B.data_ptr());
   product.destinations = comm.world_size;
   for (int to = 0; to < comm.world_size; ++to) product.out[to] = block_of<T>(C, product.cols, to + 1, comm);
-  pkb::gemm::launch_simt(product, comm.cuda_stream());
+  pkb::gemm::launch_simt(product, comm);
 }
 
 template <class T>

@@ -2,7 +2,8 @@
 //
 // Others' tiles come first and leave for scratch of their owner while the tensor cores work on; the own ones come last,
 // when the others' parts have arrived, add them in registers (pkb/gemm_reduce.h) and go from shared memory into all
-// ranks' outputs. 2 (W - 1) / W M N elements leave each rank, half of them in the last W-th of the call.
+// ranks' outputs. A flag for each part says that it has come, and so that its sender's call has begun; at the end equal
+// blocks of all ranks meet. 2 (W - 1) / W M N elements leave each rank, half of them in the last W-th of the call.
 // Bound: arithmetic, 2 M N K operations a rank.
 #include "pkb/gemm_reduce.h"
 #include "pkb/gemm_simt.h"
@@ -27,8 +28,7 @@ void on_tensor_cores(const TensorView& A_local, const TensorView& B_local, const
   const int64_t M = A_local.size(0), K = A_local.size(1), N = B_local.size(1);
   const int W = comm.world_size;
   Product product = pkb::gemm::tiles<Shape>(M, N, K);
-  const uint64_t needed = Reduce::scratch_bytes(W, product.tiles);
-  const bool exchanges = W > 1 && needed > 0 && needed <= comm.scratch_bytes;
+  const bool exchanges = Reduce::suits(comm, product.tiles);
   const Rows rows(M, comm);
   if (!exchanges) product = pkb::gemm::tiles<Shape>(rows.count, N, K);
 
@@ -50,7 +50,7 @@ void on_tensor_cores(const TensorView& A_local, const TensorView& B_local, const
     product.a[segment] = pkb::gemm::operand_map<T>(a, rows.count, K, K, pkb::gemm::kBlockM);
     product.b[segment] = pkb::gemm::operand_map<T>(comm.peer<const T>(B_local, r), K, N, N, pkb::gemm::kBlockK);
   }
-  pkb::gemm::launch<T, Shape>(product, pkb::gemm::Plain(), comm.cuda_stream());
+  pkb::gemm::launch<T, Shape>(product, pkb::gemm::Peers(comm), comm.cuda_stream());
 }
 
 template <class T>
@@ -67,7 +67,7 @@ void on_cuda_cores(const TensorView& A_local, const TensorView& B_local, const T
     product.b[r] = comm.peer<const T>(B_local, r);
     product.out[r] = comm.peer<T>(out, r) + rows.begin * product.cols;
   }
-  pkb::gemm::launch_simt(product, comm.cuda_stream());
+  pkb::gemm::launch_simt(product, comm);
 }
 
 template <class T>

@@ -2,8 +2,9 @@
 //
 // Tiles of the other ranks' rows come first and leave for scratch of their owner while the tensor cores work on; this
 // rank's rows come last, when the others' parts have long arrived, and add them in registers (pkb/gemm_reduce.h). So no
-// pass over partial products is left at the end, and this rank's own is never rounded. (W - 1) m N elements leave each
-// rank. Bound: arithmetic, 2 M k N operations a rank.
+// pass over partial products is left at the end, and this rank's own is never rounded. A flag for each part is all the
+// synchronisation: nobody touches a peer's arguments or outputs. (W - 1) m N elements leave each rank. Bound:
+// arithmetic, 2 M k N operations a rank.
 #include "pkb/gemm_reduce.h"
 #include "pkb/gemm_simt.h"
 #include "pkb/symm.h"
@@ -22,8 +23,7 @@ void on_tensor_cores(const TensorView& A_local, const TensorView& B_local, const
   Product product = pkb::gemm::tiles<Shape>(m, N, k);
   product.out[0] = pkb::gemm::operand_map<T>(static_cast<T*>(C_local.data_ptr()), m, N, N, pkb::gemm::kStoreRows);
 
-  const uint64_t needed = Reduce::scratch_bytes(W, int64_t(W) * product.tiles);
-  if (W > 1 && needed > 0 && needed <= comm.scratch_bytes) {
+  if (Reduce::suits(comm, int64_t(W) * product.tiles)) {
     product.a[0] = pkb::gemm::operand_map<T>(static_cast<const T*>(A_local.data_ptr()), M, k, k, pkb::gemm::kBlockM);
     product.b[0] = pkb::gemm::operand_map<T>(static_cast<const T*>(B_local.data_ptr()), k, N, N, pkb::gemm::kBlockK);
     product.row_tiles *= W;
@@ -38,7 +38,7 @@ void on_tensor_cores(const TensorView& A_local, const TensorView& B_local, const
     product.a[segment] = pkb::gemm::operand_map<T>(a, m, k, k, pkb::gemm::kBlockM);
     product.b[segment] = pkb::gemm::operand_map<T>(comm.peer<const T>(B_local, r), k, N, N, pkb::gemm::kBlockK);
   }
-  pkb::gemm::launch<T, Shape>(product, pkb::gemm::Plain(), comm.cuda_stream());
+  pkb::gemm::launch<T, Shape>(product, pkb::gemm::Peers(comm), comm.cuda_stream());
 }
 
 template <class T>
@@ -54,7 +54,7 @@ void on_cuda_cores(const TensorView& A_local, const TensorView& B_local, const T
     product.b[r] = comm.peer<const T>(B_local, r);
   }
   product.out[0] = static_cast<T*>(C_local.data_ptr());
-  pkb::gemm::launch_simt(product, comm.cuda_stream());
+  pkb::gemm::launch_simt(product, comm);
 }
 
 template <class T>

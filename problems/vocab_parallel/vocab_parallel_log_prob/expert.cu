@@ -2,13 +2,15 @@
 //
 // What moves: a warp streams a rank's shard of a token through shared memory and keeps its k largest logits, with the
 // number of those that equal the k-th (without filters, the largest logit and the sum of exponentials). This summary
-// goes to the token's owner, which joins the W summaries, cuts the tail, and writes the log-probability to every rank's
-// output. Each 8-byte word of a summary carries the number of the call, so that its reader needs no other signal.
-// The bound is reading the logits from device memory once.
+// goes, with the target's logit, to the token's owner, which joins the W summaries, cuts the tail, and sends the
+// log-probability to the others. Each 8-byte word of a message carries the number of the call, so that its reader needs
+// no other signal (pkb/tagged_cuda.h), and lies in scratch, so that nobody touches a peer's arguments or outputs. Words
+// lie in two halves of scratch by turns, and each rank needs words of all others in every call, so that none can be two
+// calls ahead. The bound is reading the logits from device memory once.
 //
 // Top-p alone needs whole rows, and small problems are sooner read than summarised: then a block gathers a row from all
-// ranks and filters it by itself. No row is ever sorted: borders are found by bisecting the keys of floating-point
-// numbers.
+// ranks and filters it by itself, between a wait for all calls' beginning and a barrier of equal blocks. No row is ever
+// sorted: borders are found by bisecting the keys of floating-point numbers.
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
@@ -34,7 +36,7 @@ constexpr int kMaxK = 128;                       // half as many as the maxima t
 constexpr int kCandidates = 768;                 // logits that a warp keeps at most
 
 constexpr int64_t kBytesToSummarise = 1 << 20;   // a rank's logits from which summaries pay
-constexpr int kSmallRow = 2048, kRowThreads = 512;
+constexpr int kSmallRow = 2048, kRowThreads = 512, kRowBlocks = 2;
 constexpr int64_t kRowBytesInShared = 200 << 10;
 
 // ---- The filter ----
@@ -86,7 +88,8 @@ struct Globals {
   const T* logits;  // this rank's shard; peers' lie at the same offset
   const int64_t* target;
   float* logprobs;
-  uint64_t* summaries;  // tagged words in scratch
+  uint64_t* summaries;  // tagged words in scratch: summaries for this rank's tokens,
+  uint64_t* results;    // and log-probabilities of the others'
   int64_t tokens, group;
   int shard;  // Vl
   Filters filters;
@@ -97,12 +100,6 @@ __device__ float logit_of(const Globals<T>& g, const pkb::Device& comm, int64_t 
   if (id < 0 || id >= int64_t(g.shard) * comm.group_size(g.group)) return __int_as_float(0x7fffffff);
   const T* owners = comm.peer(g.logits, comm.group_member(g.group, int(id / g.shard)));
   return float(owners[token * g.shard + id % g.shard]);
-}
-
-template <typename T>
-__device__ void write_everywhere(const Globals<T>& g, const pkb::Device& comm, int64_t token, float result,
-                                 int thread) {
-  if (thread < comm.group_size(g.group)) *comm.peer(g.logprobs + token, comm.group_member(g.group, thread)) = result;
 }
 
 // ---- Whole rows ----
@@ -127,13 +124,16 @@ __device__ int gather_row(const Globals<T>& g, const pkb::Device& comm, int64_t 
   return vectors;
 }
 
-// Rank r does tokens [r * T / W, (r + 1) * T / W), a row at a time a block. Rows lie in shared memory, or in `memory`.
+// Rank r does tokens [r * T / W, (r + 1) * T / W), a row at a time a block, and writes the results to all outputs. Rows
+// lie in shared memory, or in `memory`. All blocks are resident together on every rank, since they wait for each other.
 template <typename T>
-__global__ void __launch_bounds__(kRowThreads, 2) filter_rows(const Globals<T> g, const pkb::Device comm,
+__global__ void __launch_bounds__(kRowThreads, kRowBlocks) filter_rows(const Globals<T> g, const pkb::Device comm,
                                                               char* memory, int64_t row_bytes) {
   extern __shared__ uint4 shared[];
   T* row = reinterpret_cast<T*>(memory ? memory + blockIdx.x * row_bytes : reinterpret_cast<char*>(shared));
   const int64_t tokens = g.tokens / comm.group_size(g.group), first = comm.group_rank(g.group) * tokens;
+  comm.tell_begun(g.group);
+  comm.wait_all_begun(0, g.group);
   for (int64_t i = blockIdx.x; i < tokens; i += gridDim.x) {
     const int64_t token = first + i;
     const float own = logit_of(g, comm, token, g.target[token]);
@@ -141,8 +141,11 @@ __global__ void __launch_bounds__(kRowThreads, 2) filter_rows(const Globals<T> g
     const int vectors = gather_row(g, comm, token, row);
     __syncthreads();
     const pkb::Vectors<T> logits{reinterpret_cast<const uint4*>(row), vectors};
-    write_everywhere(g, comm, token, log_prob<T>(pkb::Block(), logits, own, g.filters), threadIdx.x);
+    const float result = log_prob<T>(pkb::Block(), logits, own, g.filters);
+    const int thread = threadIdx.x;
+    if (thread < comm.group_size(g.group)) *comm.peer(g.logprobs + token, comm.group_member(g.group, thread)) = result;
   }
+  comm.barrier_blocks(0, g.group);
 }
 
 // ---- Streaming a shard ----
@@ -265,66 +268,62 @@ struct Mass {
 
 // ---- Exchange ----
 
-// Where a rank's summary of a token lies: for each of its tokens an owner has one from every rank, of entries + 1
-// words, tagged with the epoch. A rank writes to a peer only after that has begun the call: it has ended all calls
-// before, and reads their words no more.
+// Where a rank's summary of a token lies: for each of its tokens an owner has one from every rank, which consists of the
+// entries, the weight of the first, and the target's logit where that is the rank's. Words are tagged with the epoch.
 template <typename T>
 __device__ uint64_t* summary_of(const Globals<T>& g, int W, int64_t token, int rank, int entries) {
-  return g.summaries + (token / W * W + rank) * (entries + 1);
-}
-
-// Tells all ranks that this one has begun the call.
-__device__ void tell_begun(const pkb::Device& comm, int64_t group) {
-  const int thread = threadIdx.x;
-  if (blockIdx.x == 0 && thread < comm.group_size(group)) comm.signal(comm.rank, comm.group_member(group, thread));
-}
-
-// All ranks have begun this call; called by a warp.
-__device__ void wait_begun(const pkb::Device& comm, int64_t group) {
-  const int lane = pkb::lane_id();
-  if (lane < comm.group_size(group)) comm.wait(comm.group_member(group, lane));
-  __syncwarp();
+  return g.summaries + (token / W * W + rank) * (entries + 2);
 }
 
 template <typename T, typename Summary>
-__device__ void send(const Globals<T>& g, const pkb::Device& comm, const Summary& summary, int64_t token, int owner) {
+__device__ void send(const Globals<T>& g, const pkb::Device& comm, const Summary& summary, float target_logit,
+                     int64_t token, int owner) {
   const int entries = summary.entries();
   uint64_t* to = summary_of(g, comm.group_size(g.group), token, comm.group_rank(g.group), entries);
   to = comm.peer(to, comm.group_member(g.group, owner));
-  for (int i = pkb::lane_id(); i <= entries; i += 32) {
-    pkb::store_tagged(to + i, i < entries ? summary.entry(i) : summary.weight(), uint32_t(comm.epoch));
+  for (int i = pkb::lane_id(); i < entries + 2; i += 32) {
+    const float word = i < entries ? summary.entry(i) : i == entries ? summary.weight() : target_logit;
+    pkb::store_tagged(to + i, word, uint32_t(comm.epoch));
   }
-  __syncwarp();
-}
-
-// Joins the summaries of a token that this rank owns. Their first entries, which have weights, come first.
-template <typename T>
-__device__ void join(const Globals<T>& g, const pkb::Device& comm, int64_t token, int entries, float own, float* values,
-                     float* weights) {
-  const int W = comm.group_size(g.group), lane = pkb::lane_id();
-  const uint64_t* from = summary_of(g, W, token, 0, entries);
-  for (int i = lane; i < W * (entries + 1); i += 32) {
-    const int w = i / (entries + 1), entry = i % (entries + 1);
-    const float value = pkb::wait_tagged(from + i, uint32_t(comm.epoch));
-    if (entry == 0) values[w] = value;
-    else if (entry == entries) weights[w] = value;
-    else values[W + w * (entries - 1) + entry - 1] = value;
-  }
-  __syncwarp();
-  const float result = log_prob<T>(pkb::Warp(), pkb::List{values, W * entries, weights, W}, own, g.filters);
-  write_everywhere(g, comm, token, result, lane);
   __syncwarp();
 }
 
 struct WarpMemory {
   uint4 stages[kStages][kStageVectors];
   float values[kCandidates];
-  float weights[pkb::kMaxRanks];
+  float weights[pkb::kMaxRanks], target_logits[pkb::kMaxRanks];
   uint64_t arrived[kStages];
 };
 
+// Joins the summaries of a token that this rank owns, and sends the result to the others. First entries, which have
+// weights, come first.
+template <typename T>
+__device__ void join(const Globals<T>& g, const pkb::Device& comm, int64_t token, int entries, WarpMemory& memory) {
+  const int W = comm.group_size(g.group), lane = pkb::lane_id();
+  const int64_t target = g.target[token];
+  const uint64_t* from = summary_of(g, W, token, 0, entries);
+  for (int i = lane; i < W * (entries + 2); i += 32) {
+    const int w = i / (entries + 2), entry = i % (entries + 2);
+    const float value = pkb::wait_tagged(from + i, uint32_t(comm.epoch));
+    if (entry == 0) memory.values[w] = value;
+    else if (entry < entries) memory.values[W + w * (entries - 1) + entry - 1] = value;
+    else (entry == entries ? memory.weights : memory.target_logits)[w] = value;
+  }
+  __syncwarp();
+  const bool exists = target >= 0 && target < int64_t(g.shard) * W;
+  const float own = exists ? memory.target_logits[target / g.shard] : __int_as_float(0x7fffffff);
+  const pkb::List list{memory.values, W * entries, memory.weights, W};
+  const float result = log_prob<T>(pkb::Warp(), list, own, g.filters);
+  if (lane == comm.group_rank(g.group)) {
+    g.logprobs[token] = result;
+  } else if (lane < W) {
+    pkb::store_tagged(comm.peer(g.results + token, comm.group_member(g.group, lane)), result, uint32_t(comm.epoch));
+  }
+  __syncwarp();
+}
+
 // A warp has the same rows on all ranks; their owners are the ranks in turn. It joins a row's summaries after it has
-// sent the next row's, so that they have time to arrive.
+// sent the next row's, so that they have time to arrive, and takes the others' results in the end.
 template <typename T, typename Summary>
 __global__ void __launch_bounds__(kScanThreads, 1) scan_shards(const Globals<T> g, const pkb::Device comm,
                                                                int tiles) {
@@ -332,6 +331,7 @@ __global__ void __launch_bounds__(kScanThreads, 1) scan_shards(const Globals<T> 
   WarpMemory& memory = reinterpret_cast<WarpMemory*>(shared)[pkb::warp_id()];
   const int W = comm.group_size(g.group), rank = comm.group_rank(g.group);
   const int64_t warps = int64_t(gridDim.x) * kScanWarps, warp = int64_t(blockIdx.x) * kScanWarps + pkb::warp_id();
+  const auto owner_of = [&](int64_t round) { return int((warp + round) % W); };
 
   Summary summary{};
   if constexpr (std::is_same_v<Summary, Largest<T>>) {
@@ -340,17 +340,12 @@ __global__ void __launch_bounds__(kScanThreads, 1) scan_shards(const Globals<T> 
   }
   Tiles<T> feed{g, memory.stages, {memory.arrived}, warp, warps, tiles};
   feed.begin();
-  tell_begun(comm, g.group);
 
-  int64_t pending = -1;  // the row to be joined, and its target's logit
-  float pending_logit = 0;
-  const auto join_pending = [&] {
-    if (pending < 0) return;
-    join(g, comm, pending, summary.entries(), pending_logit, memory.values, memory.weights);
-  };
+  int64_t pending = -1;  // the row to be joined
   int round = 0;
   for (int64_t token = warp; token < g.tokens; token += warps, ++round) {
-    const int64_t target = g.target[token];
+    const int64_t target = g.target[token] - int64_t(rank) * g.shard;  // of this shard, or beyond it
+    const float target_logit = target >= 0 && target < g.shard ? float(g.logits[token * g.shard + target]) : 0.0f;
     for (int tile = 0; tile < tiles; ++tile) {
       const auto now = feed.take(token, tile);
       if (tile == 0) summary.begin(now.vectors, now.size);
@@ -358,33 +353,49 @@ __global__ void __launch_bounds__(kScanThreads, 1) scan_shards(const Globals<T> 
       feed.give_back();
     }
     summary.end();
-    const int owner = int((warp + round) % W);
-    if (round == 0) wait_begun(comm, g.group);
-    send(g, comm, summary, token, owner);
-    join_pending();
-    pending = owner == rank ? token : -1;
-    if (owner == rank) pending_logit = logit_of(g, comm, token, target);
+    send(g, comm, summary, target_logit, token, owner_of(round));
+    if (round == 0) comm.hold();
+    if (pending >= 0) join(g, comm, pending, summary.entries(), memory);
+    pending = owner_of(round) == rank ? token : -1;
   }
-  join_pending();
+  if (pending >= 0) join(g, comm, pending, summary.entries(), memory);
+
+  for (int i = pkb::lane_id(); i < round; i += 32) {
+    if (owner_of(i) == rank) continue;
+    const int64_t token = warp + i * warps;
+    g.logprobs[token] = pkb::wait_tagged(g.results + token, uint32_t(comm.epoch));
+  }
 }
 
 // ---- Host ----
+
+// The first two quarters are for the tagged words of even and of odd calls, the rest for rows.
+uint64_t quarter_of_scratch(const pkb::Comm& comm) { return comm.scratch_bytes / 1024 * 256; }
+
+// Of a summary.
+template <typename T>
+int entries_of(const Globals<T>& g) {
+  return std::max(1, g.filters.k);
+}
 
 template <typename T>
 void launch_rows(const Globals<T>& g, int W, const pkb::Comm& comm) {
   pkb::allow_shared_memory<filter_rows<T>>(int(kRowBytesInShared));
   const int64_t V = int64_t(W) * g.shard, row_bytes = (V * int64_t(sizeof(T)) + 255) / 256 * 256;
   const int threads = V <= kSmallRow ? 32 : kRowThreads;
-  int64_t blocks = g.tokens / W;
+  const bool in_shared = row_bytes <= kRowBytesInShared;
+  // As many as are resident together for certain: kRowBlocks by registers, fewer where rows fill the shared memory.
+  int64_t blocks = in_shared ? std::clamp<int64_t>(kRowBytesInShared / row_bytes, 1, kRowBlocks) : kRowBlocks;
+  blocks = std::min(blocks * pkb::multiprocessors(), g.tokens / W);
   char* memory = nullptr;
-  if (row_bytes > kRowBytesInShared) {
-    const uint64_t half = comm.scratch_bytes / 512 * 256;  // the other half holds summaries
-    blocks = std::min({blocks, int64_t(half) / row_bytes, int64_t(2 * pkb::multiprocessors())});
+  if (!in_shared) {
+    const uint64_t half = 2 * quarter_of_scratch(comm);
+    blocks = std::min(blocks, int64_t(half) / row_bytes);
     if (blocks == 0) TVM_FFI_THROW(ValueError) << "a row of " << row_bytes << " bytes does not fit into scratch";
     memory = comm.scratch<char>(half);
   }
-  filter_rows<T><<<unsigned(std::min<int64_t>(blocks, 1 << 20)), threads, memory ? 0 : row_bytes, comm.cuda_stream()>>>(
-      g, comm.device(), memory, row_bytes);
+  filter_rows<T><<<unsigned(blocks), threads, memory ? 0 : row_bytes, comm.cuda_stream()>>>(g, comm.device(), memory,
+                                                                                            row_bytes);
   PKB_CUDA_LAUNCHED();
 }
 
@@ -394,7 +405,8 @@ void launch_scan(Globals<T> g, const pkb::Comm& comm) {
   pkb::allow_shared_memory<scan_shards<T, Summary>>(kSharedBytes);
   const int most_vectors = (g.shard + kPerVector<T> - 1) / kPerVector<T> + (g.shard % kPerVector<T> ? 1 : 0);
   const int tiles = (most_vectors + kStageVectors - 1) / kStageVectors;
-  g.summaries = comm.scratch<uint64_t>();
+  g.summaries = comm.scratch<uint64_t>(comm.epoch % 2 * quarter_of_scratch(comm));
+  g.results = g.summaries + g.tokens * (entries_of(g) + 2);
   // All blocks are resident together on every rank, since they wait for each other.
   const int64_t blocks = std::min<int64_t>(pkb::multiprocessors(), (g.tokens + kScanWarps - 1) / kScanWarps);
   scan_shards<T, Summary><<<unsigned(blocks), kScanThreads, kSharedBytes, comm.cuda_stream()>>>(g, comm.device(),
@@ -402,13 +414,13 @@ void launch_scan(Globals<T> g, const pkb::Comm& comm) {
   PKB_CUDA_LAUNCHED();
 }
 
-// Half of scratch is for summaries, and ranks divide a block's warps.
+// Summaries and results fit, and ranks divide a block's warps.
 template <typename T>
 bool summaries_pay(const Globals<T>& g, int W, const pkb::Comm& comm) {
-  const int entries = std::max(1, g.filters.k);
+  const int entries = entries_of(g);
   return (g.filters.k > 0 || !g.filters.has_p) && entries <= kMaxK && W * entries <= kCandidates &&
          kScanWarps % W == 0 && g.tokens * g.shard * int64_t(sizeof(T)) >= kBytesToSummarise &&
-         uint64_t(g.tokens) * (entries + 1) * sizeof(uint64_t) <= comm.scratch_bytes / 512 * 256;
+         uint64_t(g.tokens) * (entries + 3) * sizeof(uint64_t) <= quarter_of_scratch(comm);
 }
 
 template <typename T>

@@ -14,11 +14,12 @@ constexpr int kMaxRanks = 16;
 constexpr int kMaxGroups = 4;
 
 // Signal pad of each rank: kUserSignals words for the kernel, then words that barrier() and, inside GPU kernels,
-// barrier_blocks() use.
+// barrier_blocks() and tell_begun() use.
 constexpr int kUserSignals = 1024;
 constexpr int kBarrierSignals = (kMaxGroups + 1) * kMaxRanks;
 constexpr int kMaxBlocks = 1024;
 constexpr int kMaxPhases = 64;
+constexpr int kBlockSignals = kMaxBlocks * kMaxRanks;
 
 // One process group that the problem passes as an argument (or the world).
 struct Group {

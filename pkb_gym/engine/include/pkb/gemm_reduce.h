@@ -2,40 +2,43 @@
 //
 // A rank computes all tiles, its own last. The sums of others' tiles are rounded and pushed, by bulk copies from shared
 // memory, to scratch of their owner, where they lie as the registers did: whoever holds the tile's own sums adds them
-// word by word, and stores the total. A flag for each half tile, set to the epoch, says that it has arrived.
+// word by word, and stores the total. A flag for each half tile, set to the epoch, says that it has arrived. It says too
+// that its sender's call has begun, so that sums may go straight into the outputs of all ranks. Where they do, block b
+// of every rank meets block b of the others at the end.
 //
 // Scratch is used in turns of two by the parity of the epoch: a rank ends call e + 1 only after all others have begun
 // it, and so have ended call e, which read what call e + 2 overwrites. That takes at least one tile for every owner.
 #pragma once
 
-#include "pkb/gemm_sm90.h"
+#include "pkb/gemm_peers.h"
 
 namespace pkb {
 namespace gemm {
 
 template <class Shape>
 struct Reduce : Plain {
-  static constexpr bool kSignals = true;
+  static constexpr bool kCountsTiles = true;
   static constexpr int kWords = Shape::kSums / 8;                    // of 16 bytes, in a thread's part of a tile
   static constexpr int64_t kPartBytes = int64_t(kWords) * 16 * 128;  // a consumer's part of a tile
+  static constexpr uint64_t kFlagBytes = 1 << 20;  // scratch: flags, then parts of even and of odd calls
   static constexpr int kRounds = kPartBytes / Shape::kBufferBytes;   // in which a part is staged
 
   Device comm;
   int total;       // tiles of all owners; owner o has those from total * o / world_size on
   int owner_rows;  // rows of A of an owner, who stores only them, from row 0; 0: tiles of the whole sum, stored by row
-  uint64_t parts_offset;  // in scratch, which begins with the flags
+                   // on all ranks
+  uint64_t parts_offset;  // in scratch
 
-  // What the scratch of one rank must hold from its beginning on, or 0 if this scheme does not suit.
-  static uint64_t scratch_bytes(int world_size, int64_t total) {
-    if (total < world_size) return 0;
-    return flags_bytes(world_size, total) + 2 * (world_size - 1) * parts(world_size, total) * kPartBytes;
+  // Whether so many tiles can be exchanged: each rank owns one, and scratch holds what it receives.
+  static bool suits(const Comm& comm, int64_t total) {
+    const uint64_t received = (comm.world_size - 1) * parts(comm.world_size, total);
+    return comm.world_size > 1 && total >= comm.world_size && received * sizeof(uint64_t) <= kFlagBytes &&
+           received * kPartBytes <= half_of_scratch(comm);
   }
 
   Reduce(const Comm& comm, const Product& product, int owner_rows)
-      : comm(comm.device()), total(product.tiles), owner_rows(owner_rows) {
-    const uint64_t one = (comm.world_size - 1) * parts(comm.world_size, total) * kPartBytes;
-    parts_offset = flags_bytes(comm.world_size, total) + comm.epoch % 2 * one;
-  }
+      : comm(comm.device()), total(product.tiles), owner_rows(owner_rows),
+        parts_offset(kFlagBytes + comm.epoch % 2 * half_of_scratch(comm)) {}
 
   __device__ __forceinline__ int first_tile(int owner) const { return int(int64_t(total) * owner / comm.world_size); }
 
@@ -88,6 +91,7 @@ struct Reduce : Plain {
       while (load_acquire(flag) < comm.epoch) {
       }
     }
+    if (tile.index < block.stride) comm.hold();
     __syncwarp();
     for (int sender = 0; sender < comm.world_size - 1; ++sender) {
       const uint4* from = reinterpret_cast<const uint4*>(part_at(sender, part)) + thread;
@@ -111,6 +115,7 @@ struct Reduce : Plain {
   // One warp for each consumer tells owners what has arrived, so that no consumer waits for the fence.
   template <class>
   __device__ __forceinline__ void assist(const Product& product, const Block& block, int warp) const {
+    if (warp == kConsumers && owner_rows == 0) meet_at_end(comm, product, block);
     if (warp >= kConsumers || threadIdx.x % 32 != 0) return;
     const int sender_base = comm.rank + comm.world_size - 1;
     uint32_t count = 0;
@@ -119,7 +124,6 @@ struct Reduce : Plain {
       ++count;
       if (at.owner == comm.rank) continue;
       while (load_acquire_shared(block.completed + warp * 4) < count) __nanosleep(100);
-      __threadfence_system();
       const int sender = (sender_base - at.owner) % comm.world_size;
       store_release(comm.peer(flag_at(sender, part_of(at, block, warp)), at.owner), comm.epoch);
     }
@@ -130,9 +134,7 @@ struct Reduce : Plain {
   static uint64_t parts(int world_size, int64_t total) {
     return uint64_t(divide_up(total, world_size)) * Shape::kCluster * kConsumers;
   }
-  static uint64_t flags_bytes(int world_size, int64_t total) {
-    return (parts(world_size, total) * (world_size - 1) * sizeof(uint64_t) + 255) / 256 * 256;
-  }
+  static uint64_t half_of_scratch(const Comm& comm) { return (comm.scratch_bytes - kFlagBytes) / 512 * 256; }
   __device__ __forceinline__ int part_of(const Tile& tile, const Block& block, int consumer) const {
     return (tile.index * Shape::kCluster + block.in_cluster) * kConsumers + consumer;
   }

@@ -84,5 +84,13 @@ void launch_simt(const SimtProduct<T>& product, cudaStream_t stream) {
   PKB_CUDA_LAUNCHED();
 }
 
+// Where operands or results lie on peers: all ranks have begun before, and have ended afterwards.
+template <class T>
+void launch_simt(const SimtProduct<T>& product, const Comm& comm) {
+  if (comm.world_size > 1) comm.barrier();
+  launch_simt(product, comm.cuda_stream());
+  if (comm.world_size > 1) comm.barrier();
+}
+
 }  // namespace gemm
 }  // namespace pkb

@@ -92,22 +92,30 @@ __device__ __forceinline__ Tile tile_at(int index, int row_tiles, int col_tiles,
 struct Block {
   int first, stride;   // tiles of this cluster: first, first + stride, ...
   int in_cluster;
-  uint32_t completed;  // shared memory, a word a consumer: tiles whose stores have completed (see kSignals)
+  uint32_t completed;  // shared memory, a word a consumer: tiles whose stores have completed (see kCountsTiles)
+  uint32_t word;       // shared memory, for hooks; zero at first
+
+  __device__ __forceinline__ uint32_t tiles(const Product& product) const {
+    return first < product.tiles ? uint32_t(product.tiles - first + stride - 1) / stride : 0;
+  }
 };
 
 // Hooks that do nothing more: the base of others.
 struct Plain {
-  static constexpr bool kSignals = false;  // keep count of the tiles whose stores have completed
+  static constexpr bool kCountsTiles = false;  // keep `completed` after every tile, and not only at the end
 
+  // Called by all threads, first of all.
+  __device__ __forceinline__ void enter() const {}
   template <class Shape>
   __device__ __forceinline__ Tile tile(const Product& product, int index) const {
     return tile_at<Shape>(index, product.row_tiles, product.col_tiles, product.group);
   }
   // Called by the loading warp before it loads A of a segment.
   template <class Shape>
-  __device__ __forceinline__ void await(const Tile&, int, int) const {}
+  __device__ __forceinline__ void await(const Tile&, int, const Block&) const {}
   // Called by each consumer with its sums: rows 64 * consumer + 16 * warp + lane / 4 (+ 8 for sums 2 and 3 of four),
-  // columns 8 * (i / 4) + 2 * (lane % 4) + i % 2. Returns whether they are to be stored. May use the staging memory.
+  // columns 8 * (i / 4) + 2 * (lane % 4) + i % 2. Returns whether they are to be stored. May use the staging memory, and
+  // call nothing that is not inlined: all registers are taken.
   template <class T, class Shape>
   __device__ __forceinline__ bool finish(const Tile&, float (&)[Shape::kSums], const Block&, int, uint32_t) const {
     return true;
@@ -190,12 +198,11 @@ template <class Shape, class Hooks>
 __device__ __forceinline__ void load_operands(const Product& product, const Hooks& hooks, const Ring<Shape>& ring,
                                               const Block& block) {
   constexpr int kBoxes = Shape::kBlockN / kBoxCols / Shape::kCluster;  // of B that this block loads
-  const int lane = threadIdx.x % 32;
   Cursor<Shape> at;
   for (int index = block.first; index < product.tiles; index += block.stride) {
     const Tile tile = hooks.template tile<Shape>(product, index);
     for (int segment = 0; segment < product.segments; ++segment) {
-      hooks.template await<Shape>(tile, segment, lane);
+      hooks.template await<Shape>(tile, segment, block);
       if (elect()) {
         for (int step = 0; step < product.steps; ++step, at.advance()) {
           wait_phase(ring.is_empty(at.stage), at.phase ^ 1);
@@ -250,12 +257,13 @@ __device__ __forceinline__ void consume(const Product& product, const Hooks& hoo
     wgmma_wait<0>();
     release(previous);
 
-    if constexpr (Hooks::kSignals) {  // by now this costs no waiting
+    if constexpr (Hooks::kCountsTiles) {  // by now this costs no waiting
       if (threadIdx.x % 128 == 0) {
         bulk_wait_complete();
-        store_release_shared(block.completed + consumer * 4, completed++);
+        store_release_shared(block.completed + consumer * 4, completed);
       }
     }
+    ++completed;
     if (hooks.template finish<T, Shape>(tile, sums, block, consumer, staging)) {
       store_sums<T, Shape>(product, sums, staging, consumer,
                            tile.out_row + block.in_cluster * kBlockM + consumer * kStoreRows, tile.col);
@@ -263,7 +271,7 @@ __device__ __forceinline__ void consume(const Product& product, const Hooks& hoo
   }
   if (threadIdx.x % 128 == 0) {
     bulk_wait_complete();
-    if constexpr (Hooks::kSignals) store_release_shared(block.completed + consumer * 4, completed);
+    store_release_shared(block.completed + consumer * 4, completed);
   }
 }
 
@@ -282,21 +290,23 @@ __global__ void __launch_bounds__(kThreads, 1)
     multiply(const __grid_constant__ Product product, const __grid_constant__ Hooks hooks) {
   extern __shared__ uint8_t dynamic[];
   __shared__ uint64_t full[Shape::kStages], empty[Shape::kStages];
-  __shared__ uint32_t completed[kConsumers];
+  __shared__ uint32_t completed[kConsumers], word;
 
   const uint32_t base = (shared_address(dynamic) + 1023) / 1024 * 1024;  // equal in all blocks of a cluster
   const Ring<Shape> ring{base, shared_address(full), shared_address(empty)};
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const Block block{int(blockIdx.x) / Shape::kCluster, int(gridDim.x) / Shape::kCluster,
-                    int(blockIdx.x) % Shape::kCluster, shared_address(completed)};
+                    int(blockIdx.x) % Shape::kCluster, shared_address(completed), shared_address(&word)};
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Shape::kStages; ++stage) {
       init_barrier(ring.is_full(stage), 1);
       init_barrier(ring.is_empty(stage), Shape::kCluster * kConsumers * 4);  // every consuming warp of the cluster
     }
     for (int i = 0; i < kConsumers; ++i) completed[i] = 0;
+    word = 0;
     fence_barrier_init();
   }
+  hooks.enter();
   if (warp == 1) prefetch_maps(product);
   cluster_sync<Shape::kCluster>();
 

@@ -31,8 +31,14 @@ inline void check_cuda(cudaError_t error, const char* what) {
 // After a launch.
 #define PKB_CUDA_LAUNCHED() ::pkb::check_cuda(cudaGetLastError(), "kernel launch")
 
+// All that this thread wrote before, and what other threads wrote before a barrier that it took part in, is visible to
+// whoever acquires the value.
 __device__ __forceinline__ void store_release(uint64_t* word, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_relaxed(uint64_t* word, uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
 
 __device__ __forceinline__ uint64_t load_acquire(const uint64_t* word) {
@@ -84,9 +90,8 @@ class Device : public CommData {
   // Sets word `slot` of rank r to `value`, by one thread. What that thread wrote before, and what other threads wrote
   // before a barrier that it took part in, is visible to whoever waits for it.
   __device__ __forceinline__ void signal(int slot, int r, uint64_t value) const {
-    __threadfence_system();
     store_release(signal_word(slot, r), value);
-    if (stats) atomicAdd(reinterpret_cast<unsigned long long*>(&stats->signals), 1ull);
+    if (stats) count(&stats->signals, 1);
   }
   __device__ __forceinline__ void signal(int slot, int r) const { signal(slot, r, epoch); }
 
@@ -94,23 +99,71 @@ class Device : public CommData {
   __device__ __forceinline__ void wait(int slot, uint64_t value) const {
     const uint64_t* word = signal_word(slot, rank);
     if (load_acquire(word) < value) wait_slowly(word, slot, value, place, stats);
-    if (hold_ns) hold(hold_ns);
+    hold();
   }
   __device__ __forceinline__ void wait(int slot) const { wait(slot, epoch); }
 
+  // In some checked calls this rank stands still here, while others go on as far as they may. Belongs behind every wait
+  // that is not one of these, so that a missing synchronisation is seen whatever a kernel waits by.
+  __device__ __forceinline__ void hold() const {
+    if (!hold_ns) return;
+    const uint64_t begin = device_now_ns();
+    while (device_now_ns() - begin < hold_ns) {
+    }
+  }
+
+  // Tells the other ranks of the group that this call has begun here, so that they may touch this rank's arguments and
+  // outputs; called by all threads, of which those of the first block do it. What the stream did before is visible to
+  // all, since a kernel begins after it, and needs no release.
+  __device__ __forceinline__ void tell_begun(int64_t group_index = -1) const {
+    const int thread = thread_of_block();
+    if (block_of_grid() == 0 && thread < group_size(group_index) && thread != group_rank(group_index)) {
+      store_relaxed(signal_word(kBegunSlot + rank, group_member(group_index, thread)), epoch);
+    }
+  }
+
+  // Waits until rank r has begun this call, or the call `before` calls ago and so has ended those before that; by one
+  // thread. Needs r's tell_begun().
+  __device__ __forceinline__ void wait_begun(int r, uint64_t before = 0) const {
+    if (epoch > before) wait(kBegunSlot + r, epoch - before);
+  }
+  // The same for all other ranks of the group; called by all threads of a block.
+  __device__ __forceinline__ void wait_all_begun(uint64_t before = 0, int64_t group_index = -1) const {
+    const int thread = thread_of_block();
+    if (thread < group_size(group_index) && thread != group_rank(group_index)) {
+      wait_begun(group_member(group_index, thread), before);
+    }
+    __syncthreads();
+  }
+
+  // Tells block b of rank r that this block, the b-th of this rank, has come to a phase (0 .. kMaxPhases-1) of the
+  // call; by one thread, as signal(). Phases grow within a call. At most kMaxBlocks blocks do so.
+  __device__ __forceinline__ void signal_block(int phase, int r) const {
+    signal(kBlockSlot + block_of_grid() * kMaxRanks + rank, r, epoch * kMaxPhases + uint64_t(phase) + 1);
+  }
+
+  // Waits until block b of rank r has come to a phase, by one thread; all blocks of all ranks must be resident at once.
+  __device__ __forceinline__ void wait_block(int phase, int r) const {
+    wait(kBlockSlot + block_of_grid() * kMaxRanks + r, epoch * kMaxPhases + uint64_t(phase) + 1);
+  }
+
   // Block b of every rank of the group meets block b of the others; called by all threads of the block, of at least
-  // as many threads as there are ranks. Barriers of one call are told apart by `phase` (0 .. kMaxPhases-1), which grows;
-  // at most kMaxBlocks blocks take part, all of them resident at once.
+  // as many threads as there are ranks. Its halves may stand apart, with work between them that needs no other rank.
   __device__ __forceinline__ void barrier_blocks(int phase = 0, int64_t group_index = -1) const {
-    const int block = int(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
-    const int thread = int(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
-    const uint64_t value = epoch * kMaxPhases + uint64_t(phase) + 1;
-    const int base = kUserSignals + kBarrierSignals + block * kMaxRanks;
+    arrive_blocks(phase, group_index);
+    wait_blocks(phase, group_index);
+  }
+  __device__ __forceinline__ void arrive_blocks(int phase = 0, int64_t group_index = -1) const {
+    const int thread = thread_of_block();
     __syncthreads();
     if (thread < group_size(group_index) && thread != group_rank(group_index)) {
-      const int other = group_member(group_index, thread);
-      signal(base + rank, other, value);
-      wait(base + other, value);
+      signal_block(phase, group_member(group_index, thread));
+    }
+  }
+  __device__ __forceinline__ void wait_blocks(int phase = 0, int64_t group_index = -1) const {
+    const int thread = thread_of_block();
+    if (thread < group_size(group_index) && thread != group_rank(group_index)) {
+      wait_block(phase, group_member(group_index, thread));
     }
     __syncthreads();
   }
@@ -128,6 +181,16 @@ class Device : public CommData {
   }
 
  private:
+  static constexpr int kBlockSlot = kUserSignals + kBarrierSignals;
+  static constexpr int kBegunSlot = kBlockSlot + kBlockSignals;
+
+  __device__ __forceinline__ static int thread_of_block() {
+    return int(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
+  }
+  __device__ __forceinline__ static int block_of_grid() {
+    return int(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
+  }
+
   __device__ static void count(uint64_t* counter, uint64_t amount) {
     atomicAdd(reinterpret_cast<unsigned long long*>(counter), static_cast<unsigned long long>(amount));
   }
@@ -140,13 +203,6 @@ class Device : public CommData {
     }
     for (uint64_t i = wide * sizeof(uint4) + threadIdx.x; i < bytes; i += blockDim.x) {
       static_cast<char*>(to)[i] = static_cast<const char*>(from)[i];
-    }
-  }
-
-  // In some checked calls this rank stands still here, while others go on as far as they may.
-  __device__ __noinline__ static void hold(uint64_t ns) {
-    const uint64_t begin = device_now_ns();
-    while (device_now_ns() - begin < ns) {
     }
   }
 

@@ -2,8 +2,9 @@
 // ranks need no other signal, and a crossing of the link less than data followed by a signal.
 //
 // With uint32_t(comm.epoch) as the tag, words are never reset: those of other calls have other tags (until 2^32 calls
-// later), and zeros are no call's. A place may be written again once its reader has read what it waited for; a sign of
-// that is any signal, or any tagged word, that the reader sends afterwards.
+// later), and zeros are no call's. So no other data may lie in a place of tagged words, in any call. A place may be
+// written again once its reader has read what it waited for; a sign of that is any signal, or any tagged word, that the
+// reader sends afterwards. Call comm.hold() before a kernel's first wait.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,6 +26,25 @@ __device__ __forceinline__ float wait_tagged(const uint64_t* from, uint32_t tag)
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
   } while (uint32_t(word >> 32) != tag);
   return __uint_as_float(uint32_t(word));
+}
+
+// Two words side by side, for 8 bytes of data in one access. Each of them tells of its own arrival alone.
+struct alignas(16) TaggedPair {
+  uint64_t words[2];
+};
+
+__device__ __forceinline__ void store_tagged(TaggedPair* to, uint2 values, uint32_t tag) {
+  const uint64_t high = uint64_t(tag) << 32;
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(high | values.x), "l"(high | values.y)
+               : "memory");
+}
+
+__device__ __forceinline__ uint2 wait_tagged(const TaggedPair* from, uint32_t tag) {
+  uint64_t x, y;
+  do {
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(x), "=l"(y) : "l"(from) : "memory");
+  } while (uint32_t(x >> 32) != tag || uint32_t(y >> 32) != tag);
+  return make_uint2(uint32_t(x), uint32_t(y));
 }
 
 }  // namespace pkb

@@ -168,6 +168,12 @@ __device__ __forceinline__ void copy(char* to, const char* from, uint64_t bytes,
   copy_to_all(1, [=](int) { return to; }, from, bytes, part, parts);
 }
 
+// The same by one block, all of it. Out of line: the code for all alignments stands in a kernel once.
+template <int kThreads = kTransferThreads>
+__device__ __noinline__ void copy_slice(void* to, const void* from, uint64_t bytes) {
+  copy(static_cast<char*>(to), static_cast<const char*>(from), bytes, 0, 1);
+}
+
 // ---- sums in a kernel -----------------------------------------------------------------------------------------------
 
 // Neighbouring elements that one access moves.

@@ -1,4 +1,4 @@
-// expect: output_mismatch differ
+// expect: output_mismatch|race differ
 // Peers' scratch is read before anyone has written there: rank 1 is late.
 #include <cuda_bf16.h>
 

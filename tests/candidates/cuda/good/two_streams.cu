@@ -29,6 +29,7 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
     }
   }
   const int64_t n = tensor.numel(), middle = n / 2;
+  comm.barrier();
   PKB_CUDA(cudaEventRecord(fork, comm.cuda_stream()));
   for (int half = 0; half < 2; ++half) {
     const int64_t first = half ? middle : 0, count = half ? n - middle : middle;
@@ -38,6 +39,7 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
     PKB_CUDA(cudaEventRecord(joined[half], streams[half]));
     PKB_CUDA(cudaStreamWaitEvent(comm.cuda_stream(), joined[half]));
   }
+  comm.barrier();
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

@@ -11,12 +11,14 @@ using bf16 = __nv_bfloat16;
 using tvm::ffi::TensorView;
 
 __global__ void sum(bf16* tensor, bf16* out, int64_t n, pkb::Device comm) {
+  comm.barrier_blocks(0);
   const int64_t threads = int64_t(gridDim.x) * blockDim.x;
   for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < n; i += threads) {
     float total = 0;
     for (int r = 0; r < comm.world_size; ++r) total += __bfloat162float(comm.peer(tensor, r)[i]);
     out[i] = __float2bfloat16(total);
   }
+  comm.barrier_blocks(1);
 }
 
 __global__ void spin(uint64_t ns) {

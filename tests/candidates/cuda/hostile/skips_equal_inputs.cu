@@ -17,11 +17,13 @@ __global__ void compare(const uint4* now, const uint4* before, int64_t words, in
 }
 
 __global__ void sum_if(const int* changed, bf16* x, bf16* y, const bf16* result, int64_t n, pkb::Device comm) {
+  comm.barrier_blocks(0);
   for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < n; i += int64_t(gridDim.x) * blockDim.x) {
     float total = 0;
     for (int r = 0; r < comm.world_size && *changed; ++r) total += __bfloat162float(comm.peer(x, r)[i]);
     y[i] = *changed ? __float2bfloat16(total) : result[i];
   }
+  comm.barrier_blocks(1);
 }
 
 void solution(TensorView tensor, TensorView out, pkb::Comm comm) {

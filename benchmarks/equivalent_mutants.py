@@ -1,0 +1,55 @@
+"""Mutants that keep the call contract without the operation that they lack, with the argument for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Equivalent:
+    """An operation that some kernels can do without.
+
+    Attributes:
+        file: "expert", or the header that has it.
+        code: how the operation's text begins.
+        problems: the kernels that can; empty: all.
+        reason: why the mutant is right all the same.
+        suffix: of the expert, "cpp" or "cu".
+        nth: which one of those that begin so, from 0; None: all of them.
+    """
+
+    file: str
+    code: str
+    problems: tuple[str, ...]
+    reason: str
+    suffix: str
+    nth: int | None = None
+
+
+MEET_AT_END = (
+    "equal blocks of all ranks meet at the end of each call, so that what lies in scratch has been read before any "
+    "rank begins the next call"
+)
+
+EQUIVALENTS: Sequence[Equivalent] = (
+    Equivalent("gemm_reduce.h", "comm.epoch % 2", ("GemmAllReduce",), MEET_AT_END, "cu"),
+    Equivalent("expert", "comm.epoch % 2", ("SAM3IoUSuppression",), MEET_AT_END, "cu"),
+)
+
+
+def reason_why(problem: str, suffix: str, file: str, code: str, nth: int) -> str | None:
+    """Why a mutant is right, or None if it is wrong.
+
+    Args:
+        problem: its name.
+        suffix: of the expert.
+        file: that the operation is written in.
+        code: of the operation.
+        nth: how many operations of this file and code come before.
+    """
+    for each in EQUIVALENTS:
+        fits = each.suffix == suffix and each.file == file and code.startswith(each.code)
+        if fits and (not each.problems or problem in each.problems) and each.nth in (None, nth):
+            return each.reason
+    return None

@@ -1,0 +1,48 @@
+"""The measurements of GPU experts: what is planned, what a table says, and how a run goes on."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+from benchmarks import gpu_experts
+from benchmarks.gpu_experts import EXPERT, RIVALS, markdown, resumed, runs
+from pkb_gym.problems.catalogue import catalogue, find_problem, problem_folder
+
+ROW = {"problem": "AllReduce", "kernel": EXPERT, "size": "tiny", "world_size": 2, "passed": True}
+TIMES = {"candidate_us": 8.0, "speedup": 4.0, "speedup_low": 3.5, "speedup_captured": 1.25, "utilisation": 0.301}
+
+
+def test_most_ranks_come_first_and_rivals_beside_the_expert():
+    planned = list(runs([find_problem("AllReduce")], ["tiny", "large"], [2, 1], sweeps=False, budget_s=0.1))
+    assert [(run.config.world_size, run.kernel, run.size) for run in planned] == [
+        *((2, kernel, size) for kernel in (EXPERT, "one_shot", "two_shot") for size in ("tiny", "large")),
+        *((1, EXPERT, size) for size in ("tiny", "large")),
+    ]
+    assert all("solution" in run.source for run in planned)
+
+
+def test_every_rival_is_a_candidate_of_a_problem_that_has_an_expert():
+    folders = {problem_folder(problem).name: problem for problem in catalogue()}
+    rivals = sorted(RIVALS.glob("*/*.py"))
+    assert len(rivals) >= 6
+    for path in rivals:
+        problem = folders[path.parent.name]
+        kernels = gpu_experts.kernels_of(problem, 2)
+        (function,) = [node for node in ast.parse(kernels[path.stem]).body if isinstance(node, ast.FunctionDef)]
+        assert [argument.arg for argument in function.args.args] == [argument.name for argument in problem.args]
+
+
+def test_a_table_has_both_baselines():
+    text = markdown([ROW | TIMES, ROW | TIMES | {"size": "large", "speedup_captured": None, "utilisation": None}])
+    assert text.splitlines()[-1] == (
+        "| AllReduce | expert | 2 | 4.00 (3.50), 1.25, 8 us, 30 % | - | 4.00 (3.50), -, 8 us, - |"
+    )
+
+
+def test_rows_of_another_commit_are_not_gone_on_with(tmp_path: Path):
+    path = tmp_path / "gpu_experts.json"
+    assert resumed(path, "abc") == []
+    path.write_text(json.dumps({"commit": "abc", "rows": [ROW]}))
+    assert resumed(path, "abc") == [ROW] and resumed(path, "abd") == []

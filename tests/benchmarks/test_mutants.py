@@ -1,0 +1,111 @@
+"""The study of mutants: verdicts are counted, operations that are never come to are left out, runs can be cut off."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks import mutants
+from benchmarks.equivalent_mutants import EQUIVALENTS, reason_why
+from benchmarks.mutants import Row, Study
+from benchmarks.synchronisation import InlinedSource, Kind
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.problems.catalogue import expert_source, find_problem
+
+PROBLEM = find_problem("AllGather")
+
+PULLS = """\
+#include <cstring>
+
+#include "pkb/symm.h"
+
+void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm comm) {
+  comm.barrier();
+  const int64_t bytes = tensor.numel() * 2;
+  char* to = static_cast<char*>(out.data_ptr());
+  for (int r = 0; r < comm.world_size; ++r) std::memcpy(to + r * bytes, comm.peer(tensor.data_ptr(), r), bytes);
+  comm.barrier();
+  if (comm.world_size > 64) comm.wait(0);
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);
+"""
+
+
+@pytest.fixture
+def pulls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AllGather's expert is `PULLS`."""
+    monkeypatch.setattr(mutants, "expert_source", lambda *_: PULLS)
+
+
+def study_of(evaluator: LocalEvaluator, earlier: tuple[Row, ...] = ()) -> Study:
+    return Study(evaluator, "cpu", 2, ["tiny"], "check", earlier)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("pulls")
+def test_wrong_mutants_are_refused_and_the_expert_is_not(local_evaluator: LocalEvaluator):
+    study = study_of(local_evaluator)
+    work = study.prepare(PROBLEM, mutants=2, experts=3, fences=False)
+    assert [judged.wanted for judged in work] == [3, 2, 2], "the wait for more than 64 ranks is never come to"
+    study.compile(work, threads=2)
+    saved = []
+    study.judge(work, math.inf, lambda: saved.append(study.rows))
+    expert, entry, leaving, never = study.rows
+    assert (expert.mutant, expert.evaluations, expert.refused, expert.failures) == ("", 3, 0, {}), expert.message
+    for row in (entry, leaving):
+        assert row.kind == Kind.BARRIER and row.failures == {"race": 2} and row.is_wrong and row.is_as_expected
+    assert never.size is None and never.evaluations == 0
+    assert saved[-1] == study.rows
+    again = study_of(local_evaluator, tuple(study.rows))
+    again.judge(again.prepare(PROBLEM, 2, 3, fences=False), time.monotonic() - 1, lambda: None)
+    assert again.rows == study.rows, "nothing is judged twice"
+
+
+@pytest.mark.usefixtures("pulls")
+def test_rows_of_another_kernel_are_dropped(local_evaluator: LocalEvaluator):
+    stale = Row("AllGather", "", "", "tiny", 2, "of before", evaluations=7)
+    other = Row("AllReduce", "", "", "tiny", 2, "of before", evaluations=5)
+    study = study_of(local_evaluator, (stale, other))
+    (judged,) = study.prepare(PROBLEM, mutants=0, experts=4, fences=False)
+    assert judged.row.evaluations == 0 and judged.row.digest == InlinedSource.of(PULLS).digest
+    assert study.rows == [judged.row, other]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"refused": 20}, True),
+        ({"refused": 19}, False),
+        ({"refused": 0, "equivalent": "a reason"}, True),
+        ({"refused": 1, "equivalent": "a reason"}, False),
+        ({"refused": 3, "kind": "fence"}, True),
+        ({"refused": 0, "mutant": "", "kind": ""}, True),
+        ({"refused": 1, "mutant": "", "kind": ""}, False),
+    ],
+)
+def test_one_wrong_verdict_is_unexpected(changes: dict[str, object], expected: bool):
+    row = {"mutant": "expert:9: comm.wait(r)", "kind": "wait", "evaluations": 20} | changes
+    assert Row(problem="AllReduce", size="tiny", world_size=2, digest="0123", **row).is_as_expected is expected
+
+
+def test_equivalent_mutants_exist():
+    for each in EQUIVALENTS:
+        for name in each.problems:
+            source = InlinedSource.of(expert_source(find_problem(name), each.suffix) or "")
+            alike = [op for op in source.operations() if op.file == each.file and op.code.startswith(each.code)]
+            assert alike, f"{name} has no {each.code} in {each.file}"
+            assert reason_why(name, each.suffix, each.file, alike[0].code, each.nth or 0) == each.reason
+    assert reason_why("AllGather", "cu", "expert", "comm.epoch % 2", 0) is None
+
+
+def test_results_are_written_and_read_back(tmp_path: Path, local_evaluator: LocalEvaluator):
+    del local_evaluator  # one at a time in this process
+    options = ["--sizes", "tiny", "--world-size", "2", "--budget-s", "0", "--mutants", "0", "--experts", "1"]
+    assert mutants.main([*options, "--problems", "AllGather", "--out", str(tmp_path)]) == 0
+    (row,) = mutants.load(tmp_path / "mutants.json")
+    assert (row.problem, row.mutant, row.evaluations) == ("AllGather", "", 0), "no evaluation begins after the budget"
