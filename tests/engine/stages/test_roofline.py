@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -12,8 +13,13 @@ from pkb_gym.engine.hardware.limits import Limits
 from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks, find_gpu
 from pkb_gym.engine.hardware.tiers import MemoryTier
 from pkb_gym.engine.problem import Cost
+from pkb_gym.engine.records.feedback import Failure, Finding
 from pkb_gym.engine.records.roofline import Roofline
-from pkb_gym.engine.stages.roofline import lower_bound, place_costs
+from pkb_gym.engine.stages import integrity
+from pkb_gym.engine.stages import roofline as roofline_stage
+from pkb_gym.engine.stages.roofline import lower_bound, place_costs, place_run
+from pkb_gym.rewards.examples import timed
+from tests.engine.stages.fake_gangs import PROBLEM, Bench
 
 H200 = find_gpu("NVIDIA H200")
 
@@ -194,3 +200,81 @@ def test_wrong_use_is_named():
 def test_record_survives_json():
     roofline = place([Cost(link_in_bytes=1e6)], "float32", gpu(), 150.0, 120.0)
     assert Roofline.model_validate_json(roofline.model_dump_json()) == roofline
+
+
+def slow(hardware: HardwareSpec) -> HardwareSpec:
+    """Takes milliseconds for `PROBLEM` at size tiny, so that the microsecond that is in doubt is nothing."""
+    tiers = tuple(replace(tier, bytes_per_s=1e6) for tier in hardware.limits.memory)
+    return hardware.model_copy(update={"limits": replace(hardware.limits, memory=tiers)})
+
+
+def placed(monkeypatch: pytest.MonkeyPatch, hardware: HardwareSpec, candidate_us: float) -> Bench:
+    """A candidate that was timed, nothing subtracted, with its roofline."""
+    monkeypatch.setattr(roofline_stage, "find_hardware", lambda device: hardware)
+    bench = Bench(dtype="float32")
+    timing = timed(baseline_us=1000).timing
+    assert timing is not None
+    bench.feedback.timing = timing.model_copy(
+        update={"candidate_us": candidate_us, "gate_us": 0.0, "candidate_handover_us": 0.0}
+    )
+    with bench.run() as run:
+        place_run(run)
+    return bench
+
+
+def placed_problem(hardware: HardwareSpec) -> Roofline:
+    axes = [PROBLEM.axes(size="tiny", world_size=2, rank=rank, dtype="float32") for rank in range(2)]
+    return roofline_stage.place(PROBLEM, [axes], hardware)
+
+
+def test_a_timed_candidate_gets_its_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = placed(monkeypatch, gpu(), candidate_us=500.0)
+    roofline = bench.feedback.roofline
+    assert roofline is not None and not bench.feedback.failed
+    expected = placed_problem(gpu())
+    assert (roofline.ceiling_us, roofline.lower_bound) == (expected.ceiling_us, expected.lower_bound)
+    assert roofline.lower_bound.argument == PROBLEM.least_work.argument
+    assert roofline.candidate_utilisation == pytest.approx(roofline.ceiling_us / 500)
+    assert roofline.baseline_utilisation == pytest.approx(roofline.ceiling_us / 1000)
+
+
+def findings(bench: Bench) -> tuple[Finding, ...]:
+    found = bench.feedback.build()
+    assert found.failure in (None, Failure.INTEGRITY)
+    return found.integrity
+
+
+@pytest.mark.parametrize(
+    ("hardware", "share_in_doubt"), [(slow(gpu()), 0.0), (slow(cpu(2)), 0.5)], ids=["datasheet", "measured"]
+)
+def test_a_candidate_that_beats_the_bound_is_caught(
+    monkeypatch: pytest.MonkeyPatch, hardware: HardwareSpec, share_in_doubt: float
+) -> None:
+    """What was measured on this machine may be too low; a datasheet is not."""
+    bound_us = placed_problem(hardware).lower_bound.time_us
+    assert bound_us > 100 * integrity.CLOCK_ERROR_US
+    legal_us = bound_us * (1 - share_in_doubt)
+    assert findings(placed(monkeypatch, hardware, 1.01 * legal_us)) == ()
+    (finding,) = findings(placed(monkeypatch, hardware, 0.98 * legal_us))
+    assert finding.code == "beats_roofline" and "no kernel takes less than" in finding.detail
+
+
+def test_the_ceiling_accuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    roofline = placed_problem(gpu())
+    between_us = (roofline.ceiling_us + roofline.lower_bound.time_us) / 2
+    assert roofline.lower_bound.time_us < between_us < roofline.ceiling_us
+    bench = placed(monkeypatch, gpu(), between_us)
+    assert findings(bench) == ()
+    assert bench.feedback.roofline is not None and (bench.feedback.roofline.candidate_utilisation or 0) > 1
+
+
+def test_a_gpu_that_nobody_knows_has_no_roofline_and_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(device: str) -> HardwareSpec:
+        raise ConfigError("no peaks known for this GPU")
+
+    monkeypatch.setattr(roofline_stage, "find_hardware", unknown)
+    bench = Bench()
+    bench.feedback.timing = timed().timing
+    with bench.run() as run:
+        place_run(run)
+    assert bench.feedback.roofline is None and not bench.feedback.failed
