@@ -21,7 +21,7 @@ class RooflinePosition(Component):
     factors: the first factors earn most of it.
 
     Range: [floor, 1]; the floor for whatever is not right or not timed.
-    Source: own; the roofline is that of (Williams, Waterman, Patterson, CACM 52(4), 2009).
+    Source: own; the roofline model is that of Williams, Waterman, Patterson (CACM 52(4), 2009).
 
     Example:
         >>> from .examples import timed
