@@ -40,7 +40,7 @@ def main() -> None:
                             "candidate_us": round(feedback.timing.candidate_us, 1),
                             "speedup": round(feedback.timing.speedup, 3),
                             "speedup_low": round(feedback.timing.speedup_low, 3),
-                            "bound_us": round(feedback.roofline.bound_us, 2),
+                            "ceiling_us": round(feedback.roofline.ceiling_us, 2),
                             "binds": feedback.roofline.binds,
                             "utilisation": feedback.roofline.candidate_utilisation,
                         }

@@ -138,20 +138,19 @@ class Measurement:
         ranks = range(self._args.world_size)
         try:
             hardware = self._hardware()
-            costs = [
-                problem.cost(problem.axes(size=task.size, world_size=len(ranks), rank=rank, protocol=task.protocol))
-                for rank in ranks
+            axes = [
+                problem.axes(size=task.size, world_size=len(ranks), rank=rank, protocol=task.protocol) for rank in ranks
             ]
-            roofline = place(costs, problem.dtypes[0], hardware, row["eager"]["lower_quartile_us"], None)
+            roofline = place(problem, [axes], hardware, row["eager"]["lower_quartile_us"])
         except PkbError as error:
             return {"no_roofline_because": str(error)}
         graph = row.get("graph")
-        bound_us = roofline.bound_us
+        ceiling_us = roofline.ceiling_us
         return {
-            "bound_us": round(bound_us, 3),
+            "ceiling_us": round(ceiling_us, 3),
             "binds": roofline.binds,
-            "utilisation": round(bound_us / row["eager"]["lower_quartile_us"], 4),
-            "graph_utilisation": round(bound_us / graph["lower_quartile_us"], 4) if graph else None,
+            "utilisation": round(ceiling_us / row["eager"]["lower_quartile_us"], 4),
+            "graph_utilisation": round(ceiling_us / graph["lower_quartile_us"], 4) if graph else None,
         }
 
     def _hardware(self) -> HardwareSpec:
@@ -192,7 +191,8 @@ def say(row: dict[str, Any]) -> str:
         return f"{what}: {row['error']}"
     graph = row.get("graph")
     captured = f"graph {graph['median_us']:.1f} us" if graph else f"no graph: {row.get('no_graph_because')}"
-    text = f"{what}: {row['eager']['median_us']:.1f} us, {captured}, bound {row.get('bound_us')} us, {row['took_s']} s"
+    ceiling = f"ceiling {row.get('ceiling_us')} us"
+    text = f"{what}: {row['eager']['median_us']:.1f} us, {captured}, {ceiling}, {row['took_s']} s"
     return f"{text}; {row['error']}" if row["error"] else text
 
 

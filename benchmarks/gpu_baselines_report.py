@@ -88,7 +88,7 @@ def _list(named: dict[str, float], form: str) -> str:
 def _table(rows: Sequence[Row]) -> str:
     """Times are lower quartiles over blocks of the last rank's time, as the evaluator takes them."""
     compared = any("published_us" in row for row in rows)
-    head = ["problem", "baseline, us", "spread", "as a graph, us", "bound, us", "binds", "utilisation", "graph's"]
+    head = ["problem", "baseline, us", "spread", "as a graph, us", "ceiling, us", "binds", "utilisation", "graph's"]
     head += ["published, us", "mean over published"] if compared else []
     lines = [head, ["---"] * len(head)]
     for row in rows:
@@ -100,7 +100,7 @@ def _table(rows: Sequence[Row]) -> str:
             _number(eager["lower_quartile_us"]),
             f"{eager['spread']:.0%}",
             _number(graph["lower_quartile_us"]) if graph else "-",
-            _number(row.get("bound_us")),
+            _number(row.get("ceiling_us")),
             row.get("binds") or "-",
             _share(row.get("utilisation")),
             _share(row.get("graph_utilisation")),

@@ -18,7 +18,8 @@ from typing import Any
 
 from benchmarks.common import RESULTS, header
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.hardware.peaks import MemoryTier, Peaks, find_gpu
+from pkb_gym.engine.hardware.peaks import Peaks, find_gpu
+from pkb_gym.engine.hardware.tiers import MemoryTier
 from pkb_gym.engine.support.atomic_write import write_atomically
 
 NAME = "gpu_ceilings"

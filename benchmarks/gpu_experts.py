@@ -198,7 +198,7 @@ def measured(feedback: Feedback) -> dict[str, Any]:
         "speedup": round(timing.speedup, 3),
         "speedup_low": round(timing.speedup_low, 3),
         "speedup_captured": None if captured is None else round(captured / timing.candidate_us, 3),
-        "bound_us": round(roofline.bound_us, 2),
+        "ceiling_us": round(roofline.ceiling_us, 2),
         "binds": roofline.binds,
         "utilisation": None if roofline.candidate_utilisation is None else round(roofline.candidate_utilisation, 3),
     }

@@ -74,7 +74,7 @@ REMEDIES = {
 """Failure -> its remedy."""
 
 FINDINGS = {
-    "beats_roofline": "It was faster than the hardware allows, so it cannot have done the work.",
+    "beats_roofline": "It was faster than the lower bound of every legal kernel, so it cannot have done the work.",
     "wrong_while_timed": "It was right when checked, wrong while timed, and wrong again without haste.",
     "late_output": "Outputs were missing when the last rank had finished and came later: work deferred past the clock.",
     "interference": "It used a processor or a GPU while it was frozen.",

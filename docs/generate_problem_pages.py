@@ -17,6 +17,7 @@ from pkb_gym.cli.list_problems import experts
 from pkb_gym.cli.shapes import shape_texts
 from pkb_gym.engine.problem import (
     Argument,
+    Cost,
     Group,
     InPlace,
     Linear,
@@ -179,13 +180,27 @@ def _sizes(problem: Problem) -> str:
 
 
 def _cost(problem: Problem) -> str:
-    costs = [asdict(problem.cost(ax)) for ax in _published(problem)]
+    """The work that gives the ceiling, and the part of it that gives the lower bound."""
+    ranks = _published(problem)
+    intro = (
+        f"Of the published size on {WORLD_SIZE} ranks in {problem.dtypes[0]}: the work of a good kernel, for the "
+        "ceiling of the [roofline](../roofline.md), and the least work of any, for the lower bound.\n"
+    )
+    cost = _work_table("cost", [problem.cost(ax) for ax in ranks], COST_WORDS)
+    counted = {name: words for name, words in COST_WORDS.items() if name != "vector_flops"}
+    least = _work_table("least work", [problem.least_cost(ax) for ax in ranks], counted)
+    argument = problem.least_work.argument
+    return f"## Cost\n\n{intro}\n{cost}\nWhy no kernel does less: {argument}\n\n{least}"
+
+
+def _work_table(title: str, costs: Sequence[Cost], words: Mapping[str, str]) -> str:
+    """One column, or one for each rank where they differ."""
     same = all(cost == costs[0] for cost in costs)
-    shown = costs[:1] if same else costs
-    head = ("least work", "each rank" if same else "rank 0", *(f"rank {r}" for r in range(1, len(shown))))
-    rows = [(words, *(f"{cost[name]:,.0f}" for cost in shown)) for name, words in COST_WORDS.items()]
-    intro = f"Of the published size on {WORLD_SIZE} ranks in {problem.dtypes[0]}, whatever the algorithm.\n"
-    return f"## Cost\n\n{intro}\n{parts.table(head, rows)}"
+    shown = [asdict(cost) for cost in (costs[:1] if same else costs)]
+    head = (title, "each rank" if same else "rank 0", *(f"rank {r}" for r in range(1, len(shown))))
+    rows = [(word, *(f"{cost[name]:,.0f}" for cost in shown)) for name, word in words.items()]
+    table: str = parts.table(head, rows)
+    return table
 
 
 def _weaknesses(problem: Problem) -> str:

@@ -54,8 +54,8 @@ class PKBEnv(gym.Env[Observation, str]):
     | `compiler_log`, `correctness_report`, `profiler_report` | its parts                                              |
     | `is_checked`, `right_share`                             | right elements among all compared                      |
     | `is_timed`, `times_us`, `speedup`                       | (baseline, candidate); (estimate, low, high)           |
-    | `is_placed`, `roofline_us`                              | (bound, matrix, vector, memory, link)                  |
-    | `utilisation`                                           | bound over time, of (baseline, candidate)              |
+    | `is_placed`, `roofline_us`                              | (ceiling, matrix, vector, memory, link)                |
+    | `utilisation`                                           | ceiling over time, of (baseline, candidate)            |
     | `turn`                                                  | submissions so far                                     |
     | `best_turn`, `best_value`                               | the best submission so far; turn 0 means none          |
     | `best_speedup`, `best_source`                           | its speedup, 0 if not timed, and its text              |

@@ -146,7 +146,7 @@ def _time(feedback: Feedback) -> RenderableType:
 
 
 def _roofline(roofline: Roofline) -> RenderableType:
-    head = Text(f"bound {time_text(roofline.bound_us)}" + (f" by the {roofline.binds}" if roofline.binds else ""))
+    head = Text(f"ceiling {time_text(roofline.ceiling_us)}" + (f" by the {roofline.binds}" if roofline.binds else ""))
     lines = [head]
     for name, share in (("baseline", roofline.baseline_utilisation), ("candidate", roofline.candidate_utilisation)):
         if share is not None:
@@ -193,7 +193,7 @@ def _gpu_cells(rank: RankProfile) -> tuple[str, str, str, str]:
 
 
 def roofline_picture(problem: Problem, config: ResolvedConfig, feedback: Feedback | None) -> NDArray[np.uint8]:
-    """Least time of each resource, the bound, baseline and candidate, on a log scale.
+    """Time of each resource at its peak, the ceiling, baseline and candidate, on a log scale.
 
     Args:
         problem: what was to be solved.
@@ -243,8 +243,8 @@ def _draw(axes: Any, feedback: Feedback | None) -> None:  # noqa: ANN401  # matp
         axes.annotate(
             time_text(shown[name][0]), (shown[name][0], name), xytext=(3, 0), textcoords="offset points", va="center"
         )
-    if roofline.bound_us > 0:
-        axes.axvline(roofline.bound_us, color="tab:red", linestyle="--")
-        axes.set_xlabel(f"time per call, us (dashed: bound{f' by the {roofline.binds}' if roofline.binds else ''})")
+    if roofline.ceiling_us > 0:
+        axes.axvline(roofline.ceiling_us, color="tab:red", linestyle="--")
+        axes.set_xlabel(f"time per call, us (dashed: ceiling{f' by the {roofline.binds}' if roofline.binds else ''})")
     axes.set_xscale("log")
     axes.margins(x=0.25)

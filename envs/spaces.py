@@ -135,8 +135,8 @@ def observe(task: str, episode: Episode) -> Observation:
 
     Returns:
         Fresh objects: `stage` is 0 for none, else 1 + position in `STAGES`, and likewise `failure`; `times_us` is
-        (baseline, candidate); `speedup` is (estimate, low, high); `roofline_us` is (bound, matrix, vector, memory,
-        link); `utilisation` is (baseline, candidate).
+        (baseline, candidate); `speedup` is (estimate, low, high); `roofline_us` is (ceiling, matrix, vector,
+        memory, link); `utilisation` is (baseline, candidate).
     """
     feedback, turn, best = episode.feedback, len(episode.turns), episode.best
     timing = None if feedback is None else feedback.timing
@@ -146,10 +146,10 @@ def observe(task: str, episode: Episode) -> Observation:
     failure = None if feedback is None else feedback.failure
     times = (0.0, 0.0) if timing is None else (timing.baseline_us, timing.candidate_us)
     speedup = (0.0,) * 3 if timing is None else (timing.speedup, timing.speedup_low, timing.speedup_high)
-    bounds, utilisation = (0.0,) * 5, (0.0, 0.0)
+    ceilings, utilisation = (0.0,) * 5, (0.0, 0.0)
     if roofline is not None:
         parts = roofline.times
-        bounds = (roofline.bound_us, parts.matrix_us, parts.vector_us, parts.memory_us, parts.link_us)
+        ceilings = (roofline.ceiling_us, parts.matrix_us, parts.vector_us, parts.memory_us, parts.link_us)
         utilisation = (roofline.baseline_utilisation or 0.0, roofline.candidate_utilisation or 0.0)
     return {
         "task": cut_middle(task, MAX_TEXT_CHARS),
@@ -164,7 +164,7 @@ def observe(task: str, episode: Episode) -> Observation:
         "times_us": _floats(times, MAX_TIME_US),
         "speedup": _floats(speedup, MAX_RATIO),
         "is_timed": np.int64(timing is not None),
-        "roofline_us": _floats(bounds, MAX_TIME_US),
+        "roofline_us": _floats(ceilings, MAX_TIME_US),
         "utilisation": _floats(utilisation, MAX_RATIO),
         "is_placed": np.int64(roofline is not None),
         "turn": np.array([min(turn, MAX_TURNS)], np.int64),

@@ -11,7 +11,7 @@ from itertools import accumulate
 from math import prod, sqrt
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Stream
+from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, LeastWork, Stream, with_link
 from pkb_gym.engine.problem.rules import Check, CheckContext, outside, rms, rule, wide
 
 if TYPE_CHECKING:
@@ -233,6 +233,20 @@ def sharded_state_cost(ax: Axes) -> Cost:
         # A switch that multicasts takes the old parameters, and each rank's new ones, once.
         link_out_bytes=linked * (foreign + part + (flat if root else 0)),
     )
+
+
+def _sharded_state_least_work(ax: Axes) -> Cost:
+    """Over the link rank 0's parameters out, and elsewhere the new ones and a slice of gradients in."""
+    flat, part = ax.itemsize * ax.Pn, ax.itemsize * ax.part
+    root, linked = ax.r == 0, ax.W > 1
+    return with_link(sharded_state_cost(ax), linked * (0 if root else flat + part), linked * (flat if root else 0))
+
+
+SHARDED_STATE_LEAST_WORK = LeastWork(
+    "Except on rank 0, all new parameters are unknown until they have come in, and so is the gradient of the own "
+    "slice. Gradients can be replaced by the batch that they come from.",
+    work=_sharded_state_least_work,
+)
 
 
 def matrix_flops(ax: Axes) -> int:

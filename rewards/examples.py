@@ -22,7 +22,7 @@ from pkb_gym.engine.records.feedback import (
     Timing,
 )
 from pkb_gym.engine.records.mechanisms import Mechanism
-from pkb_gym.engine.records.roofline import Rates, ResourceTimes, Roofline
+from pkb_gym.engine.records.roofline import LowerBound, Rates, ResourceTimes, Roofline
 
 CONFIG = ResolvedConfig(
     device="cpu",
@@ -111,7 +111,7 @@ def timed(
 
     Args:
         baseline_us: the baseline's time of one call.
-        roofline_us: the bound.
+        roofline_us: the ceiling; the lower bound is half of it.
         speedup_low: lower end of the interval; by default the speedup itself.
         speedup: by default the lower end of the interval, or 1.
         caught: code of an integrity finding.
@@ -135,10 +135,18 @@ def timed(
         blocks=(Block(calls=10, baseline_us=baseline_us, candidate_us=candidate_us),),
     )
     rates = Rates(matrix_flops_per_s=1e9, vector_flops_per_s=1e9, memory_bytes_per_s=1e9, link_bytes_per_s=1e9)
+    half_us = roofline_us / 2
     roofline = Roofline(
-        bound_us=roofline_us,
+        ceiling_us=roofline_us,
         binds="link",
-        times=ResourceTimes(matrix_us=0.0, vector_us=roofline_us / 4, memory_us=roofline_us / 2, link_us=roofline_us),
+        times=ResourceTimes(matrix_us=0.0, vector_us=roofline_us / 4, memory_us=half_us, link_us=roofline_us),
+        lower_bound=LowerBound(
+            time_us=half_us,
+            binds="memory",
+            times=ResourceTimes(matrix_us=0.0, vector_us=0.0, memory_us=half_us, link_us=0.0),
+            argument="Everything is read.",
+            limits_source="example",
+        ),
         latency_floor_us=0.1,
         peaks=rates,
         peaks_source="example",

@@ -17,17 +17,20 @@ MAX_HEADROOM = 1000.0
 
 
 def headroom(feedback: Feedback) -> float:
-    """Greatest possible speedup, baseline_us / roofline_us, clamped to [MIN_HEADROOM, MAX_HEADROOM].
+    """Speedup at the roofline, baseline_us / roofline_us, clamped to [MIN_HEADROOM, MAX_HEADROOM].
+
+    roofline_us is the ceiling (`Roofline.ceiling_us`), which a kernel of the usual algorithm can reach at best; the
+    lower bound that no kernel beats is often far below, where no known kernel comes.
 
     Raises:
         ValueError: the kernel was not timed.
     """
     if feedback.timing is None:
         raise ValueError(f"{feedback.problem}: no headroom without timing; the furthest stage was {feedback.stage}")
-    bound_us = 0.0 if feedback.roofline is None else feedback.roofline.bound_us
-    if bound_us <= 0:
+    roofline_us = 0.0 if feedback.roofline is None else feedback.roofline.ceiling_us
+    if roofline_us <= 0:
         return MAX_HEADROOM
-    return min(MAX_HEADROOM, max(MIN_HEADROOM, feedback.timing.baseline_us / bound_us))
+    return min(MAX_HEADROOM, max(MIN_HEADROOM, feedback.timing.baseline_us / roofline_us))
 
 
 def log_performance(feedback: Feedback) -> float:
@@ -38,7 +41,8 @@ def log_performance(feedback: Feedback) -> float:
     speedup_low is the lower end of the 95 % interval, so that noise is never paid. The denominator is clamped, see
     `headroom`.
 
-    Range: unbounded below, at most 1 for a kernel that keeps to the roofline (more where the headroom was clamped).
+    Range: unbounded below, at most 1 for a kernel of the usual algorithm; more for a faster algorithm, or where the
+    headroom was clamped.
     Source: own; the utilisation of the roofline model (Williams, Waterman, Patterson, CACM 52(4), 2009) on a log scale,
     on which each further factor of speedup earns the same.
 

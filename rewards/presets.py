@@ -9,7 +9,7 @@
     kevin             0.3 * [right] + speedup * [right]
     dr_kernel         [right] * (1 + min(3, speedup) + own share of the time)
     cuda_agent        -1 wrong, 1 right, 2 and 3 for beating baselines by 5 %
-    roofline_only     [right] * bound_us / candidate_us
+    roofline_only     [right] * roofline_us / candidate_us
 
 `recipes` adds what the papers make of a turn's value over an episode and a group.
 """

@@ -1,4 +1,4 @@
-"""How fast a right kernel is beside the least time that the hardware allows."""
+"""How fast a right kernel is beside the time of its work at the hardware's peaks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pkb_gym.rewards.speedup import Estimate, paid_speedup, refuse_estimate, ref
 
 @dataclass(frozen=True)
 class RooflinePosition(Component):
-    """The share of the avoidable time that a right kernel avoids: 0 at the baseline, 1 at the bound.
+    """The share of the avoidable time that a right kernel avoids: 0 at the baseline, 1 at the roofline.
 
-        r = (baseline_us - candidate_us) / (baseline_us - bound_us) = (1 - 1 / speedup) / (1 - 1 / headroom)
+        r = (baseline_us - candidate_us) / (baseline_us - roofline_us) = (1 - 1 / speedup) / (1 - 1 / headroom)
 
     The headroom is clamped, see `headroom`. The value is linear in the time saved, where `LogPerformance` is linear in
     factors: the first factors earn most of it.
 
     Range: [floor, 1]; the floor for whatever is not right or not timed.
-    Source: own; the bound is that of the roofline model (Williams, Waterman, Patterson, CACM 52(4), 2009).
+    Source: own; the roofline model is that of Williams, Waterman, Patterson (CACM 52(4), 2009).
 
     Example:
         >>> from .examples import timed
@@ -55,11 +55,11 @@ class RooflinePosition(Component):
 class Utilisation(Component):
     """How far a right kernel uses the resource that binds, else 0.
 
-        r = min(1, bound_us * speedup / baseline_us)
+        r = min(1, roofline_us * speedup / baseline_us)
 
-    which is bound_us / candidate_us. The baseline enters through the clock alone: a slow one makes no kernel good.
+    which is roofline_us / candidate_us. The baseline enters through the clock alone: a slow one makes no kernel good.
 
-    Range: [0, 1]; 0 where the bound is not known.
+    Range: [0, 1]; 0 where the roofline is not known.
     Source: Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009.
 
     Example:
@@ -80,7 +80,7 @@ class Utilisation(Component):
         speedup = paid_speedup(feedback, self.estimate)
         if speedup is None or feedback.timing is None or feedback.roofline is None or feedback.timing.baseline_us <= 0:
             return 0.0
-        return min(1.0, max(0.0, feedback.roofline.bound_us) / feedback.timing.baseline_us * speedup)
+        return min(1.0, max(0.0, feedback.roofline.ceiling_us) / feedback.timing.baseline_us * speedup)
 
     def bounds(self) -> Bounds:
         """See `Component`."""

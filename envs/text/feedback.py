@@ -150,13 +150,15 @@ def _roofline_text(roofline: Roofline) -> str:
     times = roofline.times
     parts = {"matrix": times.matrix_us, "vector": times.vector_us, "memory": times.memory_us, "link": times.link_us}
     listed = ", ".join(f"{name} {time_text(time_us)}" for name, time_us in parts.items() if time_us > 0)
-    text = f"Roofline: at least {time_text(roofline.bound_us)} per call"
+    text = f"Roofline: {time_text(roofline.ceiling_us)} per call at the hardware's peaks"
     text += f", bound by the {roofline.binds} ({listed})." if roofline.binds else ", as no work is needed."
-    if roofline.candidate_utilisation is not None and roofline.bound_us > 0:
+    if roofline.candidate_utilisation is not None and roofline.ceiling_us > 0:
         text += f" The candidate reaches {100 * roofline.candidate_utilisation:.3g} % of it"
         if roofline.baseline_utilisation is not None:
             text += f", the baseline {100 * roofline.baseline_utilisation:.3g} %"
         text += "."
     if roofline.latency_floor_us:
         text += f" One link latency is {time_text(roofline.latency_floor_us)}."
+    if roofline.lower_bound.binds:
+        text += f" No algorithm takes less than {time_text(roofline.lower_bound.time_us)}."
     return text

@@ -79,7 +79,7 @@ def _link_lines(feedback: Feedback, profile: Profile) -> list[str]:
     if roofline is not None and roofline.candidate_achieved is not None:
         achieved = roofline.candidate_achieved
         lines.append(
-            f"- least work over the timed call: memory {rate_text(achieved.memory_bytes_per_s)} of "
+            f"- the cost over the timed call: memory {rate_text(achieved.memory_bytes_per_s)} of "
             f"{rate_text(roofline.peaks.memory_bytes_per_s)}, links {rate_text(achieved.link_bytes_per_s)} of "
             f"{rate_text(roofline.peaks.link_bytes_per_s)}"
         )

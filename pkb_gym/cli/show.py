@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from pkb_gym.cli.host_tools import hardware_for, why_no_peaks
@@ -41,10 +41,12 @@ NAMED_SIZES = ("tiny", "published", "large")
 
 
 @dataclass(frozen=True)
-class Bound:
-    """The least work of every rank, and the least time that this machine needs for it; None where nobody knows."""
+class Work:
+    """Every rank's cost and least work, and where they place a call on this machine; None where nobody knows."""
 
     costs: tuple[Cost, ...]
+    least: tuple[Cost, ...]
+    argument: str
     roofline: Roofline | None
 
 
@@ -54,7 +56,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         commands,
         "show",
         run,
-        summary="Show a problem: its task, C++ signature, shapes, least work and roofline bound.",
+        summary="Show a problem: its task, C++ signature, shapes, cost, roofline and lower bound.",
         example=EXAMPLE,
     )
     parser.add_argument("problem", metavar="NAME", help="HyenaCP or PKB/HyenaCP-v0 (see: pkb list)")
@@ -71,23 +73,28 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     problem = find_problem(args.problem)
     config = resolve_here(machine_config(args), problem)
     hardware = hardware_for(config.device)
-    bound = least_work(problem, config, hardware)
+    work = work_of(problem, config, hardware)
     sizes: dict[str, str | Mapping[str, AxisValue]] = {name: name for name in NAMED_SIZES}
     if not isinstance(config.size, str):
         sizes["as asked"] = config.axes_asked
     shapes = {name: shapes_of(problem, size, config) for name, size in sizes.items()}
     text = task_text(problem, config, LANGUAGES[config.device], hardware)
     if args.json:
-        print(json.dumps(_record(problem, config, text, shapes, bound), indent=2))
+        print(json.dumps(_record(problem, config, text, shapes, work), indent=2))
     else:
-        _print(problem, config, text, shapes, bound)
+        _print(problem, config, text, shapes, work)
     return Status.PASSED
 
 
-def least_work(problem: Problem, config: ResolvedConfig, hardware: HardwareSpec | None) -> Bound:
-    """The cost of each rank and, where peaks are known, the bound that follows."""
-    costs = tuple(problem.cost(_axes(problem, config.axes_asked, config, rank)) for rank in range(config.world_size))
-    return Bound(costs, None if hardware is None else place(costs, config.dtype, hardware, None, None))
+def work_of(problem: Problem, config: ResolvedConfig, hardware: HardwareSpec | None) -> Work:
+    """The work of each rank and, where peaks are known, the roofline that follows."""
+    ranks = [_axes(problem, config.axes_asked, config, rank) for rank in range(config.world_size)]
+    return Work(
+        tuple(problem.cost(ax) for ax in ranks),
+        tuple(problem.least_cost(ax) for ax in ranks),
+        problem.least_work.argument,
+        None if hardware is None else place(problem, [ranks], hardware),
+    )
 
 
 def shapes_of(problem: Problem, size: str | Mapping[str, AxisValue], config: ResolvedConfig) -> dict[str, str] | str:
@@ -106,7 +113,7 @@ def _axes(problem: Problem, size: str | Mapping[str, AxisValue], config: Resolve
 
 
 def _record(
-    problem: Problem, config: ResolvedConfig, text: str, shapes: Mapping[str, dict[str, str] | str], bound: Bound
+    problem: Problem, config: ResolvedConfig, text: str, shapes: Mapping[str, dict[str, str] | str], work: Work
 ) -> dict[str, object]:
     return {
         **record(problem),
@@ -114,13 +121,14 @@ def _record(
         "task": text,
         "cpp_signature": cpp_signature(problem),
         "shapes": shapes,
-        "cost": [asdict(cost) for cost in bound.costs],
-        "roofline": None if bound.roofline is None else bound.roofline.model_dump(mode="json"),
+        "cost": [asdict(cost) for cost in work.costs],
+        "least_work": [asdict(cost) for cost in work.least],
+        "roofline": None if work.roofline is None else work.roofline.model_dump(mode="json"),
     }
 
 
 def _print(
-    problem: Problem, config: ResolvedConfig, text: str, shapes: Mapping[str, dict[str, str] | str], bound: Bound
+    problem: Problem, config: ResolvedConfig, text: str, shapes: Mapping[str, dict[str, str] | str], work: Work
 ) -> None:
 
     console = stdout()
@@ -140,32 +148,38 @@ def _print(
             console.print(f"{name}: {value}", soft_wrap=True)
 
     size = config.size if isinstance(config.size, str) else "as asked"
-    console.rule(f"Least work of a rank, size {size}, {config.dtype}", align="left")
-    console.print(_work_table(bound))
-    roofline = bound.roofline
+    console.rule(f"Work of a rank, size {size}, {config.dtype}", align="left")
+    console.print(_work_table(work))
+    console.print(f"least work: {work.argument}", soft_wrap=True)
+    roofline = work.roofline
     if roofline is None:
         console.print(f"roofline: {why_no_peaks()}", soft_wrap=True)
         return
     binds = f"bound by {roofline.binds}" if roofline.binds else "there is nothing to do"
-    console.print(
-        f"roofline: no correct kernel is faster than {time_text(roofline.bound_us)} ({binds})", soft_wrap=True
-    )
+    console.print(f"roofline: {time_text(roofline.ceiling_us)} at the peaks ({binds})", soft_wrap=True)
+    bound = roofline.lower_bound
+    certain = f"by {bound.binds}" if bound.binds else "no work is certain"
+    console.print(f"lower bound: no kernel is faster than {time_text(bound.time_us)} ({certain})", soft_wrap=True)
     console.print(f"peaks: {roofline.peaks_source}", soft_wrap=True)
+    console.print(f"limits: {bound.limits_source}", soft_wrap=True)
 
 
-def _work_table(bound: Bound) -> object:
+def _work_table(work: Work) -> object:
 
-    work = [asdict(cost) for cost in bound.costs]
     table = plain_table()
     table.add_column("", no_wrap=True)
-    for name in ("least work", "peak of a rank", "least time")[: 1 if bound.roofline is None else 3]:
+    for name in ("cost", "least work", "peak of a rank", "time at the peak")[: 2 if work.roofline is None else 4]:
         table.add_column(name, justify="right", no_wrap=True)
     for name, unit in WORK.items():
-        values = [cost[name] for cost in work]
-        low, high = min(values), max(values)
-        amount = scaled(high, unit) if low == high else f"{scaled(low, unit)} .. {scaled(high, unit)}"
-        table.add_row(name, amount, *(_peak_cells(name, unit, bound.roofline) if bound.roofline else ()))
+        amounts = (_amount([asdict(cost)[name] for cost in costs], unit) for costs in (work.costs, work.least))
+        table.add_row(name, *amounts, *(_peak_cells(name, unit, work.roofline) if work.roofline else ()))
     return table
+
+
+def _amount(values: Sequence[float], unit: str) -> str:
+    """Of all ranks."""
+    low, high = min(values), max(values)
+    return scaled(high, unit) if low == high else f"{scaled(low, unit)} .. {scaled(high, unit)}"
 
 
 def _peak_cells(name: str, unit: str, roofline: Roofline) -> tuple[str, str]:

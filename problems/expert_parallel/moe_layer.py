@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from math import comb, sqrt
 from typing import TYPE_CHECKING
 
@@ -12,6 +15,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Linear,
     Output,
     Scalar,
@@ -190,6 +194,29 @@ def layer_cost(ax: Axes, parameters: int) -> Cost:
 def cost(ax: Axes) -> Cost:
     """See `layer_cost`."""
     return layer_cost(ax, layer_parameters(ax))
+
+
+def least_work_of(parameters: Callable[[Axes], int]) -> LeastWork:
+    """Of a layer whose ranks' MLPs have so many elements."""
+    return LeastWork(
+        "Every token goes through one MLP at least, whatever its routing. In the mean over the ranks one token in G "
+        "stays; for the others a row comes in at the MLP and one at the token, or the MLP does.",
+        work=partial(_least_work, parameters=parameters),
+    )
+
+
+def _least_work(ax: Axes, *, parameters: Callable[[Axes], int]) -> Cost:
+    """One MLP a token; over the link means over the ranks, which the skew of a routing does not change."""
+    share, elements = (ax.G - 1) / ax.G, parameters(ax)
+    return replace(
+        layer_cost(ax, elements),
+        matrix_flops=2 * ax.T * ax.H * ax.E + 6 * ax.T * ax.H * ax.I,
+        link_in_bytes=share * min(2 * ax.T * ax.H, elements) * ax.itemsize,
+        link_out_bytes=0,
+    )
+
+
+LEAST_WORK = least_work_of(layer_parameters)
 
 
 ROBUST = Trials(robust_inputs, vary=vary)

@@ -69,7 +69,7 @@ def test_shows_three_attempts_of_each_problem_and_one_card(capsys):
         "wrong",
         "expert",
     ] * len(LESSONS)
-    assert "2.00x" in out and "roofline  bound" in out
+    assert "2.00x" in out and "roofline  ceiling" in out
     assert evaluator.closed
 
 

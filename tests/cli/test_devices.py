@@ -18,7 +18,7 @@ def shown(pkb, *argv):
     return json.loads(ran.out)
 
 
-def test_gpus_are_the_default_and_their_datasheet_the_bound(pkb, monkeypatch):
+def test_gpus_are_the_default_and_their_datasheet_the_ceiling(pkb, monkeypatch):
     pretend(monkeypatch, *H200)
     record = shown(pkb)
     assert (record["config"]["device"], record["config"]["world_size"], record["config"]["size"]) == (
@@ -29,6 +29,10 @@ def test_gpus_are_the_default_and_their_datasheet_the_bound(pkb, monkeypatch):
     # At 450 GB/s.
     assert record["roofline"]["times"]["link_us"] == pytest.approx(record["cost"][0]["link_in_bytes"] / 450e3)
     assert record["roofline"]["peaks_source"].startswith("datasheet NVIDIA H200")
+    bound = record["roofline"]["lower_bound"]
+    # Over NVLink and PCIe.
+    assert bound["times"]["link_us"] == pytest.approx(record["least_work"][0]["link_in_bytes"] / 514e3)
+    assert bound["limits_source"].endswith("at the highest clocks (1980 and 3201 MHz)")
     assert "18 links up on each GPU" in record["task"]
 
 
@@ -36,7 +40,7 @@ def test_gpus_are_the_default_and_their_datasheet_the_bound(pkb, monkeypatch):
     ("names", "why"),
     [((), "this machine has no GPU; CUDA sources are compiled"), (("NVIDIA Imaginary",) * 2, "no peaks are known")],
 )
-def test_without_peaks_the_least_work_is_shown_alone(pkb, monkeypatch, names, why):
+def test_without_peaks_the_work_is_shown_alone(pkb, monkeypatch, names, why):
     pretend(monkeypatch, *names)
     assert shown(pkb, "--device", "cuda")["roofline"] is None
     ran = pkb("show", "AllReduce", "--device", "cuda")

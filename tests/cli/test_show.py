@@ -5,7 +5,9 @@ import json
 import pytest
 
 from pkb_gym.cli.shapes import shape_texts
-from pkb_gym.engine.hardware.peaks import HardwareSpec, MemoryTier, Peaks
+from pkb_gym.engine.hardware.calibrate import limits_of
+from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks
+from pkb_gym.engine.hardware.tiers import MemoryTier
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.problems.catalogue import catalogue, find_problem, reference_source
 
@@ -16,7 +18,7 @@ PEAKS = Peaks(RATES, RATES, (MemoryTier("DRAM", None, 1e10),), 1e9, 1e-6, "made 
 @pytest.fixture(autouse=True)
 def round_machine(monkeypatch):
     """One Gflop/s and one GB/s per core, without measuring anything."""
-    machine = HardwareSpec(name="round", device="cpu", peaks=PEAKS, cores=1, core=PEAKS)
+    machine = HardwareSpec(name="round", device="cpu", peaks=PEAKS, limits=limits_of(PEAKS), cores=1, core=PEAKS)
     monkeypatch.setattr("pkb_gym.cli.show.hardware_for", lambda device: machine)
 
 
@@ -28,8 +30,10 @@ def test_shows_task_signature_shapes_and_bound(pkb):
     row = next(line for line in ran.out.splitlines() if line.startswith("tensor "))
     assert "(32, 48)" in row and "(1024, 1024)" in row and "(8192, 4096)" in row
     # 2 * 32 * 48 elements of 2 bytes at 10 GB/s
-    assert "no correct kernel is faster than 0.614 us (bound by memory)" in ran.out
-    assert "peaks: made up" in ran.out
+    assert "roofline: 0.614 us at the peaks (bound by memory)" in ran.out
+    assert "lower bound: no kernel is faster than 0.614 us (by memory)" in ran.out
+    assert "least work: A rank's sum depends on every element of the others" in ran.out
+    assert "peaks: made up" in ran.out and "limits: made up, products of bytes x 4" in ran.out
 
 
 def test_json_is_one_record(pkb):
@@ -40,6 +44,10 @@ def test_json_is_one_record(pkb):
     assert [cost["link_in_bytes"] for cost in shown["cost"]] == [64, 64]
     # one core for two ranks: half a GB/s each
     assert shown["roofline"]["times"]["link_us"] == pytest.approx(64 / 0.5e9 * 1e6)
+    assert [cost["link_in_bytes"] for cost in shown["least_work"]] == [16, 16], "4 bits of 16"
+    bound = shown["roofline"]["lower_bound"]
+    assert (bound["binds"], bound["times"]["link_us"]) == ("memory", 0), "nothing has to cross in one memory"
+    assert bound["time_us"] <= shown["roofline"]["ceiling_us"]
     assert shown["cpp_signature"] == cpp_signature(find_problem("AllReduce"))
 
 

@@ -35,7 +35,7 @@ def test_the_card_of_a_right_kernel():
     assert "✓ static > ✓ compile > ✓ run > ✓ check > ✓ time > profile" in card
     assert "100 of 100 outputs right in 4 trials" in card
     assert "candidate 50 us, baseline 100 us, 2x [2, 2]" in card
-    assert "bound 25 us by the link" in card and "50 %" in card and "25 %" in card
+    assert "ceiling 25 us by the link" in card and "50 %" in card and "25 %" in card
     assert "1.500" in card
 
 

@@ -25,7 +25,7 @@ from pkb_gym.engine.records.feedback import (
     Timing,
 )
 from pkb_gym.engine.records.mechanisms import Mechanism
-from pkb_gym.engine.records.roofline import Rates, ResourceTimes, Roofline
+from pkb_gym.engine.records.roofline import LowerBound, Rates, ResourceTimes, Roofline
 
 RATES = ("matrix_flops", "vector_flops", "memory_bytes", "link_bytes")
 RESOURCES = ("matrix", "vector", "memory", "link")
@@ -124,11 +124,15 @@ rates = st.builds(
     Rates,
     **{f"{name}_per_s": st.floats(0, 1e18) for name in RATES},
 )
+resource_times = st.builds(ResourceTimes, **{f"{name}_us": st.floats(0, 1e12) for name in RESOURCES})
 rooflines = st.builds(
     Roofline,
-    bound_us=st.one_of(st.just(0.0), times_us),
+    ceiling_us=st.one_of(st.just(0.0), times_us),
     binds=st.sampled_from([None, *RESOURCES]),
-    times=st.builds(ResourceTimes, **{f"{name}_us": st.floats(0, 1e12) for name in RESOURCES}),
+    times=resource_times,
+    lower_bound=st.builds(
+        LowerBound, time_us=times_us, binds=st.sampled_from([None, *RESOURCES]), times=resource_times
+    ),
     latency_floor_us=st.none() | times_us,
     peaks=rates,
     baseline_utilisation=shares,

@@ -100,13 +100,13 @@ def test_finite_within_bounds_and_none_exactly_for_our_faults(feedback):
 
 
 @pytest.mark.parametrize("low", [-HUGE, -1.0, 0.0, 5e-324, TINY, 1.0, HUGE])
-@pytest.mark.parametrize("bound_us", [0.0, 5e-324, 1.0, HUGE])
+@pytest.mark.parametrize("ceiling_us", [0.0, 5e-324, 1.0, HUGE])
 @pytest.mark.parametrize("baseline_us", [TINY, 1.0, HUGE])
-def test_finite_at_the_ends_of_floating_point_numbers(low, bound_us, baseline_us):
+def test_finite_at_the_ends_of_floating_point_numbers(low, ceiling_us, baseline_us):
     plain = timed()
     timing = plain.timing.model_copy(update={"speedup_low": low, "speedup": low, "baseline_us": baseline_us})
     feedback = plain.model_copy(
-        update={"timing": timing, "roofline": plain.roofline.model_copy(update={"bound_us": bound_us})}
+        update={"timing": timing, "roofline": plain.roofline.model_copy(update={"ceiling_us": ceiling_us})}
     )
     for component in COMPONENTS:
         value, (least, most) = component(feedback), component.bounds()

@@ -20,7 +20,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.hardware.cpu_info import CpuInfo, cpu_info
-from pkb_gym.engine.hardware.peaks import HardwareSpec, MemoryTier, Peaks
+from pkb_gym.engine.hardware.limits import Limits
+from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks
+from pkb_gym.engine.hardware.tiers import MemoryTier
 from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.atomic_write import write_atomically
 
@@ -36,6 +38,10 @@ COMPUTE_MARGIN = 1.1
 TRAFFIC_MARGIN = 1.5
 """Over measured memory and link rates. Neighbours on the same host take a share that they may give back, and rates
 depend on where pages happen to lie: on a virtual machine, measurements minutes apart differed by that factor."""
+
+BYTE_PRODUCTS = 4
+"""How many times as fast as float32 a processor multiplies bytes, which take a quarter of a vector's width (VNNI). A
+matrix unit's bytes are twice as fast as its 16-bit factors (AMX)."""
 
 
 class Calibration(BaseModel):
@@ -134,13 +140,25 @@ def run_child(repetitions: int) -> Calibration:
 
 def to_hardware(info: CpuInfo, calibration: Calibration) -> HardwareSpec:
     """The record with margins, so that the measured rates become ceilings."""
+    peaks = with_margin(calibration.all_cores)
     return HardwareSpec(
         name=info.model,
         device="cpu",
-        peaks=with_margin(calibration.all_cores),
+        peaks=peaks,
+        limits=limits_of(peaks),
         cores=info.cores,
         core=with_margin(calibration.core),
         measured=calibration.all_cores,
+    )
+
+
+def limits_of(peaks: Peaks) -> Limits:
+    """What no kernel exceeds on a CPU machine with these peaks; ranks share its memory, so that it has no link."""
+    return Limits(
+        matrix_flops_per_s=BYTE_PRODUCTS * max(peaks.matrix_flops_per_s.values()),
+        memory=peaks.memory,
+        link_bytes_per_s=None,
+        source=f"{peaks.source}, products of bytes x {BYTE_PRODUCTS}",
     )
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TypedDict
 
 from pkb_gym.engine.hardware.cpu_info import CpuInfo
-from pkb_gym.engine.hardware.peaks import MemoryTier, Peaks
+from pkb_gym.engine.hardware.peaks import Peaks
+from pkb_gym.engine.hardware.tiers import MemoryTier
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 

@@ -1,36 +1,20 @@
-"""What the hardware can do at best: the denominators of the roofline."""
+"""What the hardware can do at best by its datasheet, or as measured: the denominators of the roofline."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
 
 from pkb_gym.engine.errors import ConfigError
-
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-"""Something per second."""
-
-
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class MemoryTier:
-    """One level of memory.
-
-    Attributes:
-        name: for example "L2", "HBM".
-        capacity_bytes: None where it holds everything (the last tier).
-        bytes_per_s: reads and writes together.
-    """
-
-    name: str
-    capacity_bytes: Annotated[float, Field(gt=0)] | None
-    bytes_per_s: Rate
+from pkb_gym.engine.hardware.limits import GPU_LIMITS, Limits
+from pkb_gym.engine.hardware.tiers import MemoryTier, Rate, check_tiers, memory_s, shared_tiers
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Peaks:
-    """Rates that cannot be exceeded, of one rank, one core, one device or one machine.
+    """Rates at best of one rank, one core, one device or one machine; `Limits` are those that nothing exceeds.
 
     Attributes:
         matrix_flops_per_s: by dtype of the factors, dense.
@@ -49,22 +33,11 @@ class Peaks:
     source: str
 
     def __post_init__(self) -> None:
-        endless = [tier.capacity_bytes is None for tier in self.memory]
-        if not endless or any(endless[:-1]) or not endless[-1]:
-            raise ValueError(f"the last memory tier, and it alone, must have no capacity; got {self.memory}")
+        check_tiers(self.memory)
 
     def memory_s(self, size_bytes: float) -> float:
-        """Least seconds for that much traffic: what fits a faster tier is counted at its rate, the rest at the next.
-
-        So it stays a bound at the edge of a cache, where most, though not all, of the data may still lie in it. Tiers
-        add up, as those of exclusive caches do; for inclusive ones that is generous.
-        """
-        seconds, left = 0.0, size_bytes
-        for tier in self.memory:
-            here = left if tier.capacity_bytes is None else min(left, tier.capacity_bytes)
-            seconds += here / tier.bytes_per_s
-            left -= here
-        return seconds
+        """Least seconds for that much traffic."""
+        return memory_s(self.memory, size_bytes)
 
 
 class HardwareSpec(BaseModel):
@@ -78,6 +51,8 @@ class HardwareSpec(BaseModel):
     """One rank has a "cuda" device for itself; all ranks share the "cpu" machine."""
     peaks: Peaks
     """Of the one GPU, or of all cores of the machine together."""
+    limits: Limits
+    """Of the same: what no kernel exceeds."""
     cores: int | None = None
     """Physical cores of a CPU machine, None for a GPU."""
     core: Peaks | None = None
@@ -100,24 +75,28 @@ class HardwareSpec(BaseModel):
         Raises:
             ConfigError: the world size is not positive.
         """
-        if world_size < 1:
-            raise ConfigError(f"world size must be at least 1, got {world_size}")
-        if self.device == "cuda":
+        if self._holders(world_size) == 1:
             return self.peaks
         whole = self.peaks
-
-        def tier_share(tier: MemoryTier) -> MemoryTier:
-            capacity = None if tier.capacity_bytes is None else tier.capacity_bytes / world_size
-            return MemoryTier(tier.name, capacity, tier.bytes_per_s / world_size)
-
         return Peaks(
             matrix_flops_per_s={dtype: rate / world_size for dtype, rate in whole.matrix_flops_per_s.items()},
             vector_flops_per_s={dtype: rate / world_size for dtype, rate in whole.vector_flops_per_s.items()},
-            memory=tuple(tier_share(tier) for tier in whole.memory),
+            memory=shared_tiers(whole.memory, world_size),
             link_bytes_per_s=whole.link_bytes_per_s / world_size,
             link_latency_s=whole.link_latency_s,
             source=whole.source,
         )
+
+    def rank_limits(self, world_size: int) -> Limits:
+        """As `rank_peaks`, of what no kernel exceeds."""
+        holders = self._holders(world_size)
+        return self.limits if holders == 1 else self.limits.shared_by(holders)
+
+    def _holders(self, world_size: int) -> int:
+        """How many ranks share the device."""
+        if world_size < 1:
+            raise ConfigError(f"world size must be at least 1, got {world_size}")
+        return 1 if self.device == "cuda" else world_size
 
 
 def find_gpu(device_name: str) -> HardwareSpec:
@@ -130,10 +109,11 @@ def find_gpu(device_name: str) -> HardwareSpec:
     """
     for names, peaks in GPUS.items():
         if device_name in names:
-            return HardwareSpec(name=device_name, device="cuda", peaks=peaks)
+            return HardwareSpec(name=device_name, device="cuda", peaks=peaks, limits=GPU_LIMITS[names])
     known = ", ".join(names[0] for names in GPUS)
     raise ConfigError(
-        f"no peaks known for GPU {device_name!r}; known: {known}. Add it to GPUS in engine/hardware/peaks.py"
+        f"no peaks known for GPU {device_name!r}; known: {known}. Add it to GPUS in "
+        "engine/hardware/peaks.py and to GPU_LIMITS in engine/hardware/limits.py"
     )
 
 

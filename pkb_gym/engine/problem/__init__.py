@@ -18,8 +18,9 @@ from pkb_gym.engine.problem.arguments import (
     TensorList,
 )
 from pkb_gym.engine.problem.axes import ITEMSIZE, Axes, AxisValue, divide
+from pkb_gym.engine.problem.cost import Cost, LeastWork, product_numbers, with_link
 from pkb_gym.engine.problem.inputs import Draw, InputMaker, Stream
-from pkb_gym.engine.problem.problem import CATEGORIES, PATTERNS, Cost, Problem, Trials, snake_case
+from pkb_gym.engine.problem.problem import CATEGORIES, PATTERNS, Problem, Trials, snake_case
 from pkb_gym.engine.problem.rules import close, exact
 from pkb_gym.engine.problem.values import Value
 
@@ -35,6 +36,7 @@ __all__ = [
     "Group",
     "InPlace",
     "InputMaker",
+    "LeastWork",
     "Linear",
     "Output",
     "OutputList",
@@ -51,5 +53,7 @@ __all__ = [
     "close",
     "divide",
     "exact",
+    "product_numbers",
     "snake_case",
+    "with_link",
 ]

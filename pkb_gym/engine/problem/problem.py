@@ -1,4 +1,4 @@
-"""What a problem declares: arguments and outputs with symbolic shapes, sizes, inputs, least cost, checks.
+"""What a problem declares: arguments and outputs with symbolic shapes, sizes, inputs, cost, checks.
 
 A declaration checks itself when it is built and imports no torch, so that the whole catalogue loads at once.
 """
@@ -26,6 +26,7 @@ from pkb_gym.engine.problem.arguments import (
     TensorList,
 )
 from pkb_gym.engine.problem.axes import ITEMSIZE, Axes, AxisValue, resolve_shape
+from pkb_gym.engine.problem.cost import Cost, LeastWork
 
 if TYPE_CHECKING:
     from pkb_gym.engine.problem.inputs import Draw, InputMaker
@@ -64,25 +65,6 @@ PATTERNS = (
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Least work of one rank, whatever the algorithm: the numerators of the roofline.
-
-    Operations are in flop, traffic in bytes. `link_in_bytes` and `link_out_bytes` cross the links of one rank.
-    """
-
-    matrix_flops: float = 0.0
-    vector_flops: float = 0.0
-    memory_bytes: float = 0.0
-    link_in_bytes: float = 0.0
-    link_out_bytes: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not value >= 0:
-                raise DeclarationError(f"cost {name} must be a number >= 0, got {value!r}")
-
-
-@dataclass(frozen=True)
 class Trials:
     """How one protocol makes its trials.
 
@@ -116,7 +98,8 @@ class Problem:
         returns: "value" (the single returned output itself), "tuple" (in order) or "dict" (by name).
         derive: given one rank's axes, with ``W`` and ``r``, returns those that follow from them.
         robust, published: the two protocols.
-        cost: least work of one rank.
+        cost: work of one rank in a good kernel.
+        least_work: the part of it that no kernel avoids, and why.
         world_sizes: legal world sizes.
         declared_in: path of the `problem.py` that declares it; the catalogue fills it in.
     """
@@ -132,6 +115,7 @@ class Problem:
     robust: Trials
     published: Trials
     cost: Callable[[Axes], Cost]
+    least_work: LeastWork
     derive: Callable[[Axes], Mapping[str, AxisValue]] = lambda _: {}
     returns: Literal["value", "tuple", "dict"] = "value"
     origin: str = ""
@@ -188,6 +172,10 @@ class Problem:
     def returned(self) -> tuple[Output | OutputList, ...]:
         """The outputs that `solution` of the python dialect returns, in order."""
         return tuple(out for out in self.outputs if not isinstance(out, InPlace))
+
+    def least_cost(self, ax: Axes) -> Cost:
+        """The work of one rank that no legal kernel avoids."""
+        return self.least_work.on_rank(ax, self.cost(ax))
 
     def trials(self, protocol: str) -> Trials:
         """The protocol of that name.
@@ -320,7 +308,7 @@ class Problem:
                 ax.number(out.capacity)
             else:
                 resolve_shape(out.shape, ax)
-        self.cost(ax)
+        self.least_cost(ax)
 
 
 WORDS = ("MoE", "LoRA", "ZeRO", "IoU", "TP", "RMS")

@@ -35,26 +35,44 @@ class ResourceTimes(Record):
     """The rank's links."""
 
 
-class Roofline(Record):
-    """The bound of one problem at one size on one machine, and how near baseline and candidate come to it."""
+class LowerBound(Record):
+    """What no legal kernel beats, whatever its algorithm; docs/roofline.md says why. A faster one is an accusation."""
 
-    bound_us: float
-    """No correct kernel is faster than this."""
+    time_us: float
+    """Least time of a call."""
     binds: Resource | None
-    """The resource whose time is the bound; None where there is no work."""
+    """The resource whose time it is; None where there is no work that every kernel does."""
+    times: ResourceTimes
+    """Of each resource alone; vector operations are never certain."""
+    argument: str
+    """Why no kernel does less work."""
+    limits_source: str
+    """Where the limits of the hardware come from."""
+
+
+class Roofline(Record):
+    """How near baseline and candidate come to what the hardware allows, at one size on one machine."""
+
+    ceiling_us: float
+    """Time of the problem's cost at the hardware's peaks: what a kernel of the usual algorithm can reach at best.
+    Another algorithm may be faster."""
+    binds: Resource | None
+    """The resource whose time the ceiling is; None where there is no work."""
     times: ResourceTimes
     """Of each resource alone."""
+    lower_bound: LowerBound
+    """What no legal kernel beats; at most `ceiling_us`."""
     latency_floor_us: float | None
-    """One link latency where anything crosses a link, else 0; None where unknown. Not part of the bound."""
+    """One link latency where anything crosses a link, else 0; None where unknown. Not part of the ceiling."""
     peaks: Rates
     """One rank's share of the hardware; memory is the mean over the tiers that hold this much data."""
     peaks_source: str
     """Where the peaks come from."""
     baseline_utilisation: float | None
-    """bound / baseline's time; None where it was not timed."""
+    """ceiling / baseline's time; None where it was not timed."""
     candidate_utilisation: float | None
-    """bound / candidate's time; None where it was not timed."""
+    """ceiling / candidate's time, above 1 for a faster algorithm; None where it was not timed."""
     baseline_achieved: Rates | None
-    """The least work over the baseline's time."""
+    """The cost over the baseline's time."""
     candidate_achieved: Rates | None
-    """The least work over the candidate's time."""
+    """The cost over the candidate's time."""

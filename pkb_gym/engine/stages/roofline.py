@@ -1,10 +1,11 @@
-"""Where a kernel stands between its time and the least time the hardware allows.
+"""Where a kernel stands between its time and the least time the hardware allows; see docs/roofline.md.
 
 The roofline model (Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009), with the links between ranks as one more
-resource. For each resource, time is at least work / peak; resources may be used all at once, so the bound is the
-greatest of these times:
+resource. For each resource, time is at least work / rate; resources may be used all at once, so the greatest of these
+times counts:
 
-    bound = max(matrix_flops / matrix peak, vector_flops / vector peak, memory traffic, link bytes / link peak)
+    ceiling     = max(matrix_flops / matrix peak, vector_flops / vector peak, memory traffic, link bytes / link peak)
+    lower bound = the same of the work that no kernel avoids, over the limits that no kernel exceeds
 
 Link bytes are the greater of both directions, which are independent.
 
@@ -17,15 +18,19 @@ counts as the mean over the ranks, each with its share of the machine (`Hardware
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware.lookup import find_hardware
 from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks
-from pkb_gym.engine.problem import Cost
-from pkb_gym.engine.records.roofline import Rates, Resource, ResourceTimes, Roofline
+from pkb_gym.engine.hardware.tiers import memory_s
+from pkb_gym.engine.problem import Axes, Cost, Problem
+from pkb_gym.engine.records.roofline import LowerBound, Rates, Resource, ResourceTimes, Roofline
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages.candidate_run import CandidateRun
+
+BOUND_TRIALS = 8
+"""Timed trials of which the one with the least work gives the lower bound, where sizes change from trial to trial."""
 
 
 def place_run(run: CandidateRun) -> None:
@@ -36,23 +41,59 @@ def place_run(run: CandidateRun) -> None:
         hardware = find_hardware(run.config.device)
     except ConfigError:
         return  # a GPU whose peaks nobody has entered is no reason to lose what was measured
-    costs = [run.workload.problem.cost(ax) for ax in run.workload.axes(0, True)]
-    roofline = place(costs, run.workload.dtype, hardware, timed.baseline_us, timed.candidate_us)
+    workload = run.workload
+    varies = workload.problem.trials(workload.protocol).vary is not None
+    roofline = place(
+        workload.problem,
+        [workload.axes(trial, True) for trial in range(BOUND_TRIALS if varies else 1)],
+        hardware,
+        timed.baseline_us,
+        timed.candidate_us,
+    )
     run.feedback.roofline = roofline
-    run.feedback.suspect(integrity.beats_roofline(roofline, timed))
+    run.feedback.suspect(integrity.beats_roofline(roofline.lower_bound, timed))
 
 
 def place(
+    problem: Problem,
+    trials: Sequence[Sequence[Axes]],
+    hardware: HardwareSpec,
+    baseline_us: float | None = None,
+    candidate_us: float | None = None,
+) -> Roofline:
+    """Places a call of both sides between their times and what the hardware allows.
+
+    Args:
+        problem: whose cost and least work count.
+        trials: every rank's axes of each of some trials. The first one's cost gives the ceiling, the least work of all
+            the lower bound.
+        hardware: the device of each rank.
+        baseline_us: time of one call, None where it was not timed.
+        candidate_us: likewise.
+
+    Raises:
+        ConfigError: see `place_costs`.
+    """
+    costs = [problem.cost(ax) for ax in trials[0]]
+    bound = lower_bound(
+        ([problem.least_cost(ax) for ax in axes] for axes in trials), hardware, problem.least_work.argument
+    )
+    return place_costs(costs, bound, trials[0][0].dtype, hardware, baseline_us, candidate_us)
+
+
+def place_costs(
     costs: Sequence[Cost],
+    bound: LowerBound,
     dtype: str,
     hardware: HardwareSpec,
     baseline_us: float | None,
     candidate_us: float | None,
 ) -> Roofline:
-    """Computes the bound of one call and places both times against it.
+    """Computes the ceiling of one call and places both times against it.
 
     Args:
-        costs: least work of each rank, in order of ranks.
+        costs: of each rank, in order of ranks.
+        bound: of the same call.
         dtype: the problem's floating dtype, whose peaks count.
         hardware: the device of each rank.
         baseline_us: time of one call, None where it was not timed.
@@ -78,12 +119,12 @@ def place(
         "memory": peaks.memory_s(work["memory"]),
         "link": work["link"] / peaks.link_bytes_per_s,
     }
-    slowest = max(seconds, key=lambda resource: seconds[resource])
-    bound_us = seconds[slowest] * 1e6
+    binds, ceiling_us = _greatest(seconds)
     return Roofline(
-        bound_us=bound_us,
-        binds=slowest if bound_us > 0 else None,
-        times=ResourceTimes(**{f"{resource}_us": value * 1e6 for resource, value in seconds.items()}),
+        ceiling_us=ceiling_us,
+        binds=binds,
+        times=_microseconds(seconds),
+        lower_bound=bound,
         latency_floor_us=_latency_floor_us(work["link"], peaks),
         peaks=Rates(
             matrix_flops_per_s=peaks.matrix_flops_per_s[dtype],
@@ -92,10 +133,36 @@ def place(
             link_bytes_per_s=peaks.link_bytes_per_s,
         ),
         peaks_source=peaks.source,
-        baseline_utilisation=None if baseline_us is None else bound_us / baseline_us,
-        candidate_utilisation=None if candidate_us is None else bound_us / candidate_us,
+        baseline_utilisation=None if baseline_us is None else ceiling_us / baseline_us,
+        candidate_utilisation=None if candidate_us is None else ceiling_us / candidate_us,
         baseline_achieved=None if baseline_us is None else _achieved(work, baseline_us),
         candidate_achieved=None if candidate_us is None else _achieved(work, candidate_us),
+    )
+
+
+def lower_bound(trials: Iterable[Sequence[Cost]], hardware: HardwareSpec, argument: str) -> LowerBound:
+    """The lower bound of the trial with the least.
+
+    Args:
+        trials: of each the work of every rank that no kernel avoids.
+        hardware: the device of each rank.
+        argument: why not.
+    """
+    return min((_trial_bound(costs, hardware, argument) for costs in trials), key=lambda bound: bound.time_us)
+
+
+def _trial_bound(costs: Sequence[Cost], hardware: HardwareSpec, argument: str) -> LowerBound:
+    limits = hardware.rank_limits(len(costs))
+    work = rank_work(costs, hardware.device)
+    seconds: dict[Resource, float] = {
+        "matrix": work["matrix"] / limits.matrix_flops_per_s,
+        "vector": 0.0,
+        "memory": memory_s(limits.memory, work["memory"]),
+        "link": 0.0 if limits.link_bytes_per_s is None else work["link"] / limits.link_bytes_per_s,
+    }
+    binds, time_us = _greatest(seconds)
+    return LowerBound(
+        time_us=time_us, binds=binds, times=_microseconds(seconds), argument=argument, limits_source=limits.source
     )
 
 
@@ -109,6 +176,16 @@ def rank_work(costs: Sequence[Cost], device: str) -> dict[Resource, float]:
         # Each direction by itself: on a CPU, what goes out of one rank's memory comes into another's.
         "link": max(combine([cost.link_in_bytes for cost in costs]), combine([cost.link_out_bytes for cost in costs])),
     }
+
+
+def _greatest(seconds: dict[Resource, float]) -> tuple[Resource | None, float]:
+    """The resource that takes longest, None where none takes any time, and its microseconds."""
+    slowest = max(seconds, key=lambda resource: seconds[resource])
+    return (slowest if seconds[slowest] > 0 else None), seconds[slowest] * 1e6
+
+
+def _microseconds(seconds: dict[Resource, float]) -> ResourceTimes:
+    return ResourceTimes(**{f"{resource}_us": value * 1e6 for resource, value in seconds.items()})
 
 
 def _mean(values: list[float]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, Cost, InputMaker, Output, Problem, Tensor, Trials
+from pkb_gym.engine.problem import Axes, Cost, InputMaker, LeastWork, Output, Problem, Tensor, Trials
 from pkb_gym.engine.problem.rules import same_bits
 
 if TYPE_CHECKING:
@@ -53,4 +53,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "A foreign block is unknown to a rank until it has come in. The own one goes out once, as a switch may "
+        "multicast it.",
+    ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, Cost, InputMaker, Output, Problem, Tensor, Trials
+from pkb_gym.engine.problem import Axes, Cost, InputMaker, LeastWork, Output, Problem, Tensor, Trials, with_link
 from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, wide, within
 
 if TYPE_CHECKING:
@@ -46,6 +46,12 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """One tensor over the link each way."""
+    size = ax.M * ax.N * ax.itemsize if ax.W > 1 else 0
+    return with_link(cost(ax), size, size)
+
+
 PROBLEM = Problem(
     name="AllReduce",
     upstream="1_allreduce",
@@ -65,4 +71,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "A rank's sum depends on every element of the others, and theirs on every one of its own: one tensor in, one "
+        "out. A switch that adds and multicasts needs no more.",
+        work=least_work,
+    ),
 )

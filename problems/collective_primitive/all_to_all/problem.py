@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, Cost, InputMaker, Output, Problem, Tensor, Trials
+from pkb_gym.engine.problem import Axes, Cost, InputMaker, LeastWork, Output, Problem, Tensor, Trials
 from pkb_gym.engine.problem.rules import same_bits
 
 if TYPE_CHECKING:
@@ -54,4 +54,5 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork("Every block for another rank goes out once, and every foreign one comes in once."),
 )

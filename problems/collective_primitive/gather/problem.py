@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    InputMaker,
+    LeastWork,
+    Output,
+    Problem,
+    Scalar,
+    Tensor,
+    Trials,
+)
 from pkb_gym.engine.problem.rules import same_bits
 
 if TYPE_CHECKING:
@@ -78,4 +90,5 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs, vary=published_vary),
     cost=cost,
+    least_work=LeastWork("The foreign blocks are unknown to the root until they have come in, each from its own rank."),
 )

@@ -11,6 +11,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -18,6 +19,7 @@ from pkb_gym.engine.problem import (
     Tensor,
     Trials,
     close,
+    with_link,
 )
 from pkb_gym.engine.problem.rules import all_of, norm_close
 
@@ -185,6 +187,14 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link keys and values, or results."""
+    used = keys_used(ax)
+    own, foreign = used[ax.r] * ax.Hk * ax.D2, (sum(used) - used[ax.r]) * ax.Hk * ax.D2
+    results = ax.n * ax.Hq * ax.D
+    return with_link(cost(ax), min(results, foreign) * ax.itemsize, min((ax.W - 1) * results, own) * ax.itemsize)
+
+
 PROBLEM = Problem(
     name="CSOAttention",
     upstream="77_magi1_cso_async_attention",
@@ -250,4 +260,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs, vary=published_vary),
     cost=cost,
+    least_work=LeastWork(
+        "The result depends on every foreign key and value in range: as many numbers come in as they have, or as the "
+        "result has where that is less.",
+        work=least_work,
+    ),
 )

@@ -11,6 +11,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Tensor,
@@ -140,4 +141,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, robust_vary),
     published=Trials(published_inputs, published_vary),
     cost=cost,
+    least_work=LeastWork(
+        "Inputs are read and the result is written. The recurrence can be evaluated in several orders, and a state "
+        "that has decayed need not cross the link.",
+        of=("memory",),
+    ),
 )

@@ -11,6 +11,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     SizeError,
@@ -102,4 +103,7 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Outputs at the start of a chunk depend on the K - 1 positions before it, which lie on the neighbour."
+    ),
 )

@@ -12,12 +12,14 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
     SizeError,
     Tensor,
     Trials,
+    with_link,
 )
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, all_of, norm_close, outside, rms, rule, wide
 
@@ -115,6 +117,14 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link what decides the outputs of a rank's later chunk, which other ranks' positions precede."""
+    chunk = ax.l // 2 if ax.flag("with_zigzag_splitting") else ax.l
+    positions = min(chunk, ax.Lf - 1) if ax.W > 1 else 0
+    link = ax.itemsize * ax.B * ax.C * positions
+    return with_link(cost(ax), link, link)
+
+
 PROBLEM = Problem(
     name="HyenaCP",
     upstream="72_hyena_forward_cp",
@@ -170,4 +180,10 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Outputs of a chunk depend on the positions before it, on other ranks: as many come in as the filter reaches "
+        "back, or as the chunk has. Convolutions by FFT have no known least work.",
+        of=("memory", "link"),
+        work=least_work,
+    ),
 )

@@ -11,12 +11,14 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     SizeError,
     Tensor,
     Trials,
     close,
+    with_link,
 )
 from pkb_gym.engine.problem.rules import all_of, norm_close
 
@@ -96,6 +98,12 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link the sum alone."""
+    total = ax.B * ax.L * ax.H * ax.D * ax.itemsize if ax.P > 1 else 0
+    return with_link(cost(ax), total, total)
+
+
 PROBLEM = Problem(
     name="KimiDeltaAttention",
     upstream="74_fla_kimi_delta_attention_cp_tp",
@@ -135,4 +143,10 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The result is a sum over the ranks of a tp_group, so that as many numbers come in as it has. The recurrence "
+        "has several orders, and a state may have decayed.",
+        of=("memory", "link"),
+        work=least_work,
+    ),
 )

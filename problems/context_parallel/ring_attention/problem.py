@@ -11,11 +11,13 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
     Tensor,
     Trials,
+    with_link,
 )
 from pkb_gym.engine.problem.rules import all_of, norm_close, rows_close
 
@@ -73,6 +75,12 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link results, or keys and values; with a mask that holds for the last rank and the first."""
+    elements = ax.B * ax.S * ax.h * ax.d * ax.itemsize
+    return with_link(cost(ax), elements if ax.W > 1 else 0, min(2, ax.W - 1) * elements)
+
+
 PROBLEM = Problem(
     name="RingAttention",
     upstream="54_ring_attention",
@@ -104,4 +112,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The result depends on every foreign key and value before it: as many numbers come in as it has; a rank's "
+        "keys and values, or what they add to other results, go out.",
+        work=least_work,
+    ),
 )

@@ -11,6 +11,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -18,6 +19,7 @@ from pkb_gym.engine.problem import (
     Stream,
     Tensor,
     Trials,
+    with_link,
 )
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, all_of, norm_close, rms, rule, wide
 
@@ -156,6 +158,15 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link three gradients; two where the first of two ranks has none but its own keys before it."""
+    if ax.W == 1:
+        return with_link(cost(ax), 0, 0)
+    gradients = 2 if ax.G == 1 and ax.C == 2 and ax.flag("causal") else 3
+    link = gradients * ax.B * ax.S * ax.h * ax.d * ax.itemsize
+    return with_link(cost(ax), link, link if ax.G > 1 else 0)
+
+
 # S None is T / C, T being the length of a replica; G None is min(2, W); without averaging dp_group is None.
 DEFAULTS: dict[str, AxisValue] = {"G": None, "averaged": True, "causal": False, "softmax_scale": None}
 GRADIENT = all_of(
@@ -200,4 +211,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Gradients that are averaged depend on those of every other replica, and without replicas on the other ranks' "
+        "positions: as many numbers come in as the gradients have.",
+        work=least_work,
+    ),
 )

@@ -11,6 +11,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -18,6 +19,8 @@ from pkb_gym.engine.problem import (
     Tensor,
     Trials,
     close,
+    product_numbers,
+    with_link,
 )
 from pkb_gym.engine.problem.rules import all_of, norm_close
 
@@ -106,6 +109,17 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link what foreign heads add to the result, or their weights; where heads are here, foreign positions."""
+    tokens, others = ax.B * ax.S, ax.Tn - 1
+    if others:
+        weights = others * (ax.rows * ax.D + ax.width * ax.D_out)
+        inward = min(product_numbers(tokens, ax.D_out, others * ax.width), weights)
+    else:
+        inward = tokens * min(ax.D, ax.D_out) if ax.C > 1 else 0
+    return with_link(cost(ax), inward * ax.itemsize, 0)
+
+
 PROBLEM = Problem(
     name="RingAttentionTP",
     upstream="55_ring_attention_tp",
@@ -174,4 +188,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The result is a sum over heads on other ranks, or depends on foreign positions: the numbers that determine "
+        "that part of it come in.",
+        work=least_work,
+    ),
 )

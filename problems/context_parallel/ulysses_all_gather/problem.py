@@ -12,6 +12,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     SizeError,
@@ -92,4 +93,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "A foreign tensor is unknown to a rank until it has come in. The own one goes out once, as a switch may "
+        "multicast it.",
+    ),
 )

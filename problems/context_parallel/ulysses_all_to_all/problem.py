@@ -12,6 +12,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -115,4 +116,5 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork("Every piece for another rank goes out once, and every foreign one comes in once."),
 )

@@ -12,6 +12,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -127,4 +128,7 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs, vary=published_vary),
     cost=cost,
+    least_work=LeastWork(
+        "Heads that belong to another rank go out once, and the own heads of foreign positions come in once."
+    ),
 )

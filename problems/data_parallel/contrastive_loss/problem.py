@@ -11,6 +11,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -127,4 +128,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Every pair of the global batch needs its product, by whichever rank. What crosses the link is open, since "
+        "the result is one number.",
+        of=("matrix", "memory"),
+    ),
 )

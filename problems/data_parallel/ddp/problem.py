@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, Cost, InputMaker, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import Axes, Cost, InputMaker, LeastWork, Output, Problem, Scalar, Tensor, Trials, with_link
 from pkb_gym.problems.mlp_training_step import (
     PARAMETERS,
     SIZES,
@@ -70,6 +70,12 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link rank 0's state, as every other rank's gradients can be replaced by its batch."""
+    state, root = 3 * ax.itemsize * ax.Pn if ax.W > 1 else 0, ax.r == 0
+    return with_link(cost(ax), 0 if root else state, state if root else 0)
+
+
 PROBLEM = Problem(
     name="DDP",
     upstream="40_ddp",
@@ -122,4 +128,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs, vary_published),
     cost=cost,
+    least_work=LeastWork(
+        "Rank 0's weights and moments are unknown elsewhere until they have come in, updated or not, and leave rank 0.",
+        work=least_work,
+    ),
 )

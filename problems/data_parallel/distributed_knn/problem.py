@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
@@ -11,6 +12,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -152,6 +154,11 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Without the labels of samples that are not among the results."""
+    return replace(cost(ax), memory_bytes=ax.itemsize * ax.F * (ax.n + ax.Q) + ax.Q * ax.k * (ax.itemsize + 8))
+
+
 MODES = {"queries": None, "group": None}
 
 PROBLEM = Problem(
@@ -221,4 +228,10 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Queries and samples are read and the results are written. Near samples can be found without all products, "
+        "and only the results' labels are needed.",
+        of=("memory",),
+        work=least_work,
+    ),
 )

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Tensor, Trials, Value
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    InputMaker,
+    LeastWork,
+    Output,
+    Problem,
+    Tensor,
+    Trials,
+    Value,
+)
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, within
 
 if TYPE_CHECKING:
@@ -150,4 +162,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The scalars are read and written.",
+        of=("memory",),
+    ),
 )

@@ -5,13 +5,28 @@ from __future__ import annotations
 from math import log
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    InputMaker,
+    LeastWork,
+    Output,
+    Problem,
+    Scalar,
+    Tensor,
+    Trials,
+)
 from pkb_gym.engine.problem.rules import CheckContext, outside, rule
 
 if TYPE_CHECKING:
     import torch
 
 LOGIT_STD = 1.5
+LEAST_IGNORED, MOST_IGNORED = 0.1, 0.3
+"""Share of the labels."""
+
 FLOAT32_ERROR = 1e-4
 FAR = 40.0
 """Old log-probabilities moved by this much reach the clamp."""
@@ -55,7 +70,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     old = logprobs + shift + 0.3 * make.randn(ax.T)
 
     order = make.permutation(ax.T)
-    ignored = int(ax.T * (0.1 + 0.2 * float(make.rand(1))))
+    ignored = int(ax.T * (LEAST_IGNORED + (MOST_IGNORED - LEAST_IGNORED) * float(make.rand(1))))
     far = order[ignored : ignored + max(1, ax.T // 64)]
     if ax.text("clamped") != "none":
         old[far] += FAR if ax.text("clamped") == "low" else -FAR
@@ -136,6 +151,15 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Of the tokens that count, as few as inputs leave."""
+    e, counting = ax.itemsize, (1 - MOST_IGNORED) * ax.T
+    return Cost(
+        matrix_flops=2 * counting * ax.H * ax.V,
+        memory_bytes=e * (counting + ax.V) * ax.H + 8 * ax.T + 2 * e * counting + 2 * e * ax.T + 24,
+    )
+
+
 MODES: dict[str, AxisValue] = {"ignore_index": -100, "common_weight": False, "clamped": "none"}
 
 PROBLEM = Problem(
@@ -186,4 +210,10 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Every logit of every token that counts enters its normaliser. At most 30 % of the tokens are ignored, whose "
+        "hidden states need not be read.",
+        of=("matrix", "memory"),
+        work=least_work,
+    ),
 )

@@ -10,6 +10,7 @@ from pkb_gym.engine.problem import (
     Cost,
     Draw,
     InputMaker,
+    LeastWork,
     Output,
     OutputList,
     Problem,
@@ -176,4 +177,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "P is read and written whole, as it need not be symmetric. A rank's updated weights are unknown elsewhere "
+        "until they have come in.",
+    ),
 )

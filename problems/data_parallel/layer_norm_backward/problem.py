@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Tensor, Trials
+from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, LeastWork, Output, Problem, Tensor, Trials
 from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, wide, within
 
 if TYPE_CHECKING:
@@ -121,4 +121,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Both inputs are read. Each sum depends on every rank's part, so that one of each comes in and one goes out; "
+        "a switch that adds and multicasts needs no more.",
+    ),
 )

@@ -10,12 +10,14 @@ from pkb_gym.engine.problem import (
     Cost,
     Draw,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
     SizeError,
     Tensor,
     Trials,
+    with_link,
 )
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, within
 
@@ -109,6 +111,12 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """One number an element over the link each way."""
+    numbers = ax.itemsize * ax.N if ax.W > 1 else 0
+    return with_link(cost(ax), numbers, numbers)
+
+
 PROBLEM = Problem(
     name="QuantizedGradAllReduce",
     upstream="44_quantized_grad_allreduce",
@@ -144,4 +152,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "A rank's sum depends on every element of the others, and theirs on every one of its own: one number an "
+        "element in, one out.",
+        work=least_work,
+    ),
 )

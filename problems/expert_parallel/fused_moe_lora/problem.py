@@ -45,10 +45,20 @@ def published_inputs(make: InputMaker) -> tuple[Value, ...]:
     return *moe_layer.published_from(stream, make), *(stream.normal(name) for name in LORA_SHAPES)
 
 
+def factor_elements(ax: Axes) -> int:
+    """Of the three branches' factors A and B."""
+    return 3 * ax.rank * (ax.H + ax.I)
+
+
+def parameters(ax: Axes) -> int:
+    """Of one rank's MLP with its branches."""
+    return moe_layer.layer_parameters(ax) + factor_elements(ax)
+
+
 def cost(ax: Axes) -> Cost:
     """The plain layer's, and either both products of each branch or W + B A once, whichever is cheaper."""
-    factors = 3 * ax.rank * (ax.H + ax.I)
-    base = moe_layer.layer_cost(ax, moe_layer.layer_parameters(ax) + factors)
+    factors = factor_elements(ax)
+    base = moe_layer.layer_cost(ax, parameters(ax))
     times = moe_layer.evaluations(ax)
     merged = 3 * ax.H * ax.I
     return replace(
@@ -93,4 +103,5 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=moe_layer.vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=moe_layer.least_work_of(parameters),
 )

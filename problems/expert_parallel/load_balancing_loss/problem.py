@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
@@ -11,6 +12,7 @@ from pkb_gym.engine.problem import (
     Cost,
     Draw,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -137,6 +139,13 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """The mask, and of masked sequences their first token."""
+    tokens = ax.L * ax.batch if ax.flag("masked") else ax.T
+    base = cost(ax)
+    return replace(base, memory_bytes=base.memory_bytes - ax.itemsize * (ax.T - tokens) * ax.E)
+
+
 PROBLEM = Problem(
     name="LoadBalancingLoss",
     upstream="24_load_balancing_loss_fn",
@@ -203,4 +212,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Every logit is read, but with a mask those of padding: as little as one token of each sequence counts.",
+        of=("memory",),
+        work=least_work,
+    ),
 )

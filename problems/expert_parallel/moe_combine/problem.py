@@ -10,6 +10,7 @@ from pkb_gym.engine.problem import (
     Cost,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -74,6 +75,17 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Rows alone, since the routing can be read in several places; a token has parts on K other ranks at most."""
+    row = ax.H * ax.itemsize
+    parts = max(1, min(ax.K, ax.G - 1))
+    return Cost(
+        memory_bytes=(ax.R + ax.T) * row,
+        link_in_bytes=ax.real("rows_out") / parts * row,
+        link_out_bytes=ax.real("rows_in") * row,
+    )
+
+
 MODES = {"rows": None, "routing": None, "group": None}
 
 PROBLEM = Problem(
@@ -115,4 +127,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=vary_routing),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Every expert's row enters a token's sum. A switch may add the ranks' parts, so that one row comes in for a "
+        "token; each part goes out.",
+        work=least_work,
+    ),
 )

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, Cost, Group, InputMaker, Output, Problem, Scalar, Tensor, Trials, exact
+from pkb_gym.engine.problem import (
+    Axes,
+    Cost,
+    Group,
+    InputMaker,
+    LeastWork,
+    Output,
+    Problem,
+    Scalar,
+    Tensor,
+    Trials,
+    exact,
+    with_link,
+)
 from pkb_gym.engine.problem.rules import same_bits
 from pkb_gym.problems.expert_parallel.routing import (
     derive_routing,
@@ -50,6 +63,12 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """As the cost, but that a switch may multicast a row; a token has experts on K other ranks at most."""
+    base = cost(ax)
+    return with_link(base, base.link_in_bytes, base.link_out_bytes / max(1, min(ax.K, ax.G - 1)))
+
+
 MODES = {"rows": None, "routing": None, "group": None}
 
 PROBLEM = Problem(
@@ -92,4 +111,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=vary_routing),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "A token's row comes in once on every other rank that hosts one of its experts, and is written there for each "
+        "of them. A switch may multicast it.",
+        work=least_work,
+    ),
 )

@@ -12,6 +12,7 @@ from pkb_gym.engine.problem import (
     Group,
     InPlace,
     InputMaker,
+    LeastWork,
     Problem,
     Stream,
     Tensor,
@@ -116,4 +117,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Each sum depends on every rank's part, so that one of each comes in and one goes out; a switch that adds and "
+        "multicasts needs no more.",
+    ),
 )

@@ -7,6 +7,7 @@ from pkb_gym.problems.expert_parallel.moe_layer import (
     COARSE,
     COUNT_ARGS,
     DATA_ARGS,
+    LEAST_WORK,
     MODES,
     NEARLY_ONE_HOT,
     ORIGIN,
@@ -83,4 +84,5 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=PUBLISHED,
     cost=cost,
+    least_work=LEAST_WORK,
 )

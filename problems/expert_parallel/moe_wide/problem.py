@@ -8,6 +8,7 @@ from pkb_gym.problems.expert_parallel.moe_layer import (
     COUNT_ARGS,
     DATA_ARGS,
     GROUP_ARG,
+    LEAST_WORK,
     MODES,
     NEARLY_ONE_HOT,
     ORIGIN,
@@ -58,4 +59,5 @@ PROBLEM = Problem(
     robust=ROBUST,
     published=PUBLISHED,
     cost=cost,
+    least_work=LEAST_WORK,
 )

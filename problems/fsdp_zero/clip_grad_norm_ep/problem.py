@@ -13,6 +13,7 @@ from pkb_gym.engine.problem import (
     Group,
     InPlace,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -208,4 +209,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Gradients are read, and written where they are scaled or clipped. One number crosses the link.",
+        of=("memory",),
+    ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, Cost, InputMaker, Output, Problem, Tensor, Trials
+from pkb_gym.engine.problem import Axes, Cost, InputMaker, LeastWork, Output, Problem, Tensor, Trials
 from pkb_gym.engine.problem.rules import CheckContext, outside, rule, same_bits, wide
 from pkb_gym.problems.fsdp_zero.amax_history import history_values, published_values, scale_of, spread_values
 
@@ -95,4 +95,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Every foreign code is unknown to a rank until it has come in. The own ones go out once, as a switch may "
+        "multicast them.",
+    ),
 )

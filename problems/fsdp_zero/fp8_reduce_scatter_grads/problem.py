@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, Cost, InputMaker, Output, Problem, Tensor, Trials
+from pkb_gym.engine.problem import Axes, Cost, InputMaker, LeastWork, Output, Problem, Tensor, Trials, with_link
 from pkb_gym.engine.problem.rules import CheckContext, outside, rule, same_bits, wide
 from pkb_gym.problems.fsdp_zero.amax_history import history_values, published_values, rounded, scale_of, spread_values
 
@@ -64,6 +64,12 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """One slice in."""
+    base = cost(ax)
+    return with_link(base, ax.p if ax.W > 1 else 0, base.link_out_bytes)
+
+
 PROBLEM = Problem(
     name="FP8ReduceScatterGrads",
     upstream="52_fp8_reduce_scatter_grads",
@@ -99,4 +105,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The sum of each slice depends on every rank's part, which goes out once. A switch may add, so that one slice "
+        "comes in.",
+        work=least_work,
+    ),
 )

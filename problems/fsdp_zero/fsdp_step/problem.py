@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    InputMaker,
+    LeastWork,
+    Output,
+    Problem,
+    Scalar,
+    Tensor,
+    Trials,
+    with_link,
+)
 from pkb_gym.engine.problem.rules import CheckContext
 from pkb_gym.problems.mlp_training_step import (
     SIZES,
@@ -85,6 +98,12 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """One slice over the link each way."""
+    part = ax.itemsize * ax.part if ax.W > 1 else 0
+    return with_link(cost(ax), part, part)
+
+
 PROBLEM = Problem(
     name="FSDPStep",
     upstream="47_fsdp_step_e2e",
@@ -127,4 +146,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs, published_vary),
     cost=cost,
+    least_work=LeastWork(
+        "A rank's new slice depends on all gradients of it, and other slices on its own parameters: one slice in, one "
+        "out. Where the products are made is open.",
+        work=least_work,
+    ),
 )

@@ -11,12 +11,15 @@ from pkb_gym.engine.problem import (
     Cost,
     Draw,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
     SizeError,
     Tensor,
     Trials,
+    product_numbers,
+    with_link,
 )
 from pkb_gym.engine.problem.rules import CheckContext, all_of, norm_close, rms, wide, within
 
@@ -114,6 +117,14 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link what foreign weights add to the result, or the weights."""
+    others = ax.n_tp - 1
+    results = product_numbers(ax.Bf, ax.D, others * ax.Ft) if others else ax.Bf * ax.D
+    weights = 3 * (ax.W - 1) * ax.Dj * ax.Ft
+    return with_link(cost(ax), min(results, weights) * ax.itemsize, 0)
+
+
 PROBLEM = Problem(
     name="FSDPTensorParallel",
     upstream="48_fsdp_and_tp",
@@ -155,4 +166,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The result depends on foreign weights: the numbers that determine that part of it come in. Where the "
+        "products are made is open.",
+        work=least_work,
+    ),
 )

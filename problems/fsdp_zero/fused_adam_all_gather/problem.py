@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    InputMaker,
+    LeastWork,
+    Output,
+    Problem,
+    Scalar,
+    Tensor,
+    Trials,
+)
 from pkb_gym.engine.problem.rules import CheckContext, all_of, allclose, rule, wide
 
 if TYPE_CHECKING:
@@ -116,4 +128,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs, published_vary),
     cost=cost,
+    least_work=LeastWork(
+        "A foreign slice, updated, is unknown to a rank until it has come in. The own one goes out once, as a switch "
+        "may multicast it.",
+    ),
 )

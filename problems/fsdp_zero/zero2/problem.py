@@ -6,6 +6,7 @@ from functools import partial
 
 from pkb_gym.engine.problem import Output, Problem, Scalar, Tensor, Trials
 from pkb_gym.problems.mlp_training_step import (
+    SHARDED_STATE_LEAST_WORK,
     SIZES,
     averaged_gradient,
     averaged_square,
@@ -62,4 +63,5 @@ PROBLEM = Problem(
     robust=Trials(sharded_state_inputs, vary),
     published=Trials(published_sharded_state_inputs, vary_published),
     cost=sharded_state_cost,
+    least_work=SHARDED_STATE_LEAST_WORK,
 )

@@ -12,6 +12,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -19,6 +20,7 @@ from pkb_gym.engine.problem import (
     Tensor,
     Trials,
     close,
+    with_link,
 )
 
 if TYPE_CHECKING:
@@ -110,6 +112,12 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link what foreign rows add, or the columns themselves, as a switch may add the ranks' parts."""
+    base = cost(ax)
+    return with_link(base, min(base.link_in_bytes, 4 * ax.images * ax.n0 * ax.columns if ax.W > 1 else 0), 0)
+
+
 PROBLEM = Problem(
     name="DistributedIRFFT",
     upstream="60_physicsnemo_distributed_irfft",
@@ -148,4 +156,10 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The own columns depend on every foreign row: as many numbers come in as these rows add, or as the columns "
+        "have where that is less. FFTs have no known least work.",
+        of=("memory", "link"),
+        work=least_work,
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log2, prod
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -105,6 +107,18 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Columns that count; over the link what foreign ones add, or the rows themselves, as a switch may add parts."""
+    base = cost(ax)
+    own = max(0, min(ax.n1, (ax.r + 1) * ax.Wl) - ax.r * ax.Wl)
+    return replace(
+        base,
+        memory_bytes=4 * ax.batch * min(ax.H, ax.n0) * own + 8 * prod(ax.ints("y_shape")),
+        link_in_bytes=min(base.link_in_bytes, 8 * ax.batch * ax.rows * (ax.n1 // 2 + 1)),
+        link_out_bytes=0,
+    )
+
+
 PROBLEM = Problem(
     name="DistributedRFFT",
     upstream="59_physicsnemo_distributed_rfft",
@@ -142,4 +156,10 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The own rows depend on every foreign column: as many numbers come in as these columns add, or as the rows "
+        "have where that is less. FFTs have no known least work.",
+        of=("memory", "link"),
+        work=least_work,
+    ),
 )

@@ -10,6 +10,7 @@ from pkb_gym.engine.problem import (
     Cost,
     Draw,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -206,6 +207,11 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """The centres."""
+    return Cost(memory_bytes=3 * ax.n * ax.itemsize)
+
+
 PROBLEM = Problem(
     name="GaussianSplatting",
     upstream="61_gsplat_3d_gaussian_splatting",
@@ -287,4 +293,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs, vary=published_vary),
     cost=cost,
+    least_work=LeastWork(
+        "Every centre is read. What else is read, written or sent depends on what the cameras see.",
+        of=("memory",),
+        work=least_work,
+    ),
 )

@@ -11,6 +11,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -178,4 +179,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs, vary=published_vary),
     cost=cost,
+    least_work=LeastWork(
+        "Own masks are read and all masks are written. Foregrounds of all foreign objects come in, and logits of "
+        "those that stay, which is at least half of them.",
+    ),
 )

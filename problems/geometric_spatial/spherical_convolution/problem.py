@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from pkb_gym.engine.problem import (
@@ -11,6 +12,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -160,6 +162,12 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Of each entry of the filter the value and the column."""
+    base = cost(ax)
+    return replace(base, memory_bytes=base.memory_bytes - 16 * ax.nnz)
+
+
 PROBLEM = Problem(
     name="SphericalConvolution",
     upstream="62_torchharmonics_spherical_convolution",
@@ -250,4 +258,10 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The own block depends on every foreign field: as many numbers come in as the block has, or as the fields "
+        "have. Filter and mixing may change places, and rows of a sorted filter need not be read.",
+        of=("memory", "link"),
+        work=least_work,
+    ),
 )

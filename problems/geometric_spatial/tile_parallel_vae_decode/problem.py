@@ -13,6 +13,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -107,6 +108,17 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Each cell once, on the rank that owns its tile; means over the ranks."""
+    latent = ax.itemsize * ax.B * min(3, ax.C) * ax.T * ax.H * ax.width
+    link = (ax.W - 1) / ax.W * latent
+    return Cost(
+        memory_bytes=latent / ax.W + 2 * ax.B * 3 * ax.T_out * ax.H_out * ax.W_out,
+        link_in_bytes=link,
+        link_out_bytes=link,
+    )
+
+
 _PUBLISHED: dict[str, AxisValue] = {
     "B": 1,
     "C": 16,
@@ -185,4 +197,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The video depends on every tile, of which each rank reads its own and is sent the others, and is written on "
+        "every rank.",
+        work=least_work,
+    ),
 )

@@ -12,11 +12,13 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
     Tensor,
     Trials,
+    with_link,
 )
 from pkb_gym.engine.problem.rules import same_bits
 from pkb_gym.problems.graph_parallel.exchange import (
@@ -96,6 +98,13 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """As the cost, but that a switch may multicast a row to all that ask for it."""
+    base, foreign = cost(ax), ax.R_out - requests_of(ax)[ax.r][ax.r]
+    leaving = ax.itemsize * prod(ax.ints("row")) * distinct(ax.S, foreign)
+    return with_link(base, base.link_in_bytes, leaving)
+
+
 MODES = {"requests": None, "seeds": None, "group": None}
 
 PROBLEM = Problem(
@@ -130,4 +139,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Each different row that a rank asks for is read, and comes in once. Of uniform ids the expectation counts.",
+        work=least_work,
+    ),
 )

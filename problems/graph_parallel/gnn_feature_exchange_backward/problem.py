@@ -11,11 +11,13 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
     Tensor,
     Trials,
+    with_link,
 )
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, UNIT_ROUNDOFF, CheckContext, within
 from pkb_gym.problems.graph_parallel.exchange import (
@@ -98,6 +100,13 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link a row for each seed that is expected to be named: with a probability of 1 / (3 S) at least."""
+    foreign = ax.R_in - ax.ints("counts_received")[0]
+    named = ax.S * (1 - (1 - 1 / (3 * ax.S)) ** foreign) if ax.S else 0.0
+    return with_link(cost(ax), ax.itemsize * ax.D * named, 0)
+
+
 MODES = {"requests": None, "seeds": None, "group": None}
 
 PROBLEM = Problem(
@@ -140,4 +149,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Every row is read. Each seed that foreign rows name depends on them; a switch, or the sender, may add them "
+        "first, so that one row comes in for a seed.",
+        work=least_work,
+    ),
 )

@@ -11,11 +11,13 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
     Tensor,
     Trials,
+    with_link,
 )
 from pkb_gym.engine.problem.rules import same_bits
 
@@ -116,6 +118,12 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link values alone."""
+    row, kept = ax.itemsize * ax.D, ax.real("kept")
+    return with_link(cost(ax), (ax.real("Y") - kept) * row, (ax.Z - kept) * row)
+
+
 MODES = {"pairs": None, "negative": False, "group": None}
 
 PROBLEM = Problem(
@@ -157,4 +165,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Every pair for another rank goes out once, and every foreign one comes in once; ids may be coded in next to "
+        "nothing.",
+        work=least_work,
+    ),
 )

@@ -11,6 +11,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -257,4 +258,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs, vary_totals),
     cost=cost,
+    least_work=LeastWork(
+        "Every bag is read and written once. What crosses the link is less, as ids may be coded.",
+        of=("memory",),
+    ),
 )

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, Group, InputMaker, Output, Problem, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    Group,
+    InputMaker,
+    LeastWork,
+    Output,
+    Problem,
+    Tensor,
+    Trials,
+    with_link,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -110,6 +123,12 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link values of 32 bits and more."""
+    base = cost(ax)
+    return base if ax.itemsize > 2 else with_link(base, 0, 0)
+
+
 PROBLEM = Problem(
     name="SampleSort",
     upstream="85_distributed_sample_sort",
@@ -143,4 +162,10 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs, vary=published_vary),
     cost=cost,
+    least_work=LeastWork(
+        "Values are read and written once. Those of another rank come in, but not as such where a dtype has so few "
+        "values that counts will do.",
+        of=("memory", "link"),
+        work=least_work,
+    ),
 )

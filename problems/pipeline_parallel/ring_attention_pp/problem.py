@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
@@ -11,6 +12,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -118,6 +120,18 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link hidden states, or results; hidden states of later stages are not read."""
+    base, tokens = cost(ax), ax.B * ax.S
+    is_fed = ax.p > 0 or (ax.C > 1 and (ax.c > 0 or not ax.flag("causal")))
+    return replace(
+        base,
+        memory_bytes=base.memory_bytes - (tokens * ax.D * ax.itemsize if ax.p else 0),
+        link_in_bytes=tokens * min(ax.D, ax.D_out) * ax.itemsize if is_fed else 0,
+        link_out_bytes=0,
+    )
+
+
 # S None is T / C, T being the global length; stages None is min(2, W); without pipeline pp_group is None.
 DEFAULTS: dict[str, AxisValue] = {"stages": None, "pipeline": True, "causal": True, "softmax_scale": None}
 
@@ -156,4 +170,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "A later stage depends on the one before, and a position on foreign ones: as many numbers come in as hidden "
+        "states or results have. Ranks may share the products of all stages.",
+        work=least_work,
+    ),
 )

@@ -5,7 +5,19 @@ from __future__ import annotations
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    InputMaker,
+    LeastWork,
+    Output,
+    Problem,
+    Scalar,
+    Tensor,
+    Trials,
+)
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, outside, rule, wide
 
 if TYPE_CHECKING:
@@ -120,4 +132,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The sum of each row depends on every rank's part, which goes out once. A switch may add, so that one share "
+        "comes in.",
+    ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, Cost, InputMaker, Output, Problem, SizeError, Stream, Tensor, Trials
+from pkb_gym.engine.problem import Axes, Cost, InputMaker, LeastWork, Output, Problem, SizeError, Stream, Tensor, Trials
 from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, wide, within
 
 if TYPE_CHECKING:
@@ -99,4 +99,8 @@ PROBLEM = Problem(
     robust=Trials(normal_inputs),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "A foreign slice is unknown to a rank until it has come in. The own one goes out once, as a switch may "
+        "multicast it.",
+    ),
 )

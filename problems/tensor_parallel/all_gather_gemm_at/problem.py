@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, Cost, InputMaker, Output, Problem, Tensor, Trials, close
+from pkb_gym.engine.problem import Axes, Cost, InputMaker, LeastWork, Output, Problem, Tensor, Trials, close, with_link
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +38,13 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link the shards, or what they add to a product where that has fewer columns."""
+    others = ax.W - 1
+    columns_in, columns_out = min(others * ax.Kl, ax.N), min(ax.Kl, others * ax.N)
+    return with_link(cost(ax), ax.M * columns_in * ax.itemsize, ax.M * columns_out * ax.itemsize)
+
+
 PROBLEM = Problem(
     name="AllGatherGemmAT",
     upstream="11_allgather_gemm_AT",
@@ -62,4 +69,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The product depends on every foreign shard of A: as many numbers come in as the shards have, or as the "
+        "product has where that is less.",
+        work=least_work,
+    ),
 )

@@ -11,6 +11,7 @@ from pkb_gym.engine.problem import (
     Cost,
     Draw,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -108,4 +109,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Every value for another rank goes out once, and every foreign one comes in once, before or after it is "
+        "scaled.",
+    ),
 )

@@ -10,6 +10,7 @@ from pkb_gym.engine.problem import (
     Cost,
     Draw,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -159,4 +160,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Every foreign code is unknown to a rank until it has come in. The own ones go out once, as a switch may "
+        "multicast them.",
+    ),
 )

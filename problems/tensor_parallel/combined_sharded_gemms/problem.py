@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, Cost, InputMaker, Output, Problem, Tensor, Trials, close
+from pkb_gym.engine.problem import Axes, Cost, InputMaker, LeastWork, Output, Problem, Tensor, Trials, close, with_link
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +41,13 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link the shards' rows, or results where these are narrower."""
+    others = ax.W - 1
+    columns_in, columns_out = min(others * ax.h, ax.F, ax.H2), others * min(ax.h, ax.F, ax.H2)
+    return with_link(cost(ax), ax.m * columns_in * ax.itemsize, ax.m * columns_out * ax.itemsize)
+
+
 PROBLEM = Problem(
     name="CombinedShardedGemms",
     upstream="15_combined_sharded_gemms",
@@ -75,4 +82,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The own rows of the result depend on these rows of every foreign shard: as many numbers come in as they "
+        "have, or as the result has where that is less.",
+        work=least_work,
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,6 +13,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -112,6 +114,16 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """One product for each output and channel that it sees; over the link results, or inputs and filters."""
+    inputs, weights, outputs = (prod(ax.ints(name)) for name in ("input_shape", "weight_shape", "out_shape"))
+    return replace(
+        cost(ax),
+        matrix_flops=2 * outputs * (ax.Ci // ax.groups),
+        link_out_bytes=ax.itemsize * min(outputs, inputs + weights) if ax.W > 1 else 0,
+    )
+
+
 _PLAIN: dict[str, AxisValue] = {
     "kernel": (3, 3, 3),
     "stride": (1, 1, 1),
@@ -163,4 +175,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The sum depends on every foreign partial result. Fast algorithms (Winograd, FFT) need at least one product "
+        "for each output and input channel, whatever the kernel (Winograd 1980).",
+        work=least_work,
+    ),
 )

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    InputMaker,
+    LeastWork,
+    Output,
+    Problem,
+    Tensor,
+    Trials,
+    with_link,
+)
 from pkb_gym.engine.problem.rules import same_bits
 
 if TYPE_CHECKING:
@@ -78,6 +90,14 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """As the cost, but that a switch may multicast a row to all that ask for it."""
+    base, others = cost(ax), sum(ax.ints("lengths")) - ax.L
+    if ax.text("law") != "uniform":
+        return base
+    return with_link(base, base.link_in_bytes, distinct(ax.Vs, others, ax.V) * ax.E * ax.itemsize)
+
+
 PROBLEM = Problem(
     name="EmbeddingLookup",
     upstream="10_embedding_lookup",
@@ -109,4 +129,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Each different row that a rank asks for is read, and comes in once. Of uniform ids the expectation counts, "
+        "of other laws nothing.",
+        work=least_work,
+    ),
 )

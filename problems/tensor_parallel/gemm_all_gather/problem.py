@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, Cost, InputMaker, Output, Problem, Tensor, Trials, close
+from pkb_gym.engine.problem import (
+    Axes,
+    Cost,
+    InputMaker,
+    LeastWork,
+    Output,
+    Problem,
+    Tensor,
+    Trials,
+    close,
+    product_numbers,
+    with_link,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +50,12 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link the blocks, or their factors without what these have in common with others of the same product."""
+    block = product_numbers(ax.M, ax.n, ax.K) * ax.itemsize
+    return with_link(cost(ax), (ax.W - 1) * block, block if ax.W > 1 else 0)
+
+
 PROBLEM = Problem(
     name="GemmAllGather",
     upstream="14_gemm_allgather",
@@ -68,4 +86,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Each foreign block comes in as the numbers that determine a product of that rank; the own one goes out once, "
+        "as a switch may multicast it.",
+        work=least_work,
+    ),
 )

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, Cost, InputMaker, Output, Problem, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    Cost,
+    InputMaker,
+    LeastWork,
+    Output,
+    Problem,
+    Tensor,
+    Trials,
+    product_numbers,
+    with_link,
+)
 from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, wide, within
 
 if TYPE_CHECKING:
@@ -55,6 +66,13 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link the sum of the others, and the own partial product, or their factors."""
+    inward = product_numbers(ax.M, ax.N, (ax.W - 1) * ax.K)
+    outward = product_numbers(ax.M, ax.N, ax.K) if ax.W > 1 else 0
+    return with_link(cost(ax), inward * ax.itemsize, outward * ax.itemsize)
+
+
 PROBLEM = Problem(
     name="GemmAllReduce",
     upstream="13_gemm_allreduce",
@@ -83,4 +101,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The sum depends on every foreign partial product, and theirs on the own one: the numbers that determine a "
+        "product of that rank come in, and go out.",
+        work=least_work,
+    ),
 )

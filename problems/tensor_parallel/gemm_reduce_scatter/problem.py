@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    InputMaker,
+    LeastWork,
+    Output,
+    Problem,
+    Tensor,
+    Trials,
+    product_numbers,
+    with_link,
+)
 from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, rms, wide, within
 
 if TYPE_CHECKING:
@@ -81,6 +94,14 @@ def cost(ax: Axes) -> Cost:
     )
 
 
+def least_work(ax: Axes) -> Cost:
+    """Over the link the sum of the others' products, and the own ones of their rows, or the factors."""
+    others = ax.W - 1
+    inward = product_numbers(ax.m, ax.N, others * ax.k)
+    outward = product_numbers(others * ax.m, ax.N, ax.k)
+    return with_link(cost(ax), inward * ax.itemsize, outward * ax.itemsize)
+
+
 PROBLEM = Problem(
     name="GemmReduceScatter",
     upstream="16_gemm_reducescatter",
@@ -114,4 +135,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The own rows depend on every foreign partial product of them, and theirs on the own ones: the numbers that "
+        "determine products of that rank come in, and go out.",
+        work=least_work,
+    ),
 )

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, SizeError, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    InputMaker,
+    LeastWork,
+    Output,
+    Problem,
+    SizeError,
+    Tensor,
+    Trials,
+)
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, all_of, norm_close, wide, within
 
 if TYPE_CHECKING:
@@ -116,4 +128,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs, vary=published_vary),
     cost=cost,
+    least_work=LeastWork(
+        "Every foreign block of logits is unknown to a rank until it has come in; the own one goes out once, as a "
+        "switch may multicast it. All weights are read.",
+    ),
 )

@@ -11,6 +11,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -172,4 +173,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The shard is read and the result is written. How many products a polynomial of the Gram matrix takes, and "
+        "what must cross the link for them, is not known.",
+        of=("memory",),
+    ),
 )

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    InputMaker,
+    LeastWork,
+    Output,
+    Problem,
+    Scalar,
+    Tensor,
+    Trials,
+)
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, wide, within
 
 if TYPE_CHECKING:
@@ -99,4 +111,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "The shard and the gain are read and the result is written. What crosses the link, one number a row, is too "
+        "little to count.",
+        of=("memory",),
+    ),
 )

@@ -11,6 +11,7 @@ from pkb_gym.engine.problem import (
     Group,
     InPlace,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Tensor,
@@ -102,4 +103,8 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Logits are read and shifted in place. What crosses the link, a few numbers a token, is too little to count.",
+        of=("memory",),
+    ),
 )

@@ -11,6 +11,7 @@ from pkb_gym.engine.problem import (
     Draw,
     Group,
     InputMaker,
+    LeastWork,
     Output,
     Problem,
     Scalar,
@@ -114,4 +115,9 @@ PROBLEM = Problem(
     robust=Trials(unchunked.robust_inputs, vary=robust_vary),
     published=Trials(published_inputs),
     cost=unchunked.cost,
+    least_work=LeastWork(
+        "Every logit may be among the k largest, or enters the normaliser. What crosses the link, a few numbers a "
+        "token, is too little to count.",
+        of=("memory",),
+    ),
 )

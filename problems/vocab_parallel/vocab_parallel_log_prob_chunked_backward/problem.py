@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from pkb_gym.engine.problem import Axes, Cost, Group, InputMaker, Output, Problem, Scalar, Tensor, Trials
+from pkb_gym.engine.problem import Axes, Cost, Group, InputMaker, LeastWork, Output, Problem, Scalar, Tensor, Trials
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, outside, rule
 from pkb_gym.problems.vocab_parallel.vocab_parallel_log_prob import problem as unchunked
 from pkb_gym.problems.vocab_parallel.vocab_parallel_log_prob_chunked import problem as forward
@@ -195,4 +195,9 @@ PROBLEM = Problem(
     robust=Trials(robust_inputs, vary=forward.robust_vary),
     published=Trials(published_inputs),
     cost=cost,
+    least_work=LeastWork(
+        "Every logit may be among the k largest, or enters the normaliser; every gradient is written. What crosses "
+        "the link, a few numbers a token, is too little to count.",
+        of=("memory",),
+    ),
 )

@@ -12,7 +12,8 @@ from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.hardware import calibrate, measure
 from pkb_gym.engine.hardware.calibrate import Calibration, load_or_measure
 from pkb_gym.engine.hardware.cpu_info import Cache, CpuInfo, cpu_info
-from pkb_gym.engine.hardware.peaks import HardwareSpec, MemoryTier, Peaks
+from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks
+from pkb_gym.engine.hardware.tiers import MemoryTier
 from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.atomic_write import write_atomically
 

@@ -8,8 +8,11 @@ import pytest
 from pydantic import ValidationError
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.hardware.calibrate import limits_of
 from pkb_gym.engine.hardware.cpu_info import Cache, cpu_info
-from pkb_gym.engine.hardware.peaks import GPUS, HardwareSpec, MemoryTier, Peaks, find_gpu
+from pkb_gym.engine.hardware.limits import GPU_LIMITS, Limits
+from pkb_gym.engine.hardware.peaks import GPUS, HardwareSpec, Peaks, find_gpu
+from pkb_gym.engine.hardware.tiers import MemoryTier, memory_s
 from pkb_gym.envs.text.topology import topology_text
 
 DTYPES = {"bfloat16", "float16", "float32", "float64"}
@@ -33,7 +36,8 @@ def peaks(factor: float = 1.0, *, llc: float = 1000.0, dram: float = 10.0) -> Pe
 
 def cpu(cores: int = 2) -> HardwareSpec:
     """`cores` such cores, with 15 B/s of DRAM together."""
-    return HardwareSpec(name="CPU", device="cpu", peaks=peaks(cores, dram=15.0), cores=cores, core=peaks())
+    whole = peaks(cores, dram=15.0)
+    return HardwareSpec(name="CPU", device="cpu", peaks=whole, limits=limits_of(whole), cores=cores, core=peaks())
 
 
 def test_a_rank_may_use_idle_cores_too():
@@ -60,17 +64,26 @@ def test_one_rank_has_the_whole_machine():
     assert cpu(cores=2).rank_peaks(1) == cpu(cores=2).peaks
 
 
-def test_world_size_must_be_positive():
+def test_ranks_share_limits_as_they_share_peaks():
+    limits = cpu(cores=4).rank_limits(2)
+    assert limits.memory == cpu(cores=4).rank_peaks(2).memory
+    # Products of bytes are four times as fast.
+    assert limits.matrix_flops_per_s == 4 * 200.0
+    assert limits.link_bytes_per_s is None, "nothing has to cross between ranks that share a memory"
+    gpu = find_gpu("NVIDIA H200")
+    assert gpu.rank_limits(8) == gpu.limits
+
+
+@pytest.mark.parametrize("of_rank", [HardwareSpec.rank_peaks, HardwareSpec.rank_limits])
+def test_world_size_must_be_positive(of_rank):
     with pytest.raises(ConfigError, match="at least 1, got 0"):
-        cpu().rank_peaks(0)
+        of_rank(cpu(), 0)
 
 
 def test_memory_time_fills_the_tiers_in_turn():
     one = peaks()
-    assert one.memory_s(0) == 0
-    assert one.memory_s(100) == pytest.approx(0.5)
-    assert one.memory_s(140) == pytest.approx(0.5 + 1)
-    assert one.memory_s(100 + 1000 + 30) == pytest.approx(0.5 + 25 + 3)
+    for size, seconds in ((0, 0), (100, 0.5), (140, 0.5 + 1), (100 + 1000 + 30, 0.5 + 25 + 3)):
+        assert one.memory_s(size) == memory_s(one.memory, size) == pytest.approx(seconds)
 
 
 def test_gpu_ranks_do_not_share():
@@ -103,6 +116,35 @@ def test_gpu_datasheet_numbers(name, bfloat16, hbm, nvlink):
     assert gpu.link_bytes_per_s == pytest.approx(nvlink)
 
 
+@pytest.mark.parametrize("name", [name for names in GPUS for name in names])
+def test_gpu_limits_stand_above_the_datasheet(name):
+    """A tier or link that is faster in the datasheet than in the limits would make the bound no bound."""
+    gpu = find_gpu(name)
+    peaks, limits = gpu.peaks, gpu.limits
+    # The fastest format is 8-bit, twice as fast as 16-bit, and limits are those of no lower clock.
+    assert limits.matrix_flops_per_s >= 2 * max(peaks.matrix_flops_per_s.values()) * (1 - 1e-3)
+    assert [tier.name for tier in limits.memory] == [tier.name for tier in peaks.memory] == ["L2", "HBM"]
+    assert limits.memory[0].capacity_bytes == peaks.memory[0].capacity_bytes
+    assert all(
+        limit.bytes_per_s >= peak.bytes_per_s * (1 - 1e-3)
+        for limit, peak in zip(limits.memory, peaks.memory, strict=True)
+    )
+    assert limits.link_bytes_per_s > peaks.link_bytes_per_s, "peers can be reached over PCIe too"
+    assert limits.source.startswith("datasheet") and "MHz" in limits.source
+
+
+def test_every_gpu_of_the_table_has_limits():
+    assert set(GPU_LIMITS) == set(GPUS)
+
+
+def test_limits_of_an_h200_by_hand():
+    """Regression: the datasheet's matrix rate is that of 1830 MHz, its memory rate below that of its memory's clock."""
+    limits = find_gpu("NVIDIA H200").limits
+    assert limits.matrix_flops_per_s == pytest.approx(2 * 989.4e12 * 1980 / 1830, rel=1e-3)
+    assert limits.memory[-1].bytes_per_s == pytest.approx(4.917e12, rel=1e-3)
+    assert limits.link_bytes_per_s == pytest.approx(514e9)
+
+
 @pytest.mark.parametrize("name", ["NVIDIA H100 PCIe", "NVIDIA H200 MIG 1g.18gb", "Radeon"])
 def test_unknown_gpu_names_those_known(name):
     with pytest.raises(ConfigError, match=f"no peaks known for GPU '{name}'; known: NVIDIA A100"):
@@ -122,9 +164,11 @@ def test_record_refuses_nonsense():
     with pytest.raises(ValidationError, match="must have no capacity"):
         Peaks({}, {}, (MemoryTier("L1", 10.0, 1.0),), 1.0, None, "measured")
     with pytest.raises(ValidationError, match="cores and core belong to a cpu"):
-        HardwareSpec(name="CPU", device="cpu", peaks=peaks())
+        HardwareSpec(name="CPU", device="cpu", peaks=peaks(), limits=limits_of(peaks()))
     with pytest.raises(ValidationError, match="cores and core belong to a cpu"):
-        HardwareSpec(name="GPU", device="cuda", peaks=peaks(), cores=2, core=peaks())
+        HardwareSpec(name="GPU", device="cuda", peaks=peaks(), limits=limits_of(peaks()), cores=2, core=peaks())
+    with pytest.raises(ValidationError, match="must have no capacity"):
+        Limits(1.0, (MemoryTier("L1", 10.0, 1.0),), None, "measured")
 
 
 def fake_system(folder: Path) -> tuple[Path, Path]:

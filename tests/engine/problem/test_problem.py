@@ -8,7 +8,19 @@ from dataclasses import replace
 import pytest
 
 from pkb_gym.engine.errors import SizeError
-from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, Output, Problem, Tensor, TensorList, Trials, divide
+from pkb_gym.engine.problem import (
+    Axes,
+    AxisValue,
+    Cost,
+    Draw,
+    LeastWork,
+    Output,
+    Problem,
+    Tensor,
+    TensorList,
+    Trials,
+    divide,
+)
 from pkb_gym.engine.problem.inputs import TrialKey
 
 PROBLEM = Problem(
@@ -22,7 +34,8 @@ PROBLEM = Problem(
     outputs=(Output("out", ("M",)),),
     robust=Trials(lambda make: (make.normal("x"),)),
     published=Trials(lambda make: (make.normal("x"),)),
-    cost=lambda ax: Cost(vector_flops=ax.M),
+    cost=lambda ax: Cost(vector_flops=ax.M, memory_bytes=2 * ax.M),
+    least_work=LeastWork("Everything is read.", work=lambda ax: Cost(memory_bytes=ax.M)),
 )
 
 

@@ -1,4 +1,4 @@
-"""What no honest kernel does, and what a clock's coarseness alone can bring about."""
+"""What no honest kernel does, and what a clock's coarseness alone can bring about. Bounds: `test_lower_bound`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 
 from pkb_gym.engine.records.feedback import CheckReport, Mismatch
 from pkb_gym.engine.stages import integrity
-from pkb_gym.rewards.examples import timed
 from tests.engine.records.mismatches import mismatch
 
 
@@ -57,22 +56,3 @@ def test_a_gpu_that_answers_late_is_busy(answer_us: float, found: int) -> None:
     findings = integrity.busy_gpu(answer_us)
     assert len(findings) == found
     assert all(finding.code == "interference" and f"{answer_us:.0f} us" in finding.detail for finding in findings)
-
-
-@pytest.mark.parametrize(("candidate_us", "beats"), [(99.0, True), (100.0, False), (101.0, False)])
-def test_beating_the_bound_is_a_finding(candidate_us: float, beats: bool) -> None:
-    feedback = timed(baseline_us=150.0, roofline_us=100.0)
-    assert feedback.timing is not None and feedback.roofline is not None
-    roofline = feedback.roofline.model_copy(update={"peaks_source": "datasheet of a GPU that is not"})
-    timing = feedback.timing.model_copy(update={"candidate_us": candidate_us})
-    assert bool(integrity.beats_roofline(roofline, timing)) is beats
-    measured = roofline.model_copy(update={"peaks_source": "measured by hand"})
-    assert integrity.beats_roofline(measured, timing) == ()
-    half = timing.model_copy(update={"candidate_us": candidate_us / 2})
-    assert bool(integrity.beats_roofline(measured, half)) is beats
-
-
-def test_no_bound_cannot_be_beaten() -> None:
-    feedback = timed()
-    assert feedback.timing is not None and feedback.roofline is not None
-    assert integrity.beats_roofline(feedback.roofline.model_copy(update={"bound_us": 0.0}), feedback.timing) == ()
