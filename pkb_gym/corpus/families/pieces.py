@@ -218,17 +218,6 @@ def are_resident(threads: Knob, blocks: Knob) -> bool:
     return blocks != "by size" and int(blocks) <= 64 and int(threads) <= 1024
 
 
-CUDA_SIGNALS = """
-__syncthreads();
-if (threadIdx.x < comm.world_size) {
-  comm.signal(blockIdx.x * pkb::kMaxRanks + comm.rank, threadIdx.x);
-  comm.wait(blockIdx.x * pkb::kMaxRanks + threadIdx.x);
-}
-__syncthreads();
-"""
-"""Block b tells block b of each rank that it is here, and hears from it; at most 64 blocks, all resident."""
-
-
 def cuda_finish(text: str) -> str:
     """Adds the headers that a CUDA text needs."""
     standard = [name for name, sign in (("algorithm", "std::min"), ("cmath", "std::pow")) if sign in text]

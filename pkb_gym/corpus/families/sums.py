@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 from pkb_gym.corpus.families.family import Family, Knob, Knobs, fill
+from pkb_gym.corpus.families.meetings import (
+    ARRIVE,
+    BEGUN,
+    DONE,
+    IN_KERNEL,
+    SENT,
+    STAGED,
+    Access,
+    cpp_meet,
+    cuda_meetings,
+)
 from pkb_gym.corpus.families.pieces import (
     EXPORT,
     ORDERS,
@@ -12,8 +23,6 @@ from pkb_gym.corpus.families.pieces import (
     cuda_finish,
     cuda_geometry,
 )
-
-FREE = "comm.barrier();  // the next call overwrites the scratch"
 
 # ---- C++ ------------------------------------------------------------------------------------------------------------
 
@@ -87,7 +96,7 @@ CPP_SHARES: dict[Knob, str] = {
 """Which elements a rank adds up."""
 
 CPP_TO_INBOXES = """
-T* inbox = comm.scratch<T>();
+$scratch
 for (int r = 0; r < W; ++r) {
   const int64_t from = std::min(n, r * part), count = std::min(n, from + part) - from;
   comm.put(inbox + comm.rank * part, x + from, count * sizeof(T), r);
@@ -110,17 +119,11 @@ CPP_FROM_ALL: dict[Knob, str] = {
         """,
 }
 
-CPP_HEAR: dict[Knob, str] = {
-    "none": "",
-    "barrier": "comm.barrier();",
-    "signals": "for (int r = 0; r < W; ++r) comm.signal(comm.rank, r);\nfor (int r = 0; r < W; ++r) comm.wait(r);",
-}
-
 CPP_CHOICES = {
     "algorithm": ("two shot", "one shot", "two shot, pulled", "inbox"),
     "chunk": (1024, 32, 128, 256, 4096, 1),
     "order": ("from 0", "staggered", "from last"),
-    "signalling": ("none", "barrier", "signals"),
+    "signalling": ("barrier", "signals"),
     "parts": ("lines", "even"),
 }
 
@@ -128,55 +131,62 @@ REDUCE_CHOICES = {
     "algorithm": ("lines", "helpers", "root", "inbox"),
     "chunk": (1024, 32, 128, 256, 4096, 1),
     "order": ("from 0", "staggered", "from last"),
-    "signalling": ("none", "barrier", "signals"),
+    "signalling": ("barrier", "signals"),
     "own": ("last", "first"),
 }
 
 
 def cpp_makes_sense(knobs: Knobs) -> bool:
-    """What is staged needs signalling; what is not has it with few chunk sizes; parts are for what is shared out."""
+    """What is staged has one order; signals come with few chunk sizes; parts are for what is shared out."""
     if knobs["algorithm"] in ("one shot", "inbox") and knobs.get("parts", "lines") != "lines":
         return False
     if knobs.get("own") == "first" and knobs["order"] != "from 0":
         return False
     if knobs["algorithm"] in ("two shot, pulled", "inbox"):
-        return knobs["signalling"] != "none" and knobs["order"] == "from 0" and knobs["chunk"] in (1024, 128, 1)
-    return knobs["signalling"] == "none" or (knobs["signalling"] == "barrier" and knobs["chunk"] in (1024, 1))
+        return knobs["order"] == "from 0"
+    return knobs["signalling"] == "barrier" or knobs["chunk"] in (1024, 128, 1)
 
 
 def cpp_all_reduce(knobs: Knobs) -> str:
     """The text of one kernel for AllReduce."""
-    hear = CPP_HEAR[knobs["signalling"]]
-    share, term, before, after = knobs["parts"], "comm.peer(x, r)", "", [hear]
+    meet, algorithm = knobs["signalling"], knobs["algorithm"]
+    share, term = knobs["parts"], "comm.peer(x, r)"
+    before, after = cpp_meet(meet, BEGUN["touch"]), [cpp_meet(meet, DONE["touch"], 1)]
     stores = (
         "for (int r = 0; r < W; ++r) comm.put(y + at, rounded, count * sizeof(T), r);",
         "for (int r = 0; r < W; ++r) comm.peer(y, r)[k] = T(sum);",
     )
-    if knobs["algorithm"] == "one shot":
+    if algorithm == "one shot":
         share, stores = "all", ("std::memcpy(y + at, rounded, count * sizeof(T));", "y[k] = T(sum);")
-    elif knobs["algorithm"] == "two shot, pulled":
-        before = "T* outbox = comm.scratch<T>();"
+        before, after = cpp_meet(meet, BEGUN["read"]), [cpp_meet(meet, DONE["read"], 1)]
+    elif algorithm == "two shot, pulled":
+        outbox = "T* outbox = comm.scratch<T>();  // written again when all have begun the next call"
+        before = f"{cpp_meet(meet, BEGUN['read'])}\n{outbox}"
         stores = ("std::memcpy(outbox + at, rounded, count * sizeof(T));", "outbox[k] = T(sum);")
-        after = [hear, fill(CPP_FROM_ALL[share]), FREE]
-    elif knobs["algorithm"] == "inbox":
-        before, term, after = fill(CPP_TO_INBOXES, hear=hear), "inbox + r * part - begin", [FREE]
+        after = [cpp_meet(meet, f"{STAGED}, arguments are read", 1), fill(CPP_FROM_ALL[share])]
+    elif algorithm == "inbox":
+        before, term = _to_inboxes(meet), "inbox + r * part - begin"
+        after = [cpp_meet(meet, DONE["write"], 1)]
     return _cpp(knobs, share, term, before, stores, after, root="")
 
 
 def cpp_reduce(knobs: Knobs) -> str:
     """The text of one kernel for Reduce."""
     own = "if (comm.rank != dst) std::memcpy(y, x, n * sizeof(T));"
-    share, term, hear = knobs["algorithm"], "comm.peer(x, r)", CPP_HEAR[knobs["signalling"]]
-    before = [own] if knobs["own"] == "first" else []
-    after = [own] if knobs["own"] == "last" else []
-    if knobs["algorithm"] == "inbox":
-        share, term = "lines", "inbox + r * part - begin"
-        before.append(fill(CPP_TO_INBOXES, hear=hear))
-        after.append(FREE)
-    else:
-        after.append(hear)
+    share, term, meet = knobs["algorithm"], "comm.peer(x, r)", knobs["signalling"]
+    begin, end = cpp_meet(meet, BEGUN["touch"]), cpp_meet(meet, DONE["touch"], 1)
+    if share == "inbox":
+        share, term, begin, end = "lines", "inbox + r * part - begin", _to_inboxes(meet), cpp_meet(meet, DONE["write"], 1)
+    before = [own, begin] if knobs["own"] == "first" else [begin]
+    after = [own, end] if knobs["own"] == "last" else [end]
     stores = ("comm.put(y + at, rounded, count * sizeof(T), dst);", "comm.peer(y, dst)[k] = T(sum);")
     return _cpp(knobs, share, term, _lines(before), stores, after, root="dst")
+
+
+def _to_inboxes(meet: Knob) -> str:
+    """Terms are pushed into scratch, which is always there; who has sent has begun, so that its output may be written."""
+    inbox = "T* inbox = comm.scratch<T>();  // nobody ends a call before all have read theirs"
+    return fill(CPP_TO_INBOXES, scratch=inbox, hear=cpp_meet(meet, SENT))
 
 
 def _cpp(
@@ -213,11 +223,14 @@ $constants
 
 $device
 
+$function
+
 template <class T>
 __global__ void __launch_bounds__(kThreads)
 add_up(const T* x, T* y, uint64_t n, ${root_parameter}const __grid_constant__ pkb::Device comm) {
   const int W = comm.world_size;
   $share
+  $enter
   $loop
   $after
 }
@@ -303,13 +316,13 @@ CUDA_SHARES: dict[Knob, str] = {
 }
 
 CUDA_TO_INBOXES = """
-T* inbox = comm.scratch<T>();
+T* inbox = comm.scratch<T>();  // nobody ends a call before all have read theirs
 const uint64_t part = (n + 64 * W - 1) / (64 * W) * 64;
 for (int r = 0; r < comm.world_size; ++r) {
   const uint64_t from = std::min(n, r * part), count = std::min(n, from + part) - from;
   comm.put(inbox + comm.rank * part, x + from, count * sizeof(T), r);
 }
-comm.barrier();
+$hear
 """
 
 OWN_COPY = """
@@ -325,7 +338,7 @@ CUDA_CHOICES = {
     "blocks": ("by size", 1, 16, 64, 132),
     "unroll": ("", "#pragma unroll 4"),
     "order": ("from 0", "staggered"),
-    "signalling": ("none", "host barrier", "block barrier"),
+    "signalling": ("host barrier", "begun words", "block barrier", "split barrier", "signals"),
 }
 
 CUDA_REDUCE_CHOICES = CUDA_CHOICES | {
@@ -352,9 +365,13 @@ def cuda_makes_sense(knobs: Knobs) -> bool:
         return False
     if knobs["algorithm"] == "inbox":
         return signalling == "host barrier" and plain
-    if signalling == "block barrier":
-        return access in ("16 bytes", "element") and are_resident(threads, blocks) and knobs["order"] == "from 0"
-    return signalling == "none" or (access == "16 bytes" and plain)
+    if signalling == "split barrier" and knobs.get("own") != "kernel":
+        return False
+    if signalling in IN_KERNEL:
+        return access in ("16 bytes", "element") and are_resident(threads, blocks) and plain
+    if signalling == "begun words":
+        return access in ("16 bytes", "8 bytes") and plain and blocks in ("by size", 64, 132)
+    return True
 
 
 def cuda_all_reduce(knobs: Knobs) -> str:
@@ -379,18 +396,25 @@ def _cuda(knobs: Knobs, share: Knob, results: tuple[str, str], root: str) -> str
     template = {"element": CUDA_ELEMENTS, "pkb::add_up": CUDA_LIBRARY}.get(access, CUDA_PACKETS)
     work = "n / 8" if share in ("all", "root") else "n / W / 8"
     constants, line, blocks = cuda_geometry(knobs["threads"], knobs["blocks"], work, "kThreads")
+    access_kind: Access = "read" if share == "all" else "touch"
+    meetings = cuda_meetings(knobs["signalling"], access_kind)
     own_in_kernel = bool(root) and not inbox and knobs.get("own") == "kernel"
-    after = [fill(OWN_COPY)] if own_in_kernel else []
-    after += ["comm.barrier_blocks();"] if knobs["signalling"] == "block barrier" else []
-    before = [fill(CUDA_TO_INBOXES)] if inbox else []
+    enter, after = [meetings.enter], [meetings.leave]
+    if own_in_kernel and knobs["signalling"] == "split barrier":
+        enter = [ARRIVE, fill(OWN_COPY), meetings.enter]
+    elif own_in_kernel:
+        after.insert(0, fill(OWN_COPY))
+    before = [fill(CUDA_TO_INBOXES, hear=f"comm.barrier();  // {SENT}") if inbox else meetings.before]
     if root and not own_in_kernel:
-        before.append(f"if (comm.rank != {root}) comm.put(y, x, n * sizeof(T), comm.rank);")
+        before.insert(0, f"if (comm.rank != {root}) comm.put(y, x, n * sizeof(T), comm.rank);")
     text = fill(
         CUDA,
         constants=constants,
         device=fill(CUDA_PACKET, unroll=knobs["unroll"]) if template is CUDA_PACKETS else "",
         root_parameter=f"int {root}, " if root else "",
+        function=meetings.function,
         share=CUDA_SHARES[share],
+        enter=_lines(enter),
         loop=fill(template, bytes=width, term=term, each=each, results=results[0], result=results[1]),
         after=_lines(after),
         root_argument=f"int64_t {root}, " if root else "",
@@ -399,7 +423,7 @@ def _cuda(knobs: Knobs, share: Knob, results: tuple[str, str], root: str) -> str
         blocks=blocks,
         source="inbox" if inbox else "x",
         root_value=f"int({root}), " if root else "",
-        host_after=FREE if inbox else "comm.barrier();" if knobs["signalling"] == "host barrier" else "",
+        host_after=f"comm.barrier();  // {DONE['write']}" if inbox else meetings.after,
         export=EXPORT,
     )
     if "W" not in line and not inbox:
