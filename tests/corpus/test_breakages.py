@@ -25,7 +25,7 @@ def test_names_are_unique_and_those_of_the_compiler_exist():
 def test_each_applies_to_some_kernel_and_changes_it(breakage):
     applied = 0
     for family in FAMILIES.values():
-        for variant in family.variants[::25]:
+        for variant in family.variants[::7]:
             broken = breakage.apply(variant.source)
             assert broken is None or broken != variant.source
             applied += broken is not None

@@ -101,6 +101,7 @@ CPP_EXCHANGES: dict[Knob, str] = {
         $meet
         for (int i = 0; i < W; ++i) {
           const int r = $order;
+          $wait
           total += parts[r];
         }
         """,
