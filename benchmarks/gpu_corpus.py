@@ -106,7 +106,7 @@ def measured(attempt: Attempt, feedback: Feedback) -> dict[str, Any]:
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Tables by problem and by breakage: variants that are right, their speedups and rewards, broken ones that failed."""
+    """Tables by problem and by breakage: right variants, their speedups and rewards, and how broken ones failed."""
     lines = [
         "| problem | right | speedup: least, median, most | reward: least, most | broken | of these fail |",
         "| --- | ---: | --- | --- | ---: | ---: |",

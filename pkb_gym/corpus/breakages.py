@@ -260,4 +260,4 @@ SYNCHRONISATION = (
     "one_half",
     "unacknowledged",
 )
-"""Names of those that leave out what the call contract asks for: such a kernel is right as long as no rank is late."""
+"""Names of those that leave out what the call contract asks for: most such kernels are right while no rank is late."""

@@ -241,7 +241,11 @@ CUDA_CHOICES = {
 
 def cuda_makes_sense(knobs: Knobs) -> bool:
     """Pulling needs blocks that wait for each other, which are few; it begins with the next rank."""
-    exchange, signalling, resident = knobs["exchange"], knobs["signalling"], are_resident(knobs["threads"], knobs["blocks"])
+    exchange, signalling, resident = (
+        knobs["exchange"],
+        knobs["signalling"],
+        are_resident(knobs["threads"], knobs["blocks"]),
+    )
     if exchange in ("pull", "copy engine") and knobs["order"] != "staggered":
         return False
     if exchange == "pull":

@@ -141,7 +141,9 @@ def cuda_meetings(kind: Knob, access: Access) -> CudaMeetings:
         enter = f"comm.tell_begun();\ncomm.wait_all_begun();  // {begun}"
         return CudaMeetings(enter=enter, after=f"comm.barrier();  // {done}")
     if kind == "signals":
-        return CudaMeetings(_CUDA_SIGNALS.strip("\n"), enter=f"meet(comm, 0);  // {begun}", leave=f"meet(comm, 1);  // {done}")
+        return CudaMeetings(
+            _CUDA_SIGNALS.strip("\n"), enter=f"meet(comm, 0);  // {begun}", leave=f"meet(comm, 1);  // {done}"
+        )
     leave = f"comm.barrier_blocks(1);  // {done}"
     if kind == "split barrier":
         return CudaMeetings(enter=f"comm.wait_blocks(0);  // {begun}", leave=leave)

@@ -15,6 +15,11 @@ ORDERS: dict[Knob, str] = {"staggered": "(comm.rank + i) % W", "from 0": "i", "f
 """The i-th rank that a rank turns to; from 0, all turn to the same one at the same time."""
 
 
+def lines(parts: list[str]) -> str:
+    """Those that are not empty, one below the other."""
+    return "\n".join(part for part in parts if part)
+
+
 # ---- on the CPU -----------------------------------------------------------------------------------------------------
 
 CPP_DTYPES = """

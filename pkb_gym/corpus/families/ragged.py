@@ -1,7 +1,7 @@
 """MoEAllToAll: pieces of rows for every rank of a group, whose places only their owners know.
 
-Groups may differ from call to call, so that at one end of the call all ranks meet, not the group alone: ranks of another
-group may still be in an earlier call, whose scratch this one would overwrite.
+Groups may differ from call to call, so that at one end of the call all ranks meet, not the group alone: ranks of
+another group may still be in an earlier call, whose scratch this one would overwrite.
 """
 
 from __future__ import annotations

@@ -239,9 +239,7 @@ def cuda_scatter(knobs: Knobs) -> str:
     """The source pushes every rank's block, or every rank pulls its own."""
     mine = "send + comm.rank * block"
     if knobs["direction"] == "push":
-        copies = copies_by_rank(
-            knobs, push=True, ends=_to_each, source="send", target="recv", meetings=CudaMeetings()
-        )
+        copies = copies_by_rank(knobs, push=True, ends=_to_each, source="send", target="recv", meetings=CudaMeetings())
         body = [copies.blocks, _guarded("comm.rank == src", copies.launch)]
         return _cuda(knobs, "src", BYTES.format("out"), body, copies)
     if knobs["copy"] == "copy engine":
