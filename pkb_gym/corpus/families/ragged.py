@@ -149,7 +149,7 @@ struct Pieces {
 };
 
 __global__ void tell(const Pieces pieces, int64_t group, const __grid_constant__ pkb::Device comm) {
-  int64_t* starts = comm.scratch<int64_t>(comm.epoch % 2 * pkb::kMaxRanks * sizeof(int64_t));
+  int64_t* starts = comm.scratch<int64_t>();  // nobody ends a call before all have read theirs
   const int p = threadIdx.x;
   if (p < comm.group_size(group)) {
     comm.peer(starts, comm.group_member(group, p))[comm.group_rank(group)] = pieces.$told[p];
@@ -160,7 +160,7 @@ __global__ void tell(const Pieces pieces, int64_t group, const __grid_constant__
 __global__ void __launch_bounds__(kThreads)
 exchange(const char* send, char* recv, uint64_t row, const Pieces pieces, int64_t group,
          const __grid_constant__ pkb::Device comm) {
-  const int64_t* starts = comm.scratch<int64_t>(comm.epoch % 2 * pkb::kMaxRanks * sizeof(int64_t));
+  const int64_t* starts = comm.scratch<int64_t>();
   $pieces
 }
 
@@ -237,11 +237,8 @@ def cuda_makes_sense(knobs: Knobs) -> bool:
 
 def cuda_source(knobs: Knobs) -> str:
     """The text of one kernel: a block tells the others where their pieces begin, then all blocks copy."""
-    pull, grid, in_kernel = (
-        knobs["direction"] == "pull",
-        knobs["spread"] == "grid",
-        knobs["signalling"] == "block barrier",
-    )
+    pull, grid = knobs["direction"] == "pull", knobs["spread"] == "grid"
+    in_kernel = knobs["signalling"] == "block barrier"
     access: Access = "read" if pull else "write"
     here, there = ("received", "sent") if pull else ("sent", "received")
     to, lies = ("pieces.received[p]", "starts[p]") if pull else ("starts[p]", "pieces.sent[p]")
