@@ -145,8 +145,7 @@ def cpp_source(exchange: Exchange, knobs: Knobs) -> str:
             begin.append(cpp_meet(signalling, BEGUN[access]))
             end.append(cpp_meet(signalling, DONE[access], 1))
     else:
-        size = "W * block" if staging == "inbox" else exchange.sent
-        begin.append(scratch("char", staging, size, halves=knobs["guard"] == "halves"))
+        begin.append(scratch("char", staging, halves=knobs["guard"] == "halves"))
     if staging == "inbox":
         if split:
             signal = tell("r")
@@ -249,10 +248,10 @@ def cuda_source(exchange: Exchange, knobs: Knobs) -> str:
     copies = copies_by_rank(knobs, push=push, ends=ends, source=source, target=target, meetings=meetings)
     begin, end = [meetings.before], [meetings.after]
     if staging == "inbox":
-        begin = [scratch("char", staging, "W * block", halves=True)]
+        begin = [scratch("char", staging, halves=True)]
         end = [f"comm.barrier();  // {SENT}", "comm.put(recv, inbox, W * block, comm.rank);"]
     elif staging == "outbox":
-        begin = [scratch("char", staging, exchange.sent, halves=True)]
+        begin = [scratch("char", staging, halves=True)]
         begin += [f"comm.put(outbox, send, {exchange.sent}, comm.rank);", f"comm.barrier();  // {STAGED}"]
         end = []
     text = fill(

@@ -130,8 +130,8 @@ def cpp_source(knobs: Knobs) -> str:
     if exchange == "pull":
         after = hear_all(DONE["read"], 1) if split else cpp_meet(kind, DONE["read"], 1)
     else:
-        name, size = ("part", "sizeof(Sum)") if exchange == "post" else ("parts", "W * sizeof(Sum)")
-        lines, after = scratch("Sum", name, size, halves=halves), "" if halves else FREE
+        name = "part" if exchange == "post" else "parts"
+        lines, after = scratch("Sum", name, halves=halves), "" if halves else FREE
     text = fill(
         CPP_EXCHANGES[exchange],
         own=OWN,
@@ -274,10 +274,10 @@ def cuda_source(knobs: Knobs) -> str:
         meetings = cuda_meetings(kind, "read")
         function = meetings.function
     elif exchange == "tagged words":
-        lines = scratch("uint64_t", "parts", "pkb::kMaxRanks * sizeof(uint64_t)", halves=True)
+        lines = scratch("uint64_t", "parts", halves=True)
     else:
-        name, size = ("part", "sizeof(float)") if exchange == "post" else ("parts", "pkb::kMaxRanks * sizeof(float)")
-        lines = scratch("float", name, size, halves=True)
+        name = "part" if exchange == "post" else "parts"
+        lines = scratch("float", name, halves=True)
         function, meet = cuda_meet(kind, STAGED if exchange == "post" else SENT)
     text = fill(
         CUDA,

@@ -30,22 +30,24 @@ DONE: dict[Access, str] = {
 SENT = "what peers have sent is there"
 STAGED = "what peers have staged is there"
 FREE = "comm.barrier();  // the next call overwrites the scratch"
+HALF = "comm.epoch % 2 * (comm.scratch_bytes / 2)"
 HALVES = "Two halves in turn: the last call's may still be in use."
 """Why scratch is addressed by the epoch's parity: who hears from all peers in each call is at most one call ahead."""
 
 
-def scratch(kind: str, name: str, size: str, *, halves: bool) -> str:
+def scratch(kind: str, name: str, *, halves: bool) -> str:
     """A line that names scratch.
+
+    Halves lie at fixed places, whatever a call needs: shapes may differ from call to call.
 
     Args:
         kind: type of its elements.
         name: of the pointer.
-        size: bytes of one call.
         halves: whether calls use two halves in turn.
     """
     if not halves:
         return f"{kind}* {name} = comm.scratch<{kind}>();"
-    return f"// {HALVES}\n{kind}* {name} = comm.scratch<{kind}>(comm.epoch % 2 * {size});"
+    return f"// {HALVES}\n{kind}* {name} = comm.scratch<{kind}>({HALF});"
 
 
 # ---- on the CPU -----------------------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def cpp_source(knobs: Knobs) -> str:
         meet = cpp_meet(knobs["signalling"], SENT if exchange == "push sums" else STAGED)
         loops = fill(CPP_CHUNKS if rows else CPP_TWO_PASSES, send=send, meet=meet, row=row)
         halves = knobs["guard"] == "halves"
-        before = scratch("Sum", "sums", "W * M * sizeof(Sum)", halves=halves)
+        before = scratch("Sum", "sums", halves=halves)
         after = "" if halves else FREE
     arguments = "local_hidden_states, local_weight, variance_epsilon, out, comm"
     text = fill(
@@ -326,7 +326,7 @@ def cuda_source(knobs: Knobs) -> str:
         if push:
             send = "if (threadIdx.x < W) comm.peer(sums, threadIdx.x)[comm.rank * M + m] = own;"
         pieces = {
-            "scratch": scratch("float", "sums", "W * M * sizeof(float)", halves=True),
+            "scratch": scratch("float", "sums", halves=True),
             "send": send,
             "term": "sums[r * M + m]" if push else "comm.peer(sums, r)[m]",
         }

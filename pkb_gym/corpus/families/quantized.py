@@ -6,6 +6,7 @@ from pkb_gym.corpus.families.family import Family, Knob, Knobs, fill
 from pkb_gym.corpus.families.meetings import (
     BEGUN,
     DONE,
+    HALF,
     HALVES,
     IN_KERNEL,
     STAGED,
@@ -109,7 +110,7 @@ int8_t* codes = comm.scratch<int8_t>(blocks * sizeof(float));
 
 CPP_HALVES = f"""
 // {HALVES}
-const int64_t half = comm.epoch % 2 * (blocks * sizeof(float) + (n + 63) / 64 * 64);
+const int64_t half = {HALF};
 float* scales = comm.scratch<float>(half);
 int8_t* codes = comm.scratch<int8_t>(half + blocks * sizeof(float));
 """

@@ -118,7 +118,7 @@ def cpp_source(knobs: Knobs) -> str:
         names=NAMES,
         move=CPP_COPIES[knobs["copy"]],
         parameters=PARAMETERS,
-        scratch=scratch("int64_t", "starts", "pkb::kMaxRanks * sizeof(int64_t)", halves=halves),
+        scratch=scratch("int64_t", "starts", halves=halves),
         sent=SIZE.format("input_split_sizes", "p"),
         received=SIZE.format("output_split_sizes", "p"),
         told=f"{there}[p]",

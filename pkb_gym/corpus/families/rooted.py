@@ -114,7 +114,7 @@ def cpp_scatter(knobs: Knobs) -> str:
     if not inbox:
         begin = tell("int(src)", 1) if signals else f"comm.barrier();  // {BEGUN['write']}"
         return _cpp(copy, "src", BYTES.format("out"), [begin, send, sync])
-    begin = scratch("char", "inbox", "block", halves=halves)
+    begin = scratch("char", "inbox", halves=halves)
     reuse = [_after_reader("comm.rank == src", "for (int r = 0; r < W; ++r) ", "r")] if halves and signals else []
     unpack = cpp_copy("push", copy, "recv", "inbox", "block", "comm.rank")
     guard = [] if halves else [FREE]
@@ -163,7 +163,7 @@ def cpp_gather(knobs: Knobs) -> str:
             told = _guarded("comm.rank == dst", tell_all(1))
             begin = f"{told}\n{own}\n{hear('int(dst)', BEGUN['write'], 1)}"
         return _cpp(copy, "dst", block, [begin, push, *([] if signals else [own]), sync])
-    begin = scratch("char", "inbox", "W * block", halves=halves)
+    begin = scratch("char", "inbox", halves=halves)
     reuse = [_after_reader("comm.rank != dst", "", "int(dst)")] if halves and signals else []
     unpack = f"if (comm.rank == dst) {cpp_copy('push', copy, 'recv', 'inbox', 'W * block', 'comm.rank')}"
     guard = [] if halves else [FREE]
