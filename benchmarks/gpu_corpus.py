@@ -1,4 +1,4 @@
-"""Variants of the kernel families on GPUs: how many are right, and how far their speeds spread.
+"""Variants of the kernel families on GPUs: how many are right, how far their speeds spread, how broken ones fail.
 
 python -m benchmarks.gpu_corpus [--only NAME ...] [--variants N] [--size NAME] [--world-size N] [--breakages N]
                                 [--out FOLDER]
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_corpus", description=main.__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="problems (default: all with a CUDA family)")
     parser.add_argument("--variants", type=int, default=16, help="of each problem (default: %(default)s)")
-    parser.add_argument("--breakages", type=int, default=6, help="broken ones of each problem (default: %(default)s)")
+    parser.add_argument("--breakages", type=int, default=9, help="broken ones of each problem (default: %(default)s)")
     parser.add_argument("--size", default="published")
     parser.add_argument("--dtype", help="default: the problem's first")
     parser.add_argument("--world-size", type=int, help="default: 1, 2, 4 or 8, as GPUs allow")
@@ -105,7 +106,7 @@ def measured(attempt: Attempt, feedback: Feedback) -> dict[str, Any]:
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """A table by problem: variants that are right, their speedups and rewards, and broken ones that failed."""
+    """Tables by problem and by breakage: right variants, their speedups and rewards, and how broken ones failed."""
     lines = [
         "| problem | right | speedup: least, median, most | reward: least, most | broken | of these fail |",
         "| --- | ---: | --- | --- | ---: | ---: |",
@@ -119,6 +120,12 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         reward = f"{min(rewards):.2f}, {max(rewards):.2f}" if right else "-"
         failed = sum(not row["passed"] for row in broken)
         lines.append(f"| {name} | {len(right)} of {len(variants)} | {speed} | {reward} | {len(broken)} | {failed} |")
+    lines += ["", "| breakage | sources | of these fail | failures |", "| --- | ---: | ---: | --- |"]
+    for breakage in sorted({row["breakage"] for row in rows} - {None}):
+        mine = [row for row in rows if row["breakage"] == breakage]
+        failures = Counter(str(row["failure"]) for row in mine if not row["passed"])
+        named = ", ".join(f"{failure} {count}" for failure, count in failures.most_common())
+        lines.append(f"| {breakage} | {len(mine)} | {failures.total()} | {named or '-'} |")
     wrong = [row for row in rows if row["breakage"] is None and not (row["passed"] and not row["findings"])]
     lines += [f"\n{row['problem']} {row['knobs']}: {row['failure']} {row.get('message', '')}" for row in wrong]
     return "\n".join(lines)

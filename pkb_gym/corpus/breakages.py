@@ -1,7 +1,7 @@
 """Mistakes that authors of kernels make, as edits of a right source.
 
-An edit that applies need not do harm: a barrier too few may go unnoticed. Whether a source is broken is for the
-evaluator to say.
+An edit that applies need not do harm. Whether a source is broken is for the evaluator to say. Waits are found by the
+comments that `pkb_gym.corpus.families.meetings` gives them.
 """
 
 from __future__ import annotations
@@ -164,36 +164,64 @@ BREAKAGES = (
         ((r"comm\.peer\((\w+(?: \+ [^,()]*)?), (?:r|i|int\(src\)|int\(dst\))\)", r"(\1)"),),
         everywhere=True,
     ),
-    # ---- what only some runs show ----
+    # ---- what delayed ranks show: the call contract is broken ----
     Breakage(
-        "missing_barrier",
-        "what others write is read without waiting for them",
-        (
-            (r"^ *(?:if \([^\n]*\) )?comm\.barrier\(\);\n", ""),
-            (r"^ *comm\.barrier_blocks\([^\n]*\);\n", ""),
-        ),
+        "missing_entry",
+        "peers' memory is touched before their calls have begun",
+        ((r"^[^\n]*;  // peers' [^\n]* their calls have begun\n", ""),),
+    ),
+    Breakage(
+        "missing_exit",
+        "a call ends while peers still use this rank's memory",
+        ((r"^[^\n]*;  // by now peers [^\n]*\n", ""),),
     ),
     Breakage(
         "missing_wait",
-        "a signal is sent and nobody waits for it",
-        ((r"^[^\n{]*comm\.wait\([^\n]*\);\n", ""),),
+        "what others send is read without waiting for it",
+        (
+            (r"^[^\n]*;  // (?:what peers have (?:sent|staged)|peers have updated)[^\n]*\n", ""),
+            (r"pkb::wait_tagged\(([^,\n]*), tag\)", r"__uint_as_float(uint32_t(*(\1)))"),
+        ),
+    ),
+    Breakage(
+        "unheard_rank",
+        "a wait for all ranks but the last",
+        ((r"r < (W|comm\.world_size); \+\+r\) comm\.wait", r"r < \1 - 1; ++r) comm.wait"),),
         everywhere=True,
     ),
     Breakage(
         "flag_without_epoch",
         "a flag that stays set from call to call",
-        ((r"comm\.(signal|wait)\(([^;\n]*)\);", r"comm.\1(\2, 1);"),),
+        (
+            (r"2 \* comm\.epoch \+ phase", "1 + phase"),
+            (r"uint32_t\(comm\.epoch\);", "1;"),
+            (r"comm\.(signal|wait)\(((?:(?!epoch)[^;\n])*)\);", r"comm.\1(\2, 1);"),
+        ),
         everywhere=True,
-    ),
-    Breakage(
-        "wrong_slot",
-        "waiting for a signal that nobody sends",
-        ((r"comm\.wait\(([^;\n]*)\);", r"comm.wait(\1 + 500);"),),
     ),
     Breakage(
         "unguarded_scratch",
         "scratch that the next call overwrites before all have read it",
         ((r"^ *comm\.barrier\(\);  // the next call[^\n]*\n", ""),),
+    ),
+    Breakage(
+        "one_half",
+        "all calls use the same scratch, where those of even and of odd epochs need their own",
+        (
+            (r"^ *// Two halves[^\n]*\n( *[^\n]*comm\.scratch<\w+>)\(comm\.epoch[^;]*\);", r"\1();"),
+            (r"^ *// Two halves[^\n]*\n( *const int64_t half = )[^;]*;", r"\g<1>0;"),
+        ),
+        everywhere=True,
+    ),
+    Breakage(
+        "unacknowledged",
+        "a rank that only sends overwrites what slow readers have not read",
+        ((r"^[^\n]*;  // \w+ has read what came[^\n]*\n", ""),),
+    ),
+    Breakage(
+        "wrong_slot",
+        "waiting for a signal that nobody sends",
+        ((r"comm\.wait\(([^;\n]*)\);", r"comm.wait(\1 + 500);"),),
     ),
     # ---- what a GPU finds ----
     Breakage(
@@ -222,11 +250,14 @@ COMPILE_TIME = (
 )
 """Names of those that a compiler may find, without running anything."""
 
-
-def find_breakage(name: str) -> Breakage:
-    """The breakage of that name.
-
-    Raises:
-        KeyError: there is none.
-    """
-    return {breakage.name: breakage for breakage in BREAKAGES}[name]
+SYNCHRONISATION = (
+    "missing_entry",
+    "missing_exit",
+    "missing_wait",
+    "unheard_rank",
+    "flag_without_epoch",
+    "unguarded_scratch",
+    "one_half",
+    "unacknowledged",
+)
+"""Names of those that leave out what the call contract asks for: most such kernels are right while no rank is late."""

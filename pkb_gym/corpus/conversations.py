@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NotRequired, TypedDict
 
-from pkb_gym.corpus.breakages import BREAKAGES, COMPILE_TIME, Breakage
+from pkb_gym.corpus.breakages import BREAKAGES, COMPILE_TIME, SYNCHRONISATION, Breakage
 from pkb_gym.corpus.evaluate import Candidate
 from pkb_gym.corpus.families import Variant, find_family
 from pkb_gym.corpus.prompts import prompt_messages
@@ -146,14 +146,15 @@ def broken_attempts(good: Sequence[Attempt], count: int, seed: int, *, only_comp
         return
     draw = random.Random(f"repairs {seed} {good[0].task.problem} {good[0].task.language}")
     compiled = [breakage for breakage in BREAKAGES if breakage.name in COMPILE_TIME]
-    others = [breakage for breakage in BREAKAGES if breakage.name not in COMPILE_TIME]
+    races = [breakage for breakage in BREAKAGES if breakage.name in SYNCHRONISATION]
+    others = [breakage for breakage in BREAKAGES if breakage not in compiled and breakage not in races]
     made: set[tuple[str, ...]] = set()
     for number in range(20 * count):
         if len(made) == count:
             return
         attempt = draw.choice(good)
-        # What a compiler finds is easy to break and to mend: two in three are of the other kinds.
-        usable = compiled if only_compiled or number % 3 == 0 else others
+        # In turn, so that none of what compiler, check and delayed ranks find is rare.
+        usable = compiled if only_compiled else (compiled, races, others)[number % 3]
         kinds = [draw.choice(usable)]
         if len(made) % TWO_STEPS == TWO_STEPS - 1:
             kinds.append(draw.choice(compiled))

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import pytest
 
-from pkb_gym.corpus.breakages import BREAKAGES, COMPILE_TIME, find_breakage
+from pkb_gym.corpus.breakages import BREAKAGES, COMPILE_TIME, SYNCHRONISATION
 from pkb_gym.corpus.families import FAMILIES, find_family
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.problems.catalogue import expert_source, find_problem
+
+BY_NAME = {breakage.name: breakage for breakage in BREAKAGES}
 
 
 def test_names_are_unique_and_those_of_the_compiler_exist():
     names = [breakage.name for breakage in BREAKAGES]
     assert len(set(names)) == len(names)
-    assert set(COMPILE_TIME) <= set(names)
-    with pytest.raises(KeyError):
-        find_breakage("nothing")
+    assert set(COMPILE_TIME) | set(SYNCHRONISATION) <= set(names)
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda breakage: breakage.name)
 def test_each_applies_to_some_kernel_and_changes_it(breakage):
     applied = 0
     for family in FAMILIES.values():
-        for variant in family.variants[::25]:
+        for variant in family.variants[::7]:
             broken = breakage.apply(variant.source)
             assert broken is None or broken != variant.source
             applied += broken is not None
@@ -41,6 +43,16 @@ def test_experts_can_be_broken_too():
     assert sum(breakage.apply(source) is not None for breakage in BREAKAGES) >= 8
 
 
+@pytest.mark.parametrize("language", ["cpp", "cuda"])
+def test_every_variant_can_lack_a_synchronisation(language):
+    """A call that touches other ranks' memory has something to wait for, and its comments say where."""
+    removals = [BY_NAME[name] for name in ("missing_entry", "missing_exit", "missing_wait")]
+    for (_problem, of), family in FAMILIES.items():
+        for variant in family.variants[::7]:
+            if of == language:
+                assert any(removal.apply(variant.source) for removal in removals), variant.source
+
+
 @pytest.mark.parametrize(
     ("name", "failure"),
     [
@@ -50,8 +62,36 @@ def test_experts_can_be_broken_too():
     ],
 )
 def test_broken_kernels_fail(name, failure, local_evaluator):
-    broken = find_breakage(name).apply(find_family("AllGather", "cpp").variants[0].source)
-    assert broken is not None
-    config = EvalConfig(language="cpp", world_size=2, size="tiny", until="check", trials=2)
-    feedback = local_evaluator.evaluate(find_problem("AllGather"), broken, config)
-    assert feedback.failure is failure
+    assert _broken("AllGather", name, local_evaluator).failure is failure
+
+
+@pytest.mark.parametrize(
+    ("problem", "name", "knobs", "told"),
+    [
+        ("AllGather", "missing_entry", {"direction": "pull", "staging": "none"}, "wait for it first"),
+        ("AllGather", "missing_exit", {"direction": "push", "staging": "none"}, "was still written after"),
+        ("GradAccLoss", "one_half", {"exchange": "push", "guard": "halves", "signalling": "signals"}, "scratch"),
+        ("AllGather", "unguarded_scratch", {"staging": "inbox", "guard": "barrier"}, "scratch"),
+    ],
+)
+def test_a_missing_synchronisation_is_a_race(problem, name, knobs, told, local_evaluator):
+    feedback = _broken(problem, name, local_evaluator, knobs)
+    assert feedback.failure is Failure.RACE, feedback.message
+    assert told in feedback.message
+
+
+@pytest.mark.parametrize("name", ["missing_wait", "unheard_rank"])
+def test_data_that_is_not_waited_for_is_refused(name, local_evaluator):
+    """It may be late in every call, or in those alone in which a rank is delayed."""
+    feedback = _broken("GradAccLoss", name, local_evaluator, {"exchange": "push", "signalling": "signals"})
+    assert feedback.failure in (Failure.RACE, Failure.OUTPUT_MISMATCH), feedback.message
+
+
+def _broken(problem, name, evaluator, knobs=MappingProxyType({})) -> Feedback:
+    """What is found of the first variant with these knobs, broken."""
+    variants = find_family(problem, "cpp").variants
+    variant = next(variant for variant in variants if knobs.items() <= variant.knobs.items())
+    broken = BY_NAME[name].apply(variant.source)
+    assert broken is not None, variant.source
+    config = EvalConfig(language="cpp", world_size=2, size="tiny", until="check")
+    return evaluator.evaluate(find_problem(problem), broken, config)

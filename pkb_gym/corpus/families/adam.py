@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 from pkb_gym.corpus.families.family import Family, Knob, Knobs, fill
+from pkb_gym.corpus.families.meetings import (
+    BEGUN,
+    DONE,
+    IN_KERNEL,
+    Access,
+    cpp_meet,
+    cuda_meet,
+    cuda_meetings,
+    hear_all,
+    tell_all,
+)
 from pkb_gym.corpus.families.pieces import EXPORT, ORDERS, are_resident, cpp_finish, cuda_finish, cuda_geometry
 
 PARAMETERS = (
@@ -28,6 +39,7 @@ void solution($parameters) {
   };
   pkb::bf16* y = static_cast<pkb::bf16*>(out.data_ptr());
   $own
+  $begin
   $loops
   $end
 }
@@ -44,6 +56,14 @@ CPP_LOOPS: dict[Knob, str] = {
             const int r = $order;
             comm.put(own + at, own + at, count * sizeof(pkb::bf16), r);
           }
+        }
+        """,
+    "push late": """
+        for (int64_t k = 0; k < p; ++k) own[k] = updated(comm.rank, k);
+        $meet
+        for (int i = 1; i < W; ++i) {
+          const int r = $order;
+          comm.put(own, own, p * sizeof(pkb::bf16), r);
         }
         """,
     "push elements": """
@@ -71,42 +91,45 @@ CPP_LOOPS: dict[Knob, str] = {
         """,
 }
 
-CPP_MEET: dict[Knob, str] = {
-    "none": "",
-    "barrier": "comm.barrier();",
-    "signals": "for (int r = 0; r < W; ++r) comm.signal(comm.rank, r);\nfor (int r = 0; r < W; ++r) comm.wait(r);",
-}
+UPDATED = "peers have updated their slices"
 
 CPP_CHOICES = {
     "exchange": tuple(CPP_LOOPS),
-    "chunk": ("p", 64, 256, 1024, 4096),
+    "chunk": ("p", 64, 128, 256, 512, 1024, 4096),
     "order": ("staggered", "from 0", "from last"),
-    "signalling": ("none", "barrier", "signals"),
+    "signalling": ("barrier", "signals", "split signals"),
 }
 
 
 def cpp_makes_sense(knobs: Knobs) -> bool:
-    """Chunks are for pushing, which begins with the next rank; pulling needs signalling."""
-    if knobs["exchange"] == "push":
-        return knobs["order"] == "staggered"
-    if knobs["chunk"] != "p":
+    """Chunks are for pushing at once; who pushes begins with the next rank; split signals are for pushing late."""
+    if knobs["signalling"] == "split signals" and knobs["exchange"] != "push late":
         return False
-    return knobs["signalling"] != "none" if knobs["exchange"] == "pull" else True
+    if str(knobs["exchange"]) in ("push", "push late") and knobs["order"] != "staggered":
+        return False
+    return knobs["exchange"] == "push" or knobs["chunk"] == "p"
 
 
 def cpp_source(knobs: Knobs) -> str:
     """The text of one kernel."""
-    meet = CPP_MEET[knobs["signalling"]]
-    pull = knobs["exchange"] == "pull"
-    loops = fill(
-        CPP_LOOPS[knobs["exchange"]], chunk=knobs["chunk"], order=ORDERS[knobs["order"]], meet=meet if pull else ""
-    )
+    exchange, kind = knobs["exchange"], knobs["signalling"]
+    access: Access = "read" if exchange == "all slices" else "write"
+    begin, meet, end = cpp_meet(kind, BEGUN[access]), "", cpp_meet(kind, DONE[access], 1)
+    if exchange == "pull":
+        begin, meet, end = "", cpp_meet(kind, UPDATED), cpp_meet(kind, "by now peers have read this rank's slice", 1)
+    elif exchange == "push late" and kind == "split signals":
+        # The update needs no other rank, so that it stands between signal and wait.
+        begin, meet = tell_all(), hear_all(BEGUN[access])
+    elif exchange == "push late":
+        begin, meet = "", begin
+    loops = fill(CPP_LOOPS[exchange], chunk=knobs["chunk"], order=ORDERS[knobs["order"]], meet=meet)
     text = fill(
         CPP,
         parameters=PARAMETERS,
-        own="" if knobs["exchange"] == "all slices" else "pkb::bf16* own = y + comm.rank * p;",
+        own="" if exchange == "all slices" else "pkb::bf16* own = y + comm.rank * p;",
+        begin=begin,
         loops=loops,
-        end="" if pull else meet,
+        end=end,
         export=EXPORT,
     )
     return cpp_finish(text)
@@ -132,11 +155,15 @@ __device__ bf16 updated(const Adam& a, const pkb::Device& comm, int r, int64_t k
   return bf16(float(comm.peer(a.w, r)[k]) - a.lr * (m / a.correct1 / (sqrtf(v / a.correct2) + a.eps)));
 }
 
+$function
+
 __global__ void __launch_bounds__(kThreads)
 step_and_gather(const Adam a, bf16* y, int64_t p, const __grid_constant__ pkb::Device comm) {
   const int W = comm.world_size;
   const int64_t first = blockIdx.x * int64_t(kThreads) + threadIdx.x, stride = int64_t(gridDim.x) * kThreads;
+  $enter
   $loops
+  $leave
 }
 
 template <class T>
@@ -150,6 +177,7 @@ void solution($parameters) {
                float(lr), float(beta1), float(beta2), float(eps),
                float(1 - std::pow(beta1, step)), float(1 - std::pow(beta2, step))};
   bf16* y = static_cast<bf16*>(out.data_ptr());
+  $before
   $line
   step_and_gather<<<$blocks, kThreads, 0, comm.cuda_stream()>>>(a, y, p, comm.device());
   PKB_CUDA_LAUNCHED();
@@ -168,7 +196,6 @@ CUDA_LOOPS: dict[Knob, str] = {
             comm.peer(y, r)[comm.rank * p + k] = value;
           }
         }
-        $meet
         """,
     "push pairs": """
         for (int64_t k = 2 * first; k + 1 < p; k += 2 * stride) {
@@ -183,7 +210,6 @@ CUDA_LOOPS: dict[Knob, str] = {
         if (p % 2 && first == 0) {
           for (int r = 0; r < W; ++r) comm.peer(y, r)[comm.rank * p + p - 1] = updated(a, comm, comm.rank, p - 1);
         }
-        $meet
         """,
     "pull": """
         for (int64_t k = first; k < p; k += stride) y[comm.rank * p + k] = updated(a, comm, comm.rank, k);
@@ -198,11 +224,9 @@ CUDA_LOOPS: dict[Knob, str] = {
           const int r = $order;
           for (int64_t k = first; k < p; k += stride) y[r * p + k] = updated(a, comm, r, k);
         }
-        $meet
         """,
     "copy engine": """
         for (int64_t k = first; k < p; k += stride) y[comm.rank * p + k] = updated(a, comm, comm.rank, k);
-        $meet
         """,
 }
 
@@ -211,38 +235,56 @@ CUDA_CHOICES = {
     "threads": (256, 64, 512, 1024),
     "blocks": ("by size", 1, 16, 64, 132),
     "order": ("staggered", "from 0"),
-    "signalling": ("none", "host barrier", "block barrier"),
+    "signalling": ("host barrier", "begun words", "block barrier", "signals"),
 }
 
 
 def cuda_makes_sense(knobs: Knobs) -> bool:
-    """Pulling needs the barrier of blocks, which are few; it begins with the next rank."""
-    if knobs["exchange"] in ("pull", "copy engine") and knobs["order"] != "staggered":
+    """Pulling needs blocks that wait for each other, which are few; it begins with the next rank."""
+    exchange, signalling, resident = (
+        knobs["exchange"],
+        knobs["signalling"],
+        are_resident(knobs["threads"], knobs["blocks"]),
+    )
+    if exchange in ("pull", "copy engine") and knobs["order"] != "staggered":
         return False
-    if knobs["exchange"] == "pull":
-        return knobs["signalling"] == "block barrier" and are_resident(knobs["threads"], knobs["blocks"])
-    if knobs["signalling"] == "block barrier":
-        return are_resident(knobs["threads"], knobs["blocks"]) and knobs["threads"] == 256
-    return knobs["signalling"] == "none" or knobs["threads"] == 256
+    if exchange == "pull":
+        return signalling in IN_KERNEL and resident
+    if exchange == "copy engine":
+        return signalling == "host barrier"
+    if signalling in IN_KERNEL:
+        return resident and knobs["threads"] == 256
+    return signalling == "host barrier" or (knobs["threads"] == 256 and knobs["order"] == "staggered")
 
 
 def cuda_source(knobs: Knobs) -> str:
     """The text of one kernel."""
-    meet = "comm.barrier_blocks();" if knobs["signalling"] == "block barrier" else ""
+    exchange, kind = str(knobs["exchange"]), knobs["signalling"]
+    meetings = cuda_meetings(kind, "read" if exchange == "all slices" else "write")
     constants, line, blocks = cuda_geometry(knobs["threads"], knobs["blocks"], "p", "kThreads")
-    after = "comm.barrier();" if knobs["signalling"] == "host barrier" else ""
-    if knobs["exchange"] == "copy engine":
+    loops = fill(CUDA_LOOPS[exchange], order=ORDERS[knobs["order"]], meet="")
+    enter, leave, before, after = meetings.enter, meetings.leave, meetings.before, meetings.after
+    if exchange == "pull":
+        _, meet = cuda_meet(kind, UPDATED)
+        loops = fill(CUDA_LOOPS[exchange], order=ORDERS[knobs["order"]], meet=meet)
+        enter, leave = "", leave.replace(DONE["write"], "by now peers have read this rank's slice")
+    elif exchange == "copy engine":
+        # The update needs no other rank: the barrier stands before the first write to one.
         sends = (
             "bf16* own = y + comm.rank * p;\n"
             "for (int i = 1; i < comm.world_size; ++i) {\n"
             "  comm.put(own, own, p * sizeof(bf16), (comm.rank + i) % comm.world_size);\n}"
         )
-        after = f"{sends}\n{after}" if after else sends
+        before, after = "", f"{before}\n{sends}\n{after}"
     text = fill(
         CUDA,
         constants=constants,
-        loops=fill(CUDA_LOOPS[knobs["exchange"]], order=ORDERS[knobs["order"]], meet=meet),
+        function=meetings.function,
+        enter=enter,
+        loops=loops,
+        leave=leave,
         parameters=PARAMETERS,
+        before=before,
         line=line,
         blocks=blocks,
         after=after,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pkb_gym.corpus.families.family import Knobs, fill
-from pkb_gym.corpus.families.pieces import CUDA_SIGNALS, ORDERS, cuda_copy, cuda_geometry
+from pkb_gym.corpus.families.meetings import CudaMeetings
+from pkb_gym.corpus.families.pieces import ORDERS, cuda_copy, cuda_geometry
 
 Ends: TypeAlias = Callable[[str, str], tuple[str, str]]
 """From where sent and received blocks begin to where the block of rank r goes and lies, as addresses of this rank."""
@@ -31,15 +32,17 @@ class Copies:
 
 
 LOOP = """
+$function
+
 __global__ void __launch_bounds__(kThreads)
 copy_blocks(const char* from, char* to, uint64_t block, const __grid_constant__ pkb::Device comm) {
   const int W = comm.world_size;
-  $ready
+  $enter
   for (int i = 0; i < W; ++i) {
     const int r = $order;
     $copy
   }
-  $done
+  $leave
 }
 """
 
@@ -47,6 +50,7 @@ GRID = """
 __global__ void __launch_bounds__(kThreads)
 copy_blocks(const char* from, char* to, uint64_t block, const __grid_constant__ pkb::Device comm) {
   const int W = comm.world_size, i = blockIdx.y, r = $order;
+  $enter
   $copy
 }
 """
@@ -81,15 +85,17 @@ pkb::copy_side_by_side(moves, W, block, comm.cuda_stream());
 """
 
 
-def copies_by_rank(knobs: Knobs, *, push: bool, ends: Ends, source: str, target: str) -> Copies:
+def copies_by_rank(knobs: Knobs, *, push: bool, ends: Ends, source: str, target: str, meetings: CudaMeetings) -> Copies:
     """One copy for each rank r of `block` bytes.
 
     Args:
-        knobs: with "copy", "spread", "threads", "blocks", "order" and "signalling".
+        knobs: with "copy", "spread", "threads", "blocks" and "order".
         push: whether r is who receives it.
         ends: where it goes and lies.
         source: start of what is sent, on the host.
         target: start of what is received, likewise.
+        meetings: what the kernel waits for; those of blocks go with "loop" alone, where block b copies the same part of
+            what every rank receives.
     """
     copy, spread, order = knobs["copy"], knobs["spread"], ORDERS[knobs["order"]]
     to, lies = ends(source, target)
@@ -106,13 +112,13 @@ def copies_by_rank(knobs: Knobs, *, push: bool, ends: Ends, source: str, target:
         return Copies(single.constants, single.kernel, single.blocks, loop)
     constants, line, blocks = cuda_geometry(knobs["threads"], knobs["blocks"], "block")
     there, here = _at_rank(push, *ends("from", "to"))
-    waiting = {"block barrier": "comm.barrier_blocks();", "signals": CUDA_SIGNALS}.get(str(knobs["signalling"]), "")
     kernel = fill(
         LOOP if spread == "loop" else GRID,
-        ready="" if push else waiting,
+        function=meetings.function,
+        enter=meetings.enter,
         order=order,
         copy=cuda_copy(copy, there, here, "block"),
-        done=waiting if push else "",
+        leave=meetings.leave,
     )
     grid = blocks if spread == "loop" else f"dim3({blocks}, W)"
     return Copies(constants, kernel, line, fill(LAUNCH, grid=grid, source=source, target=target))

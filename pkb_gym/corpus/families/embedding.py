@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from pkb_gym.corpus.families.family import Family, Knob, Knobs, fill
+from pkb_gym.corpus.families.meetings import (
+    BEGUN,
+    DONE,
+    cpp_meet,
+    cuda_meetings,
+    hear,
+    hear_all,
+    tell,
+    tell_all,
+)
 from pkb_gym.corpus.families.pieces import CPP_COPIES, EXPORT, cpp_copy, cpp_finish, cuda_finish
 
 # ---- C++ ------------------------------------------------------------------------------------------------------------
@@ -41,11 +51,13 @@ CPP_LOOPS: dict[Knob, str] = {
     "pass by rank": """
         int64_t to = 0;
         for (int r = 0; r < W; ++r) {
+          $wait
           for (int64_t k = 0; k < L; ++k) {
             if (ids[k] / Vs != r) continue;
             $copy
             ++to;
           }
+          $signal
         }
         """,
     "sort": """
@@ -63,10 +75,12 @@ CPP_LOOPS: dict[Knob, str] = {
         for (int64_t k = 0; k < L; ++k) of_rank[ids[k] / Vs].push_back(k);
         int64_t to = 0;
         for (int r = 0; r < W; ++r) {
+          $wait
           for (const int64_t k : of_rank[r]) {
             $copy
             ++to;
           }
+          $signal
         }
         """,
     "place of each": """
@@ -82,24 +96,31 @@ CPP_LOOPS: dict[Knob, str] = {
 CPP_CHOICES = {
     "grouping": tuple(CPP_LOOPS),
     "copy": tuple(copy for copy in CPP_COPIES if not str(copy).startswith(("threads", "chunks of 65536"))),
-    "signalling": ("none", "barrier before", "barrier after"),
+    "signalling": ("barrier", "signals", "split signals"),
 }
+
+BY_RANK = ("pass by rank", "lists")
+"""Groupings that turn to one rank after the other, and can wait for each when they come to it."""
 
 
 def cpp_makes_sense(knobs: Knobs) -> bool:
-    """Needless signalling is kept with plain copies."""
-    return knobs["signalling"] == "none" or knobs["copy"] in ("comm", "memcpy", "words of 8")
+    """Signals are kept with plain copies."""
+    if knobs["signalling"] == "split signals" and knobs["grouping"] not in BY_RANK:
+        return False
+    return knobs["signalling"] == "barrier" or knobs["copy"] in ("comm", "memcpy", "words of 8")
 
 
 def cpp_source(knobs: Knobs) -> str:
     """The text of one kernel."""
     copy = cpp_copy("pull", knobs["copy"], "recv + to * row", "table + (ids[k] - r * Vs) * row", "row", "r")
+    begun, done, split = BEGUN["read"], DONE["read"], knobs["signalling"] == "split signals"
+    pieces = {"copy": copy, "wait": hear("r", begun) if split else "", "signal": tell("r", 1) if split else ""}
     text = fill(
         CPP,
         move=CPP_COPIES[knobs["copy"]],
-        begin="comm.barrier();" if knobs["signalling"] == "barrier before" else "",
-        loops=fill(CPP_LOOPS[knobs["grouping"]], copy=copy),
-        end="comm.barrier();" if knobs["signalling"] == "barrier after" else "",
+        begin=tell_all() if split else cpp_meet(knobs["signalling"], begun),
+        loops=fill(CPP_LOOPS[knobs["grouping"]], **pieces),
+        end=hear_all(done, 1) if split else cpp_meet(knobs["signalling"], done, 1),
         export=EXPORT,
     )
     return cpp_finish(text)
@@ -128,13 +149,15 @@ $kernels
 
 void solution(TensorView indices, TensorView local_shard, TensorView out, pkb::Comm comm) {
   const int64_t L = indices.numel(), Vs = local_shard.size(0);
-  if (L == 0) return;
   const uint64_t row = uint64_t(local_shard.size(1)) * local_shard.dtype().bits / 8;
   const int64_t* ids = static_cast<const int64_t*>(indices.data_ptr());
   const char* table = static_cast<const char*>(local_shard.data_ptr());
   char* recv = static_cast<char*>(out.data_ptr());
-  const unsigned blocks = unsigned(std::min<int64_t>(L, $blocks));
+  // A rank without indices meets the others all the same.
+  const unsigned blocks = unsigned(std::max<int64_t>(std::min<int64_t>(L, $blocks), 1));
+  $before
   $launches
+  $after
 }
 
 $export
@@ -144,6 +167,7 @@ PLACE_OF_EACH = """
 __global__ void __launch_bounds__(kThreads)
 look_up(const int64_t* ids, const char* table, char* recv, int64_t L, int64_t Vs, uint64_t row,
         const __grid_constant__ pkb::Device comm) {
+  $enter
   for (int64_t k = blockIdx.x; k < L; k += gridDim.x) {
     const int64_t r = ids[k] / Vs;
     int before = 0;
@@ -171,6 +195,7 @@ __global__ void __launch_bounds__(1024) find_places(const int64_t* ids, int* pla
 __global__ void __launch_bounds__(kThreads)
 look_up(const int64_t* ids, const int* places, const char* table, char* recv, int64_t L, int64_t Vs, uint64_t row,
         const __grid_constant__ pkb::Device comm) {
+  $enter
   for (int64_t k = blockIdx.x; k < L; k += gridDim.x) {
     const int64_t r = ids[k] / Vs;
     copy_row(recv + places[k] * row, comm.peer(table, int(r)) + (ids[k] - r * Vs) * row, row);
@@ -200,15 +225,15 @@ CUDA_CHOICES = {
     "threads": (128, 32, 64, 256, 512, 1024),
     "blocks": (1024, 1, 16, 132, 65536),
     "unroll": ("", "#pragma unroll 4"),
-    "signalling": ("none", "barrier"),
+    "signalling": ("host barrier", "begun words"),
 }
 
 
 def cuda_makes_sense(knobs: Knobs) -> bool:
     """Each choice varies around plain ones."""
     plain = knobs["word"] == 16 and not knobs["unroll"]
-    if knobs["signalling"] != "none":
-        return plain and knobs["threads"] == 128
+    if knobs["signalling"] != "host barrier":
+        return plain and knobs["threads"] in (128, 256)
     if knobs["unroll"] and knobs["word"] not in (16, 4):
         return False
     return knobs["threads"] in (128, 512) or plain
@@ -217,22 +242,19 @@ def cuda_makes_sense(knobs: Knobs) -> bool:
 def cuda_source(knobs: Knobs) -> str:
     """The text of one kernel."""
     each = knobs["grouping"] == "place of each"
-    launches = fill(CUDA_LAUNCHES[knobs["grouping"]])
-    if knobs["signalling"] == "barrier":
-        launches += "\ncomm.barrier();"
+    meetings = cuda_meetings(knobs["signalling"], "read")
     text = fill(
         CUDA,
         threads=knobs["threads"],
         word=WORDS[knobs["word"]],
         unroll=knobs["unroll"],
-        kernels=fill(PLACE_OF_EACH if each else PLACES_FIRST),
+        kernels=fill(PLACE_OF_EACH if each else PLACES_FIRST, enter=meetings.enter),
         blocks=knobs["blocks"],
-        launches=launches,
+        before=meetings.before,
+        launches=fill(CUDA_LAUNCHES[knobs["grouping"]]),
+        after=meetings.after,
         export=EXPORT,
     )
-    if knobs["signalling"] == "barrier":
-        # A rank without ids meets the others all the same.
-        text = text.replace("if (L == 0) return;", "if (L == 0) return comm.barrier();")
     return cuda_finish(text)
 
 

@@ -7,6 +7,22 @@ from functools import partial
 
 from pkb_gym.corpus.families.cuda_copies import copies_by_rank
 from pkb_gym.corpus.families.family import Family, Knobs, fill
+from pkb_gym.corpus.families.meetings import (
+    BEGUN,
+    DONE,
+    FREE,
+    IN_KERNEL,
+    SENT,
+    STAGED,
+    Access,
+    cpp_meet,
+    cuda_meetings,
+    hear,
+    hear_all,
+    scratch,
+    tell,
+    tell_all,
+)
 from pkb_gym.corpus.families.pieces import (
     BYTES,
     COPY_ENGINES,
@@ -96,42 +112,54 @@ CPP_CHOICES = {
     "copy": tuple(CPP_COPIES),
     "order": ("staggered", "from 0", "from last"),
     "staging": ("none", "inbox", "outbox"),
-    "signalling": ("none", "barrier", "signals"),
+    "signalling": ("barrier", "signals", "split signals"),
+    "guard": ("halves", "barrier"),
 }
 
 
 def cpp_makes_sense(knobs: Knobs) -> bool:
-    """Staging goes with one direction and needs signalling; needless signalling is kept with the plain copies."""
+    """Staging goes with one direction; only what is staged has a guard; signals come with the plain copies."""
     if knobs["staging"] == "none":
-        return knobs["signalling"] == "none" or knobs["copy"] in ("comm", "memcpy")
+        plain = knobs["copy"] in ("comm", "memcpy", "words of 8")
+        return knobs["guard"] == "halves" and (knobs["signalling"] == "barrier" or plain)
     fits = knobs["staging"] == ("inbox" if knobs["direction"] == "push" else "outbox")
     plain = knobs["copy"] in ("comm", "memcpy", "words of 8") and knobs["order"] == "staggered"
-    return fits and plain and knobs["signalling"] != "none"
+    return fits and plain and (knobs["guard"] == "halves" or knobs["copy"] == "comm")
 
 
 def cpp_source(exchange: Exchange, knobs: Knobs) -> str:
     """The text of one kernel."""
-    push, staging, copy = knobs["direction"] == "push", knobs["staging"], knobs["copy"]
+    staging, signalling = str(knobs["staging"]), knobs["signalling"]
+    push, copy, split = knobs["direction"] == "push", knobs["copy"], signalling == "split signals"
     source, target = ("outbox" if staging == "outbox" else "send"), ("inbox" if staging == "inbox" else "recv")
     begin: list[str] = []
     end: list[str] = []
     wait = signal = ""
-    if staging != "none":
-        begin.append(f"char* {staging} = comm.scratch<char>();")
-    if staging == "outbox":
-        begin.append(cpp_copy("push", copy, "outbox", "send", exchange.sent, "comm.rank"))
-    if knobs["signalling"] == "barrier":
-        (end if push else begin).append("comm.barrier();")
-    elif knobs["signalling"] == "signals" and push:
-        signal = "comm.signal(comm.rank, r);"
-        end.append("for (int r = 0; r < W; ++r) comm.wait(r);")
-    elif knobs["signalling"] == "signals":
-        begin.append("for (int r = 0; r < W; ++r) comm.signal(comm.rank, r);")
-        wait = "comm.wait(r);"
+    if staging == "none":
+        access: Access = "write" if push else "read"
+        if split:
+            begin.append(tell_all())
+            wait, signal = hear("r", BEGUN[access]), tell("r", 1)
+            end.append(hear_all(DONE[access], 1))
+        else:
+            begin.append(cpp_meet(signalling, BEGUN[access]))
+            end.append(cpp_meet(signalling, DONE[access], 1))
+    else:
+        begin.append(scratch("char", staging, halves=knobs["guard"] == "halves"))
     if staging == "inbox":
-        end.append(cpp_copy("push", copy, "recv", "inbox", "W * block", "comm.rank"))
-    if staging != "none":
-        end.append("comm.barrier();  // the next call overwrites the scratch")
+        if split:
+            signal = tell("r")
+            pieces = cpp_copy("push", copy, "recv + r * block", "inbox + r * block", "block", "comm.rank")
+            end.append(f"for (int r = 0; r < W; ++r) {{\n  {hear('r', SENT)}\n  {pieces}\n}}")
+        else:
+            end.append(cpp_meet(signalling, SENT))
+            end.append(cpp_copy("push", copy, "recv", "inbox", "W * block", "comm.rank"))
+    elif staging == "outbox":
+        begin.append(cpp_copy("push", copy, "outbox", "send", exchange.sent, "comm.rank"))
+        begin.append(tell_all() if split else cpp_meet(signalling, STAGED))
+        wait = hear("r", STAGED) if split else ""
+    if staging != "none" and knobs["guard"] == "barrier":
+        end.append(FREE)
     text = fill(
         CPP,
         move=CPP_COPIES[copy],
@@ -182,7 +210,7 @@ CUDA_CHOICES = {
     "blocks": ("by size", 1, 16, 64, 132),
     "order": ("staggered", "from 0"),
     "staging": ("none", "inbox", "outbox"),
-    "signalling": ("none", "host barrier", "block barrier", "signals"),
+    "signalling": ("host barrier", "begun words", "block barrier", "signals"),
 }
 
 
@@ -200,32 +228,32 @@ def cuda_makes_sense(knobs: Knobs) -> bool:
         fits = staging == ("inbox" if knobs["direction"] == "push" else "outbox")
         plain = copy in ("copy engine", "words of 16", "pkb::copy") and spread == "loop" and threads == 256
         return fits and plain and staggered and signalling == "host barrier"
-    if signalling in ("block barrier", "signals"):
-        return copy == "words of 16" and spread == "loop" and staggered and are_resident(threads, blocks)
-    if signalling == "host barrier":
-        return copy in ("copy engine", "words of 16, 4 at once") and staggered and threads == 256 and spread == "loop"
+    if signalling in IN_KERNEL:
+        fits = copy in ("words of 16", "words of 16, 4 at once", "pkb::copy") and are_resident(threads, blocks)
+        return fits and spread == "loop" and staggered
+    if signalling == "begun words":
+        fits = copy not in COPY_ENGINES and spread != "launches"
+        return fits and staggered and threads == 256 and blocks in ("by size", 132)
     if spread == "launches" or not staggered:
         return copy in (*COPY_ENGINES, "words of 16", "words of 4") and threads == 256 and blocks in ("by size", 64)
-    return True
+    return threads == 256 or copy in ("words of 16", "words of 4")
 
 
 def cuda_source(exchange: Exchange, knobs: Knobs) -> str:
     """The text of one kernel."""
-    push, staging, copy = knobs["direction"] == "push", knobs["staging"], knobs["copy"]
+    push, staging, copy = knobs["direction"] == "push", str(knobs["staging"]), knobs["copy"]
     source, target = ("outbox" if staging == "outbox" else "send"), ("inbox" if staging == "inbox" else "recv")
-    copies = copies_by_rank(knobs, push=push, ends=partial(exchange.ends, push), source=source, target=target)
-    begin: list[str] = []
-    end: list[str] = []
-    if staging != "none":
-        begin.append(f"char* {staging} = comm.scratch<char>();")
-    if staging == "outbox":
-        begin.append(f"comm.put(outbox, send, {exchange.sent}, comm.rank);")
-    if knobs["signalling"] == "host barrier":
-        (end if push else begin).append("comm.barrier();")
+    meetings = cuda_meetings(knobs["signalling"], "write" if push else "read")
+    ends = partial(exchange.ends, push)
+    copies = copies_by_rank(knobs, push=push, ends=ends, source=source, target=target, meetings=meetings)
+    begin, end = [meetings.before], [meetings.after]
     if staging == "inbox":
-        end.append("comm.put(recv, inbox, W * block, comm.rank);")
-    if staging != "none":
-        end.append("comm.barrier();  // the next call overwrites the scratch")
+        begin = [scratch("char", staging, halves=True)]
+        end = [f"comm.barrier();  // {SENT}", "comm.put(recv, inbox, W * block, comm.rank);"]
+    elif staging == "outbox":
+        begin = [scratch("char", staging, halves=True)]
+        begin += [f"comm.put(outbox, send, {exchange.sent}, comm.rank);", f"comm.barrier();  // {STAGED}"]
+        end = []
     text = fill(
         CUDA,
         constants=copies.constants,
@@ -234,10 +262,10 @@ def cuda_source(exchange: Exchange, knobs: Knobs) -> str:
         parameters=exchange.parameters,
         block=exchange.block,
         tensor=exchange.tensor,
-        begin="\n".join(begin),
+        begin="\n".join(filter(None, begin)),
         blocks=copies.blocks,
         launch=copies.launch,
-        end="\n".join(end),
+        end="\n".join(filter(None, end)),
         export=EXPORT,
     )
     return cuda_finish(text)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pkb_gym.corpus.families.family import Family, Knob, Knobs, fill
+from pkb_gym.corpus.families.meetings import BEGUN, DONE, Access, cpp_meet, cuda_meetings
 from pkb_gym.corpus.families.pieces import EXPORT, ORDERS, cpp_dispatch, cpp_finish, cuda_finish
 
 
@@ -158,20 +159,22 @@ CPP_CHOICES = {
     "loops": ("tiles of 4", "rows", "dots", "tiles of 2", "tiles of 8", "tiles of 16", "tiles of 32"),
     "order": ("staggered", "from 0", "from last"),
     "store": ("comm.put", "elements"),
-    "signalling": ("none", "barrier before", "barrier after"),
+    "signalling": ("barrier", "signals", "signals, then barrier"),
 }
 
 
 def cpp_makes_sense(products: Products, knobs: Knobs) -> bool:
-    """Needless signalling is kept with some."""
+    """Signals are kept with some loops."""
     if knobs["share"] not in products.shares:
         return False
-    return knobs["signalling"] == "none" or knobs["loops"] in ("tiles of 4", "rows", "dots")
+    return knobs["signalling"] == "barrier" or knobs["loops"] in ("tiles of 4", "rows", "dots")
 
 
 def cpp_source(products: Products, knobs: Knobs) -> str:
     """The text of one kernel."""
     begin, end = ROWS[knobs["share"]]
+    first, _, last = str(knobs["signalling"]).partition(", then ")
+    access: Access = "touch" if knobs["share"] == "rows to all" else "read"
     before, rows = "", ""
     if knobs["share"] == "rows to all":
         before = f"const int64_t begin = {begin}, end = {end};"
@@ -185,14 +188,13 @@ def cpp_source(products: Products, knobs: Knobs) -> str:
     else:
         store = "for (int64_t n = 0; n < N; ++n) c[m * N + n] = row[n];"
     template = {"rows": CPP_ROWS, "dots": CPP_DOTS, "tiles": CPP_TILES}[kind]
-    barriers = ["comm.barrier();" if knobs["signalling"] == f"barrier {when}" else "" for when in ("before", "after")]
     loops = fill(template, begin=begin, end=end, order=ORDERS[knobs["order"]], a=products.a, b=products.b, store=store)
     text = fill(
         CPP,
         constant=f"constexpr int64_t kRows = {rows};" if rows else "",
-        before="\n".join(line for line in (before, barriers[0]) if line),
+        before="\n".join(line for line in (before, cpp_meet(first, BEGUN[access])) if line),
         loops=loops,
-        after=barriers[1],
+        after=cpp_meet(last or first, DONE[access], 1),
         parameters=products.parameters,
         dispatch=cpp_dispatch(
             "multiply", products.names[0], f"{', '.join(products.names)}, comm", has_double=products.has_double
@@ -214,6 +216,7 @@ __global__ void __launch_bounds__(kTile * kTile)
 multiply(const T* a, const T* b, T* c, int64_t M, int64_t N, int64_t K, const __grid_constant__ pkb::Device comm) {
   __shared__ pkb::Accumulator<T> a_tile[kTile][kTile], b_tile[kTile][kTile];
   const int W = comm.world_size, x = threadIdx.x, y = threadIdx.y;
+  $enter
   $rows
   const int64_t m = ${first}blockIdx.y * kTile + y, n = blockIdx.x * kTile + x;
   pkb::Accumulator<T> sum = 0;
@@ -313,21 +316,25 @@ CUDA_CHOICES = {
     "kernel": ("Small", "Fluid", "gemm_simt.h", "tiles of 16", "tiles of 32", "tiles of 8", "tiles of 4"),
     "unroll": ("", "#pragma unroll", "#pragma unroll 1", "#pragma unroll 4"),
     "order": ("staggered", "from 0", "from last"),
-    "signalling": ("none", "barrier before", "barrier after"),
+    "signalling": ("host barrier", "begun words"),
 }
 
 
 def cuda_makes_sense(products: Products, knobs: Knobs) -> bool:
-    """Needless signalling is kept with some."""
-    if knobs["share"] not in products.shares or (knobs["unroll"] and "tiles" not in str(knobs["kernel"])):
+    """Words that a rank has begun are for own kernels."""
+    kernel = str(knobs["kernel"])
+    if knobs["share"] not in products.shares or (knobs["unroll"] and "tiles" not in kernel):
         return False
-    return knobs["signalling"] == "none" or (not knobs["unroll"] and knobs["order"] == "staggered")
+    return knobs["signalling"] == "host barrier" or (
+        not knobs["unroll"] and knobs["order"] == "staggered" and "tiles" in kernel
+    )
 
 
 def cuda_source(products: Products, knobs: Knobs) -> str:
     """The text of one kernel: tiles of its own, or those of a header, on tensor cores where a shape is named."""
     kernel, to_all = str(knobs["kernel"]), knobs["share"] == "rows to all"
     begin, end = ROWS[knobs["share"]]
+    meetings = cuda_meetings(knobs["signalling"], "touch" if to_all else "read")
     common = {
         "rows": f"const int64_t begin = {begin}, end = {end};" if to_all else "",
         "order": ORDERS[knobs["order"]],
@@ -335,8 +342,8 @@ def cuda_source(products: Products, knobs: Knobs) -> str:
         "b": products.b,
         "parameters": products.parameters,
         "a_name": products.names[0],
-        "before": "comm.barrier();" if knobs["signalling"] == "barrier before" else "",
-        "after": "comm.barrier();" if knobs["signalling"] == "barrier after" else "",
+        "before": meetings.before,
+        "after": meetings.after,
         "export": EXPORT,
     }
     if not kernel.startswith("tiles"):
@@ -345,6 +352,7 @@ def cuda_source(products: Products, knobs: Knobs) -> str:
     text = fill(
         CUDA,
         tile=kernel.removeprefix("tiles of "),
+        enter=meetings.enter,
         first="begin + " if to_all else "",
         end="end" if to_all else "M",
         unroll=knobs["unroll"],

@@ -3,6 +3,22 @@
 from __future__ import annotations
 
 from pkb_gym.corpus.families.family import Family, Knob, Knobs, fill
+from pkb_gym.corpus.families.meetings import (
+    BEGUN,
+    DONE,
+    FREE,
+    SENT,
+    STAGED,
+    CudaMeetings,
+    cpp_meet,
+    cuda_meet,
+    cuda_meetings,
+    hear,
+    hear_all,
+    scratch,
+    tell,
+    tell_all,
+)
 from pkb_gym.corpus.families.pieces import EXPORT, ORDERS, cpp_finish, cuda_finish
 
 PARAMETERS = (
@@ -47,77 +63,85 @@ OWN = "const Sum own = tokens > 0 ? Sum(*data<T>(loss)) * tokens : 0;"
 
 CPP_EXCHANGES: dict[Knob, str] = {
     "pull": """
+        $meet
         for (int i = 0; i < W; ++i) {
           const int r = $order;
+          $wait
           const int64_t count = *comm.peer<int64_t>(local_valid_tokens, r);
           if (count > 0) total += Sum(*comm.peer<T>(loss, r)) * Sum(count);
+          $signal
         }
         """,
     "push": """
         $own
-        Sum* parts = $scratch;
+        $scratch
         for (int r = 0; r < W; ++r) comm.peer(parts, r)[comm.rank] = own;
         $meet
         for (int i = 0; i < W; ++i) {
           const int r = $order;
+          $wait
           total += parts[r];
         }
         """,
     "post": """
         $own
-        Sum* part = $scratch;
+        $scratch
         *part = own;
         $meet
         for (int i = 0; i < W; ++i) {
           const int r = $order;
+          $wait
           total += *comm.peer(part, r);
         }
         """,
     "put": """
         $own
-        Sum* parts = $scratch;
+        $scratch
         for (int r = 0; r < W; ++r) comm.put(parts + comm.rank, &own, sizeof(Sum), r);
         $meet
         for (int i = 0; i < W; ++i) {
           const int r = $order;
+          $wait
           total += parts[r];
         }
         """,
 }
 
-MEETS: dict[Knob, str] = {
-    "none": "",
-    "barrier": "comm.barrier();",
-    "two barriers": "comm.barrier();\ncomm.barrier();",
-    "signals": "for (int r = 0; r < W; ++r) comm.signal(comm.rank, r);\nfor (int r = 0; r < W; ++r) comm.wait(r);",
-}
-
 CPP_CHOICES = {
     "exchange": tuple(CPP_EXCHANGES),
     "order": ("from 0", "staggered", "from last"),
-    "signalling": ("none", "barrier", "two barriers", "signals"),
+    "signalling": ("barrier", "signals", "split signals"),
     "guard": ("halves", "barrier"),
     "sum": ("float", "double"),
 }
 
 
 def cpp_makes_sense(knobs: Knobs) -> bool:
-    """What is sent needs signalling; what is pulled may have some all the same."""
-    if knobs["exchange"] == "pull":
-        return knobs["guard"] == "halves"
-    return knobs["signalling"] != "none"
+    """Only scratch has a guard."""
+    return knobs["exchange"] != "pull" or knobs["guard"] == "halves"
 
 
 def cpp_source(knobs: Knobs) -> str:
     """The text of one kernel."""
-    pull = knobs["exchange"] == "pull"
-    meet = MEETS[knobs["signalling"]]
-    halves = knobs["guard"] == "halves"
-    scratch = "comm.scratch<Sum>(comm.epoch % 2 * W * sizeof(Sum))" if halves else "comm.scratch<Sum>()"
-    exchange = fill(CPP_EXCHANGES[knobs["exchange"]], own=OWN, scratch=scratch, meet=meet, order=ORDERS[knobs["order"]])
-    guard = meet if pull else "" if halves else "comm.barrier();  // the next call overwrites the scratch"
-    text = fill(CPP, parameters=PARAMETERS, exchange=exchange, guard=guard, sum=knobs["sum"], export=EXPORT)
-    return cpp_finish(text)
+    kind, exchange, halves = knobs["signalling"], knobs["exchange"], knobs["guard"] == "halves"
+    reason = {"pull": BEGUN["read"], "post": STAGED}.get(str(exchange), SENT)
+    split = kind == "split signals"
+    lines, after = "", ""
+    if exchange == "pull":
+        after = hear_all(DONE["read"], 1) if split else cpp_meet(kind, DONE["read"], 1)
+    else:
+        name = "part" if exchange == "post" else "parts"
+        lines, after = scratch("Sum", name, halves=halves), "" if halves else FREE
+    text = fill(
+        CPP_EXCHANGES[exchange],
+        own=OWN,
+        scratch=lines,
+        meet=tell_all() if split else cpp_meet(kind, reason),
+        order=ORDERS[knobs["order"]],
+        wait=hear("r", reason) if split else "",
+        signal=tell("r", 1) if split else "",
+    )
+    return cpp_finish(fill(CPP, parameters=PARAMETERS, exchange=text, guard=after, sum=knobs["sum"], export=EXPORT))
 
 
 # ---- CUDA -----------------------------------------------------------------------------------------------------------
@@ -132,6 +156,8 @@ struct Values {
   const int64_t *tokens, *all;
   T *normalized, *total, *grad_loss;
 };
+
+$function
 
 template <class T>
 __global__ void add_up(const Values<T> v, const __grid_constant__ pkb::Device comm) {
@@ -160,6 +186,7 @@ void solution($parameters) {
                            grad_loss_sum.has_value() ? data<T>(grad_loss_sum.value()) : nullptr,
                            data<int64_t>(local_valid_tokens), data<int64_t>(global_valid_tokens),
                            data<T>(normalized_loss), data<T>(loss_sum), data<T>(grad_loss)};
+    $before
     add_up<T><<<1, $threads, 0, comm.cuda_stream()>>>(values, comm.device());
     PKB_CUDA_LAUNCHED();
   });
@@ -173,6 +200,7 @@ CUDA_OWN = "const float own = tokens > 0 ? float(*v.loss) * tokens : 0;"
 
 CUDA_EXCHANGES: dict[Knob, str] = {
     "pull, one thread": """
+        $enter
         for (int i = 0; i < W; ++i) {
           const int r = $order;
           const int64_t count = *comm.peer(v.tokens, r);
@@ -180,6 +208,7 @@ CUDA_EXCHANGES: dict[Knob, str] = {
         }
         """,
     "pull, thread by rank": """
+        $enter
         if (threadIdx.x < W) {
           const int64_t count = *comm.peer(v.tokens, threadIdx.x);
           if (count > 0) total = float(*comm.peer(v.loss, threadIdx.x)) * float(count);
@@ -188,7 +217,7 @@ CUDA_EXCHANGES: dict[Knob, str] = {
         """,
     "push": """
         $own
-        float* parts = comm.scratch<float>(comm.epoch % 2 * pkb::kMaxRanks * sizeof(float));
+        $scratch
         if (threadIdx.x < W) comm.peer(parts, threadIdx.x)[comm.rank] = own;
         $meet
         for (int i = 0; i < W; ++i) {
@@ -198,7 +227,7 @@ CUDA_EXCHANGES: dict[Knob, str] = {
         """,
     "post": """
         $own
-        float* part = comm.scratch<float>(comm.epoch % 2 * sizeof(float));
+        $scratch
         if (threadIdx.x == 0) *part = own;
         $meet
         for (int i = 0; i < W; ++i) {
@@ -208,8 +237,8 @@ CUDA_EXCHANGES: dict[Knob, str] = {
         """,
     "tagged words": """
         $own
-        uint64_t* parts = comm.scratch<uint64_t>(comm.epoch % 2 * pkb::kMaxRanks * sizeof(uint64_t));
-        const uint32_t tag = uint32_t(comm.epoch);
+        $scratch
+        const uint32_t tag = uint32_t(comm.epoch);  // tells this call's words from those of earlier ones
         if (threadIdx.x < W) pkb::store_tagged(comm.peer(parts, threadIdx.x) + comm.rank, own, tag);
         for (int i = 0; i < W; ++i) {
           const int r = $order;
@@ -218,50 +247,54 @@ CUDA_EXCHANGES: dict[Knob, str] = {
         """,
 }
 
-CUDA_MEETS: dict[Knob, str] = {
-    "none": "",
-    "block barrier": "comm.barrier_blocks();",
-    "signals": """
-        __syncthreads();
-        if (threadIdx.x < W) {
-          comm.signal(comm.rank, threadIdx.x);
-          comm.wait(threadIdx.x);
-        }
-        __syncthreads();
-        """,
-}
-
 CUDA_CHOICES = {
     "exchange": tuple(CUDA_EXCHANGES),
     "order": ("from 0", "staggered", "from last"),
-    "signalling": ("none", "block barrier", "signals"),
+    "signalling": ("block barrier", "signals", "host barrier", "begun words"),
     "threads": (32, 64, 256, 1024),
-    "after": ("", "comm.barrier();"),
 }
 
 
 def cuda_makes_sense(knobs: Knobs) -> bool:
-    """What is sent needs signalling, tagged words bring their own."""
+    """What is sent needs one meeting in the kernel, tagged words bring their own."""
     exchange, signalling = knobs["exchange"], knobs["signalling"]
-    if exchange == "pull, thread by rank" and (knobs["order"] != "from 0" or signalling != "none"):
-        return False
+    if exchange == "pull, thread by rank":
+        return knobs["order"] == "from 0"
     if exchange in ("push", "post"):
-        return signalling != "none"
-    return signalling == "none" or (exchange == "pull, one thread" and knobs["order"] == "from 0")
+        return signalling in ("block barrier", "signals")
+    return exchange == "pull, one thread" or signalling == "block barrier"
 
 
 def cuda_source(knobs: Knobs) -> str:
     """The text of one kernel."""
-    meet = CUDA_MEETS[knobs["signalling"]].strip("\n")
-    exchange = str(knobs["exchange"])
-    pulls = exchange.startswith("pull")
+    exchange, kind = str(knobs["exchange"]), knobs["signalling"]
+    function, meet, lines = "", "", ""
+    meetings = CudaMeetings()
+    if exchange.startswith("pull"):
+        meetings = cuda_meetings(kind, "read")
+        function = meetings.function
+    elif exchange == "tagged words":
+        lines = scratch("uint64_t", "parts", halves=True)
+    else:
+        name = "part" if exchange == "post" else "parts"
+        lines = scratch("float", name, halves=True)
+        function, meet = cuda_meet(kind, STAGED if exchange == "post" else SENT)
     text = fill(
         CUDA,
         parameters=PARAMETERS.replace("tvm::ffi::Optional", "Optional"),
-        exchange=fill(CUDA_EXCHANGES[exchange], own=CUDA_OWN, meet=meet, order=ORDERS[knobs["order"]]),
-        guard=meet if pulls else "",
+        function=function,
+        exchange=fill(
+            CUDA_EXCHANGES[exchange],
+            own=CUDA_OWN,
+            enter=meetings.enter,
+            scratch=lines,
+            meet=meet,
+            order=ORDERS[knobs["order"]],
+        ),
+        guard=meetings.leave,
         threads=knobs["threads"],
-        after=knobs["after"],
+        before=meetings.before,
+        after=meetings.after,
         export=EXPORT,
     )
     return cuda_finish(text)

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from pkb_gym.corpus.families.family import Family, Knob, Knobs, fill
-from pkb_gym.corpus.families.pieces import CUDA_SIGNALS, EXPORT, ORDERS, cpp_dispatch, cpp_finish, cuda_finish
+from pkb_gym.corpus.families.meetings import (
+    BEGUN,
+    DONE,
+    FREE,
+    IN_KERNEL,
+    SENT,
+    STAGED,
+    cpp_meet,
+    cuda_meet,
+    cuda_meetings,
+    scratch,
+)
+from pkb_gym.corpus.families.pieces import EXPORT, ORDERS, cpp_dispatch, cpp_finish, cuda_finish
 
 PARAMETERS = """\
 TensorView local_hidden_states, TensorView local_weight, double variance_epsilon, TensorView out,
@@ -29,9 +41,9 @@ void rms_norm(const TensorView& hidden, const TensorView& weight, double eps, co
   const T* x = static_cast<const T*>(hidden.data_ptr());
   const T* gain = static_cast<const T*>(weight.data_ptr());
   T* y = static_cast<T*>(out.data_ptr());
-  $scratch
+  $before
   $loops
-  $guard
+  $after
 }
 
 void solution($parameters) {
@@ -86,7 +98,7 @@ for (int64_t first = 0; first < M; first += kRows) {
     const Sum own = squares<T, Sum>(x + m * n, n);
     $send
   }
-  comm.barrier();
+  $meet
   for (int64_t m = first; m < last; ++m) {
     $row
   }
@@ -109,29 +121,21 @@ const Sum scale = 1 / std::sqrt(total / Sum(n * W) + Sum(eps));
 for (int64_t k = 0; k < n; ++k) y[m * n + k] = T(Sum(gain[k]) * (Sum(x[m * n + k]) * scale));
 """
 
-CPP_SCRATCH: dict[Knob, str] = {
-    "halves": "Sum* sums = comm.scratch<Sum>(comm.epoch % 2 * W * M * sizeof(Sum));",
-    "barrier": "Sum* sums = comm.scratch<Sum>();",
-}
-"""What keeps the next call from overwriting scratch that is still read: another half, or a barrier at the end."""
-
 CPP_CHOICES = {
     "exchange": ("peers' rows", "push sums", "pull sums"),
     "squares": ("8 at once", "plain", "32 at once"),
     "rows": (0, 4, 16, 64),
     "order": ("from 0", "staggered"),
-    "signalling": ("none", "barrier", "signals"),
+    "signalling": ("barrier", "signals"),
     "guard": ("halves", "barrier"),
 }
 
 
 def cpp_makes_sense(knobs: Knobs) -> bool:
-    """Sums need signalling; chunks of rows meet at barriers."""
+    """Chunks of rows meet at barriers; only scratch has a guard."""
     if knobs["exchange"] == "peers' rows":
-        return knobs["rows"] == 0 and knobs["signalling"] in ("none", "barrier") and knobs["guard"] == "halves"
-    if knobs["rows"]:
-        return knobs["signalling"] == "barrier" and knobs["order"] == "from 0"
-    return knobs["signalling"] != "none"
+        return knobs["rows"] == 0 and knobs["guard"] == "halves"
+    return not knobs["rows"] or (knobs["signalling"] == "barrier" and knobs["order"] == "from 0")
 
 
 def cpp_source(knobs: Knobs) -> str:
@@ -143,29 +147,24 @@ def cpp_source(knobs: Knobs) -> str:
     elif exchange == "pull sums":
         send, term = "sums[m] = own;", "comm.peer(sums, r)[m]"
     row = fill(CPP_ROW, order=ORDERS[knobs["order"]], term=term)
-    meet = "comm.barrier();"
-    if knobs["signalling"] == "signals":
-        meet = "for (int r = 0; r < W; ++r) comm.signal(comm.rank, r);\nfor (int r = 0; r < W; ++r) comm.wait(r);"
-    staged = exchange != "peers' rows"
-    if not staged:
+    if exchange == "peers' rows":
         loops = fill(CPP_ONE_PASS, row=row)
-    elif rows:
-        loops = fill(CPP_CHUNKS, send=send, row=row)
+        before = cpp_meet(knobs["signalling"], BEGUN["read"])
+        after = cpp_meet(knobs["signalling"], DONE["read"], 1)
     else:
-        loops = fill(CPP_TWO_PASSES, send=send, meet=meet, row=row)
-    guard = ""
-    if staged and knobs["guard"] == "barrier":
-        guard = "comm.barrier();  // the next call overwrites the scratch"
-    elif not staged and knobs["signalling"] == "barrier":
-        guard = meet
+        meet = cpp_meet(knobs["signalling"], SENT if exchange == "push sums" else STAGED)
+        loops = fill(CPP_CHUNKS if rows else CPP_TWO_PASSES, send=send, meet=meet, row=row)
+        halves = knobs["guard"] == "halves"
+        before = scratch("Sum", "sums", halves=halves)
+        after = "" if halves else FREE
     arguments = "local_hidden_states, local_weight, variance_epsilon, out, comm"
     text = fill(
         CPP,
         constant=f"constexpr int64_t kRows = {rows};" if rows else "",
         squares=CPP_SQUARES[knobs["squares"]],
-        scratch=CPP_SCRATCH[knobs["guard"]] if staged else "",
+        before=before,
         loops=loops,
-        guard=guard,
+        after=after,
         parameters=PARAMETERS,
         dispatch=cpp_dispatch("rms_norm", "local_hidden_states", arguments, has_double=False),
         export=EXPORT,
@@ -213,10 +212,13 @@ $export
 """
 
 CUDA_ROWS_OF_PEERS = """
+$function
+
 template <class T>
 __global__ void __launch_bounds__(kThreads)
 rms_norm(const T* x, const T* gain, T* y, int64_t M, int64_t n, float eps, const __grid_constant__ pkb::Device comm) {
   const int W = comm.world_size;
+  $enter
   for (int64_t m = blockIdx.x; m < M; m += gridDim.x) {
     float total = 0;
     for (int i = 0; i < W; ++i) {
@@ -225,15 +227,18 @@ rms_norm(const T* x, const T* gain, T* y, int64_t M, int64_t n, float eps, const
     }
     scale_row(x + m * n, gain, y + m * n, n, rsqrtf(total / (n * W) + eps));
   }
+  $leave
 }
 """
 
 CUDA_ONE_KERNEL = """
+$function
+
 template <class T>
 __global__ void __launch_bounds__(kThreads)
 rms_norm(const T* x, const T* gain, T* y, int64_t M, int64_t n, float eps, const __grid_constant__ pkb::Device comm) {
   const int W = comm.world_size;
-  float* sums = comm.scratch<float>(comm.epoch % 2 * W * M * sizeof(float));
+  $scratch
   for (int64_t m = blockIdx.x; m < M; m += gridDim.x) {
     const float own = squares(x + m * n, n);
     $send
@@ -252,7 +257,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
 send_sums(const T* x, int64_t M, int64_t n, const __grid_constant__ pkb::Device comm) {
   const int W = comm.world_size;
-  float* sums = comm.scratch<float>(comm.epoch % 2 * W * M * sizeof(float));
+  $scratch
   for (int64_t m = blockIdx.x; m < M; m += gridDim.x) {
     const float own = squares(x + m * n, n);
     $send
@@ -263,7 +268,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
 rms_norm(const T* x, const T* gain, T* y, int64_t M, int64_t n, float eps, const __grid_constant__ pkb::Device comm) {
   const int W = comm.world_size;
-  float* sums = comm.scratch<float>(comm.epoch % 2 * W * M * sizeof(float));
+  $scratch
   for (int64_t m = blockIdx.x; m < M; m += gridDim.x) {
     float total = 0;
     for (int r = 0; r < W; ++r) total += $term;
@@ -280,12 +285,12 @@ PKB_CUDA_LAUNCHED();
 CUDA_SEND_LAUNCH = """
 send_sums<T><<<blocks, kThreads, 0, comm.cuda_stream()>>>(x, M, n, comm.device());
 PKB_CUDA_LAUNCHED();
-comm.barrier();
+comm.barrier();  // $meet
 """
 
 CUDA_CHOICES = {
     "exchange": ("peers' rows", "push sums", "pull sums"),
-    "kernels": ("block barrier", "signals", "host barrier"),
+    "kernels": ("block barrier", "signals", "host barrier", "begun words"),
     "threads": (256, 32, 64, 128, 512, 1024),
     "blocks": (64, 16, 4, 264, 4096),
     "unroll": ("", "#pragma unroll 4"),
@@ -295,30 +300,41 @@ CUDA_CHOICES = {
 
 def cuda_makes_sense(knobs: Knobs) -> bool:
     """Blocks that wait for each other are few; an order is for those who read peers' rows."""
+    few = knobs["kernels"] not in IN_KERNEL or int(knobs["blocks"]) <= 64
     if knobs["exchange"] == "peers' rows":
-        return knobs["kernels"] == "block barrier"
-    if knobs["order"] != "from 0":
-        return False
-    return knobs["kernels"] == "host barrier" or int(knobs["blocks"]) <= 64
+        return few and (knobs["threads"] == 256 or (knobs["kernels"] == "host barrier" and not knobs["unroll"]))
+    return few and knobs["order"] == "from 0" and knobs["kernels"] != "begun words"
 
 
 def cuda_source(knobs: Knobs) -> str:
     """The text of one kernel."""
-    launches = fill(CUDA_LAUNCH)
+    launch = fill(CUDA_LAUNCH)
     if knobs["exchange"] == "peers' rows":
-        kernels = fill(CUDA_ROWS_OF_PEERS, order=ORDERS[knobs["order"]])
+        meetings = cuda_meetings(knobs["kernels"], "read")
+        kernels = fill(
+            CUDA_ROWS_OF_PEERS,
+            function=meetings.function,
+            enter=meetings.enter,
+            leave=meetings.leave,
+            order=ORDERS[knobs["order"]],
+        )
+        launches = "\n".join(filter(None, (meetings.before, launch, meetings.after)))
     else:
         push = knobs["exchange"] == "push sums"
+        meet = SENT if push else STAGED
         send = "if (threadIdx.x == 0) sums[m] = own;"
         if push:
             send = "if (threadIdx.x < W) comm.peer(sums, threadIdx.x)[comm.rank * M + m] = own;"
-        term = "sums[r * M + m]" if push else "comm.peer(sums, r)[m]"
+        pieces = {
+            "scratch": scratch("float", "sums", halves=True),
+            "send": send,
+            "term": "sums[r * M + m]" if push else "comm.peer(sums, r)[m]",
+        }
         if knobs["kernels"] == "host barrier":
-            kernels = fill(CUDA_TWO_KERNELS, send=send, term=term)
-            launches = fill(CUDA_SEND_LAUNCH) + "\n" + launches
+            kernels, launches = fill(CUDA_TWO_KERNELS, **pieces), f"{fill(CUDA_SEND_LAUNCH, meet=meet)}\n{launch}"
         else:
-            meet = "comm.barrier_blocks();" if knobs["kernels"] == "block barrier" else CUDA_SIGNALS
-            kernels = fill(CUDA_ONE_KERNEL, send=send, meet=meet, term=term)
+            function, line = cuda_meet(knobs["kernels"], meet)
+            kernels, launches = fill(CUDA_ONE_KERNEL, function=function, meet=line, **pieces), launch
     text = fill(
         CUDA,
         threads=knobs["threads"],

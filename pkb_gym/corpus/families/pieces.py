@@ -15,6 +15,11 @@ ORDERS: dict[Knob, str] = {"staggered": "(comm.rank + i) % W", "from 0": "i", "f
 """The i-th rank that a rank turns to; from 0, all turn to the same one at the same time."""
 
 
+def lines(parts: list[str]) -> str:
+    """Those that are not empty, one below the other."""
+    return "\n".join(part for part in parts if part)
+
+
 # ---- on the CPU -----------------------------------------------------------------------------------------------------
 
 CPP_DTYPES = """
@@ -216,17 +221,6 @@ def cuda_geometry(threads: Knob, blocks: Knob, size: str, tile: str = "(16 * kTh
 def are_resident(threads: Knob, blocks: Knob) -> bool:
     """Whether blocks that wait for each other surely fit onto the GPU together, and signals suffice for them."""
     return blocks != "by size" and int(blocks) <= 64 and int(threads) <= 1024
-
-
-CUDA_SIGNALS = """
-__syncthreads();
-if (threadIdx.x < comm.world_size) {
-  comm.signal(blockIdx.x * pkb::kMaxRanks + comm.rank, threadIdx.x);
-  comm.wait(blockIdx.x * pkb::kMaxRanks + threadIdx.x);
-}
-__syncthreads();
-"""
-"""Block b tells block b of each rank that it is here, and hears from it; at most 64 blocks, all resident."""
 
 
 def cuda_finish(text: str) -> str:

@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 from pkb_gym.corpus.families.family import Family, Knob, Knobs, fill
+from pkb_gym.corpus.families.meetings import (
+    BEGUN,
+    DONE,
+    HALF,
+    HALVES,
+    IN_KERNEL,
+    STAGED,
+    Access,
+    cpp_meet,
+    cuda_meetings,
+)
 from pkb_gym.corpus.families.pieces import EXPORT, ORDERS, cpp_dispatch, cpp_finish, cuda_finish
 
 # ---- C++ ------------------------------------------------------------------------------------------------------------
@@ -25,7 +36,7 @@ void average(const TensorView& grad, int64_t size, const TensorView& out, const 
   T* y = static_cast<T*>(out.data_ptr());
   std::vector<float> sums(size);
   $share
-  $stage
+  $begin
   for (int64_t block = first; block < last; ++block) {
     const int64_t begin = block * size, count = std::min(size, n - begin);
     std::fill(sums.begin(), sums.end(), 0.0f);
@@ -57,8 +68,7 @@ for (int64_t k = 0; k < count; ++k) sums[k] += std::nearbyint(float(term[k]) / s
 """
 
 CPP_STAGE = """
-float* scales = comm.scratch<float>();
-int8_t* codes = comm.scratch<int8_t>(blocks * sizeof(float));
+$scratch
 for (int64_t block = 0; block < blocks; ++block) {
   const int64_t begin = block * size, count = std::min(size, n - begin);
   scales[block] = scale_of(x + begin, count);
@@ -93,39 +103,47 @@ CPP_STORES: dict[tuple[Knob, Knob], str] = {
         """,
 }
 
-CPP_MEET: dict[Knob, str] = {
-    "barrier": "comm.barrier();",
-    "signals": "for (int r = 0; r < W; ++r) comm.signal(comm.rank, r);\nfor (int r = 0; r < W; ++r) comm.wait(r);",
-}
+CPP_SCRATCH = """
+float* scales = comm.scratch<float>();  // $reason
+int8_t* codes = comm.scratch<int8_t>(blocks * sizeof(float));
+"""
+
+CPP_HALVES = f"""
+// {HALVES}
+const int64_t half = {HALF};
+float* scales = comm.scratch<float>(half);
+int8_t* codes = comm.scratch<int8_t>(half + blocks * sizeof(float));
+"""
 
 CPP_CHOICES = {
     "share": ("two shot", "one shot"),
     "exchange": ("gradients", "codes"),
     "store": ("own part first", "comm.put", "elements"),
     "order": ("from 0", "staggered", "from last"),
-    "signalling": ("none", "barrier", "signals"),
+    "signalling": ("barrier", "signals"),
 }
 
 
 def cpp_makes_sense(knobs: Knobs) -> bool:
-    """Codes need signalling; what is added up whole is not sent."""
-    if (knobs["share"], knobs["store"]) not in CPP_STORES:
-        return False
-    return knobs["signalling"] != "none" if knobs["exchange"] == "codes" else knobs["signalling"] != "signals"
+    """What is added up whole is not sent."""
+    return (knobs["share"], knobs["store"]) in CPP_STORES
 
 
 def cpp_source(knobs: Knobs) -> str:
     """The text of one kernel."""
-    codes = knobs["exchange"] == "codes"
-    end = "comm.barrier();" if knobs["signalling"] == "barrier" else ""
-    if codes:
-        end = "comm.barrier();  // the next call overwrites the scratch"
+    meet, one_shot = knobs["signalling"], knobs["share"] == "one shot"
+    access: Access = "read" if one_shot else "touch"
+    term, begin, end = CPP_DIRECT, cpp_meet(meet, BEGUN[access]), cpp_meet(meet, DONE[access], 1)
+    if knobs["exchange"] == "codes":
+        scratch = CPP_HALVES if one_shot else fill(CPP_SCRATCH, reason="nobody ends a call before all have read it")
+        term, begin = CPP_STAGED, fill(CPP_STAGE, scratch=scratch, meet=cpp_meet(meet, STAGED))
+        end = "" if one_shot else cpp_meet(meet, DONE["write"], 1)
     text = fill(
         CPP,
         share=CPP_SHARES[knobs["share"]],
-        stage=fill(CPP_STAGE, meet=CPP_MEET[knobs["signalling"]]) if codes else "",
+        begin=begin,
         order=ORDERS[knobs["order"]],
-        term=CPP_STAGED if codes else CPP_DIRECT,
+        term=term,
         store=CPP_STORES[knobs["share"], knobs["store"]],
         end=end,
         dispatch=cpp_dispatch("average", "flat_grad", "flat_grad, block_size, out, comm", has_double=False),
@@ -148,6 +166,8 @@ __device__ float scale_of(const T* x, int64_t count) {
   return pkb::reduce_block<kThreads>(most, [](float a, float b) { return fmaxf(a, b); }) / 127;
 }
 
+$function
+
 template <class T>
 __global__ void __launch_bounds__(kThreads)
 average(const T* x, T* y, int64_t n, int64_t size, const __grid_constant__ pkb::Device comm) {
@@ -155,6 +175,7 @@ average(const T* x, T* y, int64_t n, int64_t size, const __grid_constant__ pkb::
   const int W = comm.world_size;
   const int64_t blocks = (n + size - 1) / size;
   $share
+  $enter
   for (int64_t block = first + blockIdx.x; block < last; block += gridDim.x) {
     const int64_t begin = block * size, count = size < n - begin ? size : n - begin;
     for (int i = 0; i < W; ++i) {
@@ -167,7 +188,7 @@ average(const T* x, T* y, int64_t n, int64_t size, const __grid_constant__ pkb::
     }
     $store
   }
-  $end
+  $leave
 }
 
 void solution(TensorView flat_grad, int64_t block_size, TensorView out, pkb::Comm comm) {
@@ -177,6 +198,7 @@ void solution(TensorView flat_grad, int64_t block_size, TensorView out, pkb::Com
     using T = decltype(zero);
     const T* x = static_cast<const T*>(flat_grad.data_ptr());
     T* y = static_cast<T*>(out.data_ptr());
+    $before
     const unsigned shared = unsigned(block_size * sizeof(float));
     average<T><<<blocks, kThreads, shared, comm.cuda_stream()>>>(x, y, n, block_size, comm.device());
     PKB_CUDA_LAUNCHED();
@@ -210,31 +232,35 @@ CUDA_CHOICES = {
     "threads": (128, 32, 64, 256),
     "blocks": (1024, 1, 16, 64, 132, 8192),
     "order": ("from 0", "staggered", "from last"),
-    "signalling": ("none", "host barrier", "block barrier"),
+    "signalling": ("host barrier", "begun words", "block barrier", "signals"),
 }
 
 
 def cuda_makes_sense(knobs: Knobs) -> bool:
-    """Needless signalling is kept with some; blocks that wait for each other are few."""
+    """Blocks that wait for each other are few."""
     if (knobs["share"], knobs["store"]) not in CUDA_STORES:
         return False
-    if knobs["signalling"] == "none":
+    if knobs["signalling"] == "host barrier":
         return knobs["order"] == "from 0" or knobs["threads"] == 128
-    few = int(knobs["blocks"]) <= 64 or knobs["signalling"] == "host barrier"
+    few = int(knobs["blocks"]) <= 64 or knobs["signalling"] not in IN_KERNEL
     return few and knobs["order"] == "from 0" and knobs["threads"] == 128
 
 
 def cuda_source(knobs: Knobs) -> str:
     """The text of one kernel."""
+    meetings = cuda_meetings(knobs["signalling"], "read" if knobs["share"] == "one shot" else "touch")
     text = fill(
         CUDA,
+        function=meetings.function,
+        enter=meetings.enter,
+        leave=meetings.leave,
+        before=meetings.before,
         threads=knobs["threads"],
         share=CPP_SHARES[knobs["share"]],
         order=ORDERS[knobs["order"]],
         store=CUDA_STORES[knobs["share"], knobs["store"]],
-        end="comm.barrier_blocks();" if knobs["signalling"] == "block barrier" else "",
         blocks=knobs["blocks"],
-        after="comm.barrier();" if knobs["signalling"] == "host barrier" else "",
+        after=meetings.after,
         export=EXPORT,
     )
     return cuda_finish(text)

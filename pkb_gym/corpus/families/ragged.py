@@ -1,12 +1,22 @@
 """MoEAllToAll: pieces of rows for every rank of a group, whose places only their owners know.
 
-Groups may differ from call to call, so that all ranks meet, not the group alone: ranks of another group may still be in
-an earlier call, whose scratch this one would overwrite.
+Groups may differ from call to call, so that at one end of the call all ranks meet, not the group alone: ranks of
+another group may still be in an earlier call, whose scratch this one would overwrite.
 """
 
 from __future__ import annotations
 
 from pkb_gym.corpus.families.family import Family, Knob, Knobs, fill
+from pkb_gym.corpus.families.meetings import (
+    BEGUN,
+    DONE,
+    Access,
+    cpp_meet,
+    hear,
+    scratch,
+    tell,
+    tell_all,
+)
 from pkb_gym.corpus.families.pieces import (
     CPP_COPIES,
     EXPORT,
@@ -60,6 +70,7 @@ void solution($parameters) {
     const int p = $order, r = members.ranks[p];
     $wait
     $copy
+    $signal
   }
   $end
 }
@@ -72,39 +83,42 @@ CPP_CHOICES = {
     "copy": tuple(CPP_COPIES),
     "order": ("staggered", "from 0", "from last"),
     "signalling": ("signals", "late signals", "barrier"),
-    "guard": ("halves", "barrier"),
+    "end": ("signals", "barrier"),
 }
 
 
 def cpp_makes_sense(knobs: Knobs) -> bool:
-    """The plain copies come with everything, the others with the plainest rest; who waits for members alone guards."""
-    if knobs["signalling"] == "late signals" and knobs["guard"] == "halves":
+    """The plain copies come with everything, the others with the plainest rest; who waits late ends with all ranks."""
+    if knobs["signalling"] == "late signals" and knobs["end"] == "signals":
         return False
     plain = knobs["copy"] in ("comm", "memcpy")
-    return plain or (knobs["guard"] == "halves" and knobs["order"] == "staggered" and knobs["signalling"] == "signals")
+    return plain or (knobs["end"] == "signals" and knobs["order"] == "staggered" and knobs["signalling"] == "signals")
 
 
 def cpp_source(knobs: Knobs) -> str:
     """The text of one kernel: each tells the others where their pieces begin, in what is sent or what is received."""
-    pull, guard, signalling = knobs["direction"] == "pull", knobs["guard"], knobs["signalling"]
-    meet, wait = "comm.barrier();", ""
-    if signalling != "barrier":
-        meet = "for (int r = 0; r < comm.world_size; ++r) comm.signal(comm.rank, r);"
-        wait = "comm.wait(r);"
-    if signalling == "signals":
-        meet, wait = f"{meet}\nfor (int r = 0; r < comm.world_size; ++r) comm.wait(r);", ""
+    pull, halves, signalling = knobs["direction"] == "pull", knobs["end"] == "signals", knobs["signalling"]
+    access: Access = "read" if pull else "write"
+    begun, done, wait, signal = BEGUN[access], DONE[access], "", ""
+    if signalling == "late signals":
+        meet, wait = _of_world(tell_all()), hear("r", begun)
+    else:
+        meet = _of_world(cpp_meet(signalling, begun))
+    end = f"comm.barrier();  // {done}"
+    if halves:
+        signal = tell("r", 1)
+        end = f"for (int p = 0; p < members.size; ++p) {{\n  {hear('members.ranks[p]', done, 1)}\n}}"
     here, there = ("received", "sent") if pull else ("sent", "received")
     ends = ("recv + received[p] * row", "send + starts[p] * row")
     if not pull:
         ends = ("recv + starts[p] * row", "send + sent[p] * row")
     size = f"({here}[p + 1] - {here}[p]) * row"
-    offset = "comm.epoch % 2 * pkb::kMaxRanks * sizeof(int64_t)" if guard == "halves" else ""
     text = fill(
         CPP,
         names=NAMES,
         move=CPP_COPIES[knobs["copy"]],
         parameters=PARAMETERS,
-        scratch=f"int64_t* starts = comm.scratch<int64_t>({offset});",
+        scratch=scratch("int64_t", "starts", halves=halves),
         sent=SIZE.format("input_split_sizes", "p"),
         received=SIZE.format("output_split_sizes", "p"),
         told=f"{there}[p]",
@@ -112,10 +126,15 @@ def cpp_source(knobs: Knobs) -> str:
         order=ORDERS[knobs["order"]],
         wait=wait,
         copy=cpp_copy(knobs["direction"], knobs["copy"], *ends, size, "r"),
-        end="comm.barrier();  // the next call overwrites the scratch" if guard == "barrier" else "",
+        signal=signal,
+        end=end,
         export=EXPORT,
     )
     return cpp_finish(text)
+
+
+def _of_world(lines: str) -> str:
+    return lines.replace("r < W", "r < comm.world_size")
 
 
 # ---- CUDA -----------------------------------------------------------------------------------------------------------
@@ -130,7 +149,7 @@ struct Pieces {
 };
 
 __global__ void tell(const Pieces pieces, int64_t group, const __grid_constant__ pkb::Device comm) {
-  int64_t* starts = comm.scratch<int64_t>(comm.epoch % 2 * pkb::kMaxRanks * sizeof(int64_t));
+  int64_t* starts = comm.scratch<int64_t>();  // nobody ends a call before all have read theirs
   const int p = threadIdx.x;
   if (p < comm.group_size(group)) {
     comm.peer(starts, comm.group_member(group, p))[comm.group_rank(group)] = pieces.$told[p];
@@ -141,7 +160,7 @@ __global__ void tell(const Pieces pieces, int64_t group, const __grid_constant__
 __global__ void __launch_bounds__(kThreads)
 exchange(const char* send, char* recv, uint64_t row, const Pieces pieces, int64_t group,
          const __grid_constant__ pkb::Device comm) {
-  const int64_t* starts = comm.scratch<int64_t>(comm.epoch % 2 * pkb::kMaxRanks * sizeof(int64_t));
+  const int64_t* starts = comm.scratch<int64_t>();
   $pieces
 }
 
@@ -164,6 +183,7 @@ void solution($parameters) {
       static_cast<const char*>(local_tensor.data_ptr()), static_cast<char*>(out.data_ptr()), row, pieces, group,
       comm.device());
   PKB_CUDA_LAUNCHED();
+  comm.barrier();  // $done
 }
 
 $export
@@ -218,6 +238,8 @@ def cuda_makes_sense(knobs: Knobs) -> bool:
 def cuda_source(knobs: Knobs) -> str:
     """The text of one kernel: a block tells the others where their pieces begin, then all blocks copy."""
     pull, grid = knobs["direction"] == "pull", knobs["spread"] == "grid"
+    in_kernel = knobs["signalling"] == "block barrier"
+    access: Access = "read" if pull else "write"
     here, there = ("received", "sent") if pull else ("sent", "received")
     to, lies = ("pieces.received[p]", "starts[p]") if pull else ("starts[p]", "pieces.sent[p]")
     if knobs["copy"] == "pkb::copy":
@@ -234,12 +256,13 @@ def cuda_source(knobs: Knobs) -> str:
         names=NAMES,
         constants=constants,
         told=there,
-        meet_in_kernel="comm.barrier_blocks();" if knobs["signalling"] == "block barrier" else "",
+        meet_in_kernel=f"comm.barrier_blocks();  // {BEGUN[access]}" if in_kernel else "",
         pieces=piece if grid else fill(CUDA_LOOP, piece=piece),
         parameters=PARAMETERS,
         sent=SIZE.format("input_split_sizes", "p"),
         received=SIZE.format("output_split_sizes", "p"),
-        meet_on_host="comm.barrier();" if knobs["signalling"] == "host barrier" else "",
+        meet_on_host="" if in_kernel else f"comm.barrier();  // {BEGUN[access]}",
+        done=DONE[access],
         blocks_line=line,
         grid=f"dim3({blocks}, members.size)" if grid else blocks,
         export=EXPORT,

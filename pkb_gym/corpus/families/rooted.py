@@ -6,6 +6,20 @@ from functools import partial
 
 from pkb_gym.corpus.families.cuda_copies import Copies, copies_by_rank, one_copy
 from pkb_gym.corpus.families.family import Family, Knob, Knobs, fill
+from pkb_gym.corpus.families.meetings import (
+    BEGUN,
+    DONE,
+    FREE,
+    SENT,
+    Access,
+    CudaMeetings,
+    cuda_meetings,
+    hear,
+    hear_all,
+    scratch,
+    tell,
+    tell_all,
+)
 from pkb_gym.corpus.families.pieces import (
     BYTES,
     COPY_ENGINES,
@@ -54,62 +68,106 @@ CPP_CHOICES = {
     "copy": tuple(CPP_COPIES),
     "order": ("staggered", "from 0", "from last"),
     "staging": ("none", "inbox"),
-    "signalling": ("none", "barrier", "signals"),
+    "signalling": ("signals", "barrier"),
+    "guard": ("halves", "barrier"),
 }
+
+PREVIOUS = f"""
+{tell_all(1)}
+if ($writes) {{
+  $wait
+}}
+"""
+"""Words that a rank has begun: one that has begun the last call has read what came in the call before it."""
+
+READ_BEFORE = "has read what came in this half"
 
 
 def cpp_makes_sense(knobs: Knobs, loops_when: str) -> bool:
-    """An order needs a loop; staging goes with push, and needs signalling."""
+    """An order needs a loop; staging goes with push; only what is staged has a guard."""
     copy, push = knobs["copy"], knobs["direction"] == "push"
     if knobs["direction"] != loops_when and knobs["order"] != "staggered":
         return False
     if knobs["staging"] == "inbox":
-        return push and copy in ("comm", "memcpy", "chunks of 4096", "words of 8") and knobs["signalling"] != "none"
-    return knobs["signalling"] == "none" or (copy in ("comm", "memcpy", "words of 8") and push)
+        fits = push and copy in ("comm", "memcpy", "chunks of 4096", "words of 8")
+        return fits and (knobs["guard"] == "halves" or copy in ("comm", "memcpy"))
+    if knobs["guard"] != "halves":
+        return False
+    return knobs["signalling"] == "signals" or copy in ("comm", "memcpy", "words of 8")
 
 
 def cpp_scatter(knobs: Knobs) -> str:
     """The source pushes every rank's block, or every rank pulls its own."""
-    copy, order = knobs["copy"], ORDERS[knobs["order"]]
-    target = "inbox" if knobs["staging"] == "inbox" else "recv"
+    copy, order, signals = knobs["copy"], ORDERS[knobs["order"]], knobs["signalling"] == "signals"
     if knobs["direction"] == "pull":
-        body = [cpp_copy("pull", copy, "recv", "send + comm.rank * block", "block", "int(src)")]
-    else:
-        pushed = [cpp_copy("push", copy, target, "send + r * block", "block", "r")]
-        pushed += ["comm.signal(0, r);"] if knobs["signalling"] == "signals" else []
-        loop = fill(PER_RANK, order=order, copy="\n".join(pushed))
-        body = ["if (comm.rank == src) {", *(f"  {line}" for line in loop.split("\n")), "}"]
-        body += {"barrier": ["comm.barrier();"], "signals": ["comm.wait(0);"]}.get(str(knobs["signalling"]), [])
-    if knobs["staging"] == "inbox":
-        body.insert(0, "char* inbox = comm.scratch<char>();")
-        body.append(cpp_copy("push", copy, "recv", "inbox", "block", "comm.rank"))
-        body.append("comm.barrier();  // the next call overwrites the scratch")
-    return _cpp(copy, "src", BYTES.format("out"), body)
+        return _cpp(copy, "src", BYTES.format("out"), _pulled_by_all(copy, signals))
+    inbox, halves = knobs["staging"] == "inbox", knobs["guard"] == "halves"
+    pushed = [cpp_copy("push", copy, "inbox" if inbox else "recv", "send + r * block", "block", "r")]
+    if signals:
+        pushed.append(tell("r"))
+        if not inbox:
+            pushed.insert(0, hear("r", BEGUN["write"], 1))
+    loop = fill(PER_RANK, order=order, copy="\n".join(pushed))
+    send = _guarded("comm.rank == src", loop)
+    sent = SENT if inbox else DONE["write"]
+    sync = hear("int(src)", sent) if signals else f"comm.barrier();  // {sent}"
+    if not inbox:
+        begin = tell("int(src)", 1) if signals else f"comm.barrier();  // {BEGUN['write']}"
+        return _cpp(copy, "src", BYTES.format("out"), [begin, send, sync])
+    begin = scratch("char", "inbox", halves=halves)
+    reuse = [_after_reader("comm.rank == src", "for (int r = 0; r < W; ++r) ", "r")] if halves and signals else []
+    unpack = cpp_copy("push", copy, "recv", "inbox", "block", "comm.rank")
+    guard = [] if halves else [FREE]
+    return _cpp(copy, "src", BYTES.format("out"), [begin, *reuse, send, sync, unpack, *guard])
+
+
+def _after_reader(writes: str, each: str, reader: str) -> str:
+    """Who writes into scratch waits until its reader has read what came there two calls ago."""
+    wait = f"{each}comm.wait(pkb::kMaxRanks + {reader}, comm.epoch - 1);  // {reader} {READ_BEFORE}"
+    return fill(PREVIOUS, writes=writes, wait=wait.replace("// int(dst)", "// dst"))
+
+
+def _pulled_by_all(copy: Knob, signals: bool) -> list[str]:
+    pull = cpp_copy("pull", copy, "recv", "send + comm.rank * block", "block", "int(src)")
+    if not signals:
+        return [f"comm.barrier();  // {BEGUN['read']}", pull, f"comm.barrier();  // {DONE['read']}"]
+    begun = _guarded("comm.rank == src", tell_all())
+    done = _guarded("comm.rank == src", hear_all(DONE["read"], 1))
+    return [begun, hear("int(src)", BEGUN["read"]), pull, tell("int(src)", 1), done]
 
 
 def cpp_gather(knobs: Knobs) -> str:
     """Every rank pushes its block, or the root pulls all; the others copy their own as well."""
-    copy, order = knobs["copy"], ORDERS[knobs["order"]]
-    target = "inbox" if knobs["staging"] == "inbox" else "recv"
-    own = cpp_copy("push", copy, "recv", "send", "block", "comm.rank")
+    copy, order, signals = knobs["copy"], ORDERS[knobs["order"]], knobs["signalling"] == "signals"
+    block = BYTES.format("tensor")
+    own = "if (comm.rank != dst) " + cpp_copy("push", copy, "recv", "send", "block", "comm.rank")
     if knobs["direction"] == "pull":
-        loop = fill(PER_RANK, order=order, copy=cpp_copy("pull", copy, "recv + r * block", "send", "block", "r"))
-        body = [f"if (comm.rank != dst) {{\n  {own}\n  return;\n}}", loop]
-    else:
-        body = [cpp_copy("push", copy, f"{target} + comm.rank * block", "send", "block", "int(dst)")]
-        if knobs["signalling"] == "signals":
-            body.append("comm.signal(comm.rank, int(dst));")
-        body.append(f"if (comm.rank != dst) {own}")
-        if knobs["signalling"] == "signals":
-            body.append("if (comm.rank == dst) {\n  for (int r = 0; r < W; ++r) comm.wait(r);\n}")
-        elif knobs["signalling"] == "barrier":
-            body.append("comm.barrier();")
-    if knobs["staging"] == "inbox":
-        body.insert(0, "char* inbox = comm.scratch<char>();")
-        unpack = cpp_copy("push", copy, "recv", "inbox", "W * block", "comm.rank")
-        body.append(f"if (comm.rank == dst) {unpack}")
-        body.append("comm.barrier();  // the next call overwrites the scratch")
-    return _cpp(copy, "dst", BYTES.format("tensor"), body)
+        pulled = [cpp_copy("pull", copy, "recv + r * block", "send", "block", "r")]
+        if not signals:
+            loop = _guarded("comm.rank == dst", fill(PER_RANK, order=order, copy=pulled[0]))
+            ends = (f"comm.barrier();  // {BEGUN['read']}", f"comm.barrier();  // {DONE['read']}")
+            return _cpp(copy, "dst", block, [own, ends[0], loop, ends[1]])
+        pulled = [hear("r", BEGUN["read"]), *pulled, tell("r", 1)]
+        loop = _guarded("comm.rank == dst", fill(PER_RANK, order=order, copy="\n".join(pulled)))
+        # The own copy needs no other rank, so that it stands between the signal and the wait.
+        return _cpp(copy, "dst", block, [tell("int(dst)"), own, loop, hear("int(dst)", DONE["read"], 1)])
+    inbox, halves = knobs["staging"] == "inbox", knobs["guard"] == "halves"
+    push = cpp_copy("push", copy, f"{'inbox' if inbox else 'recv'} + comm.rank * block", "send", "block", "int(dst)")
+    sent = SENT if inbox else DONE["write"]
+    sync = f"comm.barrier();  // {sent}"
+    if signals:
+        push, sync = f"{push}\n{tell('int(dst)')}", _guarded("comm.rank == dst", hear_all(sent))
+    if not inbox:
+        begin = f"comm.barrier();  // {BEGUN['write']}"
+        if signals:
+            told = _guarded("comm.rank == dst", tell_all(1))
+            begin = f"{told}\n{own}\n{hear('int(dst)', BEGUN['write'], 1)}"
+        return _cpp(copy, "dst", block, [begin, push, *([] if signals else [own]), sync])
+    begin = scratch("char", "inbox", halves=halves)
+    reuse = [_after_reader("comm.rank != dst", "", "int(dst)")] if halves and signals else []
+    unpack = f"if (comm.rank == dst) {cpp_copy('push', copy, 'recv', 'inbox', 'W * block', 'comm.rank')}"
+    guard = [] if halves else [FREE]
+    return _cpp(copy, "dst", block, [begin, *reuse, push, own, sync, unpack, *guard])
 
 
 def _cpp(copy: Knob, root: str, block: str, body: list[str]) -> str:
@@ -153,12 +211,12 @@ CUDA_CHOICES = {
     "threads": (256, 64, 512, 1024),
     "blocks": ("by size", 1, 16, 64, 132),
     "order": ("staggered", "from 0"),
-    "signalling": ("none", "host barrier"),
+    "signalling": ("host barrier", "host signals"),
 }
 
 
 def cuda_makes_sense(knobs: Knobs, loops_when: str) -> bool:
-    """Choices that have an effect; needless signalling and other orders around plain copies alone."""
+    """Choices that have an effect; signals and other orders around plain copies alone."""
     copy, threads, blocks, spread = (knobs[name] for name in ("copy", "threads", "blocks", "spread"))
     loops = knobs["direction"] == loops_when
     plain = copy in ("words of 16", "copy engine") and threads == 256 and blocks in ("by size", 64)
@@ -172,7 +230,7 @@ def cuda_makes_sense(knobs: Knobs, loops_when: str) -> bool:
         return False
     if knobs["order"] != "staggered" and not (loops and plain):
         return False
-    if knobs["signalling"] != "none" and not plain:
+    if knobs["signalling"] != "host barrier" and not plain:
         return False
     return loops or spread != "loop"
 
@@ -181,7 +239,7 @@ def cuda_scatter(knobs: Knobs) -> str:
     """The source pushes every rank's block, or every rank pulls its own."""
     mine = "send + comm.rank * block"
     if knobs["direction"] == "push":
-        copies = copies_by_rank(knobs, push=True, ends=_to_each, source="send", target="recv")
+        copies = copies_by_rank(knobs, push=True, ends=_to_each, source="send", target="recv", meetings=CudaMeetings())
         body = [copies.blocks, _guarded("comm.rank == src", copies.launch)]
         return _cuda(knobs, "src", BYTES.format("out"), body, copies)
     if knobs["copy"] == "copy engine":
@@ -195,9 +253,11 @@ def cuda_gather(knobs: Knobs) -> str:
     block, engines = BYTES.format("tensor"), knobs["copy"] in COPY_ENGINES
     own = one_copy(knobs, "recv", "send")
     if knobs["direction"] == "pull":
-        copies = copies_by_rank(knobs, push=False, ends=_from_each, source="send", target="recv")
+        copies = copies_by_rank(
+            knobs, push=False, ends=_from_each, source="send", target="recv", meetings=CudaMeetings()
+        )
         mine = "comm.put(recv, send, block, comm.rank);" if engines else own.launch
-        body = [copies.blocks, _guarded("comm.rank != dst", f"{mine}\nreturn;"), copies.launch]
+        body = [copies.blocks, _guarded("comm.rank != dst", mine), _guarded("comm.rank == dst", copies.launch)]
         return _cuda(knobs, "dst", block, body, *([copies] if engines else [own, copies]))
     if engines:
         body = [
@@ -208,7 +268,7 @@ def cuda_gather(knobs: Knobs) -> str:
     place = "comm.peer(recv, int(dst)) + comm.rank * block"
     if knobs["spread"] == "launches":
         there = one_copy(knobs, place, "send")
-        body = [there.blocks, there.launch, "if (comm.rank == dst) return;", own.launch]
+        body = [there.blocks, there.launch, _guarded("comm.rank != dst", own.launch)]
         return _cuda(knobs, "dst", block, body, there)
     _, line, blocks = cuda_geometry(knobs["threads"], knobs["blocks"], "block")
     kernel = fill(
@@ -232,9 +292,23 @@ def _guarded(condition: str, lines: str) -> str:
     return fill("if ($condition) {\n  $lines\n}", condition=condition, lines=lines)
 
 
-def _cuda(knobs: Knobs, root: str, block: str, body: list[str], *copies: Copies) -> str:
+def _met(knobs: Knobs, root: str, body: list[str]) -> list[str]:
+    """Lines of the host with what they wait for: all ranks for all, or the root and each other rank for one another."""
+    push = knobs["direction"] == "push"
+    access: Access = "write" if push else "read"
     if knobs["signalling"] == "host barrier":
-        body = ["comm.barrier();", *body]
+        meetings = cuda_meetings("host barrier", access)
+        return [meetings.before, *body, meetings.after]
+    from_root = (_guarded(f"comm.rank == {root}", tell_all()), hear(f"int({root})", "{}"))
+    to_root = (tell(f"int({root})", 1), _guarded(f"comm.rank == {root}", hear_all("{}", 1)))
+    # The memory of the root is touched where it is pulled from, or pushed to.
+    of_root = (root == "dst") == push
+    begin, end = (from_root, to_root) if of_root else (to_root, from_root)
+    return [begin[0], begin[1].replace("{}", BEGUN[access]), *body, end[0], end[1].replace("{}", DONE[access])]
+
+
+def _cuda(knobs: Knobs, root: str, block: str, body: list[str], *copies: Copies) -> str:
+    body = _met(knobs, root, body)
     kernels = dict.fromkeys(one.kernel for one in copies if one.kernel)
     text = fill(
         CUDA,

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from pkb_gym.corpus.families.family import Family, Knob, Knobs, fill
-from pkb_gym.corpus.families.pieces import (
-    EXPORT,
-    ORDERS,
-    are_resident,
-    cpp_dispatch,
-    cpp_finish,
-    cuda_finish,
-    cuda_geometry,
+from pkb_gym.corpus.families.meetings import BEGUN, DONE, SENT, STAGED, cpp_meet
+from pkb_gym.corpus.families.pieces import EXPORT, ORDERS, cpp_dispatch, cpp_finish, lines
+from pkb_gym.corpus.families.sums_cuda import (
+    CUDA_CHOICES,
+    CUDA_REDUCE_CHOICES,
+    cuda_all_reduce,
+    cuda_makes_sense,
+    cuda_reduce,
 )
-
-FREE = "comm.barrier();  // the next call overwrites the scratch"
-
-# ---- C++ ------------------------------------------------------------------------------------------------------------
 
 CPP = """
 using tvm::ffi::TensorView;
@@ -87,7 +83,7 @@ CPP_SHARES: dict[Knob, str] = {
 """Which elements a rank adds up."""
 
 CPP_TO_INBOXES = """
-T* inbox = comm.scratch<T>();
+$scratch
 for (int r = 0; r < W; ++r) {
   const int64_t from = std::min(n, r * part), count = std::min(n, from + part) - from;
   comm.put(inbox + comm.rank * part, x + from, count * sizeof(T), r);
@@ -110,17 +106,11 @@ CPP_FROM_ALL: dict[Knob, str] = {
         """,
 }
 
-CPP_HEAR: dict[Knob, str] = {
-    "none": "",
-    "barrier": "comm.barrier();",
-    "signals": "for (int r = 0; r < W; ++r) comm.signal(comm.rank, r);\nfor (int r = 0; r < W; ++r) comm.wait(r);",
-}
-
 CPP_CHOICES = {
     "algorithm": ("two shot", "one shot", "two shot, pulled", "inbox"),
     "chunk": (1024, 32, 128, 256, 4096, 1),
     "order": ("from 0", "staggered", "from last"),
-    "signalling": ("none", "barrier", "signals"),
+    "signalling": ("barrier", "signals"),
     "parts": ("lines", "even"),
 }
 
@@ -128,55 +118,67 @@ REDUCE_CHOICES = {
     "algorithm": ("lines", "helpers", "root", "inbox"),
     "chunk": (1024, 32, 128, 256, 4096, 1),
     "order": ("from 0", "staggered", "from last"),
-    "signalling": ("none", "barrier", "signals"),
+    "signalling": ("barrier", "signals"),
     "own": ("last", "first"),
 }
 
 
 def cpp_makes_sense(knobs: Knobs) -> bool:
-    """What is staged needs signalling; what is not has it with few chunk sizes; parts are for what is shared out."""
+    """What is staged has one order; signals come with few chunk sizes; parts are for what is shared out."""
     if knobs["algorithm"] in ("one shot", "inbox") and knobs.get("parts", "lines") != "lines":
         return False
     if knobs.get("own") == "first" and knobs["order"] != "from 0":
         return False
     if knobs["algorithm"] in ("two shot, pulled", "inbox"):
-        return knobs["signalling"] != "none" and knobs["order"] == "from 0" and knobs["chunk"] in (1024, 128, 1)
-    return knobs["signalling"] == "none" or (knobs["signalling"] == "barrier" and knobs["chunk"] in (1024, 1))
+        return knobs["order"] == "from 0"
+    return knobs["signalling"] == "barrier" or knobs["chunk"] in (1024, 128, 1)
 
 
 def cpp_all_reduce(knobs: Knobs) -> str:
     """The text of one kernel for AllReduce."""
-    hear = CPP_HEAR[knobs["signalling"]]
-    share, term, before, after = knobs["parts"], "comm.peer(x, r)", "", [hear]
+    meet, algorithm = knobs["signalling"], knobs["algorithm"]
+    share, term = knobs["parts"], "comm.peer(x, r)"
+    before, after = cpp_meet(meet, BEGUN["touch"]), [cpp_meet(meet, DONE["touch"], 1)]
     stores = (
         "for (int r = 0; r < W; ++r) comm.put(y + at, rounded, count * sizeof(T), r);",
         "for (int r = 0; r < W; ++r) comm.peer(y, r)[k] = T(sum);",
     )
-    if knobs["algorithm"] == "one shot":
+    if algorithm == "one shot":
         share, stores = "all", ("std::memcpy(y + at, rounded, count * sizeof(T));", "y[k] = T(sum);")
-    elif knobs["algorithm"] == "two shot, pulled":
-        before = "T* outbox = comm.scratch<T>();"
+        before, after = cpp_meet(meet, BEGUN["read"]), [cpp_meet(meet, DONE["read"], 1)]
+    elif algorithm == "two shot, pulled":
+        outbox = "T* outbox = comm.scratch<T>();  // written again when all have begun the next call"
+        before = f"{cpp_meet(meet, BEGUN['read'])}\n{outbox}"
         stores = ("std::memcpy(outbox + at, rounded, count * sizeof(T));", "outbox[k] = T(sum);")
-        after = [hear, fill(CPP_FROM_ALL[share]), FREE]
-    elif knobs["algorithm"] == "inbox":
-        before, term, after = fill(CPP_TO_INBOXES, hear=hear), "inbox + r * part - begin", [FREE]
+        after = [cpp_meet(meet, f"{STAGED}, arguments are read", 1), fill(CPP_FROM_ALL[share])]
+    elif algorithm == "inbox":
+        before, term = _to_inboxes(meet), "inbox + r * part - begin"
+        after = [cpp_meet(meet, DONE["write"], 1)]
     return _cpp(knobs, share, term, before, stores, after, root="")
 
 
 def cpp_reduce(knobs: Knobs) -> str:
     """The text of one kernel for Reduce."""
     own = "if (comm.rank != dst) std::memcpy(y, x, n * sizeof(T));"
-    share, term, hear = knobs["algorithm"], "comm.peer(x, r)", CPP_HEAR[knobs["signalling"]]
-    before = [own] if knobs["own"] == "first" else []
-    after = [own] if knobs["own"] == "last" else []
-    if knobs["algorithm"] == "inbox":
-        share, term = "lines", "inbox + r * part - begin"
-        before.append(fill(CPP_TO_INBOXES, hear=hear))
-        after.append(FREE)
-    else:
-        after.append(hear)
+    share, term, meet = knobs["algorithm"], "comm.peer(x, r)", knobs["signalling"]
+    begin, end = cpp_meet(meet, BEGUN["touch"]), cpp_meet(meet, DONE["touch"], 1)
+    if share == "inbox":
+        share, term, begin, end = (
+            "lines",
+            "inbox + r * part - begin",
+            _to_inboxes(meet),
+            cpp_meet(meet, DONE["write"], 1),
+        )
+    before = [own, begin] if knobs["own"] == "first" else [begin]
+    after = [own, end] if knobs["own"] == "last" else [end]
     stores = ("comm.put(y + at, rounded, count * sizeof(T), dst);", "comm.peer(y, dst)[k] = T(sum);")
-    return _cpp(knobs, share, term, _lines(before), stores, after, root="dst")
+    return _cpp(knobs, share, term, lines(before), stores, after, root="dst")
+
+
+def _to_inboxes(meet: Knob) -> str:
+    """Terms are pushed into scratch, which is always there; who has sent has begun: its output may be written."""
+    inbox = "T* inbox = comm.scratch<T>();  // nobody ends a call before all have read theirs"
+    return fill(CPP_TO_INBOXES, scratch=inbox, hear=cpp_meet(meet, SENT))
 
 
 def _cpp(
@@ -192,219 +194,12 @@ def _cpp(
         share=CPP_SHARES[share],
         before=before,
         loop=fill(loop, order=ORDERS[knobs["order"]], term=term, store=store),
-        after=_lines(after),
+        after=lines(after),
         root_argument=f"int64_t {root}, " if root else "",
         dispatch=cpp_dispatch("add_up", "tensor", arguments),
         export=EXPORT,
     )
     return cpp_finish(text)
-
-
-def _lines(parts: list[str]) -> str:
-    return "\n".join(part for part in parts if part)
-
-
-# ---- CUDA -----------------------------------------------------------------------------------------------------------
-
-CUDA = """
-using tvm::ffi::TensorView;
-
-$constants
-
-$device
-
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-add_up(const T* x, T* y, uint64_t n, ${root_parameter}const __grid_constant__ pkb::Device comm) {
-  const int W = comm.world_size;
-  $share
-  $loop
-  $after
-}
-
-void solution(TensorView tensor, ${root_argument}TensorView out, pkb::Comm comm) {
-  const uint64_t n = tensor.numel(), W = comm.world_size;
-  $blocks_line
-  pkb::with_float_type(tensor.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    const T* x = static_cast<const T*>(tensor.data_ptr());
-    T* y = static_cast<T*>(out.data_ptr());
-    $host_before
-    add_up<T><<<$blocks, kThreads, 0, comm.cuda_stream()>>>($source, y, n, ${root_value}comm.device());
-    PKB_CUDA_LAUNCHED();
-  });
-  $host_after
-}
-
-$export
-"""
-
-CUDA_PACKET = """
-template <class T, int kLanes, class Term>
-__device__ pkb::Packet<T, kLanes> sum_of(int W, const Term& term) {
-  pkb::Accumulator<T> sums[kLanes] = {};
-  $unroll
-  for (int i = 0; i < W; ++i) {
-    const auto packet = pkb::load_packet<T, kLanes>(term(i));
-    for (int k = 0; k < kLanes; ++k) sums[k] += pkb::Accumulator<T>(packet.lanes[k]);
-  }
-  pkb::Packet<T, kLanes> sum;
-  for (int k = 0; k < kLanes; ++k) sum.lanes[k] = T(sums[k]);
-  return sum;
-}
-"""
-
-CUDA_PACKETS = """
-constexpr int kLanes = $bytes > sizeof(T) ? $bytes / sizeof(T) : 1;
-const uint64_t step = uint64_t(gridDim.x) * kThreads * kLanes;
-for (uint64_t at = begin + (blockIdx.x * uint64_t(kThreads) + threadIdx.x) * kLanes; at < end; at += step) {
-  if (at + kLanes <= end) {
-    const auto sum = sum_of<T, kLanes>(W, [&](int i) { return $term + at; });
-    ${each}pkb::store_packet($result + at, sum);
-  } else {
-    for (uint64_t k = at; k < end; ++k) {
-      const auto sum = sum_of<T, 1>(W, [&](int i) { return $term + k; });
-      ${each}pkb::store_packet($result + k, sum);
-    }
-  }
-}
-"""
-
-CUDA_ELEMENTS = """
-for (uint64_t k = begin + blockIdx.x * uint64_t(kThreads) + threadIdx.x; k < end; k += gridDim.x * kThreads) {
-  pkb::Accumulator<T> sum = 0;
-  for (int i = 0; i < W; ++i) {
-    const T* term = $term;
-    sum += pkb::Accumulator<T>(term[k]);
-  }
-  ${each}$result[k] = T(sum);
-}
-"""
-
-CUDA_LIBRARY = """
-const auto term = [&](int i) { return $term + begin; };
-const auto result = [&](int r) { return $result + begin; };
-pkb::add_up<T>(end - begin, W, term, $results, result, blockIdx.x, gridDim.x);
-"""
-
-CUDA_SHARES: dict[Knob, str] = {
-    "all": "const uint64_t begin = 0, end = n;",
-    "lines": """
-        const uint64_t part = (n + 64 * W - 1) / (64 * W) * 64;
-        const uint64_t begin = comm.rank * part < n ? comm.rank * part : n, end = begin + part < n ? begin + part : n;
-        """,
-    "root": "const uint64_t begin = 0, end = comm.rank == dst ? n : 0;",
-    "helpers": """
-        const uint64_t helpers = W > 1 ? W - 1 : 1, part = (n + 64 * helpers - 1) / (64 * helpers) * 64;
-        const uint64_t place = comm.rank < dst || W == 1 ? comm.rank : comm.rank - 1;
-        const uint64_t begin = (comm.rank == dst && W > 1) || place * part > n ? n : place * part;
-        const uint64_t end = begin + part < n ? begin + part : n;
-        """,
-}
-
-CUDA_TO_INBOXES = """
-T* inbox = comm.scratch<T>();
-const uint64_t part = (n + 64 * W - 1) / (64 * W) * 64;
-for (int r = 0; r < comm.world_size; ++r) {
-  const uint64_t from = std::min(n, r * part), count = std::min(n, from + part) - from;
-  comm.put(inbox + comm.rank * part, x + from, count * sizeof(T), r);
-}
-comm.barrier();
-"""
-
-OWN_COPY = """
-if (comm.rank != dst) {
-  for (uint64_t k = blockIdx.x * uint64_t(kThreads) + threadIdx.x; k < n; k += gridDim.x * kThreads) y[k] = x[k];
-}
-"""
-
-CUDA_CHOICES = {
-    "algorithm": ("two shot", "one shot", "inbox"),
-    "access": ("16 bytes", "8 bytes", "4 bytes", "element", "pkb::add_up"),
-    "threads": (256, 64, 512, 1024),
-    "blocks": ("by size", 1, 16, 64, 132),
-    "unroll": ("", "#pragma unroll 4"),
-    "order": ("from 0", "staggered"),
-    "signalling": ("none", "host barrier", "block barrier"),
-}
-
-CUDA_REDUCE_CHOICES = CUDA_CHOICES | {
-    "algorithm": ("helpers", "lines", "root", "inbox"),
-    "own": ("kernel", "copy engine"),
-}
-
-
-def cuda_makes_sense(knobs: Knobs) -> bool:
-    """Each choice varies around plain ones; blocks that wait are few, so that all of them are resident."""
-    access, threads, blocks, signalling = (knobs[name] for name in ("access", "threads", "blocks", "signalling"))
-    plain = threads == 256 and not knobs["unroll"] and knobs["order"] == "from 0"
-    if access == "pkb::add_up" and (threads != 256 or knobs["unroll"]):
-        return False
-    if access == "element" and (knobs["unroll"] or knobs["order"] != "from 0"):
-        return False
-    if threads != 256 and (blocks != 64 or knobs["unroll"]):
-        return False
-    if knobs["unroll"] and access not in ("16 bytes", "8 bytes"):
-        return False
-    if knobs["order"] != "from 0" and (threads != 256 or knobs["unroll"]):
-        return False
-    if knobs.get("own") == "copy engine" and not plain:
-        return False
-    if knobs["algorithm"] == "inbox":
-        return signalling == "host barrier" and plain
-    if signalling == "block barrier":
-        return access in ("16 bytes", "element") and are_resident(threads, blocks) and knobs["order"] == "from 0"
-    return signalling == "none" or (access == "16 bytes" and plain)
-
-
-def cuda_all_reduce(knobs: Knobs) -> str:
-    """The text of one kernel for AllReduce."""
-    share = "all" if knobs["algorithm"] == "one shot" else "lines"
-    results = ("1", "y") if share == "all" else ("W", "comm.peer(y, r)")
-    return _cuda(knobs, share, results, root="")
-
-
-def cuda_reduce(knobs: Knobs) -> str:
-    """The text of one kernel for Reduce."""
-    share = "lines" if knobs["algorithm"] == "inbox" else knobs["algorithm"]
-    return _cuda(knobs, share, ("1", "comm.peer(y, dst)"), root="dst")
-
-
-def _cuda(knobs: Knobs, share: Knob, results: tuple[str, str], root: str) -> str:
-    access, inbox = str(knobs["access"]), knobs["algorithm"] == "inbox"
-    rank = "i" if knobs["order"] == "from 0" else "(comm.rank + i) % W"
-    term = f"x + {rank} * part - begin" if inbox else f"comm.peer(x, {rank})"
-    each = "for (int r = 0; r < W; ++r) " if results[0] == "W" else ""
-    width = access.removesuffix(" bytes")
-    template = {"element": CUDA_ELEMENTS, "pkb::add_up": CUDA_LIBRARY}.get(access, CUDA_PACKETS)
-    work = "n / 8" if share in ("all", "root") else "n / W / 8"
-    constants, line, blocks = cuda_geometry(knobs["threads"], knobs["blocks"], work, "kThreads")
-    own_in_kernel = bool(root) and not inbox and knobs.get("own") == "kernel"
-    after = [fill(OWN_COPY)] if own_in_kernel else []
-    after += ["comm.barrier_blocks();"] if knobs["signalling"] == "block barrier" else []
-    before = [fill(CUDA_TO_INBOXES)] if inbox else []
-    if root and not own_in_kernel:
-        before.append(f"if (comm.rank != {root}) comm.put(y, x, n * sizeof(T), comm.rank);")
-    text = fill(
-        CUDA,
-        constants=constants,
-        device=fill(CUDA_PACKET, unroll=knobs["unroll"]) if template is CUDA_PACKETS else "",
-        root_parameter=f"int {root}, " if root else "",
-        share=CUDA_SHARES[share],
-        loop=fill(template, bytes=width, term=term, each=each, results=results[0], result=results[1]),
-        after=_lines(after),
-        root_argument=f"int64_t {root}, " if root else "",
-        blocks_line=line,
-        host_before=_lines(before),
-        blocks=blocks,
-        source="inbox" if inbox else "x",
-        root_value=f"int({root}), " if root else "",
-        host_after=FREE if inbox else "comm.barrier();" if knobs["signalling"] == "host barrier" else "",
-        export=EXPORT,
-    )
-    if "W" not in line and not inbox:
-        text = text.replace("n = tensor.numel(), W = comm.world_size;", "n = tensor.numel();")
-    return cuda_finish(text)
 
 
 FAMILIES = (
