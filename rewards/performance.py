@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from math import isfinite, log
 
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.rewards.baseline import Baseline, baseline_us, refuse_baseline, speedup_over
 from pkb_gym.rewards.component import Bounds, Component
-from pkb_gym.rewards.reward import is_our_fault, is_right
+from pkb_gym.rewards.reward import is_our_fault
+from pkb_gym.rewards.speedup import paid_speedup
 
 MIN_HEADROOM = 1.25
 """Baselines nearer to the roofline are treated as this far from it, or noise in the denominator would be paid."""
@@ -16,7 +18,7 @@ MAX_HEADROOM = 1000.0
 """Baselines farther from the roofline, and those whose roofline is unknown or zero, are treated as this far from it."""
 
 
-def headroom(feedback: Feedback) -> float:
+def headroom(feedback: Feedback, baseline: Baseline = "better") -> float:
     """Greatest possible speedup, baseline_us / roofline_us, clamped to [MIN_HEADROOM, MAX_HEADROOM].
 
     Raises:
@@ -27,16 +29,16 @@ def headroom(feedback: Feedback) -> float:
     bound_us = 0.0 if feedback.roofline is None else feedback.roofline.bound_us
     if bound_us <= 0:
         return MAX_HEADROOM
-    return min(MAX_HEADROOM, max(MIN_HEADROOM, feedback.timing.baseline_us / bound_us))
+    return min(MAX_HEADROOM, max(MIN_HEADROOM, baseline_us(feedback.timing, baseline) / bound_us))
 
 
-def log_performance(feedback: Feedback) -> float:
+def log_performance(feedback: Feedback, baseline: Baseline = "better") -> float:
     """Places a kernel between the baseline (0) and the roofline (1) on a log scale.
 
         r = log(speedup_low) / log(baseline_us / roofline_us)
 
-    speedup_low is the lower end of the 95 % interval, so that noise is never paid. The denominator is clamped, see
-    `headroom`.
+    speedup_low is the lower end of the 95 % interval, so that noise is never paid. The baseline is the faster one of
+    eager PyTorch and its CUDA graphs unless another is asked for. The denominator is clamped, see `headroom`.
 
     Range: unbounded below, at most 1 for a kernel that keeps to the roofline (more where the headroom was clamped).
     Source: own; the utilisation of the roofline model (Williams, Waterman, Patterson, CACM 52(4), 2009) on a log scale,
@@ -49,10 +51,12 @@ def log_performance(feedback: Feedback) -> float:
         >>> from .examples import timed
         >>> log_performance(timed(baseline_us=100, roofline_us=25, speedup_low=2.0))
         0.5
+        >>> log_performance(timed(baseline_us=100, captured_us=50, roofline_us=25, speedup_low=2.0))
+        0.0
     """
-    scale = log(headroom(feedback))
+    scale = log(headroom(feedback, baseline))
     assert feedback.timing is not None
-    speedup = feedback.timing.speedup_low
+    speedup = speedup_over(feedback.timing, baseline, "low")
     if not (isfinite(speedup) and speedup > 0):
         raise ValueError(f"{feedback.problem}: speedup_low must be positive, got {speedup}")
     return log(speedup) / scale
@@ -73,8 +77,10 @@ class LogPerformance(Component):
 
     floor: float = -1.0
     cap: float = 1.0
+    baseline: Baseline = "better"
 
     def __post_init__(self) -> None:
+        refuse_baseline(self.baseline)
         if not self.floor <= 0 <= self.cap:
             raise ValueError(f"floor <= 0 <= cap is needed, got {self}")
 
@@ -82,9 +88,10 @@ class LogPerformance(Component):
         """See `Reward`."""
         if is_our_fault(feedback):
             return None
-        if feedback.timing is None or not is_right(feedback) or feedback.timing.speedup_low <= 0:
+        speedup = paid_speedup(feedback, "low", self.baseline)
+        if speedup is None:
             return self.floor
-        return min(self.cap, max(self.floor, log_performance(feedback)))
+        return min(self.cap, max(self.floor, log_performance(feedback, self.baseline)))
 
     def bounds(self) -> Bounds:
         """See `Component`."""
