@@ -50,7 +50,9 @@ def make_model(device: torch.device) -> Qwen3ForCausalLM:
         intermediate_size=3 * size.width,
     )
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    return Qwen3ForCausalLM(config).to(device, dtype)
+    model = Qwen3ForCausalLM(config)
+    torch.nn.Module.to(model, device, dtype)
+    return model
 
 
 def learn(model: torch.nn.Module, optimizer: torch.optim.Optimizer, accelerator: Accelerator) -> None:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, header
-from benchmarks.gpu_baselines_gang import BaselineGang, BaselineOutcome, BaselineTask
+from benchmarks.gpu_baselines_gang import BaselineGang
+from benchmarks.gpu_baselines_records import BaselineOutcome, BaselineTask
 from benchmarks.gpu_baselines_report import markdown, summary
 from pkb_gym.engine.errors import PkbError
 from pkb_gym.engine.hardware.calibrate import cpu_hardware

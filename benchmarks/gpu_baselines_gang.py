@@ -10,10 +10,11 @@ import multiprocessing
 import os
 import tempfile
 import time
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
+
+from benchmarks.gpu_baselines_records import BaselineOutcome, BaselineTask
 
 START_DEADLINE_S = 120.0
 GRACE_S = 5.0
@@ -23,38 +24,6 @@ END_S = 20.0
 
 WITHOUT_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 """As the published figures were taken, and as some machines demand."""
-
-
-@dataclass(frozen=True)
-class BaselineTask:
-    """What the ranks are to measure next.
-
-    Attributes:
-        problem: its name.
-        size: "tiny", "published" or "large".
-        protocol: "robust" or "published", where the inputs come from.
-        measure_s: seconds of timed calls that each of the two baselines aims at.
-    """
-
-    problem: str
-    size: str
-    protocol: str
-    measure_s: float
-
-
-@dataclass
-class BaselineOutcome:
-    """What became of a task.
-
-    Attributes:
-        row: what rank 0 measured; may lack the CUDA graph where there is an error, and is empty where nothing was.
-        error: why the task did not end well, None where it did.
-        usable: whether the gang can go on.
-    """
-
-    row: dict[str, Any] = field(default_factory=dict)
-    error: str | None = None
-    usable: bool = True
 
 
 def _run_rank(connection: Connection, device: str, rank: int, world_size: int, rendezvous: str) -> None:

@@ -16,15 +16,17 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from benchmarks.gpu_baselines_gang import BaselineTask
-from pkb_gym.engine.compare.layout import Workload, rank_spec
+from benchmarks.gpu_baselines_records import BaselineTask
+from pkb_gym.engine.compare.call_specs import call_spec
+from pkb_gym.engine.compare.layout import Workload
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.tensors import argument_leaves, flatten_value
 from pkb_gym.engine.problem.trial_inputs import make_inputs
 from pkb_gym.engine.ranks.graphs import capture, host_wait
-from pkb_gym.engine.rankside.devices import QUIET_NCCL
+from pkb_gym.engine.rankside.arguments import TensorSlot
+from pkb_gym.engine.rankside.devices import NO_FLIGHT_RECORDER
 from pkb_gym.engine.rankside.gloo_compat import install
-from pkb_gym.engine.rankside.processors import bind_rank, move_to_quick
+from pkb_gym.engine.rankside.processors import bind_rank, move_to_fastest
 from pkb_gym.engine.rankside.python import make_argument
 from pkb_gym.problems.catalogue import find_problem, reference_source
 
@@ -60,17 +62,17 @@ class Tensors:
     """Stands for the symmetric heap: the tensors of one argument set, each with memory of its own."""
 
     def __init__(self) -> None:
-        self._by_slot: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}
+        self._by_slot: dict[TensorSlot, torch.Tensor] = {}
         self.nbytes = 0
 
-    def put(self, slot: dict[str, Any], tensor: torch.Tensor) -> None:
+    def put(self, slot: TensorSlot, tensor: torch.Tensor) -> None:
         """Keeps a contiguous copy: what is drawn may be a view of something larger, or expanded."""
-        self._by_slot[slot["offset"], tuple(slot["shape"])] = tensor.clone(memory_format=torch.contiguous_format)
+        self._by_slot[slot] = tensor.clone(memory_format=torch.contiguous_format)
         self.nbytes += tensor.numel() * tensor.element_size()
 
-    def tensor(self, slot: dict[str, Any]) -> torch.Tensor:
+    def tensor(self, slot: TensorSlot) -> torch.Tensor:
         """As `Heap.tensor`."""
-        return self._by_slot[slot["offset"], tuple(slot["shape"])]
+        return self._by_slot[slot]
 
 
 class Rank:
@@ -84,7 +86,7 @@ class Rank:
         self._processors = sorted(os.sched_getaffinity(0))
         if self._cuda:
             torch.cuda.set_device(self._device)
-            os.environ |= QUIET_NCCL
+            os.environ |= NO_FLIGHT_RECORDER
         backend = "nccl" if self._cuda else "gloo"
         dist.init_process_group(backend, init_method=f"file://{rendezvous}", rank=rank, world_size=world_size)
         self._control = dist.new_group(backend="gloo")
@@ -188,10 +190,10 @@ class Rank:
         tensors = Tensors()
         for arg, value in zip(problem.data_args, drawn, strict=True):
             for leaf, tensor in zip(argument_leaves(arg, ax), flatten_value(value), strict=True):
-                tensors.put(planned.slots[self._rank][leaf.name].to_json(), tensor)
+                tensors.put(planned.leaves[self._rank][leaf.name].slot, tensor)
         groups = [self._group(partition) for partition in plan.partitions]
-        spec = rank_spec(problem, plan, planned, self._rank, "python")
-        arguments = [make_argument(tensors, arg, groups) for arg in spec["args"]]  # type: ignore[arg-type]  # see Tensors
+        spec = call_spec(problem, plan, planned, self._rank, "python")
+        arguments = [make_argument(tensors, argument, groups) for argument in spec.arguments]  # type: ignore[arg-type]  # see Tensors
         return arguments, tensors.nbytes
 
     def _group(self, partition: tuple[tuple[int, ...], ...]) -> Any:  # noqa: ANN401  # a process group, or none
@@ -241,7 +243,7 @@ class Rank:
         begin, end = (torch.cuda.Event(enable_timing=True) if self._cuda else None for _ in range(2))
         self._now()
         if self._cuda:
-            move_to_quick(self._processors)  # likewise
+            move_to_fastest(self._processors)  # likewise
         dist.barrier(group=self._control)
         gc.disable()
         began = time.perf_counter()

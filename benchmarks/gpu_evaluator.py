@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, header
+from pkb_gym.engine.evaluators.gang_pool import STANDBY_GANGS
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.config import EvalConfig
@@ -147,14 +148,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(name, json.dumps(value), file=sys.stderr, flush=True)
         write_atomically(args.out / f"gpu_evaluator{ranks}.json", json.dumps(result, indent=1) + "\n")
 
-    for name, standby, repeats in (
-        ("with_standby", None, REPEATS),
+    for name, standby_gangs, repeats in (
+        ("with_standby", STANDBY_GANGS, REPEATS),
         ("without_standby", 0, REPEATS_WITHOUT_STANDBY),
     ):
-        with LocalEvaluator(**({} if standby is None else {"standby_gangs": standby})) as evaluator:
+        with LocalEvaluator(standby_gangs=standby_gangs) as evaluator:
             evaluator.evaluate(find_problem("AllReduce"), benchmark.expert("AllReduce"), benchmark.config("check"))
             keep(f"latency_{name}", benchmark.latency(evaluator))
-            if standby is None:
+            if standby_gangs:
                 keep("throughput", benchmark.throughput(evaluator))
             keep(f"repeatability_{name}", benchmark.repeatability(evaluator, repeats))
     return 0

@@ -55,10 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--svg", type=Path, metavar="FILE", help="with --render: draw the sweeps")
     args = parser.parse_args(argv)
     if args.render is not None:
-        rows = json.loads(args.render.read_text())["rows"]
-        print(markdown(rows))
+        saved = json.loads(args.render.read_text())["rows"]
+        print(markdown(saved))
         if args.svg is not None:
-            draw(rows, args.svg)
+            draw(saved, args.svg)
         return 0
     present = len(gpus.names())
     if not present:

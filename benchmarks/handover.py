@@ -39,8 +39,8 @@ def measure(pool: GangPool, problem: Problem, config: EvalConfig) -> dict[str, A
     feedback = FeedbackBuilder(problem, source, resolved, environment)
     new_gang = functools.partial(pool.candidate_gang, resolved, source.text)
     reference = pool.reference(resolved.device, resolved.world_size)
-    handovers = pool.handovers(resolved.device)
-    with CandidateRun(feedback, Artifact(ok=True, log="", duration_s=0.0), reference, new_gang, handovers, bytes(16)) as run:
+    handovers, artifact = pool.handovers(resolved.device), Artifact(ok=True, log="", duration_s=0.0)
+    with CandidateRun(feedback, artifact, reference, new_gang, handovers, bytes(16)) as run:
         alone_us = baseline_alone_us(run)
         overhead = measure_overhead(reference, run.gang)
         calls = statistics_of_blocks.calls_per_block(alone_us, alone_us, run.layout.most_calls)

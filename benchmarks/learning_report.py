@@ -75,7 +75,7 @@ def _seed(folder: Path, seed: int) -> Result:
     return found
 
 
-def _curves(history: Sequence[Row]) -> dict[str, list[float]]:
+def _curves(history: Sequence[Row]) -> dict[str, list[float | None]]:
     steps = [entry for entry in history if "reward" in entry]
     names = [*CURVES, *sorted({name for entry in steps for name in entry if name.startswith("reward/")})]
     return {name: [round(entry[name], 4) if name in entry else None for entry in steps] for name in names}

@@ -66,15 +66,16 @@ REMEDIES = {
     Failure.TIMEOUT: "`message` names the rank that was still computing; `config.timeout_s` is the least it had.",
     Failure.WRONG_SHAPE_OR_DTYPE: "Return what the reference returns; `check.mismatches` has both shapes and dtypes.",
     Failure.OUTPUT_MISMATCH: "`check.mismatches` has rank, output and indices, and the worst element.",
+    Failure.RACE: "`race` names rank and tensor; add the wait, signal or barrier that `message` asks for.",
     Failure.INPUT_MODIFIED: "Write to outputs, scratch and arguments declared as overwritten only, on peers too.",
-    Failure.INTEGRITY: "See the table of findings. An honest kernel with a race can be found `wrong_while_timed`.",
+    Failure.INTEGRITY: "See the table of findings; do the work of each call in that call.",
     Failure.INFRASTRUCTURE: "Run it again; `pkb doctor` lists the missing parts of this machine. No reward is paid.",
 }
 """Failure -> its remedy."""
 
 FINDINGS = {
     "beats_roofline": "It was faster than the hardware allows, so it cannot have done the work.",
-    "wrong_while_timed": "It was right when checked and wrong while timed: it distinguished the two, or has a race.",
+    "wrong_while_timed": "It was right when checked and wrong while timed, even when the call was repeated without haste.",
     "late_output": "Outputs were missing when the last rank had finished and came later: work deferred past the clock.",
     "interference": "It used a processor or a GPU while it was frozen.",
     "harness_tampering": "A rank sent the evaluator a message that the rank program never sends.",

@@ -55,6 +55,7 @@ LAST_STAGE: dict[str, Stage | None] = {
     "timeout": Stage.COMPILE,
     "wrong_shape_or_dtype": Stage.RUN,
     "output_mismatch": Stage.RUN,
+    "race": Stage.RUN,
     "input_modified": Stage.RUN,
     "infrastructure": Stage.STATIC,
 }

@@ -5,8 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -41,17 +43,37 @@ def test_links_lead_to_the_folders_at_the_root():
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> zipfile.ZipFile:
-    """A wheel built from a copy of the tree, so that building leaves nothing in it."""
-    folder = tmp_path_factory.mktemp("wheel")
+def distributions(tmp_path_factory) -> Path:
+    """Folder of a source distribution and of the wheel built from it, made of a copy of the tree, which stays clean."""
+    folder = tmp_path_factory.mktemp("distributions")
     source = folder / "source"
     shutil.copytree(ROOT, source, symlinks=True, ignore=MADE_BY_TOOLS)
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder]
-    built = subprocess.run([*command, source], capture_output=True, text=True)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source]
+    built = subprocess.run(command, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout + built.stderr
-    (path,) = folder.glob("*.whl")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(distributions) -> Iterator[zipfile.ZipFile]:
+    (path,) = distributions.glob("*.whl")
     with zipfile.ZipFile(path) as archive:
         yield archive
+
+
+def test_source_distribution_holds_the_files_of_the_wheel_and_no_tests(distributions, wheel):
+    """Its tests could not run: their helpers are no package that setuptools finds."""
+    (path,) = distributions.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert not [name for name in names if name.startswith("tests")]
+    package = {name for name in wheel.namelist() if name.startswith("pkb_gym/")}
+    assert package == {name for name in names if name.startswith("pkb_gym/")} - folders_of(package)
+    assert {"LICENSE", "README.md", "pyproject.toml"} <= names
+
+
+def folders_of(names: set[str]) -> set[str]:
+    return {str(parent) for name in names for parent in PurePosixPath(name).parents}
 
 
 def test_wheel_holds_every_file_of_the_package(wheel):

@@ -14,7 +14,6 @@ from pkb_gym.envs.text.formatting import time_text
 from pkb_gym.envs.text.task import python_signature
 from pkb_gym.problems.catalogue import reference_source
 
-MAX_TASK_CHARS = 1_000
 MAX_FEEDBACK_CHARS = 300
 MAX_SUMMARY_CHARS = 160
 MAX_SIGNATURE_CHARS = 520
@@ -23,7 +22,7 @@ MAX_DETAIL_CHARS = 180
 
 
 def brief_task(problem: Problem, config: ResolvedConfig) -> str:
-    """A task in at most `MAX_TASK_CHARS` characters: what, in which language, with which arguments, how large, where.
+    """A task in at most 1000 characters: what, in which language, with which arguments, how large, where.
 
     Args:
         problem: what is to be solved.

@@ -10,7 +10,6 @@ ours.
     │   └── AxisNotFound
     ├── ConfigError
     └── InfrastructureError
-        ├── SandboxError
         ├── StoreError
         ├── ServiceBusy
         └── EvaluationNotFound
@@ -51,10 +50,6 @@ class ConfigError(PkbError, ValueError):
 
 class InfrastructureError(PkbError, RuntimeError):
     """Raised when this machine or this code failed, not the candidate."""
-
-
-class SandboxError(InfrastructureError):
-    """Raised when the sandbox could not be set up as asked."""
 
 
 class StoreError(InfrastructureError):

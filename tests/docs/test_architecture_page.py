@@ -42,5 +42,5 @@ def test_messages_are_those_of_the_wire():
     orders = "".join((ROOT / ENGINE / name).read_text() for name in ("rankside/orders.py", "ranks/reference_orders.py"))
     drawn = set(re.findall(r"── (\w+)[, ]", PAGE.split("runs one block of calls:")[1].split("Orders and replies")[0]))
     messages = drawn - {"SIGSTOP", "last"}
-    assert len(messages) == 8
+    assert len(messages) == 9
     assert all(f"class {message}(Message)" in orders for message in messages)

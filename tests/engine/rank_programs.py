@@ -6,21 +6,39 @@ import os
 import signal
 import threading
 import time
-from typing import Any
+from dataclasses import dataclass
 
+from pkb_gym.engine.rankside.messages import Message
+from pkb_gym.engine.rankside.orders import Failed
 from pkb_gym.engine.rankside.wire import Wire
 
 
+@dataclass(frozen=True)
+class Do(Message):
+    """What each rank is to do."""
+
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Did(Message):
+    """What a rank has done, and the bytes that came with its order."""
+
+    word: str
+    rank: int
+    world_size: int
+    pid: int
+    nbytes: int
+
+
 def main(wire: Wire, rank: int, world_size: int) -> None:
-    """{"do": word per rank, ...} -> {"did": word}."""
     while True:
-        message, raw, fds = wire.receive_with_fds()
-        order: Any = message
-        word = order["do"][rank]
+        order, raw, fds = wire.receive_with_fds(Do)
+        word = order.words[rank]
         act(word, wire)
         for fd in fds:
             os.close(fd)
-        wire.send({"did": word, "rank": rank, "world_size": world_size, "pid": os.getpid(), "bytes": len(raw)})
+        wire.send(Did(word, rank, world_size, os.getpid(), len(raw)))
 
 
 def act(word: str, wire: Wire) -> None:
@@ -45,10 +63,10 @@ def act(word: str, wire: Wire) -> None:
     if word == "raise":
         raise RuntimeError("no luck")
     if word == "error":
-        wire.send({"error": {"kind": "out_of_memory", "message": "too much"}})
+        wire.send(Failed("out_of_memory", "too much"))
         time.sleep(1000)
     if word == "echo of a peer":  # what gloo says when another rank is gone
-        wire.send({"error": {"kind": "runtime_error", "message": "Connection closed by peer [127.0.0.1]"}})
+        wire.send(Failed("runtime_error", "Connection closed by peer [127.0.0.1]"))
         time.sleep(1000)
     if word == "print":
         os.write(1, b"word of rank\n" * 100)
@@ -60,6 +78,6 @@ def act(word: str, wire: Wire) -> None:
         os._exit(0)
     if word == "flood":
         while True:
-            wire.send({"did": "flood"})
+            wire.send(Did("flood", 0, 0, 0, 0))
     if word == "twice":
-        wire.send({"did": "once"})
+        wire.send(Did("once", 0, 0, 0, 0))

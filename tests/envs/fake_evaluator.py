@@ -9,8 +9,8 @@ from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig, resolve
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages.progress import Progress
-from pkb_gym.engine.stages.static import Rejected, check_text
 from pkb_gym.rewards.examples import LAST_STAGE, failed, timed
 
 
@@ -42,10 +42,9 @@ class FakeEvaluator:
 
     @staticmethod
     def _found(source: str) -> Feedback:
-        try:
-            check_text(source)
-        except Rejected as rejected:
-            return failed("rejected", message=str(rejected))
+        defect = Source.parse(source, "cpu").defect
+        if defect is not None and "never mentions" not in defect:  # what these sources mention is what is to be found
+            return failed("rejected", message=defect)
         word, _, number = source.partition(" ")
         if word == "speedup":
             return timed(baseline_us=100, roofline_us=10, speedup_low=float(number))

@@ -26,7 +26,7 @@ from pkb_gym.engine.problem import Axes, InPlace, Linear, Problem, Scalar, Spars
 from pkb_gym.engine.problem.axes import resolve_shape
 from pkb_gym.engine.problem.inputs import Draw, TrialKey
 from pkb_gym.engine.problem.rules import Check, CheckContext, as_integers
-from pkb_gym.engine.problem.tensors import result_leaves
+from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, output_leaves
 from pkb_gym.engine.problem.trial_inputs import make_inputs
 from pkb_gym.engine.rankside import gloo_compat
 
@@ -247,6 +247,15 @@ def _call_value(arg: Any, ax: Axes, data: Mapping[str, Any], rank: int) -> Any:
     return next(group for group, part in zip(made, value, strict=True) if rank in part)
 
 
+def _result_leaves(problem: Problem, ax: Axes) -> list[Leaf]:
+    """Every tensor that is compared, in-place results included, in declared order."""
+    data = {arg.name: arg for arg in problem.data_args}
+    leaves: list[Leaf] = []
+    for out in problem.outputs:
+        leaves += argument_leaves(data[out.name], ax) if isinstance(out, InPlace) else output_leaves(out, ax)
+    return leaves
+
+
 def _outputs(problem: Problem, ax: Axes, result: Any, data: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Results by leaf name, their shapes and dtypes compared with the declaration."""
     if problem.returns == "value":
@@ -260,8 +269,8 @@ def _outputs(problem: Problem, ax: Axes, result: Any, data: Mapping[str, Any]) -
         found |= {f"{owner}[{i}]": part for i, part in enumerate(value)} if isinstance(value, list) else {owner: value}
     found = {leaf: torch.tensor(size) if isinstance(size, tuple) else size for leaf, size in found.items()}
     outputs = {leaf: value.detach() for leaf, value in found.items() if value is not None}
-    assert list(outputs) == [leaf.name for leaf in result_leaves(problem, ax)], list(outputs)
-    for leaf in result_leaves(problem, ax):
+    assert list(outputs) == [leaf.name for leaf in _result_leaves(problem, ax)], list(outputs)
+    for leaf in _result_leaves(problem, ax):
         got = outputs[leaf.name]
         assert str(got.dtype) == f"torch.{leaf.dtype}", (leaf, got.dtype)
         assert got.numel() <= leaf.capacity if leaf.shape is None else tuple(got.shape) == leaf.shape, (leaf, got.shape)

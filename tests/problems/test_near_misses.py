@@ -1,6 +1,6 @@
 """Right answers, a little changed: every problem's check must refuse them, looked at alone or many calls together.
 
-Coarser mistakes are in `tests/engine/test_checks_rules.py`.
+Coarser mistakes are in `test_output_rules.py`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from pkb_gym.engine.compare import screen
+from pkb_gym.engine.compare import comparison
 from pkb_gym.engine.compare.calls import Call
-from pkb_gym.engine.compare.check import Comparison
+from pkb_gym.engine.compare.comparison import Comparison, alike
 from pkb_gym.engine.compare.layout import Workload
-from pkb_gym.engine.compare.screen import Screen, alike
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.tensors import argument_leaves, flatten_value
 from pkb_gym.engine.ranks.heaps import sealed_memory
@@ -111,15 +110,6 @@ def test_near_misses_are_refused(seen: Seen) -> None:
         assert all(verdicts), f"{seen.problem.name}: {missed}"
 
 
-ONE_BY_ONE = {
-    "BlockedFP8Quantize",
-    "DistributedKNN",
-    "VocabParallelLogProb",
-    "VocabParallelLogProbChunked",
-    "VocabParallelLogProbChunkedBackward",
-}
-"""Problems whose rules look closer at the elements that differ, as many as they are: nothing to vectorise."""
-
 EACH_DIFFERENT = {
     *(
         "ClipGradNorm",
@@ -144,7 +134,7 @@ EACH_DIFFERENT = {
 
 
 def test_many_calls_together_are_judged_as_each_alone(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(screen.SCREENED_BYTES, "cpu", 64 << 20)  # of any size
+    monkeypatch.setitem(comparison.BATCH_BYTES, "cpu", 64 << 20)  # of any size
     block = Block(seen)
     assert [len(run) for run in alike(block.calls(0))] == ([1] * 3 if seen.problem.name in EACH_DIFFERENT else [3])
     for miss in (None, *MISSES):
@@ -153,15 +143,9 @@ def test_many_calls_together_are_judged_as_each_alone(seen: Seen, monkeypatch: p
                 outputs = seen.timed[trial].outputs if miss is None or trial == 1 else miss(seen.timed, trial)
                 block.put_outputs(rank, trial, outputs[rank])
             calls = block.calls(rank)
-            alone = [[int(count) for count in Comparison(call).counts] for call in calls]
-            if seen.problem.name in EACH_DIFFERENT:
-                continue
-            if seen.problem.name in ONE_BY_ONE:
-                with pytest.raises(RuntimeError, match=r"vmap|Batching rule"):
-                    Screen(calls)
-                continue
-            # Of arguments, none of which is changed here, a screen tells alone whether they were.
-            assert torch.stack(Screen(calls).counts).T.tolist() == alone, miss
+            alone = [[int(count) for count in Comparison([call]).counts] for call in calls]
+            if seen.problem.name not in EACH_DIFFERENT:
+                assert torch.stack(Comparison(calls).counts).T.tolist() == alone, miss
 
 
 class Block:
@@ -182,12 +166,12 @@ class Block:
                     leaves = argument_leaves(arg, planned.axes[rank])
                     for leaf, tensor in zip(leaves, flatten_value(run.args[rank][arg.name]), strict=True):
                         for heap in self.heaps[rank]:
-                            heap.tensor(planned.slots[rank][leaf.name].to_json()).copy_(tensor)
+                            heap.tensor(planned.leaves[rank][leaf.name].slot).copy_(tensor)
 
     def put_outputs(self, rank: int, trial: int, outputs: dict[str, torch.Tensor]) -> None:
         for name, tensor in outputs.items():
-            slot = self.plan.sets[trial].slots[rank][name].to_json()
-            self.heaps[rank][1].tensor({**slot, "shape": tensor.shape}).copy_(tensor)
+            slot = self.plan.sets[trial].leaves[rank][name].slot
+            self.heaps[rank][1].tensor(slot.shaped(tuple(tensor.shape))).copy_(tensor)
 
     def calls(self, rank: int) -> list[Call]:
         mine, theirs = self.heaps[rank]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
-from pkb_gym.engine.evaluators.arbiter import DeviceGate
+from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig, resolve
@@ -40,7 +40,7 @@ class Owner(FakeEvaluator):
     """
 
     goes_on: threading.Event = field(default_factory=threading.Event)
-    gate: DeviceGate = field(default_factory=DeviceGate)
+    arbiter: DeviceArbiter = field(default_factory=DeviceArbiter)
 
     def resolve(self, problem: Problem, source: str, config: EvalConfig) -> ResolvedConfig:
         total = host.memory_total_bytes()
@@ -59,17 +59,20 @@ class Owner(FakeEvaluator):
         if word == "break":
             raise ZeroDivisionError("a mistake of ours")
         progress(WAITING)
-        with self.gate:
+        self.arbiter.acquire()
+        try:
             progress(PREPARING)
             if word == "run":
                 assert self.goes_on.wait(PATIENCE_S)
             return super().evaluate(problem, "speedup 2" if word in ("compile", "run") else source, config)
+        finally:
+            self.arbiter.release()
 
     def pause(self, timeout_s: float | None = None) -> bool:
-        return self.gate.shut(timeout_s)
+        return self.arbiter.pause(timeout_s)
 
     def resume(self) -> None:
-        self.gate.open()
+        self.arbiter.resume()
 
     def close(self) -> None:
         super().close()
@@ -114,4 +117,4 @@ def make_service(owners: Owners, **arguments: object) -> Iterator[EvaluationServ
         yield service
         for owner in owners.opened:
             owner.goes_on.set()
-            owner.gate.open()
+            owner.arbiter.resume()

@@ -45,10 +45,10 @@ def test_an_evaluation_that_outlasts_its_deadline_is_answered(owners, source, st
 def test_waiting_for_others_does_not_count(owners):
     with make_service(owners, deadline_s=0.5) as service:
         answer(service, ask(service, "speedup 1"))
-        owners.opened[0].gate.shut()
+        owners.opened[0].arbiter.pause()
         waiting = ask(service, "speedup 2")
         assert service.wait(waiting, 0.7) is None
-        owners.opened[0].gate.open()
+        owners.opened[0].arbiter.resume()
         assert answer(service, waiting).passed and service.status().restarts == 0
 
 

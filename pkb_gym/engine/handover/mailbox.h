@@ -38,6 +38,9 @@ struct alignas(4096) Mailbox {
   uint8_t receipts[2][kReceipts][kLineBytes];  // likewise; written by the GPU
 };
 
+// In the control page of each rank's segment: a word for each rank that meets it; as MEETING_OFFSET of rankside/abi.py.
+constexpr uint64_t kMeetingOffset = 512;
+
 constexpr uint8_t kPoisonByte = 0xf5;  // a large negative number in every float format
 
 }  // namespace pkb_handover

@@ -52,8 +52,32 @@ __global__ void __launch_bounds__(kEntries) handover(Mailbox* mailbox, char* seg
   for (int i = first; i < arrivals; i += step) line(kArrivalWord, i)[chunk] = values[i * kChunks + chunk];
 }
 
+__global__ void meeting(char* segments, uint64_t segment_bytes, int rank, int world_size, uint64_t count) {
+  const int other = int(threadIdx.x);
+  if (other >= world_size || other == rank) return;
+  const auto word = [&](int owner, int writer) {
+    return reinterpret_cast<uint64_t*>(segments + uint64_t(owner) * segment_bytes + kMeetingOffset) + writer;
+  };
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word(other, rank)), "l"(count) : "memory");
+  uint64_t reached;
+  do {
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(reached) : "l"(word(rank, other)) : "memory");
+  } while (reached < count);
+}
+
 }  // namespace
 }  // namespace pkb_handover
+
+// Enqueues a meeting of all ranks' streams, the least that a call of a parallel kernel does; returns the CUDA status.
+//
+// segments: address of rank 0's segment, the others follow. count: grows by one each time, equal on all ranks.
+extern "C" int pkb_enqueue_meeting(void* stream, void* segments, uint64_t segment_bytes, int rank, int world_size,
+                                   uint64_t count) {
+  using namespace pkb_handover;
+  meeting<<<1, 32, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<char*>(segments), segment_bytes, rank, world_size,
+                                                            count);
+  return int(cudaGetLastError());
+}
 
 // Enqueues a handover; returns the CUDA status.
 //

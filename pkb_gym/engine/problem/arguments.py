@@ -135,7 +135,6 @@ class Output:
         when: axis name; where that axis is falsy the output is absent (left out of a dict, None in a tuple).
         check: the rule under protocol "robust".
         published: the rule of the published benchmark; None where it does not compare this output.
-        on_host: lies in CPU memory whatever the device.
         returned_as: its key in the returned dict, where an argument already has that name.
     """
 
@@ -146,7 +145,6 @@ class Output:
     when: str | None = None
     check: Check = field(default_factory=exact)
     published: Check | None = field(default_factory=allclose)
-    on_host: bool = False
     about: str = ""
     returned_as: str | None = None
 

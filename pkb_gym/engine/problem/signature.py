@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pkb_gym.engine.problem.arguments import (
     Group,
-    InPlace,
     Linear,
     Output,
     OutputList,
@@ -82,8 +81,3 @@ def _result(problem: Problem) -> str:
 
 def _shape(shape: tuple[str | int, ...] | str) -> str:
     return shape if isinstance(shape, str) else f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
-
-
-def in_place_names(problem: Problem) -> list[str]:
-    """Arguments whose contents after the call are results."""
-    return [out.name for out in problem.outputs if isinstance(out, InPlace)]

@@ -11,9 +11,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.errors import DeclarationError
-from pkb_gym.engine.problem.arguments import InPlace, Linear, Output, OutputList, Sparse, Tensor, TensorList
+from pkb_gym.engine.problem.arguments import Linear, Output, OutputList, Sparse, Tensor, TensorList
 from pkb_gym.engine.problem.axes import ITEMSIZE, Axes, resolve_dtype, resolve_shape
-from pkb_gym.engine.problem.problem import Problem
 
 if TYPE_CHECKING:
     import torch
@@ -80,15 +79,6 @@ def output_leaves(out: Output | OutputList, ax: Axes) -> list[Leaf]:
     if out.capacity is not None:
         return [Leaf(out.name, out.name, None, dtype, ax.number(out.capacity))]
     return [_leaf(out.name, out.name, resolve_shape(out.shape, ax), dtype)]
-
-
-def result_leaves(problem: Problem, ax: Axes) -> list[Leaf]:
-    """Every tensor that is compared, in-place results included, in declared order."""
-    data = {arg.name: arg for arg in problem.data_args}
-    leaves: list[Leaf] = []
-    for out in problem.outputs:
-        leaves += argument_leaves(data[out.name], ax) if isinstance(out, InPlace) else output_leaves(out, ax)
-    return leaves
 
 
 def flatten_value(value: Value) -> list[torch.Tensor]:

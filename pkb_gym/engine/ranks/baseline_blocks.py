@@ -27,7 +27,16 @@ from pkb_gym.engine.ranks.reference_orders import (
 )
 from pkb_gym.engine.rankside.arguments import Result
 from pkb_gym.engine.rankside.devices import AnyHeap, Device
-from pkb_gym.engine.rankside.handover import EnqueuedHandover, Handover, WaitingHandover
+from pkb_gym.engine.rankside.handover import (
+    EnqueuedHandover,
+    Handover,
+    Meeting,
+    NoHandover,
+    NoWork,
+    NullCall,
+    WaitingHandover,
+    run_null_calls,
+)
 from pkb_gym.engine.rankside.orders import Armed, Go, RunNullBlock
 from pkb_gym.engine.rankside.wire import Wire
 
@@ -39,18 +48,23 @@ class OwnHandovers:
         device: of this rank.
         library: the compiled server.
         rank_library: path of the compiled rank's side; None on the CPU.
+
+    Attributes:
+        null_call: for measuring what they cost.
     """
 
     def __init__(self, device: Device, library: HandoverLibrary, rank_library: str | None) -> None:
         self._device, self._library, self._rank_library = device, library, rank_library
         self._fds = (os.eventfd(0, os.EFD_CLOEXEC), os.eventfd(0, os.EFD_CLOEXEC))
         self._enqueued: EnqueuedHandover | None = None
+        self.null_call: NullCall = NoWork()
 
-    def map(self, heap: AnyHeap) -> None:
+    def map(self, heap: AnyHeap, world_size: int) -> None:
         """Takes the heap whose lines are handed over from now on."""
         if self._rank_library is not None:
             stream, segment = self._device.stream or 0, heap.segment(heap.rank)
             self._enqueued = EnqueuedHandover(self._rank_library, stream, heap.mailbox, segment)
+            self.null_call = Meeting(self._rank_library, stream, heap, world_size)
 
     def between_calls(self, pad_ns: int) -> Handover:
         """The handovers of a block; see `EnqueuedHandover` for the padding."""
@@ -117,11 +131,11 @@ class BaselineBlocks:
 
     def run_nothing(self, block: BoundBlock, order: RunNullBlock) -> BlockSettled:
         """Runs calls of nothing, with handovers as between the calls of a block."""
+        null_call = self._handovers.null_call
         if order.handovers == "none":
-            return self._run_gated(self._device.enqueue_nothing)
+            return self._run_gated(lambda: run_null_calls(order.calls, null_call, NoHandover()))
         script = null_script(block.plan.sets[0], order.calls)
-        self._device.enqueue_nothing()
-        return self._run_served(script, block.heap, order.calls, order.pad_ns, lambda _: None)
+        return self._run_served(script, block.heap, order.calls, order.pad_ns, lambda _: null_call.call())
 
     def capture(self, block: BoundBlock, order: CaptureGraphs) -> Captured:
         """Captures the baseline's calls on the first sets, on all ranks or on none.

@@ -78,6 +78,7 @@ class Conductor:
         self._mine, self._theirs, self._device = block.heap, heap, device
         self._request_fd, self._reply_fd = fds
         self._departed: list[_Departed] = []
+        self._calls_us: list[float] = []
         progress = self._mine.progress(self._rank)
         progress.reached = progress.arrived = 0
 
@@ -93,9 +94,12 @@ class Conductor:
 
     def conduct(self, wire: Wire) -> None:
         """Serves the candidate's rank until all calls have departed, or the evaluator orders something else."""
+        begun = 0.0
         for crossing in range(len(self._calls) + 1):
             if not self._wait_for_request(wire):
                 return
+            if crossing:
+                self._calls_us.append((time.perf_counter() - begun) * 1e6)
             progress = self._mine.progress(self._rank)
             progress.reached = crossing + 1
             if crossing:
@@ -110,6 +114,7 @@ class Conductor:
                 progress.arrived = crossing + 1
                 if call.together and not self._wait_until_all(wire, crossing, arrived=True):
                     return
+            begun = time.perf_counter()
             os.eventfd_write(self._reply_fd, 1)
 
     def end(self) -> BlockEnded:
@@ -123,7 +128,7 @@ class Conductor:
             for name in self._restore(call, departed)
         ]
         self._device.synchronize()
-        return BlockEnded(len(self._departed) == len(self._calls), tuple(late))
+        return BlockEnded(len(self._departed) == len(self._calls), tuple(late), tuple(self._calls_us))
 
     def _restore(self, call: int, departed: _Departed) -> list[str]:
         """Puts back what the call had left; returns the names of outputs that have changed since."""
@@ -170,7 +175,7 @@ class Conductor:
         that has another shape, from elsewhere in the same tensor.
         """
         if leaf.leaf.dtype not in INTEGERS:
-            self._theirs.tensor(_raw(leaf)).fill_(POISONS[call % 2])
+            self._theirs.tensor(byte_slot(leaf.offset, leaf.leaf.capacity_bytes)).fill_(POISONS[call % 2])
             return
         own = self._mine.tensor(leaf.slot)
         other = self._plan[(call + 1) % len(self._plan)].leaves[self._rank].get(leaf.leaf.name)

@@ -175,8 +175,9 @@ class ReferenceRank:
         half = len(fds) // 2
         self._mine = self._device.heap(fds[:half], order.segment_bytes)
         self._theirs = self._device.heap(fds[half:], order.segment_bytes)
-        self._own_handovers.map(self._mine)
+        self._own_handovers.map(self._mine, self._world_size)
         if self._segments:
+            self._mine.zero()
             self._zero_candidate_heap()
         return Ready()
 

@@ -223,10 +223,12 @@ class BlockEnded(Message):
     Attributes:
         complete: whether all calls have departed.
         late: outputs that have changed since.
+        calls_us: from the arrival of each call to its departure, where whole arguments were handed over.
     """
 
     complete: bool
     late: tuple[LateOutput, ...]
+    calls_us: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

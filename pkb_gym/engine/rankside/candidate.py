@@ -10,7 +10,7 @@ from . import abi
 from .arguments import CallSpec, unroll
 from .devices import AnyHeap, Device, make_device
 from .failures import CandidateError, kind_of
-from .handover import Handovers, make_handovers
+from .handover import Handover, Handovers, NullCall, make_handovers, run_null_calls
 from .messages import Message
 from .orders import (
     Armed,
@@ -72,11 +72,11 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
         order, _, fds = wire.receive_with_fds(MapHeap)
     assert isinstance(order, MapHeap)
     heap = device.heap(fds[: order.heap_fds], order.segment_bytes)
-    handovers = make_handovers(device, heap, fds[order.heap_fds :])
+    handovers, null_call = make_handovers(device, heap, world_size, fds[order.heap_fds :])
     wire.send(HeapMapped())
     order, _, fds = wire.receive_with_fds(RunNullBlock, Load)
     while isinstance(order, RunNullBlock):
-        _run_null_block(wire, device, handovers, order)
+        _run_null_block(wire, device, handovers.of(order.handovers, order.pad_ns), null_call, order.calls)
         order, _, fds = wire.receive_with_fds(RunNullBlock, Load)
     assert isinstance(order, Load)
     device.limit_memory(order.memory_bytes)
@@ -99,13 +99,10 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
             return
 
 
-def _run_null_block(wire: Wire, device: Device, handovers: Handovers, order: RunNullBlock) -> None:
-    handover = handovers.of(order.handovers, order.pad_ns)
+def _run_null_block(wire: Wire, device: Device, handover: Handover, null_call: NullCall, calls: int) -> None:
     wire.send(Armed())
     wire.receive(Go)
-    device.enqueue_nothing()
-    for _ in range(order.calls + 1):
-        handover.cross()
+    run_null_calls(calls, null_call, handover)
     device.synchronize()
     wire.send(NullDone())
 

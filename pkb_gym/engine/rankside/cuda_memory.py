@@ -95,15 +95,6 @@ class Mapping:
         _checked("cuMemAddressFree", driver.cuMemAddressFree(driver.CUdeviceptr(self.base), self._total))
 
 
-def granularity(device: int) -> int:
-    """Sizes of segments must be multiples of this, in bytes."""
-    from cuda.bindings import driver
-
-    recommended = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
-    found = driver.cuMemGetAllocationGranularity(_properties(device), recommended)
-    return int(_checked("cuMemGetAllocationGranularity", found))
-
-
 def _properties(device: int) -> Any:
     from cuda.bindings import driver
 

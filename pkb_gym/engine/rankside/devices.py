@@ -80,11 +80,11 @@ class Device(Protocol):
     def limit_memory(self, nbytes: int) -> None:
         """From now on, this process may allocate that much more main memory."""
 
-    def enqueue_nothing(self) -> None:
-        """Enqueues the least work for which the device has to switch to this process."""
-
     def synchronize(self) -> None:
         """Waits until all that was enqueued is done; raises what went wrong with it."""
+
+    def synchronize_stream(self) -> None:
+        """Waits until all that was enqueued on the current stream is done; work on other streams may go on."""
 
     def release(self) -> None:
         """Gives memory that is kept for later back, between evaluations."""
@@ -127,11 +127,11 @@ class CpuDevice:
         """See `Device`."""
         confine.limit_resources({"RLIMIT_AS": nbytes})
 
-    def enqueue_nothing(self) -> None:
-        """Nothing: processors switch to whoever runs."""
-
     def synchronize(self) -> None:
         """Nothing: calls have done their work when they return."""
+
+    def synchronize_stream(self) -> None:
+        """Nothing, likewise."""
 
     def release(self) -> None:
         """See `Device`; see `_keep_freed_memory` of the zygote."""
@@ -178,7 +178,7 @@ class CudaDevice:
         if one_queue:
             os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
         torch.cuda.set_device(self._index)
-        self._word = torch.empty(1, device="cuda")
+        torch.empty(1, device="cuda")  # makes the context
         torch.cuda.synchronize()
         self.stream = torch.cuda.current_stream().cuda_stream
         self._prepared = True
@@ -207,19 +207,17 @@ class CudaDevice:
         """See `Device`; address space is what CUDA reserves by the terabyte, so that only private data counts."""
         confine.limit_resources({"RLIMIT_DATA": nbytes})
 
-    def enqueue_nothing(self) -> None:
-        """See `Device`: a byte is set by the driver, which has no kernel to load for that."""
-        from cuda.bindings import driver
-
-        (status,) = driver.cuMemsetD8Async(self._word.data_ptr(), 0, 1, self.stream)
-        if int(status) != 0:
-            raise RuntimeError(f"cuMemsetD8Async: {status.name}")
-
     def synchronize(self) -> None:
         """See `Device`."""
         import torch
 
         torch.cuda.synchronize()
+
+    def synchronize_stream(self) -> None:
+        """See `Device`."""
+        import torch
+
+        torch.cuda.current_stream().synchronize()
 
     def release(self) -> None:
         """See `Device`."""

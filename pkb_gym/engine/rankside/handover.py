@@ -42,7 +42,7 @@ class WaitingHandover:
 
     def cross(self) -> None:
         """See `Handover`."""
-        self._device.synchronize()
+        self._device.synchronize_stream()
         os.eventfd_write(self._request_fd, 1)
         os.eventfd_read(self._reply_fd)
 
@@ -73,6 +73,61 @@ class EnqueuedHandover:
             raise RuntimeError(f"no handover could be enqueued: CUDA error {status}")
 
 
+class NullCall(Protocol):
+    """A call without arguments and results, for measuring what lies between calls."""
+
+    def call(self) -> None:
+        """Makes it."""
+
+
+class NoWork:
+    """A null call of the CPU."""
+
+    def call(self) -> None:
+        """Nothing."""
+
+
+class Meeting:
+    """A null call on GPUs: all ranks' streams meet, the least that a call of a parallel kernel does.
+
+    Handovers of several ranks then cost what the slowest of them takes, as between the calls of parallel kernels.
+
+    Args:
+        library: path of the compiled `handover/rank.cu`.
+        stream: address of the stream.
+        heap: whose control pages the ranks meet in.
+        world_size: number of ranks.
+    """
+
+    def __init__(self, library: str, stream: int, heap: AnyHeap, world_size: int) -> None:
+        self._enqueue = ctypes.CDLL(library).pkb_enqueue_meeting
+        self._enqueue.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_uint64,
+            ctypes.c_int,
+            ctypes.c_int,
+            ctypes.c_uint64,
+        ]
+        self._where = stream, heap.segment(0), heap.segment_bytes, heap.rank, world_size
+        self._count = 0
+
+    def call(self) -> None:
+        """See `NullCall`."""
+        self._count += 1
+        status = self._enqueue(*self._where, self._count)
+        if status:
+            raise RuntimeError(f"no meeting could be enqueued: CUDA error {status}")
+
+
+def run_null_calls(calls: int, null_call: NullCall, handover: Handover) -> None:
+    """The work of a null block."""
+    for _ in range(calls):
+        handover.cross()
+        null_call.call()
+    handover.cross()
+
+
 class Handovers:
     """The handovers that a rank can make.
 
@@ -95,18 +150,20 @@ class Handovers:
         return self._enqueued
 
 
-def make_handovers(device: Device, heap: AnyHeap, fds: list[int]) -> Handovers:
-    """The handovers of a rank.
+def make_handovers(device: Device, heap: AnyHeap, world_size: int, fds: list[int]) -> tuple[Handovers, NullCall]:
+    """The handovers of a rank, and the null calls that their cost is measured with.
 
     Args:
         device: of the rank.
         heap: whose lines are handed over.
+        world_size: number of ranks.
         fds: the two eventfds; on GPUs the library too.
     """
     waiting = WaitingHandover(device, fds[0], fds[1])
     if device.name == "cpu":
-        return Handovers(waiting, None)
-    library = f"/proc/self/fd/{fds[2]}"
-    enqueued = EnqueuedHandover(library, device.stream or 0, heap.mailbox, heap.segment(heap.rank))
+        return Handovers(waiting, None), NoWork()
+    library, stream = f"/proc/self/fd/{fds[2]}", device.stream or 0
+    enqueued = EnqueuedHandover(library, stream, heap.mailbox, heap.segment(heap.rank))
+    meeting = Meeting(library, stream, heap, world_size)
     os.close(fds[2])
-    return Handovers(waiting, enqueued)
+    return Handovers(waiting, enqueued), meeting

@@ -7,6 +7,7 @@ A message is a frozen dataclass whose fields hold numbers, texts, None, tuples, 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,10 @@ LARGEST = 1e15
 
 LARGEST_WORD = 1 << 63
 """Of whole numbers: moments of a monotonic clock, seeds and contents of words may use them all."""
+
+
+DEEPEST = 32
+"""How deep values of fields may be nested that can hold anything."""
 
 
 class WireError(Exception):
@@ -60,7 +65,7 @@ def read(frame: Mapping[str, object], *kinds: type[Kind]) -> Kind:
         if kind.__name__ == name:
             return decode(kind, content)
     expected = " or ".join(kind.__name__ for kind in kinds)
-    raise ProtocolError(f"{ascii(name)[:40]} arrived where {expected} was due")
+    raise ProtocolError(f"{_shown(name)} arrived where {expected} was due")
 
 
 def to_json(value: object) -> Json:
@@ -109,17 +114,21 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
         if isinstance(data, dict):
             return {key: _decode(arguments[1], entry, f"{where}.{key}"[:80]) for key, entry in data.items()}
     elif hint is object:
-        return _frozen(data)
+        return _frozen(data, where)
     elif _is_plain(hint, data):
         return float(data) if hint is float else data
-    raise ProtocolError(f"{where}: expected {_name(hint)}, got {ascii(data)[:60]}")
+    raise ProtocolError(f"{where}: expected {_name(hint)}, got {_shown(data)}")
 
 
 def _decode_dataclass(kind: Any, data: Any, where: str) -> Any:
     hints = _hints(kind)
-    if not isinstance(data, dict) or data.keys() != hints.keys():
-        got = ", ".join(map(str, data))[:80] if isinstance(data, dict) else ascii(data)[:60]
-        raise ProtocolError(f"{where}: expected {', '.join(hints)}; got {got}")
+    if not isinstance(data, dict):
+        raise ProtocolError(f"{where}: expected an object, got {_shown(data)}")
+    if missing := [name for name in hints if name not in data]:
+        raise ProtocolError(f"{where}: {', '.join(missing)} missing in {_shown(data)}")
+    for key in data:
+        if key not in hints:
+            raise ProtocolError(f"{where}: expected {', '.join(hints)} alone, got {ascii(key)[:40]} too")
     return kind(**{name: _decode(hint, data[name], f"{where}.{name}") for name, hint in hints.items()})
 
 
@@ -137,7 +146,7 @@ def _decode_union(kinds: Sequence[Any], data: Any, where: str) -> Any:
             return _decode(kind, data, where)
         elif _is_plain(kind, data):
             return data
-    raise ProtocolError(f"{where}: expected {' or '.join(map(_name, kinds))}, got {ascii(data)[:60]}")
+    raise ProtocolError(f"{where}: expected {' or '.join(map(_name, kinds))}, got {_shown(data)}")
 
 
 def _decode_tuple(arguments: tuple[Any, ...], data: list[Any], where: str) -> tuple[Any, ...]:
@@ -158,15 +167,33 @@ def _is_plain(hint: Any, data: object) -> bool:
     return hint is str and isinstance(data, str)
 
 
-def _frozen(data: Any) -> Any:
+def _frozen(data: Any, where: str, depth: int = 0) -> Any:
     """JSON has lists where fields have tuples."""
+    if depth > DEEPEST:
+        raise ProtocolError(f"{where}: nested more than {DEEPEST} deep")
     if isinstance(data, list):
-        return tuple(_frozen(entry) for entry in data)
-    return {key: _frozen(entry) for key, entry in data.items()} if isinstance(data, dict) else data
+        return tuple(_frozen(entry, where, depth + 1) for entry in data)
+    if isinstance(data, dict):
+        return {key: _frozen(entry, where, depth + 1) for key, entry in data.items()}
+    return data
 
 
 def _name(hint: Any) -> str:
+    if get_origin(hint) is typing.Literal:
+        return " or ".join(map(repr, get_args(hint)))
+    if hint is types.NoneType:
+        return "None"
     return getattr(hint, "__name__", str(hint))
+
+
+def _shown(data: object) -> str:
+    """A value in a few words; of a nested one no more than its outside, as its text may be long or too deep to make."""
+    if isinstance(data, Mapping):
+        keys = ", ".join(ascii(key)[:20] for key in itertools.islice(data, 4))
+        return f"an object of {len(data)}" + (f" ({keys})" if keys else "")
+    if isinstance(data, list | tuple):
+        return f"a list of {len(data)}"
+    return ascii(data)[:60]
 
 
 @cache

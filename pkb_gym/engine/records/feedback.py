@@ -146,13 +146,13 @@ class Mismatch(Record):
 class Race(Record):
     """How a kernel breaks the call contract; see `docs/native-abi.md`."""
 
-    kind: Literal["early_read", "early_write", "late_read", "late_output", "reuse", "unknown"]
+    kind: Literal["early_read", "early_write", "late_read", "late_output", "missing_wait", "reuse", "unknown"]
     rank: int | None = None
     """That reads; None where another one's part is not known."""
     owner: int | None = None
-    """Whose tensor it is; None for "reuse" and "unknown"."""
+    """Whose tensor it is, or that was not waited for; None for "reuse" and "unknown"."""
     tensor: str | None = None
-    """Argument or output; likewise."""
+    """Argument or output; None for "missing_wait", "reuse" and "unknown"."""
     evidence: str
     """The wrong output: what it shows of the poison, or another call's values."""
 
@@ -171,11 +171,14 @@ _RACES = {
     "return before, so let it wait for a barrier at the end of the call or a signal from its readers",
     "late_output": "rank {owner}'s `{tensor}` was still written after rank {owner}'s call had finished: the call must "
     "not return on a rank before its outputs are complete, those that peers write included",
+    "missing_wait": "{who} went on before rank {owner}, which was late, had sent its data: wait for a signal of rank "
+    "{owner} that belongs to this call (compare it with comm.epoch)",
     "reuse": "{who} was slower than the others, and got the data of another call or step: scratch or signals are used "
     "again while a peer still needs them; alternate between two halves of the scratch, or wait for a signal of "
     "the reader before they are overwritten",
-    "unknown": "{who}'s outputs are right when all ranks begin and end the call together, and wrong when they do not: "
-    "peers' memory was read before their call had begun or after it had finished, or scratch was reused too early",
+    "unknown": "{who}'s outputs are right when all ranks have time to wait for each other, and wrong when they do not: "
+    "a wait is missing, or peers' memory was read before their call had begun or after it had finished, or scratch was "
+    "reused too early",
 }
 
 
@@ -434,8 +437,9 @@ class Feedback(Record):
 
     @property
     def is_correct(self) -> bool:
-        """Whether every checked output was right."""
-        return self.check is not None and self.check.passed and self.failure is not Failure.INTEGRITY
+        """Whether every checked output was right, and no later evidence speaks against it."""
+        caught = self.failure in (Failure.INTEGRITY, Failure.RACE)
+        return self.check is not None and self.check.passed and not caught
 
     @property
     def speedup(self) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pkb_gym.engine.stages.overhead import Overhead
 
-MEASUREMENTS = 8
+MEASUREMENTS = 6
 
 
 class BaselineCache:

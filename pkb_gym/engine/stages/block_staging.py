@@ -12,10 +12,16 @@ from dataclasses import dataclass, replace
 from pkb_gym.engine.ranks.candidate_gang import BlockSetting
 from pkb_gym.engine.ranks.reference_orders import CheckedCall, ConductCalls, ServeHandovers, StageInputs, StageOrder
 from pkb_gym.engine.rankside.orders import Dialect
-from pkb_gym.engine.records.config import Device
+from pkb_gym.engine.records.config import Device, ResolvedConfig
 
-LEAST_DELAY_S: dict[Device, float] = {"cpu": 5e-3, "cuda": 1e-3}
-"""How late a rank is at most. On the CPU it ends as soon as the others wait or are done, which GPUs do not tell."""
+LEAST_DELAY_S: dict[tuple[Device, Dialect], float] = {
+    ("cpu", "native"): 20e-3,
+    ("cpu", "python"): 5e-3,
+    ("cuda", "native"): 1e-3,
+    ("cuda", "python"): 1e-3,
+}
+"""How late a rank is at most. Its delay ends as soon as the others wait or are done; that native kernels of the CPU
+tell, so that the limit can leave a busy machine time to run them."""
 
 LEAST_HOLD_S: dict[Device, float] = {"cpu": 1e-3, "cuda": 2e-3}
 """How long a held rank stands still after each wait."""
@@ -45,12 +51,12 @@ class CallConditions:
     Attributes:
         together: whether no rank begins before all arguments are there, and none departs before all have finished.
         late_rank: whose arguments arrive late.
-        held_rank: that stands still after each wait and barrier of `pkb/symm.h`.
+        held_ranks: that stand still after each wait and barrier of `pkb/symm.h`.
     """
 
     together: bool = False
     late_rank: int | None = None
-    held_rank: int | None = None
+    held_ranks: tuple[int, ...] = ()
 
 
 TOGETHER = CallConditions(together=True)
@@ -70,8 +76,8 @@ def check_conditions(world_size: int, calls: int, dialect: Dialect) -> tuple[Cal
     delayed = []
     if world_size > 1:
         for late in range(world_size):
-            held = (late + 1) % world_size if dialect == "native" else None
-            delayed.append(CallConditions(late_rank=late, held_rank=held))
+            held = ((late + 1) % world_size,) if dialect == "native" else ()
+            delayed.append(CallConditions(late_rank=late, held_ranks=held))
     conditions = [TOGETHER, *delayed] + [CallConditions()] * (calls - 1 - len(delayed))
     return tuple(conditions[:calls])
 
@@ -113,21 +119,20 @@ WAITS_ALLOWED = 20
 """Of a call, for which its deadline allows that a rank is held."""
 
 
-def longest_delay_s(device: Device, baseline_us: float) -> float:
+def longest_delay_s(config: ResolvedConfig, baseline_us: float) -> float:
     """What the conditions of a checked call may add to it, roughly."""
-    delay_s, hold_s = _delays_s(device, baseline_us)
+    delay_s, hold_s = _delays_s(config, baseline_us)
     return delay_s + WAITS_ALLOWED * hold_s
 
 
-def _delays_s(device: Device, baseline_us: float) -> tuple[float, float]:
+def _delays_s(config: ResolvedConfig, baseline_us: float) -> tuple[float, float]:
     """How late a rank is at most, and how long one is held."""
     longer_s = min(CALLS_OF_DELAY * baseline_us * 1e-6, MOST_DELAY_S)
-    return max(LEAST_DELAY_S[device], longer_s), max(LEAST_HOLD_S[device], longer_s)
+    return max(LEAST_DELAY_S[config.device, config.dialect], longer_s), max(LEAST_HOLD_S[config.device], longer_s)
 
 
 def conducted(
-    device: Device,
-    world_size: int,
+    config: ResolvedConfig,
     conditions: Sequence[CallConditions],
     baseline_us: float,
     withheld: Sequence[Withheld] = (),
@@ -135,13 +140,13 @@ def conducted(
     """Whole arguments handed over call by call.
 
     Args:
-        device: that ranks run on.
-        world_size: number of ranks.
+        config: of the evaluation.
         conditions: of each call.
         baseline_us: microseconds a call of the baseline.
         withheld: of each call the only tensors that are not there the whole time; empty for all of every rank.
     """
-    delay_s, hold_s = _delays_s(device, baseline_us)
+    world_size = config.world_size
+    delay_s, hold_s = _delays_s(config, baseline_us)
     calls = [CheckedCall(one.together, one.late_rank, delay_s) for one in conditions]
     orders = []
     for rank in range(world_size):
@@ -150,7 +155,7 @@ def conducted(
             of_rank = [_withheld_alone(call, alone, rank) for call, alone in zip(calls, withheld, strict=True)]
         orders.append(ConductCalls(tuple(of_rank)))
     holds_ns = tuple(
-        tuple(int(hold_s * 1e9) if one.held_rank == rank else 0 for one in conditions) for rank in range(world_size)
+        tuple(int(hold_s * 1e9) if rank in one.held_ranks else 0 for one in conditions) for rank in range(world_size)
     )
     return BlockStaging(tuple(orders), BlockSetting("waiting", holds_ns=holds_ns))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pkb_gym.engine.records.feedback import CheckReport, Failure, Mismatch, Race
 from pkb_gym.engine.stages import integrity
-from pkb_gym.engine.stages.block_staging import TOGETHER, CallConditions, conducted
+from pkb_gym.engine.stages.block_staging import CallConditions, conducted
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.race import find_race, late_output
@@ -44,26 +44,36 @@ def failed_check(
         Stopped: the candidate failed in another way while the cause was looked for.
         InfrastructureError: this machine failed.
     """
-    text = "\n".join(map(str, report.mismatches))
     worst = report.mismatches[0] if report.mismatches else None
-    if worst is not None and (worst.reason != "values" or _is_wrong_together(report, conditions, first_trial)):
-        if worst.reason == "values" and _is_merely_late(run, finished, worst, first_trial):
-            late = integrity.late_output(worst)
-            run.feedback.suspect(late)
-            return run.feedback.stop(Failure.INTEGRITY, f"{late[0].detail}\n{text}", worst.rank)
-        return run.feedback.stop(FAILURES[worst.reason], text, worst.rank)
+    if worst is not None and worst.reason != "values":
+        return _wrong(run, report)
+    if worst is not None and _is_merely_late(run, finished, report, conditions, first_trial):
+        late = integrity.late_output(worst)
+        run.feedback.suspect(late)
+        return run.feedback.stop(Failure.INTEGRITY, f"{late[0].detail}\n{worst}", worst.rank)
     race = late_output(finished)
     if race is None:
         assert worst is not None
-        first = min(report.mismatches, key=lambda mismatch: mismatch.trial)
-        if not _is_right_together(run, first.trial, timed=False, baseline_us=baseline_us):
-            return run.feedback.stop(FAILURES[worst.reason], text, worst.rank)
+        first = _first_delayed(report, conditions, first_trial)
+        if not _is_right_with_time(run, first.trial, timed=False, baseline_us=baseline_us):
+            return _wrong(run, report)
         call = first.trial - first_trial
-        delayed = conditions[call]
-        if delayed == CallConditions():  # what went wrong began in the call before
-            delayed = conditions[call - 1]
-        race = find_race(run, delayed, first, baseline_us)
+        if conditions[call] == CallConditions():  # what went wrong began in the call before
+            call -= 1
+        race = find_race(run, conditions[call], first, baseline_us)
     return _raced(run, race)
+
+
+def _wrong(run: CandidateRun, report: CheckReport) -> Stopped:
+    worst = report.mismatches[0]
+    return run.feedback.stop(FAILURES[worst.reason], "\n".join(map(str, report.mismatches)), worst.rank)
+
+
+def _first_delayed(report: CheckReport, conditions: Sequence[CallConditions], first_trial: int) -> Mismatch:
+    """The first mismatch of a call in which ranks were delayed, or if there is none, of any."""
+    return min(
+        report.mismatches, key=lambda mismatch: (conditions[mismatch.trial - first_trial].together, mismatch.trial)
+    )
 
 
 def failed_while_timed(run: CandidateRun, finished: FinishedBlock, report: CheckReport, baseline_us: float) -> Stopped:
@@ -78,7 +88,7 @@ def failed_while_timed(run: CandidateRun, finished: FinishedBlock, report: Check
     race = late_output(finished)
     if race is None:
         first = min(report.mismatches, key=lambda mismatch: mismatch.trial)
-        if first.reason != "values" or not _is_right_together(run, first.trial, timed=True, baseline_us=baseline_us):
+        if first.reason != "values" or not _is_right_with_time(run, first.trial, timed=True, baseline_us=baseline_us):
             run.feedback.suspect(integrity.timed_outputs(report))
             return run.feedback.stop(Failure.INTEGRITY, f"wrong while timed: {first}", first.rank)
         race = Race(kind="unknown", rank=first.rank, evidence=str(first))
@@ -90,23 +100,31 @@ def _raced(run: CandidateRun, race: Race) -> Stopped:
     return run.feedback.stop(Failure.RACE, f"{race}\n{race.evidence}", race.rank if race.owner is None else race.owner)
 
 
-def _is_wrong_together(report: CheckReport, conditions: Sequence[CallConditions], first_trial: int) -> bool:
-    return any(conditions[mismatch.trial - first_trial].together for mismatch in report.mismatches)
-
-
-def _is_merely_late(run: CandidateRun, finished: FinishedBlock, worst: Mismatch, first_trial: int) -> bool:
-    """Whether a wrong output was written after its call: before the gang was frozen, or when it goes on."""
+def _is_merely_late(
+    run: CandidateRun,
+    finished: FinishedBlock,
+    report: CheckReport,
+    conditions: Sequence[CallConditions],
+    first_trial: int,
+) -> bool:
+    """Whether outputs of a call that all ranks had finished were written after it: no peer is the cause of that."""
+    wrong = [mismatch for mismatch in report.mismatches if conditions[mismatch.trial - first_trial].together]
+    if not wrong:
+        return False
     written = {(first_trial + output.call, rank, output.output) for rank, output in finished.late}
-    if (worst.trial, worst.rank, worst.output) in written:
+    if any((mismatch.trial, mismatch.rank, mismatch.output) in written for mismatch in wrong):
         return True
     run.go_on(LATE_S)
     return run.compare(finished.done).passed
 
 
-def _is_right_together(run: CandidateRun, trial: int, *, timed: bool, baseline_us: float) -> bool:
-    """Whether a trial's outputs are right when all ranks begin and end the call together."""
+def _is_right_with_time(run: CandidateRun, trial: int, *, timed: bool, baseline_us: float) -> bool:
+    """Whether a trial's outputs are right when all ranks begin and end the call together, and each wait takes longer.
+
+    Most races then end well: what a peer should have been waited for is there all the same.
+    """
     plan = run.prepare_again(trial, timed=timed)
     run.reference.run(1, run.dialect)
-    staging = conducted(run.config.device, run.config.world_size, [TOGETHER], baseline_us)
-    finished = run.run(plan, [0], staging)
+    unhurried = CallConditions(together=True, held_ranks=tuple(range(run.config.world_size)))
+    finished = run.run(plan, [0], conducted(run.config, [unhurried], baseline_us))
     return run.compare(finished.done).passed and not finished.late

@@ -12,8 +12,9 @@ class Overhead:
     """What is subtracted from the time of a block.
 
     Attributes:
-        gate_us: opening the gate and receiving the last completion; of either side's blocks.
-        context_switch_us: switching the GPUs to the candidate's contexts; of the candidate's blocks, 0 on the CPU.
+        gate_us: opening the gate, the first work and receiving the last completion; of either side's blocks.
+        context_switch_us: how much more that is for the candidate's, to whose contexts the GPUs have to switch; 0 on
+            the CPU.
         baseline_handover_us: a handover, before each call and after the last, of the baseline's blocks.
         candidate_handover_us: likewise, of the candidate's blocks.
         pad_ns: how much longer a handover takes the GPU than the host, see `EnqueuedHandover`; 0 on the CPU.

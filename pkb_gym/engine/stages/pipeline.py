@@ -40,10 +40,10 @@ def judge(
         if config.until == "check":
             check(run)
             return
-        overhead = measured_overhead(run, cache)
-        check(run)
+        overhead = measured_overhead(run, cache, idle_devices)
+        candidate_us = check(run)
     with feedback.stage(Stage.TIME, report), machine_to_itself(), idle_devices():
-        time_blocks(run, alone_us, overhead)
+        time_blocks(run, alone_us, candidate_us, overhead)
         place_run(run)
     if config.until == "profile" and not feedback.failed:
         with feedback.stage(Stage.PROFILE, report), idle_devices():

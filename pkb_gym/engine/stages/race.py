@@ -7,14 +7,15 @@ of one rank withheld. See `docs/native-abi.md` for the contract.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from pkb_gym.engine.problem.tensors import argument_leaves
 from pkb_gym.engine.records.feedback import Mismatch, Race
-from pkb_gym.engine.stages.block_staging import CallConditions, Withheld, conducted
+from pkb_gym.engine.stages.block_staging import TOGETHER, CallConditions, Withheld, conducted
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 
-MOST_CALLS = 64
-"""Of a block that looks for the tensor that was read."""
+MOST_TENSORS = 32
+"""That are tried one by one, to find the one that was read."""
 
 
 def late_output(finished: FinishedBlock) -> Race | None:
@@ -27,11 +28,11 @@ def late_output(finished: FinishedBlock) -> Race | None:
 
 
 def find_race(run: CandidateRun, conditions: CallConditions, mismatch: Mismatch, baseline_us: float) -> Race:
-    """What a kernel did wrong in a call whose outputs are right when ranks run together.
+    """The breach of a kernel whose outputs are right when ranks have time to wait for each other.
 
     Args:
         run: of the candidate.
-        conditions: of the call.
+        conditions: of the call that was wrong.
         mismatch: one of its wrong outputs.
         baseline_us: microseconds a call of the baseline.
 
@@ -39,25 +40,28 @@ def find_race(run: CandidateRun, conditions: CallConditions, mismatch: Mismatch,
         Stopped: it failed in another way this time.
         InfrastructureError: this machine failed.
     """
-    late, held = conditions.late_rank, conditions.held_rank
+    late, held = conditions.late_rank, conditions.held_ranks
     if late is not None:
         found = _first_wrong(run, CallConditions(late_rank=late), _tensors(run, [late], withdrawn=False), baseline_us)
         if found is not None:
             alone, wrong = found
             if alone.names:
                 return _read(wrong, "early_read", alone)
-            return Race(kind="early_write", owner=late, tensor=wrong.output, evidence=str(wrong))
-    if held is not None:
-        others = [rank for rank in range(run.config.world_size) if rank != held]
-        found = _first_wrong(run, CallConditions(held_rank=held), _tensors(run, others, withdrawn=True), baseline_us)
+            if wrong.rank == late:
+                return Race(kind="early_write", owner=late, tensor=wrong.output, evidence=str(wrong))
+            return Race(kind="missing_wait", rank=wrong.rank, owner=late, evidence=str(wrong))
+    if held:
+        others = [rank for rank in range(run.config.world_size) if rank not in held]
+        found = _first_wrong(run, CallConditions(held_ranks=held), _tensors(run, others, withdrawn=True), baseline_us)
         if found is not None and found[0].names:
             alone, wrong = found
             return _read(wrong, "late_read", alone)
-        return Race(kind="reuse", rank=held, evidence=str(mismatch))
+    if held or late is not None:
+        return Race(kind="reuse", rank=held[0] if held else late, evidence=str(mismatch))
     return Race(kind="unknown", rank=mismatch.rank, evidence=str(mismatch))
 
 
-def _read(wrong: Mismatch, kind: str, alone: Withheld) -> Race:
+def _read(wrong: Mismatch, kind: Literal["early_read", "late_read"], alone: Withheld) -> Race:
     reader = None if wrong.rank == alone.rank else wrong.rank
     return Race(kind=kind, rank=reader, owner=alone.rank, tensor=alone.names[0].split("[")[0], evidence=str(wrong))
 
@@ -71,20 +75,31 @@ def _tensors(run: CandidateRun, owners: Sequence[int], *, withdrawn: bool) -> li
             names = tuple(leaf.name for leaf in argument_leaves(arg, ax))
             if names:
                 alone.append(Withheld(owner, names, withdrawn))
-    return alone[:MOST_CALLS]
+    return alone[:MOST_TENSORS]
 
 
 def _first_wrong(
     run: CandidateRun, conditions: CallConditions, withheld: Sequence[Withheld], baseline_us: float
 ) -> tuple[Withheld, Mismatch] | None:
-    """The first tensor whose absence makes an output wrong, and that output; None if there is none."""
-    plan = run.prepare(len(withheld), timed=False)
-    calls = len(plan.sets)
+    """The first tensor whose absence makes an output wrong, and that output; None if there is none.
+
+    All ranks meet after each call, so that none is ahead of another by a call: scratch cannot be reused too early.
+    """
+    plan = run.prepare(2 * len(withheld), timed=False)
+    tried = withheld[: len(plan.sets) // 2]
+    calls = 2 * len(tried)
     run.reference.run(calls, run.dialect)
-    staging = conducted(run.config.device, run.config.world_size, [conditions] * calls, baseline_us, withheld[:calls])
+    present = Withheld(0, (), withdrawn=False)
+    staging = conducted(
+        run.config,
+        [condition for _ in tried for condition in (conditions, TOGETHER)],
+        baseline_us,
+        [one for alone in tried for one in (alone, present)],
+    )
     finished = run.run(plan, range(calls), staging)
     report = run.compare(finished.done)
-    wrong = sorted((m for m in report.mismatches if m.reason == "values"), key=lambda m: m.trial)
-    for mismatch in wrong:
-        return withheld[mismatch.trial - plan.sets[0].trial], mismatch
+    for mismatch in sorted(report.mismatches, key=lambda mismatch: mismatch.trial):
+        call = mismatch.trial - plan.sets[0].trial
+        if mismatch.reason == "values" and call % 2 == 0:
+            return tried[call // 2], mismatch
     return None

@@ -8,7 +8,8 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 from pkb_gym.engine.compare.layout import delivered_leaves
 from pkb_gym.engine.ranks.reference_orders import ServeHandovers
@@ -25,14 +26,9 @@ from pkb_gym.engine.stages.overhead import Overhead
 ALONE_CALLS = 2
 """Calls of the baseline that are timed before the candidate is loaded."""
 
-FIRST_CALLS = 2
-"""Of the first timed block of a candidate, which may be a thousand times as slow as the baseline."""
-
 CALLS_VARY = 0.25
 """Share by which the number of calls differs from block to block, so that no call knows whether another one follows."""
 
-DISTURBED_PAIRS = 2
-"""Pairs of blocks whose time does not count: ranks are delayed and stopped in them, at random."""
 
 DELAYED_CALLS = 3
 """Of a disturbed block, on each rank."""
@@ -50,18 +46,31 @@ def baseline_alone_us(run: CandidateRun) -> float:
     return run.reference.run(calls, run.dialect) / calls / 1e3
 
 
-def measured_overhead(run: CandidateRun, cache: BaselineCache) -> Overhead:
-    """See `null_blocks.measure_overhead`; before the candidate is loaded."""
-    case = (run.config.device, run.config.world_size, run.dialect)
-    return cache.overhead(case, lambda: measure_overhead(run.reference, run.gang))
+def measured_overhead(
+    run: CandidateRun, cache: BaselineCache, idle_devices: Callable[[], AbstractContextManager[None]]
+) -> Overhead:
+    """See `null_blocks.measure_overhead`; before the candidate is loaded.
+
+    Args:
+        run: of the candidate.
+        cache: where it is kept.
+        idle_devices: what to hold while it is measured.
+    """
+
+    def measure() -> Overhead:
+        with machine_to_itself(), idle_devices():
+            return measure_overhead(run.reference, run.gang)
+
+    return cache.overhead((run.config.device, run.config.world_size, run.dialect), measure)
 
 
-def time_blocks(run: CandidateRun, alone_us: float, overhead: Overhead) -> None:
+def time_blocks(run: CandidateRun, alone_us: float, candidate_us: float, overhead: Overhead) -> None:
     """Times alternating blocks until the interval is tight or the budget is spent.
 
     Args:
         run: of the checked candidate.
         alone_us: microseconds a call of the baseline, before the candidate was loaded.
+        candidate_us: microseconds a call of the candidate, roughly.
         overhead: of blocks.
 
     Raises:
@@ -70,8 +79,7 @@ def time_blocks(run: CandidateRun, alone_us: float, overhead: Overhead) -> None:
     """
     began = time.monotonic()
     pairs = _Pairs(run, overhead, alone_us)
-    first = pairs.time_pair(min(FIRST_CALLS, run.layout.most_calls), baseline_first=True)  # not counted
-    calls = statistics.calls_per_block(alone_us, first.candidate_us, run.layout.most_calls)
+    calls = statistics.calls_per_block(alone_us, candidate_us, run.layout.most_calls)
     warm = pairs.time_pair(calls, baseline_first=True)  # not counted
     baseline_us = statistics.marginal_call_us(ALONE_CALLS, alone_us, warm.calls, warm.baseline_us)
     calls = statistics.calls_per_block(baseline_us, warm.candidate_us, run.layout.most_calls)
@@ -79,13 +87,12 @@ def time_blocks(run: CandidateRun, alone_us: float, overhead: Overhead) -> None:
     if run.config.protocol == "published":
         _warm_up_as_published(run, warm.baseline_us, calls)
     blocks: list[Block] = []
-    disturbed = set(pairs.draws.sample(range(1, statistics.MIN_BLOCKS), DISTURBED_PAIRS))
+    disturbed = pairs.draws.randrange(statistics.MIN_BLOCKS)
     while not _timed_enough(run, blocks, began):
-        if len(blocks) in disturbed:
-            disturbed.remove(len(blocks))
+        if len(blocks) == disturbed:
             pairs.disturb_pair(pairs.draw_calls(calls))
         blocks.append(pairs.time_pair(pairs.draw_calls(calls), baseline_first=len(blocks) % 2 == 0))
-    for _ in disturbed:  # where few blocks were enough
+    if len(blocks) <= disturbed:  # few blocks were enough
         pairs.disturb_pair(pairs.draw_calls(calls))
     run.feedback.timing = statistics.summarise(
         blocks,
@@ -133,7 +140,7 @@ class _Pairs:
         return self._run_pair(calls, staging, baseline_first=baseline_first)
 
     def disturb_pair(self, calls: int) -> None:
-        """As `time_pair`, while arguments arrive late now and then and one rank is stopped now and then."""
+        """As `time_pair`, of no account for the time: some arguments arrive late, and one rank is stopped at times."""
         config, draws = self._run.config, self.draws
         victim = draws.randrange(config.world_size)
         on_gpus = config.device == "cuda"

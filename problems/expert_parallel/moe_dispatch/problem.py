@@ -86,7 +86,7 @@ PROBLEM = Problem(
         Output("dispatched", ("R", "H"), check=same_bits(), about="received rows, by local expert, then source"),
         Output("routing_map", ("E", "T"), dtype="float32", check=exact(), about="expert_mask, summed over slots"),
         Output("permutation", ("P",), dtype="int64", check=exact(), about="token of each sent row"),
-        Output("flat_shape", (2,), dtype="int64", check=exact(), on_host=True, about="(T, H); in Python a torch.Size"),
+        Output("flat_shape", (2,), dtype="int64", check=exact(), about="(T, H); in Python a torch.Size"),
     ),
     derive=derive_routing,
     robust=Trials(robust_inputs, vary=vary_routing),

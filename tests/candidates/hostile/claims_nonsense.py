@@ -1,4 +1,4 @@
-# expect: wrong_shape_or_dtype expected (32, 48)
+# expect: integrity harness_tampering; BlockDone.claims
 # Says of its output what is no shape.
 import sys
 

@@ -1,4 +1,4 @@
-# expect: runtime_error rank 1
+# expect: integrity harness_tampering; rank 1; Failed.kind
 # An error of strange types.
 import os
 import socket
@@ -26,7 +26,7 @@ def frame(text: str, raw: bytes = b"") -> bytes:
 
 def solution(tensor: torch.Tensor) -> torch.Tensor:
     if dist.get_rank() == 1:
-        connection().sendall(frame('{"error": {"kind": [], "message": {"a": 1}}}'))
+        connection().sendall(frame('{"message": "Failed", "kind": [], "text": {"a": 1}}'))
     out = tensor.clone()
     dist.all_reduce(out)
     return out

@@ -1,4 +1,4 @@
-# expect: integrity rank
+# expect: integrity|output_mismatch rank
 # until: time
 # Says that it is done before it is, and again when it is.
 import os
@@ -26,7 +26,7 @@ def frame(text: str, raw: bytes = b"") -> bytes:
 
 
 def solution(tensor: torch.Tensor) -> torch.Tensor:
-    connection().sendall(frame('{"done": {"returned": []}}'))
+    connection().sendall(frame('{"message": "BlockDone", "claims": [[null], [null], [null], [null]]}'))
     out = tensor.clone()
     dist.all_reduce(out)
     return out

@@ -25,7 +25,7 @@ def frame(text: str, raw: bytes = b"") -> bytes:
 
 
 def solution(tensor: torch.Tensor) -> torch.Tensor:
-    connection().sendall(frame('{"error": {"kind": "infrastructure", "message": "not my fault"}}'))
+    connection().sendall(frame('{"message": "Failed", "kind": "infrastructure", "text": "not my fault"}'))
     out = tensor.clone()
     dist.all_reduce(out)
     return out

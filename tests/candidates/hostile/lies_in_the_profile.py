@@ -1,6 +1,7 @@
 # expect: passed
 # until: profile
-# Nonsense where the profile is due: there is none, and no harm.
+# Times that cannot be where the profile is due: there is none, and no harm.
+import dataclasses
 import sys
 
 import torch
@@ -8,7 +9,8 @@ import torch.distributed as dist
 
 for name, module in list(sys.modules.items()):
     if name.endswith("rankside.python"):
-        module.Python.profile = lambda *_, **__: {"wall_ns": "much", "kernels": {"a": 1}, "inside_ns": None}
+        profile = module.Python.profile
+        module.Python.profile = lambda *args: dataclasses.replace(profile(*args), wall_ns=-(1 << 62))
 
 
 def solution(tensor: torch.Tensor) -> torch.Tensor:

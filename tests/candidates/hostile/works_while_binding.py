@@ -10,8 +10,8 @@ ready: list[torch.Tensor] = []
 
 
 def early(bind):
-    def bind_and_work(self, sets, partitions):
-        bind(self, sets, partitions)
+    def bind_and_work(self, calls, partitions):
+        bind(self, calls, partitions)
         ready.clear()
         for (tensor,) in self._arguments:
             out = tensor.clone()

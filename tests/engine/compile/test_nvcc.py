@@ -9,10 +9,8 @@ import pytest
 
 from pkb_gym.engine.compile import nvcc, sass
 from pkb_gym.engine.compile.cache import CompileCache
-from pkb_gym.engine.compile.gxx import exports_solution
 from pkb_gym.engine.compile.nvcc import architecture_of, compile_cuda, nvcc_available
-from pkb_gym.engine.compile.ptxas import KernelUsage, read_ptxas
-from pkb_gym.engine.compile.sass import count_in
+from pkb_gym.engine.compile.toolchain import exports_solution
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
@@ -221,62 +219,3 @@ def test_without_nvcc_it_is_said_what_to_install(tmp_path: Path, monkeypatch: py
 )
 def test_the_architecture_follows_from_the_compute_capability(capability: tuple[int, int], architecture: str) -> None:
     assert architecture_of(capability) == architecture
-
-
-PTXAS = """\
-ptxas info    : 24 bytes gmem, 8 bytes cmem[4]
-ptxas info    : Compiling entry function '_Z5firstPf' for 'sm_90a'
-ptxas info    : Function properties for _Z5firstPf
-    16 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads
-ptxas info    : Used 255 registers, used 2 barriers, 48 bytes cumulative stack size, 1024 bytes smem, 400 bytes cmem[0]
-ptxas info    : Compile time = 15.066 ms
-ptxas info    : Function properties for _Z10not_inlinev
-    64 bytes stack frame, 64 bytes spill stores, 64 bytes spill loads
-kernel.cu(3): warning #177-D: variable "unused" was declared but never referenced
-ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized in '_Z6secondv'
-ptxas info    : Compiling entry function '_Z6secondv' for 'sm_90a'
-ptxas info    : Function properties for _Z6secondv
-    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 8 registers, used 0 barriers
-ptxas warning : Stack size for entry function '_Z6secondv' cannot be statically determined
-"""
-
-
-def test_what_ptxas_says_becomes_records_and_the_rest_stays() -> None:
-    kernels, rest = read_ptxas(PTXAS)
-    assert kernels == [
-        KernelUsage("_Z5firstPf", 255, 1024, 48, 4, 8, 2),
-        KernelUsage("_Z6secondv", 8, 0, 0, 0, 0, 0),
-    ]
-    lines = rest.splitlines()
-    assert len(lines) == 3, "the functions' properties are gone, those of what was not inlined too"
-    assert all(any(word in line for line in lines) for word in ("#177-D", "C7510", "statically determined"))
-
-
-@pytest.mark.parametrize(
-    ("instruction", "kind"),
-    [
-        ("LDG.E.128.CONSTANT", "loads"), ("LD.E", "loads"), ("LDG.E.64.STRONG.SYS", "system_loads"),
-        ("STG.E.STRONG.GPU", "stores"), ("ST.E.STRONG.SYS", "system_stores"), ("REDG.E.ADD.STRONG.SYS", "atomics"),
-        ("ATOMG.E.CAS.STRONG.GPU", "atomics"), ("ATOMS.CAST.SPIN", None), ("LDGSTS.E.BYPASS.128", "async_copies"),
-        ("LDGDEPBAR", None), ("UBLKCP.S.G", "bulk_copies"), ("UBLKRED.G.S.ADD.F32.RN", "bulk_reductions"),
-        ("UBLKPF.L2", None), ("UTMALDG.2D", "tensor_loads"), ("UTMASTG.2D", "tensor_stores"),
-        ("UTMAREDG.2D.ADD", "tensor_reductions"), ("LDGMC.E.ADD.F32x4.RN.STRONG.SYS", "multimem"),
-        ("LDL.LU", "local_loads"), ("STL.128", "local_stores"), ("HGMMA.64x64x16.F32.BF16", "matrix"),
-        ("LDS.128", None), ("LDC.64", None), ("FFMA", None),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("predicate", ["", "@P0 ", "@!UP1 "])
-def test_instructions_count_as_what_they_are(instruction: str, kind: str | None, predicate: str) -> None:
-    text = f"\t\tFunction : _Z1kv\n        /*0a10*/{predicate:>20}{instruction} R2, desc[UR4][R2.64] ;   /* 0x0c00 */\n"
-    ((name, counts),) = count_in(text)
-    assert name == "_Z1kv"
-    assert {field: count for field, count in counts.model_dump().items() if count} == ({kind: 1} if kind else {})
-
-
-@needs_nvcc
-def test_without_a_disassembler_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sass, "find_disassembler", lambda toolkit: None)
-    assert sass.count_instructions(b"\x7fELF", nvcc.find_toolkit()) is None
-    monkeypatch.undo()
-    assert sass.count_instructions(b"no library", nvcc.find_toolkit()) is None

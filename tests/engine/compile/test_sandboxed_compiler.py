@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pkb_gym.engine.compile import sandboxed_compiler
-from pkb_gym.engine.compile.gxx import INCLUDE
-from pkb_gym.engine.compile.sandboxed_compiler import Limits, Run, artifact_of, run_sandboxed
+from pkb_gym.engine.compile.sandboxed_compiler import Limits, Run, compiled_of, run_sandboxed
+from pkb_gym.engine.compile.toolchain import INCLUDE
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 
@@ -32,27 +32,27 @@ def shell(text: str, limits: Limits = LIMITS, result: str = "", readable: tuple[
 
 def test_files_go_in_and_the_result_comes_out(mode: str) -> None:
     run = shell("echo said; echo loud >&2; cat first second > made", result="made")
-    assert (run.status, run.said, run.result) == (0, "said\nloud\n", b"one\ntwo\n")
-    assert artifact_of(run, LIMITS)[0].binary == b"one\ntwo\n"
+    assert (run.status, run.output, run.result) == (0, "said\nloud\n", b"one\ntwo\n")
+    assert compiled_of(run, LIMITS).artifact.binary == b"one\ntwo\n"
 
 
 def test_a_failure_has_a_status_and_no_result(mode: str) -> None:
     run = shell("echo wrong; echo half > made; exit 3", result="made")
-    assert (run.status, run.said, run.result) == (3, "wrong\n", b"")
-    artifact, lasting = artifact_of(run, LIMITS)
-    assert not artifact.ok and lasting and "ended with status 3" in artifact.log
+    assert (run.status, run.output, run.result) == (3, "wrong\n", b"")
+    compiled = compiled_of(run, LIMITS)
+    assert not compiled.artifact.ok and compiled.lasting and "ended with status 3" in compiled.artifact.log
 
 
 def test_a_result_that_was_not_made_is_a_failure(mode: str) -> None:
     run = shell("true", result="made")
-    assert run.status != 0 and not artifact_of(run, LIMITS)[0].ok
+    assert run.status != 0 and not compiled_of(run, LIMITS).artifact.ok
 
 
 def test_a_deadline_ends_everything(mode: str) -> None:
     run = shell("sleep 60 & sleep 60", Limits(timeout_s=0.3))
     assert run.status is None and run.duration_s < 5
-    artifact, lasting = artifact_of(run, Limits(timeout_s=0.3))
-    assert not artifact.ok and not lasting and "longer than 0.3 s" in artifact.log
+    compiled = compiled_of(run, Limits(timeout_s=0.3))
+    assert not compiled.artifact.ok and not compiled.lasting and "longer than 0.3 s" in compiled.artifact.log
 
 
 def test_files_have_a_limit(mode: str) -> None:
@@ -63,7 +63,7 @@ def test_files_have_a_limit(mode: str) -> None:
 @needs_bubblewrap
 def test_the_repository_is_out_of_sight() -> None:
     headers = shell(f"ls {INCLUDE}/pkb", readable=(INCLUDE,))
-    assert headers.status == 0 and "symm.h" in headers.said
+    assert headers.status == 0 and "symm.h" in headers.output
     for path in (ROOT / "README.md", ROOT / "problems", ROOT / "pkb_gym" / "problems", Path.home()):
         assert shell(f"test -e {path}", readable=(INCLUDE,)).status == 1, path
 
@@ -73,16 +73,16 @@ def test_an_installation_among_what_is_readable_is_covered() -> None:
     """A toolkit of a Python distribution can share its folders with the installed package."""
     seen = shell(f"ls {ROOT}/pkb_gym {INCLUDE}/pkb; test -e {ROOT}/README.md", readable=(ROOT, INCLUDE))
     assert seen.status == 0
-    assert "symm.h" in seen.said and "catalogue" not in seen.said
-    assert seen.said.splitlines()[:2] == [f"{ROOT}/pkb_gym:", "engine"]
+    assert "symm.h" in seen.output and "catalogue" not in seen.output
+    assert seen.output.splitlines()[:2] == [f"{ROOT}/pkb_gym:", "engine"]
 
 
 @pytest.mark.parametrize("status", [-15, 143, -2])
 def test_a_compiler_that_somebody_ended_is_no_fault_of_the_text(status: int) -> None:
     with pytest.raises(InfrastructureError, match="ended from outside"):
-        artifact_of(Run(status=status, said="", result=b"", duration_s=0.1), LIMITS)
+        compiled_of(Run(status=status, output="", result=b"", duration_s=0.1), LIMITS)
 
 
 def test_a_compiler_that_was_killed_may_have_been_short_of_memory() -> None:
-    artifact, lasting = artifact_of(Run(status=-9, said="", result=b"", duration_s=0.1), LIMITS)
-    assert not artifact.ok and not lasting
+    compiled = compiled_of(Run(status=-9, output="", result=b"", duration_s=0.1), LIMITS)
+    assert not compiled.artifact.ok and not compiled.lasting

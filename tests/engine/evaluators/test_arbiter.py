@@ -1,116 +1,223 @@
-"""The gate before the devices, and what an evaluator's pause keeps waiting; GPUs and gangs are stand-ins."""
+"""Who may use the devices: candidates one at a time, preparations and timings apart, nobody in a pause."""
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
-from pkb_gym.engine.evaluators.arbiter import DeviceGate
-from pkb_gym.engine.evaluators.local import GangKind, LocalEvaluator
-from pkb_gym.engine.evaluators.standby import QuietDevices
-from tests.engine.evaluators.test_gang_pool import Evaluator, threads, until
-
-PATIENCE_S = 10.0
-A_MOMENT_S = 0.05
-"""Long enough for a thread that is not held back to do what it must not."""
-
-
-class Visitor:
-    """Enters in a thread, and stays until told to leave."""
-
-    def __init__(self, enter) -> None:
-        self.inside, self.leave = threading.Event(), threading.Event()
-        self._enter = enter
-        self._thread = threading.Thread(target=self._visit)
-        self._thread.start()
-
-    def _visit(self) -> None:
-        with self._enter:
-            self.inside.set()
-            assert self.leave.wait(PATIENCE_S)
-
-    def go(self) -> None:
-        self.leave.set()
-        self._thread.join()
+from pkb_gym.engine.evaluators import arbiter as module
+from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
+from tests.engine.evaluators.threads import A_MOMENT_S, PATIENCE_S, Visitor, in_thread, joined, until
 
 
 @pytest.fixture
-def gate() -> Iterator[DeviceGate]:
-    gate = DeviceGate()
-    yield gate
-    gate.open()
+def arbiter() -> DeviceArbiter:
+    return DeviceArbiter()
 
 
-def test_one_at_a_time(gate):
-    first, second = Visitor(gate), Visitor(gate)
+@contextlib.contextmanager
+def candidate(arbiter: DeviceArbiter) -> Iterator[None]:
+    """Has the devices."""
+    assert arbiter.acquire()
+    try:
+        yield
+    finally:
+        arbiter.release()
+
+
+def test_one_candidate_at_a_time(arbiter: DeviceArbiter) -> None:
+    first, second = Visitor(candidate(arbiter)), Visitor(candidate(arbiter))
     until(lambda: first.inside.is_set() or second.inside.is_set())
-    assert not (first.inside.wait(A_MOMENT_S) and second.inside.wait(A_MOMENT_S))
-    first.leave.set(), second.leave.set()
-    first.go(), second.go()
-    assert first.inside.is_set() and second.inside.is_set()
+    earlier, later = (first, second) if first.inside.is_set() else (second, first)
+    assert later.is_kept_out
+    earlier.leave()
+    assert later.came_in
+    later.leave()
 
 
-def test_shutting_waits_for_who_is_inside_and_keeps_others_out(gate):
-    inside = Visitor(gate)
-    assert inside.inside.wait(PATIENCE_S)
-    assert not gate.shut(A_MOMENT_S)
-    late = Visitor(gate)
-    inside.go()
-    assert gate.shut(PATIENCE_S) and not late.inside.wait(A_MOMENT_S)
-    assert not gate.acquire(blocking=False)
-    gate.open()
-    assert late.inside.wait(PATIENCE_S)
-    late.go()
-    assert gate.acquire(blocking=False)
-    assert not gate.acquire(blocking=False)
-    gate.release()
+def test_whoever_will_not_wait_is_told(arbiter: DeviceArbiter) -> None:
+    assert arbiter.acquire(blocking=False)
+    assert not arbiter.acquire(blocking=False)
+    arbiter.release()
+    assert arbiter.acquire(blocking=False)
+    arbiter.release()
 
 
-def test_no_preparation_begins_in_a_pause_and_timings_do():
-    quiet = QuietDevices()
-    begun = Visitor(quiet.preparing())
-    assert begun.inside.wait(PATIENCE_S)
-    assert not quiet.pause(A_MOMENT_S), "one has begun"
-    begun.go()
-    assert quiet.pause(PATIENCE_S)
-    late = Visitor(quiet.preparing())
-    with quiet.timing():
-        assert not late.inside.wait(A_MOMENT_S)
-    quiet.resume()
-    assert late.inside.wait(PATIENCE_S)
-    late.go()
+def test_a_pause_waits_for_who_is_inside_and_keeps_others_out(arbiter: DeviceArbiter) -> None:
+    inside = Visitor(candidate(arbiter))
+    assert inside.came_in
+    assert not arbiter.pause(A_MOMENT_S)
+    late = Visitor(candidate(arbiter))
+    inside.leave()
+    assert arbiter.pause(PATIENCE_S) and late.is_kept_out
+    assert not arbiter.acquire(blocking=False)
+    arbiter.resume()
+    assert late.came_in
+    late.leave()
+    assert arbiter.acquire(blocking=False)
+    assert not arbiter.acquire(blocking=False)
+    arbiter.release()
 
 
-def test_gangs_do_not_stand_by_anew_in_a_pause(tmp_path):
-    with Evaluator(tmp_path, standby_gangs=2) as evaluator:
-        with evaluator.gang("cuda") as taken:
-            until(lambda: len(evaluator.made) == 3)
-        assert evaluator.pause(PATIENCE_S)
-        assert taken.closed, "what ends in the background has ended"
-        for _ in range(2):  # taken as a session would that had begun before
-            assert evaluator._standby_for(evaluator.made[0].kind).take().kind == evaluator.made[0].kind
-        made = len(evaluator.made)
-        assert not threading.Event().wait(A_MOMENT_S) and len(evaluator.made) == made
-        evaluator.resume()
-        until(lambda: len(evaluator.made) == made + 2)
+def test_nobody_comes_in_though_the_pause_could_not_wait(arbiter: DeviceArbiter) -> None:
+    inside = Visitor(candidate(arbiter))
+    assert inside.came_in and not arbiter.pause(0)
+    inside.leave()
+    assert not arbiter.acquire(blocking=False)
+    arbiter.resume()
+    assert arbiter.acquire(blocking=False)
+    arbiter.release()
 
 
-def test_closing_ends_a_pause(tmp_path):
-    """Refilling waits for the end of the pause, and closing for refilling."""
-    evaluator = Evaluator(tmp_path, standby_gangs=2)
-    assert evaluator.pause()
-    evaluator._standby_for(GangKind(2, join=False, allow_processes=False))
-    until(lambda: threads("pkb-standby"))
-    closing = threading.Thread(target=evaluator.close)
-    closing.start()
-    closing.join(PATIENCE_S)
-    assert not closing.is_alive() and not threads("pkb-standby")
+def test_no_preparation_begins_in_a_pause_and_timings_do(arbiter: DeviceArbiter) -> None:
+    begun = Visitor(arbiter.preparing())
+    assert begun.came_in
+    assert not arbiter.pause(A_MOMENT_S), "one has begun"
+    begun.leave()
+    assert arbiter.pause(PATIENCE_S)
+    late = Visitor(arbiter.preparing())
+    with arbiter.timing():
+        assert late.is_kept_out
+    arbiter.resume()
+    assert late.came_in
+    late.leave()
 
 
-def test_a_pause_and_its_end_can_be_repeated(tmp_path):
-    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
-        assert evaluator.pause() and evaluator.pause(0)
-        evaluator.resume()
-        evaluator.resume()
+def test_a_pause_keeps_candidates_out_first_and_preparations_afterwards(arbiter: DeviceArbiter) -> None:
+    """The candidate that has the devices may still need a gang; else both would wait for each other."""
+    inside = Visitor(candidate(arbiter))
+    assert inside.came_in
+    paused: list[bool] = []
+    pausing = in_thread(lambda: paused.append(arbiter.pause()))
+    until(lambda: not arbiter.acquire(blocking=False) and arbiter._shut)
+    prepared = Visitor(arbiter.preparing())
+    assert prepared.came_in, "its gang"
+    prepared.leave()
+    ending = Visitor(arbiter.preparing())
+    assert ending.came_in and paused == []
+    inside.leave()
+    time.sleep(A_MOMENT_S)
+    assert paused == [], "what is ended in the background is waited for"
+    late = Visitor(arbiter.preparing())
+    assert late.is_kept_out
+    ending.leave()
+    joined(pausing)
+    assert paused == [True] and late.is_kept_out
+    arbiter.resume()
+    assert late.came_in
+    late.leave()
+
+
+def test_one_limit_is_for_the_whole_of_a_pause(arbiter: DeviceArbiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each of those that it waits for."""
+    now_s, limits_s = [100.0], []
+
+    def wait_for(condition: object, timeout_s: float) -> bool:
+        limits_s.append(timeout_s)
+        now_s[0] += 4
+        return True
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(arbiter._changed, "wait_for", wait_for)
+    assert arbiter.pause(6.0) and arbiter.pause(3.0) and arbiter.pause(None)
+    assert limits_s == [6.0, 2.0, 3.0, 0.0, None, None]
+
+
+def test_a_pause_and_its_end_can_be_repeated(arbiter: DeviceArbiter) -> None:
+    assert arbiter.pause() and arbiter.pause(0)
+    arbiter.resume()
+    arbiter.resume()
+    with candidate(arbiter), arbiter.preparing():
+        pass
+
+
+def test_a_pause_that_ends_while_somebody_waits_for_it(arbiter: DeviceArbiter) -> None:
+    inside = Visitor(candidate(arbiter))
+    assert inside.came_in
+    paused: list[bool] = []
+    pausing = in_thread(lambda: paused.append(arbiter.pause(PATIENCE_S)))
+    until(lambda: arbiter._shut)
+    arbiter.resume()
+    inside.leave()
+    joined(pausing)
+    assert paused == [True]
+
+
+def test_preparing_waits_for_a_timing(arbiter: DeviceArbiter) -> None:
+    with arbiter.timing():
+        preparing = Visitor(arbiter.preparing())
+        assert preparing.is_kept_out
+    assert preparing.came_in
+    preparing.leave()
+
+
+def test_a_timing_waits_for_all_preparations(arbiter: DeviceArbiter) -> None:
+    with arbiter.preparing():
+        with arbiter.preparing():  # several at once
+            timing = Visitor(arbiter.timing())
+            assert timing.is_kept_out
+        assert timing.is_kept_out
+    assert timing.came_in
+    timing.leave()
+
+
+def test_timings_exclude_each_other(arbiter: DeviceArbiter) -> None:
+    with arbiter.timing():
+        other = Visitor(arbiter.timing())
+        assert other.is_kept_out
+    assert other.came_in
+    other.leave()
+
+
+def test_a_timing_that_waits_goes_before_new_preparations(arbiter: DeviceArbiter) -> None:
+    order: list[str] = []
+
+    def note(what: str) -> None:
+        with arbiter.timing() if what == "timed" else arbiter.preparing():
+            order.append(what)
+
+    with arbiter.preparing():
+        timing = in_thread(lambda: note("timed"))
+        until(lambda: arbiter._waiting == 1)
+        preparing = in_thread(lambda: note("prepared"))
+        time.sleep(A_MOMENT_S)
+        assert order == [], "else preparations without end would keep a timing waiting"
+    joined(timing)
+    joined(preparing)
+    assert order == ["timed", "prepared"]
+
+
+def test_who_has_the_devices_keeps_nobody_from_preparing(arbiter: DeviceArbiter) -> None:
+    with candidate(arbiter):
+        with arbiter.preparing():
+            pass
+        with arbiter.timing():
+            pass
+
+
+def test_an_error_inside_leaves_the_devices(arbiter: DeviceArbiter) -> None:
+    for hold in (arbiter.timing, arbiter.preparing):
+        with pytest.raises(KeyError), hold():
+            raise KeyError
+    with arbiter.timing():
+        pass
+    with arbiter.preparing():
+        pass
+
+
+def test_a_timing_that_is_interrupted_while_it_waits_holds_nobody_up(
+    arbiter: DeviceArbiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with arbiter.preparing():
+        monkeypatch.setattr(arbiter._changed, "wait_for", interrupted)
+        with pytest.raises(KeyboardInterrupt), arbiter.timing():
+            pytest.fail("it was not its turn")
+        monkeypatch.undo()
+        joined(in_thread(arbiter.preparing().__enter__))

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 from pkb_gym.engine.records.feedback import Feedback
@@ -32,28 +33,29 @@ def compiled(request: pytest.FixtureRequest, local_evaluator: LocalEvaluator) ->
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nothing_left(local_evaluator: LocalEvaluator) -> Iterator[None]:
+def nothing_left(local_evaluator: LocalEvaluator, gang_pool: GangPool) -> Iterator[None]:
     """After all of them: the processes are those from before, and no file is left."""
     evaluate(local_evaluator, GOOD)
     evaluate(local_evaluator, read(FOLDER / "good" / "reference.py"))
     local_evaluator.warm_up(4)
     local_evaluator.warm_up(1)
-    before, files = descendants(), temporary_files(local_evaluator)
+    before, files = descendants(), temporary_files(gang_pool)
     yield
     deadline = time.monotonic() + 5
     while descendants() != before and time.monotonic() < deadline:
         time.sleep(0.02)
     assert descendants() == before
-    assert temporary_files(local_evaluator) <= files
+    assert temporary_files(gang_pool) <= files
 
 
 def descendants() -> set[psutil.Process]:
     return {child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE}
 
 
-def temporary_files(evaluator: LocalEvaluator) -> set[str]:
-    """Shared memory, and what lies in the working folders of this evaluator's gangs."""
-    folders = [Path("/dev/shm"), *(zygote.scratch for zygote in evaluator._zygotes.values() if not zygote.sandboxed)]
+def temporary_files(pool: GangPool) -> set[str]:
+    """Shared memory, and what lies in the working folders of this pool's gangs."""
+    zygotes = [pool.zygote(trusted=trusted) for trusted in (True, False)]
+    folders = [Path("/dev/shm"), *(zygote.scratch for zygote in zygotes if not zygote.sandboxed)]
     return {str(path) for folder in folders if folder.is_dir() for path in folder.rglob("*")}
 
 

@@ -1,202 +1,345 @@
-"""Which gangs an evaluator keeps ready on GPUs, and when they are ended; the gangs are stand-ins."""
+"""Which processes an evaluator keeps ready, and when they are ended; zygotes and gangs are stand-ins."""
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import pytest
 
-from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.evaluators.local import GangKind, LocalEvaluator
-from pkb_gym.engine.hardware import gpus
-from pkb_gym.engine.records.config import EvalConfig, Language, resolve
-from pkb_gym.engine.records.feedback import Stage
-from pkb_gym.engine.stages import execution_environment
-from pkb_gym.problems.catalogue import find_problem, reference_source
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.evaluators import gang_pool
+from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
+from pkb_gym.engine.evaluators.gang_pool import GangPool
+from pkb_gym.engine.hardware import host
+from pkb_gym.engine.records.config import EvalConfig, Language, ResolvedConfig, resolve
+from pkb_gym.problems.catalogue import find_problem
+from tests.engine.evaluators.threads import A_MOMENT_S, PATIENCE_S, Visitor, in_thread, joined, running, until
 
 PROBLEM = find_problem("AllReduce")
-PATIENCE_S = 10.0
+
+
+class Processes:
+    """What a pool has started; ending a gang waits for `may_end`, and preparing one fails with `error`."""
+
+    def __init__(self) -> None:
+        self.zygotes: list[FakeZygote] = []
+        self.references: list[FakeReference] = []
+        self.gangs: list[FakeGang] = []
+        self.closed: list[object] = []
+        self.may_end = threading.Event()
+        self.may_end.set()
+        self.error: InfrastructureError | None = None
+
+
+class FakeZygote:
+    def __init__(self, processes: Processes, trusted: bool) -> None:
+        self.trusted, self.alive, self.waited_for, self._processes = trusted, True, 0, processes
+        processes.zygotes.append(self)
+
+    def wait_until_ready(self) -> None:
+        self.waited_for += 1
+
+    def close(self) -> None:
+        self.alive = False
+        self._processes.closed.append(self)
+
+
+class FakeReference:
+    def __init__(self, processes: Processes, zygote: FakeZygote, device: str, world_size: int, threads: int) -> None:
+        assert zygote.trusted
+        self.kind, self.threads, self.is_sound, self.closed = (device, world_size), threads, True, False
+        processes.references.append(self)
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class FakeGang:
     is_whole = True
 
-    def __init__(self, kind: GangKind, gate: threading.Event) -> None:
-        self.kind, self.closed, self._gate = kind, False, gate
+    def __init__(
+        self, processes: Processes, zygote: FakeZygote, device: str, world_size: int, *, allow_processes: bool
+    ) -> None:
+        assert not zygote.trusted
+        self.kind = (device, world_size, allow_processes)
+        self.prepared_for: tuple[str, bool] | None = None
+        self.closed, self._processes = False, processes
+        processes.gangs.append(self)
+
+    def prepare(self, dialect: str, *, one_queue: bool) -> None:
+        if self._processes.error is not None:
+            raise self._processes.error
+        self.prepared_for = (dialect, one_queue)
 
     def close(self) -> None:
-        assert self._gate.wait(PATIENCE_S)
+        assert self._processes.may_end.wait(PATIENCE_S)
         self.closed = True
-
-
-class Evaluator(LocalEvaluator):
-    """Its gangs need no GPU; ending one waits for `gate`."""
-
-    def __init__(self, folder: Path, standby_gangs: int) -> None:
-        super().__init__(cache_dir=folder, standby_gangs=standby_gangs)
-        self.made: list[FakeGang] = []
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def _start_gpu_gang(self, kind: GangKind) -> FakeGang:  # type: ignore[override]
-        gang = FakeGang(kind, self.gate)
-        self.made.append(gang)
-        return gang
-
-    def gang(
-        self, language: Language, world_size: int = 2, source: str = "a kernel"
-    ) -> AbstractContextManager[FakeGang]:
-        """As a session asks for it."""
-        asked = EvalConfig(device="cuda", world_size=world_size)
-        config = resolve(asked, PROBLEM, device="cuda", language=language, memory_total_bytes=1 << 36, gpus=8)
-        return self._new_gang(config, source)  # type: ignore[return-value]
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.001)
-
-
-def threads(name: str) -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == name]
+        self._processes.closed.append(self)
 
 
 @pytest.fixture
-def evaluator(tmp_path: Path) -> Iterator[Evaluator]:
-    with Evaluator(tmp_path, standby_gangs=2) as evaluator:
-        yield evaluator
+def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
+    processes = Processes()
+    monkeypatch.setattr(gang_pool, "Zygote", lambda *, trusted: FakeZygote(processes, trusted))
+    monkeypatch.setattr(gang_pool, "ReferenceGang", lambda *args: FakeReference(processes, *args))
+    monkeypatch.setattr(gang_pool, "CandidateGang", lambda *args, **kwargs: FakeGang(processes, *args, **kwargs))
+    return processes
+
+
+@pytest.fixture
+def arbiter() -> DeviceArbiter:
+    return DeviceArbiter()
+
+
+@pytest.fixture
+def pool(processes: Processes, arbiter: DeviceArbiter) -> Iterator[GangPool]:
+    pool = GangPool(arbiter, standby_gangs=2)
+    yield pool
+    processes.may_end.set()
+    pool.stop()
+    pool.close()
+
+
+def config_of(language: Language, world_size: int = 2, device: str = "cuda") -> ResolvedConfig:
+    asked = EvalConfig(device=device, world_size=world_size)  # type: ignore[arg-type]
+    return resolve(asked, PROBLEM, device=device, language=language, memory_total_bytes=1 << 36, gpus=8)  # type: ignore[arg-type]
+
+
+def gang_for(
+    pool: GangPool, language: Language, world_size: int = 2, source: str = "a kernel"
+) -> AbstractContextManager[FakeGang]:
+    return pool.candidate_gang(config_of(language, world_size), source)  # type: ignore[return-value]
+
+
+def test_both_zygotes_start_at_once_and_stay(pool: GangPool, processes: Processes) -> None:
+    """Each takes seconds to import torch."""
+    trusted = pool.zygote(trusted=True)
+    assert [zygote.trusted for zygote in processes.zygotes] == [True, False]
+    assert pool.zygote(trusted=True) is trusted and pool.zygote(trusted=False) is processes.zygotes[1]
+    assert len(processes.zygotes) == 2
+    assert [zygote.waited_for for zygote in processes.zygotes] == [2, 1]
+
+
+def test_a_zygote_that_died_is_replaced(pool: GangPool, processes: Processes) -> None:
+    first = pool.zygote(trusted=False)
+    processes.zygotes[1].alive = False
+    assert not pool.is_sound
+    assert pool.zygote(trusted=False) is not first and pool.is_sound
+    assert [zygote.trusted for zygote in processes.zygotes] == [True, False, False]
+
+
+def test_a_reference_gang_is_kept_for_each_device_and_world_size(pool: GangPool, processes: Processes) -> None:
+    first = pool.reference("cpu", 2)
+    assert pool.reference("cpu", 2) is first
+    assert [pool.reference(*kind) for kind in (("cpu", 4), ("cuda", 2))] == processes.references[1:]  # type: ignore[arg-type]
+    assert [gang.kind for gang in processes.references] == [("cpu", 2), ("cpu", 4), ("cuda", 2)]
+    assert [gang.threads for gang in processes.references] == [host.threads_per_rank(n) for n in (2, 4, 2)]
+
+
+def test_a_reference_gang_that_failed_is_replaced(pool: GangPool, processes: Processes) -> None:
+    first = pool.reference("cpu", 2)
+    processes.references[0].is_sound = False
+    assert pool.reference("cpu", 2) is not first
+
+
+@pytest.mark.parametrize(("language", "allow_processes"), [("cpp", False), ("python", False)])
+def test_on_the_cpu_a_gang_is_forked_for_each_candidate(
+    pool: GangPool, processes: Processes, language: Language, allow_processes: bool
+) -> None:
+    gang = pool.candidate_gang(config_of(language, device="cpu"), "a source")
+    assert processes.gangs == [gang]
+    assert (processes.gangs[0].kind, processes.gangs[0].prepared_for) == (("cpu", 2, allow_processes), None)
+    assert running("pkb-standby") == []
 
 
 @pytest.mark.parametrize(
-    ("language", "world_size", "kind"),
+    ("language", "world_size", "allow_processes", "prepared_for"),
     [
-        ("cuda", 2, GangKind(2, join=False, allow_processes=False, one_queue=True)),
-        ("cuda", 4, GangKind(4, join=False, allow_processes=False, one_queue=True)),
-        ("python", 2, GangKind(2, join=True, allow_processes=False)),
-        ("triton", 2, GangKind(2, join=True, allow_processes=True)),
+        ("cuda", 2, False, ("native", True)),
+        ("cuda", 4, False, ("native", True)),
+        ("python", 2, False, ("python", False)),
+        ("triton", 2, True, ("python", False)),
     ],
 )
 def test_each_kind_of_source_gets_gangs_prepared_for_it(
-    evaluator: Evaluator, language: Language, world_size: int, kind: GangKind
+    pool: GangPool,
+    processes: Processes,
+    language: Language,
+    world_size: int,
+    allow_processes: bool,
+    prepared_for: tuple[str, bool],
 ) -> None:
-    with evaluator.gang(language, world_size) as gang:
-        assert gang.kind == kind
-    assert set(evaluator._standby) == {kind}
-    until(lambda: len(evaluator.made) >= 2)
-    assert {made.kind for made in evaluator.made} == {kind}
+    with gang_for(pool, language, world_size) as gang:
+        assert (gang.kind, gang.prepared_for) == (("cuda", world_size, allow_processes), prepared_for)
+    until(lambda: len(processes.gangs) >= 2 and processes.gangs[-1].prepared_for)
+    assert {(made.kind, made.prepared_for) for made in processes.gangs} == {(gang.kind, prepared_for)}
 
 
-def test_a_kernel_with_streams_of_its_own_has_all_queues(evaluator: Evaluator) -> None:
-    with evaluator.gang("cuda", source="cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);") as gang:
-        assert gang.kind == GangKind(2, join=False, allow_processes=False)
+def test_a_kernel_with_streams_of_its_own_has_all_queues(pool: GangPool) -> None:
+    with gang_for(pool, "cuda", source="cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);") as gang:
+        assert gang.prepared_for == ("native", False)
 
 
-def test_a_gang_is_ended_in_the_background_but_before_any_timing(evaluator: Evaluator) -> None:
-    with evaluator.gang("cuda") as gang:
+@pytest.mark.parametrize(("language", "standing_by"), [("cuda", 4), ("python", 2)])
+def test_half_as_many_gangs_with_process_groups_stand_by(
+    processes: Processes, arbiter: DeviceArbiter, language: Language, standing_by: int
+) -> None:
+    """Each has NCCL's buffers besides its context."""
+    pool = GangPool(arbiter, standby_gangs=4)
+    with gang_for(pool, language):
+        until(lambda: sum(gang.prepared_for is not None for gang in processes.gangs) > standing_by)
+        assert not threading.Event().wait(A_MOMENT_S) and len(processes.gangs) == standing_by + 1
+    pool.stop()
+    pool.close()
+
+
+def test_gangs_of_one_kind_stand_by_for_all_candidates(pool: GangPool, processes: Processes) -> None:
+    for _ in range(3):
+        with gang_for(pool, "cuda"):
+            pass
+    assert len(running("pkb-standby")) == 1
+    with gang_for(pool, "python"):
+        assert len(running("pkb-standby")) == 2
+
+
+def test_a_gang_is_ended_in_the_background_but_before_any_timing(
+    pool: GangPool, processes: Processes, arbiter: DeviceArbiter
+) -> None:
+    with gang_for(pool, "cuda") as gang:
         assert not gang.closed
-        evaluator.gate.clear()
+        processes.may_end.clear()
     assert not gang.closed, "nobody waits for that"
-    timed = threading.Event()
-
-    def time_it() -> None:
-        with evaluator._quiet_devices("cuda"):
-            timed.set()
-
-    thread = threading.Thread(target=time_it, daemon=True)
-    thread.start()
-    assert not timed.wait(0.05)
-    evaluator.gate.set()
-    assert timed.wait(PATIENCE_S) and gang.closed
-    thread.join()
+    timing = Visitor(arbiter.timing())
+    assert timing.is_kept_out
+    processes.may_end.set()
+    assert timing.came_in and gang.closed
+    timing.leave()
 
 
-def test_a_gang_is_ended_after_an_error_too(evaluator: Evaluator) -> None:
-    with pytest.raises(KeyError), evaluator.gang("cuda") as gang:
+def test_a_gang_is_ended_after_an_error_too(pool: GangPool) -> None:
+    with pytest.raises(KeyError), gang_for(pool, "cuda") as gang:
         raise KeyError
     until(lambda: gang.closed)
 
 
-def test_closing_ends_all_that_stand_by_and_waits_for_what_is_ending(evaluator: Evaluator) -> None:
-    with evaluator.gang("cuda"):
-        until(lambda: len(evaluator.made) >= 2)
-        evaluator.gate.clear()
-    closer = threading.Thread(target=evaluator.close, daemon=True)
-    closer.start()
-    closer.join(0.05)
+def test_a_gang_that_cannot_be_prepared_is_ended(processes: Processes, arbiter: DeviceArbiter) -> None:
+    pool = GangPool(arbiter, standby_gangs=0)
+    processes.error = InfrastructureError("no memory left")
+    with pytest.raises(InfrastructureError, match="no memory left"), gang_for(pool, "cuda"):
+        pytest.fail("there is none")
+    assert [gang.closed for gang in processes.gangs] == [True]
+    pool.stop()
+    pool.close()
+
+
+def test_none_stands_by_where_none_is_wanted(processes: Processes, arbiter: DeviceArbiter) -> None:
+    pool = GangPool(arbiter, standby_gangs=0)
+    with gang_for(pool, "python") as gang:
+        assert processes.gangs == [gang] and running("pkb-standby") == []
+    until(lambda: gang.closed)
+    pool.stop()
+    pool.close()
+
+
+def test_gangs_do_not_stand_by_anew_in_a_pause(pool: GangPool, processes: Processes, arbiter: DeviceArbiter) -> None:
+    with gang_for(pool, "cuda") as taken:
+        until(lambda: len(processes.gangs) == 3)
+    assert arbiter.pause(PATIENCE_S)
+    assert taken.closed, "what ends in the background has ended"
+    until(lambda: all(gang.prepared_for for gang in processes.gangs))
+    lent = [gang_for(pool, "cuda") for _ in range(2)]
+    taken_in_pause = [each.__enter__() for each in lent]  # by candidates that had begun before
+    assert {gang.kind for gang in taken_in_pause} == {taken.kind}
+    assert not threading.Event().wait(A_MOMENT_S) and len(processes.gangs) == 3
+    arbiter.resume()
+    until(lambda: len(processes.gangs) == 5)
+    for each in lent:
+        each.__exit__(None, None, None)
+
+
+def ended(pool: GangPool) -> None:
+    pool.stop()
+    pool.close()
+
+
+def test_closing_ends_all_that_stand_by_and_waits_for_what_is_ending(pool: GangPool, processes: Processes) -> None:
+    pool.reference("cuda", 2)
+    with gang_for(pool, "cuda"):
+        until(lambda: len(processes.gangs) >= 2)
+        processes.may_end.clear()
+    closer = in_thread(lambda: ended(pool))
+    closer.join(A_MOMENT_S)
     assert closer.is_alive()
-    evaluator.gate.set()
-    closer.join(PATIENCE_S)
-    assert not closer.is_alive()
-    assert all(gang.closed for gang in evaluator.made)
-    assert threads("pkb-standby") == threads("pkb-ending") == []
+    processes.may_end.set()
+    joined(closer)
+    assert all(gang.closed for gang in (*processes.gangs, *processes.references))
+    assert not any(zygote.alive for zygote in processes.zygotes)
+    assert running("pkb-standby") == running("pkb-ending") == []
 
 
-def test_closing_stops_preparation_before_its_zygotes_go(evaluator: Evaluator) -> None:
-    with evaluator.gang("cuda"):
-        until(lambda: len(evaluator.made) >= 2)
-    (standby,) = evaluator._standby.values()
-    stopped: list[bool] = []
-
-    class Zygote:
-        def close(self) -> None:
-            stopped.append(standby._closed)
-
-    evaluator._zygotes[True] = Zygote()  # type: ignore[index,assignment]
-    evaluator.close()
-    assert stopped == [True]
+def test_closing_again_changes_nothing(pool: GangPool, processes: Processes) -> None:
+    pool.zygote(trusted=True)
+    ended(pool)
+    closed = list(processes.closed)
+    ended(pool)
+    assert processes.closed == closed
 
 
-def test_after_a_fault_of_this_machine_gangs_are_made_anew(evaluator: Evaluator) -> None:
-    with evaluator.gang("cuda"):
-        until(lambda: len(evaluator.made) >= 2)
-    evaluator._discard_broken()
-    assert evaluator._standby == {} and threads("pkb-standby") == []
-    until(lambda: all(gang.closed for gang in evaluator.made))
-    with evaluator.gang("cuda") as gang:
+def test_preparation_is_stopped_before_its_zygotes_go(
+    pool: GangPool, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fails because its zygote went is no news."""
+    with gang_for(pool, "cuda"):
+        until(lambda: len(processes.gangs) >= 2)
+    order: list[str] = []
+    monkeypatch.setattr(gang_pool.Standby, "stop", lambda self: order.append("stop"))
+    monkeypatch.setattr(FakeZygote, "close", lambda self: order.append("zygote"))
+    pool.stop()
+    monkeypatch.undo()
+    assert order == ["stop", "zygote", "zygote"]
+
+
+def test_a_pool_that_was_closed_starts_nothing(pool: GangPool, processes: Processes) -> None:
+    pool.zygote(trusted=True)
+    assert pool.is_sound
+    ended(pool)
+    assert not pool.is_sound
+    for use in (
+        lambda: pool.zygote(trusted=False),
+        lambda: pool.reference("cpu", 2),
+        lambda: pool.candidate_gang(config_of("cpp", device="cpu"), ""),
+        lambda: gang_for(pool, "cuda").__enter__(),
+    ):
+        with pytest.raises(InfrastructureError, match="this evaluator has been closed"):
+            use()
+    assert len(processes.zygotes) == 2 and processes.gangs == []
+
+
+def test_after_a_fault_of_this_machine_processes_are_made_anew(pool: GangPool, processes: Processes) -> None:
+    reference = pool.reference("cuda", 2)
+    with gang_for(pool, "cuda"):
+        until(lambda: len(processes.gangs) >= 2)
+    processes.zygotes[1].alive = False
+    pool.discard_broken()
+    assert running("pkb-standby") == []
+    until(lambda: all(gang.closed for gang in processes.gangs))
+    assert processes.references[0].closed and pool.reference("cuda", 2) is not reference
+    assert [zygote.trusted for zygote in processes.closed if isinstance(zygote, FakeZygote)] == [False]
+    with gang_for(pool, "cuda") as gang:
         assert not gang.closed
 
 
-def test_none_stands_by_where_none_is_wanted(tmp_path: Path) -> None:
-    with Evaluator(tmp_path, standby_gangs=0) as evaluator:
-        with evaluator.gang("python") as gang:
-            assert evaluator.made == [gang] and evaluator._standby == {}
-        until(lambda: gang.closed)
+def test_what_is_sound_is_kept_after_a_fault(pool: GangPool, processes: Processes) -> None:
+    pool.zygote(trusted=True)
+    pool.discard_broken()
+    assert all(zygote.alive for zygote in processes.zygotes) and len(processes.zygotes) == 2
 
 
-def test_only_timings_on_gpus_keep_preparing_out(evaluator: Evaluator) -> None:
-    with evaluator._quiet_devices("cpu"), evaluator._quiet.preparing():
-        pass
-    with evaluator._quiet_devices("cuda"):
-        assert evaluator._quiet._timing == 1
-    assert evaluator._quiet._timing == 0
-
-
-@pytest.fixture
-def without_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(gpus, "names", tuple)
-    execution_environment.describe.cache_clear()
-    yield
-    execution_environment.describe.cache_clear()
-
-
-def test_without_a_gpu_a_python_source_is_imported_and_that_is_all(
-    local_evaluator: LocalEvaluator, without_gpus: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(execution_environment, "nvcc_available", lambda: True)
-    feedback = local_evaluator.evaluate(PROBLEM, reference_source(PROBLEM), EvalConfig(device="cuda"))
-    assert (feedback.failure, feedback.stage) == (None, Stage.COMPILE), feedback.message
-    assert feedback.message == "imported; this machine has no GPU, so it was not run"
-
-
-def test_without_a_gpu_and_nvcc_cuda_is_refused(
-    evaluator: Evaluator, without_gpus: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(execution_environment, "nvcc_available", lambda: False)
-    with pytest.raises(ConfigError, match="neither an NVIDIA GPU nor nvcc"):
-        evaluator.evaluate(PROBLEM, reference_source(PROBLEM), EvalConfig(device="cuda"))
+def test_many_threads_share_a_pool(pool: GangPool, processes: Processes) -> None:
+    found: list[object] = []
+    threads = [in_thread(lambda: found.append(pool.reference("cpu", 2))) for _ in range(8)]
+    for thread in threads:
+        joined(thread)
+    assert len(found) == 8 and len(set(map(id, found))) == 1 and len(processes.zygotes) == 2

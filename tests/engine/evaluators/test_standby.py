@@ -7,17 +7,15 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators import standby
-from pkb_gym.engine.evaluators.standby import QuietDevices, Standby
-
-PATIENCE_S = 10.0
-A_MOMENT_S = 0.05
-"""Long enough for a thread that is not held back to do what it must not."""
+from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
+from pkb_gym.engine.evaluators.standby import Standby
+from tests.engine.evaluators.threads import A_MOMENT_S, PATIENCE_S, in_thread, joined, until
 
 
 class FakeGang:
@@ -56,45 +54,27 @@ class Maker:
             return self.gangs[-1]
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.001)
-
-
-def in_thread(work: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    return thread
-
-
-def joined(thread: threading.Thread) -> None:
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive()
-
-
 @pytest.fixture
 def maker() -> Maker:
     return Maker()
 
 
 @pytest.fixture
-def quiet() -> QuietDevices:
-    return QuietDevices()
+def arbiter() -> DeviceArbiter:
+    return DeviceArbiter()
 
 
 @contextlib.contextmanager
-def stock(maker: Maker, quiet: QuietDevices, size: int = 4) -> Iterator[Standby]:
-    stock = Standby(maker, quiet, size)  # type: ignore[arg-type]
+def stock(maker: Maker, arbiter: DeviceArbiter, size: int = 4) -> Iterator[Standby]:
+    stock = Standby(maker, arbiter, size)  # type: ignore[arg-type]
     try:
         yield stock
     finally:
         stock.close()
 
 
-def test_a_prepared_gang_is_handed_over_once_and_stays_open(maker: Maker, quiet: QuietDevices) -> None:
-    with stock(maker, quiet) as gangs:
+def test_a_prepared_gang_is_handed_over_once_and_stays_open(maker: Maker, arbiter: DeviceArbiter) -> None:
+    with stock(maker, arbiter) as gangs:
         until(lambda: len(maker.gangs) == 4)
         until(lambda: len(gangs._gangs) == 4)
         first, second = gangs.take(), gangs.take()
@@ -103,8 +83,8 @@ def test_a_prepared_gang_is_handed_over_once_and_stays_open(maker: Maker, quiet:
     assert all(gang.closed == 1 for gang in maker.gangs if gang not in (first, second))
 
 
-def test_a_gang_that_fell_while_it_stood_by_is_ended_and_not_handed_over(maker: Maker, quiet: QuietDevices) -> None:
-    with stock(maker, quiet) as gangs:
+def test_a_gang_that_fell_while_it_stood_by_is_ended_and_not_handed_over(maker: Maker, arbiter: DeviceArbiter) -> None:
+    with stock(maker, arbiter) as gangs:
         until(lambda: len(gangs._gangs) == 4)
         fallen = gangs._gangs[-1]
         fallen.is_whole = False  # type: ignore[misc]
@@ -112,8 +92,8 @@ def test_a_gang_that_fell_while_it_stood_by_is_ended_and_not_handed_over(maker: 
         assert fallen.closed == 1
 
 
-def test_it_is_refilled_once_half_are_left_and_not_before(maker: Maker, quiet: QuietDevices) -> None:
-    with stock(maker, quiet) as gangs:
+def test_it_is_refilled_once_half_are_left_and_not_before(maker: Maker, arbiter: DeviceArbiter) -> None:
+    with stock(maker, arbiter) as gangs:
         until(lambda: len(gangs._gangs) == 4)
         gangs.take()
         time.sleep(A_MOMENT_S)
@@ -123,26 +103,26 @@ def test_it_is_refilled_once_half_are_left_and_not_before(maker: Maker, quiet: Q
         assert len(maker.gangs) == 6
 
 
-def test_a_stock_of_one_is_refilled_when_it_is_empty(maker: Maker, quiet: QuietDevices) -> None:
-    with stock(maker, quiet, size=1) as gangs:
+def test_a_stock_of_one_is_refilled_when_it_is_empty(maker: Maker, arbiter: DeviceArbiter) -> None:
+    with stock(maker, arbiter, size=1) as gangs:
         for made in (1, 2, 3):
             until(lambda made=made: len(gangs._gangs) == 1 and len(maker.gangs) == made)
             gangs.take()
 
 
-def test_missing_gangs_are_prepared_one_after_the_other(maker: Maker, quiet: QuietDevices) -> None:
-    with stock(maker, quiet) as gangs:
+def test_missing_gangs_are_prepared_one_after_the_other(maker: Maker, arbiter: DeviceArbiter) -> None:
+    with stock(maker, arbiter) as gangs:
         until(lambda: len(gangs._gangs) == 4)
     assert maker.most_at_once == 1
 
 
-def test_a_timing_waits_for_one_of_the_missing_gangs_at_most(maker: Maker, quiet: QuietDevices) -> None:
+def test_a_timing_waits_for_one_of_the_missing_gangs_at_most(maker: Maker, arbiter: DeviceArbiter) -> None:
     maker.gate.clear()
-    with stock(maker, quiet) as gangs:
+    with stock(maker, arbiter) as gangs:
         until(lambda: maker.running == 1)
-        timing = quiet.timing()
+        timing = arbiter.timing()
         timer = in_thread(timing.__enter__)
-        until(lambda: quiet._waiting == 1)
+        until(lambda: arbiter._waiting == 1)
         maker.gate.set()
         joined(timer)
         time.sleep(A_MOMENT_S)
@@ -151,9 +131,9 @@ def test_a_timing_waits_for_one_of_the_missing_gangs_at_most(maker: Maker, quiet
         until(lambda: len(gangs._gangs) == 4)
 
 
-def test_one_is_made_at_once_where_none_stands_by(maker: Maker, quiet: QuietDevices) -> None:
+def test_one_is_made_at_once_where_none_stands_by(maker: Maker, arbiter: DeviceArbiter) -> None:
     maker.gate.clear()
-    with stock(maker, quiet) as gangs:
+    with stock(maker, arbiter) as gangs:
         until(lambda: maker.running == 1)
         taken: list[FakeGang] = []
         taker = in_thread(lambda: taken.append(gangs.take()))
@@ -168,14 +148,14 @@ def test_one_is_made_at_once_where_none_stands_by(maker: Maker, quiet: QuietDevi
 @pytest.mark.parametrize("error", [InfrastructureError("no memory left"), OSError("too many open files")], ids=type)
 def test_a_failing_start_is_logged_and_tried_again_later(
     maker: Maker,
-    quiet: QuietDevices,
+    arbiter: DeviceArbiter,
     error: Exception,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(standby, "RETRY_S", 0.02)
     maker.error = error
-    with caplog.at_level(logging.WARNING), stock(maker, quiet) as gangs:
+    with caplog.at_level(logging.WARNING), stock(maker, arbiter) as gangs:
         until(lambda: maker.failed >= 8)
         assert f"no gang could be prepared to stand by: {error}" in caplog.messages
         maker.error = None
@@ -183,9 +163,9 @@ def test_a_failing_start_is_logged_and_tried_again_later(
         assert gangs.take() in maker.gangs
 
 
-def test_it_rests_after_a_failure(maker: Maker, quiet: QuietDevices) -> None:
+def test_it_rests_after_a_failure(maker: Maker, arbiter: DeviceArbiter) -> None:
     maker.error = InfrastructureError("no memory left")
-    with stock(maker, quiet):
+    with stock(maker, arbiter):
         until(lambda: maker.failed == 1)
         time.sleep(A_MOMENT_S)
         assert maker.failed == 1, "it would otherwise try without end"
@@ -193,18 +173,18 @@ def test_it_rests_after_a_failure(maker: Maker, quiet: QuietDevices) -> None:
     assert time.monotonic() - began < standby.RETRY_S / 2, "closing does not wait for the next try"
 
 
-def test_whoever_asks_hears_why_none_could_be_prepared(maker: Maker, quiet: QuietDevices) -> None:
+def test_whoever_asks_hears_why_none_could_be_prepared(maker: Maker, arbiter: DeviceArbiter) -> None:
     maker.error = InfrastructureError("no memory left")
-    with stock(maker, quiet) as gangs:
+    with stock(maker, arbiter) as gangs:
         until(lambda: maker.failed == 1)
         with pytest.raises(InfrastructureError, match="no memory left"):
             gangs.take()
-        with quiet.timing():
+        with arbiter.timing():
             pass  # the failure left the devices
 
 
 def test_those_that_could_be_prepared_are_kept(
-    maker: Maker, quiet: QuietDevices, monkeypatch: pytest.MonkeyPatch
+    maker: Maker, arbiter: DeviceArbiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every second fails."""
     monkeypatch.setattr(standby, "RETRY_S", 0.001)
@@ -215,15 +195,15 @@ def test_those_that_could_be_prepared_are_kept(
             raise InfrastructureError("no memory left")
         return maker()
 
-    gangs = Standby(start, quiet, 4)  # type: ignore[arg-type]
+    gangs = Standby(start, arbiter, 4)  # type: ignore[arg-type]
     until(lambda: len(gangs._gangs) == 4)
     gangs.close()
     assert [gang.closed for gang in maker.gangs] == [1] * 4
 
 
-def test_a_gang_that_was_being_prepared_when_it_closed_is_ended(maker: Maker, quiet: QuietDevices) -> None:
+def test_a_gang_that_was_being_prepared_when_it_closed_is_ended(maker: Maker, arbiter: DeviceArbiter) -> None:
     maker.gate.clear()
-    gangs = Standby(maker, quiet, 4)  # type: ignore[arg-type]
+    gangs = Standby(maker, arbiter, 4)  # type: ignore[arg-type]
     until(lambda: maker.running == 1)
     closer = in_thread(gangs.close)
     until(lambda: gangs._closed)
@@ -232,10 +212,10 @@ def test_a_gang_that_was_being_prepared_when_it_closed_is_ended(maker: Maker, qu
     assert [gang.closed for gang in maker.gangs] == [1]
 
 
-def test_nothing_is_prepared_once_it_is_closed(maker: Maker, quiet: QuietDevices) -> None:
-    with quiet.timing():
-        gangs = Standby(maker, quiet, 4)  # type: ignore[arg-type]
-        until(lambda: quiet._changed._waiters)
+def test_nothing_is_prepared_once_it_is_closed(maker: Maker, arbiter: DeviceArbiter) -> None:
+    with arbiter.timing():
+        gangs = Standby(maker, arbiter, 4)  # type: ignore[arg-type]
+        until(lambda: arbiter._changed._waiters)
         closer = in_thread(gangs.close)
         until(lambda: gangs._closed)
     joined(closer)
@@ -243,26 +223,26 @@ def test_nothing_is_prepared_once_it_is_closed(maker: Maker, quiet: QuietDevices
     assert not gangs._thread.is_alive()
 
 
-def test_closing_again_changes_nothing(maker: Maker, quiet: QuietDevices) -> None:
-    with stock(maker, quiet) as gangs:
+def test_closing_again_changes_nothing(maker: Maker, arbiter: DeviceArbiter) -> None:
+    with stock(maker, arbiter) as gangs:
         until(lambda: len(gangs._gangs) == 4)
         gangs.close()
     assert [gang.closed for gang in maker.gangs] == [1] * 4
 
 
-def test_all_are_ended_even_if_ending_one_fails(quiet: QuietDevices) -> None:
+def test_all_are_ended_even_if_ending_one_fails(arbiter: DeviceArbiter) -> None:
     made = [FakeGang(number, close_fails=number == 1) for number in range(4)]
     rest = iter(made)
-    gangs = Standby(lambda: next(rest), quiet, 4)  # type: ignore[arg-type, return-value]
+    gangs = Standby(lambda: next(rest), arbiter, 4)  # type: ignore[arg-type, return-value]
     until(lambda: len(gangs._gangs) == 4)
     with pytest.raises(OSError, match="would not end"):
         gangs.close()
     assert [gang.closed for gang in made] == [1] * 4
 
 
-def test_no_taker_gets_a_gang_that_was_ended(maker: Maker, quiet: QuietDevices) -> None:
+def test_no_taker_gets_a_gang_that_was_ended(maker: Maker, arbiter: DeviceArbiter) -> None:
     for _ in range(20):
-        gangs = Standby(maker, quiet, 4)  # type: ignore[arg-type]
+        gangs = Standby(maker, arbiter, 4)  # type: ignore[arg-type]
         until(lambda gangs=gangs: gangs._gangs)
         taken: list[FakeGang] = []
         takers = [in_thread(lambda gangs=gangs, taken=taken: taken.append(gangs.take())) for _ in range(6)]
@@ -273,98 +253,11 @@ def test_no_taker_gets_a_gang_that_was_ended(maker: Maker, quiet: QuietDevices) 
         assert [gang.closed for gang in taken] == [0] * 6
 
 
-def test_preparing_waits_for_a_timing(quiet: QuietDevices) -> None:
-    prepared = threading.Event()
-
-    def prepare() -> None:
-        with quiet.preparing():
-            prepared.set()
-
-    with quiet.timing():
-        thread = in_thread(prepare)
-        assert not prepared.wait(A_MOMENT_S)
-    joined(thread)
-    assert prepared.is_set()
-
-
-def test_a_timing_waits_for_all_preparations(quiet: QuietDevices) -> None:
-    timed = threading.Event()
-
-    def time_it() -> None:
-        with quiet.timing():
-            timed.set()
-
-    with quiet.preparing():
-        with quiet.preparing():  # several at once
-            thread = in_thread(time_it)
-            assert not timed.wait(A_MOMENT_S)
-        assert not timed.wait(A_MOMENT_S)
-    joined(thread)
-    assert timed.is_set()
-
-
-def test_timings_exclude_each_other(quiet: QuietDevices) -> None:
-    timed = threading.Event()
-
-    def time_it() -> None:
-        with quiet.timing():
-            timed.set()
-
-    with quiet.timing():
-        thread = in_thread(time_it)
-        assert not timed.wait(A_MOMENT_S)
-    joined(thread)
-    assert timed.is_set()
-
-
-def test_a_timing_that_waits_goes_before_new_preparations(quiet: QuietDevices) -> None:
-    order: list[str] = []
-
-    def note(what: str) -> None:
-        with quiet.timing() if what == "timed" else quiet.preparing():
-            order.append(what)
-
-    with quiet.preparing():
-        timing = in_thread(lambda: note("timed"))
-        until(lambda: quiet._waiting == 1)
-        preparing = in_thread(lambda: note("prepared"))
-        time.sleep(A_MOMENT_S)
-        assert order == [], "else preparations without end would keep a timing waiting"
-    joined(timing)
-    joined(preparing)
-    assert order == ["timed", "prepared"]
-
-
-def test_an_error_inside_leaves_the_devices(quiet: QuietDevices) -> None:
-    for hold in (quiet.timing, quiet.preparing):
-        with pytest.raises(KeyError), hold():
-            raise KeyError
-    with quiet.timing():
-        pass
-    with quiet.preparing():
-        pass
-
-
-def test_a_timing_that_is_interrupted_while_it_waits_holds_nobody_up(
-    quiet: QuietDevices, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with quiet.preparing():
-        monkeypatch.setattr(quiet._changed, "wait_for", interrupted)
-        with pytest.raises(KeyboardInterrupt), quiet.timing():
-            pytest.fail("it was not its turn")
-        monkeypatch.undo()
-        thread = in_thread(quiet.preparing().__enter__)
-        joined(thread)
-
-
 def test_what_fails_once_it_was_stopped_is_no_news(
-    maker: Maker, quiet: QuietDevices, caplog: pytest.LogCaptureFixture
+    maker: Maker, arbiter: DeviceArbiter, caplog: pytest.LogCaptureFixture
 ) -> None:
     maker.gate.clear()
-    with stock(maker, quiet) as gangs, caplog.at_level(logging.WARNING):
+    with stock(maker, arbiter) as gangs, caplog.at_level(logging.WARNING):
         until(lambda: maker.running == 1)
         gangs.stop()
         maker.error = InfrastructureError("the zygote is gone")

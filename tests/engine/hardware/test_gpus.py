@@ -1,14 +1,15 @@
-"""Which GPUs this process may use, told by a management library that stands in for the driver's."""
+"""Which GPUs this process may use, and their links, told by a management library that stands in for the driver's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pynvml
 import pytest
 
 from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.hardware.gpus import Connections, LinkBytes, between
 
 UUIDS = (
     "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6",
@@ -144,3 +145,79 @@ def test_utilisations_are_those_of_the_visible_gpus(library: Library, monkeypatc
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     assert gpus.utilisations() == (0.75, 0.25)
     assert library.open == 0
+
+
+class LinkedLibrary(SimpleNamespace):
+    """GPUs with six links each, of which some are up; some pairs are joined."""
+
+    NVMLError = pynvml.NVMLError
+    NVML_FEATURE_ENABLED, NVML_P2P_STATUS_OK, NVML_P2P_CAPS_INDEX_NVLINK = 1, 0, 2
+
+    def __init__(self, up: list[int], joined: set[tuple[int, int]]) -> None:
+        super().__init__(up=up, joined=joined, begun=0)
+
+    def nvmlInit(self) -> None:
+        self.begun += 1
+
+    def nvmlShutdown(self) -> None:
+        self.begun -= 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.up)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return f"GPU {handle}"
+
+    def nvmlDeviceGetNvLinkState(self, handle: int, link: int) -> int:
+        if link >= 6:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return int(link < self.up[handle])
+
+    def nvmlDeviceGetP2PStatus(self, one: int, other: int, index: int) -> int:
+        if self.up[one] == 0:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return 0 if (one, other) in self.joined else 3
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[LinkedLibrary], Connections | None]]:
+    """`ask(fake)` -> what the fake library's GPUs are connected by."""
+
+    def connections(fake: LinkedLibrary) -> Connections | None:
+        monkeypatch.setattr(gpus, "pynvml", fake)
+        for asked in (gpus.names, gpus.connections):
+            asked.cache_clear()
+        found = gpus.connections()
+        assert fake.begun == 0, "the library was left open"
+        return found
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    yield connections
+    for asked in (gpus.names, gpus.connections):
+        asked.cache_clear()
+
+
+def test_links_that_are_up_are_counted(ask) -> None:
+    assert ask(LinkedLibrary([6, 4], {(0, 1)})) == Connections(nvlinks=(6, 4), apart=())
+
+
+def test_pairs_without_nvlink_are_named(ask) -> None:
+    assert ask(LinkedLibrary([6, 6, 0], {(0, 1)})) == Connections(nvlinks=(6, 6, 0), apart=((0, 2), (1, 2)))
+
+
+def test_hidden_gpus_do_not_count(ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
+    assert ask(LinkedLibrary([1, 2, 3], {(2, 0)})) == Connections(nvlinks=(3, 1), apart=())
+
+
+def test_without_gpus_there_is_nothing_to_connect(ask) -> None:
+    assert ask(LinkedLibrary([], set())) is None
+
+
+def test_link_counters_count_between_two_readings() -> None:
+    before, after = [LinkBytes(100, 50), None, LinkBytes(9, 9)], [LinkBytes(400, 80), LinkBytes(1, 1), LinkBytes(3, 9)]
+    assert between(before, after) == [LinkBytes(300, 30), None, LinkBytes(0, 0)]
+    assert LinkBytes(300, 30).per_call(17) == LinkBytes(17, 1)

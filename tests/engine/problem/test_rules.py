@@ -1,133 +1,116 @@
-"""Each problem must tell these from the truth: a tolerance too wide, or an output too constant, fails here."""
+"""The rules that problems declare: which elements each of them marks."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from functools import cache
 
 import pytest
 import torch
 
-from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.ranks.reference import POISON
-from pkb_gym.problems.catalogue import catalogue
-from tests.problems.support import Run, run_reference
+from pkb_gym.engine.problem import Axes, rules
+from pkb_gym.engine.problem.rules import CheckContext
 
-WORLD_SIZE, TRIALS = 2, 3
-Outputs = list[dict[str, torch.Tensor]]
-Mutation = Callable[[Run, Run], Outputs]
+NAN, INF = float("nan"), float("inf")
 
 
-@cache
-def reference_run(name: str, trial: int) -> Run:
-    return run_reference(name, size="tiny", world_size=WORLD_SIZE, trial=trial)
+def wrong(rule: rules.Check, got: list, expected: list, dtype: torch.dtype = torch.bfloat16) -> list[bool]:
+    """Which elements a rule marks."""
+    expected_tensor = torch.tensor(expected, dtype=dtype)
+    name = str(dtype).removeprefix("torch.")
+    axes = Axes({"W": 1, "r": 0}, dtype=name if dtype.is_floating_point else "bfloat16", problem="Test")
+    context = CheckContext(axes, expected_tensor, [{}], {"out": expected_tensor}, {"out": expected_tensor}, "out")
+    return rule.wrong(torch.tensor(got, dtype=dtype), context).flatten().tolist()
 
 
-def zeros(run: Run, _: Run) -> Outputs:
-    return [{leaf: torch.zeros_like(value) for leaf, value in outputs.items()} for outputs in run.outputs]
+def test_exact() -> None:
+    assert wrong(rules.exact(), [1.0, 2.0, NAN, -0.0, INF], [1.0, 2.5, NAN, 0.0, INF]) == [
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert wrong(rules.exact(), [NAN, 1.0, -INF], [1.0, NAN, INF]) == [True, True, True]
+    assert wrong(rules.exact(), [1, 2], [1, 3], torch.int64) == [False, True]
+    assert wrong(rules.exact(), [True, False], [True, True], torch.bool) == [False, True]
 
 
-def mean_of_expected(run: Run, _: Run) -> Outputs:
-    return [{leaf: flattened(value) for leaf, value in outputs.items()} for outputs in run.outputs]
+def test_same_bits() -> None:
+    assert wrong(rules.same_bits(), [1.0, -0.0, NAN], [1.0, 0.0, NAN]) == [False, True, False]
+    payload = torch.tensor([0x7FC1], dtype=torch.int16).view(torch.bfloat16)
+    assert wrong(rules.same_bits(), [NAN], [payload.item()]) == [False]  # a Python float loses the payload
+    context = CheckContext(Axes({"W": 1, "r": 0}, dtype="bfloat16", problem="T"), payload, [{}], {}, {}, "out")
+    assert rules.same_bits().wrong(torch.tensor([NAN], dtype=torch.bfloat16), context).tolist() == [True]
 
 
-def flattened(value: torch.Tensor) -> torch.Tensor:
-    """Every element the mean of all."""
-    if not value.numel():
-        return value
-    wide = (value if value.is_complex() else value.double()).nan_to_num(0, 0, 0)
-    return wide.mean().to(value.dtype).expand(value.shape)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_close_scales_with_the_dtype(dtype: torch.dtype) -> None:
+    rule = rules.close(rtol=2**-6)
+    step = 2**-6 * rules.DTYPE_SCALE[str(dtype).removeprefix("torch.")]
+    assert wrong(rule, [1 + step, 1 + 2 * step, 1 - step], [1.0, 1.0, 1.0], dtype) == [False, True, False]
 
 
-def previous_trial(run: Run, previous: Run) -> Outputs:
-    """Stale answers, cut or repeated to the new shapes."""
-    return [
-        {leaf: fitted(before.get(leaf, value), value) for leaf, value in outputs.items()}
-        for outputs, before in zip(run.outputs, previous.outputs, strict=True)
+def test_close_has_absolute_parts() -> None:
+    assert wrong(rules.close(atol=0.5), [0.5, 0.75], [0.0, 0.0]) == [False, True]
+    # rms of (3, 4, 0, 0) is 2.5
+    assert wrong(rules.close(atol_rms=0.2), [3.0, 4.0, 0.5, 0.75], [3.0, 4.0, 0.0, 0.0]) == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [rules.close(rtol=1.0, atol=10.0), rules.allclose(), rules.rows_close(0.5), rules.norm_close(0.5)],
+    ids=lambda rule: rule.describe(),
+)
+def test_what_is_not_a_number_is_never_close(rule: rules.Check) -> None:
+    assert any(wrong(rule, [1.0, NAN], [1.0, 1.0]))
+    assert any(wrong(rule, [1.0, INF], [1.0, 1.0]))
+    assert any(wrong(rule, [1.0, -INF], [1.0, INF]))
+
+
+def test_equal_infinities_and_nan_are_close() -> None:
+    for rule in (rules.close(rtol=0.1), rules.allclose()):
+        assert wrong(rule, [INF, -INF, NAN], [INF, -INF, NAN]) == [False, False, False]
+        assert wrong(rule, [INF, NAN, 1.0], [NAN, INF, NAN]) == [True, True, True]
+    for rule in (rules.rows_close(0.1), rules.norm_close(0.1)):
+        assert wrong(rule, [INF, -INF, 1.0], [INF, -INF, 1.0]) == [False, False, False]
+        assert wrong(rule, [INF, -INF, 1.0], [INF, INF, 1.0]) == [True, True, True]
+
+
+def test_allclose_is_fixed() -> None:
+    assert wrong(rules.allclose(), [0.009, 0.011, 101.0, 103.0], [0.0, 0.0, 100.0, 100.0], torch.float64) == [
+        False,
+        True,
+        False,
+        True,
     ]
 
 
-def fitted(stale: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    if not stale.numel() or not value.numel():
-        return torch.zeros_like(value)
-    repeats = -(-value.numel() // stale.numel())
-    return stale.flatten().repeat(repeats)[: value.numel()].view(value.shape)
+def test_rows_close_marks_whole_rows() -> None:
+    expected = [[1.0, 0.0], [0.0, 2.0]]
+    assert wrong(rules.rows_close(0.1), [[1.0, 0.05], [0.0, 2.0]], expected, torch.bfloat16) == [False] * 4
+    assert wrong(rules.rows_close(0.1), [[1.0, 0.0], [0.5, 2.0]], expected) == [False, False, True, True]
 
 
-def last_rank_untouched(run: Run, _: Run) -> Outputs:
-    """The last rank's outputs stay as they were: poisoned, or as the argument was before the call."""
-    last = {leaf: untouched(run, leaf, value) for leaf, value in run.outputs[-1].items()}
-    return [*run.outputs[:-1], last]
+def test_norm_close_marks_all_or_nothing() -> None:
+    assert wrong(rules.norm_close(0.1), [10.0, 0.5], [10.0, 0.0]) == [False, False]
+    assert wrong(rules.norm_close(0.1), [10.0, 2.0], [10.0, 0.0]) == [True, True]
 
 
-def untouched(run: Run, leaf: str, value: torch.Tensor) -> torch.Tensor:
-    before = run.args[-1].get(leaf.split("[")[0])
-    if isinstance(before, list):
-        before = before[int(leaf.split("[")[1][:-1])]
-    if isinstance(before, torch.Tensor) and before.shape == value.shape:
-        return before
-    poison = torch.full((value.numel() * value.element_size(),), POISON, dtype=torch.uint8)
-    return poison.view(torch.uint8 if value.dtype == torch.bool else value.dtype).view(value.shape).to(value.dtype)
+def exact_and_bound(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.zeros(3), torch.tensor([1.0, 0.0, INF])
 
 
-WRONG: list[Mutation] = [zeros, mean_of_expected, previous_trial, last_rank_untouched]
+def test_within_uses_the_bound_of_each_element() -> None:
+    rule = rules.within(exact_and_bound, says="|out| <= bound")
+    assert wrong(rule, [1.0, 0.5, 1e30], [9.0, 9.0, 9.0]) == [False, True, False]
+    assert rule.describe() == "|out| <= bound"
 
 
-def marked(run: Run, outputs: Outputs) -> int:
-    """Elements that the problem's own rules mark, over all ranks and leaves."""
-    return sum(
-        int(run.wrong(rank, leaf, value).sum()) for rank, leaves in enumerate(outputs) for leaf, value in leaves.items()
-    )
+def test_all_of_and_own_rules() -> None:
+    negative = rules.rule(lambda got, context: got < 0, says="never negative")
+    both = rules.all_of((rules.close(atol=1.0), negative))
+    assert wrong(both, [0.5, -0.5, 3.0], [0.0, 0.0, 0.0]) == [False, True, True]
+    assert both.describe() == "close(atol=1, for bfloat16) and never negative"
 
 
-def runs(problem: Problem) -> list[tuple[Run, Run]]:
-    """Each trial and the one before; a single one may happen to be empty."""
-    return [(reference_run(problem.name, trial), reference_run(problem.name, trial - 1)) for trial in range(1, TRIALS)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def forget_runs() -> Iterator[None]:
-    yield
-    reference_run.cache_clear()
-
-
-@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
-def test_the_truth_passes_and_a_wrong_answer_does_not(problem: Problem) -> None:
-    for run, _ in runs(problem):
-        run.assert_passes_own_checks()
-    for wrong in WRONG:
-        if wrong is mean_of_expected and all(is_scalar(run) for run, _ in runs(problem)):
-            continue  # a single number is its own mean
-        found = sum(marked(run, wrong(run, previous)) for run, previous in runs(problem))
-        assert found, f"{problem.name} accepts {wrong.__name__}"
-
-
-def is_scalar(run: Run) -> bool:
-    return all(value.numel() <= 1 for outputs in run.outputs for value in outputs.values())
-
-
-@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
-def test_one_element_off_is_found(problem: Problem) -> None:
-    """On every rank and in every compared output."""
-    run, _ = runs(problem)[0]
-    for rank, outputs in enumerate(run.outputs):
-        for leaf, value in outputs.items():
-            owner = next(out for out in problem.outputs if out.name == leaf.split("[")[0])
-            if value.numel() and owner.check is not None:
-                assert run.wrong(rank, leaf, one_element_off(value)).any(), f"{problem.name}: rank {rank}, {leaf}"
-
-
-def one_element_off(value: torch.Tensor) -> torch.Tensor:
-    """The last element moved: by a few times the largest of all, by 1 for whole numbers, or the other truth value."""
-    changed = value.contiguous().clone()
-    last = changed.view(-1)[-1:]
-    if value.dtype == torch.bool:
-        last.logical_not_()
-    elif value.is_complex():
-        last.add_(4 * value.abs().max() + 1)
-    elif value.is_floating_point():
-        size = value.double().abs().nan_to_num(0, 0, 0).max().item()
-        last.fill_(min(4 * size + 1, torch.finfo(value.dtype).max))
-    else:
-        last.add_(1)
-    return changed
+def test_empty_outputs_are_right() -> None:
+    for rule in (rules.exact(), rules.same_bits(), rules.close(rtol=0.1, atol_rms=0.1), rules.norm_close(0.1)):
+        assert wrong(rule, [], []) == []

@@ -1,4 +1,4 @@
-"""Which rank is blamed, and for what, from all that a gang leaves behind."""
+"""Which rank failed first, and how, from all that a gang leaves behind."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import signal
 import pytest
 
 from pkb_gym.engine.ranks.failure_attribution import cause_is_known, first_failure, missed_deadline
+from pkb_gym.engine.rankside.orders import Failed
 from pkb_gym.engine.records.feedback import Failure
 
-GONE = {"kind": "runtime_error", "message": "gloo: Connection closed by peer"}
-OWN = {"kind": "runtime_error", "message": "ValueError: own fault"}
+GONE = Failed("runtime_error", "gloo: Connection closed by peer")
+OWN = Failed("runtime_error", "ValueError: own fault")
 
 
 @pytest.mark.parametrize(
@@ -23,8 +24,8 @@ OWN = {"kind": "runtime_error", "message": "ValueError: own fault"}
         ({1: 0}, {0: GONE, 1: OWN}, Failure.RUNTIME_ERROR, 1, "own fault"),
         ({}, {0: GONE, 2: OWN}, Failure.RUNTIME_ERROR, 2, "own fault"),
         ({}, {3: GONE}, Failure.RUNTIME_ERROR, 3, "closed by peer"),
-        ({}, {0: {"kind": "integrity", "message": "says so"}}, Failure.RUNTIME_ERROR, 0, "says so"),
-        ({}, {0: {"kind": "out_of_memory", "message": "full"}}, Failure.OUT_OF_MEMORY, 0, "full"),
+        ({}, {0: Failed("integrity", "says so")}, Failure.RUNTIME_ERROR, 0, "says so"),
+        ({}, {0: Failed("out_of_memory", "full")}, Failure.OUT_OF_MEMORY, 0, "full"),
         ({}, {}, Failure.RUNTIME_ERROR, None, "fell silent: nothing came"),
     ],
 )

@@ -11,19 +11,21 @@ import psutil
 import pytest
 
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.ranks import gang as gang_module
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.gang import Confinement, Gang
 from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.rankside.orders import Armed
 from pkb_gym.engine.records.feedback import Failure
+from tests.engine.rank_programs import Did, Do
 
 PROGRAM = "tests.engine.rank_programs"
 
 
 @pytest.fixture
-def zygote(local_evaluator: LocalEvaluator) -> Zygote:
-    return local_evaluator._zygote(trusted=True)
+def zygote(gang_pool: GangPool) -> Zygote:
+    return gang_pool.zygote(trusted=True)
 
 
 @pytest.fixture
@@ -32,8 +34,8 @@ def gang(zygote: Zygote) -> Iterator[Gang]:
         yield gang
 
 
-def do(gang: Gang, *words: str, timeout_s: float = 10.0, where: Callable[[int], str] | None = None) -> list[dict]:
-    return gang.ask([{"do": list(words)}] * len(words), "did", timeout_s=timeout_s, where=where)
+def do(gang: Gang, *words: str, timeout_s: float = 10.0, where: Callable[[int], str] | None = None) -> list[Did]:
+    return gang.ask([Do(words)] * len(words), Did, timeout_s=timeout_s, where=where)
 
 
 def fall(gang: Gang, *words: str, timeout_s: float = 10.0, where: Callable[[int], str] | None = None) -> GangFailed:
@@ -45,20 +47,20 @@ def fall(gang: Gang, *words: str, timeout_s: float = 10.0, where: Callable[[int]
 
 
 def test_every_rank_answers(gang: Gang) -> None:
-    said = do(gang, "nothing", "nothing")
-    assert [(reply["rank"], reply["world_size"]) for reply in said] == [(0, 2), (1, 2)]
-    assert len({reply["pid"] for reply in said}) == 2
+    replies = do(gang, "nothing", "nothing")
+    assert [(reply.rank, reply.world_size) for reply in replies] == [(0, 2), (1, 2)]
+    assert len({reply.pid for reply in replies}) == 2
 
 
 def test_bytes_and_descriptors_travel_along(gang: Gang) -> None:
     with Path(os.devnull).open() as file:
-        gang.tell([{"do": ["nothing", "nothing"]}] * 2, fds=(file.fileno(),), raw=b"x" * 300_000)
-    assert [reply["bytes"] for reply in gang.collect("did", timeout_s=10).messages] == [300_000, 300_000]
+        gang.send([Do(("nothing", "nothing"))] * 2, fds=(file.fileno(),), raw=b"x" * 300_000)
+    assert [reply.nbytes for reply in gang.collect(Did, timeout_s=10).messages] == [300_000, 300_000]
 
 
 def test_processes_end_with_the_gang(zygote: Zygote) -> None:
     with Gang(zygote, PROGRAM, 3, None) as gang:
-        pids = [reply["pid"] for reply in do(gang, "fork", "spin in a thread", "nothing")]
+        pids = [reply.pid for reply in do(gang, "fork", "spin in a thread", "nothing")]
         children = [child for pid in pids for child in psutil.Process(pid).children()]
         assert len(children) == 1
     gang.close()  # again: nothing happens
@@ -130,7 +132,7 @@ def test_a_rank_that_spins_in_a_wait_is_a_deadlock(gang: Gang) -> None:
 
 
 def test_freezing_stops_threads_too(gang: Gang) -> None:
-    pid = do(gang, "spin in a thread", "nothing")[0]["pid"]
+    pid = do(gang, "spin in a thread", "nothing")[0].pid
     threads = psutil.Process(pid).num_threads()
     assert threads >= 2
     gang.freeze()
@@ -148,7 +150,7 @@ def test_freezing_stops_threads_too(gang: Gang) -> None:
 def test_freezing_ends_what_ranks_started(zygote: Zygote) -> None:
     """A child that ran on could write results past the clock, or slow the baseline."""
     with Gang(zygote, PROGRAM, 2, Confinement(1 << 30, allow_processes=True)) as gang:
-        ranks = [psutil.Process(reply["pid"]) for reply in do(gang, "fork", "orphan")]
+        ranks = [psutil.Process(reply.pid) for reply in do(gang, "fork", "orphan")]
         leader = ranks[0].parent()
         assert leader is not None
 
@@ -169,7 +171,7 @@ def test_freezing_ends_what_ranks_started(zygote: Zygote) -> None:
 
 def test_a_frozen_gang_can_be_ended(zygote: Zygote) -> None:
     with Gang(zygote, PROGRAM, 2, None) as gang:
-        pids = [reply["pid"] for reply in do(gang, "nothing", "nothing")]
+        pids = [reply.pid for reply in do(gang, "nothing", "nothing")]
         gang.freeze()
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
@@ -186,8 +188,8 @@ def test_speaking_out_of_turn_is_tampering(gang: Gang) -> None:
 
 
 def test_another_reply_than_asked_for_is_tampering(gang: Gang) -> None:
-    with pytest.raises(GangFailed, match=r"rank [01] sent .*did.* where 'armed' was due"):
-        gang.ask([{"do": ["nothing", "nothing"]}] * 2, "armed", timeout_s=10)
+    with pytest.raises(GangFailed, match=r"rank [01] sent .*'Did' arrived where Armed or Failed was due"):
+        gang.ask([Do(("nothing", "nothing"))] * 2, Armed, timeout_s=10)
 
 
 def test_what_nobody_waits_for_does_not_pile_up(zygote: Zygote) -> None:
@@ -199,13 +201,13 @@ def test_what_nobody_waits_for_does_not_pile_up(zygote: Zygote) -> None:
 
 def test_a_rank_that_reads_nothing_does_not_stop_the_evaluator(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
     """A socket's buffer fills up; the deadline must pass all the same."""
-    gang.tell([{"do": ["sleep", "sleep"]}] * 2)
+    gang.send([Do(("sleep", "sleep"))] * 2)
     for wire in gang._ranks:
         wire.sock.settimeout(0.1)
     began = time.monotonic()
-    gang.tell([{"do": ["nothing", "nothing"]}] * 2, raw=bytes(8 << 20))
+    gang.send([Do(("nothing", "nothing"))] * 2, raw=bytes(8 << 20))
     with pytest.raises(GangFailed):
-        gang.collect("did", timeout_s=0.3)
+        gang.collect(Did, timeout_s=0.3)
     assert time.monotonic() - began < 3
 
 

@@ -129,7 +129,7 @@ def test_tokens_of_the_environment_stay_outside(tmp_path: Path, monkeypatch: pyt
 def without_bubblewrap(compiled_before: Path) -> Iterator[LocalEvaluator]:
     """An evaluator in mode "limits", as on a machine without bubblewrap."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("ranks.zygote", "compile.sandboxed_compiler", "machine"):
+        for module in ("ranks.zygote", "compile.sandboxed_compiler", "stages.execution_environment"):
             patch.setattr(f"pkb_gym.engine.{module}.bubblewrap_works", lambda: False)
         execution_environment.describe.cache_clear()
         yield LocalEvaluator(key=b"tests", cache_dir=compiled_before)
@@ -161,7 +161,7 @@ def test_the_basic_candidates_without_bubblewrap(without_bubblewrap: LocalEvalua
             candidate.assert_as_expected(feedback)
             assert feedback.environment.sandbox == "limits"
             assert_passes(evaluator.evaluate(find_problem("AllReduce"), good.source, good.config))
-            scratch = evaluator._zygote(trusted=False).scratch
+            scratch = evaluator._pool.zygote(trusted=False).scratch
             assert list(scratch.iterdir()) == [], f"{name} left files behind"
     assert not scratch.exists()
 

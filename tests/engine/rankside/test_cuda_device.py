@@ -41,18 +41,18 @@ def test_a_rank_of_a_group_sees_all_gpus_and_has_all_queues(seen: dict[str, str 
     assert (device.torch_device, device.stream) == ("cuda:2", 7)
 
 
-def test_a_rank_that_is_alone_sees_its_own_gpu(seen: dict[str, str | None], monkeypatch: pytest.MonkeyPatch) -> None:
-    CudaDevice(2, 4, 1).prepare(alone=True)
+def test_a_rank_without_a_group_sees_its_own_gpu(seen: dict[str, str | None], monkeypatch: pytest.MonkeyPatch) -> None:
+    CudaDevice(2, 4, 1).prepare("native")
     assert (seen["CUDA_VISIBLE_DEVICES"], seen["index"]) == ("2", "0")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    CudaDevice(2, 4, 1).prepare(alone=True)
+    CudaDevice(2, 4, 1).prepare("native")
     assert (seen["CUDA_VISIBLE_DEVICES"], seen["index"]) == ("6", "0")
 
 
 def test_one_stream_needs_one_queue(seen: dict[str, str | None]) -> None:
     device = CudaDevice(0, 1, 1)
-    device.prepare(alone=True, one_queue=True)
+    device.prepare("native", one_queue=True)
     assert seen["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
     seen.clear()
-    device.prepare(alone=True)
+    device.prepare("native")
     assert not seen, "a rank is prepared once"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from math import prod
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from pkb_gym.engine.ranks.heaps import sealed_memory
 from pkb_gym.engine.rankside import abi, cuda_heap
+from pkb_gym.engine.rankside.arguments import TensorSlot
 from pkb_gym.engine.rankside.cuda_heap import CudaHeap
 from pkb_gym.engine.rankside.dlpack import HeapTensor
 
@@ -64,8 +65,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     os.close(seen)
 
 
-def slot(offset: int, shape: list[int], dtype: str = "float32") -> dict[str, Any]:
-    return {"offset": offset, "shape": shape, "dtype": dtype}
+def slot(offset: int, *shape: int, dtype: str = "float32") -> TensorSlot:
+    return TensorSlot(offset, shape, dtype, prod(shape))
 
 
 def test_it_maps_all_segments_and_registers_the_control_pages(made: SimpleNamespace) -> None:
@@ -82,28 +83,28 @@ def test_it_maps_all_segments_and_registers_the_control_pages(made: SimpleNamesp
 def test_each_rank_has_its_segment(made: SimpleNamespace) -> None:
     heap = made.heap
     for rank in range(WORLD_SIZE):
-        heap.tensor(slot(abi.SCRATCH_OFFSET, [2, 3]), rank).fill_(rank + 1)
-        assert heap.tensor(slot(abi.SCRATCH_OFFSET, [2, 3]), rank).data_ptr() == heap.segment(rank) + abi.SCRATCH_OFFSET
-    values = [heap.tensor(slot(abi.SCRATCH_OFFSET, [6]), rank).tolist() for rank in range(WORLD_SIZE)]
+        heap.tensor(slot(abi.SCRATCH_OFFSET, 2, 3), rank).fill_(rank + 1)
+        assert heap.tensor(slot(abi.SCRATCH_OFFSET, 2, 3), rank).data_ptr() == heap.segment(rank) + abi.SCRATCH_OFFSET
+    values = [heap.tensor(slot(abi.SCRATCH_OFFSET, 6), rank).tolist() for rank in range(WORLD_SIZE)]
     assert values == [[1.0] * 6, [2.0] * 6, [3.0] * 6]
-    assert heap.tensor(slot(abi.SCRATCH_OFFSET, [6])).tolist() == [2.0] * 6, "this rank's by default"
+    assert heap.tensor(slot(abi.SCRATCH_OFFSET, 6)).tolist() == [2.0] * 6, "this rank's by default"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int64", "complex128", "bool", "float8_e4m3fn"])
 def test_a_tensor_has_the_shape_and_dtype_of_its_slot(made: SimpleNamespace, dtype: str) -> None:
-    tensor = made.heap.tensor(slot(abi.SCRATCH_OFFSET + 256, [3, 5], dtype))
+    tensor = made.heap.tensor(slot(abi.SCRATCH_OFFSET + 256, 3, 5, dtype=dtype))
     assert (tuple(tensor.shape), tensor.dtype) == ((3, 5), getattr(torch, dtype))
     assert tensor.is_contiguous()
-    scalar = made.heap.tensor(slot(abi.SCRATCH_OFFSET, [], dtype))
+    scalar = made.heap.tensor(slot(abi.SCRATCH_OFFSET, dtype=dtype))
     assert scalar.dim() == 0
 
 
 def test_zeroing_clears_this_ranks_segment_alone(made: SimpleNamespace) -> None:
     heap = made.heap
     for rank in range(WORLD_SIZE):
-        heap.tensor(slot(0, [SEGMENT_BYTES], "uint8"), rank).fill_(7)
+        heap.tensor(slot(0, SEGMENT_BYTES, dtype="uint8"), rank).fill_(7)
     heap.zero()
-    sums = [int(heap.tensor(slot(0, [SEGMENT_BYTES], "uint8"), rank).sum()) for rank in range(WORLD_SIZE)]
+    sums = [int(heap.tensor(slot(0, SEGMENT_BYTES, dtype="uint8"), rank).sum()) for rank in range(WORLD_SIZE)]
     assert sums == [7 * SEGMENT_BYTES, 0, 7 * SEGMENT_BYTES]
 
 
@@ -111,7 +112,7 @@ def test_counters_are_read_and_cleared_in_device_memory(made: SimpleNamespace) -
     heap = made.heap
     assert heap.stats_address == heap.segment(RANK) + abi.STATS_OFFSET
     numbers = torch.arange(1, 1 + len(abi.STATS_FIELDS))
-    heap.tensor(slot(abi.STATS_OFFSET, [len(numbers)], "int64")).copy_(numbers)
+    heap.tensor(slot(abi.STATS_OFFSET, len(numbers), dtype="int64")).copy_(numbers)
     stats = heap.stats()
     assert [getattr(stats, name) for name in abi.STATS_FIELDS] == numbers.tolist()
     heap.clear_stats()

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from pkb_gym.engine.rankside import cuda_memory
 from pkb_gym.engine.rankside.cuda_memory import CudaMemoryError, Mapping, Segment
 
 SEGMENT_BYTES = 2 << 20
@@ -210,7 +209,3 @@ def test_an_unmapping_that_fails_is_told(driver: Driver) -> None:
     driver.fail = ("cuMemUnmap", 1)
     with pytest.raises(CudaMemoryError, match="cuMemUnmap"):
         mapping.close()
-
-
-def test_the_granularity_is_the_devices(driver: Driver) -> None:
-    assert cuda_memory.granularity(0) == SEGMENT_BYTES

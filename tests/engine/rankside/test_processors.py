@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from pkb_gym.engine.rankside import processors
-from pkb_gym.engine.rankside.processors import MOST_TRIED, bind_rank, move_to, move_to_quick
+from pkb_gym.engine.rankside.processors import MOST_TRIED, bind_rank, move_to, move_to_fastest
 from tests.engine.forked import in_child
 
 
@@ -64,9 +64,9 @@ def test_processors_that_are_slow_just_now_are_left_alone(
 ) -> None:
     took_ns = {3: 100, 4: 180, 5: 119, 6: 121, 9: 101}
     monkeypatch.setattr(processors, "_spin_ns", took_ns.__getitem__)
-    assert move_to_quick(sorted(took_ns)) == [3, 9, 5]
-    assert move_to_quick([3, 4, 6]) == [3, 6], "two at least, however slow"
-    assert move_to_quick([4]) == [4]
+    assert move_to_fastest(sorted(took_ns)) == [3, 9, 5]
+    assert move_to_fastest([3, 4, 6]) == [3, 6], "two at least, however slow"
+    assert move_to_fastest([4]) == [4]
     assert moved == [[3, 9, 5], [3, 6], [4]]
 
 
@@ -74,7 +74,7 @@ def test_processors_that_are_slow_just_now_are_left_alone(
 @pytest.mark.usefixtures("moved")
 def test_only_some_of_many_are_tried(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(processors, "_spin_ns", lambda processor: 100)
-    tried = move_to_quick(range(1, count + 1))
+    tried = move_to_fastest(range(1, count + 1))
     assert min(count, MOST_TRIED // 2) <= len(tried) <= MOST_TRIED
     assert set(tried) <= set(range(1, count + 1)) and len(set(tried)) == len(tried)
 
@@ -83,7 +83,7 @@ def test_trying_is_real() -> None:
     own = sorted(os.sched_getaffinity(0))
 
     def work() -> None:
-        found = move_to_quick(own)
+        found = move_to_fastest(own)
         assert found and set(found) == os.sched_getaffinity(0) <= set(own)
 
     in_child(work)

@@ -7,12 +7,29 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pkb_gym.engine.rankside.wire import HEADER, MAX_FDS, MAX_HEAD_BYTES, ProtocolError, Wire, WireError, pair
+from pkb_gym.engine.rankside.messages import Message, ProtocolError, WireError
+from pkb_gym.engine.rankside.wire import HEADER, MAX_FDS, MAX_HEAD_BYTES, Wire, pair
+
+
+@dataclass(frozen=True)
+class Note(Message):
+    values: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True)
+class Other(Message):
+    pass
+
+
+NOTE = Note((1,))
+TEXT = b'{"message":"Note","values":[1]}'
+"""Of `NOTE`, as it travels."""
 
 
 @pytest.fixture
@@ -31,37 +48,37 @@ def raw(text: bytes, body: bytes = b"") -> bytes:
 
 def test_frames_arrive_in_order_with_their_bytes(ends: tuple[Wire, Wire]) -> None:
     left, right = ends
-    left.send({"a": [1, 2.5, None, True, "\u00e9\ud800"]}, raw=b"\0\1")
-    left.send({})
-    assert right.receive() == ({"a": [1, 2.5, None, True, "\u00e9\ud800"]}, b"\0\1")
-    assert right.receive() == ({}, b"")
-    assert right.take() is None
+    left.send(Note((1, 2.5, None, True, "\u00e9\ud800")), raw=b"\0\1")
+    left.send(Other())
+    assert right.receive(Note, Other) == (Note((1, 2.5, None, True, "\u00e9\ud800")), b"\0\1")
+    assert right.receive(Note, Other) == (Other(), b"")
+    assert right.take(Note, Other) is None
 
 
 def test_large_frames_pass_through_small_buffers(ends: tuple[Wire, Wire]) -> None:
     left, right = ends
     body = os.urandom(3 << 20)
-    sender = threading.Thread(target=left.send, args=({"n": 1},), kwargs={"raw": body})
+    sender = threading.Thread(target=left.send, args=(NOTE,), kwargs={"raw": body})
     sender.start()
-    assert right.receive() == ({"n": 1}, body)
+    assert right.receive(Note) == (NOTE, body)
     sender.join()
 
 
 def test_frames_may_come_byte_by_byte(ends: tuple[Wire, Wire]) -> None:
     left, right = ends
-    for byte in raw(b'{"a":1}', b"xy"):
-        assert right.take() is None
+    for byte in raw(TEXT, b"xy"):
+        assert right.take(Note) is None
         left.sock.sendall(bytes([byte]))
         right.fill()
-    assert right.take() == ({"a": 1}, b"xy")
+    assert right.take(Note) == (NOTE, b"xy")
 
 
 def test_descriptors_travel_with_the_frame(ends: tuple[Wire, Wire]) -> None:
     left, right = ends
     reading, writing = os.pipe()
-    left.send({"take": "this"}, fds=[writing, reading])
-    message, _, fds = right.receive_with_fds()
-    assert message == {"take": "this"}
+    left.send(NOTE, fds=[writing, reading])
+    message, _, fds = right.receive_with_fds(Note)
+    assert message == NOTE
     os.write(fds[0], b"through the pipe")
     assert os.read(reading, 100) == b"through the pipe"
     for fd in (reading, writing, *fds):
@@ -72,8 +89,8 @@ def test_descriptors_that_nobody_asked_for_are_dropped(ends: tuple[Wire, Wire]) 
     left, right = ends
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
-        left.send({"unasked": True}, fds=[left.fileno()] * MAX_FDS)
-        right.receive()
+        left.send(NOTE, fds=[left.fileno()] * MAX_FDS)
+        right.receive(Note)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -90,13 +107,17 @@ def test_descriptors_that_nobody_asked_for_are_dropped(ends: tuple[Wire, Wire]) 
         (raw(b"\xff\xfe"), "no JSON"),
         (raw(b"[" * 100_000), "no JSON"),
         (raw(b'{"n":' + b"9" * 10_000 + b"}"), "no JSON"),
+        (raw(b"{}"), "None arrived where Note was due"),
+        (raw(b'{"message":"Other"}'), "'Other' arrived where Note was due"),
+        (raw(b'{"message":"Note"}'), "Note: values missing"),
+        (raw(b'{"message":"Note","values":1}'), "Note.values: expected tuple, got 1"),
     ],
 )
 def test_junk_is_a_protocol_error(ends: tuple[Wire, Wire], data: bytes, words: str) -> None:
     left, right = ends
     left.sock.sendall(data)
     with pytest.raises(ProtocolError, match=words):
-        right.receive()
+        right.receive(Note)
 
 
 @given(data=st.binary(max_size=200))
@@ -105,8 +126,8 @@ def test_any_bytes_are_a_frame_or_an_error(data: bytes) -> None:
     try:
         left.sock.sendall(data)
         left.sock.shutdown(socket.SHUT_WR)
-        message, _ = right.receive()
-        assert isinstance(message, dict)
+        message, _ = right.receive(Note)
+        assert isinstance(message, Note)
     except WireError:
         pass
     finally:
@@ -121,7 +142,7 @@ def test_what_nobody_takes_does_not_pile_up() -> None:
     with pytest.raises(ProtocolError, match="nobody waits for"):
         for _ in range(10_000):
             try:
-                left.sock.send(raw(b'{"a":1}') * 10)
+                left.sock.send(raw(TEXT) * 10)
             except BlockingIOError:
                 pass
             right.fill()
@@ -133,15 +154,15 @@ def test_what_nobody_takes_does_not_pile_up() -> None:
 def test_a_frame_too_large_is_not_sent(ends: tuple[Wire, Wire]) -> None:
     left, right = ends
     left.max_frame_bytes = 100
-    with pytest.raises(WireError, match="frame of 108 bytes; at most 100"):
-        left.send({"a": 1}, raw=bytes(101))
-    left.send({"a": 1})
-    assert right.receive() == ({"a": 1}, b"")
+    with pytest.raises(WireError, match=f"frame of {len(TEXT) + 101} bytes; at most 100"):
+        left.send(NOTE, raw=bytes(101))
+    left.send(NOTE)
+    assert right.receive(Note) == (NOTE, b"")
 
 
 def test_infinity_is_not_sent(ends: tuple[Wire, Wire]) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
-        ends[0].send({"a": float("inf")})
+        ends[0].send(Note((float("inf"),)))
 
 
 def test_a_closed_end_is_an_error_on_the_other(ends: tuple[Wire, Wire]) -> None:
@@ -149,18 +170,18 @@ def test_a_closed_end_is_an_error_on_the_other(ends: tuple[Wire, Wire]) -> None:
     left.sock.sendall(struct.pack("!I", 5))  # half a header
     left.close()
     with pytest.raises(WireError, match="closed the connection"):
-        right.receive()
+        right.receive(Note)
     with pytest.raises(WireError, match="gone"):
         for _ in range(3):
-            right.send({"a": 1})
+            right.send(NOTE)
 
 
 def test_pending_sees_what_nobody_took(ends: tuple[Wire, Wire]) -> None:
     left, right = ends
     assert not right.pending()
-    left.send({"a": 1})
+    left.send(NOTE)
     assert right.pending()
-    right.receive()
+    right.receive(Note)
     assert not right.pending()
     left.close()
     assert not right.pending()  # an end is no message

@@ -1,4 +1,4 @@
-"""Which device and how many ranks a configuration comes to, on machines with and without GPUs and nvcc."""
+"""Which device a configuration comes to, on machines with and without GPUs and nvcc, and the record of them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.hardware import gpus, lookup
-from pkb_gym.engine.hardware.peaks import GPUS
-from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig, default_world_size, resolve
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.problems.catalogue import find_problem
 
@@ -31,18 +30,6 @@ def on_a_machine(monkeypatch: pytest.MonkeyPatch, *names: str, nvcc: bool = Fals
     monkeypatch.setattr(execution_environment, "nvcc_available", lambda: nvcc)
     monkeypatch.setattr(execution_environment, "nvcc_version", lambda: "nvcc 13.0")
     monkeypatch.setattr(execution_environment, "compiler_version", lambda: "g++ 13")
-
-
-def resolved(device: str, *, gpus: int = 0, **asked: object) -> ResolvedConfig:
-    language = "cuda" if device == "cuda" else "cpp"
-    return resolve(
-        EvalConfig(**asked),
-        PROBLEM,
-        device=device,  # type: ignore[arg-type]
-        language=language,  # type: ignore[arg-type]
-        memory_total_bytes=64 << 30,
-        gpus=gpus,
-    )
 
 
 @pytest.mark.parametrize("nvcc", [False, True])
@@ -80,76 +67,68 @@ def test_a_language_of_one_device_decides(monkeypatch: pytest.MonkeyPatch, names
     )
 
 
-def test_the_hardware_is_the_first_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_a_machine(monkeypatch, H200, "NVIDIA B200")
-    spec = lookup.find_hardware("cuda")
-    assert (spec.name, spec.device) == (H200, "cuda")
-    assert spec.peaks == GPUS[(H200,)]
-
-
-def test_hardware_that_is_not_known_is_no_guess(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_a_machine(monkeypatch, "NVIDIA H200 MIG 1g.18gb")
-    with pytest.raises(ConfigError, match="no peaks known for GPU 'NVIDIA H200 MIG"):
-        lookup.find_hardware("cuda")
-    on_a_machine(monkeypatch)
-    with pytest.raises(ConfigError, match="no NVIDIA GPU"):
-        lookup.find_hardware("cuda")
-
-
 def test_the_record_names_gpu_driver_and_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_machine(monkeypatch, H200, H200, nvcc=True)
     monkeypatch.setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
-    found = execution_environment.describe("cuda", True)
+    found = execution_environment.describe("cuda", "native")
     assert (found.hardware, found.driver, found.toolchain, found.multicast) == (H200, "580.1", "nvcc 13.0", False)
-    assert execution_environment.describe("cuda", False).toolchain is None
+    assert execution_environment.describe("cuda", "python").toolchain is None
     execution_environment.describe.cache_clear()
     monkeypatch.delenv("TORCH_SYMM_MEM_DISABLE_MULTICAST")
-    assert execution_environment.describe("cuda", True).multicast is True
+    assert execution_environment.describe("cuda", "native").multicast is True
 
 
 @pytest.mark.parametrize("names", [(), (H200,)], ids=["no GPU", "GPU"])
 def test_the_record_of_the_cpu_names_no_gpu(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]) -> None:
     on_a_machine(monkeypatch, *names)
-    found = execution_environment.describe("cpu", True)
+    found = execution_environment.describe("cpu", "native")
     assert found.hardware != H200 and found.toolchain == "g++ 13"
     assert (found.driver, found.multicast) == (None, None)
 
 
 def test_what_is_only_compiled_runs_on_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_machine(monkeypatch, nvcc=True)
-    found = execution_environment.describe("cuda", True)
+    found = execution_environment.describe("cuda", "native")
     assert (found.driver, found.multicast, found.toolchain) == (None, None, "nvcc 13.0")
 
 
+MODULE = "import triton\n\n\ndef solution(tensor):\n    return tensor\n"
+
+
 @pytest.mark.parametrize(
-    ("gpus", "world_size"), [(0, 4), (1, 1), (2, 2), (3, 2), (4, 4), (5, 4), (7, 4), (8, 8), (16, 8)]
+    ("names", "asked", "device", "language", "dialect"),
+    [
+        ((), {}, "cpu", "python", "python"),
+        ((H200,) * 2, {}, "cuda", "triton", "python"),
+        ((H200,) * 2, {"device": "cpu"}, "cpu", "python", "python"),
+        ((H200,) * 2, {"language": "python"}, "cuda", "python", "python"),
+        ((H200,) * 2, {"language": "cpp"}, "cpu", "cpp", "native"),
+    ],
 )
-def test_as_many_ranks_as_gpus_can_serve(gpus: int, world_size: int) -> None:
-    assert default_world_size(gpus) == world_size
-    assert resolved("cuda", gpus=gpus).world_size == world_size
+def test_a_submission_is_parsed_for_the_device_that_it_comes_to(
+    monkeypatch: pytest.MonkeyPatch,
+    names: tuple[str, ...],
+    asked: dict[str, str],
+    device: str,
+    language: str,
+    dialect: str,
+) -> None:
+    on_a_machine(monkeypatch, *names)
+    config = EvalConfig(**asked)  # type: ignore[arg-type]
+    source, resolved = execution_environment.resolve_source(config, PROBLEM, MODULE)
+    assert (source.text, source.language, resolved.language) == (MODULE, language, language)
+    assert (resolved.device, resolved.dialect) == (device, dialect)
+    assert execution_environment.resolve_here(config, PROBLEM, source) == resolved
 
 
-def test_the_cpu_has_its_own_number_of_ranks() -> None:
-    assert [resolved("cpu", gpus=gpus).world_size for gpus in (0, 1, 8)] == [4, 4, 4]
+def test_where_there_is_no_source_yet_its_language_is_the_devices_native_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_machine(monkeypatch, H200)
+    resolve_here = execution_environment.resolve_here
+    assert resolve_here(EvalConfig(), PROBLEM).language == "cuda"
+    assert resolve_here(EvalConfig(device="cpu"), PROBLEM).language == "cpp"
+    assert resolve_here(EvalConfig(language="python"), PROBLEM).language == "python"
 
 
-def test_a_rank_needs_a_gpu_of_its_own() -> None:
-    said = "AllReduce: world size 8 needs as many GPUs; this machine has 4"
-    with pytest.raises(ConfigError, match=said):
-        resolved("cuda", gpus=4, world_size=8)
-    assert resolved("cuda", gpus=4, world_size=2).world_size == 2
-    assert resolved("cuda", gpus=0, world_size=8).world_size == 8, "what is only compiled needs none"
-    assert resolved("cpu", gpus=1, world_size=8).world_size == 8
-
-
-def test_defaults_follow_the_device() -> None:
-    cpu, cuda = resolved("cpu"), resolved("cuda", gpus=4)
-    assert (cpu.size, cpu.timing_budget_s) == ("tiny", 0.2)
-    assert (cuda.size, cuda.timing_budget_s) == ("published", 0.5)
-    assert resolved("cuda", gpus=4, size="tiny", timing_budget_s=3.0).timing_budget_s == 3.0
-
-
-@pytest.mark.parametrize(("language", "device"), [("cpp", "cuda"), ("cuda", "cpu"), ("triton", "cpu")])
-def test_a_language_that_the_device_does_not_run(language: str, device: str) -> None:
-    with pytest.raises(ConfigError, match=f"language '{language}' does not run on device '{device}'"):
-        resolved(device, gpus=4, language=language)
+def test_what_to_say_of_a_source_that_is_only_compiled() -> None:
+    assert execution_environment.compiled_only("native").startswith("compiled for sm_90a; this machine has no GPU")
+    assert execution_environment.compiled_only("python").startswith("imported; this machine has no GPU")

@@ -1,10 +1,13 @@
-"""What counts as interference, and what a clock's coarseness alone can bring about."""
+"""What no honest kernel does, and what a clock's coarseness alone can bring about."""
 
 from __future__ import annotations
 
 import pytest
 
+from pkb_gym.engine.records.feedback import CheckReport, Mismatch
 from pkb_gym.engine.stages import integrity
+from pkb_gym.rewards.examples import timed
+from tests.engine.records.mismatches import mismatch
 
 
 @pytest.mark.parametrize(
@@ -28,3 +31,48 @@ def test_ticks_of_a_frozen_gang(ticks, ticks_in_all, ranks, found):
 def test_the_finding_says_how_many():
     (finding,) = integrity.interference(3, 7, 1)
     assert finding.code == "interference" and "7 clock ticks" in finding.detail
+
+
+def check(*mismatches: Mismatch) -> CheckReport:
+    right = 2 - len(mismatches)
+    return CheckReport(
+        trials=1,
+        outputs_compared=2,
+        outputs_right=right,
+        elements_compared=2,
+        elements_right=right,
+        mismatches=mismatches,
+    )
+
+
+def test_being_wrong_while_timed_is_a_finding() -> None:
+    wrong = mismatch(rank=3)
+    assert integrity.timed_outputs(check()) == ()
+    (finding,) = integrity.timed_outputs(check(wrong))
+    assert (finding.code, finding.detail) == ("wrong_while_timed", f"right when checked, wrong while timed: {wrong}")
+
+
+@pytest.mark.parametrize(("answer_us", "found"), [(30.0, 0), (500.0, 0), (501.0, 1), (2000.0, 1)])
+def test_a_gpu_that_answers_late_is_busy(answer_us: float, found: int) -> None:
+    findings = integrity.busy_gpu(answer_us)
+    assert len(findings) == found
+    assert all(finding.code == "interference" and f"{answer_us:.0f} us" in finding.detail for finding in findings)
+
+
+@pytest.mark.parametrize(("candidate_us", "beats"), [(99.0, True), (100.0, False), (101.0, False)])
+def test_beating_the_bound_is_a_finding(candidate_us: float, beats: bool) -> None:
+    feedback = timed(baseline_us=150.0, roofline_us=100.0)
+    assert feedback.timing is not None and feedback.roofline is not None
+    roofline = feedback.roofline.model_copy(update={"peaks_source": "datasheet of a GPU that is not"})
+    timing = feedback.timing.model_copy(update={"candidate_us": candidate_us})
+    assert bool(integrity.beats_roofline(roofline, timing)) is beats
+    measured = roofline.model_copy(update={"peaks_source": "measured by hand"})
+    assert integrity.beats_roofline(measured, timing) == ()
+    half = timing.model_copy(update={"candidate_us": candidate_us / 2})
+    assert bool(integrity.beats_roofline(measured, half)) is beats
+
+
+def test_no_bound_cannot_be_beaten() -> None:
+    feedback = timed()
+    assert feedback.timing is not None and feedback.roofline is not None
+    assert integrity.beats_roofline(feedback.roofline.model_copy(update={"bound_us": 0.0}), feedback.timing) == ()

@@ -7,7 +7,12 @@ import pytest
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware.peaks import HardwareSpec, MemoryTier, Peaks, find_gpu
 from pkb_gym.engine.problem import Cost
-from pkb_gym.engine.records.roofline import Roofline, place
+from pkb_gym.engine.records.feedback import Failure, Finding
+from pkb_gym.engine.records.roofline import Roofline
+from pkb_gym.engine.stages import roofline as roofline_stage
+from pkb_gym.engine.stages.roofline import place, place_run
+from pkb_gym.rewards.examples import timed
+from tests.engine.stages.fake_gangs import PROBLEM, Bench
 
 H200 = find_gpu("NVIDIA H200")
 
@@ -94,7 +99,6 @@ def test_all_gather_gemm_on_h200_by_hand():
     assert roofline.binds == "matrix"
     assert roofline.baseline_utilisation == pytest.approx(0.48619, abs=1e-5)
     assert roofline.candidate_utilisation == pytest.approx(0.77790, abs=1e-5)
-    assert not roofline.candidate_beats_bound
     assert roofline.peaks_source.startswith("datasheet NVIDIA H200")
 
 
@@ -146,12 +150,6 @@ def test_achieved_rates_are_least_work_over_time():
     assert achieved.link_bytes_per_s == pytest.approx(1e8)
 
 
-@pytest.mark.parametrize(("candidate_us", "beats"), [(None, False), (99.0, True), (101.0, False)])
-def test_beating_the_bound_is_told(candidate_us, beats):
-    roofline = place([Cost(link_in_bytes=1e6)], "float32", gpu(), 150.0, candidate_us)
-    assert roofline.candidate_beats_bound is beats
-
-
 def test_latency_is_told_beside_the_bound():
     assert on_gpu(Cost(link_in_bytes=1)).latency_floor_us == pytest.approx(2)
     assert on_gpu(Cost(link_in_bytes=1)).bound_us == pytest.approx(1e-4)
@@ -162,7 +160,6 @@ def test_latency_is_told_beside_the_bound():
 def test_no_work_has_no_bound():
     roofline = place([Cost(), Cost()], "float32", gpu(), 10.0, 5.0)
     assert (roofline.bound_us, roofline.binds, roofline.candidate_utilisation) == (0, None, 0)
-    assert not roofline.candidate_beats_bound
 
 
 def test_wrong_use_is_named():
@@ -175,3 +172,58 @@ def test_wrong_use_is_named():
 def test_record_survives_json():
     roofline = place([Cost(link_in_bytes=1e6)], "float32", gpu(), 150.0, 120.0)
     assert Roofline.model_validate_json(roofline.model_dump_json()) == roofline
+
+
+def placed(monkeypatch: pytest.MonkeyPatch, hardware: HardwareSpec, candidate_us: float) -> Bench:
+    """A candidate that was timed, with its roofline."""
+    monkeypatch.setattr(roofline_stage, "find_hardware", lambda device: hardware)
+    bench = Bench(dtype="float32")
+    timing = timed(baseline_us=1000).timing
+    assert timing is not None
+    bench.feedback.timing = timing.model_copy(update={"candidate_us": candidate_us})
+    with bench.run() as run:
+        place_run(run)
+    return bench
+
+
+def bound_us(hardware: HardwareSpec) -> float:
+    axes = [PROBLEM.axes(size="tiny", world_size=2, rank=rank, dtype="float32") for rank in range(2)]
+    return place([PROBLEM.cost(ax) for ax in axes], "float32", hardware, None, None).bound_us
+
+
+def test_a_timed_candidate_gets_its_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = placed(monkeypatch, gpu(), candidate_us=500.0)
+    roofline = bench.feedback.roofline
+    assert roofline is not None and not bench.feedback.failed
+    assert roofline.bound_us == bound_us(gpu())
+    assert roofline.candidate_utilisation == pytest.approx(roofline.bound_us / 500)
+    assert roofline.baseline_utilisation == pytest.approx(roofline.bound_us / 1000)
+
+
+def findings(bench: Bench) -> tuple[Finding, ...]:
+    found = bench.feedback.build()
+    assert found.failure in (None, Failure.INTEGRITY)
+    return found.integrity
+
+
+def test_a_candidate_that_beats_the_hardware_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured on this machine may be too low; a datasheet is not."""
+    assert findings(placed(monkeypatch, gpu(), 1.01 * bound_us(gpu()))) == ()
+    (finding,) = findings(placed(monkeypatch, gpu(), 0.99 * bound_us(gpu())))
+    assert finding.code == "beats_roofline" and "the hardware needs at least" in finding.detail
+    assert findings(placed(monkeypatch, cpu(2), 0.99 * bound_us(cpu(2)))) == ()
+    assert findings(placed(monkeypatch, cpu(2), 0.51 * bound_us(cpu(2)))) == ()
+    (finding,) = findings(placed(monkeypatch, cpu(2), 0.49 * bound_us(cpu(2))))
+    assert finding.code == "beats_roofline"
+
+
+def test_a_gpu_that_nobody_knows_has_no_roofline_and_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(device: str) -> HardwareSpec:
+        raise ConfigError("no peaks known for this GPU")
+
+    monkeypatch.setattr(roofline_stage, "find_hardware", unknown)
+    bench = Bench()
+    bench.feedback.timing = timed().timing
+    with bench.run() as run:
+        place_run(run)
+    assert bench.feedback.roofline is None and not bench.feedback.failed

@@ -1,92 +1,36 @@
-"""Texts that no compiler needs to see, and which dialect a text is of."""
+"""What is told from the text alone."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 import pkb_gym
-from pkb_gym.engine.evaluators.local import LocalEvaluator
-from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
-from pkb_gym.engine.stages.static import (
-    MAX_SOURCE_BYTES,
-    Rejected,
-    calls_torch_distributed,
-    check_text,
-    detect_language,
-    makes_streams,
-)
-from pkb_gym.problems.catalogue import find_problem
-
-CPP = '#include "pkb/symm.h"\nvoid solution(pkb::Comm comm) {}\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);\n'
-PYTHON = "import torch\n\n\ndef solution(tensor):\n    return tensor\n"
-
-REJECTED = {
-    "empty": ("", "the source is empty"),
-    "blank": (" \n\t\r\n\u2003", "the source is empty"),
-    "over-long": (CPP + "//" + "x" * MAX_SOURCE_BYTES, f"at most {MAX_SOURCE_BYTES} are accepted"),
-    "over-long in bytes": (CPP + "//" + "\u00e9" * (MAX_SOURCE_BYTES // 2), "at most"),
-    "lone surrogate": (CPP + "// \ud800", f"not valid Unicode text (position {len(CPP) + 3}"),
-    "NUL": (CPP + "\0", f"NUL character at position {len(CPP)}"),
-    "absolute include": ('#include "/etc/passwd"\n' + CPP, "refers to a file of this machine"),
-    "absolute include in brackets": ("#  include  </etc/passwd>\n" + CPP, "refers to a file of this machine"),
-    "include upwards": ('#include "../../secrets.h"\n' + CPP, "refers to a file of this machine"),
-    "embed": ('#embed "/etc/passwd"\n' + CPP, "refers to a file of this machine"),
-    "incbin": ('asm(".incbin \\"/etc/passwd\\"");\n' + CPP, "refers to a file of this machine"),
-    "has_include": ('#if __has_include("/etc/passwd")\n#endif\n' + CPP, "refers to a file of this machine"),
-    "no solution in C++": ("#include <vector>\nint main() {}\n", "never mentions `solution`"),
-    "prose": ("I am sorry, I cannot help with that.", "never mentions `solution`"),
-}
+from pkb_gym.engine.stages.feedback_builder import Stopped
+from pkb_gym.engine.stages.static import calls_torch_distributed, check_statically, makes_streams
+from tests.engine.stages.fake_gangs import KERNEL, PYTHON, builder
 
 
-@pytest.mark.parametrize(("source", "words"), REJECTED.values(), ids=list(REJECTED))
-def test_what_is_no_source_is_rejected(source: str, words: str) -> None:
-    with pytest.raises(Rejected) as caught:
-        check_text(source, detect_language(source, "cpu"))
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(("source", "words"), REJECTED.values(), ids=list(REJECTED))
-def test_a_rejected_text_is_a_record_like_any_other(tmp_path, source: str, words: str) -> None:
-    """No process is started, and the record survives JSON whatever the text holds."""
-    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
-        feedback = evaluator.evaluate(find_problem("AllReduce"), source, EvalConfig(device="cpu"))
-        assert not evaluator._zygotes
-    assert (feedback.stage, feedback.failure) == (None, Failure.REJECTED)
-    assert words in feedback.message
-    assert type(feedback).model_validate_json(feedback.model_dump_json()) == feedback
+def test_a_text_that_is_no_source_stops_here() -> None:
+    feedback = builder(source="I am sorry, I cannot help with that.")
+    with pytest.raises(Stopped):
+        check_statically(feedback)
+    found = feedback.build()
+    assert (found.failure, found.stage, found.message) == (Failure.REJECTED, None, feedback.source.defect)
 
 
 @pytest.mark.parametrize(
-    "source", [CPP, PYTHON, CPP + "// h\u00e9\U0001f600\n", CPP.replace("\n", "\r\n"), "\ufeff" + CPP]
+    ("source", "calls"),
+    [(KERNEL, None), (PYTHON, True), ("def solution(tensor):\n    return tensor\n", False)],
+    ids=["native", "baseline", "module"],
 )
-def test_sources_are_accepted(source: str) -> None:
-    check_text(source, detect_language(source, "cpu"))
-
-
-@pytest.mark.parametrize(
-    ("source", "language"),
-    [
-        (CPP, "cpp"),
-        (PYTHON, "python"),
-        ("from torch import nn\n" + PYTHON, "python"),
-        ('"""doc"""\n' + PYTHON, "python"),
-        # A kernel inside a Python text, and the other way round: what comes first decides.
-        (PYTHON + 'SOURCE = """\n#include <torch/extension.h>\n"""\n', "python"),
-        ("/*\n#include <a>\nimport torch\n*/\n" + CPP, "cpp"),
-        ("nothing of either kind", "cpp"),
-    ],
-)
-def test_the_dialect_is_told_by_the_text(source: str, language: str) -> None:
-    assert detect_language(source, "cpu") == language
-
-
-def test_triton_and_cuda_are_told_apart_on_a_gpu() -> None:
-    assert detect_language("import triton\n" + PYTHON, "cuda") == "triton"
-    assert detect_language(PYTHON, "cuda") == "python"
-    assert detect_language(CPP, "cuda") == "cuda"
+def test_modules_are_looked_through_for_collectives(source: str, calls: bool | None) -> None:
+    feedback = builder(source=source)
+    check_statically(feedback)
+    assert feedback.calls_torch_distributed is calls and not feedback.failed
 
 
 @pytest.mark.parametrize(
@@ -97,12 +41,37 @@ def test_triton_and_cuda_are_told_apart_on_a_gpu() -> None:
         ("from torch.distributed import broadcast\nbroadcast(x, 0)", True),
         ("import torch.distributed as dist\ndist.get_rank()", False),
         ("# dist.all_reduce(x)\nmine.all_reduce(x)", False),
+        ("torch.other.distributed.all_reduce(x)", False),
         ("def broken(:", False),
         ("(" * 10_000, False),
     ],
 )
 def test_calls_of_the_baselines_library_are_seen(source: str, calls: bool) -> None:
     assert calls_torch_distributed(source) is calls
+
+
+CHAINS = {
+    "attributes": "x" + ".a" * 400 + ".all_reduce(y)",
+    "of the module": "torch.distributed" + ".a" * 400 + ".all_reduce(y)",
+    "many of them": "\n".join(["dist" + ".a" * 90 + ".all_reduce(y)"] * 1000),
+    "sums": "x = " + "+".join(["1"] * 900),
+    "calls": "f" + "()" * 900 + ".all_reduce(y)",
+}
+
+
+@pytest.mark.parametrize("source", CHAINS.values(), ids=list(CHAINS))
+def test_long_chains_are_looked_through(source: str) -> None:
+    """A chain of 400 attributes was too deep for the function that turned each into text, and cost the evaluation."""
+    began = time.monotonic()
+    assert calls_torch_distributed(source) is False
+    assert calls_torch_distributed(f"{source}\ntorch.distributed.all_reduce(x)") is True
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("depth", [100, 1000, 5000, 100_000])
+def test_no_depth_is_too_much(depth: int) -> None:
+    for source in ("x" + ".a" * depth, "-" * depth + "1", "x = " + "[" * depth, "f(" * depth + ")" * depth):
+        assert calls_torch_distributed(source) is False
 
 
 @pytest.mark.parametrize(

@@ -40,15 +40,18 @@ def test_calls_per_block(baseline_us, candidate_us, most, calls):
         (2, 300, 1, 200, 200),
     ],
 )
-def test_a_further_call_is_told_from_the_first_ones(few, few_us, many, many_us, found):
-    assert timing_statistics.further_us(few, few_us, many, many_us) == pytest.approx(found)
+def test_the_marginal_call_is_told_from_the_first_ones(few, few_us, many, many_us, found):
+    assert timing_statistics.marginal_call_us(few, few_us, many, many_us) == pytest.approx(found)
 
 
-def test_the_gate_is_taken_off():
+def test_the_overhead_of_a_block_is_subtracted():
     assert timing_statistics.per_call_us(1_000_000, 10, 100.0) == pytest.approx(90)
-    assert timing_statistics.per_call_us(1_000_000, 10, 900.0) == pytest.approx(50), (
-        "a noisy gate never makes a time vanish"
-    )
+    assert timing_statistics.per_call_us(1_000_000, 10, 300.0) == pytest.approx(70)
+
+
+def test_half_of_a_block_is_work_whatever_is_subtracted():
+    """A noisy overhead never makes a time vanish."""
+    assert timing_statistics.per_call_us(1_000_000, 10, 900.0) == pytest.approx(50)
 
 
 def test_bootstrap_of_equal_samples_has_no_width():

@@ -1,0 +1,38 @@
+"""What the parent of `gpu_baselines` asks of its ranks, and what comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class BaselineTask:
+    """What the ranks are to measure next.
+
+    Attributes:
+        problem: its name.
+        size: "tiny", "published" or "large".
+        protocol: "robust" or "published", where the inputs come from.
+        measure_s: seconds of timed calls that each of the two baselines aims at.
+    """
+
+    problem: str
+    size: str
+    protocol: str
+    measure_s: float
+
+
+@dataclass
+class BaselineOutcome:
+    """What became of a task.
+
+    Attributes:
+        row: what rank 0 measured; may lack the CUDA graph where there is an error, and is empty where nothing was.
+        error: why the task did not end well, None where it did.
+        usable: whether the gang can go on.
+    """
+
+    row: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    usable: bool = True

@@ -1,0 +1,58 @@
+"""What a mismatch tells of an output."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pkb_gym.engine.compare.calls import Call
+from pkb_gym.engine.compare.layout import Workload, placed_results
+from pkb_gym.engine.compare.mismatches import wrong_shape, wrong_values
+from pkb_gym.engine.rankside.orders import Claim
+from pkb_gym.problems.catalogue import find_problem
+from tests.engine.compare.block import COPIES, RANK, Block
+
+SIZED_BY_DATA = find_problem("UlyssesAllGatherVariable")
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("claim", "got"),
+    [
+        (None, "() nothing"),
+        (Claim((2, 3), "bfloat16"), None),
+        (Claim((3, 2), "bfloat16"), "(3, 2) bfloat16"),
+        (Claim((2, 3), "float32"), "(2, 3) float32"),
+        (Claim((1 << 39,), "bfloat16"), f"({1 << 39},) bfloat16"),
+        (Claim((2, 3), "\u202e\n" + "x" * 5000), r"(2, 3) \u202e\n" + "x" * 38),
+    ],
+)
+def test_a_size_that_depends_on_the_data_must_be_claimed(claim: Claim | None, got: str | None) -> None:
+    planned = Workload(SIZED_BY_DATA, "tiny", 2, "bfloat16", "robust", b"key", 0, 0).plan([0], False, 0).sets[0]
+    ((_, placed),) = placed_results(SIZED_BY_DATA, planned, RANK)
+    block = Block(COPIES, 1)
+    call = Call(SIZED_BY_DATA, planned, RANK, "robust", {}, block.reference_heap, block.candidate_heap, {})
+    mismatch = wrong_shape(call, placed, claim, torch.ones(2, 3, dtype=torch.bfloat16))
+    assert (None if mismatch is None else mismatch.got) == got
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "worst", "box", "shown"),
+    [
+        ([[1.0, 2.0], [3.0, 9.0]], [[1.0, 2.5], [3.0, 4.0]], (1, 1), ((0, 1), (1, 1)), ("9", "4")),
+        ([[1.0, NAN], [0.0, 9.0]], [[1.0, 2.0], [0.0, 4.0]], (0, 1), ((0, 1), (1, 1)), ("nan", "2")),
+        ([[INF, 2.0], [0.0, 4.0]], [[INF, 3.0], [0.0, 4.0]], (0, 1), ((0, 0), (1, 1)), ("2", "3")),
+        (7, 5, (), (), ("7", "5")),
+        ([True, False], [True, True], (1,), ((1, 1),), ("False", "True")),
+        ([1 + 1j, 0j], [1 + 1j, 3j], (1,), ((1, 1),), ("0+0j", "0+3j")),
+    ],
+)
+def test_the_worst_element_is_named(
+    got: object, expected: object, worst: tuple[int, ...], box: object, shown: tuple[str, str]
+) -> None:
+    (call,) = Block(COPIES, 1).calls()
+    have, should = torch.tensor(got), torch.tensor(expected)
+    mismatch = wrong_values(call, "out", "equal", have, should, have != should)
+    assert (mismatch.worst_index, mismatch.bounding_box or ()) == (worst, box)
+    assert (mismatch.got, mismatch.expected) == shown
+    assert mismatch.wrong_elements == int((have != should).sum())

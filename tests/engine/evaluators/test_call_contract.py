@@ -1,0 +1,28 @@
+"""Kernels that break the call contract are refused, each time, with a sentence that says how."""
+
+import pytest
+
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.problems.catalogue import find_problem
+from tests.engine.candidates import Candidate, candidates
+
+RACES = {
+    "early_read.cpp": "early_read",
+    "late_read.cpp": "late_read",
+    "early_write.cpp": "early_write",
+    "late_output.cpp": "late_output",
+    "reused_scratch.cpp": "reuse",
+    "stale_flag.cpp": "missing_wait",
+}
+
+
+@pytest.mark.parametrize("candidate", candidates("racy"), ids=lambda candidate: candidate.name)
+def test_a_broken_contract_is_refused(candidate: Candidate, local_evaluator: LocalEvaluator) -> None:
+    feedback = local_evaluator.evaluate(find_problem(candidate.problem), candidate.source, candidate.config)
+    candidate.assert_as_expected(feedback)
+    assert (feedback.race is not None) == (feedback.failure is Failure.RACE)
+    if candidate.path.name in RACES:
+        assert feedback.race is not None and feedback.race.kind == RACES[candidate.path.name]
+        assert feedback.race.evidence in feedback.message
+        assert feedback.check is not None, "what was compared is lost"

@@ -1,0 +1,292 @@
+"""The evaluator of this machine: several at once, in a pause, closed, and without a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.evaluators import local
+from pkb_gym.engine.evaluators.gang_pool import GangPool
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.records.artifact import Artifact
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.stages import execution_environment
+from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
+from pkb_gym.engine.stages.progress import PREPARING, WAITING
+from pkb_gym.problems.catalogue import find_problem, reference_source
+from pkb_gym.rewards.examples import MACHINE
+from tests.engine.candidates import FOLDER, Candidate, read
+from tests.engine.evaluators.threads import PATIENCE_S, Visitor, in_thread, joined, running, until
+
+GOOD = read(FOLDER / "good" / "waits_for_peers.cpp")
+BAD = read(FOLDER / "broken" / "segfault_on_one_rank.cpp")
+
+
+def run_together(*works: Callable[[], Feedback]) -> list[Feedback]:
+    found: list[Feedback | BaseException] = [RuntimeError("not run")] * len(works)
+
+    def run(index: int) -> None:
+        try:
+            found[index] = works[index]()
+        except BaseException as error:
+            found[index] = error
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+    for one in found:
+        assert isinstance(one, Feedback), one
+    return found
+
+
+def evaluate(evaluator: LocalEvaluator, candidate: Candidate, until: str = "time") -> Feedback:
+    config = candidate.config.model_copy(update={"until": until})
+    return evaluator.evaluate(find_problem(candidate.problem), candidate.source, config)
+
+
+def test_two_evaluators_share_machine_and_cache(tmp_path: Path) -> None:
+    with LocalEvaluator(cache_dir=tmp_path) as one, LocalEvaluator(cache_dir=tmp_path) as other:
+        for feedback in run_together(lambda: evaluate(one, GOOD), lambda: evaluate(other, GOOD)):
+            assert feedback.passed, feedback.message
+            assert feedback.timing is not None
+
+
+def test_threads_share_one_evaluator(local_evaluator: LocalEvaluator) -> None:
+    works = [lambda candidate=candidate: evaluate(local_evaluator, candidate, "check") for candidate in (GOOD, BAD) * 2]
+    failures = [feedback.failure for feedback in run_together(*works)]
+    assert failures == [None, Failure.RUNTIME_ERROR] * 2
+
+
+def test_a_closed_evaluator_says_so(tmp_path: Path) -> None:
+    evaluator = LocalEvaluator(cache_dir=tmp_path)
+    evaluator.close()
+    evaluator.close()
+    with pytest.raises(InfrastructureError, match="closed"):
+        evaluate(evaluator, GOOD)
+
+
+def test_closing_in_the_middle_is_no_failure_of_the_candidate(tmp_path: Path) -> None:
+    slow = read(FOLDER / "broken" / "endless_loop.cpp")
+    evaluator = LocalEvaluator(cache_dir=tmp_path)
+    evaluator.warm_up(2)
+    began = threading.Event()
+
+    def work() -> Feedback:
+        config = slow.config.model_copy(update={"timeout_s": 30.0})
+        return evaluator.evaluate(
+            find_problem("AllReduce"), slow.source, config, progress=lambda stage: stage == "check" and began.set()
+        )
+
+    def close() -> Feedback:
+        began.wait(60)
+        evaluator.close()
+        return evaluate_elsewhere
+
+    evaluate_elsewhere = Feedback.model_construct()
+    feedback = run_together(work, close)[0]
+    assert feedback.failure is Failure.INFRASTRUCTURE, feedback.message
+
+
+PROBLEM = find_problem("AllReduce")
+
+
+@pytest.mark.parametrize(
+    "source", ["", "\n" * 20_000, "I cannot help with that.", "x" * (2 << 20), "\ud800", "\0"], ids=range(6)
+)
+def test_a_rejected_text_is_a_record_like_any_other(tmp_path: Path, source: str) -> None:
+    """No process is started, and the record survives JSON whatever the text holds."""
+    before = set(psutil.Process().children())
+    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+        feedback = evaluator.evaluate(PROBLEM, source, EvalConfig(device="cpu"))
+        assert set(psutil.Process().children()) <= before
+    assert (feedback.stage, feedback.failure) == (None, Failure.REJECTED)
+    assert feedback.message
+    assert Feedback.model_validate_json(feedback.model_dump_json()) == feedback
+
+
+def test_the_configuration_of_an_evaluation_is_known_before_it(tmp_path: Path) -> None:
+    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+        config = EvalConfig(device="cpu", seed=3)
+        resolved = evaluator.resolve(PROBLEM, reference_source(PROBLEM), config)
+        assert (resolved.language, resolved.seed, resolved.device) == ("python", 3, "cpu")
+        assert evaluator.evaluate(PROBLEM, "no source", config).config == resolved.model_copy(
+            update={"language": "cpp"}
+        )
+        with pytest.raises(ConfigError, match="does not run on device"):
+            evaluator.evaluate(PROBLEM, "no source", EvalConfig(device="cpu", language="cuda"))
+
+
+def test_an_environment_that_is_copied_shares_its_evaluator(tmp_path: Path) -> None:
+    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+        assert copy.deepcopy({"evaluator": evaluator})["evaluator"] is evaluator
+
+
+def test_progress_is_told_in_order(local_evaluator: LocalEvaluator) -> None:
+    told: list[str] = []
+    config = GOOD.config.model_copy(update={"until": "profile"})
+    feedback = local_evaluator.evaluate(find_problem(GOOD.problem), GOOD.source, config, progress=told.append)
+    assert feedback.passed, feedback.message
+    assert told == ["static", "compile", PREPARING, "check", "time", "profile"]
+
+
+def test_who_waits_for_the_devices_says_so(local_evaluator: LocalEvaluator) -> None:
+    told: list[str] = []
+    assert local_evaluator.pause(PATIENCE_S)
+    works = in_thread(
+        lambda: local_evaluator.evaluate(find_problem(GOOD.problem), GOOD.source, GOOD.config, progress=told.append)
+    )
+    until(lambda: WAITING in told)
+    local_evaluator.resume()
+    works.join(90)
+    assert not works.is_alive()
+    assert told == ["static", "compile", WAITING, PREPARING, "check"]
+
+
+def test_a_pause_and_its_end_can_be_repeated(tmp_path: Path) -> None:
+    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+        assert evaluator.pause() and evaluator.pause(0)
+        evaluator.resume()
+        evaluator.resume()
+
+
+def test_closing_ends_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refilling waits for the end of the pause, and closing for refilling."""
+    monkeypatch.setattr(execution_environment, "nvcc_available", lambda: True)
+    evaluator = LocalEvaluator(cache_dir=tmp_path, standby_gangs=2)
+    config = evaluator.resolve(PROBLEM, GOOD.source, EvalConfig(device="cuda", world_size=2))
+
+    def take_a_gang() -> None:
+        with pytest.raises(InfrastructureError, match="has been closed"), evaluator._pool.candidate_gang(config, ""):
+            pass
+
+    assert evaluator.pause()
+    taking = in_thread(take_a_gang)
+    until(lambda: running("pkb-standby"))
+    joined(in_thread(evaluator.close))
+    joined(taking)
+    assert not running("pkb-standby")
+
+
+def test_a_pause_that_begins_while_it_closes_does_not_hold_the_closing_up(tmp_path: Path) -> None:
+    evaluator = LocalEvaluator(cache_dir=tmp_path)
+    evaluator.close()
+    assert evaluator.pause(PATIENCE_S)
+    assert evaluator._arbiter.acquire(blocking=False), "closing waits for that"
+    evaluator._arbiter.release()
+
+
+class Judge:
+    """Stands for the stages behind compiling; says what is held meanwhile, and fails as it is told."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.meanwhile: Callable[[AbstractContextManager[None]], None] = lambda idle_devices: None
+        self.kinds: list[tuple[str, int]] = []
+        self.discarded = 0
+
+    def __call__(
+        self, run: object, cache: object, idle_devices: Callable[[], AbstractContextManager[None]], report: object
+    ) -> None:
+        self.meanwhile(idle_devices())
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
+    """No text is compiled and no process started."""
+    judge = Judge()
+    artifact = Artifact(ok=True, log="", duration_s=0.1)
+    monkeypatch.setattr(gpus, "names", lambda: ("NVIDIA H200",) * 2)
+    monkeypatch.setattr(local, "compile_source", lambda *_: artifact)
+    monkeypatch.setattr(local, "CandidateRun", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(local, "judge", judge)
+    monkeypatch.setattr(GangPool, "reference", lambda self, *kind: judge.kinds.append(kind))
+    monkeypatch.setattr(GangPool, "discard_broken", lambda self: setattr(judge, "discarded", judge.discarded + 1))
+    monkeypatch.setattr(execution_environment, "describe", lambda *_: MACHINE)
+    return judge
+
+
+@pytest.mark.parametrize(("device", "kept_out"), [("cpu", False), ("cuda", True)])
+def test_only_timings_on_gpus_keep_preparing_out(tmp_path: Path, judge: Judge, device: str, kept_out: bool) -> None:
+    looked = []
+    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+
+        def meanwhile(idle_devices: AbstractContextManager[None]) -> None:
+            with idle_devices:
+                preparing = Visitor(evaluator._arbiter.preparing())
+                looked.append(preparing.is_kept_out)
+            assert preparing.came_in
+            preparing.leave()
+
+        judge.meanwhile = meanwhile
+        config = EvalConfig(device=device, world_size=2, size="tiny")  # type: ignore[arg-type]
+        evaluator.evaluate(PROBLEM, reference_source(PROBLEM), config)
+    assert looked == [kept_out] and judge.kinds == [(device, 2)]
+
+
+def test_a_fault_of_this_machine_is_reported_as_one(tmp_path: Path, judge: Judge) -> None:
+    """And later evaluations begin with fresh processes."""
+    judge.error = InfrastructureError("the reference gang failed")
+    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+        found = evaluator.evaluate(PROBLEM, reference_source(PROBLEM), EvalConfig(device="cpu", world_size=2))
+        assert (found.failure, found.stage, judge.discarded) == (Failure.INFRASTRUCTURE, Stage.COMPILE, 1)
+        assert found.message == "this machine could not judge it: the reference gang failed"
+        assert evaluator._arbiter.acquire(blocking=False), "the devices are free again"
+        evaluator._arbiter.release()
+
+
+@pytest.mark.parametrize("sound", [True, False])
+def test_a_rank_that_fell_with_its_zygote_is_no_failure_of_the_candidate(
+    tmp_path: Path, judge: Judge, monkeypatch: pytest.MonkeyPatch, sound: bool
+) -> None:
+    def fails(feedback: FeedbackBuilder, *_: object) -> None:
+        raise feedback.stop(Failure.RUNTIME_ERROR, "rank 0 was killed by SIGKILL")
+
+    monkeypatch.setattr(local, "CandidateRun", lambda builder, *_: contextlib.nullcontext(builder))
+    monkeypatch.setattr(local, "judge", fails)
+    monkeypatch.setattr(GangPool, "is_sound", property(lambda self: sound))
+    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+        found = evaluator.evaluate(PROBLEM, reference_source(PROBLEM), EvalConfig(device="cpu", world_size=2))
+    assert found.failure is (Failure.RUNTIME_ERROR if sound else Failure.INFRASTRUCTURE)
+    assert judge.discarded == (0 if sound else 1)
+
+
+@pytest.fixture
+def without_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(gpus, "names", tuple)
+    execution_environment.describe.cache_clear()
+    yield
+    execution_environment.describe.cache_clear()
+
+
+def test_without_a_gpu_a_python_source_is_imported_and_that_is_all(
+    local_evaluator: LocalEvaluator, without_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution_environment, "nvcc_available", lambda: True)
+    feedback = local_evaluator.evaluate(PROBLEM, reference_source(PROBLEM), EvalConfig(device="cuda"))
+    assert (feedback.failure, feedback.stage) == (None, Stage.COMPILE), feedback.message
+    assert feedback.message == "imported; this machine has no GPU, so it was not run"
+
+
+def test_without_a_gpu_and_nvcc_cuda_is_refused(
+    tmp_path: Path, without_gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution_environment, "nvcc_available", lambda: False)
+    with (
+        LocalEvaluator(cache_dir=tmp_path) as evaluator,
+        pytest.raises(ConfigError, match="neither an NVIDIA GPU nor nvcc"),
+    ):
+        evaluator.evaluate(PROBLEM, reference_source(PROBLEM), EvalConfig(device="cuda"))

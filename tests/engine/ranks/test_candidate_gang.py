@@ -1,0 +1,64 @@
+"""A candidate's gang before it has a candidate: null blocks, and where its ranks run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.evaluators.gang_pool import GangPool
+from pkb_gym.engine.ranks.candidate_gang import CandidateGang
+from pkb_gym.engine.ranks.pidfds import pid_of
+
+
+@pytest.fixture
+def gang(gang_pool: GangPool) -> Iterator[CandidateGang]:
+    with CandidateGang(gang_pool.zygote(trusted=False), "cpu", 2) as gang:
+        gang.prepare("native")
+        yield gang
+
+
+def test_a_gang_is_staged_for_and_timed_before_it_has_a_candidate(gang: CandidateGang) -> None:
+    staged = []
+    blocks = [gang.run_null_block(lambda: staged.append(True)) for _ in range(3)]
+    assert len(staged) == 3 and all(0 < block < 1_000_000_000 for block in blocks)
+    assert gang.is_whole
+
+
+def test_ranks_run_on_the_processors_that_they_are_told(gang: CandidateGang) -> None:
+    own = sorted(os.sched_getaffinity(0))
+    places = [[own[-1]], [own[0]]]
+    gang.run_null_block(lambda: places)
+    gang.run_null_block(lambda: None)
+    gang.thaw()
+    for pidfd, place in zip(gang._gang._pidfds, places, strict=True):
+        threads = [int(entry.name) for entry in Path(f"/proc/{pid_of(pidfd)}/task").iterdir()]
+        assert threads and all(os.sched_getaffinity(thread) == set(place) for thread in threads)
+
+
+def test_a_rank_that_falls_while_its_inputs_are_staged_cannot_be_moved_and_that_is_all(gang: CandidateGang) -> None:
+    own = sorted(os.sched_getaffinity(0))
+
+    def stage() -> list[list[int]]:
+        signal.pidfd_send_signal(gang._gang._pidfds[0], signal.SIGKILL)
+        return [own, own]
+
+    with pytest.raises(InfrastructureError, match="before its candidate was loaded"):
+        gang.run_null_block(stage)
+
+
+def test_a_gang_that_falls_before_it_has_a_candidate_is_no_candidates_fault(gang: CandidateGang) -> None:
+    signal.pidfd_send_signal(gang._gang._pidfds[0], signal.SIGKILL)
+    with pytest.raises(InfrastructureError, match="before its candidate was loaded"):
+        gang.run_null_block(lambda: None)
+
+
+def test_a_gang_that_cannot_be_prepared_is_no_candidates_fault(gang_pool: GangPool) -> None:
+    with CandidateGang(gang_pool.zygote(trusted=False), "cpu", 2) as gang:
+        signal.pidfd_send_signal(gang._gang._pidfds[1], signal.SIGKILL)
+        with pytest.raises(InfrastructureError, match="a gang could not be prepared: rank 1 was killed"):
+            gang.prepare("python")

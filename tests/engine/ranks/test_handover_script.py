@@ -1,0 +1,163 @@
+"""Which lines are withheld, poisoned and sampled at the handovers of a block."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pkb_gym.engine.compare.layout import PAGE_BYTES, BlockPlan, Workload, placed_results
+from pkb_gym.engine.problem.tensors import argument_leaves
+from pkb_gym.engine.ranks.handover_script import (
+    ARRIVALS,
+    LINE_BYTES,
+    POISON,
+    POISONS,
+    RECEIPTS,
+    WHOLE_LINES,
+    CallLines,
+    Script,
+    _share_out,
+    null_script,
+    put_lines,
+    write_script,
+)
+from pkb_gym.engine.ranks.heaps import sealed_memory
+from pkb_gym.engine.rankside.heap import Heap
+from pkb_gym.problems.catalogue import catalogue, find_problem
+
+RANK, WORLD_SIZE, CALLS = 1, 2, 6
+
+
+def block(name: str, calls: int = CALLS) -> tuple[BlockPlan, Heap]:
+    """A block of a problem, and a heap that holds a different number in each byte of a line's neighbourhood."""
+    problem = find_problem(name)
+    workload = Workload(problem, "tiny", WORLD_SIZE, problem.dtypes[0], "robust", b"key", 0, 0)
+    plan = workload.plan(range(calls), True, 0)
+    end = -(-plan.end // PAGE_BYTES) * PAGE_BYTES
+    heap = Heap(sealed_memory("test", WORLD_SIZE * end), end, WORLD_SIZE, RANK)
+    heap.bytes().copy_(torch.arange(end) % 251)
+    return plan, heap
+
+
+def script(name: str, seed: int = 0, calls: int = CALLS) -> tuple[Script, BlockPlan, Heap]:
+    plan, heap = block(name, calls)
+    return write_script(find_problem(name), plan, RANK, heap, seed), plan, heap
+
+
+def lines_of_call(lines: CallLines, call: int) -> set[int]:
+    return set(lines.lines[lines.begin[call] : lines.begin[call + 1]].tolist())
+
+
+def lines_of_tensor(offset: int, nbytes: int) -> set[int]:
+    return set(range(offset // LINE_BYTES, -(-(offset + nbytes) // LINE_BYTES)))
+
+
+@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+def test_every_argument_of_every_call_is_withheld_in_part_and_every_result_sampled(problem):
+    found, plan, _ = script(problem.name)
+    for call, planned in enumerate(plan.sets):
+        placed = planned.leaves[RANK]
+        leaves = [placed[leaf.name] for arg in problem.data_args for leaf in argument_leaves(arg, planned.axes[RANK])]
+        inside = [leaf for leaf in leaves if leaf.leaf.capacity_bytes]
+        withheld = lines_of_call(found.arrivals, call)
+        own = set().union(*(lines_of_tensor(leaf.offset, leaf.leaf.capacity_bytes) for leaf in inside))
+        assert withheld <= own, "lines of other tensors, or of nothing"
+        touched = [leaf for leaf in inside if withheld & lines_of_tensor(leaf.offset, leaf.leaf.capacity_bytes)]
+        assert len(touched) == min(len(inside), ARRIVALS)
+        results = [leaf for _, leaf in placed_results(problem, planned, RANK) if leaf.leaf.capacity_bytes]
+        sampled = lines_of_call(found.receipts, call)
+        seen = [leaf for leaf in results if sampled & lines_of_tensor(leaf.offset, leaf.leaf.capacity_bytes)]
+        assert len(seen) == min(len(results), RECEIPTS)
+        poisoned = lines_of_call(found.poisons, call)
+        assert all(line * LINE_BYTES >= planned.outputs_offset for line in poisoned), "an argument is poisoned"
+
+
+def test_no_call_has_more_lines_than_a_message_holds():
+    for problem in catalogue():
+        found, _, _ = script(problem.name)
+        for lines, most in ((found.arrivals, ARRIVALS), (found.poisons, POISONS), (found.receipts, RECEIPTS)):
+            assert np.diff(lines.begin).max(initial=0) <= most, problem.name
+
+
+def test_lines_differ_from_call_to_call_and_from_seed_to_seed():
+    found, plan, _ = script("HyenaCP")
+    relative = [
+        frozenset(line - planned.offset // LINE_BYTES for line in lines_of_call(found.arrivals, call))
+        for call, planned in enumerate(plan.sets)
+    ]
+    assert len(set(relative)) > 1
+    assert set(script("HyenaCP", seed=1)[0].arrivals.lines) != set(found.arrivals.lines)
+
+
+def test_arguments_that_a_call_may_overwrite_are_not_withdrawn():
+    """After it they hold its result; a withdrawal would wipe that out before it is compared."""
+    found, plan, _ = script("ClipGradNorm")
+    for call, planned in enumerate(plan.sets):
+        placed = planned.leaves[RANK]
+        mutable = set()
+        for arg in find_problem("ClipGradNorm").data_args:
+            for leaf in argument_leaves(arg, planned.axes[RANK]) if getattr(arg, "mutable", False) else ():
+                mutable |= lines_of_tensor(placed[leaf.name].offset, leaf.capacity_bytes)
+        begin, count = found.arrivals.begin[call], found.withdrawals[call]
+        withdrawn = set(found.arrivals.lines[begin : begin + count].tolist())
+        kept = lines_of_call(found.arrivals, call) - withdrawn
+        assert mutable, "the problem has none"
+        assert not withdrawn & mutable and kept and kept <= mutable
+
+
+def test_values_are_those_of_the_heap_and_decoys_are_not():
+    found, _, heap = script("AllReduce")
+    rows = heap.bytes().view(-1, LINE_BYTES).numpy()
+    assert (found.values == rows[found.arrivals.lines]).all()
+    assert not (found.decoys == found.values).all(axis=1).any()
+
+
+def test_decoys_are_values_of_the_same_tensor_in_another_call():
+    """A constant poison would tell a kernel which lines it has to wait for."""
+    plan, heap = block("AllReduce")
+    heap.bytes().copy_(torch.randint(0, 255, heap.bytes().shape, dtype=torch.uint8))
+    found = write_script(find_problem("AllReduce"), plan, RANK, heap, 0)
+    values = {bytes(value) for value in found.values}
+    assert all(bytes(decoy) in values for decoy in found.decoys)
+
+
+def test_the_only_call_of_a_block_has_poison_for_decoys():
+    found, _, _ = script("AllReduce", calls=1)
+    assert (found.decoys == POISON).all()
+
+
+def test_delays_of_calls_that_the_block_does_not_have_are_dropped():
+    plan, heap = block("AllReduce", calls=2)
+    found = write_script(find_problem("AllReduce"), plan, RANK, heap, 0, delays_us=(5, 6, 7))
+    assert found.delays_us.tolist() == [5, 6]
+
+
+def test_withdrawn_lines_come_with_what_they_held():
+    found, _, heap = script("AllGatherGemm")
+    lines, values = found.withdrawn()
+    before = heap.bytes().clone()
+    put_lines(heap, lines, np.full_like(values, POISON))
+    assert not (heap.bytes() == before).all()
+    put_lines(heap, lines, values)
+    assert (heap.bytes() == before).all()
+
+
+def test_a_null_script_stays_within_its_set_and_has_as_many_lines_as_any_call():
+    plan, _ = block("AllReduce")
+    planned = plan.sets[0]
+    found = null_script(planned, 3)
+    assert found.calls == 3
+    assert np.diff(found.arrivals.begin).tolist() == [ARRIVALS] * 3
+    for lines in (found.arrivals, found.poisons, found.receipts):
+        inside = lines.lines.astype(int) * LINE_BYTES
+        assert (inside >= planned.offset).all() and (inside < planned.offset + planned.nbytes).all()
+
+
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=12))
+def test_lines_are_shared_out_whole_for_small_tensors_and_evenly_for_large_ones(sizes):
+    counts = _share_out(np.array(sizes), ARRIVALS)
+    assert counts.sum() <= ARRIVALS and (counts <= sizes).all() and (counts >= 1).all()
+    assert counts.sum() == min(ARRIVALS, sum(sizes)), "room is left"
+    if sum(min(size, WHOLE_LINES) for size in sizes) <= ARRIVALS:
+        assert all(count == size for count, size in zip(counts, sizes, strict=True) if size <= WHOLE_LINES)

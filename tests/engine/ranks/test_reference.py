@@ -1,0 +1,117 @@
+"""What a reference rank does, in which order; its wire, device and conditioner are stand-ins, its heaps real."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from pkb_gym.engine.compare.layout import Workload
+from pkb_gym.engine.ranks import reference
+from pkb_gym.engine.ranks.heaps import sealed_memory
+from pkb_gym.engine.ranks.reference import POISON, ReferenceRank
+from pkb_gym.engine.ranks.reference_orders import (
+    BlockFinished,
+    BlockSettled,
+    MakeInputs,
+    MapHeaps,
+    Ready,
+    Release,
+    Staged,
+    StageInputs,
+    TakeWorkload,
+    WorkloadSpec,
+)
+from pkb_gym.engine.rankside.heap import Heap
+from pkb_gym.engine.rankside.messages import Message
+from pkb_gym.engine.rankside.orders import Armed, Go, RunNullBlock
+from pkb_gym.problems.catalogue import find_problem
+
+PROBLEM = find_problem("AllReduce")
+SCRATCH_BYTES = 8192
+
+
+class Machine:
+    """Wire, device and conditioner of a rank; keeps what is asked of them, in order."""
+
+    name, torch_device = "cpu", "cpu"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.heaps: list[Heap] = []
+
+    def send(self, message: Message) -> None:
+        self.asked.append(f"send {type(message).__name__}")
+
+    def receive(self, kind: type[Message]) -> None:
+        self.asked.append(f"receive {kind.__name__}")
+
+    def heap(self, fds: Sequence[int], segment_bytes: int) -> Heap:
+        self.heaps.append(Heap(fds[0], segment_bytes, 1, 0))
+        return self.heaps[-1]
+
+    def enqueue_nothing(self) -> None:
+        self.asked.append("enqueue nothing")
+
+    def synchronize(self) -> None:
+        self.asked.append("synchronize")
+
+    def release(self) -> None:
+        self.asked.append("release")
+
+    def answer_us(self) -> float:
+        self.asked.append("answer")
+        return 20.0
+
+    def flush_cache(self) -> None:
+        self.asked.append("flush cache")
+
+    def choose_processors(self) -> tuple[int, ...]:
+        self.asked.append("choose processors")
+        return (3,)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine()
+    monkeypatch.setattr(reference, "make_conditioner", lambda *_: machine)
+    monkeypatch.setattr(torch.distributed, "barrier", lambda: machine.asked.append("barrier"))
+    return machine
+
+
+@pytest.fixture
+def rank(machine: Machine) -> ReferenceRank:
+    return ReferenceRank(machine, machine, 0)  # type: ignore[arg-type]
+
+
+def test_processors_are_chosen_last_of_all_before_the_gate(machine: Machine, rank: ReferenceRank) -> None:
+    assert rank.carry_out(RunNullBlock(), []) == (BlockSettled(20.0), ())
+    before = ["barrier", "answer", "flush cache", "synchronize", "choose processors"]
+    gate = [f"send {Armed.__name__}", f"receive {Go.__name__}"]
+    assert machine.asked == [*before, *gate, "enqueue nothing", "synchronize", f"send {BlockFinished.__name__}"]
+
+
+def test_staging_copies_inputs_poisons_outputs_and_names_the_processors(machine: Machine, rank: ReferenceRank) -> None:
+    workload = Workload(PROBLEM, "tiny", 1, "float32", "robust", b"key", 0, 0)
+    plan = workload.plan(range(3), True, SCRATCH_BYTES)
+    fds = [sealed_memory("test", plan.end) for _ in range(2)]
+    source = Path(PROBLEM.declared_in).with_name("reference.py").read_text(encoding="utf-8")
+    assert rank.carry_out(MapHeaps(plan.end), fds) == (Ready(), ())
+    rank.carry_out(TakeWorkload(WorkloadSpec.of(workload), source, SCRATCH_BYTES), [])
+    rank.carry_out(MakeInputs((0, 1, 2), True), [])
+    machine.asked.clear()
+    assert rank.carry_out(StageInputs(), []) == (Staged(20.0, (3,)), ())
+    assert (machine.asked[0], machine.asked[-1]) == ("answer", "choose processors")
+    mine, theirs = machine.heaps
+    seen = []
+    for planned in plan.sets:
+        for name, placed in planned.leaves[0].items():
+            if placed.offset < planned.outputs_offset:
+                assert torch.equal(theirs.tensor(placed.slot), mine.tensor(placed.slot)), name
+                seen.append(mine.tensor(placed.slot).clone())
+            else:
+                assert (theirs.tensor(placed.slot).view(torch.uint8) == POISON).all(), name
+    assert len(seen) == 3 and not torch.equal(seen[0], seen[1]), "each call has inputs of its own"
+    assert rank.carry_out(Release(), []) == (Ready(), ())

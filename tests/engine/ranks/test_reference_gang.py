@@ -1,0 +1,140 @@
+"""What the evaluator makes of a reference gang's replies; the gang itself is a stand-in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from pkb_gym.engine.compare.check import RankCheck
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.ranks import reference_gang
+from pkb_gym.engine.ranks.failure_attribution import GangFailed
+from pkb_gym.engine.ranks.gang import Replies
+from pkb_gym.engine.ranks.reference_gang import ReferenceGang
+from pkb_gym.engine.ranks.reference_orders import (
+    BlockFinished,
+    BlockSettled,
+    Captured,
+    CaptureGraphs,
+    Compared,
+    CompareOutputs,
+    Ready,
+    Release,
+    ReplayGraphs,
+    RunBaseline,
+    Staged,
+    Start,
+)
+from pkb_gym.engine.rankside.messages import Message
+from pkb_gym.engine.rankside.orders import Claim, RunNullBlock
+from pkb_gym.engine.records.feedback import Failure
+
+
+class FakeGang:
+    """Answers orders by a function of the rank; `fails` makes the next one fail."""
+
+    output = "Traceback of rank 1"
+
+    def __init__(self, *_: object) -> None:
+        self.orders: list[Message] = []
+        self.answer: Callable[[int], Message] = lambda rank: Ready()
+        self.fails = self.closed = False
+
+    def ask(self, orders: Sequence[Message], expect: type[Message], *, timeout_s: float, fds: Any = ()) -> list[Any]:
+        self.orders += orders
+        if self.fails:
+            raise GangFailed(Failure.RUNTIME_ERROR, 1, "rank 1 was killed by SIGBUS")
+        return [self.answer(rank) for rank in range(2)]
+
+    def run_block(self, orders: Sequence[Message], expect: type[Message], *, timeout_s: float) -> tuple[int, list[Any]]:
+        assert expect is BlockFinished
+        return 1000, self.ask(orders, expect, timeout_s=timeout_s)
+
+    def collect(self, expect: type[Message], *, timeout_s: float) -> Replies[Any]:
+        assert expect is BlockSettled
+        return Replies([BlockSettled(20.0), BlockSettled(30.0)], [b"", b""], 0)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeGang:
+    fake = FakeGang()
+    monkeypatch.setattr(reference_gang, "Gang", lambda *_: fake)
+    return fake
+
+
+@pytest.fixture
+def gang(fake: FakeGang) -> ReferenceGang:
+    before = set(os.listdir("/proc/self/fd"))
+    gang = ReferenceGang(None, "cuda", 2, 3)  # type: ignore[arg-type]
+    assert set(os.listdir("/proc/self/fd")) == before, "where ranks meet is theirs alone"
+    assert fake.orders == [Start("cuda", 3)] * 2
+    fake.orders.clear()
+    return gang
+
+
+def test_staging_tells_the_slowest_answer_and_every_ranks_processors(fake: FakeGang, gang: ReferenceGang) -> None:
+    fake.answer = lambda rank: Staged(20.0 + rank, (3 + rank,))
+    assert gang.stage() == [(3,), (4,)]
+    assert gang.idle_us == 21.0
+    fake.answer = lambda rank: Staged(None, None)
+    assert gang.stage() is None, "on the CPU ranks need all of them"
+    assert gang.idle_us is None
+
+
+def test_every_kind_of_block_takes_what_the_clock_says(fake: FakeGang, gang: ReferenceGang) -> None:
+    assert [gang.run(4, "native"), gang.run_null_block(), gang.replay(9)] == [1000] * 3
+    assert fake.orders[::2] == [RunBaseline(4, "native"), RunNullBlock(), ReplayGraphs(9)]
+    assert gang.idle_us == 30.0
+
+
+def test_claims_go_to_their_rank_and_checks_come_back(fake: FakeGang, gang: ReferenceGang) -> None:
+    checks = [RankCheck(rank=rank, outputs=1, elements=2, elements_right=2, mismatches=()) for rank in range(2)]
+    fake.answer = lambda rank: Compared(checks[rank].model_dump(mode="json"))
+    claims = [[(None,)], [(Claim((2,), "int64"),)]]
+    assert gang.compare(claims, "python") == checks
+    assert fake.orders == [CompareOutputs(tuple(of_rank), "python") for of_rank in claims]
+
+
+@pytest.mark.parametrize(
+    ("replies", "captured", "sound"),
+    [
+        ((Captured(True, True), Captured(True, True)), True, True),
+        ((Captured(False, True), Captured(True, True)), False, True),
+        ((Captured(False, False), Captured(False, True)), False, False),
+    ],
+)
+def test_a_gang_whose_capture_cost_a_context_is_of_no_further_use(
+    fake: FakeGang, gang: ReferenceGang, replies: tuple[Captured, ...], captured: bool, sound: bool
+) -> None:
+    fake.answer = lambda rank: replies[rank]
+    assert gang.capture(4) is captured
+    assert (gang.is_sound, fake.closed) == (sound, not sound)
+    assert fake.orders == [CaptureGraphs(4)] * 2
+
+
+def test_a_fallen_gang_is_a_fault_of_this_machine(fake: FakeGang, gang: ReferenceGang) -> None:
+    fake.fails = True
+    with pytest.raises(InfrastructureError, match=r"reference gang failed: rank 1 was killed by SIGBUS\nTraceback of"):
+        gang.stage()
+    assert not gang.is_sound and fake.closed
+    fake.orders.clear()
+    gang.release()
+    assert fake.orders == [], "it holds nothing any more"
+
+
+def test_a_block_that_fails_is_a_fault_of_this_machine(fake: FakeGang, gang: ReferenceGang) -> None:
+    fake.fails = True
+    with pytest.raises(InfrastructureError, match="the reference gang failed"):
+        gang.run(1, "python")
+    assert not gang.is_sound
+
+
+def test_a_sound_gang_lets_go_of_what_it_holds(fake: FakeGang, gang: ReferenceGang) -> None:
+    gang.release()
+    assert fake.orders == [Release()] * 2

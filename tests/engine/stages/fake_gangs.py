@@ -1,0 +1,247 @@
+"""Gangs without processes: how long blocks take and what becomes of them is the test's to say."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pkb_gym.engine.compare.check import RankCheck
+from pkb_gym.engine.compare.layout import BlockPlan, Workload
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.ranks.candidate_gang import Job
+from pkb_gym.engine.ranks.failure_attribution import GangFailed
+from pkb_gym.engine.rankside.orders import BlockDone, Dialect, ProfileDone
+from pkb_gym.engine.records.artifact import Artifact
+from pkb_gym.engine.records.config import EvalConfig, Language, resolve
+from pkb_gym.engine.records.feedback import Environment, Mismatch
+from pkb_gym.engine.records.source import Source
+from pkb_gym.engine.stages.candidate_run import CandidateRun
+from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
+from pkb_gym.problems.catalogue import find_problem, reference_source
+
+PROBLEM = find_problem("AllReduce")
+KERNEL = '#include "pkb/symm.h"\nvoid solution(pkb::Comm comm) {}\n'
+ARTIFACT = Artifact(ok=True, log="", duration_s=0.1, binary=b"\x7fELF")
+ENVIRONMENT = Environment(hardware="none", processors=2, sandbox="limits", python="3", torch="2", toolchain=None)
+WORLD_SIZE = 2
+
+
+@dataclass
+class FakeHeap:
+    segment_bytes: int
+    fds: tuple[int, ...] = ()
+
+    def place(self, rank: int) -> str:
+        return ""
+
+
+@dataclass
+class FakeReferenceGang:
+    """Has results without running anything.
+
+    Attributes:
+        log: what both gangs were asked, in order.
+        call_us, block_us: what calls of the baseline take, and a block besides.
+        blocks_us: of the next blocks, in place of that.
+        most_bytes: of a segment of the heap; None for as many as are asked for.
+        mismatches: of rank 0 in the next comparisons; none are found in later ones.
+        fails: what is asked -> the fault that it meets.
+        captures: whether the baseline can be captured in graphs.
+        idle_us: as `ReferenceGang.idle_us`.
+    """
+
+    log: list[str]
+    call_us: float = 100.0
+    block_us: float = 0.0
+    blocks_us: list[float] = field(default_factory=list)
+    most_bytes: int | None = None
+    mismatches: list[list[Mismatch]] = field(default_factory=list)
+    fails: dict[str, InfrastructureError] = field(default_factory=dict)
+    captures: bool = True
+    idle_us: float | None = None
+    trials: list[tuple[int, ...]] = field(default_factory=list)
+    source: str = ""
+
+    def _note(self, what: str, more: object = "") -> None:
+        self.log.append(f"{what} {more}".strip())
+        if what in self.fails:
+            raise self.fails[what]
+
+    def _block_ns(self, calls: int, call_us: float) -> int:
+        block_us = self.blocks_us.pop(0) if self.blocks_us else self.block_us + calls * call_us
+        return round(1e3 * block_us)
+
+    @contextlib.contextmanager
+    def heaps(self, segment_bytes: int) -> Iterator[tuple[FakeHeap, FakeHeap]]:
+        nbytes = segment_bytes if self.most_bytes is None else min(segment_bytes, self.most_bytes)
+        try:
+            yield FakeHeap(nbytes), FakeHeap(nbytes)
+        finally:
+            self.log.append("heaps gone")
+
+    def take(self, workload: Workload, source: str, scratch_bytes: int) -> None:
+        self.source = source
+        self._note("take", workload.problem.name)
+
+    def release(self) -> None:
+        self._note("release")
+
+    def make(self, trials: Sequence[int], *, timed: bool) -> None:
+        self.trials.append(tuple(trials))
+        self._note("make", f"{len(trials)} {'timed' if timed else 'checked'}")
+
+    def stage(self) -> None:
+        self._note("stage")
+
+    def run(self, calls: int, dialect: Dialect) -> int:
+        self._note("baseline", f"{calls} {dialect}")
+        return self._block_ns(calls, self.call_us)
+
+    def run_null_block(self) -> int:
+        self._note("null block of the reference")
+        return self._block_ns(0, 0)
+
+    def warm_up(self, calls: int) -> None:
+        self._note("warm up", calls)
+
+    def capture(self, calls: int) -> bool:
+        self._note("capture", calls)
+        return self.captures
+
+    def replay(self, calls: int) -> int:
+        self._note("replay", calls)
+        return self._block_ns(calls, self.call_us)
+
+    def compare(self, claims: Sequence[Sequence[Any]], dialect: Dialect) -> list[RankCheck]:
+        self._note("compare", len(claims[0]))
+        wrong = self.mismatches.pop(0) if self.mismatches else []
+        calls = len(claims[0])
+        return [
+            RankCheck(
+                rank=rank,
+                outputs=calls,
+                elements=8 * calls,
+                elements_right=8 * calls - sum(each.wrong_elements for each in wrong if rank == 0),
+                mismatches=tuple(wrong) if rank == 0 else (),
+            )
+            for rank in range(len(claims))
+        ]
+
+
+@dataclass
+class FakeCandidateGang:
+    """Calls nothing.
+
+    Attributes:
+        log: what both gangs were asked, in order.
+        call_us, block_us: what calls of the candidate take, and a block besides.
+        blocks_us: of the next blocks, in place of that.
+        fails: what is asked -> how the gang fails.
+        ticks: clock ticks that are used at every look, though the ranks are frozen.
+        output: of the ranks.
+        timeout_s: as of `CandidateGang`.
+    """
+
+    log: list[str]
+    call_us: float = 50.0
+    block_us: float = 0.0
+    blocks_us: list[float] = field(default_factory=list)
+    fails: dict[str, GangFailed] = field(default_factory=dict)
+    ticks: int = 0
+    output: str = ""
+    timeout_s: float = 0.0
+    job: Job | None = None
+    source: str = ""
+    reports: list[ProfileDone] = field(default_factory=list)
+    _used: int = 0
+
+    def __enter__(self) -> FakeCandidateGang:
+        self.log.append("gang begins")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.log.append("gang ends")
+
+    def _note(self, what: str, more: object = "") -> None:
+        self.log.append(f"{what} {more}".strip())
+        if what in self.fails:
+            raise self.fails[what]
+
+    def _block_ns(self, calls: int) -> int:
+        return round(1e3 * (self.blocks_us.pop(0) if self.blocks_us else self.block_us + calls * self.call_us))
+
+    def load(self, job: Job, artifact: Artifact, source: str) -> None:
+        self.job, self.source = job, source
+        self._note("load", f"in {self.timeout_s:g} s")
+
+    def thaw(self) -> None:
+        self._note("thaw")
+
+    def bind(self, plan: BlockPlan) -> None:
+        self._note("bind", len(plan.sets))
+
+    def run(self, sets: Sequence[int], stage: Callable[[], object]) -> tuple[int, list[BlockDone]]:
+        stage()
+        self._note("candidate", f"{len(sets)} in {self.timeout_s:g} s")
+        return self._block_ns(len(sets)), [BlockDone(((),) * len(sets))] * WORLD_SIZE
+
+    def profile(
+        self, sets: Sequence[int], stage: Callable[[], object], link_bytes_per_s: float | None
+    ) -> list[ProfileDone]:
+        stage()
+        self._note("profile", f"{list(sets)} in {self.timeout_s:g} s")
+        return self.reports
+
+    def run_on(self, seconds: float) -> None:
+        self._note("run on", f"{seconds:g} s")
+
+    def run_null_block(self, stage: Callable[[], object]) -> int:
+        stage()
+        self._note("null block of the candidate")
+        return self._block_ns(0)
+
+    def processor_ticks(self) -> int:
+        self._used += self.ticks
+        return self._used
+
+
+class Bench:
+    """A `CandidateRun` on two fake gangs; `log` holds what they were asked. Arguments as `builder` takes them."""
+
+    def __init__(self, **asked: Any) -> None:
+        self.log: list[str] = []
+        self.reference = FakeReferenceGang(self.log)
+        self.candidate = FakeCandidateGang(self.log)
+        self.artifact = ARTIFACT
+        self.feedback = builder(**asked)
+
+    def run(self) -> CandidateRun:
+        return CandidateRun(self.feedback, self.artifact, self.reference, lambda: self.candidate, b"key")  # type: ignore[arg-type]
+
+    def asked(self, *words: str) -> list[str]:
+        """The entries of the log that begin with one of these words."""
+        return [entry for entry in self.log if entry.startswith(words)]
+
+
+def builder(
+    *, gpus: int = 0, source: str = KERNEL, language: Language | None = None, problem: Problem = PROBLEM, **asked: Any
+) -> FeedbackBuilder:
+    """Of an evaluation at size tiny on two ranks, whose timing no budget ends but a test's own."""
+    device = "cuda" if gpus else "cpu"
+    parsed = Source.parse(source, device, language or "auto")
+    config = resolve(
+        EvalConfig(device=device, **{"size": "tiny", "world_size": WORLD_SIZE, "timing_budget_s": 1e6, **asked}),
+        problem,
+        device=device,  # type: ignore[arg-type]
+        language=parsed.language,
+        memory_total_bytes=64 << 30,
+        gpus=gpus,
+    )
+    return FeedbackBuilder(problem, parsed, config, ENVIRONMENT)
+
+
+PYTHON = reference_source(PROBLEM)
+"""A source of the python dialect."""

@@ -1,0 +1,195 @@
+"""One candidate's blocks: inputs are never used twice, deadlines follow the baseline, a fallen gang is a failure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pkb_gym.engine.compare.layout import PAGE_BYTES, Workload
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.ranks.failure_attribution import GangFailed
+from pkb_gym.engine.rankside.abi import MAX_RANKS
+from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.stages.candidate_run import CPU_BLOCK_BYTES, GPU_BLOCK_BYTES, MIN_SCRATCH_BYTES, lay_out
+from pkb_gym.engine.stages.feedback_builder import Stopped
+from pkb_gym.engine.stages.timing_statistics import MAX_CALLS
+from tests.engine.stages.fake_gangs import PROBLEM, Bench, builder
+
+
+def workload(world_size: int = 2, size: str = "tiny") -> Workload:
+    return Workload(PROBLEM, size, world_size, "bfloat16", "robust", b"key", 0, 0)
+
+
+@pytest.mark.parametrize("trials", [4, 2 * MAX_CALLS])
+def test_a_heap_has_room_for_every_checked_call_and_the_longest_block(trials: int) -> None:
+    config = builder(trials=trials).config
+    layout = lay_out(workload(), config)
+    assert layout.scratch_bytes == MIN_SCRATCH_BYTES and layout.segment_bytes % PAGE_BYTES == 0
+    checked = workload().plan(range(trials), False, layout.scratch_bytes)
+    timed = workload().plan(range(MAX_CALLS), True, layout.scratch_bytes)
+    assert max(checked.end, timed.end) <= layout.segment_bytes
+    assert layout.most_calls >= MAX_CALLS, "tiny calls do not fill the room of a block"
+
+
+@pytest.mark.parametrize(("gpus", "room"), [(0, CPU_BLOCK_BYTES // 2), (2, GPU_BLOCK_BYTES)])
+def test_large_calls_share_the_room_of_a_block(gpus: int, room: int) -> None:
+    """On the CPU it is of all ranks together."""
+    large = workload(size="large")
+    (planned,) = large.plan([0], True, 0).sets
+    layout = lay_out(large, builder(gpus=gpus, size="large").config)
+    assert layout.most_calls == max(1, room // planned.nbytes)
+    assert layout.scratch_bytes >= 2 * planned.nbytes
+    assert layout.segment_bytes >= layout.scratch_bytes + layout.most_calls * planned.nbytes
+
+
+def test_more_ranks_than_a_kernel_can_be_told_of() -> None:
+    many = dataclasses.replace(PROBLEM, world_sizes=(4, 2 * MAX_RANKS))
+    config = builder(problem=many, world_size=2 * MAX_RANKS).config
+    with pytest.raises(InfrastructureError, match=f"more than {MAX_RANKS} ranks"):
+        lay_out(dataclasses.replace(workload(2 * MAX_RANKS), problem=many), config)
+
+
+def test_the_baselines_text_goes_to_the_reference_gang_and_everything_is_let_go_of_in_the_end() -> None:
+    bench = Bench()
+    bench.candidate.output = "said at the end"
+    with bench.run():
+        assert bench.log == ["gang begins", "take AllReduce"]
+        assert "def solution(" in bench.reference.source
+        assert bench.candidate.timeout_s == 10.0
+    assert bench.log[2:] == ["release", "gang ends", "heaps gone"]
+    assert bench.feedback.output == "said at the end"
+
+
+def test_a_workload_that_cannot_be_taken_leaves_no_gang() -> None:
+    bench = Bench()
+    bench.reference.fails["take"] = InfrastructureError("no memory left")
+    with pytest.raises(InfrastructureError, match="no memory left"):
+        bench.run()
+    assert bench.log[-2:] == ["gang ends", "heaps gone"]
+
+
+def test_a_reference_gang_that_fell_does_not_hide_what_was_found() -> None:
+    bench = Bench()
+    bench.reference.fails["release"] = InfrastructureError("the reference gang failed")
+    with bench.run():
+        pass
+    assert bench.log[-3:] == ["release", "gang ends", "heaps gone"]
+
+
+def test_no_input_is_used_twice() -> None:
+    bench = Bench()
+    with bench.run() as run:
+        plans = [run.prepare(4, timed=False), run.prepare(3, timed=True), run.prepare(2, timed=True)]
+    assert [len(plan.sets) for plan in plans] == [4, 3, 2]
+    assert bench.reference.trials == [(0, 1, 2, 3), (4, 5, 6), (7, 8)]
+    assert [planned.trial for plan in plans for planned in plan.sets] == list(range(9))
+    assert bench.asked("make") == ["make 4 checked", "make 3 timed", "make 2 timed"]
+
+
+def room_for(calls: int) -> int:
+    """Bytes of a segment that holds just so many timed calls."""
+    layout = lay_out(workload(), builder().config)
+    return workload().plan(range(calls), True, layout.scratch_bytes).end
+
+
+@pytest.mark.parametrize(("room", "asked", "given"), [(16, 16, 16), (15, 16, 8), (3, 16, 2), (1, 16, 1), (7, 7, 7)])
+def test_a_block_that_does_not_fit_is_halved(room: int, asked: int, given: int) -> None:
+    bench = Bench()
+    bench.reference.most_bytes = room_for(room)
+    with bench.run() as run:
+        assert len(run.prepare(asked, timed=True).sets) == given
+        run.prepare(1, timed=True)
+    assert bench.reference.trials == [tuple(range(given)), (given,)], "trials that did not fit are drawn later"
+
+
+def test_a_single_call_that_does_not_fit_is_a_fault_of_this_machine() -> None:
+    bench = Bench()
+    bench.reference.most_bytes = room_for(1) - 1
+    with bench.run() as run, pytest.raises(InfrastructureError, match=r"one call needs \d+ bytes a rank, the heap has"):
+        run.prepare(2, timed=True)
+    assert bench.reference.trials == []
+
+
+def test_a_candidate_is_loaded_with_all_that_it_needs() -> None:
+    bench = Bench(memory_bytes=123 << 20)
+    with bench.run() as run:
+        run.load()
+    job = bench.candidate.job
+    assert job is not None and bench.candidate.source == bench.feedback.source.text
+    assert (job.problem, job.dialect, job.memory_bytes) == (PROBLEM, "native", 123 << 20)
+    assert (job.scratch_bytes, job.heap.segment_bytes) == (run.layout.scratch_bytes, run.layout.segment_bytes)
+
+
+def test_a_block_is_bound_and_its_inputs_are_staged_before_it_runs() -> None:
+    bench = Bench()
+    with bench.run() as run:
+        plan = run.prepare(3, timed=True)
+        nanoseconds, done = run.run(plan, range(3))
+        report = run.compare(done)
+    assert bench.log[2:] == ["make 3 timed", "thaw", "bind 3", "stage", "candidate 3 in 10 s", "compare 3",
+                             "release", "gang ends", "heaps gone"]  # fmt: skip
+    assert (nanoseconds, report.passed, report.trials, report.outputs_compared) == (150_000, True, 3, 6)
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "baseline_s", "more_s", "limit_s"),
+    [(10.0, 0.001, 0.0, 10.0), (10.0, 1.0, 0.0, 30.0), (0.5, 0.001, 0.0, 0.5), (10.0, 0.0, 20.0, 30.0)],
+)
+def test_a_deadline_is_longer_where_the_baseline_takes_long(
+    timeout_s: float, baseline_s: float, more_s: float, limit_s: float
+) -> None:
+    bench = Bench(timeout_s=timeout_s)
+    with bench.run() as run:
+        run.allow(1e9 * baseline_s, more_s)
+        assert bench.candidate.timeout_s == pytest.approx(limit_s)
+
+
+STEPS = ["load", "thaw", "bind", "candidate", "profile", "run on"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_fallen_gang_is_the_failure_with_the_tail_of_its_output(step: str) -> None:
+    bench = Bench()
+    bench.candidate.output = "\n" + "x" * 3000 + "the last words\n"
+    bench.candidate.fails[step] = GangFailed(Failure.OUT_OF_MEMORY, 1, "rank 1 was killed by the kernel")
+    with pytest.raises(Stopped), bench.run() as run:
+        plan = run.prepare(1, timed=True)
+        run.load()
+        run.run(plan, [0])
+        run.profile(plan, [0], None)
+        run.go_on(0.1)
+    found = bench.feedback.build()
+    assert (found.failure, found.failed_rank, found.integrity) == (Failure.OUT_OF_MEMORY, 1, ())
+    head, _, tail = found.message.partition("\nlast output:\n")
+    assert head == "rank 1 was killed by the kernel"
+    assert len(tail) == 2000 and tail.endswith("xthe last words")
+    assert bench.log[-3:] == ["release", "gang ends", "heaps gone"]
+
+
+def test_a_gang_that_wrote_nothing_has_no_last_output() -> None:
+    bench = Bench()
+    bench.candidate.fails["load"] = GangFailed(Failure.DEADLOCK, None, "no end after 10 s")
+    with pytest.raises(Stopped), bench.run() as run:
+        run.load()
+    found = bench.feedback.build()
+    assert (found.failure, found.failed_rank, found.message) == (Failure.DEADLOCK, None, "no end after 10 s")
+
+
+def test_a_rank_that_breaks_the_protocol_is_a_finding() -> None:
+    bench = Bench()
+    bench.candidate.fails["candidate"] = GangFailed(Failure.INTEGRITY, 0, "rank 0 sent something out of turn")
+    with pytest.raises(Stopped), bench.run() as run:
+        run.run(run.prepare(1, timed=False), [0])
+    found = bench.feedback.build()
+    assert (found.failure, found.failed_rank) == (Failure.INTEGRITY, 0)
+    (finding,) = found.integrity
+    assert (finding.code, finding.detail) == ("harness_tampering", "rank 0 sent something out of turn")
+
+
+def test_a_fault_of_the_reference_gang_is_no_failure_of_the_candidate() -> None:
+    bench = Bench()
+    bench.reference.fails["stage"] = InfrastructureError("the reference gang failed")
+    with pytest.raises(InfrastructureError), bench.run() as run:
+        run.run(run.prepare(1, timed=False), [0])
+    assert not bench.feedback.failed

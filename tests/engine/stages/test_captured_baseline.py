@@ -1,0 +1,95 @@
+"""The second baseline is an extra: measured once, and what goes wrong at it costs the candidate nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.stages import timing_statistics
+from pkb_gym.engine.stages.baseline_cache import BaselineCache
+from pkb_gym.engine.stages.captured_baseline import add_captured_baseline
+from pkb_gym.rewards.examples import timed
+from tests.engine.stages.fake_gangs import Bench
+
+TIMING = timed(baseline_us=100).timing
+assert TIMING is not None
+
+
+def captured(cache: BaselineCache, *, fails: bool = False, captures: bool = True, **asked: object) -> Bench:
+    """Replays take 40 us a call, and the gate what the timing says."""
+    bench = Bench(gpus=2, **asked)
+    bench.reference.call_us, bench.reference.block_us = 40.0, TIMING.gate_us
+    bench.reference.captures = captures
+    if fails:
+        bench.reference.fails["capture"] = InfrastructureError("the reference gang failed: out of memory")
+    bench.feedback.timing = TIMING
+
+    @contextlib.contextmanager
+    def idle_devices() -> Iterator[None]:
+        bench.log.append("devices held")
+        yield
+        bench.log.append("devices free")
+
+    with bench.run() as run:
+        add_captured_baseline(run, cache, idle_devices)
+    return bench
+
+
+def found(bench: Bench) -> float | None:
+    timing = bench.feedback.timing
+    assert timing is not None and timing.model_copy(update={"baseline_graph_us": None}) == TIMING
+    assert not bench.feedback.failed
+    return timing.baseline_graph_us
+
+
+@pytest.mark.parametrize(
+    ("fails", "captures", "graph_us"), [(False, True, pytest.approx(40.0)), (False, False, None), (True, True, None)]
+)
+def test_it_is_measured_once_for_all_candidates(fails: bool, captures: bool, graph_us: float | None) -> None:
+    """A fault at it is no failure, and it is not met again."""
+    cache = BaselineCache()
+    first = captured(cache, fails=fails, captures=captures)
+    assert found(first) == graph_us and len(first.asked("capture")) == 1
+    again = captured(cache, fails=fails, captures=captures)
+    assert found(again) == graph_us and again.asked("capture", "devices") == []
+
+
+def test_it_is_measured_while_nothing_else_runs_on_blocks_of_replays() -> None:
+    bench = captured(BaselineCache())
+    graphs = timing_statistics.GRAPHS
+    begin = [f"make {graphs} timed", f"warm up {graphs}", f"capture {graphs}"]
+    calls = timing_statistics.calls_per_block(100, 100, timing_statistics.MAX_CALLS)
+    replays = [f"replay {calls}"] * timing_statistics.GRAPH_BLOCKS
+    held = bench.log[bench.log.index("devices held") : bench.log.index("devices free")]
+    assert held[1:] == [*begin, *replays]
+
+
+def test_the_devices_are_free_again_after_a_fault() -> None:
+    with contextlib.ExitStack() as stack:
+        bench = Bench(gpus=2)
+        bench.feedback.timing = TIMING
+        bench.reference.fails["warm up"] = InfrastructureError("the reference gang failed")
+        held: list[bool] = []
+
+        @contextlib.contextmanager
+        def idle_devices() -> Iterator[None]:
+            held.append(True)
+            try:
+                yield
+            finally:
+                held.append(False)
+
+        run = stack.enter_context(bench.run())
+        add_captured_baseline(run, BaselineCache(), idle_devices)
+    assert held == [True, False]
+
+
+@pytest.mark.parametrize("other", [{"size": "published"}, {"dtype": "float32"}, {"protocol": "published"}])
+def test_each_case_has_its_own(other: dict[str, object]) -> None:
+    cache = BaselineCache()
+    captured(cache)
+    assert captured(cache, **other).asked("capture") != []
+    assert captured(cache, seed=9).asked("capture") == [], "inputs make no difference"

@@ -1,0 +1,75 @@
+"""The record of an evaluation, built of what its stages found."""
+
+from __future__ import annotations
+
+import pytest
+
+from pkb_gym.engine.records.feedback import CheckReport, Failure, Feedback, Finding, Stage
+from pkb_gym.engine.stages.feedback_builder import Stopped
+from pkb_gym.rewards.examples import timed
+from tests.engine.stages.fake_gangs import KERNEL, PROBLEM, builder
+
+RIGHT = CheckReport(trials=1, outputs_compared=2, outputs_right=2, elements_compared=8, elements_right=8, mismatches=())
+
+
+def test_a_stage_counts_once_its_block_has_ended() -> None:
+    feedback, told = builder(), []
+    with feedback.stage(Stage.STATIC, told.append):
+        assert feedback.build().stage is None
+    with pytest.raises(Stopped), feedback.stage(Stage.COMPILE, told.append):
+        raise feedback.stop(Failure.COMPILE_ERROR, "it does not compile", 1)
+    found = feedback.build()
+    assert told == ["static", "compile"]
+    assert (found.stage, found.failure, found.message, found.failed_rank) == (
+        Stage.STATIC,
+        Failure.COMPILE_ERROR,
+        "it does not compile",
+        1,
+    )
+    assert set(found.durations_s) == {"static", "compile"} and min(found.durations_s.values()) >= 0
+
+
+def test_the_record_says_what_was_judged() -> None:
+    found = builder(seed=7).build()
+    assert (found.problem, found.config.seed, len(found.problem_sha256)) == (PROBLEM.name, 7, 64)
+    assert found.source_sha256 == builder().build().source_sha256 != builder(source=KERNEL + "\n").build().source_sha256
+    assert not found.passed and found.failure is None
+
+
+def test_times_stand_in_the_record_once_the_stage_is_complete() -> None:
+    """A candidate that fell while it was timed has none."""
+    feedback = builder()
+    feedback.check, feedback.timing, feedback.roofline = RIGHT, timed().timing, timed().roofline
+    feedback.complete(Stage.CHECK)
+    found = feedback.build()
+    assert (found.timing, found.roofline) == (None, None)
+    feedback.complete(Stage.TIME)
+    found = feedback.build()
+    assert found.timing is not None and found.roofline is not None
+
+
+def test_any_finding_fails_the_evaluation() -> None:
+    feedback = builder()
+    feedback.suspect(())
+    assert not feedback.failed
+    feedback.suspect((Finding(code="interference", detail="7 clock ticks"),))
+    feedback.suspect((Finding(code="beats_roofline", detail="too fast"),))
+    found = feedback.build()
+    assert (found.failure, found.message) == (Failure.INTEGRITY, "beats_roofline: too fast")
+    assert [finding.code for finding in found.integrity] == ["interference", "beats_roofline"]
+
+
+def test_a_note_is_no_failure() -> None:
+    feedback = builder()
+    feedback.complete(Stage.COMPILE)
+    feedback.note("this machine has no GPU")
+    found = feedback.build()
+    assert (found.failure, found.message, found.passed) == (None, "this machine has no GPU", True)
+
+
+def test_lone_surrogates_of_a_candidate_do_not_reach_the_record() -> None:
+    feedback = builder()
+    feedback.fail(Failure.RUNTIME_ERROR, "rank 0: \ud800 h\u00e9 \udfff")
+    found = feedback.build()
+    assert found.message == "rank 0: ? h\u00e9 ?"
+    assert Feedback.model_validate_json(found.model_dump_json()) == found

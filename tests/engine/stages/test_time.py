@@ -1,0 +1,218 @@
+"""Stage time: both sides in turn on the same fresh inputs, and what is found out meanwhile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from pkb_gym.engine.ranks.failure_attribution import GangFailed
+from pkb_gym.engine.records.feedback import Failure, Timing
+from pkb_gym.engine.stages import integrity, overhead
+from pkb_gym.engine.stages import timing_statistics as statistics
+from pkb_gym.engine.stages.baseline_cache import BaselineCache
+from pkb_gym.engine.stages.feedback_builder import Stopped
+from pkb_gym.engine.stages.time import baseline_alone_us, machine_to_itself, measured_context_switch_us, time_blocks
+from tests.engine.records.mismatches import mismatch
+from tests.engine.stages.fake_gangs import PYTHON, Bench
+
+GATES = ["baseline 0 native"] * overhead.EMPTY_BLOCKS
+
+
+def timed(bench: Bench, *, candidate_us: float = 50.0, switch_us: float = 0.0) -> Timing:
+    """What `time_blocks` finds of a candidate that was checked."""
+    with bench.run() as run:
+        time_blocks(run, bench.reference.call_us, candidate_us, switch_us)
+    assert bench.feedback.timing is not None
+    return bench.feedback.timing
+
+
+def sides(bench: Bench) -> list[str]:
+    """Who ran, block after block, without the empty ones."""
+    return [entry.split()[0] for entry in bench.asked("baseline", "candidate") if entry.split()[1] != "0"]
+
+
+def test_sides_take_turns_in_going_first() -> None:
+    bench = Bench()
+    timing = timed(bench)
+    assert bench.asked("baseline")[: overhead.EMPTY_BLOCKS] == GATES
+    warm, *pairs = zip(sides(bench)[::2], sides(bench)[1::2], strict=True)
+    assert warm == ("baseline", "candidate")
+    assert pairs == [("baseline", "candidate"), ("candidate", "baseline")] * 2 + [("baseline", "candidate")]
+    assert len(timing.blocks) == len(pairs) == statistics.MIN_BLOCKS, "the first pair is not counted"
+    assert timing.converged and (timing.baseline_us, timing.candidate_us, timing.speedup) == (100.0, 50.0, 2.0)
+
+
+def test_every_block_has_inputs_of_its_own_and_its_outputs_are_compared() -> None:
+    bench = Bench()
+    timing = timed(bench)
+    made = [trial for trials in bench.reference.trials for trial in trials]
+    assert made == list(range(len(made)))
+    blocks = bench.asked("make", "candidate", "compare")
+    calls = timing.blocks[0].calls
+    assert blocks[3:] == [f"make {calls} timed", f"candidate {calls} in 10 s", f"compare {calls}"] * len(timing.blocks)
+
+
+def test_the_overhead_of_a_block_is_subtracted() -> None:
+    bench = Bench()
+    bench.reference.block_us = bench.candidate.block_us = 400.0
+    timing = timed(bench)
+    assert timing.gate_us == 400.0 and timing.context_switch_us is None
+    assert (timing.baseline_us, timing.candidate_us) == (pytest.approx(100), pytest.approx(50))
+
+
+def test_on_gpus_the_context_switch_is_subtracted_from_the_candidate_alone() -> None:
+    bench = Bench(gpus=2)
+    bench.reference.block_us, bench.candidate.block_us = 400.0, 520.0
+    timing = timed(bench, switch_us=120.0)
+    assert (timing.gate_us, timing.context_switch_us) == (400.0, 120.0)
+    assert (timing.baseline_us, timing.candidate_us) == (pytest.approx(100), pytest.approx(50))
+
+
+def test_calls_of_a_block_follow_the_times_of_the_first_pair() -> None:
+    """The first calls of a block take longer than those that follow, and the check is no measure of a candidate."""
+    bench = Bench()
+    bench.reference.call_us = 1000.0
+    bench.candidate.call_us = 1000.0
+    with bench.run() as run:
+        time_blocks(run, 5000.0, 20_000.0, 0.0)
+    (first, *_), timing = bench.asked("candidate"), bench.feedback.timing
+    assert first == "candidate 2 in 10 s", "as the check was so slow"
+    assert timing is not None and {block.calls for block in timing.blocks} == {10}
+
+
+def test_the_deadline_follows_the_baseline() -> None:
+    bench = Bench(timeout_s=0.001)
+    timed(bench)
+    calls = statistics.calls_per_block(100, 50, 10_000)
+    assert bench.asked("candidate")[-1] == f"candidate {calls} in {30 * 100e-6 * calls:g} s"
+
+
+def test_timing_ends_with_its_budget() -> None:
+    """After three pairs at least."""
+    bench = Bench(timing_budget_s=1e-9)
+    timing = timed(bench)
+    assert (len(timing.blocks), timing.converged) == (3, False)
+
+
+@pytest.mark.parametrize(("gpus", "most"), [(0, statistics.MAX_BLOCKS["cpu"]), (2, statistics.MAX_BLOCKS["cuda"])])
+def test_times_that_scatter_are_taken_so_often_and_no_more(gpus: int, most: int) -> None:
+    bench = Bench(gpus=gpus, timing_budget_s=1000.0)
+    bench.candidate.blocks_us = [5000.0 * (1 + index % 7) for index in range(2 * most)]
+    timing = timed(bench)
+    assert (len(timing.blocks), timing.converged) == (most, False)
+
+
+def test_ticks_of_a_frozen_candidate_are_interference() -> None:
+    bench = Bench()
+    bench.candidate.ticks = 100
+    timing = timed(bench)
+    assert bench.feedback.failed and timing.speedup == 2.0, "what was measured stands in the record"
+    assert {finding.code for finding in bench.feedback.build().integrity} == {"interference"}
+
+
+def test_a_tick_now_and_then_adds_up() -> None:
+    """A tick in one block may be the clock's; one in every block is not."""
+    bench = Bench()
+    bench.candidate.ticks = 2  # as many as ranks: none of these blocks is too long by itself
+    timed(bench)
+    codes = [finding.detail for finding in bench.feedback.build().integrity]
+    pairs = len(sides(bench)) // 2
+    allowed = integrity.FROZEN_TICKS * 2 // 2
+    assert len(codes) == pairs - allowed and codes[0].startswith("10 clock ticks")
+
+
+def test_a_busy_gpu_is_interference() -> None:
+    bench = Bench(gpus=2)
+    bench.reference.idle_us = integrity.BUSY_GPU_US + 1
+    timed(bench)
+    findings = bench.feedback.build().integrity
+    assert {finding.code for finding in findings} == {"interference"}
+    assert len(findings) == len(sides(bench)), "looked at beside each side's block"
+    idle = Bench(gpus=2)
+    idle.reference.idle_us = 20.0
+    timed(idle)
+    assert not idle.feedback.failed
+
+
+def test_an_output_that_is_wrong_while_timed_is_an_integrity_failure() -> None:
+    bench = Bench()
+    wrong = mismatch(rank=0)
+    bench.reference.mismatches = [[], [], [wrong]]
+    with pytest.raises(Stopped):
+        timed(bench)
+    assert len(bench.asked("compare")) == 3
+    found = bench.feedback.build()
+    assert (found.failure, found.timing) == (Failure.INTEGRITY, None)
+    assert found.message == f"wrong while timed: {wrong}"
+    (finding,) = found.integrity
+    assert finding.code == "wrong_while_timed" and str(wrong) in finding.detail
+
+
+def test_a_candidate_that_falls_while_it_is_timed() -> None:
+    bench = Bench()
+    bench.candidate.fails["candidate"] = GangFailed(Failure.RUNTIME_ERROR, 1, "rank 1 was killed by SIGSEGV")
+    with pytest.raises(Stopped):
+        timed(bench)
+    assert bench.feedback.build().failure is Failure.RUNTIME_ERROR
+
+
+def test_the_published_protocol_warms_up_and_times_as_published() -> None:
+    bench = Bench(protocol="published", timeout_s=0.001)
+    timing = timed(bench)
+    calls = timing.blocks[0].calls
+    order = bench.asked("warm up", "candidate", "compare")
+    deadline = f"in {30 * 100e-6 * statistics.PUBLISHED_WARMUP_CALLS:g} s"
+    warm = order.index(f"warm up {statistics.PUBLISHED_WARMUP_CALLS}")
+    assert order[warm + 1] == f"candidate {statistics.PUBLISHED_WARMUP_CALLS} {deadline}"
+    assert order[warm + 2] == f"candidate {calls} {deadline}", "nobody compares what was warmed up with"
+    assert sum(block.calls for block in timing.blocks) >= statistics.PUBLISHED_TIMED_CALLS
+    assert sum(block.calls for block in timing.blocks[:-1]) < statistics.PUBLISHED_TIMED_CALLS
+    assert (timing.protocol, timing.converged) == ("published", True)
+
+
+def test_whether_times_contain_the_copies_of_results() -> None:
+    assert not timed(Bench()).delivers
+    module = Bench(source=PYTHON)
+    assert timed(module).delivers
+    assert module.asked("baseline")[-1].endswith("python"), "the baseline then copies its results too"
+
+
+def test_the_baseline_alone() -> None:
+    bench = Bench()
+    with bench.run() as run:
+        assert baseline_alone_us(run) == 100.0
+    assert bench.asked("make", "warm", "baseline") == ["make 2 timed", "baseline 2 native"]
+
+
+def test_on_gpus_the_baseline_is_warmed_up_on_other_inputs() -> None:
+    """Its first call makes groups and loads kernels."""
+    bench = Bench(gpus=2)
+    with bench.run() as run:
+        assert baseline_alone_us(run) == 100.0
+    asked = bench.asked("make", "warm", "baseline")
+    assert asked == ["make 2 timed", "warm up 2", "make 2 timed", "baseline 2 native"]
+
+
+def test_context_switches_are_of_gpus_and_measured_for_each_case() -> None:
+    cache = BaselineCache()
+    cpu = Bench()
+    with cpu.run() as run:
+        assert measured_context_switch_us(run, cache) == 0.0
+    assert cpu.asked("null block") == []
+    for source, switch_us in (("", 120.0), (PYTHON, 80.0)):
+        bench = Bench(gpus=2, **({"source": source} if source else {}))
+        bench.candidate.block_us, bench.reference.block_us = 300.0, 300.0 - switch_us
+        with bench.run() as run:
+            assert measured_context_switch_us(run, cache) == switch_us
+        assert len(bench.asked("null block of the candidate")) == overhead.NULL_BLOCKS
+
+
+def test_one_evaluator_at_a_time_has_the_machine() -> None:
+    """Whichever process it is in."""
+    lock = f"fcntl.flock(os.open({tempfile.gettempdir()!r}, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    with machine_to_itself():
+        other = subprocess.run([sys.executable, "-c", f"import fcntl, os; {lock}"], capture_output=True, check=False)
+    assert other.returncode != 0 and b"BlockingIOError" in other.stderr
