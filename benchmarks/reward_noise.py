@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common import RESULTS, save
 from pkb_gym.engine.records.feedback import Block
+from pkb_gym.engine.stages.overhead import Overhead
 from pkb_gym.engine.stages.timing_statistics import QUANTILE, summarise
 
 RATIOS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
@@ -28,6 +29,8 @@ GPU_DRAWS = 20
 GPU_LEAST_BLOCKS = 5
 TURNS = 8
 """Of an episode: as many chances to be lucky with the same kernel."""
+NO_OVERHEAD = Overhead(0.0, 0.0, 0.0, 0.0, 0)
+"""It was subtracted before the samples were kept."""
 
 Array = NDArray[np.float64]
 
@@ -55,9 +58,10 @@ def estimates(evaluations: Sequence[Sequence[Sequence[float]]]) -> tuple[Array, 
         summarise(
             [Block(calls=1, baseline_us=baseline, candidate_us=candidate) for baseline, candidate in pairs],
             protocol="robust",
-            gate_us=0.0,
+            overhead=NO_OVERHEAD,
+            on_gpus=False,
             baseline_alone_us=None,
-            delivers=False,
+            delivered_bytes=0,
         )
         for pairs in evaluations
     ]

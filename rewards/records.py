@@ -82,7 +82,8 @@ def to_yaml(reward: Reward | Recorded) -> str:
           "schema_version": 2,
           "reward": {
             "component": "FastP",
-            "p": 1.5
+            "p": 1.5,
+            "baseline": "eager"
           }
         }
     """

@@ -109,10 +109,13 @@ def test_finite_within_bounds_and_none_exactly_for_our_faults(reward, feedback):
 @pytest.mark.parametrize(
     ("reward", "text"),
     [
-        (0.3 * Correctness() + Speedup(), "0.3 * Correctness() + Speedup(estimate='point', cap=1000.0)"),
+        (
+            0.3 * Correctness() + Speedup(),
+            "0.3 * Correctness() + Speedup(estimate='point', cap=1000.0, baseline='eager')",
+        ),
         (Correctness() - 0.5 * Honest() - Honest(), "Correctness() - 0.5 * Honest() - Honest()"),
         ((Correctness() + 1) * 0.5, "0.5 * (Correctness() + Constant(value=1.0))"),
-        ((Correctness() + Honest()) * FastP(2), "(Correctness() + Honest()) * FastP(p=2)"),
+        ((Correctness() + Honest()) * FastP(2), "(Correctness() + Honest()) * FastP(p=2, baseline='eager')"),
         ((2 * Correctness()).clip(0, 1), "(2.0 * Correctness()).clip(0.0, 1.0)"),
         (Correctness().where(Honest(), -1), "Correctness().where(Honest(), otherwise=-1.0)"),
         (1 - Correctness(), "Constant(value=1.0) - Correctness()"),
