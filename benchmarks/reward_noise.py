@@ -131,8 +131,8 @@ def baseline_choice(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]
     """What speaks for either baseline, by size, of the rows that were measured eager and captured.
 
     `flattery` is the eager time over the captured one: the speedup over eager PyTorch of a kernel that merely equals
-    its CUDA graphs; `unearned` its share of the performance reward, log(eager / captured) / log(eager / bound). `scatter`
-    is the coefficient of variation of block times. Quantiles are over problems: 10 %, 50 % and 90 %.
+    its CUDA graphs; `unearned` its share of the performance reward, log(eager / captured) / log(eager / bound).
+    `scatter` is the coefficient of variation of block times. Quantiles are over problems: 10 %, 50 % and 90 %.
     """
     found = {}
     for size in dict.fromkeys(row["size"] for row in rows):

@@ -141,8 +141,8 @@ one of them, which every component that compares names in its field `baseline`:
 - `"better"`: the smaller of both speedups, and of both lower ends. What is paid holds over either baseline.
 
 A baseline that was not captured (always on the CPU; on GPUs where its host waits for the device) is the eager one by
-every name. `find_reward("kevin@better")`, `gym.make(..., reward="default@eager")` and `with_baseline(reward, "captured")`
-replace the baseline throughout a reward; records and their YAML hold it.
+every name. `find_reward("kevin@better")`, `gym.make(..., reward="default@eager")` and
+`with_baseline(reward, "captured")` replace the baseline throughout a reward; records and their YAML hold it.
 
 The table is from `benchmarks/results/gpu_baselines*.json` (H200s; `python -m benchmarks.reward_noise` computes it): the
 median over the problems that were captured, and in brackets the quantiles of 10 % and 90 %.
@@ -156,9 +156,9 @@ median over the problems that were captured, and in brackets the quantiles of 10
 BASELINE_CHOICE = """\
 The default is the better baseline:
 
-- **Saved launches are not paid as a better kernel.** At size `published`, an eager baseline's time is mostly launches: a
-  kernel equal to its CUDA graphs has a speedup of {flattery_4} on 4 GPUs and {flattery_2} on 2, and receives
-  {unearned_4} and {unearned_2} of the performance reward for what `torch.cuda.graph` does in five lines.
+- **Saved launches are not paid as a better kernel.** At size `published`, an eager baseline's time is mostly launches:
+  a kernel equal to its CUDA graphs has a speedup of {flattery_4} on 4 GPUs and {flattery_2} on 2, and receives
+  {unearned_4} and {unearned_2} of the performance reward over eager PyTorch, for no work but the capture.
 - **The captured baseline scatters less**, {graph_scatter} against {eager_scatter} on 2 GPUs at size `published`, since
   other work on the host does not delay it.
 - **At size `large` both agree** (eager / captured is {large_2} on 2 GPUs), and captured calls are slower than eager
