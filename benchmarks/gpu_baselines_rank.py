@@ -26,7 +26,7 @@ from pkb_gym.engine.ranks.graphs import capture, host_wait
 from pkb_gym.engine.rankside.arguments import TensorSlot
 from pkb_gym.engine.rankside.devices import NO_FLIGHT_RECORDER
 from pkb_gym.engine.rankside.gloo_compat import install
-from pkb_gym.engine.rankside.processors import bind_rank, move_to_fastest
+from pkb_gym.engine.rankside.processors import bind_rank, find_fastest, move_to
 from pkb_gym.engine.rankside.python import make_argument
 from pkb_gym.problems.catalogue import find_problem, reference_source
 
@@ -243,7 +243,7 @@ class Rank:
         begin, end = (torch.cuda.Event(enable_timing=True) if self._cuda else None for _ in range(2))
         self._now()
         if self._cuda:
-            move_to_fastest(self._processors)  # likewise
+            move_to(find_fastest(self._processors))  # likewise
         dist.barrier(group=self._control)
         gc.disable()
         began = time.perf_counter()
@@ -285,7 +285,7 @@ class Rank:
             obstacle = self._first("too little memory for a second set of intermediate results" if scarce else None)
         if obstacle is not None:
             return [], obstacle
-        graphs, failure = capture(solution, sets[:MOST_GRAPHS])
+        graphs, failure = capture(lambda index: solution(*sets[index]), min(MOST_GRAPHS, len(sets)))
         obstacle = self._first(failure)
         return ([], obstacle) if obstacle is not None else (graphs, None)
 

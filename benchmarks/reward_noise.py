@@ -20,14 +20,19 @@ from numpy.typing import NDArray
 
 from benchmarks.common import RESULTS, save
 from pkb_gym.engine.records.feedback import Block
+from pkb_gym.engine.stages.overhead import Overhead
 from pkb_gym.engine.stages.timing_statistics import QUANTILE, summarise
 
 RATIOS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
 GPU_FILES = ("gpu_baselines", "gpu_baselines_2_ranks")
+KINDS = ("eager", "graph")
+CHOICE_QUANTILES = (0.1, 0.5, 0.9)
 GPU_DRAWS = 20
 GPU_LEAST_BLOCKS = 5
 TURNS = 8
 """Of an episode: as many chances to be lucky with the same kernel."""
+NO_OVERHEAD = Overhead(0.0, 0.0, 0.0, 0.0, 0)
+"""It was subtracted before the samples were kept."""
 
 Array = NDArray[np.float64]
 
@@ -55,9 +60,10 @@ def estimates(evaluations: Sequence[Sequence[Sequence[float]]]) -> tuple[Array, 
         summarise(
             [Block(calls=1, baseline_us=baseline, candidate_us=candidate) for baseline, candidate in pairs],
             protocol="robust",
-            gate_us=0.0,
+            overhead=NO_OVERHEAD,
+            on_gpus=False,
             baseline_alone_us=None,
-            delivers=False,
+            delivered_bytes=0,
         )
         for pairs in evaluations
     ]
@@ -77,7 +83,7 @@ def gpu_pools(rows: Sequence[dict[str, Any]], rng: np.random.Generator) -> Itera
     """Pools of evaluations drawn from the blocks of one baseline; the true speedup is that of all its blocks."""
     for row in rows:
         baseline = np.array((row.get("eager") or {}).get("block_us", []))
-        for kind in ("eager", "graph"):
+        for kind in KINDS:
             candidate = np.array((row.get(kind) or {}).get("block_us", []))
             if min(len(baseline), len(candidate)) < GPU_LEAST_BLOCKS:
                 continue
@@ -121,6 +127,37 @@ def study(pools: Sequence[Pool]) -> dict[str, Any]:
     return result
 
 
+def baseline_choice(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What speaks for either baseline, by size, of the rows that were measured eager and captured.
+
+    `flattery` is the eager time over the captured one: the speedup over eager PyTorch of a kernel that merely equals
+    its CUDA graphs; `unearned` its share of the performance reward, log(eager / captured) / log(eager / bound).
+    `scatter` is the coefficient of variation of block times. Quantiles are over problems: 10 %, 50 % and 90 %.
+    """
+    found = {}
+    for size in dict.fromkeys(row["size"] for row in rows):
+        both = [row for row in rows if row["size"] == size and row.get("eager") and row.get("graph")]
+        eager, graph = (np.array([row[kind]["lower_quartile_us"] for row in both]) for kind in KINDS)
+        bound = np.array([row["bound_us"] for row in both])
+        placed = bound > 0
+        found[size] = {
+            "problems": sum(row["size"] == size for row in rows),
+            "captured": len(both),
+            "flattery": _quantiles(eager / graph),
+            "unearned": _quantiles(np.log(eager / graph)[placed] / np.log(eager / bound)[placed]),
+            "scatter": {kind: _quantiles([_scatter(row[kind]["block_us"]) for row in both]) for kind in KINDS},
+        }
+    return found
+
+
+def _scatter(block_us: Sequence[float]) -> float:
+    return float(np.std(block_us) / np.mean(block_us))
+
+
+def _quantiles(values: Sequence[float] | Array) -> list[float]:
+    return [round(float(value), 4) for value in np.quantile(values, CHOICE_QUANTILES)]
+
+
 def _shares(rows: Iterable[Iterable[float]]) -> list[float]:
     return [round(float(np.mean(list(row))), 4) for row in rows]
 
@@ -130,14 +167,19 @@ def main() -> None:
     rng = np.random.default_rng(0)
     samples = json.loads((RESULTS / "reward_noise_samples.json").read_text(encoding="utf-8"))
     pools = list(cpu_pools(samples["rows"]))
+    choice = {}
     sources = {"reward_noise_samples": {key: samples[key] for key in ("date", "machine", "command", "load_average")}}
     for name in GPU_FILES:
         content = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
         sources[name] = {key: content[key] for key in ("date", "machine", "device", "command")}
         pools += gpu_pools(content["rows"], rng)
+        choice[f"{content['world_size']} GPUs"] = baseline_choice(content["rows"])
     groups = dict.fromkeys(pool.group for pool in pools)
     found = {group: study([pool for pool in pools if pool.group == group]) for group in groups}
-    save("reward_noise", {"sources": sources, "true_ratios": RATIOS, "turns": TURNS, "groups": found})
+    save(
+        "reward_noise",
+        {"sources": sources, "true_ratios": RATIOS, "turns": TURNS, "groups": found, "baselines": choice},
+    )
 
 
 if __name__ == "__main__":

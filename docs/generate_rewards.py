@@ -130,6 +130,52 @@ The defaults follow from these figures:
   blocks, in {published_order}. Learn correctness at size `tiny`, and speed at size `published` on an idle machine.
 """
 
+BASELINES_HEAD = """\
+## Baselines
+
+An evaluation on GPUs times PyTorch twice: eager, and captured in CUDA graphs where that can be done. A speedup is over
+one of them, which every component that compares names in its field `baseline`:
+
+- `"eager"`: PyTorch as it is. Its host launches every operation.
+- `"captured"`: the same calls as CUDA graphs. Their host launches nothing.
+- `"better"`: the smaller of both speedups, and of both lower ends. What is paid holds over either baseline.
+
+A baseline that was not captured (always on the CPU; on GPUs where its host waits for the device) is the eager one by
+every name. `find_reward("kevin@better")`, `gym.make(..., reward="default@eager")` and
+`with_baseline(reward, "captured")` replace the baseline throughout a reward; records and their YAML hold it.
+
+The table is from `benchmarks/results/gpu_baselines*.json` (H200s; `python -m benchmarks.reward_noise` computes it): the
+median over the problems that were captured, and in brackets the quantiles of 10 % and 90 %.
+
+- *eager / captured*: the speedup over eager PyTorch of a kernel that merely equals its CUDA graphs;
+- *unearned*: the share of the performance reward that this kernel receives over the eager baseline, where 1 is the
+  roofline;
+- *scatter*: the coefficient of variation of the times of blocks.
+"""
+
+BASELINE_CHOICE = """\
+The default is the better baseline:
+
+- **Saved launches are not paid as a better kernel.** At size `published`, an eager baseline's time is mostly launches:
+  a kernel equal to its CUDA graphs has a speedup of {flattery_4} on 4 GPUs and {flattery_2} on 2, and receives
+  {unearned_4} and {unearned_2} of the performance reward over eager PyTorch, for no work but the capture.
+- **The captured baseline scatters less**, {graph_scatter} against {eager_scatter} on 2 GPUs at size `published`, since
+  other work on the host does not delay it.
+- **At size `large` both agree** (eager / captured is {large_2} on 2 GPUs), and captured calls are slower than eager
+  ones for some problems. The better of the two is then no easier to beat than either.
+
+It has a price: a right kernel as fast as eager PyTorch lies below the baseline where launches dominate, and has less
+than value 1; below the floor of `LogPerformance` differences are not rewarded. Eager rewards suit a first stage of
+training: `default@eager`. The captured time is measured once for all candidates of an evaluator and dialect, apart from
+theirs, so that drift of the machine between the two is only covered by the widening of intervals. Published presets
+keep the eager baseline, as their papers do; so do figures that are compared with published speedups. `Utilisation`
+relates the kernel to its roofline bound and knows no baseline.
+
+Times compare within one dialect: outputs that a source returns are copied into the symmetric heap inside the clock, on
+both sides alike. So a baseline's time beside a Python source contains copies that it does not contain beside a native
+one, `delivered_bytes` in the record: of AllReduce at size `large` on H200s 64 MiB, which takes 336 us instead of 301.
+"""
+
 CURRICULUM = """\
 ## Curriculum
 
@@ -183,6 +229,7 @@ def page(study: dict[str, Any]) -> str:
         _functions("Credit of turns", returns),
         _functions("Comparison within a group", advantages),
         _noise(study),
+        _baselines(study),
         CURRICULUM,
         *(_section(thing) for thing in (curriculum.Fade, difficulty.Difficulty, LearningProgress)),
     ]
@@ -291,6 +338,45 @@ def _choices(study: dict[str, Any]) -> dict[str, str]:
         "published_blocks": f"{published['blocks']:g}",
         "published_order": _at(study, published["point"]["order_wrong"], 2.0),
     }
+
+
+def _baselines(study: dict[str, Any]) -> str:
+    choice = study["baselines"]
+    rows = [
+        (
+            devices,
+            f"`{size}`",
+            f"{found['captured']} of {found['problems']}",
+            _ratios(found["flattery"]),
+            _percents(found["unearned"]),
+            _percents(found["scatter"]["eager"]),
+            _percents(found["scatter"]["graph"]),
+        )
+        for devices, sizes in choice.items()
+        for size, found in sizes.items()
+    ]
+    head = ("", "size", "captured", "eager / captured", "unearned", "scatter, eager", "scatter, captured")
+    two, four = choice["2 GPUs"], choice["4 GPUs"]
+    text = BASELINE_CHOICE.format(
+        flattery_4=f"{four['published']['flattery'][1]:.1f}",
+        flattery_2=f"{two['published']['flattery'][1]:.1f}",
+        unearned_4=f"{100 * four['published']['unearned'][1]:.0f} %",
+        unearned_2=f"{100 * two['published']['unearned'][1]:.0f} %",
+        graph_scatter=f"{100 * two['published']['scatter']['graph'][1]:.1f} %",
+        eager_scatter=f"{100 * two['published']['scatter']['eager'][1]:.1f} %",
+        large_2=f"{two['large']['flattery'][1]:.2f}",
+    )
+    return f"{BASELINES_HEAD}\n{parts.table(head, rows)}\n{text}"
+
+
+def _ratios(quantiles: Sequence[float]) -> str:
+    low, middle, high = quantiles
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _percents(quantiles: Sequence[float]) -> str:
+    low, middle, high = (100 * value for value in quantiles)
+    return f"{middle:.1f} % ({low:.1f} to {high:.1f})"
 
 
 def _noise_panels(study: dict[str, Any]) -> dict[str, dict[str, dict[str, Sequence[float]]]]:

@@ -6,6 +6,7 @@ Modules here import `pkb_gym.engine` alone: a reward sees the record of an evalu
 from pkb_gym.rewards.action_cost import ActionCost, ActionFacts, Charged, FormatCost, LengthCost
 from pkb_gym.rewards.advantages import group_relative, leave_one_out
 from pkb_gym.rewards.algebra import Constant, Product, Scale, Sum
+from pkb_gym.rewards.baseline import baseline_us, speedup_over, with_baseline
 from pkb_gym.rewards.component import Component, Recorded
 from pkb_gym.rewards.correctness import PartialCorrectness
 from pkb_gym.rewards.curriculum import Fade
@@ -76,6 +77,7 @@ __all__ = [
     "UsesMechanism",
     "Utilisation",
     "Where",
+    "baseline_us",
     "best_of_episode",
     "best_so_far",
     "difficulties",
@@ -93,6 +95,8 @@ __all__ = [
     "log_performance",
     "read_feedbacks",
     "shaped_rewards",
+    "speedup_over",
     "to_json",
     "to_yaml",
+    "with_baseline",
 ]

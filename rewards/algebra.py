@@ -108,8 +108,10 @@ class Sum(Component):
         >>> from pkb_gym.rewards import Correctness, FastP
         >>> from .examples import timed
         >>> reward = Correctness() - 0.25 * FastP(2.0)
-        >>> reward, reward(timed(speedup=3.0)), dict(reward.parts(timed(speedup=3.0)))
-        (Correctness() - 0.25 * FastP(p=2.0), 0.75, {'correctness': 1.0, 'fast_p': -0.25})
+        >>> reward
+        Correctness() - 0.25 * FastP(p=2.0, baseline='eager')
+        >>> reward(timed(speedup=3.0)), dict(reward.parts(timed(speedup=3.0)))
+        (0.75, {'correctness': 1.0, 'fast_p': -0.25})
     """
 
     terms: tuple[Component, ...]

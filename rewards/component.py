@@ -63,7 +63,7 @@ class Component(RecordedReward, abstract=True):
         >>> from .examples import failed, timed
         >>> reward = 0.3 * Correctness() + Speedup().clip(0, 3)
         >>> reward
-        0.3 * Correctness() + Speedup(estimate='point', cap=1000.0).clip(0.0, 3.0)
+        0.3 * Correctness() + Speedup(estimate='point', cap=1000.0, baseline='eager').clip(0.0, 3.0)
         >>> reward(timed(speedup=2.0)), reward(failed("runtime_error")), reward(failed("infrastructure"))
         (2.3, 0.0, None)
     """

@@ -105,6 +105,7 @@ def timed(
     roofline_us: float = 25.0,
     speedup_low: float | None = None,
     speedup: float | None = None,
+    captured_us: float | None = None,
     caught: Literal["beats_roofline", "wrong_while_timed", "late_output", "interference"] | None = None,
 ) -> Feedback:
     """A submission that was right and was timed.
@@ -114,23 +115,29 @@ def timed(
         roofline_us: the ceiling; the lower bound is half of it.
         speedup_low: lower end of the interval; by default the speedup itself.
         speedup: by default the lower end of the interval, or 1.
+        captured_us: the baseline's time as CUDA graphs; the interval of the speedup over it is as wide as the other.
         caught: code of an integrity finding.
     """
     middle = speedup if speedup is not None else speedup_low if speedup_low is not None else 1.0
     low = middle if speedup_low is None else speedup_low
     candidate_us = baseline_us / middle
+    high = max(middle, 2 * middle - low)
+    captured = None if captured_us is None else captured_us / baseline_us
     timing = Timing(
         protocol="robust",
         baseline_us=baseline_us,
         candidate_us=candidate_us,
         speedup=middle,
         speedup_low=low,
-        speedup_high=max(middle, 2 * middle - low),
+        speedup_high=high,
         gate_us=1.0,
         baseline_handover_us=1.0,
         candidate_handover_us=1.0,
         baseline_alone_us=baseline_us,
-        delivers=False,
+        baseline_graph_us=captured_us,
+        graph_speedup_low=None if captured is None else captured * low,
+        graph_speedup_high=None if captured is None else captured * high,
+        delivered_bytes=0,
         converged=True,
         blocks=(Block(calls=10, baseline_us=baseline_us, candidate_us=candidate_us),),
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.rewards.baseline import Baseline, Estimate, refuse_baseline, refuse_estimate
 from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.reward import is_our_fault
 from pkb_gym.rewards.simple import Correctness
-from pkb_gym.rewards.speedup import Estimate, paid_speedup, refuse_estimate
+from pkb_gym.rewards.speedup import paid_speedup
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,11 @@ class Milestones(Component):
     margin: float = 0.05
     stronger: float = 1.25
     estimate: Estimate = "point"
+    baseline: Baseline = "eager"
 
     def __post_init__(self) -> None:
         refuse_estimate(self.estimate)
+        refuse_baseline(self.baseline)
         if not 0 <= self.margin < 1 or not 1 <= self.stronger < float("inf"):
             raise ValueError(f"0 <= margin < 1 and a finite stronger >= 1 are needed, got {self}")
 
@@ -56,7 +59,7 @@ class Milestones(Component):
             return None
         if not Correctness()(feedback):
             return -1.0
-        speedup = paid_speedup(feedback, self.estimate)
+        speedup = paid_speedup(feedback, self.estimate, self.baseline)
         if speedup is None:
             return 1.0
         return 1.0 + sum(1 - baseline / speedup > self.margin for baseline in (1.0, self.stronger))

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from math import isfinite, log
 
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.rewards.baseline import Baseline, baseline_us, refuse_baseline, speedup_over
 from pkb_gym.rewards.component import Bounds, Component
-from pkb_gym.rewards.reward import is_our_fault, is_right
+from pkb_gym.rewards.reward import is_our_fault
+from pkb_gym.rewards.speedup import paid_speedup
 
 MIN_HEADROOM = 1.25
 """Baselines nearer to the roofline are treated as this far from it, or noise in the denominator would be paid."""
@@ -16,7 +18,7 @@ MAX_HEADROOM = 1000.0
 """Baselines farther from the roofline, and those whose roofline is unknown or zero, are treated as this far from it."""
 
 
-def headroom(feedback: Feedback) -> float:
+def headroom(feedback: Feedback, baseline: Baseline = "better") -> float:
     """Speedup at the roofline, baseline_us / roofline_us, clamped to [MIN_HEADROOM, MAX_HEADROOM].
 
     roofline_us is the ceiling (`Roofline.ceiling_us`), which a kernel of the usual algorithm can reach at best; the
@@ -30,16 +32,16 @@ def headroom(feedback: Feedback) -> float:
     roofline_us = 0.0 if feedback.roofline is None else feedback.roofline.ceiling_us
     if roofline_us <= 0:
         return MAX_HEADROOM
-    return min(MAX_HEADROOM, max(MIN_HEADROOM, feedback.timing.baseline_us / roofline_us))
+    return min(MAX_HEADROOM, max(MIN_HEADROOM, baseline_us(feedback.timing, baseline) / roofline_us))
 
 
-def log_performance(feedback: Feedback) -> float:
+def log_performance(feedback: Feedback, baseline: Baseline = "better") -> float:
     """Places a kernel between the baseline (0) and the roofline (1) on a log scale.
 
         r = log(speedup_low) / log(baseline_us / roofline_us)
 
-    speedup_low is the lower end of the 95 % interval, so that noise is never paid. The denominator is clamped, see
-    `headroom`.
+    speedup_low is the lower end of the 95 % interval, so that noise is never paid. The baseline is the faster one of
+    eager PyTorch and its CUDA graphs unless another is asked for. The denominator is clamped, see `headroom`.
 
     Range: unbounded below, at most 1 for a kernel of the usual algorithm; more for a faster algorithm, or where the
     headroom was clamped.
@@ -53,10 +55,12 @@ def log_performance(feedback: Feedback) -> float:
         >>> from .examples import timed
         >>> log_performance(timed(baseline_us=100, roofline_us=25, speedup_low=2.0))
         0.5
+        >>> log_performance(timed(baseline_us=100, captured_us=50, roofline_us=25, speedup_low=2.0))
+        0.0
     """
-    scale = log(headroom(feedback))
+    scale = log(headroom(feedback, baseline))
     assert feedback.timing is not None
-    speedup = feedback.timing.speedup_low
+    speedup = speedup_over(feedback.timing, baseline, "low")
     if not (isfinite(speedup) and speedup > 0):
         raise ValueError(f"{feedback.problem}: speedup_low must be positive, got {speedup}")
     return log(speedup) / scale
@@ -77,8 +81,10 @@ class LogPerformance(Component):
 
     floor: float = -1.0
     cap: float = 1.0
+    baseline: Baseline = "better"
 
     def __post_init__(self) -> None:
+        refuse_baseline(self.baseline)
         if not self.floor <= 0 <= self.cap:
             raise ValueError(f"floor <= 0 <= cap is needed, got {self}")
 
@@ -86,9 +92,10 @@ class LogPerformance(Component):
         """See `Reward`."""
         if is_our_fault(feedback):
             return None
-        if feedback.timing is None or not is_right(feedback) or feedback.timing.speedup_low <= 0:
+        speedup = paid_speedup(feedback, "low", self.baseline)
+        if speedup is None:
             return self.floor
-        return min(self.cap, max(self.floor, log_performance(feedback)))
+        return min(self.cap, max(self.floor, log_performance(feedback, self.baseline)))
 
     def bounds(self) -> Bounds:
         """See `Component`."""

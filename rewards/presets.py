@@ -11,6 +11,9 @@
     cuda_agent        -1 wrong, 1 right, 2 and 3 for beating baselines by 5 %
     roofline_only     [right] * roofline_us / candidate_us
 
+NAME@BASELINE is the same over another baseline: kevin@better, default@eager, fast_p:1.5@captured. By themselves the
+default and per_turn take the better baseline, published rewards the eager one.
+
 `recipes` adds what the papers make of a turn's value over an episode and a group.
 """
 
@@ -19,8 +22,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable
+from typing import get_args
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.rewards.baseline import Baseline, with_baseline
+from pkb_gym.rewards.component import Recorded
 from pkb_gym.rewards.default import LadderThenPerformance
 from pkb_gym.rewards.milestones import Milestones
 from pkb_gym.rewards.profiling import OwnKernelShare
@@ -55,9 +61,9 @@ def find_reward(reward: str | Reward) -> Reward:
 
     Example:
         >>> find_reward("fast_p:2.0")
-        FastP(p=2.0)
-        >>> find_reward("kevin")
-        0.3 * Correctness() + Speedup(estimate='point', cap=1000.0)
+        FastP(p=2.0, baseline='eager')
+        >>> find_reward("kevin@better")
+        0.3 * Correctness() + Speedup(estimate='point', cap=1000.0, baseline='better')
     """
     if not isinstance(reward, str):
         if not callable(reward):
@@ -67,6 +73,9 @@ def find_reward(reward: str | Reward) -> Reward:
         return PRESETS[reward]
     if reward.lstrip().startswith("{"):
         return from_json(reward)
+    name, at, baseline = reward.rpartition("@")
+    if at:
+        return _over(name, baseline)
     called = re.fullmatch(r"(\w+)(?::(.*)|\((.*)\))", reward)
     if called and called[1] in FAMILIES:
         try:
@@ -77,3 +86,13 @@ def find_reward(reward: str | Reward) -> Reward:
     near = difflib.get_close_matches(reward, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise ConfigError(f"no reward {reward!r}.{hint} There are {', '.join(known)}.")
+
+
+def _over(name: str, baseline: str) -> Reward:
+    """The reward of a name over another baseline."""
+    known = get_args(Baseline)
+    if baseline not in known:
+        raise ConfigError(f"reward '{name}@{baseline}': no baseline {baseline!r}; there are {', '.join(known)}")
+    found = find_reward(name)
+    assert isinstance(found, Recorded), "presets are recorded"
+    return with_baseline(found, baseline)  # type: ignore[arg-type]  # it is one of those known

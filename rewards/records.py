@@ -1,6 +1,6 @@
 """Rewards as JSON and YAML, so that what a run was paid by is recorded exactly and can be built again.
 
-    {"schema_version": 1, "reward": {"component": "Scale", "factor": 0.3, "value": {"component": "Correctness"}}}
+    {"schema_version": 2, "reward": {"component": "Scale", "factor": 0.3, "value": {"component": "Correctness"}}}
 
 Each object is its class by name and all its fields, defaults too: a default that changes later changes no record. Known
 are all that derive from `Recorded`. YAML is written as JSON, which it contains, with numbers that every YAML reader
@@ -20,7 +20,8 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.rewards.component import Recorded, RecordedReward
 from pkb_gym.rewards.reward import Reward
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""2: rewards name their baseline; those of version 1 took the eager one."""
 
 PLAIN = {float: "a finite number", int: "a whole number", str: "a text", bool: "true or false"}
 """Type of a field -> what it is called in errors."""
@@ -37,7 +38,7 @@ def to_json(reward: Reward | Recorded) -> str:
     Example:
         >>> from pkb_gym.rewards import Correctness
         >>> to_json(0.3 * Correctness())
-        '{"schema_version": 1, "reward": {"component": "Scale", "factor": 0.3, "value": {"component": "Correctness"}}}'
+        '{"schema_version": 2, "reward": {"component": "Scale", "factor": 0.3, "value": {"component": "Correctness"}}}'
     """
     return json.dumps(_document(reward), allow_nan=False)
 
@@ -49,12 +50,12 @@ def from_json(text: str) -> Reward:
         ConfigError: it is no such record; the message says where, and names the nearest of what is unknown.
 
     Example:
-        >>> from_json('{"schema_version": 1, "reward": {"component": "FastP", "p": 1.5}}')
-        FastP(p=1.5)
-        >>> from_json('{"schema_version": 1, "reward": {"component": "FastP", "q": 1.5}}')
+        >>> from_json('{"schema_version": 2, "reward": {"component": "FastP", "p": 1.5}}')
+        FastP(p=1.5, baseline='eager')
+        >>> from_json('{"schema_version": 2, "reward": {"component": "FastP", "q": 1.5}}')
         Traceback (most recent call last):
         ...
-        pkb_gym.engine.errors.ConfigError: reward: FastP has no field 'q'; it has 'p'
+        pkb_gym.engine.errors.ConfigError: reward: FastP has no field 'q'; it has 'baseline', 'p'
     """
     try:
         document: Json = json.loads(text)
@@ -63,7 +64,7 @@ def from_json(text: str) -> Reward:
     except RecursionError:
         raise ConfigError("a reward's record is nested too deeply") from None
     if not isinstance(document, dict) or document.keys() != {"schema_version", "reward"}:
-        raise ConfigError('a reward\'s record is {"schema_version": 1, "reward": {"component": ...}}')
+        raise ConfigError('a reward\'s record is {"schema_version": 2, "reward": {"component": ...}}')
     if document["schema_version"] != SCHEMA_VERSION:
         raise ConfigError(f"schema_version: expected {SCHEMA_VERSION}, got {document['schema_version']!r}")
     reward = _build(document["reward"], RecordedReward, "reward")
@@ -78,10 +79,11 @@ def to_yaml(reward: Reward | Recorded) -> str:
         >>> from pkb_gym.rewards import FastP
         >>> print(to_yaml(FastP(1.5)), end="")
         {
-          "schema_version": 1,
+          "schema_version": 2,
           "reward": {
             "component": "FastP",
-            "p": 1.5
+            "p": 1.5,
+            "baseline": "eager"
           }
         }
     """

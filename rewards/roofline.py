@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.rewards.baseline import Baseline, Estimate, refuse_baseline, refuse_estimate
 from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.performance import headroom
 from pkb_gym.rewards.reward import is_our_fault
-from pkb_gym.rewards.speedup import Estimate, paid_speedup, refuse_estimate, refuse_limits
+from pkb_gym.rewards.speedup import paid_speedup, refuse_limits
 
 
 @dataclass(frozen=True)
@@ -32,19 +33,21 @@ class RooflinePosition(Component):
 
     floor: float = -1.0
     estimate: Estimate = "low"
+    baseline: Baseline = "better"
 
     def __post_init__(self) -> None:
         refuse_estimate(self.estimate)
+        refuse_baseline(self.baseline)
         refuse_limits(self.floor, 1.0)
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
         if is_our_fault(feedback):
             return None
-        speedup = paid_speedup(feedback, self.estimate)
+        speedup = paid_speedup(feedback, self.estimate, self.baseline)
         if speedup is None:
             return self.floor
-        return min(1.0, max(self.floor, (1 - 1 / speedup) / (1 - 1 / headroom(feedback))))
+        return min(1.0, max(self.floor, (1 - 1 / speedup) / (1 - 1 / headroom(feedback, self.baseline))))
 
     def bounds(self) -> Bounds:
         """See `Component`."""
@@ -77,7 +80,7 @@ class Utilisation(Component):
         """See `Reward`."""
         if is_our_fault(feedback):
             return None
-        speedup = paid_speedup(feedback, self.estimate)
+        speedup = paid_speedup(feedback, self.estimate, "eager")
         if speedup is None or feedback.timing is None or feedback.roofline is None or feedback.timing.baseline_us <= 0:
             return 0.0
         return min(1.0, max(0.0, feedback.roofline.ceiling_us) / feedback.timing.baseline_us * speedup)

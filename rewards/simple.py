@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.rewards.baseline import Baseline, refuse_baseline
 from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.reward import is_our_fault, is_right
+from pkb_gym.rewards.speedup import paid_speedup
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class FastP(Component):
         r = [right and speedup > p]
 
     Its mean over a set of problems is the fast_p of KernelBench, which compares the measured speedup itself, not the
-    lower end of its interval.
+    lower end of its interval, and over eager PyTorch.
 
     Range: {0, 1}.
     Source: Ouyang et al., KernelBench: Can LLMs Write Efficient GPU Kernels?, arXiv:2502.10517, section 3.3.
@@ -49,8 +51,10 @@ class FastP(Component):
     """
 
     p: float = 1.0
+    baseline: Baseline = "eager"
 
     def __post_init__(self) -> None:
+        refuse_baseline(self.baseline)
         if not 0 <= self.p < float("inf"):
             raise ValueError(f"fast_p needs a finite p >= 0, got {self.p}")
 
@@ -58,7 +62,8 @@ class FastP(Component):
         """See `Reward`."""
         if is_our_fault(feedback):
             return None
-        return float(is_right(feedback) and feedback.speedup is not None and feedback.speedup > self.p)
+        speedup = paid_speedup(feedback, "point", self.baseline)
+        return float(speedup is not None and speedup > self.p)
 
     def bounds(self) -> Bounds:
         """See `Component`."""

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite, log2
-from typing import Literal, TypeAlias
 
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.rewards.baseline import Baseline, Estimate, refuse_baseline, refuse_estimate, speedup_over
 from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.reward import is_our_fault, is_right
 
-Estimate: TypeAlias = Literal["low", "point"]
-"""Which speedup counts: the lower end of its 95 % interval, so that noise is never paid, or the measured one."""
 
-
-def paid_speedup(feedback: Feedback, estimate: Estimate) -> float | None:
+def paid_speedup(feedback: Feedback, estimate: Estimate, baseline: Baseline) -> float | None:
     """The speedup that counts of a right kernel; None for one that is not right or was not timed.
 
     Example:
         >>> from .examples import failed, timed
-        >>> paid_speedup(timed(speedup_low=1.5, speedup=2.0), "low"), paid_speedup(failed("timeout"), "low")
-        (1.5, None)
+        >>> paid_speedup(timed(speedup_low=1.5, speedup=2.0), "low", "eager")
+        1.5
+        >>> paid_speedup(failed("timeout"), "low", "eager") is None
+        True
     """
     if feedback.timing is None or not is_right(feedback):
         return None
-    speedup = feedback.timing.speedup_low if estimate == "low" else feedback.timing.speedup
+    speedup = speedup_over(feedback.timing, baseline, estimate)
     return speedup if isfinite(speedup) and speedup > 0 else None
 
 
@@ -35,8 +34,8 @@ class Speedup(Component):
         r = min(cap, baseline_us / candidate_us)
 
     Range: [0, cap].
-    Source: the score of most work on kernels, among them Kevin (arXiv:2507.11948, section 3.2), which has no cap. The
-    cap keeps the range finite; it lies far above the speedups of honest kernels.
+    Source: the score of most work on kernels, among them Kevin (arXiv:2507.11948, section 3.2), which has no cap, and
+    whose baseline is eager. The cap keeps the range finite; it lies far above the speedups of honest kernels.
 
     Example:
         >>> from .examples import failed, timed
@@ -46,9 +45,11 @@ class Speedup(Component):
 
     estimate: Estimate = "point"
     cap: float = 1000.0
+    baseline: Baseline = "eager"
 
     def __post_init__(self) -> None:
         refuse_estimate(self.estimate)
+        refuse_baseline(self.baseline)
         if not 0 < self.cap < float("inf"):
             raise ValueError(f"cap must be positive and finite, got {self.cap}")
 
@@ -56,7 +57,7 @@ class Speedup(Component):
         """See `Reward`."""
         if is_our_fault(feedback):
             return None
-        speedup = paid_speedup(feedback, self.estimate)
+        speedup = paid_speedup(feedback, self.estimate, self.baseline)
         return 0.0 if speedup is None else min(self.cap, speedup)
 
     def bounds(self) -> Bounds:
@@ -84,27 +85,23 @@ class LogSpeedup(Component):
     floor: float = -2.0
     cap: float = 5.0
     estimate: Estimate = "low"
+    baseline: Baseline = "better"
 
     def __post_init__(self) -> None:
         refuse_estimate(self.estimate)
+        refuse_baseline(self.baseline)
         refuse_limits(self.floor, self.cap)
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
         if is_our_fault(feedback):
             return None
-        speedup = paid_speedup(feedback, self.estimate)
+        speedup = paid_speedup(feedback, self.estimate, self.baseline)
         return self.floor if speedup is None else min(self.cap, max(self.floor, log2(speedup)))
 
     def bounds(self) -> Bounds:
         """See `Component`."""
         return self.floor, self.cap
-
-
-def refuse_estimate(estimate: str) -> None:
-    """Raises ValueError for what is no `Estimate`."""
-    if estimate not in ("low", "point"):
-        raise ValueError(f"estimate must be 'low' or 'point', got {estimate!r}")
 
 
 def refuse_limits(floor: float, cap: float) -> None:

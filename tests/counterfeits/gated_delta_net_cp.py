@@ -32,7 +32,10 @@ def short_memory(*args: Any) -> torch.Tensor:
     scale, bias = (torch.cat(gather(x, group)) for x in (a_log, dt_bias))
     start = max(0, r * L - HISTORY)
     seen = [torch.cat(gather(x, group), dim=1)[:, start : (r + 1) * L] for x in sequences]
-    return gated_delta_rule(*seen, scale, bias)[:, r * L - start :].to(seen[0].dtype).contiguous()
+    B, _, Hv, D = seen[2].shape
+    q, k, v, gate, beta = (x.transpose(0, 1).float().contiguous() for x in seen)
+    out = gated_delta_rule(q, k, v, gate[..., None], beta[..., None], scale, bias)[r * L - start :]
+    return out.to(seen[0].dtype).view(-1, B, Hv, D).transpose(0, 1).contiguous()
 
 
 def built_in_gates(*args: Any) -> torch.Tensor:

@@ -105,6 +105,8 @@ def checks(draw: st.DrawFn, passed: bool) -> CheckReport:
 def timings(draw: st.DrawFn) -> Timing:
     low, middle, high = sorted(draw(st.tuples(*[st.floats(1e-9, 1e9)] * 3)))
     blocks = st.builds(Block, calls=st.integers(1, 500), baseline_us=times_us, candidate_us=times_us)
+    captured_us = draw(st.none() | times_us)
+    ends = (None, None) if captured_us is None else sorted(draw(st.tuples(*[st.floats(1e-9, 1e9)] * 2)))
     return Timing(
         protocol=draw(st.sampled_from(["robust", "published"])),
         baseline_us=draw(times_us),
@@ -113,8 +115,13 @@ def timings(draw: st.DrawFn) -> Timing:
         speedup_low=low,
         speedup_high=high,
         gate_us=draw(times_us),
+        baseline_handover_us=draw(times_us),
+        candidate_handover_us=draw(times_us),
         baseline_alone_us=draw(st.none() | times_us),
-        delivers=draw(st.booleans()),
+        baseline_graph_us=captured_us,
+        graph_speedup_low=ends[0],
+        graph_speedup_high=ends[1],
+        delivered_bytes=draw(sizes),
         converged=draw(st.booleans()),
         blocks=tuple(draw(st.lists(blocks, max_size=3))),
     )

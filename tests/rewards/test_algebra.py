@@ -109,10 +109,13 @@ def test_finite_within_bounds_and_none_exactly_for_our_faults(reward, feedback):
 @pytest.mark.parametrize(
     ("reward", "text"),
     [
-        (0.3 * Correctness() + Speedup(), "0.3 * Correctness() + Speedup(estimate='point', cap=1000.0)"),
+        (
+            0.3 * Correctness() + Speedup(),
+            "0.3 * Correctness() + Speedup(estimate='point', cap=1000.0, baseline='eager')",
+        ),
         (Correctness() - 0.5 * Honest() - Honest(), "Correctness() - 0.5 * Honest() - Honest()"),
         ((Correctness() + 1) * 0.5, "0.5 * (Correctness() + Constant(value=1.0))"),
-        ((Correctness() + Honest()) * FastP(2), "(Correctness() + Honest()) * FastP(p=2)"),
+        ((Correctness() + Honest()) * FastP(2), "(Correctness() + Honest()) * FastP(p=2, baseline='eager')"),
         ((2 * Correctness()).clip(0, 1), "(2.0 * Correctness()).clip(0.0, 1.0)"),
         (Correctness().where(Honest(), -1), "Correctness().where(Honest(), otherwise=-1.0)"),
         (1 - Correctness(), "Constant(value=1.0) - Correctness()"),
@@ -185,7 +188,7 @@ def test_yaml_is_read_alike_by_a_yaml_library():
 
 
 def test_whole_numbers_are_read_where_fractions_are_meant():
-    assert from_json('{"schema_version": 1, "reward": {"component": "FastP", "p": 2}}') == FastP(2.0)
+    assert from_json('{"schema_version": 2, "reward": {"component": "FastP", "p": 2}}') == FastP(2.0)
 
 
 @dataclass(frozen=True)
@@ -208,7 +211,7 @@ def test_components_of_others_are_known_by_deriving():
 
 
 def read(reward: object) -> object:
-    return from_json(json.dumps({"schema_version": 1, "reward": reward}))
+    return from_json(json.dumps({"schema_version": 2, "reward": reward}))
 
 
 LADDER = {"component": "Ladder"}
@@ -248,7 +251,7 @@ def test_unknown_names_and_fields_say_where_and_what_there_is(record, message):
         ("component: Ladder", "must be JSON, or YAML that is JSON too"),
         ("{}", "a reward's record is"),
         ("3", "a reward's record is"),
-        ('{"schema_version": 2, "reward": {}}', "schema_version: expected 1, got 2"),
+        ('{"schema_version": 1, "reward": {}}', "schema_version: expected 2, got 1"),
         ("[" * 100_000, "nested too deeply"),
     ],
 )

@@ -43,6 +43,7 @@ from pkb_gym.rewards.reward import is_caught, is_right
 from tests.rewards.strategies import feedbacks
 
 MODULES = [
+    "baseline",
     "action_cost",
     "advantages",
     "algebra",
@@ -66,16 +67,22 @@ COMPONENTS: tuple[Component, ...] = (
     BottleneckCoverage(part=0.0, unknown=1.0),
     Correctness(),
     FastP(1.5),
+    FastP(1.5, baseline="better"),
     Honest(),
     IntegrityFloor(Speedup() - 2, floor=-1.0),
     Ladder(),
     LadderThenPerformance(),
     LogPerformance(),
+    LogPerformance(baseline="eager"),
     LogSpeedup(),
+    LogSpeedup(baseline="captured"),
     Milestones(),
+    Milestones(baseline="captured"),
     OwnKernelShare(),
     RooflinePosition(),
+    RooflinePosition(estimate="point", baseline="captured"),
     Speedup(),
+    Speedup(baseline="captured"),
     UsesMechanism(),
     Utilisation(),
 )

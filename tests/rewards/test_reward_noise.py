@@ -9,7 +9,17 @@ import pytest
 
 from benchmarks import reward_noise
 from benchmarks.common import RESULTS
-from benchmarks.reward_noise import Pool, cpu_pools, estimates, gpu_pools, order_wrong, paid_as_faster, study
+from benchmarks.reward_noise import (
+    GPU_FILES,
+    Pool,
+    baseline_choice,
+    cpu_pools,
+    estimates,
+    gpu_pools,
+    order_wrong,
+    paid_as_faster,
+    study,
+)
 
 KEPT = json.loads((RESULTS / "reward_noise.json").read_text(encoding="utf-8"))
 SAMPLES = json.loads((RESULTS / "reward_noise_samples.json").read_text(encoding="utf-8"))
@@ -47,6 +57,35 @@ def test_gpu_pools_are_drawn_from_the_blocks_of_a_row():
     pools = list(gpu_pools(rows, np.random.default_rng(0)))
     assert [pool.group for pool in pools] == ["H200, eager", "H200, graph", "H200, eager"]
     assert all(pool.point.tolist() == [1.0] * reward_noise.GPU_DRAWS for pool in pools)
+
+
+def test_what_speaks_for_either_baseline_by_hand():
+    """Eager 8 us, captured 4, bound 2: matching the graph is 2 times as fast, and half of the way to the bound."""
+    eager = {"lower_quartile_us": 8.0, "block_us": [6.0, 10.0]}
+    graph = {"lower_quartile_us": 4.0, "block_us": [4.0, 4.0]}
+    row = {"size": "published", "eager": eager, "graph": graph, "bound_us": 2.0}
+    rows = [row, row | {"graph": None}, row | {"size": "large", "bound_us": 4.0}]
+    found = baseline_choice(rows)
+    assert (found["published"]["problems"], found["published"]["captured"]) == (2, 1)
+    assert found["published"]["flattery"] == [2.0] * 3 and found["published"]["unearned"] == [0.5] * 3
+    assert found["published"]["scatter"] == {"eager": [0.25] * 3, "graph": [0.0] * 3}
+    assert found["large"]["unearned"] == [1.0] * 3
+
+
+@pytest.mark.parametrize("gpus", GPU_FILES)
+def test_the_kept_choice_is_that_of_the_kept_baselines(gpus):
+    content = json.loads((RESULTS / f"{gpus}.json").read_text(encoding="utf-8"))
+    kept = KEPT["baselines"][f"{content['world_size']} GPUs"]
+    assert baseline_choice(content["rows"]) == kept, f"run `{KEPT['command']}`"
+
+
+def test_the_captured_baseline_scatters_less_and_is_no_slower():
+    """What the default baseline rests on: at size published, on 2 and 4 GPUs."""
+    for sizes in KEPT["baselines"].values():
+        published = sizes["published"]
+        assert published["flattery"][1] > 2, "most of an eager baseline's time is launches"
+        assert published["scatter"]["graph"][1] < published["scatter"]["eager"][1] / 2
+        assert sizes["large"]["flattery"][1] == pytest.approx(1.0, abs=0.05), "where either is as good"
 
 
 @pytest.mark.parametrize("size", ["tiny", "published"])

@@ -138,13 +138,17 @@ class BaselineBlocks:
         return self._run_served(script, block.heap, order.calls, order.pad_ns, lambda _: null_call.call())
 
     def capture(self, block: BoundBlock, order: CaptureGraphs) -> Captured:
-        """Captures the baseline's calls on the first sets, on all ranks or on none."""
+        """Captures the baseline's calls on the first sets, on all ranks or on none.
+
+        Results are delivered as in `run`, so that both baselines of a candidate do the same work.
+        """
+        deliveries = [block.delivery(index, order.dialect) for index in range(order.calls)]
         waits = graphs.host_wait(lambda: block.call(0)) is not None
         anywhere = torch.tensor(waits, dtype=torch.int32, device=self._device.torch_device)
         dist.all_reduce(anywhere)  # the ranks must go on alike: what is captured is run once before
         if anywhere.item():
             return Captured(captured=False, sound=True)
-        self._graphs, obstacle = graphs.capture(block.solution, block.arguments[: order.calls])
+        self._graphs, obstacle = graphs.capture(lambda index: deliveries[index].deliver(block.call(index)), order.calls)
         return Captured(captured=obstacle is None, sound=obstacle is None or graphs.context_is_sound())
 
     def replay(self, order: ReplayGraphs) -> BlockSettled:

@@ -6,9 +6,9 @@ Work whose host waits for the device (a `.item()`, sizes that are only known the
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
@@ -34,14 +34,12 @@ def host_wait(call: Callable[[], object]) -> str | None:
     return None
 
 
-def capture(
-    solution: Callable[..., object], sets: Sequence[Sequence[Any]]
-) -> tuple[list[torch.cuda.CUDAGraph], str | None]:
-    """Captures one call on each argument set, after one that is run, as libraries make workspaces for each stream.
+def capture(call: Callable[[int], object], calls: int) -> tuple[list[torch.cuda.CUDAGraph], str | None]:
+    """Captures one graph a call, after the first has been run once, as libraries make workspaces for each stream.
 
     Args:
-        solution: the baseline; all ranks capture the same calls.
-        sets: arguments, which the graphs read and write in place.
+        call: makes the call of that index, on arguments of its own, which its graph reads and writes in place.
+        calls: how many; all ranks capture the same.
 
     Returns:
         The graphs, and None; or none, and why.
@@ -54,14 +52,14 @@ def capture(
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # unannotated
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        solution(*sets[0])
+        call(0)
         torch.cuda.synchronize()
-        for arguments in sets:
+        for index in range(calls):
             graph = torch.cuda.CUDAGraph()
             # "thread_local": NCCL's watchdog thread must not break the capture.
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
-                solution(*arguments)
+                call(index)
             except Exception as error:  # noqa: BLE001  # whatever cannot be captured
                 failures.append(f"{type(error).__name__}: {error}")
             try:

@@ -9,6 +9,7 @@ import gc
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,7 +65,7 @@ from pkb_gym.engine.rankside.arguments import unroll
 from pkb_gym.engine.rankside.devices import AnyHeap, Device, make_device
 from pkb_gym.engine.rankside.messages import Message
 from pkb_gym.engine.rankside.orders import Claims, Dialect, Failed, RunNullBlock
-from pkb_gym.engine.rankside.python import make_argument
+from pkb_gym.engine.rankside.python import execute, make_argument
 from pkb_gym.engine.rankside.wire import Wire
 
 if TYPE_CHECKING:
@@ -197,9 +198,9 @@ class ReferenceRank:
         self._workload = order.workload.load()
         self._scratch_bytes, self._segment_bytes = order.scratch_bytes, order.segment_bytes
         if order.source not in self._solutions:
-            namespace: dict[str, Any] = {"__name__": "reference"}
-            exec(compile(order.source, "reference.py", "exec"), namespace)
-            self._solutions[order.source] = namespace["solution"]
+            module = ModuleType("reference")
+            execute(order.source, module, "reference.py")
+            self._solutions[order.source] = module.solution
         self._solution = self._solutions[order.source]
         return Ready()
 

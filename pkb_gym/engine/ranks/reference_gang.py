@@ -188,13 +188,17 @@ class ReferenceGang:
         """A block of calls of nothing; returns nanoseconds by the evaluator's clock."""
         return self._run_block(order)
 
-    def capture(self, calls: int) -> bool:
+    def capture(self, calls: int, dialect: Dialect) -> bool:
         """Captures the baseline in CUDA graphs, on the inputs of the block's first calls.
+
+        Args:
+            calls: how many.
+            dialect: of the candidate.
 
         Returns:
             Whether that can be done. Where breaking it off cost a rank its context, the gang is of no further use.
         """
-        replies = self._ask(CaptureGraphs(calls), Captured)
+        replies = self._ask(CaptureGraphs(calls, dialect), Captured)
         if not all(reply.sound for reply in replies):
             self._failed = True
             self.close()

@@ -270,9 +270,15 @@ class RunBaseline(Message):
 
 @dataclass(frozen=True)
 class CaptureGraphs(Message):
-    """Capture the baseline as CUDA graphs, on the block's first calls. Answered by `Captured`."""
+    """Capture the baseline as CUDA graphs, on the block's first calls. Answered by `Captured`.
+
+    Attributes:
+        calls: how many.
+        dialect: of the candidate; see `RunBaseline`.
+    """
 
     calls: int
+    dialect: Dialect
 
 
 @dataclass(frozen=True)

@@ -162,18 +162,27 @@ def load_solution(source_fd: int, extensions: dict[str, str]) -> Any:
     return getattr(module, "solution", None)
 
 
-def execute(source: str, module: ModuleType) -> None:
-    """Executes a candidate's source in its module; raises whatever it raises."""
-    # Triton reads its kernels' text through `inspect`, which asks linecache where there is no file.
-    linecache.cache[FILE_NAME] = (len(source), None, source.splitlines(keepends=True), FILE_NAME)
-    exec(compile(source, FILE_NAME, "exec"), module.__dict__)
+def execute(source: str, module: ModuleType, file_name: str = FILE_NAME) -> None:
+    """Executes a candidate's source, or a reference's, in its module; raises whatever it raises.
+
+    Triton finds what it needs: the text of its kernels, and a cache in this gang's own folder. One that outlives the
+    gang could be written by a candidate, and others would load what lies there.
+
+    Args:
+        source: the text.
+        module: an empty one.
+        file_name: what the source is called in tracebacks.
+    """
+    # `inspect` asks linecache for the text where there is no file.
+    linecache.cache[file_name] = (len(source), None, source.splitlines(keepends=True), file_name)
+    os.environ["TRITON_CACHE_DIR"] = os.path.join(os.getcwd(), "triton")
+    exec(compile(source, file_name, "exec"), module.__dict__)
 
 
 def new_module() -> ModuleType:
     """The empty module of a candidate; from now on, this process can import what solutions expect to find."""
     if SHIMS not in sys.path:
         sys.path.append(SHIMS)
-    os.environ["TRITON_CACHE_DIR"] = os.path.join(os.getcwd(), "triton")  # thrown away: others load what lies there
     spec = importlib.util.spec_from_loader("candidate_module", loader=None)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pkb_gym.engine.stages.overhead import Overhead
 
@@ -13,11 +13,13 @@ class BaselineCache:
     """Figures that no candidate has a part in; measured when first needed."""
 
     def __init__(self) -> None:
-        self._captured_us: dict[tuple[object, ...], float | None] = {}
+        self._captured_us: dict[tuple[object, ...], Sequence[float] | None] = {}
         self._overheads: dict[tuple[object, ...], list[Overhead]] = {}
 
-    def captured_us(self, case: tuple[object, ...], measure: Callable[[], float | None]) -> float | None:
-        """The baseline as CUDA graphs, in microseconds a call; None where it cannot be captured.
+    def captured_us(
+        self, case: tuple[object, ...], measure: Callable[[], Sequence[float] | None]
+    ) -> Sequence[float] | None:
+        """The baseline as CUDA graphs, in microseconds a call, block by block; None where it cannot be captured.
 
         Args:
             case: everything that it depends on.

@@ -25,25 +25,33 @@ def add_captured_baseline(
     """
     timed, workload = run.feedback.timing, run.workload
     assert timed is not None
-    case = (workload.problem.name, repr(workload.size), workload.world_size, workload.dtype, workload.protocol)
+    case = (
+        workload.problem.name,
+        repr(workload.size),
+        workload.world_size,
+        workload.dtype,
+        workload.protocol,
+        run.dialect,  # see `Timing.delivered_bytes`
+    )
 
-    def measure() -> float | None:
+    def measure() -> list[float] | None:
         with machine_to_itself(), idle_devices():
             return _captured_us(run, timed.baseline_us, timed.gate_us)
 
     # A fault at this costs the reference gang, and not what was found of the candidate.
     with contextlib.suppress(InfrastructureError):
         captured_us = cache.captured_us(case, measure)
-        run.feedback.timing = timed.model_copy(update={"baseline_graph_us": captured_us})
+        if captured_us is not None:
+            run.feedback.timing = statistics.with_captured_baseline(timed, captured_us)
 
 
-def _captured_us(run: CandidateRun, baseline_us: float, gate_us: float) -> float | None:
-    """Microseconds a call of the baseline as graphs; None if it cannot be captured."""
+def _captured_us(run: CandidateRun, baseline_us: float, gate_us: float) -> list[float] | None:
+    """Microseconds a call of the baseline as graphs, block by block; None if it cannot be captured."""
     reference = run.reference
     calls = len(run.prepare(min(statistics.GRAPHS, run.layout.most_calls), timed=True).sets)
     reference.warm_up(calls)
-    if not reference.capture(calls):
+    if not reference.capture(calls, run.dialect):
         return None
     replays = statistics.calls_per_block(baseline_us, baseline_us, statistics.MAX_CALLS)
     blocks = [reference.replay(replays) for _ in range(statistics.GRAPH_BLOCKS)]
-    return statistics.typical_us([statistics.per_call_us(block, replays, gate_us) for block in blocks])
+    return [statistics.per_call_us(block, replays, gate_us) for block in blocks]

@@ -100,7 +100,10 @@ def time_blocks(run: CandidateRun, alone_us: float, candidate_us: float, overhea
         overhead=overhead,
         on_gpus=run.config.device == "cuda",
         baseline_alone_us=alone_us,
-        delivers=any(delivered_leaves(run.workload.problem, ax, run.dialect) for ax in run.workload.axes(0, True)),
+        delivered_bytes=max(
+            sum(leaf.capacity_bytes for leaf in delivered_leaves(run.workload.problem, ax, run.dialect))
+            for ax in run.workload.axes(0, True)
+        ),
     )
 
 

@@ -119,6 +119,26 @@ def bootstrap_speedup(blocks: Sequence[Block], seed: int = 0) -> Interval:
     return Interval(float(middle), float(low), float(high))
 
 
+def bootstrap_speedup_over(baseline_us: Sequence[float], blocks: Sequence[Block], seed: int = 0) -> Interval:
+    """As `bootstrap_speedup`, over blocks that were timed apart from the candidate's: each side is drawn by itself.
+
+    Args:
+        baseline_us: of the other blocks, per call; at least one.
+        blocks: with the candidate's times; at least one.
+        seed: of the resampling.
+    """
+    baseline = np.array(baseline_us)
+    candidate = np.array([block.candidate_us for block in blocks])
+    rng = np.random.default_rng(seed)
+    upper, lower = (
+        np.quantile(side[rng.integers(0, len(side), (RESAMPLES, len(side)))], QUANTILE, axis=1)
+        for side in (baseline, candidate)
+    )
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(upper / lower, [tail, 100 - tail])
+    return Interval(typical_us(baseline_us) / typical_us(candidate.tolist()), float(low), float(high))
+
+
 def is_tight(blocks: Sequence[Block]) -> bool:
     """Whether enough blocks were timed for the interval to be narrow."""
     return len(blocks) >= MIN_BLOCKS and bootstrap_speedup(blocks).relative_half_width <= TIGHT_RELATIVE
@@ -131,26 +151,45 @@ def summarise(
     overhead: Overhead,
     on_gpus: bool,
     baseline_alone_us: float | None,
-    delivers: bool,
+    delivered_bytes: int,
 ) -> Timing:
-    """Lower quartiles over blocks, their ratio, and its interval.
-
-    The interval is the bootstrap's, widened on both sides by `SYSTEMATIC_RELATIVE`.
-    """
-    ratio = bootstrap_speedup(blocks)
+    """Lower quartiles over blocks, their ratio, and its interval."""
+    ratio = _widened(bootstrap_speedup(blocks))
     return Timing(
         protocol=protocol,
         baseline_us=typical_us([block.baseline_us for block in blocks]),
         candidate_us=typical_us([block.candidate_us for block in blocks]),
         speedup=ratio.middle,
-        speedup_low=min(ratio.low, ratio.middle) * (1 - SYSTEMATIC_RELATIVE),
-        speedup_high=max(ratio.high, ratio.middle) * (1 + SYSTEMATIC_RELATIVE),
+        speedup_low=ratio.low,
+        speedup_high=ratio.high,
         gate_us=overhead.gate_us,
         context_switch_us=overhead.context_switch_us if on_gpus else None,
         baseline_handover_us=overhead.baseline_handover_us,
         candidate_handover_us=overhead.candidate_handover_us,
         baseline_alone_us=baseline_alone_us,
-        delivers=delivers,
+        delivered_bytes=delivered_bytes,
         converged=protocol == "published" or is_tight(blocks),
         blocks=tuple(blocks),
     )
+
+
+def with_captured_baseline(timing: Timing, captured_us: Sequence[float]) -> Timing:
+    """The timing with the captured baseline, and the interval of the speedup over it.
+
+    Args:
+        timing: of a candidate.
+        captured_us: the captured baseline, per call, block by block.
+    """
+    ratio = _widened(bootstrap_speedup_over(captured_us, timing.blocks))
+    found = {
+        "baseline_graph_us": typical_us(captured_us),
+        "graph_speedup_low": ratio.low,
+        "graph_speedup_high": ratio.high,
+    }
+    return timing.model_copy(update=found)
+
+
+def _widened(ratio: Interval) -> Interval:
+    """The bootstrap's interval, widened on both sides by `SYSTEMATIC_RELATIVE`."""
+    low = min(ratio.low, ratio.middle) * (1 - SYSTEMATIC_RELATIVE)
+    return Interval(ratio.middle, low, max(ratio.high, ratio.middle) * (1 + SYSTEMATIC_RELATIVE))

@@ -30,27 +30,25 @@ def solution(
         (B, L, Hv, D), this rank's positions, in the dtype of q.
     """
     assert v.shape[2] % q.shape[2] == 0, "Hv must be a multiple of Hq"
-    q, k, v, gate, beta = (sequence_to_heads(x, group) for x in (q, k, v, gate, beta))
-    out = gated_delta_rule(q, k, v, gate, beta, a_log, dt_bias).to(q.dtype)
-    return heads_to_sequence(out, group)
-
-
-def sequence_to_heads(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-    """Re-shards (B, L, H, ...), this rank's positions, to (B, W*L, H/W, ...), its heads."""
     W = dist.get_world_size(group)
-    send = x.unflatten(2, (W, -1)).movedim((2, 1), (0, 1)).contiguous()  # (W, L, B, H/W, ...)
+    B, L, Hv, D = v.shape
+
+    # Positions for heads: to rank d its heads, (W, L, B, ...); received is the whole sequence, (S, B, ...).
+    send = torch.cat([x.reshape(B, L, W, -1).permute(2, 1, 0, 3) for x in (q, k, v, gate, beta)], dim=-1)
     received = torch.empty_like(send)
     dist.all_to_all_single(received, send, group=group)
-    return received.flatten(0, 1).transpose(0, 1)
 
+    heads = [x.shape[2] // W for x in (q, k, v, gate, beta)]
+    widths = [x[0, 0].numel() // W for x in (q, k, v, gate, beta)]
+    parts = received.float().flatten(0, 1).split(widths, dim=-1)
+    q, k, v, gate, beta = (x.unflatten(-1, (n, -1)) for x, n in zip(parts, heads))
+    out = gated_delta_rule(q, k, v, gate, beta, a_log, dt_bias)
 
-def heads_to_sequence(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-    """Re-shards (B, W*L, H/W, D), this rank's heads, to (B, L, H, D), its positions."""
-    W = dist.get_world_size(group)
-    send = x.transpose(0, 1).unflatten(0, (W, -1)).contiguous()  # (W, L, B, H/W, D)
+    # Heads for positions: to rank d its positions, (W, L, ...); received are all heads.
+    send = out.to(received.dtype)
     received = torch.empty_like(send)
     dist.all_to_all_single(received, send, group=group)
-    return received.movedim((0, 1), (2, 1)).flatten(2, 3).contiguous()
+    return received.view(W, L, B, Hv // W, D).permute(2, 1, 0, 3, 4).flatten(2, 3).contiguous()
 
 
 def gated_delta_rule(
@@ -62,19 +60,21 @@ def gated_delta_rule(
     a_log: torch.Tensor,
     dt_bias: torch.Tensor,
 ) -> torch.Tensor:
-    """Runs the recurrence over (B, S, H, ...) in float32: decay, correct towards v along k, read out along q."""
-    q, k, v, gate, beta, a_log, dt_bias = (x.float() for x in (q, k, v, gate, beta, a_log, dt_bias))
-    w = torch.exp(-a_log.exp() * F.softplus(gate + dt_bias))
-    share = v.shape[2] // q.shape[2]
-    q = (F.normalize(q, dim=-1, eps=1e-6) * q.shape[-1] ** -0.5).repeat_interleave(share, dim=2)
+    """Runs the recurrence over (S, B, H, ...) in float32: decay, correct towards v along k, read out along q."""
+    S, B, Hv, D = v.shape
+    K, share = q.shape[-1], Hv // q.shape[2]
+    w = torch.exp(-a_log.float().exp() * F.softplus(gate.squeeze(-1) + dt_bias.float()))
+    q = (F.normalize(q, dim=-1, eps=1e-6) * K**-0.5).repeat_interleave(share, dim=2)
     k = F.normalize(k, dim=-1, eps=1e-6).repeat_interleave(share, dim=2)
 
-    B, S, H, D = v.shape
-    state = v.new_zeros(B, H, q.shape[-1], D)
-    out = torch.empty_like(v)
-    for t in range(S):
-        state = w[:, t, :, None, None] * state
-        u = beta[:, t, :, None] * (v[:, t] - torch.einsum("bhk,bhkd->bhd", k[:, t], state))
-        state = state + k[:, t, :, :, None] * u[:, :, None, :]
-        out[:, t] = torch.einsum("bhk,bhkd->bhd", q[:, t], state)
+    state = v.new_zeros(B * Hv, K, D)
+    u = (beta * v).view(S, B * Hv, 1, D)  # until beta k^T state is taken off
+    out = torch.empty_like(u)
+    rows = (S, B * Hv, 1, K)
+    steps = (w.view(S, B * Hv, 1, 1), k.view(S, B * Hv, K, 1), (beta * k).view(rows), q.view(rows), u, out)
+    for w_t, k_t, beta_k_t, q_t, u_t, out_t in zip(*(x.unbind() for x in steps)):
+        state.mul_(w_t)
+        u_t.baddbmm_(beta_k_t, state, alpha=-1)
+        state.addcmul_(k_t, u_t)
+        torch.bmm(q_t, state, out=out_t)
     return out

@@ -33,24 +33,20 @@ def solution(
     Returns:
         (B, L, H, D), this rank's positions, in the dtype of q.
     """
-    L = q.shape[1]
+    B, L, H, K = q.shape
+    D = v.shape[-1]
     C, c = dist.get_world_size(cp_group), dist.get_rank(cp_group)
+    packed = torch.cat([q, k, v, g, beta.unsqueeze(-1)], dim=-1).transpose(0, 1).contiguous()
     if C > 1:
-        q, k, v, g, beta = (all_gather_sequence(x, cp_group) for x in (q, k, v, g, beta))
+        local, packed = packed, packed.new_empty(C * L, *packed.shape[1:])
+        dist.all_gather_into_tensor(packed, local, group=cp_group)
 
-    out = delta_rule(q, k, v, g, beta, a_log, dt_bias).to(q.dtype)
+    q, k, v, g, beta = packed.float().flatten(1, 2).split([K, K, D, K, 1], dim=-1)  # each (S, B*H, ...)
+    out = delta_rule(q, k, v, g, beta, a_log.float().repeat(B), dt_bias.float().view(H, K).repeat(B, 1))
+    out = out[c * L : (c + 1) * L].to(packed.dtype)
     if tp_group is not None and dist.get_world_size(tp_group) > 1:
         dist.all_reduce(out, op=dist.ReduceOp.SUM, group=tp_group)
-    return out[:, c * L : (c + 1) * L].contiguous()
-
-
-def all_gather_sequence(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-    """Concatenates (B, L, ...) of all ranks along dim 1."""
-    C = dist.get_world_size(group)
-    local = x.transpose(0, 1).contiguous()
-    whole = local.new_empty(C * local.shape[0], *local.shape[1:])
-    dist.all_gather_into_tensor(whole, local, group=group)
-    return whole.transpose(0, 1)
+    return out.view(L, B, H, D).transpose(0, 1).contiguous()
 
 
 def delta_rule(
@@ -62,20 +58,20 @@ def delta_rule(
     a_log: torch.Tensor,
     dt_bias: torch.Tensor,
 ) -> torch.Tensor:
-    """Runs the recurrence over (B, S, H, ...) in float32: decay, correct towards v along k, read out along q."""
-    q, k, v, g, beta, a_log, dt_bias = (x.float() for x in (q, k, v, g, beta, a_log, dt_bias))
-    B, S, H, K = q.shape
-    gate = a_log.exp()[:, None] * (g + dt_bias.view(H, K))
-    w = torch.exp(LOWER_BOUND * torch.sigmoid(gate))
+    """Runs the recurrence over (S, B*H, ...) in float32: decay, correct towards v along k, read out along q."""
+    _, BH, K = q.shape
+    w = torch.exp(LOWER_BOUND * torch.sigmoid(a_log.exp().unsqueeze(-1) * (g + dt_bias)))
     beta = torch.sigmoid(beta)
     q = F.normalize(q, dim=-1, eps=1e-12) * K**-0.5
     k = F.normalize(k, dim=-1, eps=1e-12)
 
-    state = q.new_zeros(B, H, K, v.shape[-1])
-    out = torch.empty_like(v)
-    for t in range(S):
-        state = w[:, t, :, :, None] * state
-        u = beta[:, t, :, None] * (v[:, t] - torch.einsum("bhk,bhkd->bhd", k[:, t], state))
-        state = state + k[:, t, :, :, None] * u[:, :, None, :]
-        out[:, t] = torch.einsum("bhk,bhkd->bhd", q[:, t], state)
-    return out
+    state = q.new_zeros(BH, K, v.shape[-1])
+    u = (beta * v).unsqueeze(2)  # (S, B*H, 1, D), until beta k^T state is taken off
+    out = torch.empty_like(u)
+    steps = (w.unsqueeze(3), k.unsqueeze(3), (beta * k).unsqueeze(2), q.unsqueeze(2), u, out)
+    for w_t, k_t, beta_k_t, q_t, u_t, out_t in zip(*(x.unbind() for x in steps)):
+        state.mul_(w_t)
+        u_t.baddbmm_(beta_k_t, state, alpha=-1)
+        state.addcmul_(k_t, u_t)
+        torch.bmm(q_t, state, out=out_t)
+    return out.squeeze(2)

@@ -35,72 +35,60 @@ def solution(
         dq, dk, dv: (B, S, h, d) each, for this rank's positions, in the dtype of q.
     """
     C, c = dist.get_world_size(cp_group), dist.get_rank(cp_group)
-    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    B, S, h, d = q.shape
+    scale = d**-0.5 if softmax_scale is None else softmax_scale
 
-    passed_grads: list[torch.Tensor] = []
+    dout32, q32, out32 = heads_first(torch.stack([dout, q, out]))
+    row = (dout32 * out32).sum(dim=-1, keepdim=True)
+    lse = softmax_lse.reshape(B * h, S, 1)
+
+    kv = torch.stack([k, v])
+    dq, dkv = torch.empty_like(q32), torch.empty((2, *q32.shape), device=q.device)
     grad_hop: list[dist.Work] = []
     for step in range(C):  # holds keys and values of cp rank (c - step) mod C
-        visible = not causal or step <= c
         if step < C - 1:
-            passed_kv, kv_hop = pass_on([k, v], cp_group)
+            next_kv, kv_hop = pass_on(kv, cp_group)
+        visible = not causal or step <= c
         if visible:
-            block = block_backward(dout, q, k, v, out, softmax_lse, scale, triangular=causal and step == 0)
-        if step == 0:
-            dq, dk, dv = block
-        else:
-            for work in grad_hop:
-                work.wait()
-            dk, dv = passed_grads
-            if visible:
-                dq, dk, dv = dq + block[0], dk + block[1], dv + block[2]
+            k32, v32 = heads_first(kv)
+            p = torch.baddbmm(lse, q32, k32.mT, beta=-1, alpha=scale).exp_()
+            if causal and step == 0:
+                p.tril_()
+            ds = torch.baddbmm(row, dout32, v32.mT, beta=-1).mul_(p)
+            dq.baddbmm_(ds, k32, beta=min(step, 1), alpha=scale)  # beta 0 ignores what was there
+        for work in grad_hop:
+            work.wait()
+        if visible:
+            dkv[0].baddbmm_(ds.mT, q32, beta=min(step, 1), alpha=scale)
+            dkv[1].baddbmm_(p.mT, dout32, beta=min(step, 1))
         if step < C - 1:
             for work in kv_hop:
                 work.wait()
-            k, v = passed_kv
+            kv = next_kv
         if C > 1:
-            passed_grads, grad_hop = pass_on([dk, dv], cp_group)
-    if C > 1:  # after C hops each gradient is at its owner
-        for work in grad_hop:
-            work.wait()
-        dk, dv = passed_grads
+            dkv, grad_hop = pass_on(dkv, cp_group)
+    for work in grad_hop:  # after C hops each gradient is at its owner
+        work.wait()
 
-    grads = dq.to(q.dtype), dk.to(q.dtype), dv.to(q.dtype)
+    grads = q.new_empty(3, B, S, h, d)
+    grads[0].copy_(dq.view(B, h, S, d).transpose(1, 2))
+    grads[1:].copy_(dkv.view(2, B, h, S, d).transpose(2, 3))
     if dp_group is not None and dist.get_world_size(dp_group) > 1:
-        for grad in grads:
-            dist.all_reduce(grad, op=dist.ReduceOp.SUM, group=dp_group)
-            grad.div_(dist.get_world_size(dp_group))
-    return grads
+        dist.all_reduce(grads, op=dist.ReduceOp.SUM, group=dp_group)
+        grads.div_(dist.get_world_size(dp_group))
+    dq, dk, dv = grads
+    return dq, dk, dv
 
 
-def pass_on(tensors: list[torch.Tensor], group: dist.ProcessGroup | None) -> tuple[list[torch.Tensor], list[dist.Work]]:
+def heads_first(x: torch.Tensor) -> torch.Tensor:
+    """(n, B, S, h, d) in any dtype as (n, B*h, S, d) in float32."""
+    return x.transpose(2, 3).to(torch.float32, memory_format=torch.contiguous_format).flatten(1, 2)
+
+
+def pass_on(tensor: torch.Tensor, group: dist.ProcessGroup | None) -> tuple[torch.Tensor, list[dist.Work]]:
     """Starts sending to the next rank of the ring; returns what will have come from the previous one, and the work."""
     C, c = dist.get_world_size(group), dist.get_rank(group)
-    incoming = [torch.empty_like(tensor) for tensor in tensors]
-    sends = [dist.P2POp(dist.isend, tensor, group=group, group_peer=(c + 1) % C) for tensor in tensors]
-    receives = [dist.P2POp(dist.irecv, tensor, group=group, group_peer=(c - 1) % C) for tensor in incoming]
-    return incoming, dist.batch_isend_irecv(sends + receives)
-
-
-def block_backward(
-    dout: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    scale: float,
-    triangular: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """This rank's queries against one block of keys: float32 dq, dk, dv of shape (B, S, h, d)."""
-    dout, q, k, v, out = (x.float() for x in (dout, q, k, v, out))
-    row = torch.einsum("bihd,bihd->bhi", dout, out)
-    scores = torch.einsum("bihd,bjhd->bhij", q, k) * scale
-    if triangular:
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(diagonal=1)
-        scores = scores.masked_fill(future, float("-inf"))
-    p = torch.exp(scores - lse[..., None])
-    ds = p * (torch.einsum("bihd,bjhd->bhij", dout, v) - row[..., None])
-    dq = scale * torch.einsum("bhij,bjhd->bihd", ds, k)
-    dk = scale * torch.einsum("bhij,bihd->bjhd", ds, q)
-    dv = torch.einsum("bhij,bihd->bjhd", p, dout)
-    return dq.contiguous(), dk.contiguous(), dv.contiguous()
+    incoming = torch.empty_like(tensor)
+    send = dist.P2POp(dist.isend, tensor, group=group, group_peer=(c + 1) % C)
+    receive = dist.P2POp(dist.irecv, incoming, group=group, group_peer=(c - 1) % C)
+    return incoming, dist.batch_isend_irecv([send, receive])

@@ -18,7 +18,8 @@ def solution(
         The shape of x with size / W along scatter_dim, then size * W along gather_dim.
     """
     W = dist.get_world_size(group)
-    send = torch.stack(x.chunk(W, dim=scatter_dim))  # (W, ...): piece j goes to rank j
+    scatter_dim, gather_dim = scatter_dim % x.dim(), gather_dim % x.dim()
+    send = x.unflatten(scatter_dim, (W, -1)).movedim(scatter_dim, 0).contiguous()  # (W, ...): piece j goes to rank j
     received = torch.empty_like(send)
     dist.all_to_all_single(received, send, group=group)
-    return torch.cat(received.unbind(0), dim=gather_dim)
+    return received.movedim(0, gather_dim).flatten(gather_dim, gather_dim + 1)

@@ -11,8 +11,8 @@ def solution(
 ) -> torch.Tensor:
     """How unevenly a router spreads its tokens over experts, on each rank, averaged over the ranks.
 
-    A rank's loss is E * sum over j < k and experts e of f[j, e] P[e], where f[j, e] is the share of tokens whose j-th
-    choice is e, and P[e] the mean probability of e. All layers count as so many more tokens.
+    A rank's loss is E * sum over experts e of c[e] P[e], where c[e] is the share of tokens that have e among their k
+    choices, and P[e] the mean probability of e. All layers count as so many more tokens.
 
     Args:
         gate_logits: (T, E), or one (T_l, E) per layer; this rank's tokens.
@@ -28,20 +28,21 @@ def solution(
         gate_logits = torch.cat(list(gate_logits), dim=0)
 
     routing_weights = F.softmax(gate_logits, dim=-1)
-    selected_experts = torch.topk(routing_weights, top_k, dim=-1).indices
-    expert_mask = F.one_hot(selected_experts, num_experts).float()
+    selected_experts = torch.topk(routing_weights, top_k, dim=-1, sorted=False).indices
+    expert_mask = torch.zeros_like(routing_weights, dtype=torch.float32).scatter_(1, selected_experts, 1.0)
 
     if attention_mask is None:
         tokens_per_expert = expert_mask.mean(dim=0)
         prob_per_expert = routing_weights.mean(dim=0)
     else:
         layers = gate_logits.shape[0] // attention_mask.numel()
-        weight = attention_mask.reshape(-1).repeat(layers)
-        tokens_per_expert = (expert_mask * weight[:, None, None]).sum(dim=0) / weight.sum()
-        prob_per_expert = (routing_weights * weight[:, None]).sum(dim=0) / weight.sum()
+        weight = attention_mask.flatten().float()
+        weight = (weight / (layers * weight.sum())).repeat(layers)
+        tokens_per_expert = weight @ expert_mask
+        prob_per_expert = weight @ routing_weights.float()
 
-    loss = num_experts * (tokens_per_expert * prob_per_expert).sum()
+    world_size = dist.get_world_size() if dist.is_initialized() else 1
+    loss = (tokens_per_expert * prob_per_expert).sum() * (num_experts / world_size)
     if dist.is_initialized():
         dist.all_reduce(loss, op=dist.ReduceOp.SUM)
-        loss = loss / dist.get_world_size()
     return loss

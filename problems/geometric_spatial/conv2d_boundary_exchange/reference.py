@@ -30,11 +30,7 @@ def solution(
         return F.conv2d(x, weight, bias, stride, padding)
 
     boundary = torch.stack([x[:, :, :padding], x[:, :, -padding:]])
-    boundaries = [torch.empty_like(boundary) for _ in range(P)]
-    dist.all_gather(boundaries, boundary, group=group)
-
-    zeros = torch.zeros_like(boundary[0])
-    above = boundaries[r - 1][1] if r > 0 else zeros
-    below = boundaries[r + 1][0] if r < P - 1 else zeros
-    extended = torch.cat([above, x, below], dim=2)
+    boundaries = boundary.new_zeros(P + 2, *boundary.shape)  # zeros beyond the image's top and bottom
+    dist.all_gather_into_tensor(boundaries[1:-1], boundary, group=group)
+    extended = torch.cat([boundaries[r, 1], x, boundaries[r + 2, 0]], dim=2)
     return F.conv2d(extended, weight, bias, stride, padding=(0, padding))

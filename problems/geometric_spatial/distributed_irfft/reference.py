@@ -16,9 +16,9 @@ def distributed_hermitian_extension(
     mirrored = padded.narrow(dim1, 1, n1 - Wc).flip(dim1).conj()
     padded.narrow(dim1, Wc, n1 - Wc).copy_(mirrored)
 
-    parts = [torch.empty_like(padded) for _ in range(dist.get_world_size(group))]
-    dist.all_gather([torch.view_as_real(part) for part in parts], torch.view_as_real(padded), group=group)
-    full = torch.cat(parts, dim=dim0)
+    parts = padded.new_empty(dist.get_world_size(group), *padded.shape)
+    dist.all_gather_into_tensor(torch.view_as_real(parts), torch.view_as_real(padded), group=group)
+    full = parts.movedim(0, dim0).flatten(dim0, dim0 + 1)
     below = full.narrow(dim0, 1, full.shape[dim0] - 1).narrow(dim1, Wc, n1 - Wc)
     below.copy_(below.flip(dim0))
     return full.narrow(dim0, dist.get_rank(group) * Hl, Hl)
@@ -53,9 +53,9 @@ def solution(
     spectrum = distributed_hermitian_extension(x, dim0, dim1, n1, group)
     G = torch.fft.ifft(spectrum, n=n1, dim=dim1, norm=norm)
 
-    send = torch.stack(G.chunk(P, dim=dim1))
+    send = G.unflatten(dim1, (P, -1)).movedim(dim1, 0).contiguous()
     receive = torch.empty_like(send)
     dist.all_to_all_single(torch.view_as_real(receive), torch.view_as_real(send), group=group)
-    columns = torch.cat(list(receive), dim=dim0)
+    columns = receive.movedim(0, dim0).flatten(dim0, dim0 + 1)
 
     return torch.fft.ifft(columns, n=n0, dim=dim0, norm=norm).real.contiguous()

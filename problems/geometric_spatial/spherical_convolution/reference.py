@@ -1,5 +1,8 @@
+import math
+
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 
 
 def split_shapes(size: int, shares: int) -> list[int]:
@@ -12,45 +15,46 @@ def split_shapes(size: int, shares: int) -> list[int]:
     return [piece] * (shares - 1) + [size - piece * (shares - 1)]
 
 
-def transpose(
-    x: torch.Tensor, split_dim: int, cat_dim: int, cat_shapes: list[int], group: dist.ProcessGroup | None
-) -> torch.Tensor:
-    """All-to-all: x is cut along split_dim, pieces from all ranks (cat_shapes long) are joined along cat_dim."""
-    pieces = x.split(split_shapes(x.shape[split_dim], dist.get_world_size(group)), dim=split_dim)
-    shapes = []
-    for length in cat_shapes:
-        shape = list(pieces[dist.get_rank(group)].shape)
-        shape[cat_dim] = length
-        shapes.append(torch.Size(shape))
-    send = torch.cat([piece.flatten() for piece in pieces])
-    receive = x.new_empty(sum(shape.numel() for shape in shapes))
-    receive_sizes = [shape.numel() for shape in shapes]
-    dist.all_to_all_single(receive, send, receive_sizes, [piece.numel() for piece in pieces], group=group)
-    parts = receive.split(receive_sizes)
-    return torch.cat([part.view(shape) for part, shape in zip(parts, shapes)], dim=cat_dim)
+def all_to_all(
+    x: torch.Tensor, shares: list[int], dim: int, lengths: list[int], group: dist.ProcessGroup | None
+) -> list[torch.Tensor]:
+    """Sends slices of x along dim 0 (`shares` long) to the ranks; receives pieces that are `lengths` long along dim."""
+    own = shares[dist.get_rank(group)]
+    shapes = [(own, *x.shape[1:dim], length, *x.shape[dim + 1 :]) for length in lengths]
+    sizes = [math.prod(shape) for shape in shapes]
+    received = x.new_empty(sum(sizes))
+    slice_size = math.prod(x.shape[1:])
+    dist.all_to_all_single(received, x.flatten(), sizes, [share * slice_size for share in shares], group=group)
+    return [piece.view(shape) for piece, shape in zip(received.split(sizes), shapes)]
 
 
-def disco_contraction(x: torch.Tensor, psi: torch.Tensor, nlon_out: int) -> torch.Tensor:
-    """Applies the filter at every longitude.
+def disco_contraction(field: torch.Tensor, psi: torch.Tensor, nlon_out: int) -> torch.Tensor:
+    """Applies the filter at every longitude: one weighted sum of grid points for each position and row of the filter.
 
     Args:
-        x: (B, C, Hl, nlon_in).
+        field: (Hl, nlon_in, C, B).
         psi: sparse (K, nlat_out, Hl * nlon_in).
         nlon_out: positions, nlon_in // nlon_out apart.
 
     Returns:
-        (B, C, K, nlat_out, nlon_out).
+        (nlon_out, K, nlat_out, C, B).
     """
-    B, C, Hl, nlon_in = x.shape
+    Hl, nlon_in, C, B = field.shape
     K, nlat_out, _ = psi.shape
-    step = nlon_in // nlon_out
-    field = x.view(B * C, Hl, nlon_in)
-    y = x.new_empty(K, nlat_out, B * C, nlon_out)
-    for p in range(nlon_out):
-        columns = field.reshape(B * C, Hl * nlon_in).T
-        y[..., p] = torch.bmm(psi, columns.expand(K, -1, -1))
-        field = field.roll(-step, dims=-1)
-    return y.view(K, nlat_out, B, C, nlon_out).permute(2, 3, 0, 1, 4).contiguous()
+    k, o, column = psi.indices()
+    position = torch.arange(nlon_out, device=field.device).unsqueeze(1)
+
+    longitude = column % nlon_in
+    points = column - longitude + (longitude + position * (nlon_in // nlon_out)) % nlon_in  # (nlon_out, entries)
+    first_entry = torch.searchsorted(k * nlat_out + o, torch.arange(K * nlat_out, device=field.device))
+    y = F.embedding_bag(
+        points.flatten(),
+        field.reshape(Hl * nlon_in, C * B),
+        offsets=(first_entry + position * len(column)).flatten(),
+        per_sample_weights=psi.values().repeat(nlon_out),
+        mode="sum",
+    )
+    return y.view(nlon_out, K, nlat_out, C, B)
 
 
 @torch.no_grad()
@@ -85,18 +89,21 @@ def solution(
     A = dist.get_world_size(azimuth_group)
     Q, q = dist.get_world_size(polar_group), dist.get_rank(polar_group)
     Cin = x.shape[1]
+    channels = split_shapes(Cin, A)
 
-    if A > 1:
-        x = transpose(x, split_dim=1, cat_dim=3, cat_shapes=split_shapes(nlon_in, A), group=azimuth_group)
-    y = disco_contraction(x.contiguous(), psi, nlon_out)
+    if A > 1:  # longitudes for channels
+        pieces = all_to_all(x.permute(1, 2, 3, 0), channels, 2, split_shapes(nlon_in, A), azimuth_group)
+        field = torch.cat([piece.movedim(0, 2) for piece in pieces], dim=1)
+    else:
+        field = x.permute(2, 3, 1, 0)
+    y = disco_contraction(field, psi, nlon_out)
     if Q > 1:
         dist.all_reduce(y, op=dist.ReduceOp.SUM, group=polar_group)
-        y = y.split(split_shapes(y.shape[3], Q), dim=3)[q]
-    if A > 1:
-        y = transpose(y, split_dim=4, cat_dim=1, cat_shapes=split_shapes(Cin, A), group=azimuth_group)
+        y = y.split(split_shapes(y.shape[2], Q), dim=2)[q]
+    if A > 1:  # and back
+        y = torch.cat(all_to_all(y, split_shapes(nlon_out, A), 3, channels, azimuth_group), dim=3)
 
-    B, _, K, rows, columns = y.shape
-    grouped = y.reshape(B, groups, Cin // groups, K, rows, columns)
-    mixing = weight.view(groups, -1, Cin // groups, K)
-    out = torch.einsum("bgckhw,gock->bgohw", grouped, mixing).reshape(B, -1, rows, columns)
-    return out if bias is None else out + bias.view(1, -1, 1, 1)
+    grouped = y.unflatten(3, (groups, Cin // groups))  # (columns, K, rows, groups, Cin / groups, B)
+    mixing = weight.unflatten(0, (groups, -1))
+    out = torch.einsum("wkhgcb,gock->bgohw", grouped, mixing).flatten(1, 2).contiguous()
+    return out if bias is None else out.add_(bias.view(-1, 1, 1))

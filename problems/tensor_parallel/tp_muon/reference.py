@@ -64,7 +64,8 @@ def solution(
         a, b, c = table[step % len(table)]
         gram = X @ X.T
         dist.all_reduce(gram, op=dist.ReduceOp.SUM, group=group)
-        X = a * X + (b * gram + c * (gram @ gram)) @ X
+        polynomial = torch.addmm(gram, gram, gram, beta=b, alpha=c)
+        X = torch.addmm(X, polynomial, X, beta=a)
 
     y = X if partition_dim == 1 else X.T
     return y.to(x.dtype).contiguous()

@@ -139,8 +139,8 @@ class FakeReferenceGang:
     def warm_up(self, calls: int) -> None:
         self._note("warm up", calls)
 
-    def capture(self, calls: int) -> bool:
-        self._note("capture", calls)
+    def capture(self, calls: int, dialect: Dialect) -> bool:
+        self._note("capture", f"{calls} {dialect}")
         return self.captures
 
     def replay(self, calls: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkb_gym.engine.records.feedback import Block
+from pkb_gym.engine.records.feedback import Block, Timing
 from pkb_gym.engine.stages import timing_statistics
 from pkb_gym.engine.stages.overhead import Overhead
 
@@ -83,22 +83,62 @@ def test_is_tight_needs_enough_blocks_that_agree():
     assert not timing_statistics.is_tight(blocks(1.0, 2.0, 1.5, 0.7, 2.4))
 
 
-def test_summary():
-    samples = blocks(2.0, 2.0, 2.2, 1.8, 2.0)
-    summary = timing_statistics.summarise(
+OVERHEAD = Overhead(gate_us=5, context_switch_us=2, baseline_handover_us=1, candidate_handover_us=3, pad_ns=0)
+
+
+def summary(samples: list[Block], delivered_bytes: int = 0) -> Timing:
+    return timing_statistics.summarise(
         samples,
         protocol="robust",
-        overhead=Overhead(5.0, 7.0, 2.0, 3.0, 0),
+        overhead=OVERHEAD,
         on_gpus=True,
         baseline_alone_us=150,
-        delivers=True,
+        delivered_bytes=delivered_bytes,
     )
-    overheads_us = (summary.gate_us, summary.context_switch_us)
-    assert overheads_us == (5.0, 7.0)
-    assert (summary.baseline_handover_us, summary.candidate_handover_us) == (2.0, 3.0)
-    assert (summary.baseline_us, summary.candidate_us, summary.speedup) == (200.0, 100.0, 2.0)
+
+
+def test_summary() -> None:
+    samples = blocks(2.0, 2.0, 2.2, 1.8, 2.0)
+    found = summary(samples)
+    assert (found.baseline_us, found.candidate_us, found.speedup) == (200.0, 100.0, 2.0)
     interval = timing_statistics.bootstrap_speedup(samples)
-    assert summary.speedup_low == pytest.approx(interval.low * (1 - timing_statistics.SYSTEMATIC_RELATIVE))
-    assert summary.speedup_high == pytest.approx(interval.high * (1 + timing_statistics.SYSTEMATIC_RELATIVE))
-    assert not summary.converged
-    assert len(summary.blocks) == 5
+    assert found.speedup_low == pytest.approx(interval.low * (1 - timing_statistics.SYSTEMATIC_RELATIVE))
+    assert found.speedup_high == pytest.approx(interval.high * (1 + timing_statistics.SYSTEMATIC_RELATIVE))
+    assert not found.converged
+    assert len(found.blocks) == 5
+    assert (found.gate_us, found.context_switch_us) == (5, 2)
+    assert (found.baseline_handover_us, found.candidate_handover_us) == (1, 3)
+
+
+@pytest.mark.parametrize(("delivered_bytes", "delivers"), [(0, False), (4096, True)])
+def test_times_with_copies_of_results_say_so(delivered_bytes: int, delivers: bool) -> None:
+    found = summary(blocks(2.0), delivered_bytes)
+    assert (found.delivered_bytes, found.delivers) == (delivered_bytes, delivers)
+
+
+def test_the_captured_baseline_has_a_speedup_and_an_interval_of_its_own() -> None:
+    timing = timing_statistics.with_captured_baseline(summary(blocks(2.0, 2.0, 2.0)), [120.0, 120.0, 120.0])
+    widening = timing_statistics.SYSTEMATIC_RELATIVE
+    assert timing.baseline_graph_us == 120.0
+    assert timing.graph_speedup_low == pytest.approx(1.2 * (1 - widening))
+    assert timing.graph_speedup_high == pytest.approx(1.2 * (1 + widening))
+    assert timing.speedup == 2.0, "over the eager one, as before"
+
+
+def test_either_side_s_scatter_widens_the_interval_over_the_captured_baseline() -> None:
+    steady, scattered = blocks(*[2.0] * 8), [Block(calls=10, baseline_us=200, candidate_us=us) for us in (90, 110) * 4]
+    widths = [
+        timing_statistics.bootstrap_speedup_over(captured_us, samples).relative_half_width
+        for captured_us, samples in (
+            ([120.0] * 8, steady),
+            ([110.0, 130.0] * 4, steady),
+            ([120.0] * 8, scattered),
+        )
+    ]
+    assert widths[0] == 0 and min(widths[1:]) > 0.01
+
+
+def test_a_captured_baseline_is_recorded_with_its_interval() -> None:
+    record = summary(blocks(2.0)).model_dump() | {"baseline_graph_us": 120.0}
+    with pytest.raises(ValueError, match="known together or not at all"):
+        Timing.model_validate(record)

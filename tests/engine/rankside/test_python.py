@@ -1,0 +1,50 @@
+"""Executing sources that are no files: candidates of the python dialect and references."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pkb_gym.engine.rankside.python import execute
+from pkb_gym.problems.catalogue import find_problem, reference_source
+
+SOURCE = """\
+def solution(x):
+    return x + 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/somewhere/else")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["candidate.py", "reference.py"])
+def test_the_text_of_functions_is_found(name: str, own_folder: Path) -> None:
+    """Triton compiles a kernel from its text, which lies in no file."""
+    module = ModuleType("a_module")
+    execute(SOURCE, module, name)
+    assert module.solution(1) == 2
+    assert inspect.getsource(module.solution) == SOURCE
+    assert not (own_folder / name).exists()
+
+
+def test_kernels_are_cached_in_the_folder_of_the_gang(own_folder: Path) -> None:
+    """A cache in the home folder outlives the gang: one candidate could leave there what a later reference loads."""
+    module = ModuleType("a_module")
+    execute("import os\nfound = os.environ['TRITON_CACHE_DIR']", module)
+    assert module.found == str(own_folder / "triton")
+
+
+@pytest.mark.parametrize("name", ["BlockedFP8Quantize", "BlockedFP8Dequantize"])
+def test_references_with_a_triton_kernel_load_without_triton(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)  # as where it is not installed
+    module = ModuleType("reference")
+    execute(reference_source(find_problem(name)), module, "reference.py")
+    assert module.triton is None and callable(module.solution)
