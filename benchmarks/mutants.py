@@ -6,6 +6,7 @@ kernels and the headers that they synchronise by are the same; so a run can be c
 
 python -m benchmarks.mutants [--device cpu|cuda] [--world-size N] [--sizes tiny ...] [--problems NAME ...]
                              [--mutants N] [--experts N] [--fences] [--budget-s S] [--out FOLDER]
+python -m benchmarks.mutants --merge FILE ... [--out FOLDER]    puts the results of several runs of one commit together
 
 Exit status: 0 if every wrong mutant was refused and no expert was, else 1; 3 without the GPUs.
 """
@@ -38,8 +39,8 @@ from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 EVERY_S = 20.0
 """Results are written at least so often."""
 
-MUTANT_TIMEOUT_S = 2.0
-"""Deadline of a mutant's calls: many wait for a word that never comes."""
+MUTANT_TIMEOUT_S = {"cpu": 2.0, "cuda": 0.5}
+"""Deadline of a mutant's calls, which take milliseconds with their delays: many wait for a word that never comes."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ class Study:
     ) -> None:
         self._evaluator = evaluator
         self._sizes = sizes
+        self._timeout_s = MUTANT_TIMEOUT_S[device]
         self._suffix = {"cpu": "cpp", "cuda": "cu"}[device]
         self._config = EvalConfig(device=device, world_size=world_size, until=until, compile_timeout_s=600)
         self._world_size = world_size
@@ -184,7 +186,7 @@ class Study:
         self._rows[row.key] = row
         config = self._config.model_copy(update={"size": row.size or self._sizes[0]})
         if row.mutant:
-            config = config.model_copy(update={"timeout_s": MUTANT_TIMEOUT_S})
+            config = config.model_copy(update={"timeout_s": self._timeout_s})
         return Judged(problem, source, config, wanted, row)
 
     def _row(self, problem: Problem, source: InlinedSource, mutant: Mutant, places: dict[str, set[Operation]]) -> Row:
@@ -275,7 +277,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="no evaluation begins after this")
     parser.add_argument("--threads", type=int, default=processors(), help="compilers (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE")
     args = parser.parse_args(argv)
+    if args.merge:
+        merge(args.merge, args.out)
+        return 0
     until_s = time.monotonic() + args.budget_s
     world_size = args.world_size or (len(gpus.names()) if args.device == "cuda" else 4)
     if args.device == "cuda" and not 0 < world_size <= len(gpus.names()):
@@ -307,6 +313,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{row.problem}, {row.mutant or 'expert'}, {row.size}: {row.refused} of {row.evaluations} refused")
     print(f"{sum(row.is_wrong and row.size is not None for row in study.rows)} wrong mutants; saved to {path}")
     return 1 if unexpected else 0
+
+
+def merge(paths: Sequence[Path], folder: Path) -> None:
+    """Writes the rows of several results as one, under the head and the name of the first.
+
+    Raises:
+        SystemExit: they are not of one commit and one sort, or two speak of the same kernel.
+    """
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    for name in ("commit", "device", "world_size", "until"):
+        if len({result[name] for result in results}) > 1:
+            raise SystemExit(f"{name} differs: {', '.join(str(result[name]) for result in results)}")
+    rows = [row for path in paths for row in load(path)]
+    if len({row.key for row in rows}) < len(rows):
+        raise SystemExit("results speak of the same kernels twice: give the runs other --problems")
+    rows.sort(key=lambda row: (row.problem, row.mutant, row.size or ""))
+    merged = results[0] | {"rows": [asdict(row) for row in rows]}
+    write_atomically(folder / paths[0].name, json.dumps(merged, indent=1) + "\n")
 
 
 def compile_reports(evaluator: LocalEvaluator, problems: Sequence[Problem], suffix: str, threads: int) -> None:

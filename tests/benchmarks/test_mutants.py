@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -109,3 +111,21 @@ def test_results_are_written_and_read_back(tmp_path: Path, local_evaluator: Loca
     assert mutants.main([*options, "--problems", "AllGather", "--out", str(tmp_path)]) == 0
     (row,) = mutants.load(tmp_path / "mutants.json")
     assert (row.problem, row.mutant, row.evaluations) == ("AllGather", "", 0), "no evaluation begins after the budget"
+
+
+def test_parts_are_merged_if_they_are_of_one_commit(tmp_path: Path):
+    def result(name: str, problem: str, commit: str = "abc") -> Path:
+        row = asdict(Row(problem, "", "", "tiny", 2, "0123", evaluations=1))
+        about = {"commit": commit, "device": "cuda", "world_size": 2, "until": "time"}
+        path = tmp_path / name / "mutants_2_gpus.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps(about | {"rows": [row]}))
+        return path
+
+    first, second, again = result("a", "Reduce"), result("b", "AllReduce"), result("c", "Reduce")
+    mutants.merge([first, second], tmp_path)
+    assert [row.problem for row in mutants.load(tmp_path / "mutants_2_gpus.json")] == ["AllReduce", "Reduce"]
+    with pytest.raises(SystemExit, match="same kernels twice"):
+        mutants.merge([first, again], tmp_path)
+    with pytest.raises(SystemExit, match="commit differs"):
+        mutants.merge([first, result("d", "Gather", commit="abd")], tmp_path)
