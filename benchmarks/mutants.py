@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.common import RESULTS, header
+from benchmarks.cpp_operations import Kind
 from benchmarks.equivalent_mutants import reason_why
-from benchmarks.synchronisation import InlinedSource, Kind, Mutant, Operation, reached
+from benchmarks.synchronisation import InlinedSource, Mutant, Operation, reached
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.host import processors
@@ -127,6 +128,7 @@ class Study:
         sizes: an operation's mutant is judged at the first at which a rank comes to the operation.
         until: last stage of an evaluation.
         earlier: rows of an earlier run.
+        same_sizes: whether that run had these sizes, so that where operations are come to needs no second look.
     """
 
     def __init__(
@@ -137,6 +139,7 @@ class Study:
         sizes: Sequence[str],
         until: Literal["check", "time"],
         earlier: Iterable[Row] = (),
+        same_sizes: bool = False,
     ) -> None:
         self._evaluator = evaluator
         self._sizes = sizes
@@ -145,6 +148,7 @@ class Study:
         self._config = EvalConfig(device=device, world_size=world_size, until=until, compile_timeout_s=600)
         self._world_size = world_size
         self._rows = {row.key: row for row in earlier}
+        self._known = {row.key[:2]: row.size for row in self._rows.values() if row.mutant and same_sizes}
 
     @property
     def rows(self) -> list[Row]:
@@ -166,18 +170,18 @@ class Study:
         stale = [row.key for row in self.rows if row.problem == problem.name and row.digest != source.digest]
         for key in stale:
             del self._rows[key]
+            self._known.pop(key[:2], None)
         work = []
         if experts:
             for size in self._sizes:
                 row = Row(problem.name, "", "", size, self._world_size, source.digest)
                 work.append(self._judged(problem, text, row, experts))
         if mutants:
-            places = {size: self._places(problem, source, size) for size in self._sizes}
-            work += [
-                self._judged(problem, mutant.source, self._row(problem, source, mutant, places), mutants)
-                for mutant in source.mutants()
-                if mutant.kind is not Kind.FENCE or fences
-            ]
+            chosen = [mutant for mutant in source.mutants() if mutant.kind is not Kind.FENCE or fences]
+            sizes = self._sizes_of(problem, source, chosen)
+            for mutant in chosen:
+                row = self._row(problem, source, mutant, sizes[mutant.name])
+                work.append(self._judged(problem, mutant.source, row, mutants))
         return [judged for judged in work if judged.row.size is not None]
 
     def _judged(self, problem: Problem, source: str, row: Row, wanted: int) -> Judged:
@@ -189,7 +193,7 @@ class Study:
             config = config.model_copy(update={"timeout_s": self._timeout_s})
         return Judged(problem, source, config, wanted, row)
 
-    def _row(self, problem: Problem, source: InlinedSource, mutant: Mutant, places: dict[str, set[Operation]]) -> Row:
+    def _row(self, problem: Problem, source: InlinedSource, mutant: Mutant, size: str | None) -> Row:
         first = mutant.operations[0]
         alike = [
             operation
@@ -198,20 +202,31 @@ class Study:
         ]
         file, code = ("expert", mutant.name) if len(mutant.operations) > 1 else (first.file, first.code)
         reason = reason_why(problem.name, self._suffix, file, code, len(alike))
-        # A fence is none of the marked operations; one left-out epoch of a call is reached with the call.
-        marked = [operation for operation in mutant.operations if operation.start < operation.end]
-        sizes = [
-            size for size, found in places.items() if mutant.kind is Kind.FENCE or any(op in found for op in marked)
-        ]
-        size = next(iter(sizes), None)
         return Row(problem.name, mutant.name, mutant.kind, size, self._world_size, source.digest, reason)
+
+    def _sizes_of(self, problem: Problem, source: InlinedSource, chosen: Sequence[Mutant]) -> dict[str, str | None]:
+        """Of each mutant by name, the first size at which a rank comes to one of its operations; None if at none."""
+        known = {mutant.name: (problem.name, mutant.name) for mutant in chosen}
+        if all(key in self._known for key in known.values()):
+            return {name: self._known[key] for name, key in known.items()}
+        places = {size: self._places(problem, source, size) for size in self._sizes}
+
+        def first_size(mutant: Mutant) -> str | None:
+            if mutant.kind is Kind.FENCE:  # not among those that are looked for
+                return self._sizes[0]
+            at = {(operation.start, operation.end) for operation in mutant.operations}
+            sizes = [size for size, found in places.items() if any((op.start, op.end) in at for op in found)]
+            return next(iter(sizes), None)
+
+        return {mutant.name: first_size(mutant) for mutant in chosen}
 
     def _places(self, problem: Problem, source: InlinedSource, size: str) -> set[Operation]:
         """Operations that a rank comes to at one size; all of them where that cannot be told."""
         operations = source.operations()
         if not operations:
             return set()
-        config = self._config.model_copy(update={"size": size, "until": "check"})
+        # A call tells what calls before it came to; those of a block are enqueued on GPUs before the first one runs.
+        config = self._config.model_copy(update={"size": size, "until": "time", "timing_budget_s": 0.1})
         feedback = self._evaluator.evaluate(problem, source.reporting(), config)
         found = reached(operations, feedback.output)
         if not feedback.passed or not found:
@@ -295,7 +310,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.device == "cuda":
         about["gpus"] = list(gpus.names())
     with LocalEvaluator() as evaluator:
-        study = Study(evaluator, args.device, world_size, args.sizes, args.until, load(path) if path.exists() else ())
+        earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": (), "sizes": ()}
+        rows = [Row(**row) for row in earlier["rows"]]
+        same_sizes = list(earlier["sizes"]) == list(args.sizes)
+        study = Study(evaluator, args.device, world_size, args.sizes, args.until, rows, same_sizes)
 
         def save() -> None:
             rows = [asdict(row) for row in study.rows]

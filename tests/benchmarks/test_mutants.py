@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import mutants
+from benchmarks.cpp_operations import Kind
 from benchmarks.equivalent_mutants import EQUIVALENTS, reason_why
 from benchmarks.mutants import Row, Study
-from benchmarks.synchronisation import InlinedSource, Kind
+from benchmarks.synchronisation import InlinedSource
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
