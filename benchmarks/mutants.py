@@ -43,6 +43,11 @@ EVERY_S = 20.0
 MUTANT_TIMEOUT_S = {"cpu": 2.0, "cuda": 0.5}
 """Deadline of a mutant's calls, which take milliseconds with their delays: many wait for a word that never comes."""
 
+NO_VERDICT = frozenset({Failure.INFRASTRUCTURE, Failure.COMPILE_ERROR, Failure.LOAD_ERROR, Failure.REJECTED})
+
+MOST_NOT_JUDGED = 3
+"""A kernel that has had so many evaluations without a verdict is given up."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -59,8 +64,8 @@ class Row:
         evaluations: how often it was judged.
         refused: how often it did not pass.
         failures: evaluations by failure or finding.
-        infrastructure: evaluations that this machine could not judge; not counted above.
-        message: of the first refusal of the expert, or of the first pass of a wrong mutant's neighbour; "" if none.
+        not_judged: evaluations that say nothing of it: it did not compile, or this machine failed; not counted above.
+        message: of the first evaluation that it did not pass; "" if none.
     """
 
     problem: str
@@ -73,7 +78,7 @@ class Row:
     evaluations: int = 0
     refused: int = 0
     failures: dict[str, int] = field(default_factory=dict)
-    infrastructure: int = 0
+    not_judged: int = 0
     message: str = ""
 
     @property
@@ -88,13 +93,15 @@ class Row:
 
     @property
     def is_as_expected(self) -> bool:
-        """Wrong mutants are always refused, experts and equivalent mutants never."""
+        """Wrong mutants are always refused, experts and equivalent mutants never, and all can be judged."""
+        if self.not_judged and not self.evaluations:
+            return False
         return self.kind == Kind.FENCE or self.refused == (self.evaluations if self.is_wrong else 0)
 
     def with_verdict(self, feedback: Feedback) -> Row:
         """One evaluation more."""
-        if feedback.failure is Failure.INFRASTRUCTURE:
-            return replace(self, infrastructure=self.infrastructure + 1)
+        if feedback.failure in NO_VERDICT:
+            return replace(self, not_judged=self.not_judged + 1, message=self.message or feedback.message[:400])
         if feedback.passed:
             return replace(self, evaluations=self.evaluations + 1)
         reason = str(feedback.failure or ", ".join(sorted({finding.code for finding in feedback.integrity})))
@@ -241,13 +248,15 @@ class Study:
             config = judged.config.model_copy(update={"until": "compile"})
             feedback = self._evaluator.evaluate(judged.problem, judged.source, config)
             if feedback.failure is not None:
-                raise RuntimeError(f"{judged.problem.name}, {judged.row.mutant or 'expert'}: {feedback.message}")
+                name = judged.row.mutant or "expert"
+                print(f"{judged.problem.name}, {name}: {feedback.failure} {feedback.message[:500]}", file=sys.stderr)
 
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(compile_one, [judged for judged in work if self._lacks(judged)]))
 
     def _lacks(self, judged: Judged) -> bool:
-        return self._rows[judged.row.key].evaluations < judged.wanted
+        row = self._rows[judged.row.key]
+        return row.evaluations < judged.wanted and row.not_judged < MOST_NOT_JUDGED
 
     def judge(self, work: Sequence[Judged], until_s: float, save: Callable[[], None]) -> None:
         """Round after round, each source once a round, until all have been judged as often as wanted.
@@ -266,7 +275,7 @@ class Study:
                 if time.monotonic() > until_s:
                     break
                 row = self._rows[judged.row.key]
-                config = judged.config.model_copy(update={"seed": row.evaluations + row.infrastructure})
+                config = judged.config.model_copy(update={"seed": row.evaluations + row.not_judged})
                 row = row.with_verdict(self._evaluator.evaluate(judged.problem, judged.source, config))
                 self._rows[row.key] = row
                 if not row.is_as_expected:

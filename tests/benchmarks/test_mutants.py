@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -89,11 +89,23 @@ def test_rows_of_another_kernel_are_dropped(local_evaluator: LocalEvaluator):
         ({"refused": 3, "kind": "fence"}, True),
         ({"refused": 0, "mutant": "", "kind": ""}, True),
         ({"refused": 1, "mutant": "", "kind": ""}, False),
+        ({"refused": 0, "evaluations": 0, "not_judged": 3}, False),
     ],
 )
 def test_one_wrong_verdict_is_unexpected(changes: dict[str, object], expected: bool):
     row = {"mutant": "expert:9: comm.wait(r)", "kind": "wait", "evaluations": 20} | changes
     assert Row(problem="AllReduce", size="tiny", world_size=2, digest="0123", **row).is_as_expected is expected
+
+
+@pytest.mark.usefixtures("pulls")
+def test_a_mutant_that_does_not_compile_is_not_refused(local_evaluator: LocalEvaluator):
+    study = study_of(local_evaluator)
+    (judged,) = study.prepare(PROBLEM, mutants=0, experts=2, fences=False)
+    broken = replace(judged, source=PULLS + "no C++")
+    study.judge([broken], math.inf, lambda: None)
+    (row,) = study.rows
+    assert (row.evaluations, row.refused, row.not_judged) == (0, 0, mutants.MOST_NOT_JUDGED)
+    assert not row.is_as_expected and "does not compile" in row.message
 
 
 def test_equivalent_mutants_exist():
