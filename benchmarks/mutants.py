@@ -6,6 +6,7 @@ kernels and the headers that they synchronise by are the same; so a run can be c
 
 python -m benchmarks.mutants [--device cpu|cuda] [--world-size N] [--sizes tiny ...] [--problems NAME ...]
                              [--mutants N] [--experts N] [--fences] [--budget-s S] [--out FOLDER]
+python -m benchmarks.mutants --merge FILE ... [--out FOLDER]    puts the results of several runs of one commit together
 
 Exit status: 0 if every wrong mutant was refused and no expert was, else 1; 3 without the GPUs.
 """
@@ -24,8 +25,9 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.common import RESULTS, header
+from benchmarks.cpp_operations import Kind
 from benchmarks.equivalent_mutants import reason_why
-from benchmarks.synchronisation import InlinedSource, Kind, Mutant, Operation, reached
+from benchmarks.synchronisation import InlinedSource, Mutant, Operation, reached
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.host import processors
@@ -38,8 +40,13 @@ from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 EVERY_S = 20.0
 """Results are written at least so often."""
 
-MUTANT_TIMEOUT_S = 2.0
-"""Deadline of a mutant's calls: many wait for a word that never comes."""
+MUTANT_TIMEOUT_S = {"cpu": 2.0, "cuda": 0.5}
+"""Deadline of a mutant's calls, which take milliseconds with their delays: many wait for a word that never comes."""
+
+NO_VERDICT = frozenset({Failure.INFRASTRUCTURE, Failure.COMPILE_ERROR, Failure.LOAD_ERROR, Failure.REJECTED})
+
+MOST_NOT_JUDGED = 3
+"""A kernel that has had so many evaluations without a verdict is given up."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +64,8 @@ class Row:
         evaluations: how often it was judged.
         refused: how often it did not pass.
         failures: evaluations by failure or finding.
-        infrastructure: evaluations that this machine could not judge; not counted above.
-        message: of the first refusal of the expert, or of the first pass of a wrong mutant's neighbour; "" if none.
+        not_judged: evaluations that say nothing of it: it did not compile, or this machine failed; not counted above.
+        message: of the first evaluation that it did not pass; "" if none.
     """
 
     problem: str
@@ -71,7 +78,7 @@ class Row:
     evaluations: int = 0
     refused: int = 0
     failures: dict[str, int] = field(default_factory=dict)
-    infrastructure: int = 0
+    not_judged: int = 0
     message: str = ""
 
     @property
@@ -86,13 +93,15 @@ class Row:
 
     @property
     def is_as_expected(self) -> bool:
-        """Wrong mutants are always refused, experts and equivalent mutants never."""
+        """Wrong mutants are always refused, experts and equivalent mutants never, and all can be judged."""
+        if self.not_judged and not self.evaluations:
+            return False
         return self.kind == Kind.FENCE or self.refused == (self.evaluations if self.is_wrong else 0)
 
     def with_verdict(self, feedback: Feedback) -> Row:
         """One evaluation more."""
-        if feedback.failure is Failure.INFRASTRUCTURE:
-            return replace(self, infrastructure=self.infrastructure + 1)
+        if feedback.failure in NO_VERDICT:
+            return replace(self, not_judged=self.not_judged + 1, message=self.message or feedback.message[:400])
         if feedback.passed:
             return replace(self, evaluations=self.evaluations + 1)
         reason = str(feedback.failure or ", ".join(sorted({finding.code for finding in feedback.integrity})))
@@ -126,6 +135,7 @@ class Study:
         sizes: an operation's mutant is judged at the first at which a rank comes to the operation.
         until: last stage of an evaluation.
         earlier: rows of an earlier run.
+        same_sizes: whether that run had these sizes, so that where operations are come to needs no second look.
     """
 
     def __init__(
@@ -136,13 +146,16 @@ class Study:
         sizes: Sequence[str],
         until: Literal["check", "time"],
         earlier: Iterable[Row] = (),
+        same_sizes: bool = False,
     ) -> None:
         self._evaluator = evaluator
         self._sizes = sizes
+        self._timeout_s = MUTANT_TIMEOUT_S[device]
         self._suffix = {"cpu": "cpp", "cuda": "cu"}[device]
         self._config = EvalConfig(device=device, world_size=world_size, until=until, compile_timeout_s=600)
         self._world_size = world_size
         self._rows = {row.key: row for row in earlier}
+        self._known = {row.key[:2]: row.size for row in self._rows.values() if row.mutant and same_sizes}
 
     @property
     def rows(self) -> list[Row]:
@@ -164,18 +177,18 @@ class Study:
         stale = [row.key for row in self.rows if row.problem == problem.name and row.digest != source.digest]
         for key in stale:
             del self._rows[key]
+            self._known.pop(key[:2], None)
         work = []
         if experts:
             for size in self._sizes:
                 row = Row(problem.name, "", "", size, self._world_size, source.digest)
                 work.append(self._judged(problem, text, row, experts))
         if mutants:
-            places = {size: self._places(problem, source, size) for size in self._sizes}
-            work += [
-                self._judged(problem, mutant.source, self._row(problem, source, mutant, places), mutants)
-                for mutant in source.mutants()
-                if mutant.kind is not Kind.FENCE or fences
-            ]
+            chosen = [mutant for mutant in source.mutants() if mutant.kind is not Kind.FENCE or fences]
+            sizes = self._sizes_of(problem, source, chosen)
+            for mutant in chosen:
+                row = self._row(problem, source, mutant, sizes[mutant.name])
+                work.append(self._judged(problem, mutant.source, row, mutants))
         return [judged for judged in work if judged.row.size is not None]
 
     def _judged(self, problem: Problem, source: str, row: Row, wanted: int) -> Judged:
@@ -184,10 +197,10 @@ class Study:
         self._rows[row.key] = row
         config = self._config.model_copy(update={"size": row.size or self._sizes[0]})
         if row.mutant:
-            config = config.model_copy(update={"timeout_s": MUTANT_TIMEOUT_S})
+            config = config.model_copy(update={"timeout_s": self._timeout_s})
         return Judged(problem, source, config, wanted, row)
 
-    def _row(self, problem: Problem, source: InlinedSource, mutant: Mutant, places: dict[str, set[Operation]]) -> Row:
+    def _row(self, problem: Problem, source: InlinedSource, mutant: Mutant, size: str | None) -> Row:
         first = mutant.operations[0]
         alike = [
             operation
@@ -196,20 +209,31 @@ class Study:
         ]
         file, code = ("expert", mutant.name) if len(mutant.operations) > 1 else (first.file, first.code)
         reason = reason_why(problem.name, self._suffix, file, code, len(alike))
-        # A fence is none of the marked operations; one left-out epoch of a call is reached with the call.
-        marked = [operation for operation in mutant.operations if operation.start < operation.end]
-        sizes = [
-            size for size, found in places.items() if mutant.kind is Kind.FENCE or any(op in found for op in marked)
-        ]
-        size = next(iter(sizes), None)
         return Row(problem.name, mutant.name, mutant.kind, size, self._world_size, source.digest, reason)
+
+    def _sizes_of(self, problem: Problem, source: InlinedSource, chosen: Sequence[Mutant]) -> dict[str, str | None]:
+        """Of each mutant by name, the first size at which a rank comes to one of its operations; None if at none."""
+        known = {mutant.name: (problem.name, mutant.name) for mutant in chosen}
+        if all(key in self._known for key in known.values()):
+            return {name: self._known[key] for name, key in known.items()}
+        places = {size: self._places(problem, source, size) for size in self._sizes}
+
+        def first_size(mutant: Mutant) -> str | None:
+            if mutant.kind is Kind.FENCE:  # not among those that are looked for
+                return self._sizes[0]
+            at = {(operation.start, operation.end) for operation in mutant.operations}
+            sizes = [size for size, found in places.items() if any((op.start, op.end) in at for op in found)]
+            return next(iter(sizes), None)
+
+        return {mutant.name: first_size(mutant) for mutant in chosen}
 
     def _places(self, problem: Problem, source: InlinedSource, size: str) -> set[Operation]:
         """Operations that a rank comes to at one size; all of them where that cannot be told."""
         operations = source.operations()
         if not operations:
             return set()
-        config = self._config.model_copy(update={"size": size, "until": "check"})
+        # A call tells what calls before it came to; those of a block are enqueued on GPUs before the first one runs.
+        config = self._config.model_copy(update={"size": size, "until": "time", "timing_budget_s": 0.1})
         feedback = self._evaluator.evaluate(problem, source.reporting(), config)
         found = reached(operations, feedback.output)
         if not feedback.passed or not found:
@@ -224,13 +248,15 @@ class Study:
             config = judged.config.model_copy(update={"until": "compile"})
             feedback = self._evaluator.evaluate(judged.problem, judged.source, config)
             if feedback.failure is not None:
-                raise RuntimeError(f"{judged.problem.name}, {judged.row.mutant or 'expert'}: {feedback.message}")
+                name = judged.row.mutant or "expert"
+                print(f"{judged.problem.name}, {name}: {feedback.failure} {feedback.message[:500]}", file=sys.stderr)
 
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(compile_one, [judged for judged in work if self._lacks(judged)]))
 
     def _lacks(self, judged: Judged) -> bool:
-        return self._rows[judged.row.key].evaluations < judged.wanted
+        row = self._rows[judged.row.key]
+        return row.evaluations < judged.wanted and row.not_judged < MOST_NOT_JUDGED
 
     def judge(self, work: Sequence[Judged], until_s: float, save: Callable[[], None]) -> None:
         """Round after round, each source once a round, until all have been judged as often as wanted.
@@ -249,7 +275,7 @@ class Study:
                 if time.monotonic() > until_s:
                     break
                 row = self._rows[judged.row.key]
-                config = judged.config.model_copy(update={"seed": row.evaluations + row.infrastructure})
+                config = judged.config.model_copy(update={"seed": row.evaluations + row.not_judged})
                 row = row.with_verdict(self._evaluator.evaluate(judged.problem, judged.source, config))
                 self._rows[row.key] = row
                 if not row.is_as_expected:
@@ -275,7 +301,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="no evaluation begins after this")
     parser.add_argument("--threads", type=int, default=processors(), help="compilers (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE")
     args = parser.parse_args(argv)
+    if args.merge:
+        merge(args.merge, args.out)
+        return 0
     until_s = time.monotonic() + args.budget_s
     world_size = args.world_size or (len(gpus.names()) if args.device == "cuda" else 4)
     if args.device == "cuda" and not 0 < world_size <= len(gpus.names()):
@@ -289,7 +319,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.device == "cuda":
         about["gpus"] = list(gpus.names())
     with LocalEvaluator() as evaluator:
-        study = Study(evaluator, args.device, world_size, args.sizes, args.until, load(path) if path.exists() else ())
+        earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": (), "sizes": ()}
+        rows = [Row(**row) for row in earlier["rows"]]
+        same_sizes = list(earlier["sizes"]) == list(args.sizes)
+        study = Study(evaluator, args.device, world_size, args.sizes, args.until, rows, same_sizes)
 
         def save() -> None:
             rows = [asdict(row) for row in study.rows]
@@ -307,6 +340,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{row.problem}, {row.mutant or 'expert'}, {row.size}: {row.refused} of {row.evaluations} refused")
     print(f"{sum(row.is_wrong and row.size is not None for row in study.rows)} wrong mutants; saved to {path}")
     return 1 if unexpected else 0
+
+
+def merge(paths: Sequence[Path], folder: Path) -> None:
+    """Writes the rows of several results as one, under the head and the name of the first.
+
+    Raises:
+        SystemExit: they are not of one commit and one sort, or two speak of the same kernel.
+    """
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    for name in ("commit", "device", "world_size", "until"):
+        if len({result[name] for result in results}) > 1:
+            raise SystemExit(f"{name} differs: {', '.join(str(result[name]) for result in results)}")
+    rows = [row for path in paths for row in load(path)]
+    if len({row.key for row in rows}) < len(rows):
+        raise SystemExit("results speak of the same kernels twice: give the runs other --problems")
+    rows.sort(key=lambda row: (row.problem, row.mutant, row.size or ""))
+    merged = results[0] | {"rows": [asdict(row) for row in rows]}
+    write_atomically(folder / paths[0].name, json.dumps(merged, indent=1) + "\n")
 
 
 def compile_reports(evaluator: LocalEvaluator, problems: Sequence[Problem], suffix: str, threads: int) -> None:

@@ -9,34 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import pkb_gym.engine
+from benchmarks.cpp_operations import Kind, Span, omitted_epochs, spans, without_comments
 
 HEADERS = Path(pkb_gym.engine.__file__).parent / "include" / "pkb"
 
 CORE = frozenset({"comm.h", "host_comm.h", "symm.h", "symm_cpu.h", "symm_cuda.h"})
 """The communicator itself: kernels are tried against it, and it is never mutated."""
-
-
-class Kind(StrEnum):
-    """The sort of an operation."""
-
-    SIGNAL = "signal"
-    """Tells peers something: that this rank has begun, or that data lies in place."""
-    WAIT = "wait"
-    """Waits for what a peer tells."""
-    BARRIER = "barrier"
-    """Does both."""
-    PARITY = "parity"
-    """Takes the halves of scratch by turns; the mutant always takes the first."""
-    EPOCH = "epoch"
-    """Tells this call's words from those of earlier ones; the mutant always uses the first call's."""
-    FENCE = "fence"
-    """Orders memory accesses. A run cannot always show that one is missing: the hardware may keep the order."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +100,11 @@ class InlinedSource:
 
     def operations(self) -> list[Operation]:
         """All operations, in the order of the text."""
+        return self._operations(spans)
+
+    def _operations(self, find: Callable[[str], Iterator[Span]]) -> list[Operation]:
         text = self.text
-        code = _without_comments(text)
-        found = sorted(_spans(code), key=lambda span: span[1:3])
+        found = sorted(find(without_comments(text)), key=lambda span: span[1:3])
         return [
             Operation(kind, *self._origin(start), " ".join(text[start:end].split()), start, end, replacement)
             for kind, start, end, replacement in found
@@ -135,22 +121,22 @@ class InlinedSource:
     def mutants(self) -> list[Mutant]:
         """One without each operation, and one that has no epochs at all, if there are several to be told apart by."""
         operations = self.operations()
-        single = [Mutant((operation,), str(operation), self._replaced([operation])) for operation in operations]
-        epochs = [operation for operation in operations if operation.kind is Kind.EPOCH]
-        defaults = list(self._default_epochs())
-        if len(epochs) + len(defaults) < 2:
+        single = []
+        seen: Counter[str] = Counter()
+        for operation in operations:
+            seen[str(operation)] += 1
+            nth = seen[str(operation)]  # of those on one line
+            name = f"{operation}, {nth}." if nth > 1 else str(operation)
+            single.append(Mutant((operation,), name, self._replaced([operation])))
+        omitted = self._operations(omitted_epochs)
+        epochs = [
+            operation
+            for operation in operations
+            if operation.kind is Kind.EPOCH and not any(call.start <= operation.start < call.end for call in omitted)
+        ]
+        if len(epochs) + len(omitted) < 2:
             return single
-        return [*single, Mutant((*epochs, *defaults), "every epoch", self._replaced([*epochs, *defaults]))]
-
-    def _default_epochs(self) -> Iterator[Operation]:
-        """Arguments of signal() and wait() that are left out and so are the epoch."""
-        text = self.text
-        code = _without_comments(text)
-        for match in _MEMBER.finditer(code):
-            end = _closing(code, match.end() - 1)
-            if match[1] in ("signal", "wait") and _arguments(code[match.end() : end - 1]) == 1 + (match[1] == "signal"):
-                shown = " ".join(text[match.start() : end].split())
-                yield Operation(Kind.EPOCH, *self._origin(match.start()), shown, end - 1, end - 1, ", 1")
+        return [*single, Mutant((*epochs, *omitted), "every epoch", self._replaced([*epochs, *omitted]))]
 
     def _replaced(self, operations: Sequence[Operation]) -> str:
         text = self.text
@@ -217,137 +203,9 @@ def _synchronises(name: str, headers: Path) -> bool:
     if name in CORE or not (headers / name).exists():
         return False
     text = (headers / name).read_text(encoding="utf-8")
-    if re.search(r"\b(?:Comm|Device)\b", _without_comments(text)):
+    if re.search(r"\b(?:Comm|Device)\b", without_comments(text)):
         return True
     return any(_synchronises(include, headers) for include in _INCLUDE.findall(text))
-
-
-# ---- operations -----------------------------------------------------------------------------------------------------
-
-_Span = tuple[Kind, int, int, str]
-
-_COMM = r"(?<![\w.])(?:this->)?\w*comm_?(?:\.|->)"
-_NAMES = r"(?:barrier|signal|wait|arrive|tell|meet)(?:_\w+)?"
-_MEMBER = re.compile(rf"{_COMM}(?:template )?({_NAMES})\s*(?:<[^<>;(]*>)?\s*\(")
-_STORE = re.compile(r"\b(?:pkb::)?(?:store_release|store_relaxed|store_tagged)\s*\(")
-_LOAD = re.compile(r"\b(?:pkb::)?load_acquire\s*\(")
-_TAGGED = re.compile(r"\b(?:pkb::)?wait_tagged\s*\(")
-_PARITY = re.compile(rf"({_COMM}epoch)\s*(?:%\s*\w+|&\s*1\b)")
-_EPOCH = re.compile(rf"({_COMM}epoch)\b(?!\s*[%&])")
-_FENCE = re.compile(r"\b(?:__threadfence(?:_system)?|(?:\w+::)*fence_async_\w+|std::atomic_thread_fence)\s*\(")
-_COMPARISON = re.compile(r"\s*(<=|>=|<|>|==|!=)\s*")
-_NOTHING = "((void)0)"
-_NO_OPERATION = frozenset({"signal_word", "barrier_counts"})
-_ENTRY = frozenset({"tell_begun", "wait_begun", "wait_all_begun"})
-"""Functions of a kernel that go by one of these names do what the communicator's do."""
-
-
-def _spans(code: str) -> Iterator[_Span]:
-    direct = list(_direct_spans(code))
-    yield from direct
-    yield from _calls_of_wrappers(code, direct)
-    for match in _PARITY.finditer(code):
-        yield Kind.PARITY, match.start(), match.end(), f"({match[1]} * 0)"
-    for match in _EPOCH.finditer(code):
-        if not re.match(r"\s*=[^=]", code[match.end() :]):
-            yield Kind.EPOCH, match.start(), match.end(), f"({match[1]} * 0 + 1)"
-    for match in _FENCE.finditer(code):
-        end = _closing(code, match.end() - 1)
-        if _is_statement(code, end):
-            yield Kind.FENCE, match.start(), end, _NOTHING
-
-
-def _direct_spans(code: str) -> Iterator[_Span]:
-    for match in _MEMBER.finditer(code):
-        if match[1] not in _NO_OPERATION:
-            yield _kind_of(match[1]), match.start(), _closing(code, match.end() - 1), _NOTHING
-    for match in _STORE.finditer(code):
-        end = _closing(code, match.end() - 1)
-        if _is_statement(code, end):
-            yield Kind.SIGNAL, match.start(), end, _NOTHING
-    for match in _LOAD.finditer(code):
-        comparison = _COMPARISON.match(code, _closing(code, match.end() - 1))
-        if comparison is not None:
-            end = _operand_end(code, comparison.end())
-            yield Kind.WAIT, match.start(), end, "true" if comparison[1] in (">=", ">", "==") else "false"
-    for match in _TAGGED.finditer(code):
-        end = _closing(code, match.end() - 1)
-        yield Kind.WAIT, match.start(), end, f"pkb::read_tagged({code[match.end() : end]}"
-
-
-def _calls_of_wrappers(code: str, direct: list[_Span]) -> Iterator[_Span]:
-    """Calls of functions that do nothing but synchronise, by their names and their bodies."""
-    wrappers = set()
-    for match in re.finditer(rf"(?<![\w.>])({_NAMES})\s*\(", code):
-        body = re.match(r"\s*(?:const\s*)?\{", code[_closing(code, match.end() - 1) :])
-        if body is not None:
-            opening = _closing(code, match.end() - 1) + body.end() - 1
-            synchronises = any(opening < start < _closing(code, opening) for _, start, _, _ in direct)
-            if synchronises or match[1] in _ENTRY:
-                wrappers.add(match[1])
-    for name in sorted(wrappers):
-        for match in re.finditer(rf"(?<![\w.>:]){name}\s*(?:<[^<>;(]*>)?\s*\(", code):
-            end = _closing(code, match.end() - 1)
-            if _is_statement(code, end):
-                yield _kind_of(name), match.start(), end, _NOTHING
-
-
-def _kind_of(name: str) -> Kind:
-    verb = name.partition("_")[0]
-    return {"barrier": Kind.BARRIER, "meet": Kind.BARRIER, "wait": Kind.WAIT}.get(verb, Kind.SIGNAL)
-
-
-def _arguments(inside: str) -> int:
-    """How many arguments stand between the brackets of a call."""
-    depth = commas = 0
-    for character in inside:
-        depth += (character in "({[") - (character in ")}]")
-        commas += character == "," and depth == 0
-    return commas + 1 if inside.strip() else 0
-
-
-def _is_statement(code: str, end: int) -> bool:
-    return code[end:].lstrip().startswith(";")
-
-
-def _closing(code: str, opening: int) -> int:
-    """Behind the bracket that closes the one at `opening`.
-
-    Raises:
-        ValueError: nothing closes it.
-    """
-    depth = 0
-    for position in range(opening, len(code)):
-        depth += (code[position] in "({[") - (code[position] in ")}]")
-        if depth == 0:
-            return position + 1
-    line = code.count("\n", 0, opening) + 1
-    raise ValueError(f"line {line} of the inlined source: nothing closes {code[opening]!r}")
-
-
-def _operand_end(code: str, start: int) -> int:
-    """The end of the right operand of a comparison: names, members, calls and additions."""
-    position = start
-    while position < len(code):
-        if code[position] == "(":
-            position = _closing(code, position)
-        elif re.match(r"[\w.:+\- ]|->", code[position:]):
-            position += 1
-        else:
-            break
-    return start + len(code[start:position].rstrip())
-
-
-def _without_comments(text: str) -> str:
-    """The text with comments and literals blanked; every other character keeps its place."""
-    pattern = r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\''
-    # An include keeps its name.
-    return re.sub(
-        rf"(?:^#include[^\n]*$)|{pattern}",
-        lambda match: match[0] if match[0].startswith("#") else re.sub(r"[^\n]", " ", match[0]),
-        text,
-        flags=re.DOTALL | re.MULTILINE,
-    )
 
 
 # ---- parts of mutants -----------------------------------------------------------------------------------------------

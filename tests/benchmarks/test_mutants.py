@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import mutants
+from benchmarks.cpp_operations import Kind
 from benchmarks.equivalent_mutants import EQUIVALENTS, reason_why
 from benchmarks.mutants import Row, Study
-from benchmarks.synchronisation import InlinedSource, Kind
+from benchmarks.synchronisation import InlinedSource
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
@@ -86,11 +89,23 @@ def test_rows_of_another_kernel_are_dropped(local_evaluator: LocalEvaluator):
         ({"refused": 3, "kind": "fence"}, True),
         ({"refused": 0, "mutant": "", "kind": ""}, True),
         ({"refused": 1, "mutant": "", "kind": ""}, False),
+        ({"refused": 0, "evaluations": 0, "not_judged": 3}, False),
     ],
 )
 def test_one_wrong_verdict_is_unexpected(changes: dict[str, object], expected: bool):
     row = {"mutant": "expert:9: comm.wait(r)", "kind": "wait", "evaluations": 20} | changes
     assert Row(problem="AllReduce", size="tiny", world_size=2, digest="0123", **row).is_as_expected is expected
+
+
+@pytest.mark.usefixtures("pulls")
+def test_a_mutant_that_does_not_compile_is_not_refused(local_evaluator: LocalEvaluator):
+    study = study_of(local_evaluator)
+    (judged,) = study.prepare(PROBLEM, mutants=0, experts=2, fences=False)
+    broken = replace(judged, source=PULLS + "no C++")
+    study.judge([broken], math.inf, lambda: None)
+    (row,) = study.rows
+    assert (row.evaluations, row.refused, row.not_judged) == (0, 0, mutants.MOST_NOT_JUDGED)
+    assert not row.is_as_expected and "does not compile" in row.message
 
 
 def test_equivalent_mutants_exist():
@@ -109,3 +124,21 @@ def test_results_are_written_and_read_back(tmp_path: Path, local_evaluator: Loca
     assert mutants.main([*options, "--problems", "AllGather", "--out", str(tmp_path)]) == 0
     (row,) = mutants.load(tmp_path / "mutants.json")
     assert (row.problem, row.mutant, row.evaluations) == ("AllGather", "", 0), "no evaluation begins after the budget"
+
+
+def test_parts_are_merged_if_they_are_of_one_commit(tmp_path: Path):
+    def result(name: str, problem: str, commit: str = "abc") -> Path:
+        row = asdict(Row(problem, "", "", "tiny", 2, "0123", evaluations=1))
+        about = {"commit": commit, "device": "cuda", "world_size": 2, "until": "time"}
+        path = tmp_path / name / "mutants_2_gpus.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps(about | {"rows": [row]}))
+        return path
+
+    first, second, again = result("a", "Reduce"), result("b", "AllReduce"), result("c", "Reduce")
+    mutants.merge([first, second], tmp_path)
+    assert [row.problem for row in mutants.load(tmp_path / "mutants_2_gpus.json")] == ["AllReduce", "Reduce"]
+    with pytest.raises(SystemExit, match="same kernels twice"):
+        mutants.merge([first, again], tmp_path)
+    with pytest.raises(SystemExit, match="commit differs"):
+        mutants.merge([first, result("d", "Gather", commit="abd")], tmp_path)

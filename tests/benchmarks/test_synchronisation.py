@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.synchronisation import InlinedSource, Kind, Mutant, reached
+from benchmarks.cpp_operations import Kind
+from benchmarks.synchronisation import InlinedSource, Mutant, reached
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
@@ -56,6 +57,12 @@ def test_each_operation_is_removed_once_and_nothing_else_changes():
     assert changed(EXCHANGE, barrier) == [
         ("if (comm.world_size > 64) comm.barrier();", "if (comm.world_size > 64) ((void)0);")
     ]
+
+
+def test_two_of_a_kind_on_one_line_are_told_apart():
+    source = InlinedSource.of("void meet(pkb::Comm comm) {\n  comm.wait(0), comm.wait(1), comm.wait(0);\n}\n")
+    names = [mutant.name for mutant in source.mutants() if mutant.kind is Kind.WAIT]
+    assert names == ["expert:2: comm.wait(0)", "expert:2: comm.wait(1)", "expert:2: comm.wait(0), 2."]
 
 
 def test_without_epochs_signals_are_those_of_the_first_call():
@@ -110,8 +117,9 @@ __device__ void meet(const pkb::Device& comm, uint64_t* flag, uint64_t* word) {
 @pytest.mark.parametrize(("problem", "kind"), EXPERTS, ids=lambda value: getattr(value, "name", value))
 def test_mutants_of_experts_differ_from_them_and_each_other(problem: Problem, kind: str):
     source = InlinedSource.of(expert_source(problem, kind) or "")
-    texts = [mutant.source for mutant in source.mutants()]
-    assert len({source.text, *texts}) == 1 + len(texts)
+    all_of_them = source.mutants()
+    assert len({source.text, *(mutant.source for mutant in all_of_them)}) == 1 + len(all_of_them)
+    assert len({mutant.name for mutant in all_of_them}) == len(all_of_them)
     assert "#pragma once" not in source.text, "a candidate is no header"
 
 
