@@ -1,4 +1,4 @@
-// expect: output_mismatch trial; differ
+// expect: race still written after
 // Captures the first call as a graph and replays it for every other: always the same arguments.
 #include <cuda_bf16.h>
 

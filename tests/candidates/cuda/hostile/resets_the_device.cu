@@ -1,4 +1,4 @@
-// expect: runtime_error|passed rank 0
+// expect: runtime_error|passed|race
 // Destroys the primary context of rank 0, which the rank's own program uses too.
 #include <cuda_bf16.h>
 

@@ -1,4 +1,4 @@
-// expect: integrity late_output; came later
+// expect: output_mismatch|integrity differ
 // Works on in a CUDA context of its own, which synchronising the device does not wait for.
 #include <cuda_bf16.h>
 
