@@ -19,7 +19,6 @@ import torch.distributed as dist
 from benchmarks.gpu_baselines_records import BaselineTask
 from pkb_gym.engine.compare.call_specs import call_spec
 from pkb_gym.engine.compare.layout import Workload
-from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.tensors import argument_leaves, flatten_value
 from pkb_gym.engine.problem.trial_inputs import make_inputs
 from pkb_gym.engine.ranks.graphs import capture, host_wait
@@ -28,7 +27,7 @@ from pkb_gym.engine.rankside.devices import NO_FLIGHT_RECORDER
 from pkb_gym.engine.rankside.gloo_compat import install
 from pkb_gym.engine.rankside.processors import bind_rank, find_fastest, move_to
 from pkb_gym.engine.rankside.python import make_argument
-from pkb_gym.problems.catalogue import find_problem, reference_source
+from pkb_gym.problems.catalogue import find_problem, load_module
 
 KEY = b"gpu_baselines"
 """Inputs are the same in every run."""
@@ -94,7 +93,7 @@ class Rank:
         if not self._cuda:
             install()
         self._groups: dict[object, Any] = {}
-        self._solutions: dict[str, Callable[..., object]] = {}
+        self._solutions: dict[Path, Callable[..., object]] = {}
 
     def serve(self) -> None:
         """Measures what the parent asks for, until the connection ends."""
@@ -139,7 +138,7 @@ class Rank:
     def _measure(self, task: BaselineTask) -> None:
         problem = find_problem(task.problem)
         workload = Workload(problem, task.size, self._world_size, problem.dtypes[0], task.protocol, KEY, 0, 0)
-        solution = self._solution(problem)
+        solution = self._solution(task.reference or Path(problem.declared_in).with_name("reference.py"))
         began = self._now()
         arguments, set_bytes = self._make_set(workload, 0)
         inputs_s = max(self._agree(self._now() - began))
@@ -171,12 +170,11 @@ class Rank:
 
     # ---- inputs and arguments ---------------------------------------------------------------------------------------
 
-    def _solution(self, problem: Problem) -> Callable[..., object]:
-        if problem.name not in self._solutions:
-            namespace: dict[str, Any] = {"__name__": "reference"}
-            exec(compile(reference_source(problem), "reference.py", "exec"), namespace)
-            self._solutions[problem.name] = namespace["solution"]
-        return self._solutions[problem.name]
+    def _solution(self, path: Path) -> Callable[..., object]:
+        """From its file, where Triton finds the text of its kernels."""
+        if path not in self._solutions:
+            self._solutions[path] = load_module(path, f"reference_{len(self._solutions)}").solution
+        return self._solutions[path]
 
     def _make_set(self, workload: Workload, trial: int) -> tuple[list[Any], int]:
         """Draws one trial's inputs on the device; the arguments of one call, and their bytes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -15,12 +16,14 @@ class BaselineTask:
         size: "tiny", "published" or "large".
         protocol: "robust" or "published", where the inputs come from.
         measure_s: seconds of timed calls that each of the two baselines aims at.
+        reference: file with another version of the reference; None for the problem's own.
     """
 
     problem: str
     size: str
     protocol: str
     measure_s: float
+    reference: Path | None = None
 
 
 @dataclass
