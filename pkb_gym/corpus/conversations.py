@@ -155,7 +155,10 @@ def broken_attempts(good: Sequence[Attempt], count: int, seed: int, *, only_comp
         attempt = draw.choice(good)
         # In turn, so that none of what compiler, check and delayed ranks find is rare.
         usable = compiled if only_compiled else (compiled, races, others)[number % 3]
-        kinds = [draw.choice(usable)]
+        fitting = [breakage for breakage in usable if breakage.apply(attempt.sources[-1]) is not None]
+        if not fitting:
+            continue
+        kinds = [draw.choice(fitting)]
         if len(made) % TWO_STEPS == TWO_STEPS - 1:
             kinds.append(draw.choice(compiled))
         broken = _broken(attempt, kinds)
