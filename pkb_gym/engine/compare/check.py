@@ -73,6 +73,19 @@ def _numbers(counts: Sequence[torch.Tensor]) -> list[int]:
     return numbers
 
 
+def joined(first: CheckReport, second: CheckReport) -> CheckReport:
+    """One report over two blocks of calls, the first of which was right."""
+    assert first.passed
+    return CheckReport(
+        trials=first.trials + second.trials,
+        outputs_compared=first.outputs_compared + second.outputs_compared,
+        outputs_right=first.outputs_right + second.outputs_right,
+        elements_compared=first.elements_compared + second.elements_compared,
+        elements_right=first.elements_right + second.elements_right,
+        mismatches=second.mismatches,
+    )
+
+
 def merge(checks: Sequence[RankCheck], trials: int) -> CheckReport:
     """One report over all ranks and calls; wrong shapes first, then by number of wrong elements."""
     mismatches = sorted(

@@ -38,8 +38,8 @@ class EvalConfig(Record):
     until: Until = "profile"
     """Last stage; the roofline follows whenever the candidate was timed."""
     trials: int | None = Field(default=None, ge=1)
-    """Checked calls before timing, at least; by default 4 ("published": 5). There are never fewer than world_size + 2,
-    so that each rank can be late in one of them, and held up in one."""
+    """Checked calls before timing, at least; by default 4 ("published": 5). There are never fewer than
+    2 * world_size + 2, so that each rank can be late in two of them, and held up in two."""
     seed: int = 0
     """Together with the evaluator's key, fixes the inputs."""
     turn: int = Field(default=0, ge=0)
@@ -142,7 +142,7 @@ def resolve(
         language=language if config.language == "auto" else config.language,
         protocol=config.protocol,
         until=config.until,
-        trials=max(config.trials or (5 if config.protocol == "published" else 4), world_size + 2),
+        trials=max(config.trials or (5 if config.protocol == "published" else 4), 2 * world_size + 2),
         seed=config.seed,
         turn=config.turn,
         timeout_s=config.timeout_s or 10.0,

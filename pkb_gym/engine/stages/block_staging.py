@@ -62,20 +62,24 @@ class CallConditions:
 TOGETHER = CallConditions(together=True)
 
 
+TIMES_LATE = 2
+"""How often each rank is late: once in one of two calls with a certain root, and once in another."""
+
+
 def check_conditions(world_size: int, calls: int, dialect: Dialect) -> tuple[CallConditions, ...]:
-    """The conditions of the checked calls: all ranks together once, then each of them late once, and held once.
+    """The conditions of the checked calls: all ranks together once, then each of them late twice, and held twice.
 
     The rank that is held in a call is late in the next one, so that all others can go as far ahead of it as they do.
     In the last call nobody is delayed: there they meet the rank that is held in the call before.
 
     Args:
         world_size: number of ranks.
-        calls: how many, at least `world_size` + 2.
+        calls: how many, at least 2 `world_size` + 2.
         dialect: of the candidate; only native kernels can be held.
     """
     delayed = []
     if world_size > 1:
-        for late in range(world_size):
+        for late in [*range(world_size)] * TIMES_LATE:
             held = ((late + 1) % world_size,) if dialect == "native" else ()
             delayed.append(CallConditions(late_rank=late, held_ranks=held))
     conditions = [TOGETHER, *delayed] + [CallConditions()] * (calls - 1 - len(delayed))

@@ -36,6 +36,9 @@ CPU_BLOCK_BYTES, GPU_BLOCK_BYTES = 512 << 20, 2 << 30
 
 MIN_SCRATCH_BYTES = 16 << 20
 
+MIN_CHECKED_CALLS = 3
+"""Of a block, so that one call's delays meet those of the next."""
+
 DEADLINE_BASELINES = 30
 """A block's deadline is at least this many times what the baseline takes for it."""
 
@@ -58,6 +61,8 @@ class HeapLayout:
 def lay_out(workload: Workload, config: ResolvedConfig) -> HeapLayout:
     """Sizes the heap: scratch by the size of one call's tensors, then as many calls as fit the room for a block.
 
+    At least `MIN_CHECKED_CALLS` fit, whatever their size.
+
     Raises:
         InfrastructureError: there are more ranks or groups than a kernel can be told of.
     """
@@ -68,8 +73,10 @@ def lay_out(workload: Workload, config: ResolvedConfig) -> HeapLayout:
     scratch_bytes = align(max(MIN_SCRATCH_BYTES, 2 * timed.nbytes), PAGE_BYTES)
     room = GPU_BLOCK_BYTES if config.device == "cuda" else CPU_BLOCK_BYTES // workload.world_size
     most_calls = max(1, room // (timed.nbytes or 1))
+    few_checked = min(MIN_CHECKED_CALLS, config.trials) * (max(one.nbytes for one in check.sets) + PAGE_BYTES)
     # A timed set may be a little larger than the first where sizes differ from trial to trial.
-    block = max(check.end, min(most_calls, MAX_CALLS) * (timed.nbytes + timed.nbytes // 4 + PAGE_BYTES))
+    timed_block = min(most_calls, MAX_CALLS) * (timed.nbytes + timed.nbytes // 4 + PAGE_BYTES)
+    block = max(min(check.end, room), few_checked, timed_block)
     return HeapLayout(scratch_bytes, align(scratch_bytes + block + (1 << 20), PAGE_BYTES), most_calls)
 
 

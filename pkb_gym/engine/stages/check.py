@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from pkb_gym.engine.records.feedback import Stage
-from pkb_gym.engine.stages.block_staging import check_conditions, conducted, longest_delay_s
-from pkb_gym.engine.stages.candidate_run import CandidateRun
+from collections.abc import Sequence
+
+from pkb_gym.engine.compare.check import joined
+from pkb_gym.engine.records.feedback import CheckReport, Stage
+from pkb_gym.engine.stages.block_staging import CallConditions, check_conditions, conducted, longest_delay_s
+from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 from pkb_gym.engine.stages.mismatch import failed_check
 
 
 def check(run: CandidateRun) -> float:
-    """Loads the candidate and compares its outputs on fresh inputs.
+    """Loads the candidate and compares its outputs on fresh inputs, in as many blocks as the heap needs for them.
 
     Returns:
         Microseconds a call of the candidate, at most.
@@ -18,19 +21,32 @@ def check(run: CandidateRun) -> float:
         Stopped: it fell, or an output is wrong.
         InfrastructureError: this machine failed.
     """
-    plan = run.prepare(run.config.trials, timed=False)
-    trials = len(plan.sets)
-    baseline_ns = run.reference.run(trials, run.dialect)
-    baseline_us = baseline_ns / trials / 1e3
-    run.allow(baseline_ns, more_s=trials * longest_delay_s(run.config, baseline_us))
-    run.load()
-    conditions = check_conditions(run.config.world_size, trials, run.dialect)
-    staging = conducted(run.config, conditions, baseline_us)
-    finished = run.run(plan, range(trials), staging)
+    conditions = check_conditions(run.config.world_size, run.config.trials, run.dialect)
+    report: CheckReport | None = None
+    calls_us: list[float] = []
+    while len(calls_us) < len(conditions):
+        finished, of_block = _check_block(run, conditions[len(calls_us) :], report)
+        report = of_block
+        calls_us += [max(of_ranks) for of_ranks in zip(*(ended.calls_us for ended in finished.ended), strict=True)]
+    return min(calls_us)
+
+
+def _check_block(
+    run: CandidateRun, wanted: Sequence[CallConditions], earlier: CheckReport | None
+) -> tuple[FinishedBlock, CheckReport]:
+    """As many of the calls that are left as fit into the heap; the block, and the report on all calls so far."""
+    plan = run.prepare(len(wanted), timed=False)
+    calls = len(plan.sets)
+    conditions = wanted[:calls]
+    baseline_ns = run.reference.run(calls, run.dialect)
+    baseline_us = baseline_ns / calls / 1e3
+    run.allow(baseline_ns, more_s=calls * longest_delay_s(run.config, baseline_us))
+    if earlier is None:
+        run.load()
+    finished = run.run(plan, range(calls), conducted(run.config, conditions, baseline_us))
     run.feedback.complete(Stage.RUN)
     report = run.compare(finished.done)
-    run.feedback.check = report
+    run.feedback.check = report if earlier is None else joined(earlier, report)
     if not report.passed or finished.late:
         raise failed_check(run, finished, report, conditions, plan.sets[0].trial, baseline_us)
-    slowest_us: list[float] = [max(of_ranks) for of_ranks in zip(*(e.calls_us for e in finished.ended), strict=True)]
-    return min(slowest_us)
+    return finished, run.feedback.check

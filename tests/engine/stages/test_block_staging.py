@@ -36,21 +36,21 @@ def calls_of(staging, rank: int) -> tuple[CheckedCall, ...]:
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8])
 @pytest.mark.parametrize("trials", [None, 1, 20])
-def test_there_are_calls_enough_for_every_rank_to_be_late_once(world_size, trials):
+def test_there_are_calls_enough_for_every_rank_to_be_late_twice(world_size, trials):
     resolved = config(world_size, trials=trials)
     conditions = check_conditions(world_size, resolved.trials, "native")
     assert len(conditions) == resolved.trials
     assert conditions[0] == TOGETHER
     late = [condition.late_rank for condition in conditions if condition.late_rank is not None]
-    assert sorted(late) == (list(range(world_size)) if world_size > 1 else [])
+    assert sorted(late) == (sorted([*range(world_size)] * 2) if world_size > 1 else [])
 
 
 @pytest.mark.parametrize("world_size", [2, 4, 8])
-def test_every_rank_is_held_once_and_late_only_in_the_call_after(world_size):
+def test_every_rank_is_held_twice_and_late_only_in_the_call_after(world_size):
     """Late in the next call, it lets all others go ahead of it into that call."""
-    conditions = check_conditions(world_size, world_size + 2, "native")
+    conditions = check_conditions(world_size, 2 * world_size + 2, "native")
     held = [condition.held_ranks for condition in conditions]
-    assert sorted(rank for ranks in held for rank in ranks) == list(range(world_size))
+    assert sorted(rank for ranks in held for rank in ranks) == sorted([*range(world_size)] * 2)
     for condition, following in zip(conditions, conditions[1:], strict=False):
         for rank in condition.held_ranks:
             assert condition.late_rank != rank
@@ -59,13 +59,13 @@ def test_every_rank_is_held_once_and_late_only_in_the_call_after(world_size):
 
 
 def test_modules_are_late_and_never_held():
-    conditions = check_conditions(4, 6, "python")
-    assert [condition.late_rank for condition in conditions] == [None, 0, 1, 2, 3, None]
+    conditions = check_conditions(4, 10, "python")
+    assert [condition.late_rank for condition in conditions] == [None, 0, 1, 2, 3, 0, 1, 2, 3, None]
     assert not any(condition.held_ranks for condition in conditions)
 
 
 def test_fewer_calls_than_asked_for_have_the_first_conditions():
-    assert check_conditions(4, 2, "native") == check_conditions(4, 6, "native")[:2]
+    assert check_conditions(4, 2, "native") == check_conditions(4, 10, "native")[:2]
 
 
 def test_a_conducted_block_tells_each_rank_who_is_late_and_holds_one():
@@ -73,10 +73,10 @@ def test_a_conducted_block_tells_each_rank_who_is_late_and_holds_one():
     staging = conducted(config(2), conditions, baseline_us=10)
     assert staging.setting.handovers == "waiting"
     assert calls_of(staging, 0) == calls_of(staging, 1)
-    assert [call.late_rank for call in calls_of(staging, 0)] == [None, 0, 1, None]
+    assert [call.late_rank for call in calls_of(staging, 0)] == [None, 0, 1, 0]
     assert [call.together for call in calls_of(staging, 0)] == [True, False, False, False]
     hold_ns = int(LEAST_HOLD_S["cpu"] * 1e9)
-    assert staging.setting.holds_ns == ((0, 0, hold_ns, 0), (0, hold_ns, 0, 0))
+    assert staging.setting.holds_ns == ((0, 0, hold_ns, 0), (0, hold_ns, 0, hold_ns))
 
 
 @pytest.mark.parametrize(

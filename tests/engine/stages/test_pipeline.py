@@ -101,7 +101,7 @@ def test_the_devices_are_held_while_anything_is_timed(judged: Judge) -> None:
     overhead, timing, profiling, capturing = held(bench)
     assert overhead[0].startswith("null block") and not [each for each in overhead if each.startswith("candidate")]
     assert timing[0].startswith("make") and timing[-1].startswith(("compare", "baseline"))
-    assert [entry for entry in profiling if entry.startswith("profile")] and "capture 4" in capturing
+    assert [entry for entry in profiling if entry.startswith("profile")] and "capture 4 native" in capturing
     between = bench.log[bench.log.index("devices free") : bench.log.index(timing[0], bench.log.index("stage: time"))]
     assert len([entry for entry in between if entry.startswith("candidate")]) == 1, "the check alone"
 
@@ -118,7 +118,7 @@ def test_the_captured_baseline_comes_last_and_is_in_the_record(judged: Judge) ->
         bench.reference.block_us = bench.candidate.block_us = 50.0
         found = judged(bench)
         assert found.timing is not None and found.timing.baseline_graph_us == pytest.approx(100.0)
-        assert bench.log.index("capture 4") > max(
+        assert bench.log.index("capture 4 native") > max(
             index for index, entry in enumerate(bench.log) if "candidate" in entry
         )
 
