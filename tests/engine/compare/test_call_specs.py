@@ -91,4 +91,4 @@ def test_runs_unroll_to_the_calls(problem: Problem, dialect: Dialect) -> None:
             assert received == sent
             specs = [call_spec(problem, block, planned, rank, dialect) for planned in block.sets]
             assert unroll(received.runs) == specs
-            assert sum(run.calls for run in received.runs) == len(specs)
+            assert sum(len(run.distances) for run in received.runs) == len(specs)
