@@ -1,4 +1,4 @@
-# expect: integrity wrong_while_timed
+# expect: integrity|race differ
 # until: time
 # Results are remembered by the address of the argument; each address returns with other contents.
 import torch

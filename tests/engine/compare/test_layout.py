@@ -37,8 +37,8 @@ def test_every_plan_is_sound(problem: Problem, world_size: int) -> None:
         pytest.skip(f"{problem.name} does not run on {world_size} ranks")
     block = plan(problem, world_size)
     place = align(SCRATCH_OFFSET + SCRATCH_BYTES, PAGE_BYTES)
-    for planned in block.sets:
-        assert planned.offset == place, "sets follow one another"
+    for planned in sorted(block.sets, key=lambda planned: planned.offset):
+        assert planned.offset == place, "sets fill the segment, in any order"
         place += planned.nbytes
         arguments_end = planned.offset
         for rank in range(world_size):
@@ -62,6 +62,23 @@ def test_every_plan_is_sound(problem: Problem, world_size: int) -> None:
         assert planned.outputs_offset % PAGE_BYTES == 0
     assert block.end == place
     assert block.end % PAGE_BYTES == 0
+
+
+def test_places_of_sets_are_drawn_with_gaps_between_them() -> None:
+    """So that no call can tell where the next one's tensors lie."""
+    workload = Workload(find_problem("AllReduce"), "tiny", 2, "bfloat16", "robust", b"key", 0, 0)
+    segment_bytes = 4 << 20
+    blocks = [workload.plan(range(first, first + 6), True, SCRATCH_BYTES, segment_bytes) for first in (0, 6, 12)]
+    for block in blocks:
+        placed = sorted(block.sets, key=lambda planned: planned.offset)
+        assert [planned.trial for planned in block.sets] == list(range(block.sets[0].trial, block.sets[0].trial + 6))
+        gaps = [after.offset - before.offset - before.nbytes for before, after in pairwise(placed)]
+        assert all(gap >= 0 and gap % PAGE_BYTES == 0 for gap in gaps) and any(gaps)
+        assert block.end <= segment_bytes
+    orders = {tuple(sorted(range(6), key=lambda call: block.sets[call].offset)) for block in blocks}
+    assert len(orders) > 1
+    again = workload.plan(range(6), True, SCRATCH_BYTES, segment_bytes)
+    assert again == blocks[0], "the key fixes them"
 
 
 def test_ragged_ranks_get_the_room_of_the_largest() -> None:

@@ -26,6 +26,7 @@ class Processes:
     def __init__(self) -> None:
         self.zygotes: list[FakeZygote] = []
         self.references: list[FakeReference] = []
+        self.libraries: list[FakeLibraries] = []
         self.gangs: list[FakeGang] = []
         self.closed: list[object] = []
         self.may_end = threading.Event()
@@ -46,9 +47,26 @@ class FakeZygote:
         self._processes.closed.append(self)
 
 
+class FakeLibraries:
+    def __init__(self, processes: Processes, device: str) -> None:
+        self.device, self._processes = device, processes
+        processes.libraries.append(self)
+
+    def close(self) -> None:
+        self._processes.closed.append(self)
+
+
 class FakeReference:
-    def __init__(self, processes: Processes, zygote: FakeZygote, device: str, world_size: int, threads: int) -> None:
-        assert zygote.trusted
+    def __init__(
+        self,
+        processes: Processes,
+        zygote: FakeZygote,
+        device: str,
+        world_size: int,
+        threads: int,
+        libraries: FakeLibraries,
+    ) -> None:
+        assert zygote.trusted and libraries.device == device
         self.kind, self.threads, self.is_sound, self.closed = (device, world_size), threads, True, False
         processes.references.append(self)
 
@@ -83,6 +101,7 @@ class FakeGang:
 def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
     processes = Processes()
     monkeypatch.setattr(gang_pool, "Zygote", lambda *, trusted: FakeZygote(processes, trusted))
+    monkeypatch.setattr(gang_pool, "build_handovers", lambda device, _: FakeLibraries(processes, device))
     monkeypatch.setattr(gang_pool, "ReferenceGang", lambda *args: FakeReference(processes, *args))
     monkeypatch.setattr(gang_pool, "CandidateGang", lambda *args, **kwargs: FakeGang(processes, *args, **kwargs))
     return processes
@@ -93,9 +112,13 @@ def arbiter() -> DeviceArbiter:
     return DeviceArbiter()
 
 
+def new_pool(arbiter: DeviceArbiter, standby_gangs: int) -> GangPool:
+    return GangPool(arbiter, None, standby_gangs)  # type: ignore[arg-type]  # nothing is compiled
+
+
 @pytest.fixture
 def pool(processes: Processes, arbiter: DeviceArbiter) -> Iterator[GangPool]:
-    pool = GangPool(arbiter, standby_gangs=2)
+    pool = new_pool(arbiter, 2)
     yield pool
     processes.may_end.set()
     pool.stop()
@@ -128,6 +151,18 @@ def test_a_zygote_that_died_is_replaced(pool: GangPool, processes: Processes) ->
     assert not pool.is_sound
     assert pool.zygote(trusted=False) is not first and pool.is_sound
     assert [zygote.trusted for zygote in processes.zygotes] == [True, False, False]
+
+
+def test_handovers_are_compiled_once_for_each_device_and_closed_in_the_end(
+    pool: GangPool, processes: Processes
+) -> None:
+    first = pool.handovers("cpu")
+    pool.reference("cpu", 2)
+    assert pool.handovers("cpu") is first and pool.handovers("cuda") is not first
+    assert [libraries.device for libraries in processes.libraries] == ["cpu", "cuda"]
+    pool.stop()
+    pool.close()
+    assert set(processes.libraries) <= set(processes.closed)
 
 
 def test_a_reference_gang_is_kept_for_each_device_and_world_size(pool: GangPool, processes: Processes) -> None:
@@ -187,7 +222,7 @@ def test_half_as_many_gangs_with_process_groups_stand_by(
     processes: Processes, arbiter: DeviceArbiter, language: Language, standing_by: int
 ) -> None:
     """Each has NCCL's buffers besides its context."""
-    pool = GangPool(arbiter, standby_gangs=4)
+    pool = new_pool(arbiter, 4)
     with gang_for(pool, language):
         until(lambda: sum(gang.prepared_for is not None for gang in processes.gangs) > standing_by)
         assert not threading.Event().wait(A_MOMENT_S) and len(processes.gangs) == standing_by + 1
@@ -225,7 +260,7 @@ def test_a_gang_is_ended_after_an_error_too(pool: GangPool) -> None:
 
 
 def test_a_gang_that_cannot_be_prepared_is_ended(processes: Processes, arbiter: DeviceArbiter) -> None:
-    pool = GangPool(arbiter, standby_gangs=0)
+    pool = new_pool(arbiter, 0)
     processes.error = InfrastructureError("no memory left")
     with pytest.raises(InfrastructureError, match="no memory left"), gang_for(pool, "cuda"):
         pytest.fail("there is none")
@@ -235,7 +270,7 @@ def test_a_gang_that_cannot_be_prepared_is_ended(processes: Processes, arbiter: 
 
 
 def test_none_stands_by_where_none_is_wanted(processes: Processes, arbiter: DeviceArbiter) -> None:
-    pool = GangPool(arbiter, standby_gangs=0)
+    pool = new_pool(arbiter, 0)
     with gang_for(pool, "python") as gang:
         assert processes.gangs == [gang] and running("pkb-standby") == []
     until(lambda: gang.closed)

@@ -1,4 +1,4 @@
-// expect: runtime_error|passed|race
+// expect: runtime_error|passed|race rank
 // Destroys the primary context of rank 0, which the rank's own program uses too.
 #include <cuda_bf16.h>
 
