@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+import torch.distributed._symmetric_memory  # registers the operation
 
 
 @torch.no_grad()

@@ -143,9 +143,9 @@ def test_a_gang_whose_capture_cost_a_context_is_of_no_further_use(
     fake: FakeGang, gang: ReferenceGang, replies: tuple[Captured, ...], captured: bool, sound: bool
 ) -> None:
     fake.answer = lambda rank: replies[rank]
-    assert gang.capture(4) is captured
+    assert gang.capture(4, "python") is captured
     assert (gang.is_sound, fake.closed) == (sound, not sound)
-    assert fake.orders == [CaptureGraphs(4)] * 2
+    assert fake.orders == [CaptureGraphs(4, "python")] * 2
 
 
 def test_a_fallen_gang_is_a_fault_of_this_machine(fake: FakeGang, gang: ReferenceGang) -> None:
