@@ -170,8 +170,8 @@ class ReferenceGang:
 
     @property
     def has_staged(self) -> bool:
-        """Whether a block has been staged that has not been ended."""
-        return self._staged
+        """Whether a block has been staged that has to be ended; a gang that has failed has none any more."""
+        return self._staged and not self._failed
 
     def run(self, calls: int, dialect: Dialect, *, handovers: bool = False, pad_ns: int = 0) -> int:
         """Runs the baseline on the block's inputs; returns nanoseconds by the evaluator's clock.

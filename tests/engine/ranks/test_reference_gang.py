@@ -152,7 +152,7 @@ def test_a_fallen_gang_is_a_fault_of_this_machine(fake: FakeGang, gang: Referenc
     fake.fails = True
     with pytest.raises(InfrastructureError, match=r"reference gang failed: rank 1 was killed by SIGBUS\nTraceback of"):
         gang.stage([StageInputs()] * 2)
-    assert not gang.is_sound and fake.closed
+    assert not gang.is_sound and fake.closed and not gang.has_staged
     fake.orders.clear()
     gang.release()
     assert fake.orders == [], "it holds nothing any more"
