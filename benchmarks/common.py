@@ -27,9 +27,18 @@ def header() -> dict[str, Any]:
         "machine": f"{cpu_info().model}, {processors()} processors",
         "python": platform.python_version(),
         "torch": importlib.metadata.version("torch"),
-        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "command": _command(),
         "commit": commit(),
     }
+
+
+def _command() -> str:
+    """How this program was started, but for the folder that results go to."""
+    words = ["python", *sys.orig_argv[1:]]
+    if "--out" in words:
+        begin = words.index("--out")
+        del words[begin : begin + 2]
+    return shlex.join(words)
 
 
 def commit() -> str:
