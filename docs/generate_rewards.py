@@ -102,7 +102,7 @@ speeds differ by some amount: by the measured speedup, and by the lower end of i
 - *slower paid as faster*: a candidate slower than the baseline is measured as faster;
 - *faster not paid*: a candidate faster than the baseline is not measured as faster.
 
-`python -m benchmarks.reward_noise` computes them from two sources:
+`python -m benchmarks.reward_noise` computes them (`benchmarks/results/reward_noise.json`) from two sources:
 
 - CPU: {evaluations} evaluations of expert kernels and of the baseline as its own candidate on 2 ranks ({machine},
   {date}), each by a new gang. Other work ran on the machine (load average {least_load} to {most_load}), so that these

@@ -31,13 +31,14 @@ all the same."""
 
 def section(folder: Path = RESULTS) -> str:
     """The section, without the results that are not there."""
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("mutants*.json"))]
+    found = sorted(folder.glob("mutants*.json"))
     if not found:
         return ""
-    return "\n".join([f"{TITLE}\n{INTRODUCTION}\n", *(_of_result(result) for result in found)])
+    return "\n".join([f"{TITLE}\n{INTRODUCTION}\n", *(_of_result(path) for path in found)])
 
 
-def _of_result(result: dict[str, Any]) -> str:
+def _of_result(path: Path) -> str:
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     rows: list[dict[str, Any]] = result["rows"]
     judged = [row for row in rows if row["evaluations"]]
     mutants = [row for row in judged if row["mutant"] and row["kind"] != "fence"]
@@ -53,7 +54,8 @@ def _of_result(result: dict[str, Any]) -> str:
         f"### {where}\n",
         f"{len(wrong)} wrong mutants, {repeats} evaluations of each: {_share(wrong)} refused. "
         f"Unchanged experts: {_share(experts)} refused. "
-        f"Sizes {' and '.join(result['sizes'])}, until `{result['until']}`; commit {result['commit']}.\n",
+        f"Sizes {' and '.join(result['sizes'])}, until `{result['until']}`; commit {result['commit']} "
+        f"(`benchmarks/results/{path.name}`).\n",
         parts.table(
             ("kernel", "wrong mutants", "refused", "failures", "unchanged: refused"),
             [_line(name, wrong, experts) for name in names],

@@ -23,7 +23,7 @@ EXCHANGE = """\
 
 void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm comm) {
   const int64_t bytes = tensor.numel() * 2;
-  char* half = comm.scratch<char>() + comm.epoch % 2 * comm.world_size * bytes;
+  char* half = comm.scratch<char>(comm.epoch % 2 * (comm.scratch_bytes / 2));
   for (int r = 0; r < comm.world_size; ++r) {
     comm.put(half + comm.rank * bytes, tensor.data_ptr(), bytes, r);
     comm.signal(comm.rank, r);
@@ -51,7 +51,7 @@ def test_each_operation_is_removed_once_and_nothing_else_changes():
         *(Kind.PARITY, Kind.SIGNAL, Kind.WAIT, Kind.BARRIER, Kind.EPOCH)
     ]
     assert parity.name == "expert:8: comm.epoch % 2"
-    assert "(comm.epoch * 0) * comm.world_size" in changed(EXCHANGE, parity)[0][1]
+    assert "(comm.epoch * 0) * (comm.scratch_bytes / 2)" in changed(EXCHANGE, parity)[0][1]
     assert changed(EXCHANGE, signal) == [("comm.signal(comm.rank, r);", "((void)0);")]
     assert changed(EXCHANGE, wait)[0][1] == "for (int r = 0; r < comm.world_size; ++r) ((void)0);"
     assert changed(EXCHANGE, barrier) == [

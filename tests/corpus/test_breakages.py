@@ -29,7 +29,7 @@ def test_each_applies_to_some_kernel_and_changes_it(breakage):
             broken = breakage.apply(variant.source)
             assert broken is None or broken != variant.source
             applied += broken is not None
-    assert applied >= 3
+    assert applied >= 2  # "unacknowledged" fits Scatter and Gather alone: their messages go one way
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda breakage: breakage.name)

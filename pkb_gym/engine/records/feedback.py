@@ -147,6 +147,10 @@ class Race(Record):
     """How a kernel breaks the call contract; see `docs/native-abi.md`."""
 
     kind: Literal["early_read", "early_write", "late_read", "late_output", "missing_wait", "reuse", "unknown"]
+    """An argument was read ("early_read") or an output written ("early_write") before its rank's call had begun; an
+    argument was read ("late_read") or an output written ("late_output") after its rank's call had finished; a rank did
+    not wait for data of this call ("missing_wait"); scratch or a signal was used again while a peer needed it
+    ("reuse"); one of these, but which is not known ("unknown")."""
     rank: int | None = None
     """That reads; None where another one's part is not known."""
     owner: int | None = None

@@ -6,7 +6,7 @@
 
 // Blocks push their parts into the peers' scratch, tell each other, and copy what has come.
 __global__ void push_and_copy(const char* tensor, char* out, int64_t bytes, pkb::Device comm) {
-  char* half = comm.scratch<char>() + comm.epoch % 2 * comm.world_size * bytes;
+  char* half = comm.scratch<char>(comm.epoch % 2 * (comm.scratch_bytes / 2));
   const int64_t first = blockIdx.x * int64_t(blockDim.x) + threadIdx.x, step = int64_t(gridDim.x) * blockDim.x;
   for (int r = 0; r < comm.world_size; ++r) {
     char* theirs = comm.peer(half, r) + comm.rank * bytes;

@@ -1,0 +1,82 @@
+"""The files that each result speaks of: when one of them changes, the result is stale: measure it again or remove it.
+
+Paths are relative to the repository, with git's wildcards. `{folder}` stands for the folder of each problem that the
+result has rows of.
+"""
+
+from __future__ import annotations
+
+import json
+from fnmatch import fnmatch
+from pathlib import Path
+
+from pkb_gym.problems.catalogue import find_problem
+
+HEADERS = "pkb_gym/engine/include/pkb/*.h"
+CPU_KERNELS = ("problems/*/{folder}/expert.cpp", HEADERS)
+GPU_KERNELS = ("problems/*/{folder}/expert.cu", HEADERS)
+REFERENCES = ("problems/*/{folder}/reference.py",)
+TIMING = (
+    *(f"pkb_gym/engine/stages/{name}.py" for name in ("time", "timing_statistics", "null_blocks", "overhead")),
+    "pkb_gym/engine/ranks/baseline_blocks.py",
+    "pkb_gym/engine/handover/*",
+)
+GANGS = ("pkb_gym/engine/ranks/gang.py", "pkb_gym/engine/ranks/zygote.py", "pkb_gym/engine/evaluators/gang_pool.py")
+ALL_REDUCE = "problems/collective_primitive/all_reduce/expert"
+
+REWRITTEN = frozenset(
+    {
+        *("SphericalConvolution", "GatedDeltaNetCP", "KimiDeltaAttention", "RingAttentionBackwardDP", "TPMuon"),
+        *("LoadBalancingLoss", "Conv2dBoundaryExchange", "UlyssesAllToAll", "DistributedIRFFT"),
+        *("BlockedFP8Quantize", "BlockedFP8Dequantize"),
+    }
+)
+"""Problems whose references are newer than the baselines of `gpu_baselines*.json`, as `README.md` says beside them."""
+
+SPEAKS_OF: dict[str, tuple[str, ...]] = {
+    "experts": (*CPU_KERNELS, *REFERENCES, *TIMING),
+    "gpu_experts*": (*GPU_KERNELS, *REFERENCES, *TIMING),
+    "mutants": CPU_KERNELS,
+    "mutants_*_gpus": GPU_KERNELS,
+    "handover_*": (*REFERENCES, *TIMING),
+    "latency": (f"{ALL_REDUCE}.cpp", *TIMING, *GANGS),
+    "steady": (*TIMING, *GANGS),
+    "repeatability": (f"{ALL_REDUCE}.cpp", *TIMING),
+    "colocated*": TIMING,
+    "gpu_colocated*": (HEADERS, *TIMING),
+    "gpu_evaluator*": (f"{ALL_REDUCE}.cu", HEADERS, *TIMING, *GANGS),
+    "gpu_corpus*": ("pkb_gym/corpus/families/*", *TIMING),
+    "learning": ("pkb_gym/corpus/families/*", *TIMING),
+    "catalogue": ("problems/catalogue.py",),
+    # Plain loops of references, without an evaluation.
+    "gpu_baselines*": REFERENCES,
+    "reference_variants": REFERENCES,
+    # The hardware and its driver: only the program that measures can make them stale.
+    "gpu_ceilings": ("benchmarks/gpu_ceilings.cu", "benchmarks/gpu_ceilings.cuh"),
+    "gpu_contexts*": (),
+    # How far rewards go wrong by the scatter of block times, whatever was timed.
+    "reward_noise": ("benchmarks/reward_noise.py",),
+    "reward_noise_samples": (),
+}
+"""Paths by the name of a result, which may hold wildcards."""
+
+
+def paths_of(result: Path) -> list[str]:
+    """The paths that a result file speaks of.
+
+    Raises:
+        LookupError: nothing is listed for it.
+    """
+    for pattern, paths in SPEAKS_OF.items():
+        if fnmatch(result.stem, pattern):
+            return list(dict.fromkeys(expanded for path in paths for expanded in _expanded(path, result)))
+    raise LookupError(f"{result.name}: list in benchmarks/results_of.py which files it speaks of")
+
+
+def _expanded(path: str, result: Path) -> list[str]:
+    if "{folder}" not in path:
+        return [path]
+    names = {row["problem"] for row in json.loads(result.read_text(encoding="utf-8"))["rows"]}
+    if fnmatch(result.stem, "gpu_baselines*"):
+        names -= REWRITTEN
+    return [path.format(folder=find_problem(name).folder) for name in sorted(names)]

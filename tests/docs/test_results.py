@@ -1,0 +1,163 @@
+"""Measured figures have a result behind them, which names its commit and is no older than what it speaks of."""
+
+from __future__ import annotations
+
+import ast
+import datetime as dt
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks.common import RESULTS
+from benchmarks.results_of import REWRITTEN, SPEAKS_OF, paths_of
+from tests.docs.pages import DOCS, ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
+ALL = sorted(RESULTS.glob("*.json"))
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(BENCHMARKS.glob("*.md"))]
+
+UNIT = r"(?:us|ms|s|%|[MG]iB|[GT]B/s|Tflop/s)"
+FIGURE = re.compile(rf"\d[\d.,]* ?{UNIT}|\d+\.\d+")
+REST = re.compile(rf"\d[\d.,]*|\b(?:to|of|x|{UNIT})\b|[\s,/()%±-]")
+"""What may stand beside figures in a cell."""
+
+NOT_OF_A_RESULT = {
+    ("docs/roofline.md", "GPU"): "limits of the hardware, from its clocks and data sheets",
+    ("docs/robustness.md", "#"): "verdicts, not times: docs/generate_robustness.py computes them",
+}
+"""Tables of figures that no benchmark measured, by page and first column: the reason."""
+
+
+def is_figure(cell: str) -> bool:
+    """Whether a cell holds a time, a rate, a share or a decimal fraction, and no words."""
+    return bool(FIGURE.search(cell)) and not REST.sub("", cell)
+
+
+def git(*arguments: str) -> str:
+    ran = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
+    return ran.stdout.strip() if ran.returncode == 0 else ""
+
+
+@pytest.fixture(scope="module")
+def history() -> None:
+    """Skips where commits cannot be looked up."""
+    try:
+        top = git("rev-parse", "--show-toplevel")
+    except FileNotFoundError:
+        pytest.skip("needs git")
+    if not top or Path(top).resolve() != ROOT:
+        pytest.skip("needs a git checkout: this is a source distribution")
+    if git("rev-parse", "--is-shallow-repository") == "true":
+        pytest.skip("needs the whole history: this clone is shallow")
+
+
+def code(text: str, suffix: str) -> str:
+    """A source without comments, docstrings and the way it is set."""
+    if suffix != ".py":
+        return "".join(re.sub(r"//.*", "", text).split())
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+            del node.body[0]
+    return ast.dump(tree)
+
+
+def stale(commit: str, paths: list[str]) -> list[str]:
+    """The files at these paths whose code differs between a commit and the present one."""
+    specs = [f":(glob){path}" for path in paths]
+    changed = git("diff", "--name-only", commit, "HEAD", "--", *specs).splitlines() if specs else []
+    return [
+        name
+        for name in changed
+        if len({code(git("show", f"{version}:{name}"), Path(name).suffix) for version in (commit, "HEAD")}) > 1
+    ]
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
+def test_every_result_says_when_where_and_how_it_was_measured(path: Path):
+    result = json.loads(path.read_text(encoding="utf-8"))
+    dt.date.fromisoformat(result["date"])
+    assert result["machine"] and result["command"].startswith("python -m benchmarks.")
+    assert re.fullmatch(r"[0-9a-f]{12}", result["commit"]), "measure a commit, without changes that are not in it"
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
+def test_no_result_is_older_than_what_it_speaks_of(path: Path, history: None):
+    commit = json.loads(path.read_text(encoding="utf-8"))["commit"]
+    assert git("cat-file", "-t", commit) == "commit", f"{commit} is no commit of this repository"
+    changed = stale(commit, paths_of(path))
+    assert not changed, f"{path.name} is of {commit}; measure it again or remove it, for these have changed: {changed}"
+
+
+def test_a_change_makes_a_result_stale(history: None):
+    change = git("log", "--format=%H", "-1", "--diff-filter=M", "--", "problems/*/*/expert.cpp")
+    assert stale(f"{change}~", ["problems/*/*/expert.cpp"])
+    assert not stale("HEAD", ["problems/*/*/expert.cpp"])
+
+
+@pytest.mark.parametrize("name", SPEAKS_OF)
+def test_what_results_speak_of_exists(name: str):
+    for path in SPEAKS_OF[name]:
+        assert list(ROOT.glob(path.format(folder="all_reduce"))), path
+
+
+def test_a_result_that_is_not_listed_is_an_error(tmp_path: Path):
+    with pytest.raises(LookupError, match=r"unheard_of\.json: list in benchmarks/results_of\.py"):
+        paths_of(tmp_path / "unheard_of.json")
+
+
+def test_references_that_baselines_precede_are_those_on_the_page():
+    table = (
+        (BENCHMARKS / "README.md").read_text(encoding="utf-8").split("| reference | written as |")[1].split("\n\n")[0]
+    )
+    names = ", ".join(row.split("|")[1] for row in table.splitlines()[2:])
+    assert {name.strip() for name in names.split(",")} == REWRITTEN
+
+
+def test_comments_make_nothing_stale():
+    assert code('def f(x):  # why\n    """What."""\n    return x\n', ".py") == code("def f(x): return x", ".py")
+    assert code("int x;  // why\n", ".cu") == code("int  x;", ".cu") != code("int y;", ".cu")
+
+
+def measured_tables(text: str) -> list[tuple[str, str]]:
+    """(Header, text of the sections that it stands in, up to it) of each table with measured figures."""
+    found: list[tuple[str, str]] = []
+    sections: list[tuple[int, str]] = [(0, "")]
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    for part in re.split(r"\n(?=#)|\n\n", text):
+        if heading := re.match(r"(#+) ", part):
+            depth = len(heading[1])
+            sections = [section for section in sections if section[0] < depth] + [(depth, "")]
+        lines = part.strip().splitlines()
+        if lines and lines[0].startswith("|"):
+            cells = [cell.strip() for row in lines[2:] for cell in row.strip("|").split("|")]
+            if any(map(is_figure, cells)):
+                found.append((lines[0], "\n".join(text for _, text in sections)))
+        else:
+            depth, before = sections[-1]
+            sections[-1] = (depth, f"{before}\n{part}")
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tables_of_measured_figures_name_their_results(page: Path):
+    for header, before in measured_tables(page.read_text(encoding="utf-8")):
+        if (str(page.relative_to(ROOT)), header.split("|")[1].strip()) in NOT_OF_A_RESULT:
+            continue
+        names = re.findall(r"\b((?:results|data)/[\w*]+\.json)", before)
+        assert names, f"name the file of benchmarks/results/ before the table: {header}"
+        for name in names:
+            assert list(BENCHMARKS.glob(name)), f"{name} is gone: {header}"
+
+
+def test_a_table_is_measured_if_it_has_figures_and_named_by_its_own_section():
+    table = "| kernel | time |\n| --- | --- |\n| AllReduce | 7.2 us |"
+    page = f"# Page\n\nFrom `results/a.json`.\n\n## One\n\nFrom `results/b.json`.\n\n{table}\n\n## Two\n\n{table}\n"
+    (_, first), (_, second) = measured_tables(page)
+    assert "results/a.json" in first and "results/b.json" in first
+    assert "results/a.json" in second and "results/b.json" not in second
+    assert all(map(is_figure, ("7.2 us", "1.08 (1.03)", "48 %, 9.2 %", "0.89 to 1.02", "989.4 (80%)")))
+    assert not measured_tables("| option | default |\n| --- | --- |\n| `epochs` | 3 |\n| `size` | tiny, 2 ranks |")
