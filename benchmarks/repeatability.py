@@ -15,7 +15,7 @@ from benchmarks.common import save
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.engine.records.feedback import Timing
+from pkb_gym.engine.records.timing import Timing
 from pkb_gym.problems.catalogue import expert_source, find_problem, reference_source
 
 REPETITIONS = 20

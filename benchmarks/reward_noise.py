@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import RESULTS, save
-from pkb_gym.engine.records.feedback import Block
+from pkb_gym.engine.records.timing import Block
 from pkb_gym.engine.stages.overhead import Overhead
 from pkb_gym.engine.stages.timing_statistics import QUANTILE, summarise
 

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.common import RESULTS, header
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.engine.records.feedback import Block
+from pkb_gym.engine.records.timing import Block
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.problems.catalogue import expert_source, find_problem, reference_source
 

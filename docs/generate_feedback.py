@@ -1,4 +1,4 @@
-"""Writes docs/feedback.md from the records of `pkb_gym.engine.records.feedback` and the docstrings under their fields.
+"""Writes docs/feedback.md from the records in `pkb_gym.engine.records` and the docstrings under their fields.
 
     python docs/generate_feedback.py
 

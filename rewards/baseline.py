@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from typing import Literal, TypeAlias, TypeVar, get_args
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.records.feedback import Timing
+from pkb_gym.engine.records.timing import Timing
 from pkb_gym.rewards.component import Recorded
 
 Baseline: TypeAlias = Literal["eager", "captured", "better"]

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pkb_gym.engine.records.feedback import CheckReport, Feedback, Mismatch, Stage
+from pkb_gym.engine.records.check_report import CheckReport, Mismatch
+from pkb_gym.engine.records.feedback import Feedback, Stage
 from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.reward import is_caught, is_our_fault, is_right
 

@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from pkb_gym.engine.records.check_report import CheckReport, Mismatch
 from pkb_gym.engine.records.compiler_report import KernelResources
 from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.feedback import (
-    Block,
-    CheckReport,
     CompileReport,
     Environment,
     Failure,
     Feedback,
     Finding,
     KernelTime,
-    Mismatch,
     Profile,
     Stage,
-    Timing,
 )
 from pkb_gym.engine.records.mechanisms import Mechanism
 from pkb_gym.engine.records.roofline import LowerBound, Rates, ResourceTimes, Roofline
+from pkb_gym.engine.records.timing import Block, Timing
 
 CONFIG = ResolvedConfig(
     device="cpu",

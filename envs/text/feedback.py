@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pkb_gym.engine.records.feedback import Failure, Feedback, Timing
+from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.records.roofline import Roofline
+from pkb_gym.engine.records.timing import Timing
 from pkb_gym.envs.text.formatting import cut_middle, time_text
 from pkb_gym.envs.text.kernels import kernels_text
 from pkb_gym.envs.text.profile import profile_text

@@ -13,8 +13,9 @@ from pkb_gym.engine.compile.nvcc import FLAGS, compile_cuda, nvcc_available
 from pkb_gym.engine.compile.toolchain import exports_solution
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.problem.signature import cpp_signature
+from pkb_gym.engine.records.check_report import Race
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.engine.records.feedback import Failure, Race, Stage
+from pkb_gym.engine.records.feedback import Failure, Stage
 from pkb_gym.problems.catalogue import find_problem
 from tests.docs.pages import DOCS, ROOT, code_blocks
 

@@ -9,7 +9,8 @@ import pytest
 
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
-from pkb_gym.engine.records.feedback import Failure, Feedback, Timing
+from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.records.timing import Timing
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import FOLDER, Candidate, candidates, read
 from tests.engine.compiling import compile_ahead

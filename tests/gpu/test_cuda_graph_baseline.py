@@ -9,7 +9,7 @@ import pytest
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.engine.records.feedback import Timing
+from pkb_gym.engine.records.timing import Timing
 from pkb_gym.problems.catalogue import find_problem
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]

@@ -6,11 +6,10 @@ from typing import get_args
 
 from hypothesis import strategies as st
 
+from pkb_gym.engine.records.check_report import CheckReport, Mismatch
 from pkb_gym.engine.records.compiler_report import KernelResources
 from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.feedback import (
-    Block,
-    CheckReport,
     CompileReport,
     Environment,
     Failure,
@@ -18,14 +17,13 @@ from pkb_gym.engine.records.feedback import (
     Finding,
     HotSpot,
     KernelTime,
-    Mismatch,
     Profile,
     RankProfile,
     Stage,
-    Timing,
 )
 from pkb_gym.engine.records.mechanisms import Mechanism
 from pkb_gym.engine.records.roofline import LowerBound, Rates, ResourceTimes, Roofline
+from pkb_gym.engine.records.timing import Block, Timing
 
 RATES = ("matrix_flops", "vector_flops", "memory_bytes", "link_bytes")
 RESOURCES = ("matrix", "vector", "memory", "link")

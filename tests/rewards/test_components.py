@@ -12,7 +12,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pkb_gym.engine.records.feedback import Failure, Feedback, Mismatch, Stage
+from pkb_gym.engine.records.check_report import Mismatch
+from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.rewards import (
     ActionFacts,
     BottleneckCoverage,

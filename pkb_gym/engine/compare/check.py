@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pkb_gym.engine.compare.calls import Call
 from pkb_gym.engine.compare.comparison import CallVerdict, Comparison, alike
 from pkb_gym.engine.records.base import Record
-from pkb_gym.engine.records.feedback import CheckReport, Mismatch
+from pkb_gym.engine.records.check_report import CheckReport, Mismatch
 
 if TYPE_CHECKING:
     import torch

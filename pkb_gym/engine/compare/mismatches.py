@@ -9,7 +9,7 @@ from pkb_gym.engine.compare.layout import PlacedLeaf
 from pkb_gym.engine.problem.tensors import Leaf
 from pkb_gym.engine.rankside.arguments import TensorSlot
 from pkb_gym.engine.rankside.orders import Claim
-from pkb_gym.engine.records.feedback import Mismatch
+from pkb_gym.engine.records.check_report import Mismatch
 
 if TYPE_CHECKING:
     import torch

@@ -24,8 +24,9 @@ from pkb_gym.engine.ranks.reference_orders import BlockEnded, LateOutput
 from pkb_gym.engine.rankside.abi import MAX_GROUPS, MAX_RANKS
 from pkb_gym.engine.rankside.orders import BlockDone, Dialect, ProfileDone
 from pkb_gym.engine.records.artifact import Artifact
+from pkb_gym.engine.records.check_report import CheckReport
 from pkb_gym.engine.records.config import ResolvedConfig
-from pkb_gym.engine.records.feedback import CheckReport, Failure
+from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages.block_staging import BlockStaging, plain
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pkb_gym.engine.compare.check import joined
-from pkb_gym.engine.records.feedback import CheckReport, Stage
+from pkb_gym.engine.records.check_report import CheckReport
+from pkb_gym.engine.records.feedback import Stage
 from pkb_gym.engine.stages.block_staging import CallConditions, check_conditions, conducted, longest_delay_s
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 from pkb_gym.engine.stages.mismatch import failed_check

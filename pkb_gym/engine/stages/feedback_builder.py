@@ -9,21 +9,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.check_report import CheckReport, Race
 from pkb_gym.engine.records.config import ResolvedConfig
-from pkb_gym.engine.records.feedback import (
-    CheckReport,
-    CompileReport,
-    Environment,
-    Failure,
-    Feedback,
-    Finding,
-    Profile,
-    Race,
-    Stage,
-    Timing,
-)
+from pkb_gym.engine.records.feedback import CompileReport, Environment, Failure, Feedback, Finding, Profile, Stage
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.engine.records.source import Source
+from pkb_gym.engine.records.timing import Timing
 from pkb_gym.engine.stages.progress import Progress
 
 

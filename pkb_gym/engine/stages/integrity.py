@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pkb_gym.engine.records.feedback import CheckReport, Finding, Mismatch, Timing
+from pkb_gym.engine.records.check_report import CheckReport, Mismatch
+from pkb_gym.engine.records.feedback import Finding
 from pkb_gym.engine.records.roofline import LowerBound
+from pkb_gym.engine.records.timing import Timing
 
 MEASURED_SLACK = 2.0
 """A CPU's limits are measured, perhaps while it was busy: only a time below the bound by this factor is proof."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pkb_gym.engine.records.feedback import CheckReport, Failure, Mismatch, Race
+from pkb_gym.engine.records.check_report import CheckReport, Mismatch, Race
+from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages.block_staging import CallConditions, conducted
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock

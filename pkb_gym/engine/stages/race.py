@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from pkb_gym.engine.problem.tensors import argument_leaves
-from pkb_gym.engine.records.feedback import Mismatch, Race
+from pkb_gym.engine.records.check_report import Mismatch, Race
 from pkb_gym.engine.stages.block_staging import TOGETHER, CallConditions, Withheld, conducted
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 

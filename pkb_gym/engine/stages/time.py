@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 
 from pkb_gym.engine.compare.layout import delivered_leaves
 from pkb_gym.engine.ranks.reference_orders import ServeHandovers
-from pkb_gym.engine.records.feedback import Block
+from pkb_gym.engine.records.timing import Block
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages import timing_statistics as statistics
 from pkb_gym.engine.stages.baseline_cache import BaselineCache

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from pkb_gym.engine.records.feedback import Block, Timing
+from pkb_gym.engine.records.timing import Block, Timing
 from pkb_gym.engine.stages.overhead import Overhead
 
 CONFIDENCE = 0.95

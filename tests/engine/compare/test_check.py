@@ -10,7 +10,7 @@ import torch
 
 from pkb_gym.engine.compare import check
 from pkb_gym.engine.compare.check import MAX_MISMATCHES, TOGETHER, RankCheck, compare_all, merge
-from pkb_gym.engine.records.feedback import CheckReport, Mismatch
+from pkb_gym.engine.records.check_report import CheckReport, Mismatch
 from tests.engine.compare.block import CALLS, COPIES, RANK, Block
 from tests.engine.records.mismatches import mismatch
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pkb_gym.engine.records.feedback import Mismatch
+from pkb_gym.engine.records.check_report import Mismatch
 
 
 def mismatch(**changes: object) -> Mismatch:

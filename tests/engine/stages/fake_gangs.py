@@ -17,8 +17,9 @@ from pkb_gym.engine.ranks.handover_server import HandoverEnds
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, ConductCalls, StageOrder
 from pkb_gym.engine.rankside.orders import BlockDone, Dialect, ProfileDone, RunNullBlock
 from pkb_gym.engine.records.artifact import Artifact
+from pkb_gym.engine.records.check_report import Mismatch
 from pkb_gym.engine.records.config import Device, EvalConfig, Language, resolve
-from pkb_gym.engine.records.feedback import Environment, Mismatch
+from pkb_gym.engine.records.feedback import Environment
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder

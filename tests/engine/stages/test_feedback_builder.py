@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pkb_gym.engine.records.feedback import CheckReport, Failure, Feedback, Finding, Stage
+from pkb_gym.engine.records.check_report import CheckReport
+from pkb_gym.engine.records.feedback import Failure, Feedback, Finding, Stage
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.rewards.examples import timed
 from tests.engine.stages.fake_gangs import KERNEL, PROBLEM, builder

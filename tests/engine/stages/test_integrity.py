@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkb_gym.engine.records.feedback import CheckReport, Mismatch
+from pkb_gym.engine.records.check_report import CheckReport, Mismatch
 from pkb_gym.engine.stages import integrity
 from tests.engine.records.mismatches import mismatch
 

@@ -12,8 +12,8 @@ from pkb_gym.engine.hardware.limits import Limits
 from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks, find_gpu
 from pkb_gym.engine.hardware.tiers import MemoryTier
 from pkb_gym.engine.problem import Axes, Cost, LeastWork, product_numbers, with_link
-from pkb_gym.engine.records.feedback import Timing
 from pkb_gym.engine.records.roofline import LowerBound
+from pkb_gym.engine.records.timing import Timing
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages.roofline import lower_bound, place
 from pkb_gym.problems.catalogue import find_problem

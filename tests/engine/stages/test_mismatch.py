@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, ConductCalls, LateOutput
-from pkb_gym.engine.records.feedback import CheckReport, Failure, Feedback, Mismatch, Race, Stage
+from pkb_gym.engine.records.check_report import CheckReport, Mismatch, Race
+from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.stages.block_staging import check_conditions, conducted, plain
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.feedback_builder import Stopped

@@ -11,7 +11,8 @@ from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.gpus import LinkBytes
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.records.compiler_report import InstructionCounts
-from pkb_gym.engine.records.feedback import Block, Failure
+from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.records.timing import Block
 from pkb_gym.engine.stages import profile as profile_stage
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.profile import MAX_CALLS, PROFILER_START_S, profile

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pkb_gym.engine.ranks.reference_orders import ConductCalls
-from pkb_gym.engine.records.feedback import Mismatch, Race
+from pkb_gym.engine.records.check_report import Mismatch, Race
 from pkb_gym.engine.stages.block_staging import CallConditions
 from pkb_gym.engine.stages.race import find_race
 from tests.engine.records.mismatches import mismatch

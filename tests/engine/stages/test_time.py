@@ -11,7 +11,8 @@ import pytest
 
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.reference_orders import ServeHandovers
-from pkb_gym.engine.records.feedback import Failure, Timing
+from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.records.timing import Timing
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages import timing_statistics as statistics
 from pkb_gym.engine.stages.baseline_cache import BaselineCache

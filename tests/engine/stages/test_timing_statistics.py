@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkb_gym.engine.records.feedback import Block, Timing
+from pkb_gym.engine.records.timing import Block, Timing
 from pkb_gym.engine.stages import timing_statistics
 from pkb_gym.engine.stages.overhead import Overhead
 

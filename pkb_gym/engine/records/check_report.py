@@ -1,0 +1,110 @@
+"""What the check of a candidate's outputs found."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pkb_gym.engine.records.base import Record
+
+
+class Mismatch(Record):
+    """One wrong output of one rank in one call."""
+
+    trial: int
+    rank: int
+    output: str
+    """Leaf: `out`, or `grads[2]` for a list's element."""
+    reason: Literal["values", "shape_or_dtype", "input_modified"]
+    shape: tuple[int, ...]
+    dtype: str
+    wrong_elements: int
+    elements: int
+    bounding_box: tuple[tuple[int, int], ...] | None = None
+    """Per dimension the first and the last index with a wrong element."""
+    worst_index: tuple[int, ...] | None = None
+    got: str | None = None
+    """The worst element as the candidate has it."""
+    expected: str | None = None
+    rule: str
+    """The rule it was held to."""
+
+    def __str__(self) -> str:
+        """One line for the agent."""
+        where = f"rank {self.rank}, {self.output} {self.shape} {self.dtype}, trial {self.trial}"
+        if self.reason == "shape_or_dtype":
+            return f"{where}: expected {self.expected}, got {self.got}"
+        share = 100 * self.wrong_elements / max(1, self.elements)
+        what = "were modified" if self.reason == "input_modified" else "differ"
+        line = f"{where}: {self.wrong_elements} of {self.elements} elements {what} ({share:.3g} %)"
+        if self.bounding_box and len(self.bounding_box):
+            line += ", indices [" + ", ".join(f"{low}..{high}" for low, high in self.bounding_box) + "]"
+        if self.worst_index is not None:
+            line += f"; worst {list(self.worst_index)}: got {self.got}, expected {self.expected}"
+        return f"{line}; rule: {self.rule}"
+
+
+class Race(Record):
+    """How a kernel breaks the call contract; see `docs/native-abi.md`."""
+
+    kind: Literal["early_read", "early_write", "late_read", "late_output", "missing_wait", "reuse", "unknown"]
+    """An argument was read ("early_read") or an output written ("early_write") before its rank's call had begun; an
+    argument was read ("late_read") or an output written ("late_output") after its rank's call had finished; a rank did
+    not wait for data of this call ("missing_wait"); scratch or a signal was used again while a peer needed it
+    ("reuse"); one of these, but which is not known ("unknown")."""
+    rank: int | None = None
+    """That reads; None where another one's part is not known."""
+    owner: int | None = None
+    """Whose tensor it is, or that was not waited for; None for "reuse" and "unknown"."""
+    tensor: str | None = None
+    """Argument or output; None for "missing_wait", "reuse" and "unknown"."""
+    evidence: str
+    """The wrong output: what it shows of the poison, or another call's values."""
+
+    def __str__(self) -> str:
+        """What happened, and how to mend it."""
+        who = "a peer" if self.rank is None else f"rank {self.rank}"
+        return _RACES[self.kind].format(who=who, owner=self.owner, tensor=self.tensor)
+
+
+_RACES = {
+    "early_read": "{who} read rank {owner}'s `{tensor}` before rank {owner}'s call had begun: wait for it first, by a "
+    "barrier at the start of the call or a signal from rank {owner}",
+    "early_write": "a peer wrote rank {owner}'s `{tensor}` before rank {owner}'s call had begun: wait for it first, by "
+    "a barrier at the start of the call or a signal from rank {owner}",
+    "late_read": "{who} read rank {owner}'s `{tensor}` after rank {owner}'s call had finished: rank {owner} must not "
+    "return before, so let it wait for a barrier at the end of the call or a signal from its readers",
+    "late_output": "rank {owner}'s `{tensor}` was still written after rank {owner}'s call had finished: the call must "
+    "not return on a rank before its outputs are complete, those that peers write included",
+    "missing_wait": "{who} went on before rank {owner}, which was late, had sent its data: wait for a signal of rank "
+    "{owner} that belongs to this call (compare it with comm.epoch)",
+    "reuse": "{who} was slower than the others, and got the data of another call or step: scratch or signals are used "
+    "again while a peer still needs them; alternate between two halves of the scratch, or wait for a signal of "
+    "the reader before they are overwritten",
+    "unknown": "{who}'s outputs are right when all ranks have time to wait for each other, and wrong when they do not: "
+    "a wait is missing, or peers' memory was read before their call had begun or after it had finished, or scratch was "
+    "reused too early",
+}
+
+
+class CheckReport(Record):
+    """Comparison of every output of every rank with the expected one."""
+
+    trials: int
+    """Calls that were compared before timing."""
+    outputs_compared: int
+    """Leaves times ranks times trials."""
+    outputs_right: int
+    elements_compared: int
+    elements_right: int
+    mismatches: tuple[Mismatch, ...]
+    """The first few, worst first."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything was right."""
+        return not self.mismatches and self.outputs_right == self.outputs_compared
+
+    @property
+    def right_share(self) -> float:
+        """Right elements among all compared, in [0, 1]."""
+        return self.elements_right / self.elements_compared if self.elements_compared else 1.0
