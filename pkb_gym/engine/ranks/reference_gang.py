@@ -214,11 +214,9 @@ class ReferenceGang:
         return not self._failed
 
     def _run_block(self, order: BlockOrder) -> int:
-        try:
+        with self._one_exchange():
             nanoseconds, _ = self._gang.run_block([order] * self.world_size, BlockFinished, timeout_s=TIMEOUT_S)
             settled = self._gang.collect(BlockSettled, timeout_s=TIMEOUT_S).messages
-        except GangFailed as failed:
-            raise self._fault(str(failed)) from None
         self._note_idle([reply.idle_us for reply in settled])
         self.host_ns = max(reply.host_ns for reply in settled)
         return nanoseconds
@@ -272,10 +270,20 @@ class ReferenceGang:
         fds: Sequence[int] = (),
         own_fds: Sequence[Sequence[int]] = (),
     ) -> list[Reply]:
-        try:
+        with self._one_exchange():
             return self._gang.ask(orders, expect, timeout_s=TIMEOUT_S, fds=fds, own_fds=own_fds)
+
+    @contextlib.contextmanager
+    def _one_exchange(self) -> Iterator[None]:
+        """For one order with its replies: a gang that is left in the middle of it, as by Ctrl-C, takes no other one."""
+        try:
+            yield
         except GangFailed as failed:
             raise self._fault(str(failed)) from None
+        except BaseException:
+            self._failed = True
+            self.close()
+            raise
 
     def _fault(self, text: str) -> InfrastructureError:
         self._failed = True

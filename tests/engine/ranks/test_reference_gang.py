@@ -165,6 +165,21 @@ def test_a_block_that_fails_is_a_fault_of_this_machine(fake: FakeGang, gang: Ref
     assert not gang.is_sound
 
 
+def test_a_gang_that_ctrl_c_left_in_the_middle_of_an_order_gets_no_other_one(
+    fake: FakeGang, gang: ReferenceGang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while inputs were staged: frozen or waiting ranks were asked to let go of heaps, until the deadline."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fake, "ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        gang.stage([StageInputs()] * 2)
+    assert not gang.is_sound and fake.closed
+    gang.release()  # asks nothing
+
+
 def test_a_sound_gang_lets_go_of_what_it_holds(fake: FakeGang, gang: ReferenceGang) -> None:
     gang.release()
     assert fake.orders == [Release()] * 2
