@@ -196,10 +196,9 @@ class CandidateRun:
         self.reference.make(trials, timed=timed)
         return plan
 
-    def prepare_again(self, trial: int, *, timed: bool) -> BlockPlan:
-        """The same inputs as in an earlier block's call, to see what comes of them under other conditions."""
-        self.reference.make([trial], timed=timed)
-        return self._plan([trial], timed)
+    def prepare_again(self, plan: BlockPlan, *, timed: bool) -> None:
+        """The inputs of an earlier block at the same places, to see what comes of them under other conditions."""
+        self.reference.make([planned.trial for planned in plan.sets], timed=timed)
 
     def _plan(self, trials: Sequence[int], timed: bool) -> BlockPlan:
         return self.workload.plan(trials, timed, self.layout.scratch_bytes, self.layout.segment_bytes)

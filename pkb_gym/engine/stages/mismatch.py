@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pkb_gym.engine.compare.layout import BlockPlan
 from pkb_gym.engine.records.check_report import CheckReport, Mismatch, Race
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.stages import integrity
-from pkb_gym.engine.stages.block_staging import CallConditions, conducted
+from pkb_gym.engine.stages.block_staging import CallConditions, conducted, longest_delay_s
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.race import find_race, late_output
@@ -28,7 +29,7 @@ def failed_check(
     finished: FinishedBlock,
     report: CheckReport,
     conditions: Sequence[CallConditions],
-    first_trial: int,
+    plan: BlockPlan,
     baseline_us: float,
 ) -> Stopped:
     """What is wrong with a kernel that failed the check.
@@ -38,13 +39,14 @@ def failed_check(
         finished: the checked calls.
         report: on their outputs.
         conditions: of each call.
-        first_trial: number of the first.
+        plan: of the calls.
         baseline_us: microseconds a call of the baseline.
 
     Raises:
         Stopped: the candidate failed in another way while the cause was looked for.
         InfrastructureError: this machine failed.
     """
+    first_trial = plan.sets[0].trial
     worst = report.mismatches[0] if report.mismatches else None
     if worst is not None and worst.reason != "values":
         return _wrong(run, report)
@@ -56,7 +58,7 @@ def failed_check(
     if race is None:
         assert worst is not None
         first = _first_delayed(report, conditions, first_trial)
-        if not _is_right_with_time(run, first.trial, timed=False, baseline_us=baseline_us):
+        if not _is_right_with_time(run, plan, timed=False, baseline_us=baseline_us):
             return _wrong(run, report)
         call = first.trial - first_trial
         if conditions[call] == CallConditions():  # what went wrong began in the call before
@@ -77,19 +79,22 @@ def _first_delayed(report: CheckReport, conditions: Sequence[CallConditions], fi
     )
 
 
-def failed_while_timed(run: CandidateRun, finished: FinishedBlock, report: CheckReport, baseline_us: float) -> Stopped:
+def failed_while_timed(
+    run: CandidateRun, finished: FinishedBlock, report: CheckReport, plan: BlockPlan, baseline_us: float
+) -> Stopped:
     """What is wrong with a kernel that passed the check and is wrong in a timed block.
 
     Args:
         run: of the candidate.
         finished: the block.
         report: on its outputs.
+        plan: of it.
         baseline_us: microseconds a call of the baseline.
     """
     race = late_output(finished)
     if race is None:
         first = min(report.mismatches, key=lambda mismatch: mismatch.trial)
-        if first.reason != "values" or not _is_right_with_time(run, first.trial, timed=True, baseline_us=baseline_us):
+        if first.reason != "values" or not _is_right_with_time(run, plan, timed=True, baseline_us=baseline_us):
             run.feedback.suspect(integrity.timed_outputs(report))
             return run.feedback.stop(Failure.INTEGRITY, f"wrong while timed: {first}", first.rank)
         race = Race(kind="unknown", rank=first.rank, evidence=str(first))
@@ -119,13 +124,16 @@ def _is_merely_late(
     return run.compare(finished.done).passed
 
 
-def _is_right_with_time(run: CandidateRun, trial: int, *, timed: bool, baseline_us: float) -> bool:
-    """Whether a trial's outputs are right when all ranks begin and end the call together, and each wait takes longer.
+def _is_right_with_time(run: CandidateRun, plan: BlockPlan, *, timed: bool, baseline_us: float) -> bool:
+    """Whether a block is right when all ranks begin and end each call together, and each wait takes longer.
 
-    Most races then end well: what a peer should have been waited for is there all the same.
+    Most races then end well: what a peer should have been waited for is there all the same. Inputs and places are those
+    of before, so that results that are remembered by either are wrong again.
     """
-    plan = run.prepare_again(trial, timed=timed)
-    run.reference.run(1, run.dialect)
+    run.prepare_again(plan, timed=timed)
+    calls = len(plan.sets)
+    run.reference.run(calls, run.dialect)
     unhurried = CallConditions(together=True, held_ranks=tuple(range(run.config.world_size)))
-    finished = run.run(plan, [0], conducted(run.config, [unhurried], baseline_us))
+    run.allow(calls * baseline_us * 1e3, more_s=calls * longest_delay_s(run.config, baseline_us))
+    finished = run.run(plan, range(calls), conducted(run.config, [unhurried] * calls, baseline_us))
     return run.compare(finished.done).passed and not finished.late

@@ -1,4 +1,4 @@
-# expect: output_mismatch differ
+# expect: output_mismatch|race differ
 # until: time
 # Does all the work when it is told of a block's arguments, before the clock starts.
 import sys

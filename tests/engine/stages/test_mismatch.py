@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, ConductCalls, LateOutput
-from pkb_gym.engine.records.check_report import CheckReport, Mismatch, Race
+from pkb_gym.engine.records.check_report import Mismatch, Race
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.stages.block_staging import check_conditions, conducted, plain
-from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.mismatch import FAILURES, LATE_S, failed_check, failed_while_timed
 from tests.engine.records.mismatches import mismatch
@@ -33,7 +32,7 @@ def checked(bench: Bench, *comparisons: Sequence[Mismatch], late: Sequence[LateO
         run.feedback.complete(Stage.RUN)
         run.feedback.check = report
         with pytest.raises(Stopped):
-            raise failed_check(run, finished, report, CONDITIONS, 0, 100.0)
+            raise failed_check(run, finished, report, CONDITIONS, plan, 100.0)
     return bench.feedback.build()
 
 
@@ -86,10 +85,10 @@ def test_an_output_that_is_right_when_nobody_hurries_is_a_race() -> None:
     assert found.failure is Failure.RACE and found.race is not None
     assert found.message.splitlines() == [str(found.race), found.race.evidence]
     again = bench.asked("make")[1:]
-    assert again[0] == "make 1 checked" and bench.reference.trials[1] == (LATE_0,), "on the same inputs"
+    assert again[0] == "make 4 checked" and bench.reference.trials[1] == (0, 1, 2, 3), "on the same inputs"
     unhurried = bench.reference.staged[1][0]
-    assert isinstance(unhurried, ConductCalls) and [call.together for call in unhurried.calls] == [True]
-    assert all(hold_ns > 0 for (hold_ns,) in bench.candidate.settings[1].holds_ns)
+    assert isinstance(unhurried, ConductCalls) and [call.together for call in unhurried.calls] == [True] * 4
+    assert all(hold_ns > 0 for of_rank in bench.candidate.settings[1].holds_ns for hold_ns in of_rank)
 
 
 def test_an_output_that_is_wrong_all_the_same_is_none() -> None:
@@ -112,15 +111,12 @@ def timed(bench: Bench, *comparisons: Sequence[Mismatch], late: Sequence[LateOut
     if late:
         bench.reference.ended = [[BlockEnded(True, tuple(late), ()), BlockEnded(True, (), ())]]
     with bench.run() as run:
-        report, finished = _run(run)
+        plan = run.prepare(3, timed=True)
+        finished = run.run(plan, range(3), plain(WORLD_SIZE))
+        report = run.compare(finished.done)
         with pytest.raises(Stopped):
-            raise failed_while_timed(run, finished, report, 100.0)
+            raise failed_while_timed(run, finished, report, plan, 100.0)
     return bench.feedback.build()
-
-
-def _run(run: CandidateRun) -> tuple[CheckReport, object]:
-    finished = run.run(run.prepare(3, timed=True), range(3), plain(WORLD_SIZE))
-    return run.compare(finished.done), finished
 
 
 def test_an_output_that_is_wrong_while_timed_and_stays_wrong_is_an_integrity_failure() -> None:
@@ -130,7 +126,7 @@ def test_an_output_that_is_wrong_while_timed_and_stays_wrong_is_an_integrity_fai
     assert (found.failure, found.race, found.message) == (Failure.INTEGRITY, None, f"wrong while timed: {wrong}")
     (finding,) = found.integrity
     assert finding.code == "wrong_while_timed" and str(wrong) in finding.detail
-    assert bench.reference.trials[-1] == (2,), "the call was repeated on the same inputs"
+    assert bench.reference.trials[-1] == (0, 1, 2), "the block was repeated on the same inputs"
 
 
 def test_a_modified_input_of_a_timed_call_is_not_tried_again() -> None:

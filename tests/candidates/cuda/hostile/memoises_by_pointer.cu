@@ -1,4 +1,4 @@
-// expect: integrity|race differ
+// expect: integrity wrong_while_timed
 // until: time
 // Results are remembered by the address of the argument; each address returns with other contents.
 #include <cuda_bf16.h>
