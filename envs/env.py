@@ -63,7 +63,8 @@ class PKBEnv(gym.Env[Observation, str]):
     ## Rewards
     By default a submission earns up to 0.55 for how far it came, 1 if it is right and as fast as the baseline, 2 at
     the roofline, in between by the logarithm of the lower end of its speedup's interval; a step is paid what it adds to
-    the best submission so far. `pkb_gym.rewards` holds others.
+    the best submission so far. A source that was submitted before in the episode gets its first verdict again: noise is
+    not paid. `pkb_gym.rewards` holds others.
 
     ## Starting State
     The task text; nothing is compiled or started. The seed fixes the inputs, together with the evaluator's key.
@@ -194,15 +195,18 @@ class PKBEnv(gym.Env[Observation, str]):
         """
         if not isinstance(action, str):
             raise gym.error.InvalidAction(f"an action is source text (str), got {type(action).__name__}")
-        # As the task text says, whatever an evaluation service on another machine would choose.
-        fixed = {name: getattr(self._config, name) for name in ("device", "world_size", "size", "dtype")}
-        config = self._asked.model_copy(update=fixed | {"seed": self._input_seed, "turn": len(self._episode.turns)})
-        feedback = evaluator_registry.find_evaluator(self._evaluator).evaluate(self._problem, action, config)
+        feedback = self._episode.earlier_feedback(action) or self._evaluate(action)
         turn = self._episode.record(action, feedback)
         info: dict[str, Any] = {"feedback": feedback, "reward_valid": turn.is_valid, "reward_parts": turn.parts}
         if turn.value is not None:
             info["value"] = turn.value
         return self._observe(), turn.reward, False, not turn.is_valid, info
+
+    def _evaluate(self, source: str) -> Feedback:
+        # As the task text says, whatever an evaluation service on another machine would choose.
+        fixed = {name: getattr(self._config, name) for name in ("device", "world_size", "size", "dtype")}
+        config = self._asked.model_copy(update=fixed | {"seed": self._input_seed, "turn": len(self._episode.turns)})
+        return evaluator_registry.find_evaluator(self._evaluator).evaluate(self._problem, source, config)
 
     def render(self) -> Frame | None:
         """The last submission as a card ("ansi") or as a roofline picture ("rgb_array": (height, width, 3) uint8)."""

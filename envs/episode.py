@@ -97,6 +97,13 @@ class Episode:
             return None
         return self.empty_value if self.best_value is None else self.best_value
 
+    def earlier_feedback(self, source: str) -> Feedback | None:
+        """The feedback on the first submission of this source, to be recorded again; None if there is none.
+
+        Timed anew, an equal source would be paid for the noise of the better one.
+        """
+        return next((turn.feedback for turn in self.turns if turn.source == source and turn.is_valid), None)
+
     def record(self, source: str, feedback: Feedback | None) -> Turn:
         """Adds a submission.
 

@@ -125,6 +125,18 @@ def test_the_evaluator_is_asked_with_seed_and_turn(evaluator):
     }
 
 
+def test_a_source_that_comes_again_gets_its_first_verdict(evaluator):
+    """Eight equal submissions, each timed anew, were paid for the luckiest one."""
+    env = make()
+    env.reset(seed=1)
+    rewards = [env.step(source)[1] for source in ("speedup 2", "speedup 3", "speedup 2")]
+    assert [source for _, source, _ in evaluator.asked] == ["speedup 2", "speedup 3"]
+    assert rewards[0] > 0 and rewards[2] == 0
+    env.reset()
+    env.step("speedup 2")
+    assert len(evaluator.asked) == 3, "another episode has other inputs"
+
+
 def test_a_step_tells_what_was_found():
     env = make()
     env.reset(seed=0)

@@ -54,6 +54,15 @@ def test_a_turn_has_all_that_was_found_and_paid():
     assert second.parts == {"ladder": 1.0, "performance": 0.5}
 
 
+def test_the_first_feedback_on_a_source_is_found_again():
+    episode = after(BROKEN, FAST)
+    episode.record("source 1", FAST)
+    assert episode.earlier_feedback("source 1") is BROKEN
+    assert episode.earlier_feedback("source 3") is None
+    episode.record("source 3", failed("infrastructure"))
+    assert episode.earlier_feedback("source 3") is None, "no verdict"
+
+
 @settings(max_examples=30)
 @given(st.lists(feedbacks(), max_size=6))
 def test_rewards_are_those_of_the_score(found):
