@@ -55,13 +55,14 @@ def history() -> None:
 
 
 def code(text: str, suffix: str) -> str:
-    """A source without comments, docstrings and the way it is set."""
+    """A source without comments, docstrings, imports and the way it is set."""
     if suffix != ".py":
         return "".join(re.sub(r"//.*", "", text).split())
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
             del node.body[0]
+    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
     return ast.dump(tree)
 
 

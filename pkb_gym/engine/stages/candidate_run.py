@@ -86,11 +86,13 @@ class FinishedBlock:
     """A block of the candidate that has come to its end.
 
     Attributes:
+        plan: of its calls.
         nanoseconds: by the evaluator's clock.
         done: each rank's report.
         ended: what its handovers have shown, of each rank.
     """
 
+    plan: BlockPlan
     nanoseconds: int
     done: Sequence[BlockDone]
     ended: Sequence[BlockEnded]
@@ -227,7 +229,7 @@ class CandidateRun:
             for rank, of_rank in enumerate(ended):
                 if not of_rank.complete:
                     raise GangFailed(Failure.INTEGRITY, rank, f"rank {rank} went on without waiting for its arguments")
-        return FinishedBlock(nanoseconds, done, ended)
+        return FinishedBlock(plan, nanoseconds, done, ended)
 
     @contextlib.contextmanager
     def _ended_block(self) -> Iterator[list[BlockEnded]]:

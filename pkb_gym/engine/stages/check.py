@@ -49,5 +49,5 @@ def _check_block(
     report = run.compare(finished.done)
     run.feedback.check = report if earlier is None else joined(earlier, report)
     if not report.passed or finished.late:
-        raise failed_check(run, finished, report, conditions, plan, baseline_us)
+        raise failed_check(run, finished, report, conditions, baseline_us)
     return finished, run.feedback.check

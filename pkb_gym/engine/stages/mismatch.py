@@ -29,7 +29,6 @@ def failed_check(
     finished: FinishedBlock,
     report: CheckReport,
     conditions: Sequence[CallConditions],
-    plan: BlockPlan,
     baseline_us: float,
 ) -> Stopped:
     """What is wrong with a kernel that failed the check.
@@ -39,14 +38,13 @@ def failed_check(
         finished: the checked calls.
         report: on their outputs.
         conditions: of each call.
-        plan: of the calls.
         baseline_us: microseconds a call of the baseline.
 
     Raises:
         Stopped: the candidate failed in another way while the cause was looked for.
         InfrastructureError: this machine failed.
     """
-    first_trial = plan.sets[0].trial
+    first_trial = finished.plan.sets[0].trial
     worst = report.mismatches[0] if report.mismatches else None
     if worst is not None and worst.reason != "values":
         return _wrong(run, report)
@@ -58,7 +56,7 @@ def failed_check(
     if race is None:
         assert worst is not None
         first = _first_delayed(report, conditions, first_trial)
-        if not _is_right_with_time(run, plan, timed=False, baseline_us=baseline_us):
+        if not _is_right_with_time(run, finished.plan, timed=False, baseline_us=baseline_us):
             return _wrong(run, report)
         call = first.trial - first_trial
         if conditions[call] == CallConditions():  # what went wrong began in the call before
@@ -79,22 +77,19 @@ def _first_delayed(report: CheckReport, conditions: Sequence[CallConditions], fi
     )
 
 
-def failed_while_timed(
-    run: CandidateRun, finished: FinishedBlock, report: CheckReport, plan: BlockPlan, baseline_us: float
-) -> Stopped:
+def failed_while_timed(run: CandidateRun, finished: FinishedBlock, report: CheckReport, baseline_us: float) -> Stopped:
     """What is wrong with a kernel that passed the check and is wrong in a timed block.
 
     Args:
         run: of the candidate.
         finished: the block.
         report: on its outputs.
-        plan: of it.
         baseline_us: microseconds a call of the baseline.
     """
     race = late_output(finished)
     if race is None:
         first = min(report.mismatches, key=lambda mismatch: mismatch.trial)
-        if first.reason != "values" or not _is_right_with_time(run, plan, timed=True, baseline_us=baseline_us):
+        if first.reason != "values" or not _is_right_with_time(run, finished.plan, timed=True, baseline_us=baseline_us):
             run.feedback.suspect(integrity.timed_outputs(report))
             return run.feedback.stop(Failure.INTEGRITY, f"wrong while timed: {first}", first.rank)
         race = Race(kind="unknown", rank=first.rank, evidence=str(first))

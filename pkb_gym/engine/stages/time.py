@@ -163,7 +163,7 @@ class _Pairs:
             baseline_ns = self._time_baseline(calls)
         report = run.compare(finished.done)
         if not report.passed or finished.late:
-            raise failed_while_timed(run, finished, report, plan, self._baseline_us)
+            raise failed_while_timed(run, finished, report, self._baseline_us)
         return Block(
             calls=calls,
             baseline_us=statistics.per_call_us(baseline_ns, calls, self._overhead.baseline_us(calls)),

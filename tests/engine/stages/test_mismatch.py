@@ -32,7 +32,7 @@ def checked(bench: Bench, *comparisons: Sequence[Mismatch], late: Sequence[LateO
         run.feedback.complete(Stage.RUN)
         run.feedback.check = report
         with pytest.raises(Stopped):
-            raise failed_check(run, finished, report, CONDITIONS, plan, 100.0)
+            raise failed_check(run, finished, report, CONDITIONS, 100.0)
     return bench.feedback.build()
 
 
@@ -115,7 +115,7 @@ def timed(bench: Bench, *comparisons: Sequence[Mismatch], late: Sequence[LateOut
         finished = run.run(plan, range(3), plain(WORLD_SIZE))
         report = run.compare(finished.done)
         with pytest.raises(Stopped):
-            raise failed_while_timed(run, finished, report, plan, 100.0)
+            raise failed_while_timed(run, finished, report, 100.0)
     return bench.feedback.build()
 
 
