@@ -1,4 +1,4 @@
-// expect: race|integrity
+// expect: race|integrity|output_mismatch
 // until: time
 // Computes several calls at once, whose arguments it expects behind its own.
 #include <set>

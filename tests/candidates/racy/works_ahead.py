@@ -1,4 +1,4 @@
-# expect: race|integrity
+# expect: race|integrity|output_mismatch
 # until: time
 # Finds the arguments of the whole block in the rank program, and computes all calls in the first one.
 import gc

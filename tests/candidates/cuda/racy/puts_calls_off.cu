@@ -1,4 +1,4 @@
-// expect: race|integrity rank
+// expect: race|integrity|output_mismatch rank
 // until: time
 // Once it is timed, a call only notes its pointers; every fourth one launches the work of four.
 #include <cuda_bf16.h>

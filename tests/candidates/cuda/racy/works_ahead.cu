@@ -1,4 +1,4 @@
-// expect: race|integrity rank
+// expect: race|integrity|output_mismatch rank
 // until: time
 // Launches the work of several calls at once, whose arguments it expects behind its own, and none in those calls.
 #include <cuda_bf16.h>

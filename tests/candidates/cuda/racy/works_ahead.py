@@ -1,4 +1,4 @@
-# expect: race|integrity rank
+# expect: race|integrity|output_mismatch rank
 # until: time
 # Finds the arguments of the whole block in the rank program, and computes all calls in the first one.
 import gc
