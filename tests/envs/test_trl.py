@@ -52,8 +52,8 @@ def test_a_rollout_is_paid_its_best_submission(tool):
 
 def test_submissions_beyond_the_last_are_not_judged(tool, evaluator):
     tool.reset(problem="AllReduce")
-    for _ in range(3):
-        tool.submit("compile_error")
+    for number in range(3):
+        tool.submit(f"compile_error {number}")
     assert tool.submit("speedup 10") == "All 3 submissions of this episode are spent; nothing more is judged."
     assert len(evaluator.asked) == 3 and tool.get_reward() == 0.05
 

@@ -1,4 +1,5 @@
 // expect: race still written after
+// race: late_output
 // Captures the first call as a graph and replays it for every other: always the same arguments.
 #include <cuda_bf16.h>
 
