@@ -39,7 +39,12 @@ def test_ctrl_c_ends_everything(tmp_path):
     argv = [*PKB, "eval", "AllReduce", str(tmp_path / "endless.cpp"), "--device", "cpu", "--timeout", "60"]
     # A session of its own, so that the signal reaches its whole process group as Ctrl-C does, and nobody else.
     with subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        argv,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored, where tests run in the background
     ) as process:
         assert process.stderr is not None and process.stdout is not None
         while "check" not in (line := process.stderr.readline()):
