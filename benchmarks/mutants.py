@@ -93,9 +93,12 @@ class Row:
 
     @property
     def is_as_expected(self) -> bool:
-        """Wrong mutants are always refused, experts and equivalent mutants never, and all can be judged."""
-        if self.not_judged and not self.evaluations:
-            return False
+        """Wrong mutants are always refused, experts and equivalent mutants never, and all have been judged.
+
+        Only a mutant whose operation no size comes to needs no evaluation.
+        """
+        if not self.evaluations:
+            return self.size is None and not self.not_judged
         return self.kind == Kind.FENCE or self.refused == (self.evaluations if self.is_wrong else 0)
 
     def with_verdict(self, feedback: Feedback) -> Row:
@@ -343,7 +346,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def merge(paths: Sequence[Path], folder: Path) -> None:
-    """Writes the rows of several results as one, under the head and the name of the first.
+    """Writes the rows of several results as one, under the head and the name of the first and the commands of all.
 
     Raises:
         SystemExit: they are not of one commit and one sort, or two speak of the same kernel.
@@ -356,7 +359,8 @@ def merge(paths: Sequence[Path], folder: Path) -> None:
     if len({row.key for row in rows}) < len(rows):
         raise SystemExit("results speak of the same kernels twice: give the runs other --problems")
     rows.sort(key=lambda row: (row.problem, row.mutant, row.size or ""))
-    merged = results[0] | {"rows": [asdict(row) for row in rows]}
+    commands = " & ".join(result["command"] for result in results)
+    merged = results[0] | {"command": commands, "rows": [asdict(row) for row in rows]}
     write_atomically(folder / paths[0].name, json.dumps(merged, indent=1) + "\n")
 
 

@@ -22,7 +22,8 @@ INTRODUCTION = """
 `python -m benchmarks.mutants` takes each expert kernel, with the headers of `pkb/` that synchronise for it, and removes
 one operation at a time: a signal, a wait, a barrier, the parity of a double buffer, or an epoch that tells this call's
 words from earlier ones. Each of these mutants breaks the call contract ([native-abi.md](native-abi.md)) unless it is
-listed as equivalent below. A mutant is *refused* if it does not pass an evaluation as a training run does it."""
+listed as equivalent below. A mutant is *refused* if it does not pass the evaluation, which ends at the stage named. The
+failures are those of the commit named: how a refusal is called can change with the check."""
 
 FENCES = """
 Mutants without a fence are listed apart. A run cannot always show that one is missing: the hardware may keep the order
@@ -41,6 +42,7 @@ def _of_result(path: Path) -> str:
     result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     rows: list[dict[str, Any]] = result["rows"]
     judged = [row for row in rows if row["evaluations"]]
+    left = sum(row["mutant"] != "" and row["kind"] != "fence" and not row["evaluations"] for row in rows)
     mutants = [row for row in judged if row["mutant"] and row["kind"] != "fence"]
     wrong = [row for row in mutants if row["equivalent"] is None]
     right = [row for row in mutants if row["equivalent"] is not None]
@@ -53,7 +55,8 @@ def _of_result(path: Path) -> str:
     text = [
         f"### {where}\n",
         f"{len(wrong)} wrong mutants, {repeats} evaluations of each: {_share(wrong)} refused. "
-        f"Unchanged experts: {_share(experts)} refused. "
+        f"Mutants that were not judged: {left}. "
+        f"Unchanged experts: {f'{_share(experts)} refused' if experts else 'not judged in this run'}. "
         f"Sizes {' and '.join(result['sizes'])}, until `{result['until']}`; commit {result['commit']} "
         f"(`benchmarks/results/{path.name}`).\n",
         parts.table(

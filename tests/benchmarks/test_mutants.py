@@ -92,11 +92,13 @@ def test_rows_of_another_kernel_are_dropped(local_evaluator: LocalEvaluator):
         ({"refused": 0, "mutant": "", "kind": ""}, True),
         ({"refused": 1, "mutant": "", "kind": ""}, False),
         ({"refused": 0, "evaluations": 0, "not_judged": 3}, False),
+        ({"refused": 0, "evaluations": 0}, False),
+        ({"refused": 0, "evaluations": 0, "size": None}, True),
     ],
 )
 def test_one_wrong_verdict_is_unexpected(changes: dict[str, object], expected: bool):
-    row = {"mutant": "expert:9: comm.wait(r)", "kind": "wait", "evaluations": 20} | changes
-    assert Row(problem="AllReduce", size="tiny", world_size=2, digest="0123", **row).is_as_expected is expected
+    row = {"mutant": "expert:9: comm.wait(r)", "kind": "wait", "size": "tiny", "evaluations": 20} | changes
+    assert Row(problem="AllReduce", world_size=2, digest="0123", **row).is_as_expected is expected
 
 
 @pytest.mark.usefixtures("pulls")
@@ -123,7 +125,7 @@ def test_equivalent_mutants_exist():
 def test_results_are_written_and_read_back(tmp_path: Path, local_evaluator: LocalEvaluator):
     del local_evaluator  # one at a time in this process
     options = ["--sizes", "tiny", "--world-size", "2", "--budget-s", "0", "--mutants", "0", "--experts", "1"]
-    assert mutants.main([*options, "--problems", "AllGather", "--out", str(tmp_path)]) == 0
+    assert mutants.main([*options, "--problems", "AllGather", "--out", str(tmp_path)]) == 1, "it was not judged"
     (row,) = mutants.load(tmp_path / "mutants.json")
     assert (row.problem, row.mutant, row.evaluations) == ("AllGather", "", 0), "no evaluation begins after the budget"
 
@@ -131,7 +133,7 @@ def test_results_are_written_and_read_back(tmp_path: Path, local_evaluator: Loca
 def test_parts_are_merged_if_they_are_of_one_commit(tmp_path: Path):
     def result(name: str, problem: str, commit: str = "abc") -> Path:
         row = asdict(Row(problem, "", "", "tiny", 2, "0123", evaluations=1))
-        about = {"commit": commit, "device": "cuda", "world_size": 2, "until": "time"}
+        about = {"command": f"run {name}", "commit": commit, "device": "cuda", "world_size": 2, "until": "time"}
         path = tmp_path / name / "mutants_2_gpus.json"
         path.parent.mkdir()
         path.write_text(json.dumps(about | {"rows": [row]}))
@@ -140,6 +142,7 @@ def test_parts_are_merged_if_they_are_of_one_commit(tmp_path: Path):
     first, second, again = result("a", "Reduce"), result("b", "AllReduce"), result("c", "Reduce")
     mutants.merge([first, second], tmp_path)
     assert [row.problem for row in mutants.load(tmp_path / "mutants_2_gpus.json")] == ["AllReduce", "Reduce"]
+    assert json.loads((tmp_path / "mutants_2_gpus.json").read_text())["command"] == "run a & run b"
     with pytest.raises(SystemExit, match="same kernels twice"):
         mutants.merge([first, again], tmp_path)
     with pytest.raises(SystemExit, match="commit differs"):
