@@ -49,6 +49,15 @@ class TrialKey:
         return int.from_bytes(hmac.new(self.key, message, hashlib.sha256).digest()[:8], "big") >> 1
 
 
+CALLS_OF_ROOT = 3
+"""Checked calls in which a rank stays the root, one after the other: so many show a rank that is two calls ahead."""
+
+
+def checked_calls(world_size: int) -> int:
+    """How many calls are checked at least: one, then every rank is the root."""
+    return 1 + CALLS_OF_ROOT * world_size
+
+
 class Draw(random.Random):
     """Draws for `Trials.vary`: a standard `random.Random` that gives the same on all ranks.
 
@@ -61,6 +70,13 @@ class Draw(random.Random):
         super().__init__(trial.derive_seed("axes"))
         self.trial = trial.trial
         self.timed = trial.timed
+
+    def root(self, world_size: int) -> int:
+        """The rank that is the root of a checked call, for problems that have one.
+
+        Every rank is it for `CALLS_OF_ROOT` calls in turn; the first call, of trial 0, is the last rank's.
+        """
+        return (self.trial - 1) // CALLS_OF_ROOT % world_size
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError("a Draw is made anew from its TrialKey, never pickled")

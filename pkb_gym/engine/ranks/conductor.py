@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pkb_gym.engine.rankside.devices import AnyHeap, Device
 
 SETTLED_S = 300e-6
-"""Ranks that have waited for so long, or are done, go no further without the one that is delayed."""
+"""Ranks that have gone no further for so long do not without the one that is delayed."""
 
 POLL_S = 20e-6
 INTEGERS = ("int64", "int32", "uint8", "bool")
@@ -235,8 +235,18 @@ class Conductor:
             time.sleep(POLL_S)
 
     def _goes_no_further(self, rank: int, crossing: int) -> bool:
-        """Whether another rank has finished the call, or waits for a signal, as far as it tells."""
-        return self._is_at(rank, crossing + 1, False) or bool(self._theirs.place(rank).state == abi.State.WAITING)
+        """Whether another rank goes no further before this one, which is late at a crossing, goes on.
+
+        It has finished all calls, or waits for a signal, as far as it tells; or it has come to a call that all begin
+        together; or it is late itself, in an earlier call: of two late ranks the one that is ahead goes on first.
+        """
+        progress = self._mine.progress(rank)
+        at = progress.reached - 1
+        if at == len(self._calls) or self._theirs.place(rank).state == abi.State.WAITING:
+            return True
+        if at > crossing:
+            return self._calls[at].together
+        return 0 <= at < crossing and progress.arrived == at and self._calls[at].late_rank == rank
 
 
 def _is_among(leaf: PlacedLeaf, names: tuple[str, ...] | None) -> bool:

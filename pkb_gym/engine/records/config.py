@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import AxisValue, frozen_axes
+from pkb_gym.engine.problem.inputs import checked_calls
 from pkb_gym.engine.rankside.orders import Dialect
 from pkb_gym.engine.records.base import Record
 
@@ -39,7 +40,7 @@ class EvalConfig(Record):
     """Last stage; the roofline follows whenever the candidate was timed."""
     trials: int | None = Field(default=None, ge=1)
     """Checked calls before timing, at least; by default 4 ("published": 5). There are never fewer than
-    2 * world_size + 2, so that each rank can be late in two of them, and held up in two."""
+    3 * world_size + 1, so that each rank can be late in two of them, and held up in three."""
     seed: int = 0
     """Together with the evaluator's key, fixes the inputs."""
     turn: int = Field(default=0, ge=0)
@@ -142,7 +143,7 @@ def resolve(
         language=language if config.language == "auto" else config.language,
         protocol=config.protocol,
         until=config.until,
-        trials=max(config.trials or (5 if config.protocol == "published" else 4), 2 * world_size + 2),
+        trials=max(config.trials or (5 if config.protocol == "published" else 4), checked_calls(world_size)),
         seed=config.seed,
         turn=config.turn,
         timeout_s=config.timeout_s or 10.0,

@@ -17,11 +17,11 @@ from pkb_gym.engine.records.config import Device, ResolvedConfig
 LEAST_DELAY_S: dict[tuple[Device, Dialect], float] = {
     ("cpu", "native"): 20e-3,
     ("cpu", "python"): 5e-3,
-    ("cuda", "native"): 1e-3,
+    ("cuda", "native"): 5e-3,
     ("cuda", "python"): 1e-3,
 }
-"""How late a rank is at most. Its delay ends as soon as the others wait or are done; that native kernels of the CPU
-tell, so that the limit can leave a busy machine time to run them."""
+"""How late a rank is at most. Its delay ends as soon as the others go no further; that native kernels of the CPU tell,
+so that the limit can leave a busy machine time to run them. On GPUs one of the others may be held twice meanwhile."""
 
 LEAST_HOLD_S: dict[Device, float] = {"cpu": 1e-3, "cuda": 2e-3}
 """How long a held rank stands still after each wait."""
@@ -62,27 +62,26 @@ class CallConditions:
 TOGETHER = CallConditions(together=True)
 
 
-TIMES_LATE = 2
-"""How often each rank is late: once in one of two calls with a certain root, and once in another."""
-
-
 def check_conditions(world_size: int, calls: int, dialect: Dialect) -> tuple[CallConditions, ...]:
-    """The conditions of the checked calls: all ranks together once, then each of them late twice, and held twice.
+    """The conditions of the checked calls: all ranks together once, then three calls for each rank as the root.
 
-    The rank that is held in a call is late in the next one, so that all others can go as far ahead of it as they do.
-    In the last call nobody is delayed: there they meet the rank that is held in the call before.
+    In two of the three a rank is late: the root, and its neighbour. The others go as far ahead of it as they can: in
+    the third call nobody is late, so that a rank that waits for nobody comes two calls ahead. In each of the three
+    another rank is held. Every rank is late twice and held three times, once as the root of its calls.
 
     Args:
         world_size: number of ranks.
-        calls: how many, at least 2 `world_size` + 2.
+        calls: how many, at least `checked_calls`.
         dialect: of the candidate; only native kernels can be held.
     """
-    delayed = []
-    if world_size > 1:
-        for late in [*range(world_size)] * TIMES_LATE:
-            held = ((late + 1) % world_size,) if dialect == "native" else ()
-            delayed.append(CallConditions(late_rank=late, held_ranks=held))
-    conditions = [TOGETHER, *delayed] + [CallConditions()] * (calls - 1 - len(delayed))
+    conditions = [TOGETHER]
+    for root in range(world_size if world_size > 1 else 0):
+        neighbour, other = (root + 1) % world_size, (root + 2) % world_size
+        first, second = (root, neighbour) if root % 2 else (neighbour, root)
+        held = (second, first, neighbour) if world_size == 2 else (second, other, first)
+        for late_rank, held_rank in zip((first, second, None), held, strict=True):
+            conditions.append(CallConditions(late_rank=late_rank, held_ranks=(held_rank,) if dialect == "native" else ()))
+    conditions += [CallConditions()] * (calls - len(conditions))
     return tuple(conditions[:calls])
 
 

@@ -56,8 +56,10 @@ def find_race(run: CandidateRun, conditions: CallConditions, mismatch: Mismatch,
         if found is not None and found[0].names:
             alone, wrong = found
             return _read(wrong, "late_read", alone)
-    if held or late is not None:
-        return Race(kind="reuse", rank=held[0] if held else late, evidence=str(mismatch))
+    slow = [*held, *([] if late is None else [late])]
+    if slow:
+        rank = mismatch.rank if mismatch.rank in slow else slow[0]
+        return Race(kind="reuse", rank=rank, evidence=str(mismatch))
     return Race(kind="unknown", rank=mismatch.rank, evidence=str(mismatch))
 
 

@@ -29,6 +29,9 @@ ALONE_CALLS = 2
 CALLS_VARY = 0.25
 """Share by which the number of calls differs from block to block, so that no call knows whether another one follows."""
 
+SHORT_BLOCK = 0.5
+"""Blocks of fewer calls than this share of what the candidate's best time asks for are not counted: a candidate that
+is slow at first would otherwise make them short, which favours it."""
 
 DELAYED_CALLS = 3
 """Of a disturbed block, on each rank."""
@@ -82,18 +85,19 @@ def time_blocks(run: CandidateRun, alone_us: float, candidate_us: float, overhea
     calls = statistics.calls_per_block(alone_us, candidate_us, run.layout.most_calls)
     warm = pairs.time_pair(calls, baseline_first=True)  # not counted
     baseline_us = statistics.marginal_call_us(ALONE_CALLS, alone_us, warm.calls, warm.baseline_us)
-    calls = statistics.calls_per_block(baseline_us, warm.candidate_us, run.layout.most_calls)
-    run.allow(warm.baseline_us * 1e3 * calls)
+    length = _BlockLength(run, baseline_us, warm)
     if run.config.protocol == "published":
-        _warm_up_as_published(run, warm.baseline_us, calls)
+        _warm_up_as_published(run, warm.baseline_us, length.calls)
     blocks: list[Block] = []
-    disturbed = pairs.draws.randrange(statistics.MIN_BLOCKS)
+    disturb_after: int | None = pairs.draws.randrange(statistics.MIN_BLOCKS)
     while not _timed_enough(run, blocks, began):
-        if len(blocks) == disturbed:
-            pairs.disturb_pair(pairs.draw_calls(calls))
-        blocks.append(pairs.time_pair(pairs.draw_calls(calls), baseline_first=len(blocks) % 2 == 0))
-    if len(blocks) <= disturbed:  # few blocks were enough
-        pairs.disturb_pair(pairs.draw_calls(calls))
+        if len(blocks) == disturb_after:
+            pairs.disturb_pair(pairs.draw_calls(length.calls))
+            disturb_after = None
+        block = pairs.time_pair(pairs.draw_calls(length.calls), baseline_first=len(blocks) % 2 == 0)
+        blocks = length.long_enough([*blocks, block])
+    if disturb_after is not None:  # few blocks were enough
+        pairs.disturb_pair(pairs.draw_calls(length.calls))
     run.feedback.timing = statistics.summarise(
         blocks,
         protocol=run.config.protocol,
@@ -112,7 +116,31 @@ def _timed_enough(run: CandidateRun, blocks: list[Block], began: float) -> bool:
         return sum(block.calls for block in blocks) >= statistics.PUBLISHED_TIMED_CALLS
     spent = time.monotonic() - began >= run.config.timing_budget_s
     most = statistics.MAX_BLOCKS[run.config.device]
-    return len(blocks) >= most or (len(blocks) >= 3 and spent) or statistics.is_tight(blocks)
+    return len(blocks) >= most or (len(blocks) >= statistics.MIN_BLOCKS and spent) or statistics.is_tight(blocks)
+
+
+class _BlockLength:
+    """The number of calls of a block, which grows with the best time that the candidate shows.
+
+    Attributes:
+        calls: of the next block, about.
+    """
+
+    def __init__(self, run: CandidateRun, baseline_us: float, warm: Block) -> None:
+        self._run, self._baseline_us, self._warm = run, baseline_us, warm
+        self.calls = 0
+        self._follow(warm.candidate_us)
+
+    def long_enough(self, blocks: list[Block]) -> list[Block]:
+        """Those of the blocks so far that count, the last of which has just been timed."""
+        self._follow(blocks[-1].candidate_us)
+        return [block for block in blocks if block.calls >= SHORT_BLOCK * self.calls]
+
+    def _follow(self, candidate_us: float) -> None:
+        fitting = statistics.calls_per_block(self._baseline_us, candidate_us, self._run.layout.most_calls)
+        if fitting > self.calls:
+            self.calls = fitting
+            self._run.allow(self._warm.baseline_us * 1e3 * fitting)
 
 
 class _Pairs:

@@ -31,8 +31,8 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 
 
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
-    """Every rank collects twice in turn, the size's own first: a peer that uses scratch again too early shows it."""
-    return {} if draw.timed else {"dst": ax.rank_axis("dst", shift=draw.trial // 2)}
+    """Every rank collects in turn, for several calls: a peer that uses scratch again too early shows it."""
+    return {} if draw.timed else {"dst": draw.root(ax.W)}
 
 
 def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:

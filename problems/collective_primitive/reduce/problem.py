@@ -29,13 +29,13 @@ def derive(ax: Axes) -> dict[str, int]:
 
 
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
-    """Every rank is the root twice in turn, the size's own first; one trial in three has whole numbers.
+    """Every rank is the root in turn, for several calls; one trial in three has whole numbers.
 
     A peer that uses scratch again too early shows it between two calls of one root.
     """
     if draw.timed:
         return {}
-    return {"dst": ax.rank_axis("dst", shift=draw.trial // 2), "whole": draw.trial % 3 == 1}
+    return {"dst": draw.root(ax.W), "whole": draw.trial % 3 == 1}
 
 
 def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:

@@ -31,8 +31,8 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 
 
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
-    """Every rank is the source twice in turn, the size's own first: one that uses scratch again too early shows it."""
-    return {} if draw.timed else {"src": ax.rank_axis("src", shift=draw.trial // 2)}
+    """Every rank is the source in turn, for several calls: one that uses scratch again too early shows it."""
+    return {} if draw.timed else {"src": draw.root(ax.W)}
 
 
 def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:

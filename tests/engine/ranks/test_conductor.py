@@ -163,14 +163,40 @@ def test_ranks_begin_and_depart_together(gang: Gang) -> None:
     assert first.is_answered(SOON_S) and second.is_answered(SOON_S)
 
 
-@conducts(CheckedCall(together=False, late_rank=0, delay_s=60), APART)
-def test_a_late_rank_waits_until_the_others_have_finished_the_call(gang: Gang) -> None:
+@conducts(CheckedCall(together=False, late_rank=0, delay_s=60), APART, APART)
+def test_a_late_rank_waits_until_the_others_are_as_far_ahead_as_they_come(gang: Gang) -> None:
+    """Scratch of two halves is used again too early by a rank that is two calls ahead."""
+    late, other = gang.ranks
+    late.ask()
+    for _ in range(3):
+        other.cross()
+        assert not late.is_answered(), "it is not late"
+    other.cross()
+    assert late.is_answered(SOON_S), "it is late for longer than need be"
+
+
+@conducts(CheckedCall(together=False, late_rank=0, delay_s=60), TOGETHER)
+def test_a_late_rank_does_not_wait_for_one_that_has_come_to_a_call_that_all_begin_together(gang: Gang) -> None:
     late, other = gang.ranks
     late.ask()
     other.cross()
-    assert not late.is_answered(), "it is not late"
-    other.cross()
-    assert late.is_answered(SOON_S), "it is late for longer than need be"
+    assert not late.is_answered()
+    other.ask()
+    assert late.is_answered(SOON_S)
+
+
+@conducts(CheckedCall(False, late_rank=0, delay_s=60), CheckedCall(False, late_rank=1, delay_s=60), APART)
+def test_of_two_late_ranks_the_one_ahead_goes_on_first(gang: Gang) -> None:
+    """Each would wait for the other until both delays end, and nobody come two calls ahead."""
+    behind, ahead = gang.ranks
+    behind.ask()
+    ahead.cross()
+    ahead.ask()
+    assert ahead.is_answered(SOON_S), "it waits for a rank that is late itself"
+    assert not behind.is_answered()
+    ahead.cross()
+    ahead.cross()
+    assert behind.is_answered(SOON_S)
 
 
 @conducts(CheckedCall(together=False, late_rank=0, delay_s=60))

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.problem import Draw, Problem
+from pkb_gym.engine.problem.inputs import TrialKey, checked_calls
 from pkb_gym.engine.ranks.reference_orders import CheckedCall, ConductCalls, ServeHandovers, StageInputs
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig, resolve
 from pkb_gym.engine.stages.block_staging import (
@@ -28,6 +29,10 @@ def config(world_size: int = 4, language: str = "cpp", **given: object) -> Resol
     return resolve(asked, PROBLEM, device="cpu", language=language, memory_total_bytes=1 << 30)
 
 
+def root_of(trial: int, world_size: int) -> int:
+    return Draw(TrialKey(b"key", 0, "Toy", 0, trial)).root(world_size)
+
+
 def calls_of(staging, rank: int) -> tuple[CheckedCall, ...]:
     order = staging.orders[rank]
     assert isinstance(order, ConductCalls)
@@ -35,37 +40,49 @@ def calls_of(staging, rank: int) -> tuple[CheckedCall, ...]:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8])
-@pytest.mark.parametrize("trials", [None, 1, 20])
-def test_there_are_calls_enough_for_every_rank_to_be_late_twice(world_size, trials):
+@pytest.mark.parametrize("trials", [None, 1, 40])
+def test_every_rank_is_late_twice_and_once_of_it_as_the_root(world_size, trials):
     resolved = config(world_size, trials=trials)
     conditions = check_conditions(world_size, resolved.trials, "native")
-    assert len(conditions) == resolved.trials
+    assert len(conditions) == resolved.trials >= checked_calls(world_size)
     assert conditions[0] == TOGETHER
     late = [condition.late_rank for condition in conditions if condition.late_rank is not None]
     assert sorted(late) == (sorted([*range(world_size)] * 2) if world_size > 1 else [])
+    as_root = {one.late_rank for trial, one in enumerate(conditions) if one.late_rank == root_of(trial, world_size)}
+    assert as_root >= set(range(world_size) if world_size > 1 else [])
 
 
-@pytest.mark.parametrize("world_size", [2, 4, 8])
-def test_every_rank_is_held_twice_and_late_only_in_the_call_after(world_size):
-    """Late in the next call, it lets all others go ahead of it into that call."""
-    conditions = check_conditions(world_size, 2 * world_size + 2, "native")
-    held = [condition.held_ranks for condition in conditions]
-    assert sorted(rank for ranks in held for rank in ranks) == sorted([*range(world_size)] * 2)
-    for condition, following in zip(conditions, conditions[1:], strict=False):
-        for rank in condition.held_ranks:
-            assert condition.late_rank != rank
-            assert following.late_rank in (rank, None)
-    assert conditions[-1] == CallConditions(), "nobody follows the last held rank"
+@pytest.mark.parametrize("world_size", [2, 3, 4, 8])
+def test_every_rank_is_held_three_times_and_once_of_it_as_the_root(world_size):
+    conditions = check_conditions(world_size, checked_calls(world_size), "native")
+    held = [(trial, rank) for trial, one in enumerate(conditions) for rank in one.held_ranks]
+    assert sorted(rank for _, rank in held) == sorted([*range(world_size)] * 3)
+    assert {rank for trial, rank in held if rank == root_of(trial, world_size)} == set(range(world_size))
+    assert all(conditions[trial].late_rank != rank for trial, rank in held)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4, 8])
+def test_somebody_can_come_two_calls_ahead_of_a_late_rank_under_one_root(world_size):
+    """Two calls follow in which the root is the same and the late rank's peers are held up by nobody who is ahead."""
+    conditions = check_conditions(world_size, checked_calls(world_size), "native")
+    behind = []
+    for trial in range(1, len(conditions) - 2):
+        roots = {root_of(later, world_size) for later in range(trial, trial + 3)}
+        if len(roots) == 1:
+            assert conditions[trial + 2].late_rank is None
+            behind.append(conditions[trial].late_rank == roots.pop())
+    assert set(behind) == {True, False}, "ahead of the root, and as the root"
 
 
 def test_modules_are_late_and_never_held():
-    conditions = check_conditions(4, 10, "python")
-    assert [condition.late_rank for condition in conditions] == [None, 0, 1, 2, 3, 0, 1, 2, 3, None]
+    conditions = check_conditions(4, checked_calls(4), "python")
+    late = [condition.late_rank for condition in conditions]
+    assert late == [None, 1, 0, None, 1, 2, None, 3, 2, None, 3, 0, None]
     assert not any(condition.held_ranks for condition in conditions)
 
 
 def test_fewer_calls_than_asked_for_have_the_first_conditions():
-    assert check_conditions(4, 2, "native") == check_conditions(4, 10, "native")[:2]
+    assert check_conditions(4, 2, "native") == check_conditions(4, 13, "native")[:2]
 
 
 def test_a_conducted_block_tells_each_rank_who_is_late_and_holds_one():
@@ -73,10 +90,10 @@ def test_a_conducted_block_tells_each_rank_who_is_late_and_holds_one():
     staging = conducted(config(2), conditions, baseline_us=10)
     assert staging.setting.handovers == "waiting"
     assert calls_of(staging, 0) == calls_of(staging, 1)
-    assert [call.late_rank for call in calls_of(staging, 0)] == [None, 0, 1, 0]
+    assert [call.late_rank for call in calls_of(staging, 0)] == [None, 1, 0, None]
     assert [call.together for call in calls_of(staging, 0)] == [True, False, False, False]
     hold_ns = int(LEAST_HOLD_S["cpu"] * 1e9)
-    assert staging.setting.holds_ns == ((0, 0, hold_ns, 0), (0, hold_ns, 0, hold_ns))
+    assert staging.setting.holds_ns == ((0, hold_ns, 0, 0), (0, 0, hold_ns, hold_ns))
 
 
 @pytest.mark.parametrize(

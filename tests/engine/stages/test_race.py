@@ -77,6 +77,10 @@ def test_scratch_that_was_used_again_too_early(conditions: CallConditions) -> No
     assert race.rank == (0 if conditions is LATE else 1)
 
 
+def test_scratch_was_used_again_too_early_under_a_slow_rank_whose_output_is_wrong() -> None:
+    assert found(CallConditions(late_rank=1, held_ranks=(0,))).rank == SEEN.rank == 1
+
+
 def test_a_race_without_a_condition_is_not_named() -> None:
     bench = Bench()
     assert found(CallConditions(), bench=bench) == Race(kind="unknown", rank=1, evidence=str(SEEN))

@@ -166,6 +166,18 @@ def test_calls_of_a_block_follow_the_times_of_the_first_pair() -> None:
     assert timing is not None and all(8 <= block.calls <= 12 for block in timing.blocks)
 
 
+@pytest.mark.parametrize("slow_blocks", [1, 3])
+def test_a_candidate_that_is_slow_at_first_gains_no_short_blocks(slow_blocks: int) -> None:
+    """One that slept in its first calls was timed in blocks of one call, 7.5 times as fast as PyTorch instead of 3.3."""
+    bench = Bench(timing_budget_s=1000.0)
+    bench.candidate.blocks_us = [100_000.0] * slow_blocks
+    timing = timed(bench, candidate_us=100_000.0)
+    wanted = statistics.calls_per_block(100, 50, 10_000)
+    assert len(timing.blocks) == statistics.MIN_BLOCKS and timing.speedup == pytest.approx(2.0)
+    assert all(block.calls >= (1 - CALLS_VARY) * wanted - 1 for block in timing.blocks), "short ones are not counted"
+    assert len(disturbed(bench)) == 1
+
+
 def test_the_deadline_follows_the_baseline() -> None:
     bench = Bench(timeout_s=0.001)
     timed(bench)
@@ -174,10 +186,11 @@ def test_the_deadline_follows_the_baseline() -> None:
 
 
 def test_timing_ends_with_its_budget() -> None:
-    """After three pairs at least."""
+    """After as many pairs as keep one slow block from ruining the interval."""
     bench = Bench(timing_budget_s=1e-9)
+    bench.candidate.blocks_us = [5000.0 * (1 + index) for index in range(9)]
     timing = timed(bench)
-    assert (len(timing.blocks), timing.converged) == (3, False)
+    assert (len(timing.blocks), timing.converged) == (statistics.MIN_BLOCKS, False)
 
 
 @pytest.mark.parametrize(("gpus", "most"), [(0, statistics.MAX_BLOCKS["cpu"]), (2, statistics.MAX_BLOCKS["cuda"])])

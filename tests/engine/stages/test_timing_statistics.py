@@ -71,6 +71,14 @@ def test_slow_blocks_of_either_side_do_not_count():
     assert interval == timing_statistics.bootstrap_speedup(undisturbed + noisy), "samples fix the interval"
 
 
+def test_one_slow_block_does_not_ruin_the_interval():
+    """Of three blocks one slow one did: a speedup of 6.5 with a low end of 0.35."""
+    few = [Block(calls=10, baseline_us=200, candidate_us=100)] * (timing_statistics.MIN_BLOCKS - 1)
+    for slow in (Block(calls=10, baseline_us=200, candidate_us=2000), Block(calls=10, baseline_us=4000, candidate_us=100)):
+        interval = timing_statistics.bootstrap_speedup([*few, slow])
+        assert (interval.low, interval.middle, interval.high) == (2.0, 2.0, 2.0)
+
+
 def test_bootstrap_interval_narrows_with_samples():
     few = timing_statistics.bootstrap_speedup(blocks(*[0.9, 1.0, 1.1] * 2))
     many = timing_statistics.bootstrap_speedup(blocks(*[0.9, 1.0, 1.1] * 20))
