@@ -165,7 +165,7 @@ The default is the better baseline:
   ones for some problems. The better of the two is then no easier to beat than either.
 
 It has a price: a right kernel as fast as eager PyTorch lies below the baseline where launches dominate, and has less
-than value 1; below the floor of `LogPerformance` differences are not rewarded. Eager rewards suit a first stage of
+than value 1, where differences earn less and less the nearer it comes to the floor. Eager rewards suit a first stage of
 training: `default@eager`. The captured time is measured once for all candidates of an evaluator and dialect, apart from
 theirs, so that drift of the machine between the two is only covered by the widening of intervals. Published presets
 keep the eager baseline, as their papers do; so do figures that are compared with published speedups. `Utilisation`

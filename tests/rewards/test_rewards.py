@@ -213,3 +213,10 @@ def test_right_outputs_earn_nothing_beside_changed_inputs():
     """A kernel that writes to its peers' inputs can have every output right."""
     assert Ladder()(failed("input_modified", right_share=0.99)) == Ladder().ran
     assert find_reward("default")(failed("input_modified", right_share=0.99)) == Ladder().ran
+
+
+def test_of_two_slow_right_kernels_the_faster_one_earns_more():
+    """Of 91 right kernels 22 stood at exactly 0.75, the floor, though they differed by a factor of ten."""
+    values = [LadderThenPerformance()(timed(speedup_low=10.0**power)) for power in range(-4, 1)]
+    assert values == sorted(values) and len(set(values)) == len(values)
+    assert values[0] > 0.75 and values[-1] == 1.0

@@ -80,7 +80,9 @@ def check_conditions(world_size: int, calls: int, dialect: Dialect) -> tuple[Cal
         first, second = (root, neighbour) if root % 2 else (neighbour, root)
         held = (second, first, neighbour) if world_size == 2 else (second, other, first)
         for late_rank, held_rank in zip((first, second, None), held, strict=True):
-            conditions.append(CallConditions(late_rank=late_rank, held_ranks=(held_rank,) if dialect == "native" else ()))
+            conditions.append(
+                CallConditions(late_rank=late_rank, held_ranks=(held_rank,) if dialect == "native" else ())
+            )
     conditions += [CallConditions()] * (calls - len(conditions))
     return tuple(conditions[:calls])
 

@@ -74,7 +74,10 @@ def test_slow_blocks_of_either_side_do_not_count():
 def test_one_slow_block_does_not_ruin_the_interval():
     """Of three blocks one slow one did: a speedup of 6.5 with a low end of 0.35."""
     few = [Block(calls=10, baseline_us=200, candidate_us=100)] * (timing_statistics.MIN_BLOCKS - 1)
-    for slow in (Block(calls=10, baseline_us=200, candidate_us=2000), Block(calls=10, baseline_us=4000, candidate_us=100)):
+    for slow in (
+        Block(calls=10, baseline_us=200, candidate_us=2000),
+        Block(calls=10, baseline_us=4000, candidate_us=100),
+    ):
         interval = timing_statistics.bootstrap_speedup([*few, slow])
         assert (interval.low, interval.middle, interval.high) == (2.0, 2.0, 2.0)
 
