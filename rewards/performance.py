@@ -73,8 +73,8 @@ class LogPerformance(Component):
         r = min(cap, p)           p >= 0
         r = p / (1 + p / floor)   p < 0
 
-    A slow right kernel comes near the floor and never reaches it: of two right kernels the faster one always earns more,
-    up to the cap. The slope at the baseline is 1 on either side.
+    A slow right kernel comes near the floor and never reaches it: of two right kernels the faster one earns more, up to
+    the cap. The slope at the baseline is 1 on either side.
 
     Range: [floor, cap]. Source: own; see `log_performance`.
 

@@ -168,7 +168,7 @@ def test_calls_of_a_block_follow_the_times_of_the_first_pair() -> None:
 
 @pytest.mark.parametrize("slow_blocks", [1, 3])
 def test_a_candidate_that_is_slow_at_first_gains_no_short_blocks(slow_blocks: int) -> None:
-    """One that slept in its first calls was timed in blocks of one call, 7.5 times as fast as PyTorch instead of 3.3."""
+    """One that slept in its first calls was timed in blocks of one call, as 7.5 times as fast instead of 3.3."""
     bench = Bench(timing_budget_s=1000.0)
     bench.candidate.blocks_us = [100_000.0] * slow_blocks
     timing = timed(bench, candidate_us=100_000.0)
