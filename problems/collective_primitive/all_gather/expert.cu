@@ -17,7 +17,7 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
     TVM_FFI_THROW(ValueError) << "expected out of " << comm.world_size << " * " << moves.bytes << " bytes, got "
                               << pkb::contiguous_bytes(out);
   }
-  moves.launch(comm);
+  moves.launch_with_signals(comm);
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

@@ -27,7 +27,7 @@ void launch(const TensorView& tensor, const TensorView& out, const pkb::Comm& co
     shares.targets = comm.world_size;
     shares.gets_sums = true;
   }
-  shares.launch(comm);
+  shares.launch_with_signals(comm);
 }
 
 }  // namespace

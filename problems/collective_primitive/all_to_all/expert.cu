@@ -21,7 +21,7 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
   moves.bytes = moves.from_step = moves.to_step = bytes / W;
   moves.from = static_cast<const char*>(tensor.data_ptr());
   moves.to = static_cast<char*>(out.data_ptr());
-  moves.launch(comm);
+  moves.launch_with_signals(comm);
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

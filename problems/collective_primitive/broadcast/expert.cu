@@ -102,7 +102,7 @@ void solution(TensorView tensor, int64_t src, TensorView out, pkb::Comm comm) {
   moves.from = x;
   moves.to = to;
   moves.sender = int(src);
-  moves.launch(comm);
+  moves.launch_with_signals(comm);
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

@@ -22,7 +22,7 @@ void solution(TensorView tensor, int64_t dst, TensorView out, pkb::Comm comm) {
   moves.to = static_cast<char*>(out.data_ptr());  // the root's stack stands where the others' outputs do
   moves.receiver = int(dst);
   if (comm.rank != dst) moves.copy = moves.to;
-  moves.launch(comm);
+  moves.launch_with_signals(comm);
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

@@ -29,7 +29,7 @@ void launch(const TensorView& tensor, int dst, const TensorView& out, const pkb:
     shares.first_target = dst;
     shares.gets_sums = root;
   }
-  shares.launch(comm);
+  shares.launch_with_signals(comm);
 }
 
 }  // namespace

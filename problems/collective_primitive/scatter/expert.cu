@@ -21,7 +21,7 @@ void solution(TensorView tensor, int64_t src, TensorView out, pkb::Comm comm) {
   moves.from = static_cast<const char*>(tensor.data_ptr());  // the stack, on the source alone
   moves.to = static_cast<char*>(out.data_ptr());
   moves.sender = int(src);
-  moves.launch(comm);
+  moves.launch_with_signals(comm);
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

@@ -7,7 +7,7 @@
 //
 //   pkb::Moves moves;
 //   moves.bytes = ...; moves.from = x; moves.to = out; moves.to_step = moves.bytes;  // rank s's message: to slice s
-//   moves.launch(comm);
+//   moves.launch_with_signals(comm);
 #pragma once
 
 #include "pkb/exchange_cuda.h"
@@ -33,7 +33,7 @@ struct Moves {
     return sends(rank) && receives(rank) ? place_of(rank) : copy;
   }
 
-  inline void launch(const Comm& comm) const;
+  inline void launch_with_signals(const Comm& comm) const;
 };
 
 template <int kThreads>
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   if (receives) comm.wait_block(0, thread);
 }
 
-inline void Moves::launch(const Comm& comm) const {
+inline void Moves::launch_with_signals(const Comm& comm) const {
   if (bytes == 0) return;
   if (is_tagged(bytes, comm)) {
     const unsigned blocks = blocks_for(bytes, 8 * kTransferThreads);

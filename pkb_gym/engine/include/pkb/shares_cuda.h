@@ -9,7 +9,7 @@
 //
 //   pkb::Shares<T> shares(x, sums);                          // nobody adds anything yet
 //   for (int r = 0; r < W; ++r) shares.give(r, r * n, n);    // rank r adds up n elements
-//   shares.launch(comm);
+//   shares.launch_with_signals(comm);
 #pragma once
 
 #include <algorithm>
@@ -71,7 +71,7 @@ struct Shares {
     return false;
   }
 
-  void launch(const Comm& comm) const;
+  void launch_with_signals(const Comm& comm) const;
 };
 
 // This rank's terms of the share of rank r, or of some elements of it.
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kTransferThreads, kBlocksPerSm)
 }
 
 template <class T>
-void Shares<T>::launch(const Comm& comm) const {
+void Shares<T>::launch_with_signals(const Comm& comm) const {
   const uint64_t sent = *std::max_element(count, count + comm.world_size), most = std::max(sent, copied);
   if (most == 0) return;
   const bool stays = targets == 1 && first_target == comm.rank && !gets_sums;
