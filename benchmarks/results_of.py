@@ -13,7 +13,10 @@ from pathlib import Path
 from pkb_gym.problems.catalogue import find_problem
 
 HEADERS = "pkb_gym/engine/include/pkb/*.h"
-CPU_KERNELS = ("problems/*/{folder}/expert.cpp", HEADERS)
+CPU_HEADERS = tuple(
+    f"pkb_gym/engine/include/pkb/{name}.h" for name in ("symm", "symm_cpu", "comm", "host_comm", "bf16", "fp16")
+)
+CPU_KERNELS = ("problems/*/{folder}/expert.cpp", *CPU_HEADERS)
 GPU_KERNELS = ("problems/*/{folder}/expert.cu", HEADERS)
 REFERENCES = ("problems/*/{folder}/reference.py",)
 TIMING = (
