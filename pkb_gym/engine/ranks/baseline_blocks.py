@@ -114,6 +114,7 @@ class BaselineBlocks:
         deliveries = [block.delivery(index, order.dialect) for index in range(order.calls)]
         for planned in block.plan.sets[: order.calls]:
             block.heap.populate(planned.outputs_offset, planned.offset + planned.nbytes - planned.outputs_offset)
+            self._conditioner.bring_into_cache(block.heap.bytes()[planned.offset : planned.outputs_offset])
         self._conditioner.reserve([size for of_call in results for size in _sizes(of_call)])
         kept: list[list[list[torch.Tensor]]] = []
 

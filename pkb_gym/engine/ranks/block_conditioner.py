@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PROBES = 5
 SPIN_CYCLES = 1000
+CACHE_LINE_BYTES = 64
 
 
 class BlockConditioner(Protocol):
@@ -31,7 +32,14 @@ class BlockConditioner(Protocol):
         """What the device takes to answer, in microseconds: long, if it is busy with another process's work."""
 
     def flush_cache(self) -> None:
-        """Fills the device's last cache with nothing that a block reads."""
+        """Fills the device's last cache with nothing that a block reads, where that takes no time."""
+
+    def bring_into_cache(self, memory: torch.Tensor) -> None:
+        """Reads what a block of the baseline reads, where caches are not flushed: a candidate's has just been written.
+
+        Args:
+            memory: uint8, of one dimension.
+        """
 
     def reserve(self, sizes: Sequence[int]) -> None:
         """Makes sure that results of these sizes in bytes can be kept without asking the driver for memory."""
@@ -53,7 +61,11 @@ class CpuConditioner:
         return None
 
     def flush_cache(self) -> None:
-        """Nothing."""
+        """Nothing: the last cache may be as large as all heaps together."""
+
+    def bring_into_cache(self, memory: torch.Tensor) -> None:
+        """Reads a byte of each line."""
+        memory[::CACHE_LINE_BYTES].sum()
 
     def reserve(self, sizes: Sequence[int]) -> None:
         """Nothing."""
@@ -103,6 +115,9 @@ class CudaConditioner:
             nbytes = 2 * torch.cuda.get_device_properties().L2_cache_size
             self._filler = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
         self._filler.zero_()
+
+    def bring_into_cache(self, memory: torch.Tensor) -> None:
+        """Nothing: `flush_cache` leaves nothing of either side."""
 
     def reserve(self, sizes: Sequence[int]) -> None:
         """Allocates them all at once and lets go again, so that torch's allocator has them."""

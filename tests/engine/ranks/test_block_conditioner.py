@@ -98,3 +98,14 @@ def test_a_rank_settles_on_the_fastest_of_its_own_processors(
     conditioner = CudaConditioner(own)
     assert conditioner.choose_processors() == tuple(ranks)
     assert moved == [ranks] and conditioner.server_processor == server
+
+
+def test_a_baseline_finds_its_arguments_in_the_caches_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a candidate does, whose arguments have just been copied into its heap; GPUs flush theirs for both sides."""
+    read: list[int] = []
+    memory = torch.zeros(1000, dtype=torch.uint8)
+    monkeypatch.setattr(torch.Tensor, "sum", lambda lines: read.append(lines.data_ptr()) or read.append(len(lines)))
+    CudaConditioner([0]).bring_into_cache(memory)
+    assert read == []
+    CpuConditioner().bring_into_cache(memory)
+    assert read == [memory.data_ptr(), -(-1000 // module.CACHE_LINE_BYTES)], "a byte of each line"
