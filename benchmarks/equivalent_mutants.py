@@ -32,7 +32,13 @@ MEET_AT_END = (
     "rank begins the next call"
 )
 
+SUMS_OF_ALL = (
+    "each tile is a sum over all ranks' operands: before it is stored anywhere, operands of every peer have been "
+    "loaded, which has been waited for"
+)
+
 EQUIVALENTS: Sequence[Equivalent] = (
+    Equivalent("gemm_peers.h", "wait_begun(block)", ("GemmAllReduce",), SUMS_OF_ALL, "cu", nth=1),
     Equivalent("gemm_reduce.h", "comm.epoch % 2", ("GemmAllReduce",), MEET_AT_END, "cu"),
     Equivalent("expert", "comm.epoch % 2", ("SAM3IoUSuppression",), MEET_AT_END, "cu"),
 )

@@ -24,7 +24,7 @@ def test_the_template_and_another_block_are_refused():
 
 def test_every_rank_is_the_source():
     problem = find_problem("Scatter")
-    assert [make_axes(problem, trial=trial)[0].src for trial in range(8)] == [3, 0, 0, 0, 1, 1, 1, 2]
+    assert [make_axes(problem, trial=trial)[0].src for trial in range(8)] == [3, 0, 0, 0, 0, 1, 1, 1]
     assert make_axes(problem, trial=1, timed=True)[0].src == 3
     assert [len(ax["tensor_shape"]) for ax in make_axes(problem, trial=2)] == [3, 2, 2, 2]
 

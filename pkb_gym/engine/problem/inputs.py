@@ -49,8 +49,9 @@ class TrialKey:
         return int.from_bytes(hmac.new(self.key, message, hashlib.sha256).digest()[:8], "big") >> 1
 
 
-CALLS_OF_ROOT = 3
-"""Checked calls in which a rank stays the root, one after the other: so many show a rank that is two calls ahead."""
+CALLS_OF_ROOT = 4
+"""Checked calls in which a rank stays the root, one after the other: so many show a rank that is two calls ahead, and
+one that is a call ahead of a rank that is slow within it."""
 
 
 def checked_calls(world_size: int) -> int:

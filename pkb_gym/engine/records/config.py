@@ -40,7 +40,7 @@ class EvalConfig(Record):
     """Last stage; the roofline follows whenever the candidate was timed."""
     trials: int | None = Field(default=None, ge=1)
     """Checked calls before timing, at least; by default 4 ("published": 5). There are never fewer than
-    3 * world_size + 1, so that each rank can be late in two of them, and held up in three."""
+    4 * world_size + 1, so that each rank can be late in two of them, and held up in two."""
     seed: int = 0
     """Together with the evaluator's key, fixes the inputs."""
     turn: int = Field(default=0, ge=0)

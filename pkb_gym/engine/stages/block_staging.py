@@ -17,14 +17,15 @@ from pkb_gym.engine.records.config import Device, ResolvedConfig
 LEAST_DELAY_S: dict[tuple[Device, Dialect], float] = {
     ("cpu", "native"): 20e-3,
     ("cpu", "python"): 5e-3,
-    ("cuda", "native"): 5e-3,
+    ("cuda", "native"): 8e-3,
     ("cuda", "python"): 1e-3,
 }
 """How late a rank is at most. Its delay ends as soon as the others go no further; that native kernels of the CPU tell,
-so that the limit can leave a busy machine time to run them. On GPUs one of the others may be held twice meanwhile."""
+so that the limit can leave a busy machine time to run them. On GPUs others come two calls ahead in that time."""
 
-LEAST_HOLD_S: dict[Device, float] = {"cpu": 1e-3, "cuda": 2e-3}
-"""How long a held rank stands still after each wait."""
+LEAST_HOLD_S: dict[Device, float] = {"cpu": 1e-3, "cuda": 4e-3}
+"""How long a held rank stands still after each wait, and on GPUs after it has told that its call has begun: longer than
+another rank takes to come to its next call."""
 
 MOST_DELAY_S = 0.05
 CALLS_OF_DELAY = 2.0
@@ -63,11 +64,12 @@ TOGETHER = CallConditions(together=True)
 
 
 def check_conditions(world_size: int, calls: int, dialect: Dialect) -> tuple[CallConditions, ...]:
-    """The conditions of the checked calls: all ranks together once, then three calls for each rank as the root.
+    """The conditions of the checked calls: all ranks together once, then four calls for each rank as the root.
 
-    In two of the three a rank is late: the root, and its neighbour. The others go as far ahead of it as they can: in
-    the third call nobody is late, so that a rank that waits for nobody comes two calls ahead. In each of the three
-    another rank is held. Every rank is late twice and held three times, once as the root of its calls.
+    In two of them one rank each is late, the root and its neighbour, and others go as far ahead as they can: one that
+    waits for nobody comes two calls ahead of the second. In the third call the same rank is held, and others come a
+    call ahead of it. In the fourth the first is held, while others depart. So every rank is late twice and held twice,
+    once as the root; whether the root or its neighbour is the second changes from root to root.
 
     Args:
         world_size: number of ranks.
@@ -76,13 +78,10 @@ def check_conditions(world_size: int, calls: int, dialect: Dialect) -> tuple[Cal
     """
     conditions = [TOGETHER]
     for root in range(world_size if world_size > 1 else 0):
-        neighbour, other = (root + 1) % world_size, (root + 2) % world_size
-        first, second = (root, neighbour) if root % 2 else (neighbour, root)
-        held = (second, first, neighbour) if world_size == 2 else (second, other, first)
-        for late_rank, held_rank in zip((first, second, None), held, strict=True):
-            conditions.append(
-                CallConditions(late_rank=late_rank, held_ranks=(held_rank,) if dialect == "native" else ())
-            )
+        neighbour = (root + 1) % world_size
+        first, second = (neighbour, root) if root % 2 else (root, neighbour)
+        conditions += [CallConditions(late_rank=rank) for rank in (first, second)]
+        conditions += [CallConditions(held_ranks=(rank,) if dialect == "native" else ()) for rank in (second, first)]
     conditions += [CallConditions()] * (calls - len(conditions))
     return tuple(conditions[:calls])
 

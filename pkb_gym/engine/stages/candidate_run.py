@@ -188,12 +188,12 @@ class CandidateRun:
         while True:
             trials = range(self._next_trial, self._next_trial + calls)
             plan = self._plan(trials, timed)
-            if plan.end <= self.layout.segment_bytes:
+            room = self.layout.segment_bytes
+            if plan.end <= room:
                 break
             if calls == 1:
-                room = self.layout.segment_bytes
                 raise InfrastructureError(f"one call needs {plan.end} bytes a rank, the heap has {room}")
-            calls //= 2
+            calls = max(1, min(calls - 1, calls * room // plan.end))
         self._next_trial += calls
         self.reference.make(trials, timed=timed)
         return plan

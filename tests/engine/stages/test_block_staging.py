@@ -52,48 +52,60 @@ def test_every_rank_is_late_twice_and_once_of_it_as_the_root(world_size, trials)
     assert as_root >= set(range(world_size) if world_size > 1 else [])
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4, 8])
-def test_every_rank_is_held_three_times_and_once_of_it_as_the_root(world_size):
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_every_rank_is_held_twice_and_once_of_it_as_the_root(world_size):
     conditions = check_conditions(world_size, checked_calls(world_size), "native")
     held = [(trial, rank) for trial, one in enumerate(conditions) for rank in one.held_ranks]
-    assert sorted(rank for _, rank in held) == sorted([*range(world_size)] * 3)
+    assert sorted(rank for _, rank in held) == sorted([*range(world_size)] * 2)
     assert {rank for trial, rank in held if rank == root_of(trial, world_size)} == set(range(world_size))
     assert all(conditions[trial].late_rank != rank for trial, rank in held)
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4, 8])
-def test_somebody_can_come_two_calls_ahead_of_a_late_rank_under_one_root(world_size):
-    """Two calls follow in which the root is the same and the late rank's peers are held up by nobody who is ahead."""
+def calls_ahead(trial: int, world_size: int) -> int:
+    """Calls after this one in which the root is the same and nobody is late."""
     conditions = check_conditions(world_size, checked_calls(world_size), "native")
-    behind = []
-    for trial in range(1, len(conditions) - 2):
-        roots = {root_of(later, world_size) for later in range(trial, trial + 3)}
-        if len(roots) == 1:
-            assert conditions[trial + 2].late_rank is None
-            behind.append(conditions[trial].late_rank == roots.pop())
-    assert set(behind) == {True, False}, "ahead of the root, and as the root"
+    ahead = 0
+    for later in range(trial + 1, len(conditions)):
+        if root_of(later, world_size) != root_of(trial, world_size) or conditions[later].late_rank is not None:
+            break
+        ahead += 1
+    return ahead
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_others_can_come_ahead_of_slow_ranks_under_one_root(world_size):
+    """Two halves of scratch are used again by a peer that is two calls ahead, one by one that is a call ahead."""
+    conditions = check_conditions(world_size, checked_calls(world_size), "native")
+    behind_late, behind_held = set(), set()
+    for trial, one in enumerate(conditions[1:], 1):
+        is_root = root_of(trial, world_size) in (one.late_rank, *one.held_ranks)
+        if one.late_rank is not None and calls_ahead(trial, world_size) >= 2:
+            behind_late.add(is_root)
+        if one.held_ranks and calls_ahead(trial, world_size) >= 1:
+            behind_held.add(is_root)
+    assert behind_late == behind_held == {True, False}, "ahead of a root, and a root ahead of others"
 
 
 def test_modules_are_late_and_never_held():
     conditions = check_conditions(4, checked_calls(4), "python")
     late = [condition.late_rank for condition in conditions]
-    assert late == [None, 1, 0, None, 1, 2, None, 3, 2, None, 3, 0, None]
+    assert late == [None, 0, 1, None, None, 2, 1, None, None, 2, 3, None, None, 0, 3, None, None]
     assert not any(condition.held_ranks for condition in conditions)
 
 
 def test_fewer_calls_than_asked_for_have_the_first_conditions():
-    assert check_conditions(4, 2, "native") == check_conditions(4, 13, "native")[:2]
+    assert check_conditions(4, 2, "native") == check_conditions(4, 17, "native")[:2]
 
 
 def test_a_conducted_block_tells_each_rank_who_is_late_and_holds_one():
-    conditions = check_conditions(2, 4, "native")
+    conditions = check_conditions(2, 5, "native")
     staging = conducted(config(2), conditions, baseline_us=10)
     assert staging.setting.handovers == "waiting"
     assert calls_of(staging, 0) == calls_of(staging, 1)
-    assert [call.late_rank for call in calls_of(staging, 0)] == [None, 1, 0, None]
-    assert [call.together for call in calls_of(staging, 0)] == [True, False, False, False]
+    assert [call.late_rank for call in calls_of(staging, 0)] == [None, 0, 1, None, None]
+    assert [call.together for call in calls_of(staging, 0)] == [True, False, False, False, False]
     hold_ns = int(LEAST_HOLD_S["cpu"] * 1e9)
-    assert staging.setting.holds_ns == ((0, hold_ns, 0, 0), (0, 0, hold_ns, hold_ns))
+    assert staging.setting.holds_ns == ((0, 0, 0, 0, hold_ns), (0, 0, 0, hold_ns, 0))
 
 
 @pytest.mark.parametrize(

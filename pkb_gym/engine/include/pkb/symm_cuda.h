@@ -103,8 +103,9 @@ class Device : public CommData {
   }
   __device__ __forceinline__ void wait(int slot) const { wait(slot, epoch); }
 
-  // In some checked calls this rank stands still here, while others go on as far as they may. Belongs behind every wait
-  // that is not one of these, so that a missing synchronisation is seen whatever a kernel waits by.
+  // In some checked calls this rank stands still here, while others go on as far as they may: after its waits, and once
+  // it has told that it has begun. Belongs behind every wait that is not one of these, so that a missing synchronisation
+  // is seen whatever a kernel waits by.
   __device__ __forceinline__ void hold() const {
     if (!hold_ns) return;
     const uint64_t begin = device_now_ns();
@@ -120,6 +121,7 @@ class Device : public CommData {
     if (block_of_grid() == 0 && thread < group_size(group_index) && thread != group_rank(group_index)) {
       store_relaxed(signal_word(kBegunSlot + rank, group_member(group_index, thread)), epoch);
     }
+    hold();
   }
 
   // Waits until rank r has begun this call, or the call `before` calls ago and so has ended those before that; by one
