@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from tests.leaks import Lasting, leftovers, snapshot
+from tests.problems import support
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -58,6 +59,14 @@ def local_evaluator(compiled_before: Path, lasting: Lasting) -> Iterator[LocalEv
             if child.pid not in before:
                 lasting.keep_process(child.pid)
         yield evaluator
+
+
+@pytest.fixture(scope="session", autouse=True)
+def reference_ranks(lasting: Lasting) -> Iterator[None]:
+    """Ranks that call references, started when they are first needed; tests of problems and of pages share them."""
+    lasting.keep_process(support.lasting_pids)
+    yield
+    support.end_lasting_processes()
 
 
 @pytest.fixture(autouse=True)

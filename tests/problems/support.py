@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import importlib
 import multiprocessing
@@ -29,6 +30,7 @@ from pkb_gym.engine.problem.rules import Check, CheckContext, as_integers
 from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, output_leaves
 from pkb_gym.engine.problem.trial_inputs import make_inputs
 from pkb_gym.engine.rankside import gloo_compat
+from tests.problems.lasting_ranks import LastingRanks
 
 DEADLINE_S = 60.0
 KEY = b"tests"
@@ -145,11 +147,82 @@ def run_reference(name: str, **options: Any) -> Run:
 def run_jobs(jobs: Sequence[Job], deadline_s: float = DEADLINE_S) -> list[Run]:
     """Carries out jobs of one world size, one after another, in one gang.
 
+    A gang that runs other solutions than references is forked for it, since they may be hostile or keep something.
+
     Raises:
         RuntimeError: a rank raised, died or took too long; holds its traceback.
     """
     runs = [job.prepare() for job in jobs]
     world_size = jobs[0].world_size
+    if all(job.solution is None for job in jobs):
+        outputs = _REFERENCE_RANKS.run(runs, world_size, deadline_s)
+    else:
+        outputs = _run_in_forked_ranks(jobs, runs, world_size, deadline_s)
+    for run, of_ranks in zip(runs, outputs, strict=True):
+        run.outputs.extend(of_ranks)
+    return runs
+
+
+class _ReferenceRanks:
+    """Ranks that call references, kept from one test to the next: a gang for each world size."""
+
+    def __init__(self) -> None:
+        self._gangs: dict[int, tuple[LastingRanks, tempfile.TemporaryDirectory[str]]] = {}
+
+    def run(self, runs: Sequence[Run], world_size: int, deadline_s: float) -> list[list[Any]]:
+        """Outputs of each rank in each run."""
+        calls = [[(run.problem.name, run.axes[rank], run.args[rank]) for run in runs] for rank in range(world_size)]
+        try:
+            outputs = self._gang(world_size).ask(calls, deadline_s)
+        except BaseException:
+            self._end(world_size)
+            raise
+        return [list(of_ranks) for of_ranks in zip(*outputs, strict=True)]
+
+    def _gang(self, world_size: int) -> LastingRanks:
+        if world_size not in self._gangs:
+            folder = tempfile.TemporaryDirectory()  # the store is read whenever a group is made
+            join = functools.partial(_join, f"{folder.name}/store", world_size)
+            self._gangs[world_size] = LastingRanks(world_size, join, _call_references), folder
+        return self._gangs[world_size][0]
+
+    def _end(self, world_size: int) -> None:
+        gang, folder = self._gangs.pop(world_size)
+        gang.close()
+        folder.cleanup()
+
+    def pids(self) -> list[int]:
+        """Of all ranks."""
+        return [pid for gang, _ in self._gangs.values() for pid in gang.pids]
+
+    def close(self) -> None:
+        """Ends all ranks."""
+        for world_size in list(self._gangs):
+            self._end(world_size)
+
+
+_REFERENCE_RANKS = _ReferenceRanks()
+
+
+def _call_references(rank: int, calls: Sequence[tuple[str, Axes, dict[str, Any]]]) -> list[dict[str, torch.Tensor]]:
+    """What one rank's references give, called one after another."""
+    return [_call(find_problem(name), axes, args, rank, None) for name, axes, args in calls]
+
+
+def lasting_pids() -> list[int]:
+    """Of processes that may outlive a test."""
+    return _REFERENCE_RANKS.pids()
+
+
+def end_lasting_processes() -> None:
+    """Ends what may outlive a test."""
+    _REFERENCE_RANKS.close()
+
+
+def _run_in_forked_ranks(
+    jobs: Sequence[Job], runs: Sequence[Run], world_size: int, deadline_s: float
+) -> list[list[Any]]:
+    """Outputs of each rank in each run."""
     torch.set_num_threads(1)  # a forked process has no OpenMP threads, and must not wait for any
     with tempfile.TemporaryDirectory() as folder:
         fork = multiprocessing.get_context("fork")
@@ -158,15 +231,15 @@ def run_jobs(jobs: Sequence[Job], deadline_s: float = DEADLINE_S) -> list[Run]:
             for process in ranks:
                 process.start()
             _wait(ranks, Path(folder), deadline_s)
-            for index, run in enumerate(runs):
-                paths = [f"{folder}/{index}-{rank}.pt" for rank in range(world_size)]
-                run.outputs.extend(torch.load(path, weights_only=True) for path in paths)
+            return [
+                [torch.load(f"{folder}/{index}-{rank}.pt", weights_only=True) for rank in range(world_size)]
+                for index in range(len(runs))
+            ]
         finally:
             for process in ranks:
                 if process.pid is not None:
                     process.kill()
                     process.join()
-    return runs
 
 
 def _wait(ranks: list[Any], folder: Path, deadline_s: float) -> None:
@@ -190,17 +263,10 @@ def _rank(rank: int, jobs: Sequence[Job], runs: Sequence[Run], folder: str) -> N
     status = 1
     gc.disable()  # a collection would touch, and so copy, all that the fork shares with the test process
     try:
-        warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # torch 2.13 renames two collectives
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{folder}/store",
-            rank=rank,
-            world_size=len(runs[0].axes),
-            timeout=timedelta(seconds=DEADLINE_S),
-        )
-        gloo_compat.install()
+        _join(f"{folder}/store", len(runs[0].axes), rank)
         for index, (job, run) in enumerate(zip(jobs, runs, strict=True)):
-            torch.save(_call(job, run, rank), f"{folder}/{index}-{rank}.pt")
+            outputs = _call(run.problem, run.axes[rank], run.args[rank], rank, job.solution)
+            torch.save(outputs, f"{folder}/{index}-{rank}.pt")
         dist.barrier()
         status = 0
     except BaseException:
@@ -208,17 +274,30 @@ def _rank(rank: int, jobs: Sequence[Job], runs: Sequence[Run], folder: str) -> N
     os._exit(status)  # no teardown: what the fork copied belongs to the test process
 
 
-def _call(job: Job, run: Run, rank: int) -> dict[str, torch.Tensor]:
-    """One rank's results of one job, by leaf name."""
-    problem, ax = run.problem, run.axes[rank]
-    mine = copy.deepcopy(run.args[rank])
-    solution = job.solution
+def _join(store: str, world_size: int, rank: int) -> None:
+    """Makes the default process group."""
+    warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # torch 2.13 renames two collectives
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=DEADLINE_S),
+    )
+    gloo_compat.install()
+
+
+def _call(
+    problem: Problem, ax: Axes, args: dict[str, Any], rank: int, solution: Callable[..., Any] | None
+) -> dict[str, torch.Tensor]:
+    """One rank's results of one call of a solution, by default the reference, by leaf name."""
+    mine = copy.deepcopy(args)
     if solution is None:
         solution = importlib.import_module(f"{_module(problem.name)}.reference").solution
     result = solution(*[_call_value(arg, ax, mine, rank) for arg in problem.args])
     for arg in problem.data_args:
         if not getattr(arg, "mutable", False):
-            assert same(mine[arg.name], run.args[rank][arg.name]), f"{arg.name} was modified"
+            assert same(mine[arg.name], args[arg.name]), f"{arg.name} was modified"
     return _outputs(problem, ax, result, mine)
 
 
@@ -243,8 +322,14 @@ def _call_value(arg: Any, ax: Axes, data: Mapping[str, Any], rank: int) -> Any:
         return list(value) if isinstance(value, tuple) else value
     if value is None:
         return None
-    made = [dist.new_group(list(part)) for part in value]  # every rank makes every group
+    made = [_group(tuple(part)) for part in value]  # every rank makes every group
     return next(group for group, part in zip(made, value, strict=True) if rank in part)
+
+
+@functools.cache
+def _group(ranks: tuple[int, ...]) -> Any:
+    """A process group; made once by ranks that serve many tests."""
+    return dist.new_group(list(ranks))
 
 
 def _result_leaves(problem: Problem, ax: Axes) -> list[Leaf]:
@@ -290,6 +375,7 @@ def same(left: Any, right: Any) -> bool:
     return left == right
 
 
+@functools.cache
 def _module(name: str) -> str:
     """Dotted name of the problem's folder."""
     root = Path(pkb_gym.__file__).parent / "problems"
