@@ -11,9 +11,10 @@ from typing import Any
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.problems.lasting_ranks import LastingRanks
-from tests.problems.support import run_reference
+from tests.problems.support import Job, MadeInRanks, run_jobs, run_reference
 
 
 def begin(rank: int) -> None:
@@ -86,3 +87,24 @@ def test_a_reference_that_raises_does_not_spoil_the_next_one() -> None:
     with pytest.raises(RuntimeError, match="rank"):
         run_reference("AllReduce", world_size=2, args=[{"tensor": torch.zeros(2)}, {"tensor": None}])
     run_reference("AllReduce", world_size=2).assert_passes_own_checks()
+
+
+def counting(name: str) -> Callable[..., Any]:
+    """A solution whose result tells how often it was called."""
+    calls = []
+
+    def solution(tensor: torch.Tensor) -> torch.Tensor:
+        calls.append(name)
+        count = torch.full_like(tensor, len(calls))
+        dist.all_reduce(count)
+        return count
+
+    return solution
+
+
+def test_a_solution_that_is_sent_keeps_what_it_keeps_for_one_run_alone() -> None:
+    solution = MadeInRanks(counting, "AllReduce")
+    jobs = [Job("AllReduce", world_size=2, trial=trial, solution=solution) for trial in range(2)]
+    for _ in range(2):
+        runs = run_jobs(jobs)
+        assert [run.outputs[0]["out"].flatten()[0].item() for run in runs] == [2, 4]
