@@ -18,7 +18,7 @@ smoke: $(VENV)/.installed-dev
 	$(BIN)/python -m pkb_gym.training.smoke --output runs/smoke
 
 test: lint
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from hypothesis import settings
 
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from tests.leaks import Lasting, leftovers, snapshot
+from tests.problems import support
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -26,6 +29,9 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # A file goes to one test process as a whole: with the long ones first, all processes end at about the same time.
+    slow = Counter(item.path for item in items if "slow" in item.keywords)
+    items.sort(key=lambda item: -slow[item.path])
     if shutil.which("nvidia-smi") is None:
         no_gpu = pytest.mark.skip(reason="needs a CUDA GPU, and nvidia-smi is not on this machine")
         for item in items:
@@ -44,8 +50,14 @@ def lasting() -> Lasting:
 
 @pytest.fixture(scope="session")
 def compiled_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all tests keep what they compiled: compilers take a second for each kernel."""
-    return tmp_path_factory.mktemp("cache")
+    """Where all tests keep what they compiled: compilers take seconds for each kernel.
+
+    Test processes that run side by side (pytest-xdist) share it.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "compiled"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +70,14 @@ def local_evaluator(compiled_before: Path, lasting: Lasting) -> Iterator[LocalEv
             if child.pid not in before:
                 lasting.keep_process(child.pid)
         yield evaluator
+
+
+@pytest.fixture(scope="session", autouse=True)
+def reference_ranks(lasting: Lasting) -> Iterator[None]:
+    """Ranks that call references, started when they are first needed; tests of problems and of pages share them."""
+    lasting.keep_process(support.lasting_pids)
+    yield
+    support.end_lasting_processes()
 
 
 @pytest.fixture(autouse=True)

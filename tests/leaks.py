@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -48,25 +49,79 @@ class Lasting:
         return frozenset(self._files)
 
 
+class Descendant(NamedTuple):
+    """A living process that this one started, itself or through others.
+
+    Attributes:
+        pid: its number, which another process may have once this one is gone.
+        started: in clock ticks since boot.
+    """
+
+    pid: int
+    started: int
+
+
+class Descendants:
+    """Finds the descendants of this process.
+
+    It reads again only what it does not know to be somebody else's: before and after each of thousands of tests,
+    reading the state of every process of the machine took as long as many a test.
+    """
+
+    def __init__(self) -> None:
+        self._others: set[int] = set()
+
+    def __call__(self) -> frozenset[Descendant]:
+        """The living ones. A zombie is no longer there."""
+        pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+        self._others &= pids
+        read = {pid: stat for pid in pids - self._others if (stat := _stat(pid)) is not None}
+        ours = {os.getpid()}
+        unknown = set(read) - ours
+        while found := {pid for pid in unknown if read[pid].parent in ours}:
+            ours |= found
+            unknown -= found
+        # Whose parent ended meanwhile may have become a child of ours: it is looked at again next time.
+        others = self._others | {0}
+        while found := {pid for pid in unknown if read[pid].parent in others}:
+            others |= found
+            unknown -= found
+        self._others = others - {0}
+        alive = (pid for pid in ours - {os.getpid()} if read[pid].state != "Z")
+        return frozenset(Descendant(pid, read[pid].started) for pid in alive)
+
+
+class _Stat(NamedTuple):
+    state: str
+    parent: int
+    started: int
+
+
+def _stat(pid: int) -> _Stat | None:
+    """From proc(5)'s stat; None where the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return _Stat(fields[0], int(fields[1]), int(fields[19]))
+
+
+descendants = Descendants()
+
+
 @dataclass(frozen=True)
 class Snapshot:
-    """The descendants of this process, told apart by pid and start time, and the names in /dev/shm."""
+    """The descendants of this process and the names in /dev/shm."""
 
-    processes: frozenset[psutil.Process]
+    processes: frozenset[Descendant]
     files: frozenset[str]
 
 
 def snapshot() -> Snapshot:
-    """What is there now. A zombie is no longer there."""
-    alive = []
-    for child in psutil.Process().children(recursive=True):
-        try:
-            if child.status() != psutil.STATUS_ZOMBIE:
-                alive.append(child)
-        except psutil.NoSuchProcess:
-            continue
-    files = {path.name for path in SHM.iterdir()} if SHM.is_dir() else set()
-    return Snapshot(frozenset(alive), frozenset(files))
+    """What is there now."""
+    files = os.listdir(SHM) if SHM.is_dir() else ()
+    return Snapshot(descendants(), frozenset(files))
 
 
 def leftovers(before: Snapshot, lasting: Lasting, grace_s: float = GRACE_S) -> list[str]:
@@ -93,25 +148,26 @@ def _new(before: Snapshot, lasting: Lasting) -> list[str]:
     if processes:
         allowed = lasting.pids()
         processes = {child for child in processes if child.pid not in allowed}
-    lines = [f"process {child.pid}: {_command(child)}" for child in sorted(processes, key=lambda child: child.pid)]
+    lines = [f"process {child.pid}: {_command(child)}" for child in sorted(processes)]
     return lines + [f"file {SHM / name}" for name in sorted(files) if not _used_by_others(name)]
 
 
-def _command(process: psutil.Process) -> str:
+def _command(child: Descendant) -> str:
     try:
+        process = psutil.Process(child.pid)
         return " ".join(process.cmdline()) or process.name()
     except psutil.Error:
         return "(gone)"
 
 
-def _is_server_of_python(process: psutil.Process) -> bool:
-    return any(name in _command(process) for name in SERVERS_OF_PYTHON)
+def _is_server_of_python(child: Descendant) -> bool:
+    return any(name in _command(child) for name in SERVERS_OF_PYTHON)
 
 
 def _used_by_others(name: str) -> bool:
     """Whether a process outside this test run maps or opens the file: then it is not this run's."""
     path = str(SHM / name)
-    ours = {os.getpid()} | {child.pid for child in psutil.Process().children(recursive=True)}
+    ours = {os.getpid()} | {child.pid for child in descendants()}
     for process in psutil.process_iter():
         if process.pid in ours:
             continue

@@ -7,7 +7,8 @@ import uuid
 
 import pytest
 
-from tests.leaks import SHM, Lasting, leftovers, snapshot
+from tests import leaks
+from tests.leaks import SHM, Descendants, Lasting, leftovers, snapshot
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -52,6 +53,30 @@ def test_a_process_whose_parent_has_ended_is_found():
         os.waitpid(int(orphan), 0)
 
 
+def test_of_a_process_of_somebody_else_only_the_first_look_is_taken(sleeper, monkeypatch):
+    find = Descendants()
+    find()
+    read = []
+    stat = leaks._stat
+    monkeypatch.setattr(leaks, "_stat", lambda pid: read.append(pid) or stat(pid))
+    process = sleeper()
+    assert process.pid in {child.pid for child in find()}
+    assert process.pid in read and os.getpid() in read and 1 not in read
+
+
+def test_what_lost_its_parent_while_it_was_looked_at_is_looked_at_again(monkeypatch):
+    """Its parent is gone from the list, and it may have become a child of this process."""
+    find = Descendants()
+    stats = {os.getpid(): leaks._Stat("R", 1, 1), 70_000_001: leaks._Stat("S", 70_000_000, 2)}
+    monkeypatch.setattr(leaks.os, "listdir", lambda _: [str(pid) for pid in stats])
+    monkeypatch.setattr(leaks, "_stat", stats.get)
+    assert find() == frozenset()
+    stats[70_000_001] = leaks._Stat("S", os.getpid(), 2)
+    assert find() == {(70_000_001, 2)}
+    stats[70_000_001] = leaks._Stat("Z", os.getpid(), 2)
+    assert find() == frozenset()
+
+
 def test_a_lasting_process_may_stay_with_its_descendants(sleeper):
     before = snapshot()
     lasting = Lasting()
@@ -87,7 +112,7 @@ def test_a_file_in_shm_of_somebody_else_is_not_counted(sleeper, monkeypatch):
         other = sleeper([sys.executable, "-c", code])
         assert other.stdout.readline() == "open\n"
         assert f"file {path}" in leftovers(before, Lasting(), grace_s=0), "a child's file is ours"
-        monkeypatch.setattr("psutil.Process.children", lambda self, recursive=False: [])
+        monkeypatch.setattr("tests.leaks.descendants", frozenset)
         assert leftovers(before, Lasting(), grace_s=0) == []
     finally:
         path.unlink(missing_ok=True)

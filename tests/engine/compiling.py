@@ -1,10 +1,13 @@
-"""Compiles what many tests are going to evaluate, side by side."""
+"""Compiles what many tests are going to evaluate, side by side; and CUDA sources that only have to compile."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+from pkb_gym.engine.compile.nvcc import find_toolkit, gencode, include_arguments
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
@@ -21,3 +24,21 @@ def compile_ahead(
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(compile_one, work))
+
+
+UNOPTIMISED = ("-c", "-Xcicc", "-O0", "-Xptxas", "-O0")
+"""All code for host and GPU, in a third of the time; tests/gpu compiles as evaluations do."""
+
+
+def cuda_errors(source: Path, folder: Path) -> str:
+    """What nvcc says against a source that it does not take; empty where it does.
+
+    Args:
+        source: of the kernel, for sm_90a.
+        folder: where the object file goes.
+    """
+    nvcc = find_toolkit() / "bin" / "nvcc"
+    flags = (gencode("sm_90a"), "-std=c++17", *UNOPTIMISED, *include_arguments())
+    command = [str(nvcc), *flags, str(source), "-o", str(folder / "kernel.o")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    return "" if ran.returncode == 0 else ran.stderr or f"nvcc ended with status {ran.returncode}"

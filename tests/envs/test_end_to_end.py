@@ -29,23 +29,22 @@ RIGHT, WRONG = SOLUTION.replace("RANKS", "comm.world_size"), SOLUTION.replace("R
 
 
 @pytest.mark.slow
-def test_an_episode(tmp_path):
-    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
-        env = gym.make("PKB/AllReduce-v0", device="cpu", world_size=2, size="tiny", evaluator=evaluator).unwrapped
-        env.reset(seed=0)
+def test_an_episode(local_evaluator: LocalEvaluator):
+    env = gym.make("PKB/AllReduce-v0", device="cpu", world_size=2, size="tiny", evaluator=local_evaluator).unwrapped
+    env.reset(seed=0)
 
-        observation, broken, *_, info = env.step(RIGHT.replace(";", "", 1))
-        assert info["feedback"].failure is Failure.COMPILE_ERROR
-        assert "error:" in observation["compiler_log"] and observation in env.observation_space
+    observation, broken, *_, info = env.step(RIGHT.replace(";", "", 1))
+    assert info["feedback"].failure is Failure.COMPILE_ERROR
+    assert "error:" in observation["compiler_log"] and observation in env.observation_space
 
-        observation, wrong, *_, info = env.step(WRONG)
-        assert info["feedback"].failure is Failure.OUTPUT_MISMATCH
-        assert "rank 0, out" in observation["correctness_report"] and observation in env.observation_space
+    observation, wrong, *_, info = env.step(WRONG)
+    assert info["feedback"].failure is Failure.OUTPUT_MISMATCH
+    assert "rank 0, out" in observation["correctness_report"] and observation in env.observation_space
 
-        observation, right, terminated, truncated, info = env.step(RIGHT)
-        assert info["feedback"].stage is Stage.PROFILE and info["feedback"].passed, info["feedback"].message
-        assert observation["is_timed"] == observation["is_placed"] == 1 and observation in env.observation_space
-        assert "rank 1:" in observation["profiler_report"]
-        assert not terminated and not truncated
-        assert broken == 0.05 and wrong > 0 and broken + wrong + right == pytest.approx(info["value"])
-        assert info["value"] >= 0.75
+    observation, right, terminated, truncated, info = env.step(RIGHT)
+    assert info["feedback"].stage is Stage.PROFILE and info["feedback"].passed, info["feedback"].message
+    assert observation["is_timed"] == observation["is_placed"] == 1 and observation in env.observation_space
+    assert "rank 1:" in observation["profiler_report"]
+    assert not terminated and not truncated
+    assert broken == 0.05 and wrong > 0 and broken + wrong + right == pytest.approx(info["value"])
+    assert info["value"] >= 0.75

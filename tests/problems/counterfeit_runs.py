@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pkb_gym.engine.problem import Problem
 from tests.problems.counterfeit import Counterfeit
-from tests.problems.support import Job, Run, run_jobs
+from tests.problems.support import Job, MadeInRanks, Run, run_jobs
 
 FALLING_OVER_S = {"published": 20.0, "robust": 4.0}
 """A counterfeit whose ranks wait for one that raised has fallen over by then; sooner where it is meant to fail."""
@@ -70,15 +71,27 @@ class Verdict:
 
 @cache
 def known(name: str) -> Known | None:
-    """The counterfeits of the problem in that folder; None where nobody wrote any."""
-    path = FOLDER / f"{name}.py"
-    if not path.exists():
+    """The counterfeits of the problem in that folder; None where nobody wrote any. Their solutions can be sent."""
+    if not (FOLDER / f"{name}.py").exists():
         return None
-    spec = importlib.util.spec_from_file_location(f"counterfeits_{path.stem}", path)
+    module = _load(name)
+    found = enumerate(module.COUNTERFEITS)
+    sent = (replace(each, solution=MadeInRanks(_solution, f"{name}:{index}")) for index, each in found)
+    return Known(tuple(sent), dict(getattr(module, "NOT_SHOWN", {})))
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"counterfeits_{name}", FOLDER / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return Known(tuple(module.COUNTERFEITS), dict(getattr(module, "NOT_SHOWN", {})))
+    return module
+
+
+def _solution(place: str) -> Callable[..., Any]:
+    """The solution of one counterfeit of a file, loaded anew; `place` is "all_gather:0"."""
+    name, index = place.split(":")
+    return _load(name).COUNTERFEITS[int(index)].solution
 
 
 def references(problem: Problem, *protocols: str) -> dict[str, list[Run]]:

@@ -11,7 +11,7 @@ import torch
 from pkb_gym.engine.problem import InPlace, Problem
 from pkb_gym.engine.problem.rules import exact, same_bits
 from tests.problems.counterfeit_runs import marked
-from tests.problems.support import Job, Run, run_jobs
+from tests.problems.support import Job, MadeInRanks, Run, find_problem, run_jobs
 
 
 def has_float32_answer(problem: Problem) -> bool:
@@ -48,12 +48,18 @@ def shares_wrong(
     return shares
 
 
-def evaluated_in_float32(problem: Problem) -> Callable[..., Any]:
-    """The reference, fed with float32 copies of its bfloat16 arguments and rounded to bfloat16 once, at its end.
+def evaluated_in_float32(problem: Problem) -> MadeInRanks:
+    """As `_in_float32`, made in the ranks."""
+    return MadeInRanks(_in_float32, problem.name)
+
+
+def _in_float32(name: str) -> Callable[..., Any]:
+    """A problem's reference, fed with float32 copies of its bfloat16 arguments and rounded to bfloat16 once at the end.
 
     Sums over ranks and inside a rank are then as good as exact: a right solution, if the problem does not itself
     prescribe roundings on the way.
     """
+    problem = find_problem(name)
     reference = importlib.import_module(f"pkb_gym.problems.{problem.category}.{problem.folder}.reference").solution
     mutable = {out.name for out in problem.outputs if isinstance(out, InPlace)}
     floating = [out.dtype is None for out in problem.returned]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import copy
+import functools
 import gc
-import importlib
 import multiprocessing
 import os
+import re
+import sys
 import tempfile
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import pkb_gym
-from pkb_gym.engine.problem import Axes, InPlace, Linear, Problem, Scalar, Sparse, Tensor, TensorList, snake_case
-from pkb_gym.engine.problem.axes import resolve_shape
+from pkb_gym.engine.problem import Axes, Problem
 from pkb_gym.engine.problem.inputs import Draw, TrialKey
-from pkb_gym.engine.problem.rules import Check, CheckContext, as_integers
-from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, output_leaves
+from pkb_gym.engine.problem.rules import Check, CheckContext
 from pkb_gym.engine.problem.trial_inputs import make_inputs
-from pkb_gym.engine.rankside import gloo_compat
+from tests.problems import rank_calls
+from tests.problems.lasting_ranks import LastingRanks, Work
+from tests.problems.rank_calls import DEADLINE_S, call_solution, find_problem, join_gang
+from tests.problems.rank_calls import same as same
 
-DEADLINE_S = 60.0
 KEY = b"tests"
 
 
@@ -71,11 +69,6 @@ class Run:
                 assert wrong == 0, f"{self.problem.name} rank {rank} {leaf}: {wrong} of {value.numel()} marked wrong"
 
 
-def find_problem(name: str) -> Problem:
-    """The declaration of the problem called `name`, for example "AllReduce"."""
-    return importlib.import_module(f"{_module(name)}.problem").PROBLEM
-
-
 def make_axes(
     problem: Problem,
     *,
@@ -100,7 +93,7 @@ class Job:
 
     Attributes:
         args: replaces the drawn data arguments (per rank, by name; shapes as declared), for edge cases.
-        solution: replaces the reference; what it keeps at module level lasts as long as the gang.
+        solution: replaces the reference; what it keeps at module level lasts as long as one `run_jobs`.
     """
 
     name: str
@@ -145,11 +138,150 @@ def run_reference(name: str, **options: Any) -> Run:
 def run_jobs(jobs: Sequence[Job], deadline_s: float = DEADLINE_S) -> list[Run]:
     """Carries out jobs of one world size, one after another, in one gang.
 
+    Ranks that last call references, and solutions that can be sent to them; for others, ranks are forked.
+
     Raises:
         RuntimeError: a rank raised, died or took too long; holds its traceback.
     """
     runs = [job.prepare() for job in jobs]
     world_size = jobs[0].world_size
+    if all(job.solution is None for job in jobs):
+        calls = [[(run.problem.name, run.axes[r], run.args[r]) for run in runs] for r in range(world_size)]
+        outputs = _REFERENCE_RANKS.run(calls, deadline_s)
+    elif all(job.solution is None or isinstance(job.solution, MadeInRanks) for job in jobs):
+        outputs = _run_in_solution_ranks(jobs, runs, world_size, deadline_s)
+    else:
+        outputs = _run_in_forked_ranks(jobs, runs, world_size, deadline_s)
+    for run, of_ranks in zip(runs, outputs, strict=True):
+        run.outputs.extend(of_ranks)
+    return runs
+
+
+@dataclass
+class MadeInRanks:
+    """A solution that ranks can be sent: each makes it for itself, anew for each `run_jobs`.
+
+    Attributes:
+        make: gives the solution; a function at the top of a module.
+        argument: given to it.
+    """
+
+    make: Callable[[str], Callable[..., Any]]
+    argument: str
+    _made: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        """Calls the solution."""
+        if self._made is None:
+            self._made = self.make(self.argument)
+        return self._made(*args)
+
+
+class _LastingGangs:
+    """Ranks that are kept from one test to the next: a gang for each world size.
+
+    Args:
+        work: of each rank.
+        join: whether the ranks of a gang have one process group for all that they do.
+    """
+
+    def __init__(self, work: Work, *, join: bool) -> None:
+        self._work, self._join = work, join
+        self._gangs: dict[int, tuple[LastingRanks, tempfile.TemporaryDirectory[str]]] = {}
+
+    def run(self, requests: Sequence[Any], deadline_s: float) -> list[list[Any]]:
+        """What each rank gives for its request, by call and rank."""
+        world_size = len(requests)
+        try:
+            replies = self._gang(world_size).ask(requests, deadline_s)
+        except BaseException:
+            self._end(world_size)
+            raise
+        return [list(of_ranks) for of_ranks in zip(*replies, strict=True)]
+
+    def _gang(self, world_size: int) -> LastingRanks:
+        if world_size not in self._gangs:
+            folder = tempfile.TemporaryDirectory()  # the store is read whenever a group is made
+            join = functools.partial(join_gang, f"{folder.name}/store", world_size)
+            begin = join if self._join else _begin_alone
+            self._gangs[world_size] = LastingRanks(world_size, begin, self._work), folder
+        return self._gangs[world_size][0]
+
+    def _end(self, world_size: int) -> None:
+        gang, folder = self._gangs.pop(world_size)
+        gang.close()
+        folder.cleanup()
+
+    def pids(self) -> list[int]:
+        """Of all ranks."""
+        return [pid for gang, _ in self._gangs.values() for pid in gang.pids]
+
+    def close(self) -> None:
+        """Ends all ranks."""
+        for world_size in list(self._gangs):
+            self._end(world_size)
+
+
+def _begin_alone(rank: int) -> None:
+    """A rank that joins others for each request."""
+
+
+def _call_references(rank: int, calls: Sequence[tuple[str, Axes, dict[str, Any]]]) -> list[dict[str, torch.Tensor]]:
+    """What one rank's references give, called one after another."""
+    return [call_solution(find_problem(name), axes, args, rank, None) for name, axes, args in calls]
+
+
+STATEFUL = re.compile(r"pkb_gym\.problems\.\w+\.\w+\.reference|tests\.problems\.\w+_counterfeits")
+"""Modules that solutions import, and that may keep something: groups of a gang, or results."""
+
+
+def _call_solutions(rank: int, request: tuple[str, int, Sequence[tuple[Any, ...]]]) -> list[dict[str, torch.Tensor]]:
+    """What one rank's solutions give; nothing but the process is older than the request, or outlives it."""
+    store, world_size, calls = request
+    for name in [name for name in sys.modules if STATEFUL.fullmatch(name)]:
+        del sys.modules[name]
+    rank_calls.forget_groups()
+    join_gang(store, world_size, rank)
+    outputs = [call_solution(find_problem(name), axes, args, rank, solution) for name, axes, args, solution in calls]
+    dist.barrier()
+    dist.destroy_process_group()
+    return outputs
+
+
+def _run_in_solution_ranks(
+    jobs: Sequence[Job], runs: Sequence[Run], world_size: int, deadline_s: float
+) -> list[list[Any]]:
+    """Outputs of each rank in each run."""
+    with tempfile.TemporaryDirectory() as folder:
+        requests = []
+        for rank in range(world_size):
+            calls = [
+                (run.problem.name, run.axes[rank], run.args[rank], job.solution)
+                for job, run in zip(jobs, runs, strict=True)
+            ]
+            requests.append((f"{folder}/store", world_size, calls))
+        return _SOLUTION_RANKS.run(requests, deadline_s)
+
+
+_REFERENCE_RANKS = _LastingGangs(_call_references, join=True)
+_SOLUTION_RANKS = _LastingGangs(_call_solutions, join=False)
+
+
+def lasting_pids() -> list[int]:
+    """Of processes that may outlive a test."""
+    return [*_REFERENCE_RANKS.pids(), *_SOLUTION_RANKS.pids()]
+
+
+def end_lasting_processes() -> None:
+    """Ends what may outlive a test."""
+    _REFERENCE_RANKS.close()
+    _SOLUTION_RANKS.close()
+
+
+def _run_in_forked_ranks(
+    jobs: Sequence[Job], runs: Sequence[Run], world_size: int, deadline_s: float
+) -> list[list[Any]]:
+    """Outputs of each rank in each run."""
     torch.set_num_threads(1)  # a forked process has no OpenMP threads, and must not wait for any
     with tempfile.TemporaryDirectory() as folder:
         fork = multiprocessing.get_context("fork")
@@ -158,15 +290,15 @@ def run_jobs(jobs: Sequence[Job], deadline_s: float = DEADLINE_S) -> list[Run]:
             for process in ranks:
                 process.start()
             _wait(ranks, Path(folder), deadline_s)
-            for index, run in enumerate(runs):
-                paths = [f"{folder}/{index}-{rank}.pt" for rank in range(world_size)]
-                run.outputs.extend(torch.load(path, weights_only=True) for path in paths)
+            return [
+                [torch.load(f"{folder}/{index}-{rank}.pt", weights_only=True) for rank in range(world_size)]
+                for index in range(len(runs))
+            ]
         finally:
             for process in ranks:
                 if process.pid is not None:
                     process.kill()
                     process.join()
-    return runs
 
 
 def _wait(ranks: list[Any], folder: Path, deadline_s: float) -> None:
@@ -190,109 +322,12 @@ def _rank(rank: int, jobs: Sequence[Job], runs: Sequence[Run], folder: str) -> N
     status = 1
     gc.disable()  # a collection would touch, and so copy, all that the fork shares with the test process
     try:
-        warnings.filterwarnings("ignore", "`torch.distributed", FutureWarning)  # torch 2.13 renames two collectives
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{folder}/store",
-            rank=rank,
-            world_size=len(runs[0].axes),
-            timeout=timedelta(seconds=DEADLINE_S),
-        )
-        gloo_compat.install()
+        join_gang(f"{folder}/store", len(runs[0].axes), rank)
         for index, (job, run) in enumerate(zip(jobs, runs, strict=True)):
-            torch.save(_call(job, run, rank), f"{folder}/{index}-{rank}.pt")
+            outputs = call_solution(run.problem, run.axes[rank], run.args[rank], rank, job.solution)
+            torch.save(outputs, f"{folder}/{index}-{rank}.pt")
         dist.barrier()
         status = 0
     except BaseException:
         Path(folder, f"{rank}.error").write_text(f"rank {rank}: {traceback.format_exc()}")
     os._exit(status)  # no teardown: what the fork copied belongs to the test process
-
-
-def _call(job: Job, run: Run, rank: int) -> dict[str, torch.Tensor]:
-    """One rank's results of one job, by leaf name."""
-    problem, ax = run.problem, run.axes[rank]
-    mine = copy.deepcopy(run.args[rank])
-    solution = job.solution
-    if solution is None:
-        solution = importlib.import_module(f"{_module(problem.name)}.reference").solution
-    result = solution(*[_call_value(arg, ax, mine, rank) for arg in problem.args])
-    for arg in problem.data_args:
-        if not getattr(arg, "mutable", False):
-            assert same(mine[arg.name], run.args[rank][arg.name]), f"{arg.name} was modified"
-    return _outputs(problem, ax, result, mine)
-
-
-def _call_value(arg: Any, ax: Axes, data: Mapping[str, Any], rank: int) -> Any:
-    """The argument as `solution` receives it."""
-    if isinstance(arg, TensorList) and arg.bare is not None and ax[arg.bare]:
-        return data[arg.name][0]
-    if isinstance(arg, Tensor | TensorList):
-        return data[arg.name]
-    if isinstance(arg, Sparse):
-        shape = resolve_shape(arg.shape, ax)
-        return torch.sparse_coo_tensor(*data[arg.name], shape, is_coalesced=True, check_invariants=False)
-    if isinstance(arg, Linear):
-        weight, bias = data[arg.name]
-        layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
-        layer.weight = torch.nn.Parameter(weight)
-        if bias is not None:
-            layer.bias = torch.nn.Parameter(bias)
-        return layer
-    value = ax[arg.axis or arg.name]
-    if isinstance(arg, Scalar):
-        return list(value) if isinstance(value, tuple) else value
-    if value is None:
-        return None
-    made = [dist.new_group(list(part)) for part in value]  # every rank makes every group
-    return next(group for group, part in zip(made, value, strict=True) if rank in part)
-
-
-def _result_leaves(problem: Problem, ax: Axes) -> list[Leaf]:
-    """Every tensor that is compared, in-place results included, in declared order."""
-    data = {arg.name: arg for arg in problem.data_args}
-    leaves: list[Leaf] = []
-    for out in problem.outputs:
-        leaves += argument_leaves(data[out.name], ax) if isinstance(out, InPlace) else output_leaves(out, ax)
-    return leaves
-
-
-def _outputs(problem: Problem, ax: Axes, result: Any, data: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Results by leaf name, their shapes and dtypes compared with the declaration."""
-    if problem.returns == "value":
-        values = [result] if problem.returned else []
-    else:
-        values = [result.get(out.key) for out in problem.returned] if problem.returns == "dict" else list(result)
-    named = [(out.name, value) for out, value in zip(problem.returned, values, strict=True)]
-    named += [(out.name, data[out.name]) for out in problem.outputs if isinstance(out, InPlace)]
-    found: dict[str, Any] = {}
-    for owner, value in named:
-        found |= {f"{owner}[{i}]": part for i, part in enumerate(value)} if isinstance(value, list) else {owner: value}
-    found = {leaf: torch.tensor(size) if isinstance(size, tuple) else size for leaf, size in found.items()}
-    outputs = {leaf: value.detach() for leaf, value in found.items() if value is not None}
-    assert list(outputs) == [leaf.name for leaf in _result_leaves(problem, ax)], list(outputs)
-    for leaf in _result_leaves(problem, ax):
-        got = outputs[leaf.name]
-        assert str(got.dtype) == f"torch.{leaf.dtype}", (leaf, got.dtype)
-        assert got.numel() <= leaf.capacity if leaf.shape is None else tuple(got.shape) == leaf.shape, (leaf, got.shape)
-    return outputs
-
-
-def same(left: Any, right: Any) -> bool:
-    """Whether two values (tensors, or lists and tuples of them, or None) hold the same bits."""
-    if isinstance(left, torch.Tensor):
-        return (
-            left.shape == right.shape
-            and left.dtype == right.dtype
-            and torch.equal(as_integers(left.contiguous()), as_integers(right.contiguous()))
-        )
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(same(one, other) for one, other in zip(left, right, strict=True))
-    return left == right
-
-
-def _module(name: str) -> str:
-    """Dotted name of the problem's folder."""
-    root = Path(pkb_gym.__file__).parent / "problems"
-    found = [path.parent for path in root.glob(f"*/{snake_case(name)}/problem.py")]
-    assert len(found) == 1, f"{name}: {len(found)} folders called {snake_case(name)}"
-    return f"pkb_gym.problems.{found[0].parent.name}.{found[0].name}"

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from pkb_gym.engine.compile.nvcc import find_toolkit, gencode, include_arguments, nvcc_available
+from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.problem import Problem
 from pkb_gym.problems.catalogue import catalogue, expert_source
+from tests.engine.compiling import cuda_errors
 
 EXPERTS = [problem for problem in catalogue() if expert_source(problem, "cu") is not None]
-
-
-UNOPTIMISED = ("-c", "-Xcicc", "-O0", "-Xptxas", "-O0")
-"""All code for host and GPU, in a third of the time; tests/gpu compiles as evaluations do."""
 
 
 @pytest.mark.slow
@@ -23,11 +19,7 @@ UNOPTIMISED = ("-c", "-Xcicc", "-O0", "-Xptxas", "-O0")
 @pytest.mark.parametrize("problem", EXPERTS, ids=lambda problem: problem.name)
 def test_expert_compiles(problem: Problem, tmp_path: Path) -> None:
     source = Path(problem.declared_in).with_name("expert.cu")
-    nvcc = find_toolkit() / "bin" / "nvcc"
-    flags = (gencode("sm_90a"), "-std=c++17", *UNOPTIMISED, *include_arguments())
-    command = [str(nvcc), *flags, str(source), "-o", str(tmp_path / "expert.o")]
-    ran = subprocess.run(command, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
+    assert cuda_errors(source, tmp_path) == ""
 
 
 @pytest.mark.parametrize("problem", EXPERTS, ids=lambda problem: problem.name)

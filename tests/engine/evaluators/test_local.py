@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -56,9 +57,10 @@ def evaluate(evaluator: LocalEvaluator, candidate: Candidate, until: str = "time
     return evaluator.evaluate(find_problem(candidate.problem), candidate.source, config)
 
 
-def test_two_evaluators_share_machine_and_cache(tmp_path: Path) -> None:
-    with LocalEvaluator(cache_dir=tmp_path) as one, LocalEvaluator(cache_dir=tmp_path) as other:
-        for feedback in run_together(lambda: evaluate(one, GOOD), lambda: evaluate(other, GOOD)):
+def test_two_evaluators_share_machine_and_cache(local_evaluator: LocalEvaluator, compiled_before: Path) -> None:
+    kernel = dataclasses.replace(GOOD, source=f"{GOOD.source}\n// compiled by both at the same time\n")
+    with LocalEvaluator(cache_dir=compiled_before) as other:
+        for feedback in run_together(lambda: evaluate(local_evaluator, kernel), lambda: evaluate(other, kernel)):
             assert feedback.passed, feedback.message
             assert feedback.timing is not None
 
@@ -77,9 +79,9 @@ def test_a_closed_evaluator_says_so(tmp_path: Path) -> None:
         evaluate(evaluator, GOOD)
 
 
-def test_closing_in_the_middle_is_no_failure_of_the_candidate(tmp_path: Path) -> None:
+def test_closing_in_the_middle_is_no_failure_of_the_candidate(compiled_before: Path) -> None:
     slow = read(FOLDER / "broken" / "endless_loop.cpp")
-    evaluator = LocalEvaluator(cache_dir=tmp_path)
+    evaluator = LocalEvaluator(cache_dir=compiled_before)
     evaluator.warm_up(2)
     began = threading.Event()
 
@@ -214,6 +216,7 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
     monkeypatch.setattr(local, "CandidateRun", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(local, "judge", judge)
     monkeypatch.setattr(GangPool, "reference", lambda self, *kind: judge.kinds.append(kind))
+    monkeypatch.setattr(GangPool, "handovers", lambda self, device: None)
     monkeypatch.setattr(GangPool, "discard_broken", lambda self: setattr(judge, "discarded", judge.discarded + 1))
     monkeypatch.setattr(execution_environment, "describe", lambda *_: MACHINE)
     return judge

@@ -115,10 +115,10 @@ def solution(tensor: torch.Tensor) -> torch.Tensor:
 """
 
 
-def test_tokens_of_the_environment_stay_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_of_the_environment_stay_outside(compiled_before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret one")
     monkeypatch.setenv("PKB_SOMETHING", "secret two")
-    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+    with LocalEvaluator(cache_dir=compiled_before) as evaluator:
         feedback = evaluator.evaluate(find_problem("AllReduce"), REPORT, EvalConfig(device="cpu", world_size=1))
     assert "secrets: []" in feedback.message
     if bubblewrap_works():
