@@ -22,9 +22,14 @@ EXPORTED = "__tvm_ffi_solution"
 """Symbol that TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, ...) makes."""
 
 
-def include_arguments() -> tuple[str, ...]:
+def include_folders() -> tuple[Path, ...]:
     """Where headers of the dialect lie."""
-    return f"-I{INCLUDE}", f"-I{ffi_root() / 'include'}"
+    return INCLUDE, ffi_root() / "include"
+
+
+def include_arguments() -> tuple[str, ...]:
+    """`include_folders` for a compiler."""
+    return tuple(f"-I{folder}" for folder in include_folders())
 
 
 def library_arguments() -> tuple[str, ...]:
