@@ -21,6 +21,13 @@ RANKSIDE = Path(__file__).resolve().parent.parent / "rankside"
 RANKSIDE_INSIDE = "/pkb/rankside"
 """Where the rank programs lie inside the sandbox: a package of its own, without the rest of pkb_gym."""
 
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+DEVICE_LINKS = (
+    ("/dev/fd", "/proc/self/fd"),
+    ("/dev/stdin", "/proc/self/fd/0"),
+    ("/dev/stdout", "/proc/self/fd/1"),
+    ("/dev/stderr", "/proc/self/fd/2"),
+)
 CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN")
 """For the zygote alone, inside its own user namespace: it gives each gang fresh namespaces."""
 
@@ -57,8 +64,13 @@ def bubblewrap_arguments(policy: Policy, command: Sequence[str]) -> list[str]:
     for capability in policy.capabilities:
         arguments += ["--cap-add", capability]
     size = str(policy.temporary_bytes)
-    arguments += ["--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/tmp", "--size", size]
+    arguments += ["--proc", "/proc", "--tmpfs", "/dev", "--size", size, "--tmpfs", "/tmp", "--size", size]
     arguments += ["--tmpfs", "/dev/shm"]
+    # No terminals, which would send signals: what `--dev` mounts has them.
+    for device in DEVICES:
+        arguments += ["--dev-bind", device, device]
+    for name, target in DEVICE_LINKS:
+        arguments += ["--symlink", target, name]
     # After /tmp, since what is to be read may lie there.
     covers = list(dict.fromkeys(_covers(policy)))
     shown = [("--ro-bind", *pair) for pair in policy.read_only if os.path.realpath(pair[0]) not in policy.hidden]

@@ -39,9 +39,12 @@ def test_arguments_as_text() -> None:
     )
     assert " ".join(bubblewrap_arguments(policy, ["python", "-c", "pass"])) == (
         "bwrap --unshare-user --unshare-pid --unshare-ipc --unshare-net --unshare-uts --die-with-parent "
-        "--cap-add CAP_SYS_ADMIN --proc /proc --dev /dev --size 1000 --tmpfs /tmp --size 1000 --tmpfs /dev/shm "
-        "--ro-bind /usr /usr --ro-bind /here/rankside /pkb/rankside --bind /here/build /build "
-        "--remount-ro /dev --remount-ro / --chdir /tmp -- python -c pass"
+        "--cap-add CAP_SYS_ADMIN --proc /proc --tmpfs /dev --size 1000 --tmpfs /tmp --size 1000 --tmpfs /dev/shm "
+        "--dev-bind /dev/null /dev/null --dev-bind /dev/zero /dev/zero --dev-bind /dev/full /dev/full "
+        "--dev-bind /dev/random /dev/random --dev-bind /dev/urandom /dev/urandom --symlink /proc/self/fd /dev/fd "
+        "--symlink /proc/self/fd/0 /dev/stdin --symlink /proc/self/fd/1 /dev/stdout "
+        "--symlink /proc/self/fd/2 /dev/stderr --ro-bind /usr /usr --ro-bind /here/rankside /pkb/rankside "
+        "--bind /here/build /build --remount-ro /dev --remount-ro / --chdir /tmp -- python -c pass"
     )
 
 
