@@ -34,6 +34,7 @@ from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.compiler_report import InstructionCounts, KernelResources
 from pkb_gym.engine.support import env_vars
+from pkb_gym.engine.support.printable import printable
 
 FLAGS = (
     "-std=c++17",
@@ -222,4 +223,4 @@ def _demangled(names: Sequence[str]) -> list[str]:
     )
     read = run.output.splitlines()
     sound = run.status == 0 and len(read) == len(names)
-    return [name[:MAX_NAME_CHARS] for name in (read if sound else names)]
+    return [printable(name[:MAX_NAME_CHARS]) for name in (read if sound else names)]

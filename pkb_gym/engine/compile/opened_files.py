@@ -19,6 +19,7 @@ from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.visible_folders import is_below
 
 ASSEMBLED = "assembled.d"
+MAX_LINE_CHARS = 2000
 GXX_FLAGS = ("-H", f"-Wa,--MD,{ASSEMBLED}")
 NVCC_FLAGS = ("-Xcompiler=-H", f"-Xcompiler=-Wa\\,--MD\\,{ASSEMBLED}")
 """-H lists each header on a line of its own when it is opened, also where compilation fails later; --MD those files
@@ -51,7 +52,7 @@ def checked(run: Run, folders: Sequence[Path]) -> Run:
     opened += [*_prerequisites(assembled), *(found[1] for line in log if (found := _ASSEMBLER.match(line)))]
     foreign = next((path for path in opened if not _is_allowed(path, allowed)), None)
     if foreign is None and not run.truncated:
-        return dataclasses.replace(run, output="\n".join(log) + ("\n" if log else ""))
+        return dataclasses.replace(run, output="\n".join(log))
     reason = (
         "the compiler writes more than is read of it"
         if foreign is None
@@ -63,7 +64,11 @@ def checked(run: Run, folders: Sequence[Path]) -> Run:
 def _split(output: str) -> tuple[list[str], str]:
     """The compiler's lines, and the assembler's list."""
     log, _, assembled = output.rpartition(f"{_MARK}\n")
-    return (log if _ else output).splitlines(), assembled if _ else ""
+    lines = (log if _ else output).split("\n")
+    # Names in messages are as long as the source likes, and patterns go through each again and again.
+    return [
+        line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]} ..." for line in lines
+    ], assembled if _ else ""
 
 
 def _without_headers(lines: Sequence[str]) -> tuple[list[str], list[str]]:

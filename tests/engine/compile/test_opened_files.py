@@ -128,3 +128,10 @@ def test_folders_of_the_compiler_are_its_own() -> None:
     assert all(folder.is_absolute() for folder in header_folders())
     assert not {Path("/"), Path("/usr"), Path("/tmp")} & {Path(os.path.normpath(f)) for f in header_folders()}
     assert opened_files.header_folders() is header_folders()
+
+
+def test_long_lines_are_cut_before_anything_looks_at_them(tmp_path: Path) -> None:
+    name = "f" + "1" * 20_000
+    artifact = compile_cpp(f"int {name}() {{ return {name}x; }}\nvoid solution() {{}}\n", CompileCache(tmp_path), 60)
+    assert not artifact.ok and "error" in artifact.log
+    assert max(map(len, artifact.log.splitlines())) <= opened_files.MAX_LINE_CHARS + 4
