@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import signal
 import threading
 import time
@@ -41,6 +43,14 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
         wire.send(Did(word, rank, world_size, os.getpid(), len(raw)))
 
 
+def read_for_long() -> None:
+    """One call of the kernel that takes a while, and that no signal interrupts."""
+    fd = os.memfd_create("long")
+    piece = bytearray(1 << 20)
+    os.ftruncate(fd, 512 << 20)
+    os.preadv(fd, [piece] * 512, 0)
+
+
 def act(word: str, wire: Wire) -> None:
     if word == "exit":
         os._exit(0)
@@ -70,6 +80,14 @@ def act(word: str, wire: Wire) -> None:
         time.sleep(1000)
     if word == "print":
         os.write(1, b"word of rank\n" * 100)
+    if word == "read in a thread":
+        threading.Thread(target=read_for_long, daemon=True).start()
+        time.sleep(0.05)
+    if word == "end the main thread":
+        threading.Thread(target=act, args=("spin", wire), daemon=True).start()
+        libc = ctypes.CDLL(None)
+        threading.Timer(0.05, lambda: None).start()
+        libc.syscall(60 if platform.machine() == "x86_64" else 93, 0)  # exit: of this thread alone
     if word == "fork" and os.fork() == 0:
         time.sleep(1000)
     if word == "orphan" and os.fork() == 0:

@@ -6,6 +6,7 @@ import importlib.metadata
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
+from pkb_gym.engine.compile.opened_files import GXX_FLAGS, checked, header_folders, listing
 from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.toolchain import (
     INCLUDE,
@@ -13,6 +14,7 @@ from pkb_gym.engine.compile.toolchain import (
     ffi_root,
     header_digest,
     include_arguments,
+    include_folders,
     library_arguments,
 )
 from pkb_gym.engine.hardware.cpu_info import cpu_info
@@ -30,6 +32,7 @@ FLAGS = (
     "-fmax-errors=20",
     "-ftemplate-backtrace-limit=4",
     "-fdiagnostics-color=never",
+    *GXX_FLAGS,
     "-Wl,-z,defs",  # an undefined symbol is an error now, not when a rank loads it
 )
 
@@ -54,15 +57,17 @@ def compile_cpp(source: str, compile_cache: CompileCache, timeout_s: float) -> A
         processor=cpu_info().identity,
     )
 
+    command = ["g++", *FLAGS, *include_arguments(), "kernel.cpp", "-o", "kernel.so", *library_arguments()]
+
     def compile_now() -> Compiled:
         limits = Limits(timeout_s)
         run = run_sandboxed(
-            ["g++", *FLAGS, *include_arguments(), "kernel.cpp", "-o", "kernel.so", *library_arguments()],
+            listing(command),
             files={"kernel.cpp": source.encode()},
             result="kernel.so",
             readable=(INCLUDE, ffi_root()),
             limits=limits,
         )
-        return compiled_of(run, limits)
+        return compiled_of(checked(run, (*header_folders(), *include_folders())), limits)
 
     return cached_compile(compile_cache, key, compile_now)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
+from pkb_gym.engine.compile.opened_files import NVCC_FLAGS, checked, header_folders, listing
 from pkb_gym.engine.compile.ptxas import KernelUsage, read_ptxas
 from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.sass import count_instructions, disassembler_version
@@ -25,6 +26,7 @@ from pkb_gym.engine.compile.toolchain import (
     ffi_root,
     header_digest,
     include_arguments,
+    include_folders,
     library_arguments,
 )
 from pkb_gym.engine.errors import InfrastructureError
@@ -32,6 +34,7 @@ from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.compiler_report import InstructionCounts, KernelResources
 from pkb_gym.engine.support import env_vars
+from pkb_gym.engine.support.printable import printable
 
 FLAGS = (
     "-std=c++17",
@@ -41,6 +44,7 @@ FLAGS = (
     "-Xcompiler=-fPIC,-fmax-errors=20,-fdiagnostics-color=never",
     "-Xptxas=-v",
     "-Xlinker=-z,defs",
+    *NVCC_FLAGS,
 )
 MEMORY_KIB = 12 << 20
 """Address space of each compiler stage: cicc reserves much more than it uses."""
@@ -84,16 +88,17 @@ def compile_cuda(
 
     def compile_now() -> Compiled:
         limits = Limits(timeout_s, memory_kib=MEMORY_KIB)
+        command = [
+            str(toolkit / "bin" / "nvcc"),
+            *flags,
+            *include_arguments(),
+            "kernel.cu",
+            "-o",
+            "kernel.so",
+            *library_arguments(),
+        ]
         run = run_sandboxed(
-            [
-                str(toolkit / "bin" / "nvcc"),
-                *flags,
-                *include_arguments(),
-                "kernel.cu",
-                "-o",
-                "kernel.so",
-                *library_arguments(),
-            ],
+            listing(command),
             files={"kernel.cu": source.encode()},
             result="kernel.so",
             readable=(*readable(toolkit), INCLUDE, ffi_root()),
@@ -101,6 +106,7 @@ def compile_cuda(
         )
         if run.status and run.output.startswith("nvcc fatal"):
             raise InfrastructureError(f"nvcc does not take its options: {run.output.strip()[:500]}")
+        run = checked(run, (*header_folders(), *include_folders(), *_header_folders(toolkit)))
         usage, log = read_ptxas(run.output)
         compiled = compiled_of(dataclasses.replace(run, output=log), limits)
         binary = compiled.artifact.binary
@@ -186,6 +192,10 @@ def readable(toolkit: Path) -> tuple[Path, ...]:
     return tuple(toolkit / name for name in _TOOLKIT_FOLDERS if (toolkit / name).is_dir())
 
 
+def _header_folders(toolkit: Path) -> list[Path]:
+    return [toolkit / "include", *toolkit.glob("targets/*/include")]
+
+
 def _resources(
     usage: Sequence[KernelUsage], counts: Mapping[str, InstructionCounts] | None
 ) -> tuple[KernelResources, ...]:
@@ -213,4 +223,4 @@ def _demangled(names: Sequence[str]) -> list[str]:
     )
     read = run.output.splitlines()
     sound = run.status == 0 and len(read) == len(names)
-    return [name[:MAX_NAME_CHARS] for name in (read if sound else names)]
+    return [printable(name[:MAX_NAME_CHARS]) for name in (read if sound else names)]

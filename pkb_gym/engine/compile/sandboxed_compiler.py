@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import ceil
 from pathlib import Path
 
 from pkb_gym.engine.compile.cached_compile import Compiled
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.ranks.sandbox import SYSTEM_FILES, SYSTEM_FOLDERS, Policy, bubblewrap_arguments, bubblewrap_works
+from pkb_gym.engine.ranks.sandbox import Policy, bubblewrap_arguments, bubblewrap_works
+from pkb_gym.engine.ranks.visible_folders import compiler_paths, hidden_folders
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.support.env_vars import for_candidates
 
-PACKAGE = Path(__file__).resolve().parents[2]
 MAX_LOG_CHARS = 12_000
-MAX_OUTPUT_BYTES = 64 << 20
-"""What is read of a tool's output, at most."""
+MAX_RESULT_BYTES = 256 << 20
 
 _SCRIPT = """
 ulimit -v "$1"; ulimit -f "$2"; ulimit -t "$3"; ulimit -c 0
@@ -36,6 +37,9 @@ exec 3<&0
 "$@" < /dev/null && { test -z "$result" || cat "$result" > "/proc/self/fd/$out"; }
 """
 """Its standard input ends with the evaluator, and so does everything it started; $6 is a folder to be removed then."""
+
+PROGRAMS = ("sh", "g++", "ld", "as", "c++filt", "cat")
+"""Of the system, that are run."""
 
 _LIMITED = ("sh", "-c", _SCRIPT, "sh")
 
@@ -48,11 +52,13 @@ class Limits:
         timeout_s: wall time; the processor time of each process is limited accordingly.
         memory_kib: address space of each process.
         file_blocks: largest file, in blocks of 512 bytes.
+        output_bytes: what is read of stdout and stderr, at most.
     """
 
     timeout_s: float
     memory_kib: int = 6 << 20
     file_blocks: int = 1 << 19
+    output_bytes: int = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -64,12 +70,14 @@ class Run:
         output: what it wrote to stdout and stderr.
         result: content of the file asked for; empty where it was not made.
         duration_s: wall time.
+        truncated: whether it wrote more than was read.
     """
 
     status: int | None
     output: str
     result: bytes
     duration_s: float
+    truncated: bool = False
 
 
 def run_sandboxed(
@@ -114,8 +122,9 @@ def run_sandboxed(
             status = None
         finally:
             _kill_session(process)
-        output = _content(log, MAX_OUTPUT_BYTES).decode(errors="replace")
-        return Run(status, output, _content(out), time.monotonic() - began)
+        output = _content(log, limits.output_bytes).decode(errors="replace")
+        truncated = os.fstat(log).st_size > limits.output_bytes
+        return Run(status, output, _content(out, MAX_RESULT_BYTES), time.monotonic() - began, truncated)
 
 
 ENDED_BY_OTHERS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
@@ -156,19 +165,24 @@ def _limit_arguments(limits: Limits) -> Iterator[str]:
 
 def _in_bubblewrap(command: Sequence[str], inputs: Mapping[str, int], readable: Sequence[Path]) -> list[str]:
     """The command in its sandbox, with files made from descriptors in /tmp."""
-    folders = [path for path in (*SYSTEM_FOLDERS, *SYSTEM_FILES) if Path(path).exists()]
-    folders += [str(path) for path in readable]
-    policy = Policy(read_only=tuple((path, path) for path in folders), dies_with_parent=True)
+    policy = Policy(
+        read_only=tuple((path, path) for path in dict.fromkeys((*_system(), *map(str, readable)))),
+        hidden=_hidden(),
+        dies_with_parent=True,
+    )
     arguments = bubblewrap_arguments(policy, command)
     place = arguments.index("--chdir")
     for name, fd in inputs.items():
         arguments[place:place] = ["--file", str(fd), f"/tmp/{name}"]
-    if any(PACKAGE.is_relative_to(folder) for folder in folders):
-        # Installed among what is readable: its problems and their known-good kernels must not be.
-        own = [str(path) for path in readable if path.is_relative_to(PACKAGE)]
-        shown = [word for path in own for word in ("--ro-bind", path, path)]
-        arguments[place:place] = ["--tmpfs", str(PACKAGE), *shown]
     return arguments
+
+
+@cache
+def _system() -> tuple[str, ...]:
+    return compiler_paths([Path(found) for name in PROGRAMS if (found := shutil.which(name))])
+
+
+_hidden = cache(hidden_folders)
 
 
 def _memory_file(stack: contextlib.ExitStack, name: str, content: bytes = b"") -> int:
@@ -181,9 +195,8 @@ def _memory_file(stack: contextlib.ExitStack, name: str, content: bytes = b"") -
     return fd
 
 
-def _content(fd: int, most: int | None = None) -> bytes:
-    size = os.fstat(fd).st_size
-    return os.pread(fd, size if most is None else min(size, most), 0)
+def _content(fd: int, most: int) -> bytes:
+    return os.pread(fd, min(os.fstat(fd).st_size, most), 0)
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:

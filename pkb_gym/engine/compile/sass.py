@@ -20,7 +20,7 @@ from pkb_gym.engine.records.compiler_report import InstructionCounts
 PROGRAMS = ("cuobjdump", "nvdisasm")
 """The first takes files apart and has the second read what it finds."""
 PACKAGE = "nvidia-cuda-cuobjdump"
-LIMITS = Limits(timeout_s=20.0, memory_kib=4 << 20)
+LIMITS = Limits(timeout_s=20.0, memory_kib=4 << 20, output_bytes=64 << 20)
 
 _FUNCTION = re.compile(r"^\s*Function : (\S+)")
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]+)((?:\.\w+)*)")

@@ -21,10 +21,17 @@ INCLUDE = Path(__file__).resolve().parent.parent / "include"
 EXPORTED = "__tvm_ffi_solution"
 """Symbol that TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, ...) makes."""
 
+MAX_SECTIONS, MAX_SYMBOLS = 10_000, 20_000
+
+
+def include_folders() -> tuple[Path, ...]:
+    """Where headers of the dialect lie."""
+    return INCLUDE, ffi_root() / "include"
+
 
 def include_arguments() -> tuple[str, ...]:
-    """Where headers of the dialect lie."""
-    return f"-I{INCLUDE}", f"-I{ffi_root() / 'include'}"
+    """`include_folders` for a compiler."""
+    return tuple(f"-I{folder}" for folder in include_folders())
 
 
 def library_arguments() -> tuple[str, ...]:
@@ -35,16 +42,19 @@ def library_arguments() -> tuple[str, ...]:
 def exports_solution(binary: bytes) -> bool:
     """Whether a shared object exports `solution`, told by reading it: nothing is loaded.
 
+    One of more sections or symbols than any kernel has counts as without, since each is looked at.
+
     Raises:
         InfrastructureError: it is no ELF file.
     """
     try:
-        dynamic = ELFFile(BytesIO(binary)).get_section_by_name(".dynsym")
+        file = ELFFile(BytesIO(binary))
+        dynamic = file.get_section_by_name(".dynsym") if file.num_sections() <= MAX_SECTIONS else None
     except ELFError as error:
         raise InfrastructureError(f"the compiler's result is no ELF file: {error}") from None
-    return isinstance(dynamic, SymbolTableSection) and any(
-        symbol["st_shndx"] != "SHN_UNDEF" for symbol in dynamic.get_symbol_by_name(EXPORTED) or []
-    )
+    if not isinstance(dynamic, SymbolTableSection) or dynamic.num_symbols() > MAX_SYMBOLS:
+        return False
+    return any(symbol["st_shndx"] != "SHN_UNDEF" for symbol in dynamic.get_symbol_by_name(EXPORTED) or [])
 
 
 @cache

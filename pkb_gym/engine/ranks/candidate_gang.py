@@ -44,6 +44,8 @@ from pkb_gym.engine.records.config import Device
 from pkb_gym.engine.records.feedback import Failure
 
 PREPARE_TIMEOUT_S = 60.0
+STOPPING_NS = 1_000_000
+"""A thread that merely waits for a processor stops within this; the time of one at work for longer counts."""
 
 Reply = TypeVar("Reply", bound=Message)
 
@@ -239,7 +241,7 @@ class CandidateGang:
             setting: see there.
 
         Returns:
-            Nanoseconds by the evaluator's clock, and each rank's report.
+            Nanoseconds by the evaluator's clock until no thread of a rank was at work, and each rank's report.
 
         Raises:
             GangFailed: a rank fell, the deadline passed, or a report does not fit the calls.
@@ -283,8 +285,8 @@ class CandidateGang:
         nanoseconds, replies = self._gang.run_block(
             orders, expect, timeout_s=self.timeout_s, stage=stage, where=self._where, stopped_rank=stopped_rank
         )
-        self._gang.freeze()
-        return nanoseconds, replies
+        stopping_ns = self._gang.freeze()
+        return nanoseconds + (stopping_ns if stopping_ns > STOPPING_NS else 0), replies
 
     def processor_ticks(self) -> int:
         """Processor time of all ranks so far, in clock ticks."""

@@ -15,7 +15,7 @@ from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.descendants import end_descendants
 from pkb_gym.engine.ranks.failure_attribution import GangFailed, cause_is_known, first_failure, missed_deadline
 from pkb_gym.engine.ranks.output import RankOutput
-from pkb_gym.engine.ranks.pidfds import pid_of, send, stat
+from pkb_gym.engine.ranks.pidfds import pid_of, send, stat, thread_states
 from pkb_gym.engine.ranks.stop_pulses import StopPulses
 from pkb_gym.engine.ranks.zygote import TEMPORARY_BYTES, Zygote
 from pkb_gym.engine.rankside.forking import GangRequest, RankEnded, RanksStarted
@@ -41,6 +41,9 @@ SAMPLING_S, SAMPLES = 0.1, 10
 """How long, and how often, ranks that missed a deadline are looked at: do they compute or wait?"""
 
 FREEZE_TIMEOUT_S = 1.0
+
+STOPPED, AT_WORK = set("TtZXx"), set("RD")
+"""State letters of threads, see proc(5): those that do nothing more, and those that run or are in the kernel."""
 
 Processors: TypeAlias = Sequence[Sequence[int]]
 """Numbers of processors, for each rank."""
@@ -308,16 +311,29 @@ class Gang:
             replies = self.collect(expect, timeout_s=timeout_s, where=where)
         return replies.ended_ns - began_ns, replies.messages
 
-    def freeze(self) -> None:
-        """Stops every rank with all its threads, and ends what they have started; returns when that is done."""
+    def freeze(self) -> int:
+        """Stops every rank with all its threads, and ends what they have started; returns when that is done.
+
+        A thread in a call of the kernel goes on until the call ends, and may write to outputs meanwhile.
+
+        Returns:
+            Nanoseconds until the last thread was seen at work; 0 where none was once they had been told to stop.
+
+        Raises:
+            GangFailed: a thread does not stop.
+        """
+        began_ns, at_work_ns = time.perf_counter_ns(), 0
         deadline = time.monotonic() + FREEZE_TIMEOUT_S
         while True:
             self._signal(signal.SIGSTOP)
-            while not all(stat(fd)[0] in "TtZX" for fd in self._pidfds):
-                if time.monotonic() > deadline:
-                    raise GangFailed(Failure.RUNTIME_ERROR, None, "a rank could not be stopped")
+            for rank, pidfd in enumerate(self._pidfds):
+                while left := set(thread_states(pidfd)) - STOPPED:
+                    if left & AT_WORK:
+                        at_work_ns = time.perf_counter_ns() - began_ns
+                    if time.monotonic() > deadline:
+                        raise GangFailed(Failure.RUNTIME_ERROR, rank, f"rank {rank} could not be stopped")
             if not self._may_start_processes or not end_descendants(self._leader_pidfd, self._pidfds):
-                return
+                return at_work_ns
             if time.monotonic() > deadline:
                 raise GangFailed(Failure.RUNTIME_ERROR, None, "processes that a rank has started could not be ended")
 

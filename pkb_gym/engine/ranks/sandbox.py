@@ -1,25 +1,33 @@
 """What a sandboxed process may see and do, as bubblewrap arguments and resource limits.
 
-`bubblewrap_arguments` is a pure function from policy to arguments. The file system is an allow-list: system libraries,
-the Python installation and the few files of `rankside`; no home, no problem folders, no caches.
+The file system is an allow-list: system libraries, the Python installation and the few files of `rankside`; no home, no
+problem folders, no caches. Where something hidden lies within something shown, an empty folder covers it.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from pkb_gym.engine.ranks.visible_folders import hidden_folders, is_below, python_paths
 
 RANKSIDE = Path(__file__).resolve().parent.parent / "rankside"
 RANKSIDE_INSIDE = "/pkb/rankside"
 """Where the rank programs lie inside the sandbox: a package of its own, without the rest of pkb_gym."""
 
-SYSTEM_FOLDERS = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt")
-SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/alternatives", "/etc/passwd", "/etc/localtime")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+DEVICE_LINKS = (
+    ("/dev/fd", "/proc/self/fd"),
+    ("/dev/stdin", "/proc/self/fd/0"),
+    ("/dev/stdout", "/proc/self/fd/1"),
+    ("/dev/stderr", "/proc/self/fd/2"),
+)
 CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN")
 """For the zygote alone, inside its own user namespace: it gives each gang fresh namespaces."""
 
@@ -33,6 +41,8 @@ class Policy:
         writable: (outside, inside) paths that can be written.
         devices: device files that can be used.
         capabilities: kept inside, relative to the sandbox's own user namespace.
+        hidden: folders outside, by their real paths, that must not be seen, whatever else shows them; what of them is
+            itself to be read or written is seen all the same.
         temporary_bytes: size of /tmp and of /dev/shm.
         dies_with_parent: whether it ends with the thread that started it.
     """
@@ -41,6 +51,7 @@ class Policy:
     writable: tuple[tuple[str, str], ...] = ()
     devices: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
     temporary_bytes: int = 1 << 30
     dies_with_parent: bool = False
 
@@ -53,41 +64,42 @@ def bubblewrap_arguments(policy: Policy, command: Sequence[str]) -> list[str]:
     for capability in policy.capabilities:
         arguments += ["--cap-add", capability]
     size = str(policy.temporary_bytes)
-    arguments += ["--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/tmp", "--size", size]
+    arguments += ["--proc", "/proc", "--tmpfs", "/dev", "--size", size, "--tmpfs", "/tmp", "--size", size]
     arguments += ["--tmpfs", "/dev/shm"]
+    # No terminals, which would send signals: what `--dev` mounts has them.
+    for device in DEVICES:
+        arguments += ["--dev-bind", device, device]
+    for name, target in DEVICE_LINKS:
+        arguments += ["--symlink", target, name]
     # After /tmp, since what is to be read may lie there.
-    for outside, inside in policy.read_only:
-        arguments += ["--ro-bind", outside, inside]
+    covers = list(dict.fromkeys(_covers(policy)))
+    shown = [("--ro-bind", *pair) for pair in policy.read_only if os.path.realpath(pair[0]) not in policy.hidden]
+    layers = [*(("--tmpfs", "", inside) for inside in covers), *shown]
+    for option, outside, inside in sorted(layers, key=lambda layer: len(Path(layer[2]).parts)):
+        arguments += [option, outside, inside] if outside else [option, inside]
     for device in policy.devices:
         arguments += ["--dev-bind", device, device]
     for outside, inside in policy.writable:
         arguments += ["--bind", outside, inside]
     # The rest is a memory file system that all gangs of a sandbox share: writable, it would have no limit, and what one
     # candidate left there the next would find.
-    arguments += ["--remount-ro", "/dev", "--remount-ro", "/"]
+    for path in (*covers, "/dev", "/"):
+        arguments += ["--remount-ro", path]
     return [*arguments, "--chdir", "/tmp", "--", *command]
 
 
-def python_paths() -> tuple[tuple[str, str], ...]:
-    """System libraries, this Python and its packages, read-only at their own places."""
-    paths = [path for path in (*SYSTEM_FOLDERS, *SYSTEM_FILES) if Path(path).exists()]
-    folders = {Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), Path(sys.prefix)}
-    folders |= {Path(entry) for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
-    inside_system = tuple(f"{folder}/" for folder in SYSTEM_FOLDERS)
-    outside = [folder for folder in sorted(folders) if not f"{folder}/".startswith(inside_system)]
-    paths += [str(folder) for folder in outside if folder.exists()]
-    return tuple((path, path) for path in paths)
+def _covers(policy: Policy) -> Iterator[str]:
+    """Where hidden folders would be seen: below each mount that shows them, by whatever name."""
+    for outside, inside in policy.read_only:
+        real = os.path.realpath(outside)
+        for folder in policy.hidden:
+            if folder != real and is_below(folder, [real]):
+                yield str(Path(inside, os.path.relpath(folder, real)))
 
 
 def gpu_devices() -> tuple[str, ...]:
     """What a process needs in order to use NVIDIA GPUs; nothing where there are none."""
     return tuple(sorted(str(path) for path in Path("/dev").glob("nvidia*")))
-
-
-def hidden_package() -> str | None:
-    """Where a non-editable install of this package would be seen through site-packages; covered by an empty folder."""
-    package = RANKSIDE.parent.parent
-    return str(package) if any(str(package).startswith(entry[0] + "/") for entry in python_paths()) else None
 
 
 def zygote_policy(temporary_bytes: int) -> Policy:
@@ -99,6 +111,7 @@ def zygote_policy(temporary_bytes: int) -> Policy:
         read_only=(*python_paths(), *system, (str(RANKSIDE), RANKSIDE_INSIDE)),
         devices=devices,
         capabilities=CAPABILITIES,
+        hidden=hidden_folders(),
         temporary_bytes=temporary_bytes,
     )
 

@@ -17,7 +17,6 @@ from pkb_gym.engine.ranks.sandbox import (
     RANKSIDE_INSIDE,
     bubblewrap_arguments,
     bubblewrap_works,
-    hidden_package,
     zygote_policy,
 )
 from pkb_gym.engine.rankside.forking import ForkFailed, GangRequest, GangStarted, ZygoteReady
@@ -63,18 +62,21 @@ class Zygote:
         if not self.sandboxed:
             return [sys.executable, "-m", "pkb_gym.engine.rankside.zygote", str(fd), str(self.scratch)]
         command = [sys.executable, "-m", "rankside.zygote", str(fd)]
-        arguments = bubblewrap_arguments(zygote_policy(TEMPORARY_BYTES), command)
-        hidden = hidden_package()
-        if hidden is not None:
-            end = arguments.index("--chdir")
-            arguments[end:end] = ["--tmpfs", hidden]
-        return arguments
+        return bubblewrap_arguments(zygote_policy(TEMPORARY_BYTES), command)
 
     def _environment(self) -> dict[str, str]:
         inside = str(Path(RANKSIDE_INSIDE).parent)
         path = inside if self.sandboxed else str(Path(__file__).resolve().parents[3])
         base = with_changes if self.trusted else for_candidates
-        return base(PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1", HOME="/tmp", GLOO_SOCKET_IFNAME="lo")
+        # The user's name stands in for a list of users, which no candidate needs to read.
+        return base(
+            PYTHONPATH=path,
+            PYTHONDONTWRITEBYTECODE="1",
+            HOME="/tmp",
+            LOGNAME="pkb",
+            USER="pkb",
+            GLOO_SOCKET_IFNAME="lo",
+        )
 
     def wait_until_ready(self) -> None:
         """Waits until torch is loaded.

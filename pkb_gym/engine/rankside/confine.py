@@ -39,6 +39,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "sched_setattr": 314, "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297, "prlimit64": 302, "prctl": 157,
             "socket": 41, "memfd_create": 319, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240,
             "timer_create": 222, "fcntl": 72, "sched_setaffinity": 203, "migrate_pages": 256, "move_pages": 279,
+            "io_setup": 206, "io_submit": 209, "vmsplice": 278, "setsid": 112, "setpgid": 109, "ioctl": 16,
         },
     ),
     "aarch64": (
@@ -52,6 +53,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "rt_sigqueueinfo": 138, "rt_tgsigqueueinfo": 240, "prlimit64": 261, "prctl": 167, "socket": 198,
             "memfd_create": 279, "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180,
             "timer_create": 107, "fcntl": 25, "sched_setaffinity": 122, "migrate_pages": 238, "move_pages": 239,
+            "io_setup": 0, "io_submit": 2, "vmsplice": 75, "setsid": 157, "setpgid": 154, "ioctl": 29,
         },
     ),
 }  # fmt: skip
@@ -62,6 +64,10 @@ _EVERYWHERE = {
 }  # fmt: skip
 
 F_SETSIG = 10
+TERMINALS = (0x540E, 0x5410, 0x5412, 0x541C, 0x541D, 0x5423, 0x5437)
+"""TIOCSCTTY, TIOCSPGRP, TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD, TIOCVHANGUP: a terminal of its own would send a frozen
+rank SIGCONT, and one that it was given would take input from it."""
+
 _STARTS = ("fork", "vfork", "execve", "execveat")
 _NEW_NAMESPACES = 0x7E020000
 """Every CLONE_NEW flag: inside a user namespace of its own a process has all capabilities again."""
@@ -162,9 +168,10 @@ def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 
 
 def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: bool) -> Sequence[bytes]:
-    """The filter: each denied call is compared by number; some kinds look at the first argument too.
+    """The filter: each denied call is compared by number; some kinds look at an argument too.
 
-    Memory files, and the IPC objects of System V, hold memory that no resource limit counts.
+    Memory files, and the IPC objects of System V, hold memory that no resource limit counts. What `io_submit` and
+    `vmsplice` begin, the kernel ends without a thread of the rank.
     """
     deny = _op(_RET, _DENY | errno.EPERM)
     only = {
@@ -189,8 +196,10 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
             body.append(_op(_RET, _ALLOW))
         elif name == "prctl":  # a rank must not outlive its leader
             body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JEQ, PR_SET_PDEATHSIG, 0, 1), deny, _op(_RET, _ALLOW)]
-        elif name == "fcntl":  # a frozen rank could have SIGCONT sent to itself, as timer_create could send it
-            body = [_op(_LD, _ARG1_LOW_OFFSET), _op(_JEQ, F_SETSIG, 0, 1), deny, _op(_RET, _ALLOW)]
+        elif name in ("fcntl", "ioctl"):  # a frozen rank could have SIGCONT sent to itself, as timer_create could
+            values = (F_SETSIG,) if name == "fcntl" else TERMINALS
+            jumps = [_op(_JEQ, value, len(values) - 1 - index, 0) for index, value in enumerate(values[:-1])]
+            body = [_op(_LD, _ARG1_LOW_OFFSET), *jumps, _op(_JEQ, values[-1], 0, 1), deny, _op(_RET, _ALLOW)]
         elif name in only:
             values = only[name]
             jumps = [_op(_JEQ, value, len(values) - index, 0) for index, value in enumerate(values)]

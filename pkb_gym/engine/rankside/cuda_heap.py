@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 from collections.abc import Sequence
 from math import prod
@@ -13,6 +12,7 @@ from . import abi
 from .arguments import TensorSlot
 from .cuda_memory import Mapping
 from .dlpack import HeapTensor
+from .shared_mapping import Memory, map_shared
 
 if TYPE_CHECKING:
     import torch
@@ -57,19 +57,18 @@ class CudaHeap:
         for fd in segment_fds:
             os.close(fd)
 
-    def _map_control(self, fd: int) -> mmap.mmap:
+    def _map_control(self, fd: int) -> Memory:
         """Maps a control file, which is closed, and lets the GPU reach it."""
         import torch
 
-        control = mmap.mmap(fd, abi.HOST_CONTROL_BYTES * self._world_size)
-        os.close(fd)
-        registered = self._runtime.cudaHostRegister(_address(control), len(control), _REGISTER_MAPPED)
+        control = map_shared(fd, abi.HOST_CONTROL_BYTES * self._world_size)
+        registered = self._runtime.cudaHostRegister(ctypes.addressof(control), len(control), _REGISTER_MAPPED)
         torch.cuda.check_error(int(registered))
         return control
 
     def replace_control(self, fd: int) -> None:
         """Another control file, for the next candidate; the device must be idle."""
-        self._runtime.cudaHostUnregister(_address(self._control))
+        self._runtime.cudaHostUnregister(ctypes.addressof(self._control))
         self._control = self._map_control(fd)
 
     def segment(self, rank: int) -> int:
@@ -96,10 +95,10 @@ class CudaHeap:
     @property
     def control(self) -> int:
         """Address of this rank's control page, in host memory."""
-        return _address(self._control) + self.rank * abi.HOST_CONTROL_BYTES
+        return ctypes.addressof(self._control) + self.rank * abi.HOST_CONTROL_BYTES
 
     @property
-    def stats_address(self) -> int:
+    def statsctypes.addressof(self) -> int:
         """Where this rank's counters lie, in device memory."""
         return self.segment(self.rank) + abi.STATS_OFFSET
 
@@ -136,8 +135,4 @@ class CudaHeap:
         torch.cuda.synchronize()
         self._bytes.clear()
         self._mapping.close()
-        self._runtime.cudaHostUnregister(_address(self._control))
-
-
-def _address(memory: mmap.mmap) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self._runtime.cudaHostUnregister(ctypes.addressof(self._control))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 from math import prod
 from typing import TYPE_CHECKING
 
 from . import abi
 from .arguments import TensorSlot
+from .shared_mapping import map_shared
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +25,8 @@ class Heap:
         rank: whose segment `tensor` looks in.
         base: address of rank 0's segment in this process.
         cuda_device: None, since no GPU reads it.
+
+    The descriptor is closed, so that the memory can be reached by its addresses alone.
     """
 
     cuda_device: int | None = None
@@ -32,10 +34,8 @@ class Heap:
     def __init__(self, fd: int, segment_bytes: int, world_size: int, rank: int) -> None:
         self.segment_bytes = segment_bytes
         self.rank = rank
-        self._map = mmap.mmap(fd, segment_bytes * world_size)
-        self._anchor = ctypes.c_char.from_buffer(self._map)
-        self.base = ctypes.addressof(self._anchor)
-        os.close(fd)
+        self._map = map_shared(fd, segment_bytes * world_size)
+        self.base = ctypes.addressof(self._map)
 
     def segment(self, rank: int) -> int:
         """Address of a rank's segment in this process."""

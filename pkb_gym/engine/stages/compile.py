@@ -8,12 +8,14 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.gxx import compile_cpp
 from pkb_gym.engine.compile.nvcc import compile_cuda
 from pkb_gym.engine.compile.python import build_python
+from pkb_gym.engine.compile.sandboxed_compiler import cut_log
 from pkb_gym.engine.compile.toolchain import exports_solution
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.feedback import CompileReport, Failure
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
+from pkb_gym.engine.support.printable import printable
 
 ERROR_MARKS = ("error:", "undefined reference", "ptxas fatal")
 """In the lines of compilers and linkers that tell what is wrong."""
@@ -41,7 +43,7 @@ def compile_source(feedback: FeedbackBuilder, cache: CompileCache, build_zygote:
     feedback.compile = CompileReport(
         duration_s=artifact.duration_s,
         cached=artifact.cached,
-        log=artifact.log,
+        log=printable(cut_log(artifact.log)),
         binary_bytes=None if artifact.binary is None else len(artifact.binary),
         kernels=artifact.kernels,
         transfers=artifact.transfers,

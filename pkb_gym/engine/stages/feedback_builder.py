@@ -16,6 +16,9 @@ from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.records.timing import Timing
 from pkb_gym.engine.stages.progress import Progress
+from pkb_gym.engine.support.printable import printable
+
+MAX_MESSAGE_CHARS = 16_000
 
 
 class Stopped(Exception):
@@ -77,16 +80,17 @@ class FeedbackBuilder:
 
     def note(self, message: str) -> None:
         """Notes what the agent should know of an evaluation that did not fail."""
-        self._message = message
+        self._message = printable(message, MAX_MESSAGE_CHARS)
 
     def fail(self, failure: Failure, message: str, rank: int | None = None) -> None:
-        """Notes a failure; the text of a candidate may hold lone surrogates, which no encoding can carry."""
-        readable = message.encode("utf-8", "replace").decode()
-        self._failure, self._message, self._failed_rank = failure, readable, rank
+        """Notes a failure."""
+        self._failure, self._message, self._failed_rank = failure, printable(message, MAX_MESSAGE_CHARS), rank
 
     def suspect(self, findings: Sequence[Finding]) -> None:
         """Notes integrity findings; any of them fails the evaluation."""
-        self._integrity += findings
+        self._integrity += [
+            finding.model_copy(update={"detail": printable(finding.detail, MAX_MESSAGE_CHARS)}) for finding in findings
+        ]
         if findings:
             self.fail(Failure.INTEGRITY, "; ".join(f"{finding.code}: {finding.detail}" for finding in findings))
 
@@ -103,7 +107,7 @@ class FeedbackBuilder:
             failure=self._failure,
             message=self._message,
             failed_rank=self._failed_rank,
-            output=self.output,
+            output=printable(self.output),
             calls_torch_distributed=self.calls_torch_distributed,
             compile=self.compile,
             race=self.race,

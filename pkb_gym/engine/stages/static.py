@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import threading
+import warnings
 
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
@@ -32,10 +34,25 @@ COLLECTIVES = frozenset(
 )
 
 
-def calls_torch_distributed(source: str) -> bool:
-    """Whether a Python source names a collective of torch.distributed: the baseline's own means of communication."""
+_PARSING = threading.Lock()
+"""Filters of warnings are the process's."""
+
+MAX_PARSED_CHARS = 64 << 10
+"""Python parses a source of this length in a third of a second at most, and holds the interpreter meanwhile."""
+
+
+def calls_torch_distributed(source: str) -> bool | None:
+    """Whether a Python source names a collective of torch.distributed: the baseline's own means of communication.
+
+    None for a source that is too long to be parsed here. One that hides the name is not seen: see
+    `integrity.library_collectives` for what is.
+    """
+    if len(source) > MAX_PARSED_CHARS:
+        return None
     try:
-        tree = ast.parse(source)
+        with _PARSING, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as many as the text has lines
+            tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     for node in ast.walk(tree):

@@ -147,6 +147,32 @@ def test_freezing_stops_threads_too(gang: Gang) -> None:
         time.sleep(0.02)
 
 
+def test_a_thread_in_a_call_of_the_kernel_is_waited_for_and_its_time_is_told(gang: Gang) -> None:
+    """The main thread had stopped long before: outputs were still being written, and the clock had been read."""
+    do(gang, "nothing", "nothing")
+    gang.freeze()
+    gang.thaw()
+    pid = do(gang, "read in a thread", "nothing")[0].pid
+    at_work_ns = gang.freeze()
+    letters = {
+        thread: Path(f"/proc/{pid}/task/{thread}/stat").read_text().split()[2]
+        for thread in os.listdir(f"/proc/{pid}/task")
+    }
+    assert set(letters.values()) == {"T"}
+    assert at_work_ns > 1_000_000
+    gang.thaw()
+
+
+def test_a_thread_is_stopped_whose_main_thread_has_ended(gang: Gang) -> None:
+    """The state of the process is then that of a zombie, whatever its other threads do."""
+    with pytest.raises(GangFailed):
+        do(gang, "end the main thread", "nothing", timeout_s=0.5)
+    gang.freeze()
+    before = gang.processor_ticks()
+    time.sleep(0.1)
+    assert gang.processor_ticks() == before
+
+
 def test_freezing_ends_what_ranks_started(zygote: Zygote) -> None:
     """A child that ran on could write results past the clock, or slow the baseline."""
     with Gang(zygote, PROGRAM, 2, Confinement(1 << 30, allow_processes=True)) as gang:

@@ -23,13 +23,6 @@ REJECTED = {
     "over-long in bytes": (CPP + "//" + "\u00e9" * (MAX_SOURCE_BYTES // 2), "at most"),
     "lone surrogate": (CPP + "// \ud800", f"not valid Unicode text (position {len(CPP) + 3}"),
     "NUL": (CPP + "\0", f"NUL character at position {len(CPP)}"),
-    "absolute include": ('#include "/etc/passwd"\n' + CPP, "refers to a file of this machine"),
-    "absolute include after blanks": ('#include "  \t/etc/passwd"\n' + CPP, "refers to a file of this machine"),
-    "absolute include in brackets": ("#  include  </etc/passwd>\n" + CPP, "refers to a file of this machine"),
-    "include upwards": ('#include "../../secrets.h"\n' + CPP, "refers to a file of this machine"),
-    "embed": ('#embed "/etc/passwd"\n' + CPP, "refers to a file of this machine"),
-    "incbin": ('asm(".incbin \\"/etc/passwd\\"");\n' + CPP, "refers to a file of this machine"),
-    "has_include": ('#if __has_include("/etc/passwd")\n#endif\n' + CPP, "refers to a file of this machine"),
     "no solution in C++": ("#include <vector>\nint main() {}\n", "never mentions `solution`"),
     "no solution in Python": ("import torch\n\ndef resolution():\n    pass\n", "the module never mentions `solution`"),
     "prose": ("I am sorry, I cannot help with that.", "never mentions `solution`"),
@@ -89,8 +82,8 @@ def test_a_language_that_is_fixed_is_not_guessed(language: Language) -> None:
     """And the text is held to it."""
     found = Source.parse(PYTHON, "cuda", language)
     assert found.language == language and found.defect is None
-    includes = '#include "/etc/passwd"\n' + PYTHON
-    assert (Source.parse(includes, "cuda", language).defect is None) == (language in ("python", "triton"))
+    joined = PYTHON.replace("solution", "_solution")
+    assert (Source.parse(joined, "cuda", language).defect is None) == (language in ("cpp", "cuda"))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -169,7 +162,7 @@ def test_nothing_scans_a_text_that_is_too_long(monkeypatch: pytest.MonkeyPatch) 
         def search(self, text: str) -> None:
             pytest.fail("it was searched")
 
-    for name in ("_PYTHON_MARK", "_NATIVE_MARK", "_TRITON_MARK", "_OUTSIDE_FILE"):
+    for name in ("_PYTHON_MARK", "_NATIVE_MARK", "_TRITON_MARK"):
         monkeypatch.setattr(module, name, Never())
 
     class Text(str):

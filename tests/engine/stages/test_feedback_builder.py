@@ -6,7 +6,7 @@ import pytest
 
 from pkb_gym.engine.records.check_report import CheckReport
 from pkb_gym.engine.records.feedback import Failure, Feedback, Finding, Stage
-from pkb_gym.engine.stages.feedback_builder import Stopped
+from pkb_gym.engine.stages.feedback_builder import MAX_MESSAGE_CHARS, Stopped
 from pkb_gym.rewards.examples import timed
 from tests.engine.stages.fake_gangs import KERNEL, PROBLEM, builder
 
@@ -68,9 +68,18 @@ def test_a_note_is_no_failure() -> None:
     assert (found.failure, found.message, found.passed) == (None, "this machine has no GPU", True)
 
 
-def test_lone_surrogates_of_a_candidate_do_not_reach_the_record() -> None:
+def test_what_a_candidate_wrote_stands_escaped_in_the_record() -> None:
+    """Escape sequences reached the user's terminal; lone surrogates, which no encoding can carry, a service's reply."""
+    text = "\x1b]52;c;c2VjcmV0\x07\x1b[2J\x9b31m \u202e h\u00e9 \ud800\r"
+    escaped = "\\x1b]52;c;c2VjcmV0\\x07\\x1b[2J\\x9b31m \\u202e h\u00e9 \\ud800\\r"
     feedback = builder()
-    feedback.fail(Failure.RUNTIME_ERROR, "rank 0: \ud800 h\u00e9 \udfff")
+    feedback.output = text
+    feedback.fail(Failure.RUNTIME_ERROR, f"rank 0: {text}")
     found = feedback.build()
-    assert found.message == "rank 0: ? h\u00e9 ?"
+    assert (found.message, found.output) == (f"rank 0: {escaped}", escaped)
+    feedback.suspect((Finding(code="harness_tampering", detail=text),))
+    assert feedback.build().integrity[0].detail == escaped
+    feedback.note(text * 10_000)
+    found = feedback.build()
+    assert len(found.message) < 5 * MAX_MESSAGE_CHARS
     assert Feedback.model_validate_json(found.model_dump_json()) == found

@@ -1,0 +1,110 @@
+"""The files that a compiler opened for a source, told by the preprocessor and the assembler themselves.
+
+A source may include headers of the compiler's own folders and nothing else: a name in quotes can be put together by
+macros and an assembler directive by concatenation, so that the text does not tell. A log of other files is not shown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from pkb_gym.engine.compile.sandboxed_compiler import Run
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.ranks.visible_folders import is_below
+
+ASSEMBLED = "assembled.d"
+MAX_LINE_CHARS = 2000
+GXX_FLAGS = ("-H", f"-Wa,--MD,{ASSEMBLED}")
+NVCC_FLAGS = ("-Xcompiler=-H", f"-Xcompiler=-Wa\\,--MD\\,{ASSEMBLED}")
+"""-H lists each header on a line of its own when it is opened, also where compilation fails later; --MD those files
+that the assembler was told to include."""
+
+_MARK = "-- assembled --"
+_SCRIPT = f'"$@"; status=$?; echo "{_MARK}"; test ! -e {ASSEMBLED} || cat {ASSEMBLED}; exit $status'
+_HEADER = re.compile(r"\.{1,200} (\S.*)")
+_GUARDS = "Multiple include guards may be useful for:"
+_ASSEMBLER = re.compile(r"(/[^:]+):(?: Assembler messages:|\d+: (?:Error|Warning|Info):)")
+_TEMPORARY = re.compile(r"(?:.*/)?(?:cc\w+\.(?:s|o)|tmpxft_[\w.-]+)")
+"""Names that g++ and nvcc give to their own."""
+
+
+def listing(command: Sequence[str]) -> list[str]:
+    """The command that runs a compiler with the flags above and appends the assembler's list to its output."""
+    return ["sh", "-c", _SCRIPT, "sh", *command]
+
+
+def checked(run: Run, folders: Sequence[Path]) -> Run:
+    """A run of `listing` without the lists; one that opened other files has failed, and its output says no more.
+
+    Args:
+        run: its output.
+        folders: that headers may lie in.
+    """
+    lines, assembled = _split(run.output)
+    log, opened = _without_headers(lines)
+    allowed = [os.path.realpath(folder) for folder in folders]
+    opened += [*_prerequisites(assembled), *(found[1] for line in log if (found := _ASSEMBLER.match(line)))]
+    foreign = next((path for path in opened if not _is_allowed(path, allowed)), None)
+    if foreign is None and not run.truncated:
+        return dataclasses.replace(run, output="\n".join(log))
+    reason = (
+        "the compiler writes more than is read of it"
+        if foreign is None
+        else f"the source opens a file that is no header of the compiler: {foreign[:200]!r}; include headers by name"
+    )
+    return dataclasses.replace(run, output=f"error: {reason}\n", result=b"", status=run.status or 1)
+
+
+def _split(output: str) -> tuple[list[str], str]:
+    """The compiler's lines, and the assembler's list."""
+    log, _, assembled = output.rpartition(f"{_MARK}\n")
+    lines = (log if _ else output).split("\n")
+    # Names in messages are as long as the source likes, and patterns go through each again and again.
+    return [
+        line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]} ..." for line in lines
+    ], assembled if _ else ""
+
+
+def _without_headers(lines: Sequence[str]) -> tuple[list[str], list[str]]:
+    log, opened, in_guards = [], [], False
+    for line in lines:
+        header = _HEADER.fullmatch(line)
+        in_guards = line == _GUARDS or (in_guards and line.startswith("/") and ":" not in line)
+        if header:
+            opened.append(header[1])
+        elif not in_guards:
+            log.append(line)
+    return log, opened
+
+
+def _prerequisites(rule: str) -> list[str]:
+    """The files that a rule for make names behind its target."""
+    return rule.partition(": ")[2].replace("\\\n", " ").split()
+
+
+def _is_allowed(path: str, folders: Sequence[str]) -> bool:
+    if _TEMPORARY.fullmatch(path) or ("/" not in path and path.startswith("kernel.")):
+        return True
+    return Path(path).is_absolute() and is_below(os.path.realpath(path), folders)
+
+
+@cache
+def header_folders() -> tuple[Path, ...]:
+    """Where g++ itself looks for headers.
+
+    Raises:
+        InfrastructureError: it does not tell.
+    """
+    run = subprocess.run(
+        ["g++", "-E", "-v", "-x", "c++", os.devnull], capture_output=True, text=True, check=False, timeout=20
+    )
+    listed = re.search(r"^#include <\.\.\.> search starts here:\n((?: .*\n)+)", run.stderr, re.MULTILINE)
+    if listed is None:
+        raise InfrastructureError(f"g++ does not tell where it looks for headers: {run.stderr[-500:]}")
+    return tuple(Path(line.strip()) for line in listed[1].splitlines())

@@ -1,0 +1,25 @@
+"""Texts of candidates as they may stand in records, logs and terminals: without effect on what shows them."""
+
+from __future__ import annotations
+
+
+def printable(text: str, max_chars: int | None = None) -> str:
+    r"""The text with everything but printable characters, line breaks and tabs as escapes.
+
+    A terminal obeys control sequences (title, clipboard, clearing), a bidirectional mark turns lines around, and a lone
+    surrogate cannot be encoded.
+
+    Args:
+        text: whatever a candidate wrote, raised or was named.
+        max_chars: how much of it is looked at; what follows is left out. None for all.
+
+    Example:
+        >>> printable("\x1b]0;title\x07 caf\u00e9\r\n\u202e")
+        '\\x1b]0;title\\x07 café\n\\u202e'
+    """
+    if max_chars is not None and len(text) > max_chars:
+        text = f"{text[:max_chars]} ..."
+    text = text.replace("\r\n", "\n")
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,137 @@
+"""A source cannot have files of the machine opened, whatever its includes and directives look like in the text."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pkb_gym.engine.compile import opened_files, sandboxed_compiler
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.gxx import compile_cpp
+from pkb_gym.engine.compile.nvcc import compile_cuda, nvcc_available
+from pkb_gym.engine.compile.opened_files import ASSEMBLED, checked, header_folders
+from pkb_gym.engine.compile.sandboxed_compiler import Run
+from pkb_gym.engine.ranks.sandbox import bubblewrap_works
+
+SECRET = "a_line_that_nobody_may_see"
+INCLUDES = {
+    "absolute": '#include "{file}"',
+    "in angle brackets": "#  include <{file}>",
+    "upwards": '#include "../../../../..{file}"',
+    "from a header folder upwards": "#include <bits/../../../../..{file}>",
+    "macro": "#define F <{file}>\n#include F",
+    "macro in pieces": "#define Q(x) #x\n#define P(x) Q({folder}/x)\n#include P({name})",
+    "line splice": "#inc\\\nlude \\\n<{file}>",
+    "digraph": "%:include <{file}>",
+    "comment between": '#/**/include/* */"{file}"',
+    "include_next": "#include_next <{file}>",
+    "import": '#import "{file}"',
+    "has_include first": "#if __has_include(<{file}>)\n#include <{file}>\n#else\n#error none\n#endif",
+    "incbin": 'asm(".section .rodata\\n.incbin \\"{file}\\"\\n.text");',
+    "incbin in pieces": 'asm(".section .rodata\\n.inc" "bin \\"{file}\\"\\n.text");',
+    "assembler include": 'asm(".inc" "lude \\"{file}\\"");',
+    "assembler macro": 'asm(".macro m a\\n.inc\\\\a \\"{file}\\"\\n.endm\\nm bin");',
+}
+ESCAPED = "\\056in\\143bin"  # as the compiler reads it, ".incbin"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret.h"
+    path.write_text(f"{SECRET} +\n# {SECRET}\n")
+    return path
+
+
+def source(text: str, file: Path) -> str:
+    directive = text.replace("{file}", str(file)).replace("{folder}", str(file.parent)).replace("{name}", file.name)
+    return f"{directive}\nvoid solution() {{}}\n"
+
+
+@pytest.fixture(params=["bubblewrap", "limits"])
+def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "limits":
+        monkeypatch.setattr(sandboxed_compiler, "bubblewrap_works", lambda: False)
+    elif not bubblewrap_works():
+        pytest.skip("needs bubblewrap")
+    return str(request.param)
+
+
+@pytest.mark.parametrize("text", [*INCLUDES.values(), f'asm(".section .rodata\\n{ESCAPED} \\"{{file}}\\"\\n.text");'])
+def test_no_file_of_the_machine_is_opened(mode: str, text: str, secret: Path, tmp_path: Path) -> None:
+    """`#include MACRO` compiled the text of an expert, and showed lines of /etc/passwd in the log."""
+    artifact = compile_cpp(source(text, secret), CompileCache(tmp_path / "cache"), 60)
+    assert not artifact.ok and artifact.binary is None
+    assert SECRET not in artifact.log
+    if mode == "limits":
+        assert "no header of the compiler" in artifact.log, "nothing else hides it"
+
+
+@pytest.mark.parametrize("file", ["/proc/self/mountinfo", "/proc/version", "/etc/ld.so.cache", "/bin/sh"])
+@pytest.mark.parametrize("text", [INCLUDES["macro"], INCLUDES["incbin in pieces"]])
+def test_what_the_sandbox_itself_needs_is_not_opened_either(text: str, file: str, tmp_path: Path) -> None:
+    artifact = compile_cpp(source(text, Path(file)), CompileCache(tmp_path), 60)
+    assert not artifact.ok
+    assert f"no header of the compiler: {file!r}" in artifact.log
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the CUDA toolkit, and g++")
+@pytest.mark.parametrize(
+    "text", [INCLUDES["macro"], INCLUDES["incbin in pieces"], f"#ifdef __CUDA_ARCH__\n{INCLUDES['macro']}\n#endif"]
+)
+def test_nor_by_nvcc(mode: str, text: str, secret: Path, tmp_path: Path) -> None:
+    artifact = compile_cuda(source(text, secret), CompileCache(tmp_path / "cache"), 100)
+    assert not artifact.ok and SECRET not in artifact.log
+
+
+def test_headers_of_the_compiler_may_be_included_as_one_likes(tmp_path: Path) -> None:
+    text = "#define H <vec\\\ntor>\n#include H\n#include <bits/../memory>\n#include <sys/socket.h>\n"
+    artifact = compile_cpp(text + 'asm(".text");\nvoid solution() {}\n', CompileCache(tmp_path), 60)
+    assert artifact.ok, artifact.log
+    assert artifact.log == ""
+
+
+def test_errors_are_shown_without_the_lists(tmp_path: Path) -> None:
+    artifact = compile_cpp("#include <vector>\n#include <cassert>\nint solution( {}\n", CompileCache(tmp_path), 60)
+    assert artifact.log.startswith("kernel.cpp:3:"), artifact.log
+    assert "/usr/" not in artifact.log and ASSEMBLED not in artifact.log
+
+
+def test_errors_of_the_assembler_are_shown(tmp_path: Path) -> None:
+    artifact = compile_cpp('void solution() { asm("no_such_instruction"); }\n', CompileCache(tmp_path), 60)
+    assert not artifact.ok and "no such instruction" in artifact.log
+
+
+@pytest.mark.parametrize("name", ["kernel.cpp/../../etc/passwd", "../x", "cc1/../../x.s", "/tmp/../etc/shadow"])
+def test_names_that_look_like_the_compilers_own_do_not_pass(name: str) -> None:
+    run = Run(status=0, output=f". {name}\n", result=b"made", duration_s=0.1)
+    assert "no header of the compiler" in checked(run, header_folders()).output
+    assert checked(run, header_folders()).result == b""
+
+
+def test_what_is_not_read_to_its_end_is_no_success() -> None:
+    run = Run(status=0, output="fine\n", result=b"made", duration_s=0.1, truncated=True)
+    found = checked(run, header_folders())
+    assert (found.status, found.result) == (1, b"") and "more than is read" in found.output
+
+
+def test_an_include_that_never_ends_has_a_limit(tmp_path: Path) -> None:
+    """Each level includes the next twice: the list alone would be of 2^200 lines."""
+    text = "#if __INCLUDE_LEVEL__ < 190\n#include __FILE__\n#include __FILE__\n#endif\nvoid solution();\n"
+    artifact = compile_cpp(text, CompileCache(tmp_path), 3)
+    assert not artifact.ok and len(artifact.log) < 20_000
+
+
+def test_folders_of_the_compiler_are_its_own() -> None:
+    assert all(folder.is_absolute() for folder in header_folders())
+    assert not {Path("/"), Path("/usr"), Path("/tmp")} & {Path(os.path.normpath(f)) for f in header_folders()}
+    assert opened_files.header_folders() is header_folders()
+
+
+def test_long_lines_are_cut_before_anything_looks_at_them(tmp_path: Path) -> None:
+    name = "f" + "1" * 20_000
+    artifact = compile_cpp(f"int {name}() {{ return {name}x; }}\nvoid solution() {{}}\n", CompileCache(tmp_path), 60)
+    assert not artifact.ok and "error" in artifact.log
+    assert max(map(len, artifact.log.splitlines())) <= opened_files.MAX_LINE_CHARS + 4

@@ -1,0 +1,39 @@
+"""A library is read, never loaded; however much stands in it, in a moment."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.gxx import compile_cpp
+from pkb_gym.engine.compile.toolchain import exports_solution
+
+EXPORT = 'extern "C" int __tvm_ffi_solution() { return 0; }\n'
+LOOP = ".altmacro\\n{macro}\\n.endm\\n.set i,0\\n.rept {count}\\none %i\\n.set i,i+1\\n.endr\\n.text"
+MANY = {
+    "symbols": LOOP.format(macro=".macro one n\\n.globl sym\\\\n\\nsym\\\\n: .byte 0", count=60_000),
+    "sections": LOOP.format(macro='.macro one n\\n.section sec\\\\n,\\"a\\"\\n.byte 0', count=20_000),
+}
+
+
+def library(text: str, folder: Path) -> bytes:
+    artifact = compile_cpp(text + "// solution\n", CompileCache(folder), 60)
+    assert artifact.binary is not None, artifact.log
+    return artifact.binary
+
+
+def test_the_export_is_found(tmp_path: Path) -> None:
+    assert exports_solution(library(EXPORT, tmp_path))
+    assert not exports_solution(library("int other() { return 0; }\n", tmp_path))
+
+
+@pytest.mark.parametrize("assembly", MANY.values(), ids=list(MANY))
+def test_a_library_of_too_many_parts_is_not_gone_through(assembly: str, tmp_path: Path) -> None:
+    """The assembler makes millions of them of a line, and each took the reader some tens of microseconds."""
+    binary = library(f'{EXPORT}asm("{assembly}");\n', tmp_path)
+    began = time.monotonic()
+    assert not exports_solution(binary)
+    assert time.monotonic() - began < 2

@@ -1,0 +1,47 @@
+"""Texts of candidates have no effect on what shows them."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pkb_gym.engine.support.printable import printable
+
+SEQUENCES = {
+    "title": "\x1b]0;owned\x07",
+    "clipboard": "\x1b]52;c;cm0gLXJmIH4=\x1b\\\\",
+    "clear": "\x1bc\x1b[2J\x1b[H",
+    "8-bit control sequence": "\x9b2J\x9d0;x\x9c",
+    "link": "\x1b]8;;http://example.com\x07here\x1b]8;;\x07",
+    "overwritten line": "FAILED\rPASSED",
+    "backspaces": "FAILED" + "\b" * 6 + "PASSED",
+    "bidirectional": "\u202edessap\u202c",
+    "zero width": "pa\u200bss\ufeff",
+    "line separators": "a\u2028b\u2029c\x0bd\x0ce\x85f",
+    "lone surrogate": "\ud800",
+    "delete": "\x7f",
+    "tag characters": "\U000e0041",
+}
+
+
+@pytest.mark.parametrize("text", SEQUENCES.values(), ids=list(SEQUENCES))
+def test_no_control_sequence_passes(text: str) -> None:
+    shown = printable(text)
+    assert shown.isprintable() and shown.encode()
+    assert len(shown) > len(text), "what was there can be told"
+
+
+def test_honest_messages_stay_as_they_are() -> None:
+    text = "kernel.cpp:3:5: error: \u2018x\u2019 was not declared\n\t3 | x; // \u00e9 \u4e16\u754c \U0001f600\n"
+    assert printable(text) == text
+    assert printable(text.replace("\n", "\r\n")) == text
+
+
+@given(st.text(st.characters(), max_size=50), st.integers(0, 60))
+def test_nothing_but_printable_characters_and_lines(text: str, limit: int) -> None:
+    shown = printable(text, limit)
+    assert not {unicodedata.category(c) for c in shown.replace("\n", "").replace("\t", "")} & {"Cc", "Cf", "Cs", "Zl"}
+    assert len(shown) <= 10 * limit + 4
