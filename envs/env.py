@@ -15,7 +15,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import AxisValue
 from pkb_gym.engine.records.config import EvalConfig, Protocol, ResolvedConfig
 from pkb_gym.engine.records.feedback import Feedback
-from pkb_gym.engine.stages.execution_environment import resolve_here
+from pkb_gym.engine.stages.execution_environment import check_memory, resolve_here
 from pkb_gym.envs import evaluator_registry
 from pkb_gym.envs.episode import Episode
 from pkb_gym.envs.spaces import Observation, action_space, observation_space, observe
@@ -224,8 +224,10 @@ class PKBEnv(gym.Env[Observation, str]):
         """Called at each reset; this environment keeps its problem."""
 
     def _set_problem(self, problem: Problem) -> None:
-        self._problem = problem
-        self._config = resolve_here(self._asked, problem)
+        config = resolve_here(self._asked, problem)
+        if self._evaluator == "local":  # a service on another machine has memory of its own
+            check_memory(problem, config)
+        self._problem, self._config = problem, config
 
     def _begin(self, input_seed: int) -> None:
         self._input_seed, self._task = input_seed, ""

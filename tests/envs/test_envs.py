@@ -10,6 +10,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from pkb_gym.engine.errors import ConfigError, ProblemNotFound, SizeError
+from pkb_gym.engine.hardware import host
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.records.source import MAX_SOURCE_BYTES
 from pkb_gym.envs import PKBEnv
@@ -280,3 +281,12 @@ def test_the_class_says_all_headings():
         assert all(f"## {heading}" in env.__doc__ for heading in (*headings, "Version History"))
     for key in make().observation_space:
         assert f"`{key}`" in PKBEnv.__doc__, f"the class does not explain observation entry {key}"
+
+
+def test_a_size_that_does_not_fit_this_machine_is_refused_at_make(monkeypatch):
+    """It ended in an infrastructure failure, episode after episode."""
+    monkeypatch.setattr(host, "memory_total_bytes", lambda: 16 << 30)
+    asked = {"device": "cpu", "world_size": 2, "size": "published"}
+    with pytest.raises(ConfigError, match=r"GNNSparseFeatureFetch: .* needs 1\d\d\.\d GiB .* has 16\.0 GiB"):
+        gym.make("PKB/GNNSparseFeatureFetch-v0", evaluator="local", **asked)
+    gym.make("PKB/GNNSparseFeatureFetch-v0", evaluator="http://127.0.0.1:1", **asked)  # it has a memory of its own

@@ -110,6 +110,21 @@ def names() -> tuple[str, ...]:
         pynvml.nvmlShutdown()
 
 
+@cache
+def memory_bytes() -> int | None:
+    """Memory of the GPU of `names` that has least of it; None where the driver does not tell."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        return min((int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in _handles()), default=None)
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+
+
 def utilisations() -> tuple[float, ...]:
     """Share of the last moments (up to a second) in which each GPU of `names` ran a kernel, in [0, 1]."""
     pynvml.nvmlInit()

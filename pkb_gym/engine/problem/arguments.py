@@ -20,7 +20,7 @@ class Tensor:
         dtype: None is the problem's floating dtype; may name an axis of the sizes that holds a dtype or None.
         optional: axis name; where that axis is falsy the argument is None.
         mutable: the callee may overwrite it. A change of any other argument is a failure (`input_modified`).
-        resident: None, or the reason why the calls of one timing block must share it (only where its size forces it).
+        resident: None, or the reason why no kernel copies it as a whole: the symmetric scratch has no room for it.
         about: one line for the agent.
     """
 

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import json
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +22,10 @@ from pkb_gym.engine.problem.values import torch_dtype
 
 if TYPE_CHECKING:
     import torch
+
+
+DRAWN_TOGETHER = 1 << 28
+"""Numbers of a tensor that are drawn before they are rounded: the widest copy of a tensor never exists as a whole."""
 
 
 @dataclass(frozen=True)
@@ -98,21 +103,26 @@ class Stream:
 
     def normal(self, name: str, std: float = 1.0, mean: float = 0.0) -> torch.Tensor:
         """Normal values, drawn in float32 (float64 for float64) and rounded to the argument's dtype."""
-        import torch
-
-        shape, dtype = self._maker.spec(name)
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
-        values = torch.empty(shape, dtype=wide, device=self._maker.device).normal_(mean, std, generator=self.generator)
-        return values.to(dtype)
+        return self._rounded(name, lambda wide: wide.normal_(mean, std, generator=self.generator))
 
     def uniform(self, name: str, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
         """Uniform values in [low, high)."""
+        return self._rounded(name, lambda wide: wide.uniform_(low, high, generator=self.generator))
+
+    def _rounded(self, name: str, fill: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """What `fill` writes into tensors of 32 or 64 bits a number, rounded to the argument's dtype, in its shape."""
         import torch
 
         shape, dtype = self._maker.spec(name)
         wide = torch.float64 if dtype == torch.float64 else torch.float32
-        values = torch.empty(shape, dtype=wide, device=self._maker.device).uniform_(low, high, generator=self.generator)
-        return values.to(dtype)
+        if dtype == wide:
+            return fill(torch.empty(shape, dtype=wide, device=self._maker.device))
+        values = torch.empty(shape, dtype=dtype, device=self._maker.device)
+        flat = values.view(-1)
+        for first in range(0, flat.numel(), DRAWN_TOGETHER):
+            part = flat[first : first + DRAWN_TOGETHER]
+            part.copy_(fill(torch.empty(part.shape, dtype=wide, device=self._maker.device)))
+        return values
 
     def integers(self, name: str, low: int, high: int) -> torch.Tensor:
         """Whole numbers in [low, high), in the argument's dtype."""

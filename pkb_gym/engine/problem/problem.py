@@ -79,9 +79,9 @@ class Trials:
     vary: Callable[[Axes, Draw], Mapping[str, AxisValue]] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Problem:
-    """One of the benchmark's problems.
+    """One of the benchmark's problems; equal to itself alone.
 
     Attributes:
         name: CamelCase; the environment is `PKB/<name>-v0`, the folder is its snake case.

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Self
 
 from pkb_gym.engine.compare.check import merge
-from pkb_gym.engine.compare.layout import PAGE_BYTES, BlockPlan, Workload, align
+from pkb_gym.engine.compare.layout import BlockPlan, Workload
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.candidate_gang import CandidateGang, Job
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.handover_server import HandoverEnds, HandoverLibraries
 from pkb_gym.engine.ranks.reference_gang import ReferenceGang
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, LateOutput
-from pkb_gym.engine.rankside.abi import MAX_GROUPS, MAX_RANKS
+from pkb_gym.engine.rankside.abi import MAX_GROUPS
 from pkb_gym.engine.rankside.orders import BlockDone, Dialect, ProfileDone
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.check_report import CheckReport
@@ -30,55 +30,14 @@ from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages.block_staging import BlockStaging, plain
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
-from pkb_gym.engine.stages.timing_statistics import MAX_CALLS
-
-CPU_BLOCK_BYTES, GPU_BLOCK_BYTES = 512 << 20, 2 << 30
-"""Room for the argument sets of one block: of all ranks together, which share a memory, or of each GPU."""
-
-MIN_SCRATCH_BYTES = 16 << 20
-
-MIN_CHECKED_CALLS = 3
-"""Of a block, so that one call's delays meet those of the next."""
+from pkb_gym.engine.stages.heap_layout import lay_out
 
 DEADLINE_BASELINES = 30
 """A block's deadline is at least this many times what the baseline takes for it."""
 
 
-@dataclass(frozen=True)
-class HeapLayout:
-    """How a heap is divided up.
-
-    Attributes:
-        scratch_bytes: symmetric scratch of each rank.
-        segment_bytes: of each rank, scratch included.
-        most_calls: that a block can have.
-    """
-
-    scratch_bytes: int
-    segment_bytes: int
-    most_calls: int
-
-
-def lay_out(workload: Workload, config: ResolvedConfig) -> HeapLayout:
-    """Sizes the heap: scratch by the size of one call's tensors, then as many calls as fit the room for a block.
-
-    At least `MIN_CHECKED_CALLS` fit, whatever their size.
-
-    Raises:
-        InfrastructureError: there are more ranks or groups than a kernel can be told of.
-    """
-    check = workload.plan(range(config.trials), False, 0)
-    timed = workload.plan([0], True, 0).sets[0]
-    if workload.world_size > MAX_RANKS or len(check.partitions) > MAX_GROUPS:
-        raise InfrastructureError(f"more than {MAX_RANKS} ranks or {MAX_GROUPS} groups")
-    scratch_bytes = align(max(MIN_SCRATCH_BYTES, 2 * timed.nbytes), PAGE_BYTES)
-    room = GPU_BLOCK_BYTES if config.device == "cuda" else CPU_BLOCK_BYTES // workload.world_size
-    most_calls = max(1, room // (timed.nbytes or 1))
-    few_checked = min(MIN_CHECKED_CALLS, config.trials) * (max(one.nbytes for one in check.sets) + PAGE_BYTES)
-    # A timed set may be a little larger than the first where sizes differ from trial to trial.
-    timed_block = min(most_calls, MAX_CALLS) * (timed.nbytes + timed.nbytes // 4 + PAGE_BYTES)
-    block = max(min(check.end, room), few_checked, timed_block)
-    return HeapLayout(scratch_bytes, align(scratch_bytes + block + (1 << 20), PAGE_BYTES), most_calls)
+MOST_SKIPPED = 16
+"""Trials in a row that are passed over because one call's tensors do not fit into the heap."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +103,7 @@ class CandidateRun:
             seed=config.seed,
             turn=config.turn,
         )
-        self.layout = lay_out(self.workload, config)
+        self.layout = lay_out(self.workload.problem, config)
         self._next_trial = 0
         with contextlib.ExitStack() as stack:
             _, self._heap = stack.enter_context(reference.heaps(self.layout.segment_bytes))
@@ -184,19 +143,36 @@ class CandidateRun:
         return self._gang
 
     def prepare(self, calls: int, *, timed: bool) -> BlockPlan:
-        """Draws fresh inputs for a block; fewer calls than asked for if these sets are unusually large."""
-        while True:
-            trials = range(self._next_trial, self._next_trial + calls)
-            plan = self._plan(trials, timed)
-            room = self.layout.segment_bytes
-            if plan.end <= room:
-                break
-            if calls == 1:
-                raise InfrastructureError(f"one call needs {plan.end} bytes a rank, the heap has {room}")
-            calls = max(1, min(calls - 1, calls * room // plan.end))
-        self._next_trial += calls
-        self.reference.make(trials, timed=timed)
-        return plan
+        """Draws fresh inputs for a block; fewer calls than asked for if these do not fit into the heap together.
+
+        A trial whose tensors do not fit by themselves is passed over.
+
+        Raises:
+            InfrastructureError: `MOST_SKIPPED` trials in a row do not fit, or the reference gang failed.
+        """
+        for _ in range(MOST_SKIPPED):
+            plan = self._plan_as_many(calls, timed)
+            if plan is not None:
+                trials = [planned.trial for planned in plan.sets]
+                self._next_trial += len(trials)
+                self.reference.make(trials, timed=timed)
+                return plan
+            self._next_trial += 1
+        needed, room = self._plan(range(self._next_trial, self._next_trial + 1), timed).end, self.layout.segment_bytes
+        raise InfrastructureError(f"one call needs {needed} bytes a rank, the heap has {room}")
+
+    def _plan_as_many(self, calls: int, timed: bool) -> BlockPlan | None:
+        """A block of the next trials, at most so many; None if not even the first fits."""
+        room = self.layout.segment_bytes
+        while calls:
+            plan = self._plan(range(self._next_trial, self._next_trial + calls), timed)
+            if len(plan.partitions) > MAX_GROUPS:
+                calls -= 1
+            elif plan.end > room:
+                calls = min(calls - 1, max(1, calls * room // plan.end))
+            else:
+                return plan
+        return None
 
     def prepare_again(self, plan: BlockPlan, *, timed: bool) -> None:
         """The inputs of an earlier block at the same places, to see what comes of them under other conditions."""

@@ -18,6 +18,7 @@ from pkb_gym.engine.rankside.orders import Dialect
 from pkb_gym.engine.records.config import Device, EvalConfig, ResolvedConfig, resolve
 from pkb_gym.engine.records.feedback import Environment
 from pkb_gym.engine.records.source import Source
+from pkb_gym.engine.stages.heap_layout import lay_out
 from pkb_gym.engine.support import env_vars
 
 
@@ -52,9 +53,14 @@ def can_run(device: Device) -> bool:
 
 
 def resolve_source(config: EvalConfig, problem: Problem, text: str) -> tuple[Source, ResolvedConfig]:
-    """A submission parsed, and its configuration resolved on this machine; arguments and errors as `resolve_here`."""
+    """A submission parsed, and its configuration resolved on this machine, on which it has been found to fit.
+
+    Arguments and errors as `resolve_here` and `check_memory`.
+    """
     source = Source.parse(text, choose_device(config.device, config.language), config.language)
-    return source, resolve_here(config, problem, source)
+    resolved = resolve_here(config, problem, source)
+    check_memory(problem, resolved)
+    return source, resolved
 
 
 def resolve_here(config: EvalConfig, problem: Problem, source: Source | None = None) -> ResolvedConfig:
@@ -78,6 +84,35 @@ def resolve_here(config: EvalConfig, problem: Problem, source: Source | None = N
         memory_total_bytes=host.memory_total_bytes(),
         gpus=len(gpus.names()),
     )
+
+
+def check_memory(problem: Problem, config: ResolvedConfig) -> None:
+    """Refuses a size that this machine has no memory for.
+
+    Args:
+        problem: to be solved.
+        config: one that stops after compiling needs no memory, nor does one for GPUs where there are none.
+
+    Raises:
+        ConfigError: the evaluation needs more than there is.
+    """
+    if config.until == "compile" or not can_run(config.device):
+        return
+    on_gpus = config.device == "cuda"
+    present = gpus.memory_bytes() if on_gpus else host.memory_total_bytes()
+    needed = lay_out(problem, config).memory_bytes
+    if present is None or needed <= present:
+        return
+    ranks = "1 rank" if config.world_size == 1 else f"{config.world_size} ranks"
+    memory = "of each GPU's memory" if on_gpus else "of main memory"
+    raise ConfigError(
+        f"{problem.name}: size {config.size!r} in {config.dtype} on {ranks} needs {_gib(needed)} {memory}, and this "
+        f"machine has {_gib(present)}; choose a smaller size{', or more ranks' if on_gpus else ''}"
+    )
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f} GiB"
 
 
 @cache

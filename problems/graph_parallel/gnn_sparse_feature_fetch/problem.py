@@ -173,7 +173,7 @@ PROBLEM = Problem(
         Tensor(
             "local_embedding_shard",
             ("rows", "D"),
-            resident="a shard of the published table has 14 GB and more",
+            resident="a shard of the published table has 14 GB and more, of which a call reads a few rows",
             about="global rows r*S .. min((r+1)*S, T)-1 of the table, S = ceil(T/W)",
         ),
         Tensor(

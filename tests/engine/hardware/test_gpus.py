@@ -60,6 +60,9 @@ class Library:
     def nvmlDeviceGetUtilizationRates(self, handle: SimpleNamespace) -> SimpleNamespace:
         return SimpleNamespace(gpu=25 * handle.index, memory=0)
 
+    def nvmlDeviceGetMemoryInfo(self, handle: SimpleNamespace) -> SimpleNamespace:
+        return SimpleNamespace(total=(80 + handle.index) << 30, free=1 << 30)
+
     def nvmlSystemGetDriverVersion(self) -> bytes:
         return b"580.1"
 
@@ -76,7 +79,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
 
 
 def forget() -> None:
-    for cached in (gpus.names, gpus.driver_version, gpus.compute_capability):
+    for cached in (gpus.names, gpus.driver_version, gpus.compute_capability, gpus.memory_bytes):
         cached.cache_clear()
 
 
@@ -139,6 +142,14 @@ def test_the_driver_is_asked_once(library: Library, monkeypatch: pytest.MonkeyPa
     first = gpus.names()
     library.has_driver = False
     assert gpus.names() == first
+
+
+def test_memory_is_that_of_the_smallest_visible_gpu(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    assert gpus.memory_bytes() == 81 << 30
+    gpus.memory_bytes.cache_clear()
+    library.has_driver = False
+    assert gpus.memory_bytes() is None
 
 
 def test_utilisations_are_those_of_the_visible_gpus(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,52 +6,20 @@ import dataclasses
 
 import pytest
 
-from pkb_gym.engine.compare.layout import PAGE_BYTES, Workload
+from pkb_gym.engine.compare.layout import Workload
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.problem import Axes, AxisValue, Draw
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, LateOutput
-from pkb_gym.engine.rankside.abi import MAX_RANKS
+from pkb_gym.engine.rankside.abi import MAX_GROUPS
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.stages.block_staging import plain
-from pkb_gym.engine.stages.candidate_run import CPU_BLOCK_BYTES, GPU_BLOCK_BYTES, MIN_SCRATCH_BYTES, lay_out
 from pkb_gym.engine.stages.feedback_builder import Stopped
-from pkb_gym.engine.stages.timing_statistics import MAX_CALLS
+from pkb_gym.engine.stages.heap_layout import lay_out
+from pkb_gym.problems.catalogue import find_problem
 from tests.engine.stages.fake_gangs import PROBLEM, WORLD_SIZE, Bench, builder
 
 PLAIN = plain(WORLD_SIZE)
-
-
-def workload(world_size: int = 2, size: str = "tiny") -> Workload:
-    return Workload(PROBLEM, size, world_size, "bfloat16", "robust", b"key", 0, 0)
-
-
-@pytest.mark.parametrize("trials", [4, 2 * MAX_CALLS])
-def test_a_heap_has_room_for_every_checked_call_and_the_longest_block(trials: int) -> None:
-    config = builder(trials=trials).config
-    layout = lay_out(workload(), config)
-    assert layout.scratch_bytes == MIN_SCRATCH_BYTES and layout.segment_bytes % PAGE_BYTES == 0
-    checked = workload().plan(range(trials), False, layout.scratch_bytes)
-    timed = workload().plan(range(MAX_CALLS), True, layout.scratch_bytes)
-    assert max(checked.end, timed.end) <= layout.segment_bytes
-    assert layout.most_calls >= MAX_CALLS, "tiny calls do not fill the room of a block"
-
-
-@pytest.mark.parametrize(("gpus", "room"), [(0, CPU_BLOCK_BYTES // 2), (2, GPU_BLOCK_BYTES)])
-def test_large_calls_share_the_room_of_a_block(gpus: int, room: int) -> None:
-    """On the CPU it is of all ranks together."""
-    large = workload(size="large")
-    (planned,) = large.plan([0], True, 0).sets
-    layout = lay_out(large, builder(gpus=gpus, size="large").config)
-    assert layout.most_calls == max(1, room // planned.nbytes)
-    assert layout.scratch_bytes >= 2 * planned.nbytes
-    assert layout.segment_bytes >= layout.scratch_bytes + layout.most_calls * planned.nbytes
-
-
-def test_more_ranks_than_a_kernel_can_be_told_of() -> None:
-    many = dataclasses.replace(PROBLEM, world_sizes=(4, 2 * MAX_RANKS))
-    config = builder(problem=many, world_size=2 * MAX_RANKS).config
-    with pytest.raises(InfrastructureError, match=f"more than {MAX_RANKS} ranks"):
-        lay_out(dataclasses.replace(workload(2 * MAX_RANKS), problem=many), config)
 
 
 def test_the_baselines_text_goes_to_the_reference_gang_and_everything_is_let_go_of_in_the_end() -> None:
@@ -91,9 +59,21 @@ def test_no_input_is_used_twice() -> None:
     assert bench.asked("make") == ["make 4 checked", "make 3 timed", "make 2 timed"]
 
 
+def workload() -> Workload:
+    return Workload(PROBLEM, "tiny", 2, "bfloat16", "robust", b"key", 0, 0)
+
+
+def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
+    """Every third and fourth trial is larger."""
+    return {"N": ax.N * (64 if draw.trial % 4 >= 2 else 1)}
+
+
+GROWING = dataclasses.replace(PROBLEM, robust=dataclasses.replace(PROBLEM.robust, vary=vary))
+
+
 def room_for(calls: int) -> int:
     """Bytes of a segment that holds just so many timed calls."""
-    layout = lay_out(workload(), builder().config)
+    layout = lay_out(PROBLEM, builder().config)
     return workload().plan(range(calls), True, layout.scratch_bytes).end
 
 
@@ -113,6 +93,31 @@ def test_a_single_call_that_does_not_fit_is_a_fault_of_this_machine() -> None:
         run.layout = dataclasses.replace(run.layout, segment_bytes=room_for(1) - 1)
         run.prepare(2, timed=True)
     assert bench.reference.trials == []
+
+
+def test_a_trial_that_does_not_fit_is_passed_over() -> None:
+    """Sizes differ from trial to trial: one that is larger than all that the heap was laid out for ended it all."""
+    bench = Bench(problem=GROWING)
+    with bench.run() as run:
+        layout = run.layout
+        sets = [run.workload.plan([trial], False, layout.scratch_bytes).end for trial in range(6)]
+        assert sets[0] == sets[1] < sets[2] == sets[3] and sets[4] == sets[0]
+        run.layout = dataclasses.replace(layout, segment_bytes=sets[0] + (sets[0] - layout.scratch_bytes) // 2)
+        plans = [run.prepare(2, timed=False) for _ in range(3)]
+    assert [[planned.trial for planned in plan.sets] for plan in plans] == [[0, 1], [4, 5], [8, 9]]
+    assert bench.reference.trials == [(0, 1), (4, 5), (8, 9)]
+
+
+def test_a_block_has_no_more_groups_than_a_kernel_can_be_told_of() -> None:
+    """RingAttentionPP has three ways to group 8 ranks: its checked calls did not make one block, so none was made."""
+    bench = Bench(problem=find_problem("RingAttentionPP"), world_size=8)
+    with bench.run() as run:
+        plans = []
+        while run.config.trials > sum(len(plan.sets) for plan in plans):
+            plans.append(run.prepare(run.config.trials, timed=False))
+    assert all(len(plan.partitions) <= MAX_GROUPS for plan in plans)
+    assert max(len(plan.partitions) for plan in plans) == MAX_GROUPS
+    assert len({partition for plan in plans for partition in plan.partitions}) > MAX_GROUPS
 
 
 def test_a_candidate_is_loaded_with_all_that_it_needs() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.hardware import gpus, host
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.problems.catalogue import find_problem
@@ -132,3 +132,47 @@ def test_where_there_is_no_source_yet_its_language_is_the_devices_native_one(mon
 def test_what_to_say_of_a_source_that_is_only_compiled() -> None:
     assert execution_environment.compiled_only("native").startswith("compiled for sm_90a; this machine has no GPU")
     assert execution_environment.compiled_only("python").startswith("imported; this machine has no GPU")
+
+
+TABLES = find_problem("GNNSparseFeatureFetch")
+
+
+def memory(monkeypatch: pytest.MonkeyPatch, gib: int) -> None:
+    monkeypatch.setattr(gpus, "memory_bytes", lambda: gib << 30)
+    monkeypatch.setattr(host, "memory_total_bytes", lambda: gib << 30)
+
+
+@pytest.mark.parametrize(
+    ("names", "language", "asked", "words"),
+    [
+        ((H200,), "cuda", {}, r"size 'published' in bfloat16 on 1 rank needs 1\d\d\.\d GiB of each GPU's memory, and "
+         r"this machine has 100\.0 GiB; choose a smaller size, or more ranks"),
+        ((), "cpp", {"size": "published"}, r"size 'published' in bfloat16 on 4 ranks needs 1\d\d\.\d GiB of main "
+         r"memory, and this machine has 100\.0 GiB; choose a smaller size$"),
+    ],
+)  # fmt: skip
+def test_a_size_that_this_machine_has_no_memory_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], language: str, asked: dict[str, str], words: str
+) -> None:
+    """It was found out by an allocation that failed, in the middle of an evaluation."""
+    on_a_machine(monkeypatch, *names)
+    memory(monkeypatch, 100)
+    config = EvalConfig(language=language, **asked)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=rf"^GNNSparseFeatureFetch: {words}"):
+        execution_environment.resolve_source(config, TABLES, "a source")
+    memory(monkeypatch, 200)
+    execution_environment.resolve_source(config, TABLES, "a source")
+
+
+def test_memory_is_not_asked_for_where_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_machine(monkeypatch, nvcc=True)
+    memory(monkeypatch, 1)
+    for config in (EvalConfig(language="cuda"), EvalConfig(size="published", until="compile")):
+        execution_environment.resolve_source(config, TABLES, "a source")
+    execution_environment.resolve_here(EvalConfig(size="published"), TABLES)  # the task can be shown
+
+
+def test_gpus_whose_memory_the_driver_does_not_tell_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_machine(monkeypatch, H200)
+    monkeypatch.setattr(gpus, "memory_bytes", lambda: None)
+    execution_environment.resolve_source(EvalConfig(language="cuda"), TABLES, "a source")

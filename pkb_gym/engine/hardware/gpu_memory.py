@@ -1,0 +1,16 @@
+"""Memory of the GPUs that the tables of peaks and limits name, as NVML tells it."""
+
+from __future__ import annotations
+
+GPU_MEMORY_GIB: dict[str, float] = {
+    "NVIDIA A100-SXM4-80GB": 79.3,
+    "NVIDIA H100 80GB HBM3": 79.6,
+    "NVIDIA H200": 139.8,
+    "NVIDIA B200": 178.4,
+}
+"""First name of each in `peaks.GPUS` -> GiB."""
+
+
+def gpus_with(nbytes: int) -> tuple[str, ...]:
+    """Those of `GPU_MEMORY_GIB` that have so much memory, in its order."""
+    return tuple(name for name, gib in GPU_MEMORY_GIB.items() if gib * 2**30 >= nbytes)
