@@ -189,7 +189,7 @@ class CandidateGang:
         try:
             fds.append(memory_file("candidate", source.encode() if artifact.binary is None else artifact.binary))
             for name, library in artifact.extensions.items():
-                fds.append(memory_file(name, library))  # noqa: PERF401 - those made so far are closed if one fails
+                fds.append(memory_file(name, library))
             self._ask(order, Loaded, fds=fds)
         finally:
             for fd in fds:
