@@ -22,10 +22,8 @@ import selectors
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import IO, Literal, Protocol, TypeAlias
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
@@ -33,6 +31,7 @@ from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.support.ownership import TemporaryFolder
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.phases import PhaseClock
 
@@ -92,12 +91,12 @@ class ServiceProcess:
         self.on_restart: Callable[[], None] = lambda: None
         self._changes = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
         self._start_s = start_s
-        self._folder = tempfile.TemporaryDirectory(prefix="pkb-owner-")
-        write_atomically(Path(self._folder.name) / "token", self.token)
+        self._folder = TemporaryFolder()
+        write_atomically(self._folder.path / "token", self.token)
         try:
             self._process, self.url = self._start(port=0)
         except InfrastructureError:
-            self._folder.cleanup()
+            self._folder.close()
             raise
         self._closing = threading.Event()
         self._watch = threading.Thread(target=self._keep_running, name="pkb-owner", daemon=True)
@@ -116,7 +115,7 @@ class ServiceProcess:
             self._watch.join(END_S)
             if self._watch.is_alive():
                 self._process.kill()
-        self._folder.cleanup()
+        self._folder.close()
 
     def _keep_running(self) -> None:
         while True:
@@ -135,7 +134,7 @@ class ServiceProcess:
                 self.on_restart()
 
     def _start(self, port: int) -> tuple[subprocess.Popen[str], str]:
-        token_file = Path(self._folder.name) / "token"
+        token_file = self._folder.path / "token"
         options = ["--port", str(port), "--token-file", str(token_file), "--with-parent"]
         process = subprocess.Popen(
             [sys.executable, "-m", "pkb_gym.cli", "serve", *options],

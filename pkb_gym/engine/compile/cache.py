@@ -1,8 +1,9 @@
 """Compiled results by content: one file per key, written by the evaluator alone.
 
-A file is a JSON head, a newline, then the binaries it lists. Writers make a temporary file beside it and rename it, so
-that concurrent writers of one key both succeed and no reader sees half a file. A cache that cannot be written or read
-is no failure: the compile is then done again.
+A file is the SHA-256 of the rest, a JSON head, and the binaries it lists; a newline stands between them. What does not
+match its digest, as after an error of the disk, is never loaded. Writers make a temporary file beside it and rename it,
+so that concurrent writers of one key both succeed and no reader sees half a file. A cache that cannot be written or
+read is no failure: the compile is then done again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pkb_gym.engine.support.atomic_write import write_atomically
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 
 
 class CompileCache:
@@ -53,14 +54,15 @@ class CompileCache:
         """The stored result, or None."""
         path = self._path(key)
         try:
-            head, _, body = path.read_bytes().partition(b"\n")
+            digest, _, content = path.read_bytes().partition(b"\n")
+            if digest != _digest(content):
+                raise ValueError("its content does not match its digest")
+            head, _, body = content.partition(b"\n")
             stored: dict[str, Any] = json.loads(head)
             parts, offset = {}, 0
             for name, size in stored["parts"].items():
                 parts[name] = body[offset : offset + size]
                 offset += size
-            if offset != len(body):
-                raise ValueError("cut short")
             transfers = stored["transfers"]
             artifact = Artifact(
                 ok=stored["ok"],
@@ -96,7 +98,7 @@ class CompileCache:
         path = self._path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, content)
+            write_atomically(path, _digest(content) + b"\n" + content)
         except OSError as error:
             self._warn(f"cannot write {path}: {error}; results are compiled anew each time")
             return
@@ -131,3 +133,7 @@ class CompileCache:
         if not self._warned:
             self._warned = True
             logger.warning("compile cache: %s", message)
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from pkb_gym.engine.ranks.sandbox import Policy, bubblewrap_arguments, bubblewra
 from pkb_gym.engine.ranks.visible_folders import compiler_paths, hidden_folders
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.support.env_vars import for_candidates
+from pkb_gym.engine.support.ownership import TemporaryFolder
 
 MAX_LOG_CHARS = 12_000
 MAX_RESULT_BYTES = 256 << 20
@@ -96,12 +97,15 @@ def run_sandboxed(
         limits: see there.
         result: name of the file to bring back, if any.
         readable: folders it may read beside those of the system; without bubblewrap it may read what the user may.
+
+    Raises:
+        InfrastructureError: it failed, and the disk is full.
     """
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         # The log comes first: descriptor 3, if it is free, becomes its number, and the script needs 3 for itself.
         log, out = _memory_file(stack, "log"), _memory_file(stack, "result")
-        folder = None if bubblewrap_works() else stack.enter_context(tempfile.TemporaryDirectory(prefix="pkb-compile-"))
+        folder = None if bubblewrap_works() else str(stack.enter_context(TemporaryFolder()).path)
         inputs = {} if folder else {name: _memory_file(stack, name, content) for name, content in files.items()}
         for name, content in files.items() if folder else ():
             Path(folder or "", name).write_bytes(content)
@@ -124,8 +128,17 @@ def run_sandboxed(
             _kill_session(process)
         output = _content(log, limits.output_bytes).decode(errors="replace")
         truncated = os.fstat(log).st_size > limits.output_bytes
+        if status != 0 and folder and (left := shutil.disk_usage(folder).free) < DISK_BYTES:
+            raise InfrastructureError(f"{command[0]} had {left} bytes of disk left in {folder}; it needs {DISK_BYTES}")
         return Run(status, output, _content(out, MAX_RESULT_BYTES), time.monotonic() - began, truncated)
 
+
+DISK_BYTES = 64 << 20
+"""Free space that a compiler may need for its files, without a sandbox."""
+
+_KILLED_STATUSES = (-signal.SIGKILL, 128 + signal.SIGKILL)
+_KILLED_STAGE = re.compile(r"signal 9\b|\bKilled signal terminated program\b")
+"""What g++ and nvcc say of a stage that was killed; they end with status 1 themselves. A source can have it printed."""
 
 ENDED_BY_OTHERS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 """Signals that no source brings upon its compiler."""
@@ -145,9 +158,10 @@ def compiled_of(run: Run, limits: Limits) -> Compiled:
         return Compiled(Artifact(ok=False, log=log, duration_s=run.duration_s), lasting=False)
     if run.status != 0 or not run.result:
         reason = "" if "error" in log else f"\nthe compiler ended with status {run.status}"
-        # What was killed (status 128 + signal, or negative) might have been short of memory for once.
         failed = Artifact(ok=False, log=log + reason, duration_s=run.duration_s)
-        return Compiled(failed, lasting=0 < run.status < 128)
+        killed = run.status in _KILLED_STATUSES or bool(_KILLED_STAGE.search(run.output))
+        # What ended by a signal (status 128 + signal, or negative) might have been short of memory for once.
+        return Compiled(failed, lasting=0 < run.status < 128, killed=killed)
     return Compiled(Artifact(ok=True, log=log, duration_s=run.duration_s, binary=run.result), lasting=True)
 
 

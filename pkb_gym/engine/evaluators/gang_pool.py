@@ -60,6 +60,7 @@ class GangPool:
         self._lock = threading.RLock()
         self._zygotes: dict[bool, Zygote] = {}
         self._references: dict[tuple[Device, int], ReferenceGang] = {}
+        self._references_suspect = False
         self._handovers: dict[Device, HandoverLibraries] = {}
         self._standby: dict[GangKind, Standby] = {}
         self._ending: threading.Thread | None = None
@@ -74,7 +75,9 @@ class GangPool:
         with self._lock:
             self._check_open()
             for kind in (True, False):  # both at once: each takes seconds to import torch
-                if kind not in self._zygotes or not self._zygotes[kind].alive:
+                if kind in self._zygotes and not self._zygotes[kind].alive:
+                    self._zygotes.pop(kind).close()  # and its folder goes
+                if kind not in self._zygotes:
                     self._zygotes[kind] = Zygote(trusted=kind)
             zygote = self._zygotes[trusted]
         zygote.wait_until_ready()
@@ -104,6 +107,8 @@ class GangPool:
         """
         zygote = self.zygote(trusted=True)
         with self._lock:
+            if self._references_suspect:
+                self._close_references()
             gang = self._references.get((device, world_size))
             if gang is None or not gang.is_sound:
                 libraries = self.handovers(device)
@@ -171,17 +176,25 @@ class GangPool:
             return not self._closed and all(zygote.alive for zygote in self._zygotes.values())
 
     def discard_broken(self) -> None:
-        """After an infrastructure failure, later evaluations begin with fresh gangs."""
+        """After an infrastructure failure, later evaluations begin with fresh gangs.
+
+        A reference gang, which the evaluation that has the devices may be using, is ended when one is next asked for.
+        """
         for stock in self._take_standby():
             stock.close()
         with self._lock:
-            for gang in self._references.values():
-                gang.close()
-            self._references.clear()
+            self._references_suspect = True
             for kind, zygote in list(self._zygotes.items()):
                 if not zygote.alive:
                     zygote.close()
                     del self._zygotes[kind]
+
+    def _close_references(self) -> None:
+        """Called with the lock held."""
+        for gang in self._references.values():
+            gang.close()
+        self._references.clear()
+        self._references_suspect = False
 
     def _take_standby(self) -> list[Standby]:
         with self._lock:
@@ -214,9 +227,7 @@ class GangPool:
         with self._lock:
             if self._ending is not None:
                 self._ending.join()
-            for gang in self._references.values():
-                gang.close()
-            self._references.clear()
+            self._close_references()
             for libraries in self._handovers.values():
                 libraries.close()
             self._handovers.clear()

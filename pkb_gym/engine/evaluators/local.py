@@ -69,24 +69,40 @@ class LocalEvaluator:
         return self
 
     def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
-        """Judges one source; see `Evaluator.evaluate`."""
+        """Judges one source; see `Evaluator.evaluate`.
+
+        A candidate whose rank was killed is judged once more: somebody else, or a machine short of memory, may have
+        done it. A rank that is killed again is the candidate's own failure.
+        """
+        feedback, killed = self._judge_once(problem, source, config, progress or _ignore_progress)
+        if killed:
+            feedback, _ = self._judge_once(problem, source, config, progress or _ignore_progress)
+        return feedback
+
+    def _judge_once(self, problem: Problem, source: str, config: EvalConfig, report: Progress) -> tuple[Feedback, bool]:
+        """The feedback, and whether a rank of the candidate was killed."""
         if self._closed:
             raise InfrastructureError("this evaluator has been closed")
-        parsed, resolved = execution_environment.resolve_source(config, problem, source)
-        environment = execution_environment.describe(resolved.device, resolved.dialect)
-        feedback = FeedbackBuilder(problem, parsed, resolved, environment)
         try:
-            self._run_stages(feedback, progress or _ignore_progress)
-        except Stopped:
-            pass
-        except InfrastructureError as error:
+            parsed, resolved = execution_environment.resolve_source(config, problem, source)
+            environment = execution_environment.describe(resolved.device, resolved.dialect)
+            feedback = FeedbackBuilder(problem, parsed, resolved, environment)
+        except OSError as error:
+            raise InfrastructureError(f"this machine could not judge it: {error}") from error
+        killed = False
+        try:
+            self._run_stages(feedback, report)
+        except Stopped as stopped:
+            killed = stopped.killed
+        except (InfrastructureError, OSError) as error:  # OSError: descriptors, processes or disk are used up
             feedback.fail(Failure.INFRASTRUCTURE, f"this machine could not judge it: {error}")
             self._pool.discard_broken()
         if feedback.failed and not self._pool.is_sound:
             # Ranks that fell silent because their zygote did are no failure of the candidate.
             feedback.fail(Failure.INFRASTRUCTURE, "this evaluator was closed, or lost its processes, meanwhile")
             self._pool.discard_broken()
-        return feedback.build()
+            killed = False
+        return feedback.build(), killed
 
     def resolve(self, problem: Problem, source: str, config: EvalConfig) -> ResolvedConfig:
         """The configuration that `evaluate` would run under.

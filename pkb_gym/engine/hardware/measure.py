@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TypedDict
 from pkb_gym.engine.hardware.cpu_info import CpuInfo
 from pkb_gym.engine.hardware.peaks import Peaks
 from pkb_gym.engine.hardware.tiers import MemoryTier
+from pkb_gym.engine.support.ownership import TemporaryFolder
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 
@@ -134,8 +134,8 @@ def _best_seconds(work: Callable[[], object], repetitions: int) -> float:
 
 def _compiled_rates(info: CpuInfo, compiler: str, repetitions: int) -> CoreRates | None:
     """Compiles the program and runs it; None where either fails (the torch path then serves)."""
-    with tempfile.TemporaryDirectory(prefix="pkb-measure-") as folder:
-        program = Path(folder) / "measure"
+    with TemporaryFolder() as folder:
+        program = folder.path / "measure"
         flags = ["-O3", "-march=native", "-std=c++17", "-pthread"]
         caches = [str(cache.core_bytes) for cache in info.caches]
         try:

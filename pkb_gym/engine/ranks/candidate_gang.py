@@ -177,11 +177,7 @@ class CandidateGang:
             GangFailed: it could not be loaded.
         """
         self._job = job
-        fds = [memory_file("candidate", source.encode() if artifact.binary is None else artifact.binary)]
-        extensions = {}
-        for name, library in artifact.extensions.items():
-            extensions[name] = len(fds)
-            fds.append(memory_file(name, library))
+        extensions = {name: 1 + index for index, name in enumerate(artifact.extensions)}
         order = Load(
             dialect=job.dialect,
             processors=host.processors(),
@@ -191,7 +187,11 @@ class CandidateGang:
             signature=cpp_signature(job.problem),
             extensions=extensions,
         )
+        fds: list[int] = []
         try:
+            fds.append(memory_file("candidate", source.encode() if artifact.binary is None else artifact.binary))
+            for name, library in artifact.extensions.items():
+                fds.append(memory_file(name, library))
             self._ask(order, Loaded, fds=fds)
         finally:
             for fd in fds:

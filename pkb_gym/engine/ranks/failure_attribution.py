@@ -29,12 +29,19 @@ _MAY_BE_NAMED = (
 
 
 class GangFailed(Exception):
-    """Raised when a rank failed or a deadline passed; the gang is of no further use."""
+    """Raised when a rank failed or a deadline passed; the gang is of no further use.
 
-    def __init__(self, failure: Failure, rank: int | None, message: str) -> None:
+    Attributes:
+        failure: as it is reported.
+        rank: that failed first; None where nobody knows.
+        killed: whether a process of the gang was killed, which need not be the doing of the candidate.
+    """
+
+    def __init__(self, failure: Failure, rank: int | None, message: str, *, killed: bool = False) -> None:
         super().__init__(message)
         self.failure = failure
         self.rank = rank
+        self.killed = killed
 
 
 def cause_is_known(ended: Mapping[int, int], errors: Mapping[int, Failed]) -> bool:
@@ -62,7 +69,7 @@ def first_failure(ended: Mapping[int, int], errors: Mapping[int, Failed], otherw
     for rank in own_fault or list(errors):
         failure = next((known for known in _MAY_BE_NAMED if known == errors[rank].kind), Failure.RUNTIME_ERROR)
         return GangFailed(failure, rank, f"rank {rank}: {errors[rank].text}"[:10_000])
-    return GangFailed(Failure.RUNTIME_ERROR, None, f"the gang fell silent: {otherwise}")
+    return GangFailed(Failure.RUNTIME_ERROR, None, f"the gang fell silent: {otherwise}", killed=True)
 
 
 def missed_deadline(places: Mapping[int, str], busy: Collection[int], timeout_s: float) -> GangFailed:
@@ -87,7 +94,7 @@ def _crash(rank: int, status: int) -> GangFailed:
     name = signal.Signals(-status).name
     if -status == signal.SIGKILL:
         cause = f"rank {rank} was killed by the kernel ({name}), most likely for its memory"
-        return GangFailed(Failure.OUT_OF_MEMORY, rank, cause)
+        return GangFailed(Failure.OUT_OF_MEMORY, rank, cause, killed=True)
     hint = f": {_HINTS[name]}" if name in _HINTS else ""
     return GangFailed(Failure.RUNTIME_ERROR, rank, f"rank {rank} was killed by {name}{hint}")
 

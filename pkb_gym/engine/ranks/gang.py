@@ -114,12 +114,12 @@ class Gang:
             resources.callback(remove_scratch)
             self._output = RankOutput()
             resources.callback(self._output.close)
-            self._leader, leader_end = pair()
-            resources.callback(self._leader.close)
-            pairs = [pair() for _ in range(world_size)]
-            self._ranks = [mine for mine, _ in pairs]
-            for wire in self._ranks:
-                resources.callback(wire.close)
+            pairs: list[tuple[Wire, Wire]] = []
+            for _ in range(1 + world_size):
+                pairs.append(pair())
+                for end in pairs[-1]:
+                    resources.callback(end.close)
+            self._leader, self._ranks = pairs[0][0], [mine for mine, _ in pairs[1:]]
             request = GangRequest(
                 entry=entry,
                 world_size=world_size,
@@ -131,7 +131,7 @@ class Gang:
                 temporary_bytes=TEMPORARY_BYTES,
             )
             with self._output.writing_end() as output_end:
-                ends = [leader_end, *(end for _, end in pairs)]
+                ends = [end for _, end in pairs]
                 fds = [end.fileno() for end in ends]
                 try:
                     self._leader_pidfd = zygote.fork(request, [fds[0], output_end, *fds[1:]])

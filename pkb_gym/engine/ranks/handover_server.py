@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -75,15 +76,17 @@ class HandoverEnds:
 
     def __init__(self, world_size: int, libraries: HandoverLibraries) -> None:
         self.libraries = libraries
-        self.eventfds = [(os.eventfd(0, os.EFD_CLOEXEC), os.eventfd(0, os.EFD_CLOEXEC)) for _ in range(world_size)]
+        self.eventfds: list[tuple[int, int]] = []
+        with contextlib.ExitStack() as stack:
+            for _ in range(world_size):
+                self.eventfds.append((_new_eventfd(stack), _new_eventfd(stack)))
+            self._resources = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pair in self.eventfds:
-            for fd in pair:
-                os.close(fd)
+        self._resources.close()
 
 
 class HandoverLibrary:
@@ -163,6 +166,12 @@ class HandoverServer:
         served = self._finish(self._handle)
         self._handle = None
         return self._receipts if served == self._script.calls + 1 else None
+
+
+def _new_eventfd(stack: contextlib.ExitStack) -> int:
+    fd = os.eventfd(0, os.EFD_CLOEXEC)
+    stack.callback(os.close, fd)
+    return fd
 
 
 def drain(eventfd: int) -> None:

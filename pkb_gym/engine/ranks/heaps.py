@@ -121,9 +121,13 @@ def describe_place(place: abi.Place, has: int | None) -> str:
 def memory_file(name: str, content: bytes) -> int:
     """Descriptor of a file without a place in any folder, gone with the last process that has it open."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    view = memoryview(content)
-    while view:
-        view = view[os.write(fd, view) :]
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(fd, view) :]
+    except OSError:
+        os.close(fd)
+        raise
     return fd
 
 
@@ -133,6 +137,10 @@ def sealed_memory(name: str, nbytes: int) -> int:
     A candidate that could shrink it would have every reader of the rest killed by SIGBUS.
     """
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, nbytes)
-    fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_SEAL)
+    try:
+        os.ftruncate(fd, nbytes)
+        fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_SEAL)
+    except OSError:
+        os.close(fd)
+        raise
     return fd

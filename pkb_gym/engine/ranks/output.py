@@ -34,7 +34,12 @@ class RankOutput:
         try:
             yield self._writing
         finally:
+            self._close_writing_end()
+
+    def _close_writing_end(self) -> None:
+        if self._writing >= 0:
             os.close(self._writing)
+            self._writing = -1
 
     @property
     def tail(self) -> str:
@@ -62,5 +67,6 @@ class RankOutput:
         return bool(data)
 
     def close(self) -> None:
-        """Closes the reading end."""
+        """Closes the reading end, and the writing end if it was not handed over."""
         os.close(self._reading)
+        self._close_writing_end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ from pkb_gym.engine.rankside.forking import ForkFailed, GangRequest, GangStarted
 from pkb_gym.engine.rankside.messages import WireError
 from pkb_gym.engine.rankside.wire import pair
 from pkb_gym.engine.support.env_vars import for_candidates, with_changes
+from pkb_gym.engine.support.ownership import TemporaryFolder
 
 START_TIMEOUT_S = 120.0
 TEMPORARY_BYTES = 256 << 20
@@ -35,28 +37,33 @@ class Zygote:
     Args:
         trusted: whether it forks reference gangs, which may import all of pkb_gym; otherwise it is sandboxed where
             bubblewrap works, and its gangs are confined.
+
+    Raises:
+        OSError: there are no descriptors or processes left.
     """
 
     def __init__(self, *, trusted: bool) -> None:
         self.trusted = trusted
         self.sandboxed = not trusted and bubblewrap_works()
-        self.scratch = Path("/tmp/scratch") if self.sandboxed else Path(tempfile.mkdtemp(prefix="pkb-gym-"))
         self._lock = threading.Lock()
         self._ready = False
-        mine, theirs = pair()
-        fd = theirs.fileno()
-        os.set_inheritable(fd, True)
-        self._process = subprocess.Popen(
-            self._command(fd),
-            pass_fds=(fd,),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C in a terminal reaches the evaluator alone
-            env=self._environment(),
-        )
-        theirs.close()
-        self._control = mine
+        with contextlib.ExitStack() as resources:
+            folder = None if self.sandboxed else resources.enter_context(TemporaryFolder())
+            self.scratch = Path("/tmp/scratch") if folder is None else folder.path
+            self._control, theirs = pair()
+            resources.callback(self._control.close)
+            with contextlib.closing(theirs):
+                fd = theirs.fileno()
+                self._process = subprocess.Popen(
+                    self._command(fd),
+                    pass_fds=(fd,),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,  # Ctrl-C in a terminal reaches the evaluator alone
+                    env=self._environment(),
+                )
+            self._resources = resources.pop_all()
 
     def _command(self, fd: int) -> list[str]:
         if not self.sandboxed:
@@ -139,8 +146,7 @@ class Zygote:
             self._process.wait()
         if self._process.stderr is not None:
             self._process.stderr.close()
-        if not self.sandboxed:
-            shutil.rmtree(self.scratch, ignore_errors=True)
+        self._resources.close()
 
     def new_scratch(self) -> tuple[str, Callable[[], None]]:
         """A working folder for one gang: its path as the gang sees it, and a function that removes it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import json
+import os
 import select
 import socket
 import struct
@@ -67,18 +68,35 @@ class Wire:
         return frame
 
     def receive_with_fds(self, *kinds: type[Kind]) -> tuple[Kind, bytes, list[int]]:
-        """As `receive`, with the descriptors sent along; the receiver owns them."""
+        """As `receive`, with the descriptors sent along; the receiver owns them.
+
+        Raises:
+            WireError: the connection ended, or this process has no room for the descriptors.
+            ProtocolError: the frame is too large, or no such message.
+        """
         fds = array.array("i")
-        while (frame := self.take(*kinds)) is None:
-            try:
-                data, ancillary, _, _ = self.sock.recvmsg(1 << 16, socket.CMSG_SPACE(MAX_FDS * fds.itemsize))
-            except OSError as error:
-                raise WireError(f"the other side is gone: {error}") from None
-            for level, kind, payload in ancillary:
-                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                    fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
-            self._fill(data)
+        try:
+            while (frame := self.take(*kinds)) is None:
+                self._fill(self._read_with_fds(fds))
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
         return *frame, list(fds)
+
+    def _read_with_fds(self, fds: array.array[int]) -> bytes:
+        """Reads what is there, once, and adds the descriptors that came along."""
+        room = socket.CMSG_SPACE(MAX_FDS * fds.itemsize)
+        try:
+            data, ancillary, flags, _ = self.sock.recvmsg(1 << 16, room, socket.MSG_CMSG_CLOEXEC)
+        except OSError as error:
+            raise WireError(f"the other side is gone: {error}") from None
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+        if flags & socket.MSG_CTRUNC:  # the kernel drops what the table of open files has no room for
+            raise WireError("descriptors that were sent along are lost: too many files are open here")
+        return data
 
     def pending(self) -> bool:
         """Whether something has arrived that nobody took."""

@@ -267,4 +267,4 @@ class CandidateRun:
         tail = f"\nlast output:\n{output[-2000:]}" if output else ""
         if failed.failure is Failure.INTEGRITY:
             self.feedback.suspect(integrity.tampering(str(failed)))
-        return self.feedback.stop(failed.failure, f"{failed}{tail}", failed.rank)
+        return self.feedback.stop(failed.failure, f"{failed}{tail}", failed.rank, killed=failed.killed)

@@ -22,7 +22,15 @@ MAX_MESSAGE_CHARS = 16_000
 
 
 class Stopped(Exception):
-    """Raised to leave the pipeline; the reason has been noted in the feedback."""
+    """Raised to leave the pipeline; the reason has been noted in the feedback.
+
+    Attributes:
+        killed: see `GangFailed`.
+    """
+
+    def __init__(self, message: str, *, killed: bool = False) -> None:
+        super().__init__(message)
+        self.killed = killed
 
 
 class FeedbackBuilder:
@@ -33,6 +41,9 @@ class FeedbackBuilder:
         source: the source.
         config: how it is judged.
         compile, race, check, timing, profile, roofline, output, calls_torch_distributed: see `Feedback`.
+
+    Raises:
+        OSError: the problem's files cannot be read.
     """
 
     def __init__(self, problem: Problem, source: Source, config: ResolvedConfig, environment: Environment) -> None:
@@ -46,6 +57,7 @@ class FeedbackBuilder:
         self.output = ""
         self.calls_torch_distributed: bool | None = None
         self._environment = environment
+        self._problem_sha256 = _problem_sha256(problem)
         self._stage: Stage | None = None
         self._failure: Failure | None = None
         self._message = ""
@@ -73,10 +85,10 @@ class FeedbackBuilder:
         """Whether a failure was noted."""
         return self._failure is not None
 
-    def stop(self, failure: Failure, message: str, rank: int | None = None) -> Stopped:
+    def stop(self, failure: Failure, message: str, rank: int | None = None, *, killed: bool = False) -> Stopped:
         """Notes why the pipeline ends here; the caller raises what is returned."""
         self.fail(failure, message, rank)
-        return Stopped(message)
+        return Stopped(message, killed=killed)
 
     def note(self, message: str) -> None:
         """Notes what the agent should know of an evaluation that did not fail."""
@@ -99,7 +111,7 @@ class FeedbackBuilder:
         timed = self._stage is not None and self._stage.order >= Stage.TIME.order
         return Feedback(
             problem=self.problem.name,
-            problem_sha256=_problem_sha256(self.problem),
+            problem_sha256=self._problem_sha256,
             source_sha256=self.source.sha256,
             config=self.config,
             environment=self._environment,

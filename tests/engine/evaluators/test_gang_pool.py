@@ -150,6 +150,7 @@ def test_a_zygote_that_died_is_replaced(pool: GangPool, processes: Processes) ->
     processes.zygotes[1].alive = False
     assert not pool.is_sound
     assert pool.zygote(trusted=False) is not first and pool.is_sound
+    assert processes.closed == [first], "with its folder"
     assert [zygote.trusted for zygote in processes.zygotes] == [True, False, False]
 
 
@@ -360,7 +361,8 @@ def test_after_a_fault_of_this_machine_processes_are_made_anew(pool: GangPool, p
     pool.discard_broken()
     assert running("pkb-standby") == []
     until(lambda: all(gang.closed for gang in processes.gangs))
-    assert processes.references[0].closed and pool.reference("cuda", 2) is not reference
+    assert not processes.references[0].closed, "another evaluation may be in the middle of something with it"
+    assert pool.reference("cuda", 2) is not reference and processes.references[0].closed
     assert [zygote.trusted for zygote in processes.closed if isinstance(zygote, FakeZygote)] == [False]
     with gang_for(pool, "cuda") as gang:
         assert not gang.closed

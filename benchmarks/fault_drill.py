@@ -1,0 +1,324 @@
+"""Kills processes of the evaluator at random moments, and takes disk, descriptors and cache away from it.
+
+Each kill strikes while three sources are judged side by side: right, wrong and crashing ones, whose verdicts are known.
+Each of them has to end with its verdict, or as `infrastructure`, and then with its verdict when it is judged again.
+Half of the kills strike an evaluator in a child process, half one behind `pkb serve`. At the end, no process, shared
+memory or temporary file may be left over. Kills are numbered, and the seed decides each: where the result of an earlier
+run of this commit lies in the folder, the run goes on behind it.
+
+python -m benchmarks.fault_drill [--kills N] [--seed N] [--budget-s S] [--repeats N] [--out FOLDER]
+
+Exit status: 0 if there was no wrong verdict and nothing was left behind, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import random
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import psutil
+
+from benchmarks.common import RESULTS, header
+from benchmarks.fault_resources import resource_faults
+from benchmarks.fault_targets import (
+    ROOT,
+    EvaluatorTarget,
+    ServiceTarget,
+    Submission,
+    Target,
+    Through,
+    Verdict,
+    Victim,
+    environment_of,
+    victims,
+)
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.support.atomic_write import write_atomically
+
+PR_SET_CHILD_SUBREAPER = 36
+VICTIMS: dict[Victim, int] = {
+    "evaluator": 1,
+    "zygote": 1,
+    "reference leader": 2,
+    "reference rank": 2,
+    "candidate leader": 3,
+    "candidate rank": 4,
+    "compiler": 3,
+}
+"""How often each kind is drawn: those whose replacement takes seconds, for importing torch, least."""
+
+AT_ONCE = 3
+CANDIDATES = ROOT / "tests" / "candidates"
+SOURCES = (
+    *("good/waits_for_peers.cpp", "good/reads_peers.cpp", "good/reference.py"),
+    *("broken/nan_output.cpp", "broken/segfault_on_one_rank.cpp", "broken/wrong_shape.py"),
+    "broken/syntax_error.cpp",
+)
+LOOK_S = 0.002
+LATEST_S = 1.5
+"""Of the moment of a kill, after its evaluations have begun."""
+
+ATTEMPTS = 4
+"""A source that was not judged is judged again at most so often."""
+
+GONE_S = 15.0
+"""What is ending may take so long."""
+
+EVERY_S = 30.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """Kills of one kind, or repetitions of one other fault.
+
+    Attributes:
+        fault: what was killed or taken away.
+        through: what was asked: the evaluator or the service.
+        times: how often.
+        evaluations: that were under way then.
+        right: of these, ended with their verdict at once.
+        retried: of these, ended as `infrastructure` and with their verdict when they were judged again.
+        wrong: all others, in words.
+    """
+
+    fault: str
+    through: Through
+    times: int = 0
+    evaluations: int = 0
+    right: int = 0
+    retried: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def with_fault(self, evaluations: int, right: int, retried: int, wrong: Sequence[str]) -> Row:
+        """One fault more."""
+        return replace(
+            self,
+            times=self.times + 1,
+            evaluations=self.evaluations + evaluations,
+            right=self.right + right,
+            retried=self.retried + retried,
+            wrong=[*self.wrong, *wrong],
+        )
+
+
+class Drill:
+    """Strikes, and counts what comes of it.
+
+    Args:
+        folder: an empty one, for caches and temporary files.
+        seed: decides each kill.
+        rows: of an earlier run.
+        struck: kills of that run.
+    """
+
+    def __init__(self, folder: Path, seed: int, rows: Sequence[Row] = (), struck: int = 0) -> None:
+        self.seed, self.struck = seed, struck
+        self._rows = {(row.fault, row.through): row for row in rows}
+        self._temporary, self._cache = folder / "temporary", folder / "cache"
+        self._temporary.mkdir()
+        self._environment = environment_of(self._temporary, self._cache)
+        self._targets: dict[Through, Target] = {
+            "evaluator": EvaluatorTarget(self._cache / "compile-of-evaluator", self._environment),
+            "service": ServiceTarget(folder / "token", self._environment),
+        }
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows, by fault."""
+        return [self._rows[key] for key in sorted(self._rows)]
+
+    def count(self, fault: str, through: Through, first: Sequence[tuple[Submission, Verdict]], target: Target) -> None:
+        """Enters the verdicts on submissions that a fault met; judges again what was not judged."""
+        right = retried = 0
+        wrong = []
+        for submission, verdict in first:
+            again = verdict
+            for _ in range(ATTEMPTS):
+                if not again.is_infrastructure:
+                    break
+                target.start()
+                again = target.evaluate(submission)
+            if again.failure != submission.failure:
+                found = f"{submission.name}: {again.failure} in place of {submission.failure}: {again.message[:300]}"
+                wrong.append(f"{found} (at first {verdict.failure}: {verdict.message[:300]})")
+                print(f"{fault}, through the {through}: {wrong[-1]}", file=sys.stderr)
+            elif verdict.is_infrastructure:
+                retried += 1
+            else:
+                right += 1
+        row = self._rows.setdefault((fault, through), Row(fault, through))
+        self._rows[fault, through] = row.with_fault(len(first), right, retried, wrong)
+
+    def strike(self) -> None:
+        """The next kill, with its evaluations."""
+        draw = random.Random(f"{self.seed} {self.struck}")
+        through: Through = draw.choice(("evaluator", "service"))
+        (victim,) = draw.choices(list(VICTIMS), list(VICTIMS.values()))
+        target = self._targets[through]
+        target.start()
+        for attempt in range(10):  # until a process of that kind was there
+            submissions = [
+                self._submission(draw, fresh=victim == "compiler" and not number) for number in range(AT_ONCE)
+            ]
+            with ThreadPoolExecutor(AT_ONCE) as threads:
+                answers = [threads.submit(target.evaluate, submission) for submission in submissions]
+                time.sleep(draw.uniform(0, LATEST_S) / (1 + attempt))
+                killed = False
+                while not killed and wait(answers, LOOK_S).not_done:
+                    killed = _kill_one(target.pid, victim, draw)
+            first = [(submission, answer.result()) for submission, answer in zip(submissions, answers, strict=True)]
+            if killed:
+                self.count(f"{victim} killed", through, first, target)
+                break
+            self.count("none", through, first, target)
+        self.struck += 1
+
+    def take_away(self, repeats: int) -> None:
+        """Every other fault, so often, at the evaluator."""
+        known = {row.fault for row in self.rows}
+        for fault in resource_faults(self._cache, self._environment):
+            if fault.name in known:
+                continue
+            with fault as target:
+                for number in range(repeats):
+                    draw = random.Random(f"{self.seed} {fault.name} {number}")
+                    submission = self._submission(draw, fresh=fault.compiles)
+                    if not fault.compiles:
+                        target.evaluate(submission)  # it is in the cache then
+                    with fault.taken_away(draw):
+                        first = target.evaluate(submission)
+                    self.count(fault.name, "evaluator", [(submission, first)], target)
+
+    def close(self) -> list[str]:
+        """Ends everything after one more evaluation of each target; one line for each thing that is left over."""
+        for target in self._targets.values():
+            target.start()
+            target.evaluate(self._submission(random.Random(0), fresh=False))
+            target.close()
+        return self.left_over()
+
+    def left_over(self) -> list[str]:
+        """Processes and temporary files that do not go away."""
+        until = time.monotonic() + GONE_S
+        while True:
+            processes = [child for child in psutil.Process().children(recursive=True) if _runs(child)]
+            files = [*self._temporary.iterdir(), *self._cache.rglob(".*")]
+            files += Path("/dev/shm").glob("pkb*")
+            if not (processes or files) or time.monotonic() > until:
+                return [f"process {child.pid}: {' '.join(child.cmdline())[:200]}" for child in processes] + [
+                    f"file {path.name}" for path in files
+                ]
+            time.sleep(0.1)
+
+    def _submission(self, draw: random.Random, *, fresh: bool) -> Submission:
+        name = draw.choice([name for name in SOURCES if name.endswith("cpp")] if fresh else SOURCES)
+        source = (CANDIDATES / name).read_text(encoding="utf-8")
+        expected = re.search(r"expect: (\w+)", source)
+        assert expected is not None, name
+        if fresh:  # no cache knows it
+            source += f"\n// {draw.random()}\n"
+        until = draw.choice(("check", "check", "check", "time"))
+        config = EvalConfig(
+            device="cpu", world_size=2, size="tiny", until=until, seed=draw.randrange(1 << 30), timeout_s=8
+        )
+        failure = None if expected[1] == "passed" else expected[1]
+        return Submission(name, "AllReduce", source, failure, config)
+
+
+def _kill_one(pid: int, victim: Victim, draw: random.Random) -> bool:
+    """Whether there was a process of that kind, and it was killed."""
+    found = victims(pid, victim)
+    if not found:
+        return False
+    process = draw.choice(found)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(signal.SIGKILL)
+        return True
+    return False
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return True
+        with contextlib.suppress(ChildProcessError):  # an orphan, which is ours to reap
+            os.waitpid(process.pid, os.WNOHANG)
+    return False
+
+
+def is_sound(rows: Sequence[Row], left_over: Sequence[str]) -> bool:
+    """Whether no verdict was wrong and nothing was left behind."""
+    return not left_over and not any(row.wrong for row in rows)
+
+
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    """The rows as text."""
+    yield f"{'fault':<28} {'through':<10} {'times':>5} {'judged':>6} {'right':>5} {'retried':>7} {'wrong':>5}"
+    for row in rows:
+        counts = f"{row.times:>5} {row.evaluations:>6} {row.right:>5} {row.retried:>7} {len(row.wrong):>5}"
+        yield f"{row.fault:<28} {row.through:<10} {counts}"
+
+
+def earlier(path: Path, seed: int) -> tuple[list[Row], int, list[str]]:
+    """Rows, number of kills and leftovers of an earlier run of the same commit and seed; nothing otherwise."""
+    if not path.exists():
+        return [], 0, []
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if (found["commit"], found["seed"]) != (header()["commit"], seed):
+        return [], 0, []
+    return [Row(**row) for row in found["rows"]], found["kills"], found["left_over"]
+
+
+def main() -> int:
+    """Strikes until the number or the budget is reached, and saves."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=300, help="in all runs together (default: 300)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no further kill after so long")
+    parser.add_argument("--repeats", type=int, default=20, help="of every other fault (default: 20)")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans become our children, and are found
+    path = args.out / "fault_drill.json"
+    rows, struck, left_over = earlier(path, args.seed)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="pkb-drill-") as folder:
+        drill = Drill(Path(folder), args.seed, rows, struck)
+
+        def save(found: Sequence[str]) -> None:
+            result = {"seed": args.seed, "kills": drill.struck, "left_over": [*left_over, *found]}
+            result |= {"rows": [asdict(row) for row in drill.rows if row.fault != "none" or row.wrong]}
+            write_atomically(path, json.dumps(header() | result, indent=1) + "\n")
+
+        saved = began
+        try:
+            while drill.struck < args.kills and time.monotonic() - began < args.budget_s:
+                drill.strike()
+                if time.monotonic() - saved > EVERY_S:
+                    saved = time.monotonic()
+                    save([])
+            if drill.struck >= args.kills:
+                drill.take_away(args.repeats)
+        finally:
+            found = drill.close()
+            save(found)
+    print("\n".join(table(drill.rows)))
+    print(f"{drill.struck} kills; left over: {', '.join([*left_over, *found]) or 'nothing'}")
+    return 0 if is_sound(drill.rows, [*left_over, *found]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

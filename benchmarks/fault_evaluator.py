@@ -1,0 +1,84 @@
+"""A local evaluator in a process of its own, so that it can be killed, short of descriptors or of disk.
+
+Reads one JSON object a line: {"id", "problem", "source", "config"} is evaluated, side by side with others, and answered
+by {"id", "failure", "message"}; {"id", "spare"} leaves the process so many descriptors (null: as many as it may have)
+and is answered by {"id", "open"}, how many it has open. Ends with its standard input.
+
+python -m benchmarks.fault_evaluator CACHE_FOLDER [--without-sandbox]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from pkb_gym.engine.compile import sandboxed_compiler
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.ranks import zygote
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.stages import execution_environment
+from pkb_gym.problems.catalogue import find_problem
+
+THREADS = 8
+
+
+def evaluate(evaluator: LocalEvaluator, order: dict[str, Any]) -> dict[str, Any]:
+    """The verdict on one order."""
+    config = EvalConfig.model_validate(order["config"])
+    try:
+        feedback = evaluator.evaluate(find_problem(order["problem"]), order["source"], config)
+    except InfrastructureError as error:
+        return {"failure": Failure.INFRASTRUCTURE.value, "message": str(error)}
+    except Exception as error:  # noqa: BLE001 - the drill counts it as wrong
+        return {"failure": type(error).__name__, "message": str(error)}
+    return {"failure": feedback.failure and feedback.failure.value, "message": feedback.message}
+
+
+def leave_descriptors(spare: int | None) -> dict[str, Any]:
+    """Lowers the limit to what is open and so many more, or restores it."""
+    numbers = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    free = (number for number in range(hard) if number not in numbers)
+    limit = hard if spare is None else max([next(free) for _ in range(spare + 1)])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return {"open": len(numbers) - 1}  # one of them is the listing's own
+
+
+def main() -> None:
+    """Serves orders until standard input ends."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cache", type=Path)
+    parser.add_argument("--without-sandbox", action="store_true")
+    args = parser.parse_args()
+    if args.without_sandbox:
+        for module in (sandboxed_compiler, execution_environment, zygote):
+            module.bubblewrap_works = lambda: False  # type: ignore[attr-defined]  # as where it is not installed
+    answers = threading.Lock()
+
+    def answer(order: dict[str, Any], found: dict[str, Any]) -> None:
+        with answers:
+            print(json.dumps({"id": order["id"]} | found), flush=True)
+
+    with LocalEvaluator(cache_dir=args.cache) as evaluator, ThreadPoolExecutor(THREADS) as threads:
+
+        def work(order: dict[str, Any]) -> None:
+            answer(order, evaluate(evaluator, order))
+
+        for line in sys.stdin:
+            order = json.loads(line)
+            if "spare" in order:
+                answer(order, leave_descriptors(order["spare"]))
+            else:
+                threads.submit(work, order)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""What the fault drill takes away from an evaluator: descriptors, disk, and the truth of its cache."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.fault_targets import EvaluatorTarget
+
+DISK_BYTES = 8 << 20
+SPARE_DESCRIPTORS = 40
+"""An evaluation on two ranks takes fewer than so many at a time."""
+
+FLIPS = 8
+
+
+class ResourceFault(ABC):
+    """One fault at an evaluator of its own; a context manager that starts and ends that.
+
+    Attributes:
+        name: for the report.
+        compiles: whether it is to strike sources that no cache knows.
+    """
+
+    name: str
+    compiles: bool
+
+    def __init__(self, target: EvaluatorTarget) -> None:
+        self.target = target
+
+    def __enter__(self) -> EvaluatorTarget:
+        self.target.start()
+        self.target.ask({"spare": None})  # it runs now
+        return self.target
+
+    def __exit__(self, *_: object) -> None:
+        self.target.close()
+
+    @abstractmethod
+    def taken_away(self, draw: random.Random) -> contextlib.AbstractContextManager[None]:
+        """Has the fault while the block runs."""
+
+
+class FewDescriptors(ResourceFault):
+    """Leaves a random number of descriptors, from none to enough."""
+
+    name, compiles = "descriptors exhausted", True
+
+    @contextlib.contextmanager
+    def taken_away(self, draw: random.Random) -> Iterator[None]:
+        """See `ResourceFault`."""
+        self.target.ask({"spare": draw.randrange(SPARE_DESCRIPTORS)})
+        try:
+            yield
+        finally:
+            self.target.ask({"spare": None})
+
+
+class FullDisk(ResourceFault):
+    """Leaves a random part of a small disk, which holds the temporary files and the cache.
+
+    Args:
+        folder: where the disk is mounted, for the evaluator's process alone.
+        environment: of that process.
+        sandboxed: whether it has bubblewrap, so that compilers write to a file system of their own.
+    """
+
+    compiles = True
+
+    def __init__(self, folder: Path, environment: dict[str, str], *, sandboxed: bool) -> None:
+        folder.mkdir(parents=True)
+        self.name = f"disk full{'' if sandboxed else ', no bubblewrap'}"
+        mount = f'mount -t tmpfs -o size={DISK_BYTES} none "$0" && mkdir "$0/temporary" && exec "$@"'
+        before = ["unshare", "--mount", "--map-root-user", "sh", "-c", mount, str(folder)]
+        arguments = () if sandboxed else ("--without-sandbox",)
+        changed = environment | {"TMPDIR": str(folder / "temporary")}
+        self._folder = folder
+        super().__init__(EvaluatorTarget(folder / "cache", changed, arguments, before))
+
+    @contextlib.contextmanager
+    def taken_away(self, draw: random.Random) -> Iterator[None]:
+        """See `ResourceFault`."""
+        disk = Path(f"/proc/{self.target.pid}/root{self._folder}")  # as that process sees it
+        ballast = disk / "ballast"
+        spare = draw.choice((0, 0, 1 << 12, 1 << 16, 1 << 18))
+        with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            for _ in range(DISK_BYTES // 4096):
+                file.write(bytes(4096))
+        with ballast.open("r+b") as file:
+            file.truncate(max(0, ballast.stat().st_size - spare))
+        try:
+            yield
+        finally:
+            ballast.unlink()
+
+
+class FlippedBytes(ResourceFault):
+    """Flips bits in every file of the compile cache."""
+
+    name, compiles = "bytes of the cache flipped", False
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._folder = folder
+        super().__init__(EvaluatorTarget(folder, environment))
+
+    @contextlib.contextmanager
+    def taken_away(self, draw: random.Random) -> Iterator[None]:
+        """See `ResourceFault`; the files stay as the evaluator leaves them."""
+        for path in sorted(self._folder.glob("compile/*/*")):
+            content = bytearray(path.read_bytes())
+            for _ in range(FLIPS):
+                content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+            path.write_bytes(content)
+        yield
+
+
+def can_mount() -> bool:
+    """Whether a process may have file systems of its own here."""
+    if shutil.which("unshare") is None:
+        return False
+    probe = ["unshare", "--mount", "--map-root-user", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+def resource_faults(folder: Path, environment: dict[str, str]) -> Iterator[ResourceFault]:
+    """Every fault that this machine can make.
+
+    Args:
+        folder: for caches and disks.
+        environment: of evaluators.
+    """
+    yield FewDescriptors(EvaluatorTarget(folder / "few-descriptors", environment))
+    yield FlippedBytes(folder / "flipped", environment)
+    if can_mount():
+        yield FullDisk(folder / "disk", environment, sandboxed=True)
+        yield FullDisk(folder / "disk-without-sandbox", environment, sandboxed=False)

@@ -1,0 +1,307 @@
+"""What the fault drill kills and asks: an evaluator in a child process, or `pkb serve` with its client."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import psutil
+
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.evaluators.remote import RemoteEvaluator
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.problems.catalogue import find_problem
+
+Through = Literal["evaluator", "service"]
+Victim = Literal[
+    "evaluator", "zygote", "reference leader", "reference rank", "candidate leader", "candidate rank", "compiler"
+]
+ROOT = Path(__file__).resolve().parent.parent
+ANSWER_S = 180.0
+"""After so long without an answer, an evaluation counts as hung."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A source whose verdict is known.
+
+    Attributes:
+        name: for the report.
+        problem: its name.
+        source: text.
+        failure: that is right; None for a source that passes.
+        config: of the evaluation.
+    """
+
+    name: str
+    problem: str
+    source: str
+    failure: str | None
+    config: EvalConfig
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An answer: a failure by name, None for none, "no answer" for an evaluation that hung."""
+
+    failure: str | None
+    message: str = ""
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """Whether it says nothing of the source."""
+        return self.failure == Failure.INFRASTRUCTURE
+
+
+class Target(Protocol):
+    """Judges submissions by processes that can be killed."""
+
+    def start(self) -> None:
+        """Starts the process, if it does not run."""
+
+    def evaluate(self, submission: Submission) -> Verdict:
+        """Waits for the verdict; from several threads at once."""
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+
+    def close(self) -> None:
+        """Ends it as a user would."""
+
+
+class EvaluatorTarget:
+    """`benchmarks.fault_evaluator` in a child process.
+
+    Args:
+        cache: folder of compiled sources.
+        environment: of the process.
+        arguments: more arguments of the program.
+        before: words of a command that starts the program.
+    """
+
+    def __init__(
+        self, cache: Path, environment: dict[str, str], arguments: Sequence[str] = (), before: Sequence[str] = ()
+    ) -> None:
+        program = [sys.executable, "-m", "benchmarks.fault_evaluator", str(cache), *arguments]
+        self._command = [*before, *program]
+        self._environment = environment
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Future[dict[str, Any]]] = {}
+
+    @property
+    def pid(self) -> int:
+        """See `Target`."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """See `Target`."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._reap()
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=self._environment
+        )
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+        self._reader.start()
+
+    def ask(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Has an order carried out; the answer of a process that was killed is an infrastructure failure."""
+        process = self._process
+        assert process is not None and process.stdin is not None
+        answer: Future[dict[str, Any]] = Future()
+        with self._lock:
+            number = next(self._numbers)
+            self._waiting[number] = answer
+            with contextlib.suppress(OSError):
+                process.stdin.write(json.dumps({"id": number} | order) + "\n")
+                process.stdin.flush()
+        if process.poll() is not None:
+            self._drop_waiting()
+        try:
+            return answer.result(ANSWER_S)
+        except TimeoutError:
+            return {"failure": "no answer", "message": f"within {ANSWER_S:g} s"}
+
+    def evaluate(self, submission: Submission) -> Verdict:
+        """See `Target`."""
+        config = submission.config.model_dump(mode="json")
+        found = self.ask({"problem": submission.problem, "source": submission.source, "config": config})
+        return Verdict(found["failure"], found["message"])
+
+    def close(self) -> None:
+        """See `Target`."""
+        process = self._process
+        if process is not None and process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+            try:
+                process.wait(ANSWER_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        self._reap()
+
+    def _reap(self) -> None:
+        if self._process is None:
+            return
+        self._process.wait()
+        assert self._reader is not None and self._process.stdin is not None and self._process.stdout is not None
+        self._reader.join()
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+        self._process = None
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            answer = json.loads(line)
+            with self._lock:
+                waiting = self._waiting.pop(answer["id"])
+            waiting.set_result(answer)
+        process.wait()
+        self._drop_waiting()
+
+    def _drop_waiting(self) -> None:
+        with self._lock:
+            dropped, self._waiting = list(self._waiting.values()), {}
+        for answer in dropped:
+            answer.set_result({"failure": Failure.INFRASTRUCTURE.value, "message": "the evaluator's process ended"})
+
+
+class ServiceTarget:
+    """`pkb serve` in a child process, and its client; a service that was killed is started anew at the same port.
+
+    Args:
+        token_file: holds the token; made where there is none.
+        environment: of the process.
+    """
+
+    def __init__(self, token_file: Path, environment: dict[str, str]) -> None:
+        self._token_file, self._environment = token_file, environment
+        self._port = 0
+        self._process: subprocess.Popen[str] | None = None
+        self._client: RemoteEvaluator | None = None
+        self._starting = threading.Lock()
+
+    @property
+    def pid(self) -> int:
+        """See `Target`."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """See `Target`."""
+        with self._starting:
+            if self._process is not None and self._process.poll() is None:
+                return
+            self._reap()
+            program = [sys.executable, "-m", "pkb_gym.cli", "serve", "--port", str(self._port)]
+            self._process = subprocess.Popen(
+                [*program, "--token-file", str(self._token_file)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                cwd=ROOT,
+                env=self._environment,
+            )
+            assert self._process.stdout is not None
+            url = json.loads(self._process.stdout.readline())["url"]
+            if self._client is None:
+                self._port = int(url.rpartition(":")[2])
+                token = self._token_file.read_text(encoding="utf-8").strip()
+                self._client = RemoteEvaluator(url, token, timeout_s=ANSWER_S)
+
+    def evaluate(self, submission: Submission) -> Verdict:
+        """See `Target`; meanwhile, a service that was killed is started anew."""
+        assert self._client is not None
+        ended = threading.Event()
+        watch = threading.Thread(target=self._keep_running, args=(ended,))
+        watch.start()
+        try:
+            feedback = self._client.evaluate(find_problem(submission.problem), submission.source, submission.config)
+        except InfrastructureError as error:
+            hung = f"within {ANSWER_S:g} s" in str(error)
+            return Verdict("no answer" if hung else Failure.INFRASTRUCTURE.value, str(error))
+        finally:
+            ended.set()
+            watch.join()
+        return Verdict(feedback.failure and feedback.failure.value, feedback.message)
+
+    def close(self) -> None:
+        """See `Target`."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        self._reap()
+        if self._client is not None:
+            self._client.close()
+
+    def _keep_running(self, ended: threading.Event) -> None:
+        while not ended.wait(0.1):
+            self.start()
+
+    def _reap(self) -> None:
+        if self._process is not None:
+            assert self._process.stdout is not None
+            self._process.wait()
+            self._process.stdout.close()
+            self._process = None
+
+
+def victims(pid: int, kind: Victim) -> list[psutil.Process]:
+    """The running processes of a kind that an evaluator, or a service, has started.
+
+    A zygote forks the leaders of gangs, and these their ranks; the sandboxed one stands below bubblewrap.
+    """
+    try:
+        evaluator = psutil.Process(pid)
+        if kind == "evaluator":
+            return [evaluator]
+        found: list[psutil.Process] = []
+        for child in evaluator.children():
+            words = " ".join(child.cmdline())
+            if "rankside.zygote" not in words:
+                found += [child, *child.children(recursive=True)] if kind == "compiler" and words else []
+                continue
+            trusted = "pkb_gym.engine.rankside.zygote" in words
+            found += _of_zygote(child, kind, "reference" if trusted else "candidate")
+        return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _of_zygote(process: psutil.Process, kind: Victim, gang: str) -> list[psutil.Process]:
+    above = []
+    while process.name() == "bwrap":
+        above.append(process)
+        (process,) = process.children() or [process]
+        if process in above:
+            return []  # it has not started the zygote yet
+    if kind == "zygote":
+        return [*above, process]
+    leaders: list[psutil.Process] = process.children()
+    if kind == f"{gang} leader":
+        return list(leaders)
+    ranks: list[psutil.Process] = [rank for leader in leaders for rank in leader.children()]
+    return ranks if kind == f"{gang} rank" else []
+
+
+def environment_of(temporary: Path, cache: Path) -> dict[str, str]:
+    """Of targets: their temporary folders and caches lie apart from everybody else's."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary), "PKB_CACHE_DIR": str(cache)}
