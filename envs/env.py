@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, Never, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -13,9 +14,11 @@ from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.hardware.lookup import known_hardware
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import AxisValue
-from pkb_gym.engine.records.config import EvalConfig, Protocol, ResolvedConfig
+from pkb_gym.engine.records.config import Protocol, ResolvedConfig
+from pkb_gym.engine.records.config_request import checked_config
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.stages.execution_environment import check_memory, resolve_here
+from pkb_gym.engine.support.suggestions import did_you_mean
 from pkb_gym.envs import evaluator_registry
 from pkb_gym.envs.episode import Episode
 from pkb_gym.envs.spaces import Observation, action_space, observation_space, observe
@@ -118,25 +121,43 @@ class PKBEnv(gym.Env[Observation, str]):
         reward: str | Reward = "default",
         evaluator: str | Evaluator = "local",
         render_mode: Literal["ansi", "rgb_array"] | None = None,
+        **unknown: Never,
     ) -> None:
+        self._refuse_unknown(unknown)
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ConfigError(f"render_mode must be None, 'ansi' or 'rgb_array', got {render_mode!r}")
         evaluator_registry.check_evaluator(evaluator)
         self.render_mode = render_mode
         self.action_space = action_space()
         self.observation_space = observation_space()  # type: ignore[assignment]  # Dict says less of its entries
-        self._asked = EvalConfig(
-            device=device,
-            world_size=world_size,
-            size=dict(size) if isinstance(size, Mapping) else size,
-            dtype=dtype,
-            language=language,
-            protocol=protocol,
+        self._asked = checked_config(
+            {
+                "device": device,
+                "world_size": world_size,
+                "size": dict(size) if isinstance(size, Mapping) else size,
+                "dtype": dtype,
+                "language": language,
+                "protocol": protocol,
+            }
         )
         self._reward = find_reward(reward)
         self._evaluator = evaluator
         self._set_problem(find_problem(problem))
         self._begin(input_seed=0)
+
+    @classmethod
+    def _refuse_unknown(cls, arguments: Mapping[str, object]) -> None:
+        """Raises a ConfigError where there are arguments that no signature of the class has."""
+        for name in arguments:
+            known = [
+                argument.name
+                for of in cls.__mro__
+                if issubclass(of, PKBEnv)
+                for argument in inspect.signature(of.__init__).parameters.values()
+                if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY) and argument.name != "self"
+            ]
+            listed = ", ".join(dict.fromkeys(known))
+            raise ConfigError(f"{cls.__name__}: no argument {name!r}; there are {listed}.{did_you_mean(name, known)}")
 
     @property
     def problem(self) -> Problem:
@@ -171,13 +192,16 @@ class PKBEnv(gym.Env[Observation, str]):
             The observation with the task text, and `problem` and `input_seed`.
 
         Raises:
-            ConfigError: an option is not known.
+            ConfigError: an option is not known, or names no problem.
+            gymnasium.error.Error: the seed is no whole number >= 0.
         """
         super().reset(seed=seed)
-        unknown = sorted(set(options or {}) - set(self.OPTIONS))
+        if not isinstance(options, Mapping | None):
+            raise ConfigError(f"{type(self).__name__}.reset: options are a mapping of names, got {options!r}")
+        unknown = sorted(str(name) for name in (options or {}) if name not in self.OPTIONS)
         if unknown:
-            known = ", ".join(self.OPTIONS) or "none"
-            raise ConfigError(f"{type(self).__name__}.reset: no option {', '.join(unknown)}; known: {known}")
+            known, hint = ", ".join(self.OPTIONS) or "none", did_you_mean(unknown[0], self.OPTIONS)
+            raise ConfigError(f"{type(self).__name__}.reset: no option {', '.join(unknown)}; known: {known}.{hint}")
         self._choose_problem(options or {})
         self._begin(input_seed=int(self.np_random.integers(MAX_SEED)))
         return self._observe(), {"problem": self._problem.name, "input_seed": self._input_seed}

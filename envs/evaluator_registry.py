@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator, check_url
+from pkb_gym.engine.support.suggestions import did_you_mean
 
 
 def _local() -> Evaluator:
@@ -40,16 +41,23 @@ def add_evaluator(name: str, factory: Callable[[], Evaluator]) -> None:
 
 
 def check_evaluator(evaluator: str | Evaluator) -> None:
-    """Refuses a name that `find_evaluator` does not know; starts nothing.
+    """Refuses what `find_evaluator` does not know; starts nothing.
 
     Raises:
-        ConfigError: there is no such evaluator, or the url is none.
+        ConfigError: there is no such evaluator, the url is none, or the object is no evaluator.
     """
-    if not isinstance(evaluator, str) or evaluator in _factories:
+    if not isinstance(evaluator, str):
+        if isinstance(evaluator, type):
+            raise ConfigError(f"an evaluator is an object; make one: {evaluator.__name__}(...)")
+        if not isinstance(evaluator, Evaluator):
+            raise ConfigError(f"an evaluator is a name, a url or an object with evaluate and close, got {evaluator!r}")
+        return
+    if evaluator in _factories:
         return
     if "://" not in evaluator:
-        known = ", ".join(_factories)
-        raise ConfigError(f"no evaluator {evaluator!r}; there are {known}, urls of services, and Evaluator objects")
+        known, hint = ", ".join(_factories), did_you_mean(evaluator, _factories)
+        message = f"no evaluator {evaluator!r}; there are {known}, urls of services, and Evaluator objects.{hint}"
+        raise ConfigError(message)
     check_url(evaluator)
 
 

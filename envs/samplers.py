@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.support.suggestions import did_you_mean
 
 
 @runtime_checkable
@@ -150,14 +150,12 @@ def find_sampler(sampler: SamplerLike) -> Sampler:
         return find_sampler({"name": sampler})
     if isinstance(sampler, Mapping):
         name = sampler.get("name")
-        if name not in SAMPLERS:
-            near = difflib.get_close_matches(str(name), SAMPLERS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"no sampler {name!r}.{hint} There are {', '.join(SAMPLERS)}.")
+        if not isinstance(name, str) or name not in SAMPLERS:
+            raise ConfigError(f"no sampler {name!r}.{did_you_mean(name, SAMPLERS)} There are {', '.join(SAMPLERS)}.")
         try:
-            return SAMPLERS[str(name)](**{key: value for key, value in sampler.items() if key != "name"})
+            return SAMPLERS[name](**{key: value for key, value in sampler.items() if key != "name"})
         except TypeError as error:
             raise ConfigError(f"sampler {name!r}: {error}") from None
-    if not isinstance(sampler, Sampler):
+    if isinstance(sampler, type) or not isinstance(sampler, Sampler):
         raise ConfigError(f"a sampler is a name, a mapping or an object with choose and update, got {sampler!r}")
     return sampler

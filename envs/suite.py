@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import CATEGORIES
+from pkb_gym.engine.support.suggestions import did_you_mean
 from pkb_gym.envs.env import PKBEnv
 from pkb_gym.envs.samplers import Sampler, SamplerLike, find_sampler
 from pkb_gym.problems.catalogue import catalogue, find_problem
@@ -30,6 +31,8 @@ def split_names(split: str | Sequence[str]) -> tuple[str, ...]:
     """
     problems = catalogue()
     if not isinstance(split, str):
+        if not isinstance(split, Collection) or isinstance(split, Mapping | bytes):
+            raise ConfigError(f"a split is a name or a list of problems, got {split!r}")
         chosen = {find_problem(name).name for name in split}
     elif split == "all":
         chosen = {problem.name for problem in problems}
@@ -39,9 +42,9 @@ def split_names(split: str | Sequence[str]) -> tuple[str, ...]:
     elif split in CATEGORIES:
         chosen = {problem.name for problem in problems if problem.category == split}
     else:
-        raise ConfigError(
-            f"no split {split!r}; there are all, train, test, {', '.join(CATEGORIES)}, or a list of names"
-        )
+        known = ("all", "train", "test", *CATEGORIES)
+        hint = did_you_mean(split, known)
+        raise ConfigError(f"no split {split!r}; there are {', '.join(known)}, or a list of names.{hint}")
     if not chosen:
         raise ConfigError(f"split {split!r} is empty")
     return tuple(problem.name for problem in problems if problem.name in chosen)
@@ -105,7 +108,7 @@ class SuiteEnv(PKBEnv):
         return self._sampler
 
     def _choose_problem(self, options: Mapping[str, Any]) -> None:
-        asked = None if options.get("problem") is None else find_problem(str(options["problem"]))
+        asked = None if options.get("problem") is None else find_problem(options["problem"])
         if (best := self._episode.best_value) is not None:
             self._sampler.update(self._problem.name, best)
         self._set_problem(asked or find_problem(self._sampler.choose(self._names, self.np_random)))

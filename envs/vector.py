@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from numpy.typing import NDArray
 
+from pkb_gym.engine.errors import ConfigError
 from pkb_gym.envs.env import Frame, PKBEnv
 from pkb_gym.envs.samplers import SamplerLike, find_sampler
 from pkb_gym.envs.spaces import Observation
@@ -40,8 +41,8 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
 
     def __init__(self, num_envs: int = 1, *, max_episode_steps: int | None = None, **kwargs: Any) -> None:
         super().__init__()
-        if num_envs < 1:
-            raise ValueError(f"num_envs must be at least 1, got {num_envs}")
+        if type(num_envs) is not int or num_envs < 1:
+            raise ConfigError(f"num_envs must be a whole number, at least 1, got {num_envs!r}")
         self.num_envs = num_envs
         self.bare_envs = [type(self).env_class(**kwargs) for _ in range(num_envs)]
         self.envs: list[gym.Env[Observation, str]] = [
@@ -68,14 +69,14 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
             options: for all of them.
 
         Raises:
-            ValueError: the number of seeds is not the number of sub-environments.
+            ConfigError: the number of seeds is not the number of sub-environments, or an option is not known.
         """
         super().reset(seed=seed if isinstance(seed, int) else None)
         seeds = [seed] * self.num_envs if seed is None else seed
         if isinstance(seeds, int):
             seeds = [seeds + index for index in range(self.num_envs)]
         if len(seeds) != self.num_envs:
-            raise ValueError(f"expected {self.num_envs} seeds, one per sub-environment, got {len(seeds)}")
+            raise ConfigError(f"expected {self.num_envs} seeds, one per sub-environment, got {len(seeds)}")
         results = [env.reset(seed=one, options=options) for env, one in zip(self.envs, seeds, strict=True)]
         self._ended = np.zeros(self.num_envs, np.bool_)
         return self._batch(observation for observation, _ in results), self._infos(info for _, info in results)
@@ -89,10 +90,12 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
             actions: sources, in the order of the sub-environments.
 
         Raises:
-            ValueError: the number of actions is not the number of sub-environments.
+            ConfigError: the number of actions is not the number of sub-environments.
+            InvalidAction: an action is no text.
         """
-        if isinstance(actions, str) or len(actions) != self.num_envs:
-            raise ValueError(f"expected a sequence of {self.num_envs} sources, one per sub-environment")
+        are_several = isinstance(actions, Sequence | np.ndarray) and not isinstance(actions, str)
+        if not are_several or len(actions) != self.num_envs:
+            raise ConfigError(f"expected a sequence of {self.num_envs} sources, one per sub-environment")
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.num_envs, thread_name_prefix="pkb-vector")
         # Before the threads and in order: environments may share a sampler, and what it draws depends on the order.

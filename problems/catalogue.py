@@ -44,6 +44,8 @@ def find_problem(name: str) -> Problem:
     Raises:
         ProblemNotFound: there is none; the message names the nearest.
     """
+    if not isinstance(name, str):
+        raise ProblemNotFound(f"a problem is found by its name, a text such as 'AllReduce'; got {name!r}")
     wanted = name.removeprefix("PKB/").removesuffix("-v0")
     names = _by_alias()
     if wanted in names:

@@ -19,12 +19,12 @@ default and per_turn take the better baseline, published rewards the eager one.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from typing import get_args
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.support.suggestions import did_you_mean
 from pkb_gym.rewards.baseline import Baseline, with_baseline
 from pkb_gym.rewards.component import Recorded
 from pkb_gym.rewards.default import LadderThenPerformance
@@ -83,9 +83,7 @@ def find_reward(reward: str | Reward) -> Reward:
         except ValueError as error:
             raise ConfigError(f"reward {reward!r}: {error}") from None
     known = [*PRESETS, *(f"{name}:1.0" for name in FAMILIES)]
-    near = difflib.get_close_matches(reward, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"no reward {reward!r}.{hint} There are {', '.join(known)}.")
+    raise ConfigError(f"no reward {reward!r}.{did_you_mean(reward, known)} There are {', '.join(known)}.")
 
 
 def _over(name: str, baseline: str) -> Reward:

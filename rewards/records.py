@@ -9,7 +9,6 @@ takes for numbers; what is read back must be JSON too. So neither needs a librar
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields
@@ -17,6 +16,7 @@ from math import isfinite
 from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.support.suggestions import did_you_mean
 from pkb_gym.rewards.component import Recorded, RecordedReward
 from pkb_gym.rewards.reward import Reward
 
@@ -180,9 +180,8 @@ def _fields(kind: type[Recorded]) -> tuple[Field[object], ...]:
 
 
 def _known(wanted: str, known: Mapping[str, object], there_are: str = "there are") -> str:
-    near = difflib.get_close_matches(wanted, known, n=1)
-    if near:
-        return f". Did you mean {near[0]!r}? {there_are.capitalize()} {_listed(sorted(known))}"
+    if hint := did_you_mean(wanted, known):
+        return f".{hint} {there_are.capitalize()} {_listed(sorted(known))}"
     return f"; {there_are} {_listed(sorted(known)) or 'none'}"
 
 

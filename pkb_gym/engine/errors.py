@@ -4,11 +4,11 @@ A candidate's failure is data (`Feedback.failure`), never one of these: an excep
 ours.
 
     PkbError
-    ├── ProblemNotFound
     ├── DeclarationError
-    ├── SizeError
-    │   └── AxisNotFound
     ├── ConfigError
+    │   ├── ProblemNotFound
+    │   └── SizeError
+    │       └── AxisNotFound
     └── InfrastructureError
         ├── StoreError
         ├── ServiceBusy
@@ -22,18 +22,22 @@ class PkbError(Exception):
     """Base of every error that pkb-gym raises on purpose."""
 
 
-class ProblemNotFound(PkbError, KeyError):
+class DeclarationError(PkbError, ValueError):
+    """Raised when a problem's declaration contradicts itself."""
+
+
+class ConfigError(PkbError, ValueError):
+    """Raised when an argument is not understood, or an evaluation's configuration cannot be met."""
+
+
+class ProblemNotFound(ConfigError, KeyError):
     """Raised when a name is not in the catalogue."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""  # KeyError would show the message in quotes
 
 
-class DeclarationError(PkbError, ValueError):
-    """Raised when a problem's declaration contradicts itself."""
-
-
-class SizeError(PkbError, ValueError):
+class SizeError(ConfigError):
     """Raised when the axes of a problem do not fit together, or not with the world size."""
 
 
@@ -42,10 +46,6 @@ class AxisNotFound(SizeError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""  # see `ProblemNotFound`
-
-
-class ConfigError(PkbError, ValueError):
-    """Raised when an evaluation's configuration is not understood or cannot be met."""
 
 
 class InfrastructureError(PkbError, RuntimeError):

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from concurrent.futures import wait as wait_for_any
 from typing import Literal, Self
 
-from pkb_gym.engine.errors import ConfigError, EvaluationNotFound, InfrastructureError, ServiceBusy, SizeError
+from pkb_gym.engine.errors import ConfigError, EvaluationNotFound, InfrastructureError, ServiceBusy
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.records.service import FINISHED, EvaluationRequest, ServiceStatus
@@ -256,7 +256,7 @@ class EvaluationService:
             answer: Feedback | Exception = evaluator.evaluate(
                 evaluation.problem, evaluation.source, evaluation.config, report
             )
-        except (ConfigError, SizeError) as refused:
+        except ConfigError as refused:
             answer = refused
         except Exception as error:  # whatever it is, clients get an answer
             why = f"{type(error).__name__}: {error}"

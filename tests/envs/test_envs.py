@@ -15,12 +15,12 @@ from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.records.source import MAX_SOURCE_BYTES
 from pkb_gym.envs import PKBEnv
 from pkb_gym.envs.evaluator_registry import add_evaluator, close_evaluators, find_evaluator
-from pkb_gym.envs.registration import problem_names, register_all
+from pkb_gym.envs.registration import declared_names, env_ids, register_all
 from pkb_gym.problems.catalogue import catalogue, reference_source
 from pkb_gym.rewards import Correctness
 from tests.envs.fake_evaluator import FakeEvaluator
 
-IDS = sorted(env_id for env_id in gym.registry if env_id.startswith("PKB/"))
+IDS = sorted(env_ids())
 pytestmark = pytest.mark.usefixtures("evaluator")
 
 
@@ -30,7 +30,7 @@ def make(env_id: str = "PKB/AllReduce-v0", **kwargs) -> gym.Env:
 
 def test_every_problem_of_the_catalogue_has_an_id():
     """Names are read from the files' text at import; what the catalogue builds decides."""
-    assert problem_names() == sorted(problem.name for problem in catalogue())
+    assert [names.name for names in declared_names()] == sorted(problem.name for problem in catalogue())
     assert sorted([*(problem.env_id for problem in catalogue()), "PKB/Suite-v0"]) == IDS
 
 

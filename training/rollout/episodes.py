@@ -10,6 +10,7 @@ from typing import cast, get_args
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.config_request import checked_config
 from pkb_gym.envs.episode import Episode, Turn
 from pkb_gym.envs.text.turn import Style
 from pkb_gym.problems.catalogue import find_problem
@@ -51,10 +52,10 @@ class RolloutTask:
         try:
             if isinstance(size, str):
                 asked["size"] = json.loads(size) if size.lstrip().startswith("{") else size
-            config = EvalConfig.model_validate({**base.model_dump(), **asked, "turn": 0})
+            config = checked_config({**base.model_dump(), **asked, "turn": 0})
         except json.JSONDecodeError:
             raise ConfigError(f"row of problem {row['problem']}: size is no JSON object of axes: {size}") from None
-        except ValueError as error:
+        except ConfigError as error:
             raise ConfigError(f"row of problem {row['problem']}: {error}") from None
         style = row.get("style") or "full"
         if style not in get_args(Style):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
@@ -10,6 +10,7 @@ from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.stages.progress import Progress
 
 
+@runtime_checkable
 class Evaluator(Protocol):
     """Judges sources; safe to call from several threads."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -241,15 +242,20 @@ def divide(axes: Mapping[str, AxisValue], name: str, by: str) -> int:
 
 
 def frozen_axes(axes: Mapping[str, object]) -> dict[str, AxisValue]:
-    """Axes that came as JSON, which has lists where axes have tuples."""
+    """Axes that came as JSON, which has lists where axes have tuples.
+
+    Raises:
+        ValueError: a value is of no kind that an axis can have.
+    """
     return {name: _frozen(value) for name, value in axes.items()}
 
 
 def _frozen(value: object) -> AxisValue:
     if isinstance(value, list | tuple):
         return tuple(_frozen(item) for item in value)
-    assert value is None or isinstance(value, int | float | bool | str), value
-    return value
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ValueError(f"an axis is a finite number, a text, True, False, None or a tuple of them, got {value!r}")
 
 
 def resolve_dtype(dtype: str | None, ax: Axes) -> str:

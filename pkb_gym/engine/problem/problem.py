@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from pkb_gym.engine.problem.arguments import (
 )
 from pkb_gym.engine.problem.axes import ITEMSIZE, Axes, AxisValue, resolve_shape
 from pkb_gym.engine.problem.cost import Cost, LeastWork
+from pkb_gym.engine.support.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from pkb_gym.engine.problem.inputs import Draw, InputMaker
@@ -62,6 +64,26 @@ PATTERNS = (
     "halo",
 )
 """Tags that name a communication pattern; every problem has at least one of them."""
+
+KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "a text",
+    tuple: "a tuple",
+    type(None): "None",
+}
+"""Type of an axis -> what it is called in errors."""
+
+DTYPE_SYNONYMS = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "half": "float16",
+    "fp32": "float32",
+    "float": "float32",
+    "fp64": "float64",
+    "double": "float64",
+}
 
 
 @dataclass(frozen=True)
@@ -195,13 +217,44 @@ class Problem:
         """
         if isinstance(size, str):
             if size not in self.sizes:
-                raise SizeError(f"{self.name}: no size {size!r}; there are {', '.join(self.sizes)}, or axes by name")
+                hint = did_you_mean(size, self.sizes)
+                known = ", ".join(self.sizes)
+                raise SizeError(f"{self.name}: no size {size!r}; there are {known}, or axes by name.{hint}")
             return dict(self.sizes[size])
         axes = dict(self.sizes["published"])
         unknown = sorted(set(size) - set(axes))
         if unknown:
-            raise SizeError(f"{self.name}: no axis {', '.join(unknown)}; there are {', '.join(sorted(axes))}")
+            hint = did_you_mean(unknown[0], axes)
+            known = ", ".join(sorted(axes))
+            raise SizeError(f"{self.name}: no axis {', '.join(unknown)}; there are {known}.{hint}")
+        for axis, value in size.items():
+            self._check_kind(axis, value)
         return axes | dict(size)
+
+    def _check_kind(self, axis: str, value: AxisValue) -> None:
+        """Refuses a value of another kind than the axis has in the named sizes; None may stand for any."""
+        kinds = {type(axes[axis]) for axes in self.sizes.values()}
+        fitting = kinds | {type(None)} | ({int} if float in kinds else set())
+        if kinds != {type(None)} and type(value) not in fitting:
+            expected = " or ".join(sorted(KINDS[kind] for kind in kinds))
+            raise SizeError(f"{self.name}: axis {axis}={value!r} must be {expected}")
+
+    def check_axes(self, size: str | Mapping[str, AxisValue], world_size: int, dtype: str, protocol: str) -> None:
+        """Refuses axes of which some rank cannot make its shapes.
+
+        Raises:
+            SizeError: they do not fit together, or not with the world size or dtype.
+        """
+        try:
+            for rank in range(world_size if world_size in self.world_sizes else 1):
+                self._check_shapes(
+                    self.axes(size=size, world_size=world_size, rank=rank, dtype=dtype, protocol=protocol)
+                )
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # What a declaration computes of axes that nobody foresaw may fail in any way; its own sizes do not.
+            if isinstance(error, SizeError) or isinstance(size, str):
+                raise
+            raise SizeError(f"{self.name}: axes {reprlib.repr(dict(size))} do not fit together: {error}") from None
 
     def axes(
         self,
@@ -220,9 +273,10 @@ class Problem:
         """
         if world_size not in self.world_sizes:
             raise SizeError(f"{self.name}: world size must be one of {self.world_sizes}, got {world_size}")
-        dtype = dtype or self.dtypes[0]
+        dtype = self.dtypes[0] if dtype is None else dtype
         if dtype not in self.dtypes:
-            raise SizeError(f"{self.name}: dtype must be one of {', '.join(self.dtypes)}, got {dtype}")
+            hint = did_you_mean(dtype.removeprefix("torch."), self.dtypes, DTYPE_SYNONYMS)
+            raise SizeError(f"{self.name}: dtype must be one of {', '.join(self.dtypes)}, got {dtype!r}.{hint}")
         return self.derived_axes(self.varied_axes(size, world_size, dtype, protocol, draw), rank)
 
     def varied_axes(

@@ -26,7 +26,7 @@ class EvalConfig(Record):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """"auto" stands for GPUs where there are any, unless the language names a device."""
-    world_size: int | None = Field(default=None, ge=1)
+    world_size: int | None = Field(default=None, ge=1, strict=True)
     """Ranks; by default 4, or on GPUs as many of 1, 2, 4, 8 as there are GPUs."""
     size: str | dict[str, object] | None = None
     """A named size, or axes that replace those of "published"; by default "published" on GPUs, "tiny" on the CPU."""
@@ -38,23 +38,23 @@ class EvalConfig(Record):
     """Inputs, tolerances and timing: the project's own, or those of the published benchmark."""
     until: Until = "profile"
     """Last stage; the roofline follows whenever the candidate was timed."""
-    trials: int | None = Field(default=None, ge=1)
+    trials: int | None = Field(default=None, ge=1, strict=True)
     """Checked calls before timing, at least; by default 4 ("published": 5). There are never fewer than
     4 * world_size + 1, so that each rank can be late in two of them, and held up in two."""
-    seed: int = 0
+    seed: int = Field(default=0, strict=True)
     """Together with the evaluator's key, fixes the inputs."""
-    turn: int = Field(default=0, ge=0)
+    turn: int = Field(default=0, ge=0, strict=True)
     """Turn of the episode; each turn has inputs of its own."""
-    timeout_s: float | None = Field(default=None, gt=0)
+    timeout_s: float | None = Field(default=None, gt=0, strict=True)
     """Deadline of each block of calls; by default 10 s, or 30 times the baseline's time if that is longer."""
-    compile_timeout_s: float = Field(default=60.0, gt=0)
+    compile_timeout_s: float = Field(default=60.0, gt=0, strict=True)
     """Deadline of the compiler."""
-    timing_budget_s: float | None = Field(default=None, gt=0)
+    timing_budget_s: float | None = Field(default=None, gt=0, strict=True)
     """Timing ends after this even if the interval is still wide; by default 0.5 s on GPUs; on the CPU 0.2 s at
     "tiny", else 7 s. It also ends after 16 blocks of each side on GPUs, 60 on the CPU."""
-    memory_bytes: int | None = Field(default=None, gt=0)
+    memory_bytes: int | None = Field(default=None, gt=0, strict=True)
     """Memory that each rank may allocate beside the symmetric heap; by default a share of the machine's."""
-    trace: bool = False
+    trace: bool = Field(default=False, strict=True)
     """Whether the profile holds every kernel, copy and call as well, for a timeline."""
 
     @field_validator("size")
@@ -131,10 +131,9 @@ def resolve(
     world_size = config.world_size or default_world_size(gpus if device == "cuda" else 0)
     if device == "cuda" and 0 < gpus < world_size:
         raise ConfigError(f"{problem.name}: world size {world_size} needs as many GPUs; this machine has {gpus}")
-    size = config.size or ("published" if device == "cuda" else "tiny")
-    dtype = config.dtype or problem.dtypes[0]
-    for rank in range(world_size):
-        problem.axes(size=size, world_size=world_size, rank=rank, dtype=dtype, protocol=config.protocol)  # type: ignore[arg-type]
+    size = config.size if config.size is not None else ("published" if device == "cuda" else "tiny")
+    dtype = config.dtype if config.dtype is not None else problem.dtypes[0]
+    problem.check_axes(size, world_size, dtype, config.protocol)  # type: ignore[arg-type]  # values were frozen
     return ResolvedConfig(
         device=device,
         world_size=world_size,

@@ -1,0 +1,81 @@
+"""Makes an `EvalConfig` of arguments that anybody may have given, and says in one line what is wrong with them."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from typing import Literal, get_args, get_origin
+
+from pydantic import ValidationError
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.support.suggestions import did_you_mean
+
+EXPECTED = {
+    "world_size": "a whole number of ranks, at least 1",
+    "size": "the name of a size, or axes by name such as {'M': 1024}: numbers, texts, None and tuples of them",
+    "dtype": "the name of a dtype, such as 'bfloat16'",
+    "trials": "a whole number, at least 1",
+    "seed": "a whole number",
+    "turn": "a whole number, at least 0",
+    "timeout_s": "a number of seconds above 0",
+    "compile_timeout_s": "a number of seconds above 0",
+    "timing_budget_s": "a number of seconds above 0",
+    "memory_bytes": "a whole number of bytes above 0",
+    "trace": "True or False",
+}
+"""Field of `EvalConfig` -> what it takes, of those that take no choice of words."""
+
+SYNONYMS = {
+    "gpu": "cuda",
+    "nvidia": "cuda",
+    "cu": "cuda",
+    "c++": "cpp",
+    "cxx": "cpp",
+    "cc": "cpp",
+    "py": "python",
+    "torch": "python",
+    "pytorch": "python",
+}
+"""Words that are often meant, and look like another choice or like none."""
+
+
+def checked_config(choices: Mapping[str, object]) -> EvalConfig:
+    """The configuration of these fields; the others have their defaults.
+
+    Raises:
+        ConfigError: a field does not exist or takes no such value; the message names field, value and choices.
+
+    Example:
+        >>> checked_config({"world_size": 2}).world_size
+        2
+        >>> checked_config({"device": "gpu"})
+        Traceback (most recent call last):
+        ...
+        pkb_gym.engine.errors.ConfigError: device='gpu': expected 'auto', 'cpu' or 'cuda'. Did you mean 'cuda'?
+    """
+    try:
+        return EvalConfig.model_validate(dict(choices))
+    except ValidationError as error:
+        wrong = dict.fromkeys(str(each["loc"][0]) for each in error.errors())
+        raise ConfigError("; ".join(_complaint(name, choices[name]) for name in wrong)) from None
+
+
+def _complaint(name: str, value: object) -> str:
+    if name not in EvalConfig.model_fields:
+        return f"no choice {name!r}.{did_you_mean(name, EvalConfig.model_fields)}"
+    words = choices_of(name)
+    hint = did_you_mean(value, words, SYNONYMS)
+    return f"{name}={reprlib.repr(value)}: expected {_listed(words) if words else EXPECTED[name]}.{hint}"
+
+
+def choices_of(field: str) -> tuple[str, ...]:
+    """The words that a field of `EvalConfig` takes; none where it takes anything else."""
+    annotation = EvalConfig.model_fields[field].annotation
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def _listed(words: tuple[str, ...]) -> str:
+    *others, last = map(repr, words)
+    return f"{', '.join(others)} or {last}"

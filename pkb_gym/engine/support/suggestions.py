@@ -1,0 +1,30 @@
+"""Near names, for errors."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+
+def did_you_mean(name: object, known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
+    """The end of an error about a name that is not known: a question with the nearest known one, or nothing.
+
+    Args:
+        name: what came; anything but a text is near nothing.
+        known: what would have been understood.
+        synonyms: other words for some of those, in lower case, which differ too much to be near.
+
+    Example:
+        >>> did_you_mean("tinny", ["tiny", "large"])
+        " Did you mean 'tiny'?"
+        >>> did_you_mean("GPU", ["cpu", "cuda"], {"gpu": "cuda"})
+        " Did you mean 'cuda'?"
+        >>> did_you_mean(5, ["tiny"])
+        ''
+    """
+    if not isinstance(name, str):
+        return ""
+    by_lower = {word.lower(): word for word in known}
+    meant = (synonyms or {}).get(name.lower())
+    near = [meant] if meant in by_lower.values() else difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f" Did you mean {by_lower.get(str(near[0]), near[0])!r}?" if near else ""
