@@ -241,12 +241,12 @@ class Conductor:
         together; or it is late itself, in an earlier call: of two late ranks the one that is ahead goes on first.
         """
         progress = self._mine.progress(rank)
-        at = progress.reached - 1
+        at = int(progress.reached) - 1
         if at == len(self._calls) or self._theirs.place(rank).state == abi.State.WAITING:
             return True
         if at > crossing:
             return self._calls[at].together
-        return 0 <= at < crossing and progress.arrived == at and self._calls[at].late_rank == rank
+        return bool(0 <= at < crossing and progress.arrived == at and self._calls[at].late_rank == rank)
 
 
 def _is_among(leaf: PlacedLeaf, names: tuple[str, ...] | None) -> bool:
