@@ -40,6 +40,7 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
     "experts": (*CPU_KERNELS, *REFERENCES, *TIMING),
     "gpu_experts*": (*GPU_KERNELS, *REFERENCES, *TIMING),
     "mutants": CPU_KERNELS,
+    "wrong_solutions": ("problems/*/{folder}/problem.py", *REFERENCES),
     "mutants_*_gpus": GPU_KERNELS,
     "handover_*": (*REFERENCES, *TIMING),
     "latency": (f"{ALL_REDUCE}.cpp", *TIMING, *GANGS),

@@ -1,7 +1,7 @@
 """Writes docs/robustness.md: runs every counterfeit, and every reference in float32, under both protocols.
 
     python docs/generate_robustness.py
-    python docs/generate_robustness.py --mutants    # only the section of benchmarks/results/mutants*.json
+    python docs/generate_robustness.py --mutants    # only the sections from benchmarks/results
 
 Takes two to three minutes on two cores, `--mutants` no time. One test compares problems, weaknesses and counterfeits
 with the page, another (tests/problems/test_counterfeits.py) runs the counterfeits.
@@ -22,6 +22,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))  # for `tests`, which is not installed
 parts = load_module(HERE / "page_parts.py", "docs.page_parts")
 mutant_tables = load_module(HERE / "mutant_tables.py", "docs.mutant_tables")
+wrong_solution_tables = load_module(HERE / "wrong_solution_tables.py", "docs.wrong_solution_tables")
 
 PAGE = HERE / "robustness.md"
 WORLD_SIZE = 4
@@ -155,9 +156,15 @@ def render(measured: Mapping[str, Measured]) -> str:
                 [_row(problem, measured[problem.name]) for problem in problems],
             ),
             f"## Not shown\n\n{parts.table(('problem', 'weakness', 'reason'), _not_shown(problems))}",
-            mutant_tables.section(),
+            sections(),
         ]
     )
+
+
+def sections() -> str:
+    """The last sections, which come from results."""
+    found = (wrong_solution_tables.section(), mutant_tables.section())
+    return "\n".join(text for text in found if text)
 
 
 def _row(problem: Problem, its: Measured) -> tuple[str, ...]:
@@ -198,8 +205,10 @@ def _not_shown(problems: Sequence[Problem]) -> list[tuple[str, str, str]]:
 def main() -> None:
     """Measures all and writes the page, or renews the section of mutants alone."""
     if "--mutants" in sys.argv[1:]:
-        before = PAGE.read_text(encoding="utf-8").partition(f"\n{mutant_tables.TITLE}")[0].rstrip("\n")
-        PAGE.write_text(f"{before}\n\n{mutant_tables.section()}", encoding="utf-8")
+        before = PAGE.read_text(encoding="utf-8")
+        for title in (wrong_solution_tables.TITLE, mutant_tables.TITLE):
+            before = before.partition(f"\n{title}")[0]
+        PAGE.write_text(f"{before.rstrip()}\n\n{sections()}", encoding="utf-8")
         return
     PAGE.write_text(render({problem.name: measure(problem) for problem in catalogue()}), encoding="utf-8")
 

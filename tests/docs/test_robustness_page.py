@@ -48,6 +48,12 @@ def test_the_section_on_mutants_is_that_of_the_results():
     assert generator.mutant_tables.section().replace("\\|", "|") in PAGE, STALE.replace(".py`", ".py --mutants`")
 
 
+def test_the_section_on_wrong_solutions_is_that_of_the_result():
+    section = generator.wrong_solution_tables.section()
+    assert section.replace("\\|", "|") in PAGE, STALE.replace(".py`", ".py --mutants`")
+    assert "| none |" not in section
+
+
 def test_mutants_that_pass_are_named(tmp_path):
     row = {"problem": "AllReduce", "mutant": "", "kind": "", "equivalent": None, "evaluations": 200, "refused": 0}
     waits = row | {"mutant": "expert:9: comm.wait(r)", "kind": "wait", "evaluations": 20, "failures": {"race": 19}}

@@ -301,6 +301,55 @@ def _run_in_forked_ranks(
                     process.join()
 
 
+def run_each(jobs: Sequence[Job], idle_s: float = 5.0) -> list[Run | None]:
+    """As `run_jobs`, but goes on behind a job that raises or hangs, with a new gang; that job's place holds None.
+
+    Args:
+        jobs: of one world size.
+        idle_s: a gang that finishes no job in this time hangs.
+    """
+    runs = [job.prepare() for job in jobs]
+    done: list[Run | None] = []
+    while len(done) < len(jobs):
+        finished = _run_until_failure(jobs[len(done) :], runs[len(done) :], idle_s)
+        done += finished
+        if len(done) < len(jobs):
+            done.append(None)
+    return done
+
+
+def _run_until_failure(jobs: Sequence[Job], runs: Sequence[Run], idle_s: float) -> Sequence[Run]:
+    """The runs, with their outputs, up to the first whose job raises or hangs."""
+    world_size = jobs[0].world_size
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        fork = multiprocessing.get_context("fork")
+        ranks = [fork.Process(target=_rank, args=(rank, jobs, runs, folder)) for rank in range(world_size)]
+        try:
+            for process in ranks:
+                process.start()
+            seen, deadline = -1, time.monotonic() + idle_s
+            while any(process.exitcode is None for process in ranks) and not any(p.exitcode for p in ranks):
+                wait([process.sentinel for process in ranks if process.exitcode is None], timeout=0.2)
+                if (count := len(os.listdir(folder))) != seen:
+                    seen, deadline = count, time.monotonic() + idle_s
+                elif time.monotonic() > deadline:
+                    break
+        finally:
+            for process in ranks:
+                if process.pid is not None:
+                    process.kill()
+                    process.join()
+        finished = 0
+        for index, run in enumerate(runs):
+            paths = [Path(folder, f"{index}-{rank}.pt") for rank in range(world_size)]
+            if not all(path.exists() for path in paths):
+                break
+            run.outputs.extend(torch.load(path, weights_only=True) for path in paths)
+            finished += 1
+        return runs[:finished]
+
+
 def _wait(ranks: list[Any], folder: Path, deadline_s: float) -> None:
     """Waits until every rank has ended well."""
     deadline = time.monotonic() + deadline_s
@@ -326,7 +375,7 @@ def _rank(rank: int, jobs: Sequence[Job], runs: Sequence[Run], folder: str) -> N
         for index, (job, run) in enumerate(zip(jobs, runs, strict=True)):
             outputs = call_solution(run.problem, run.axes[rank], run.args[rank], rank, job.solution)
             torch.save(outputs, f"{folder}/{index}-{rank}.pt")
-        dist.barrier()
+            dist.barrier()  # a rank that raises in the next job leaves this one whole
         status = 0
     except BaseException:
         Path(folder, f"{rank}.error").write_text(f"rank {rank}: {traceback.format_exc()}")

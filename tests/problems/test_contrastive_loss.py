@@ -44,7 +44,7 @@ def test_unrounded_losses_pass_in_bfloat16_and_near_misses_do_not(trial: int) ->
     for rank, expected in enumerate(oracle(run)):
         assert not run.wrong(rank, "loss", torch.tensor(expected).bfloat16()).any()
         good = run.outputs[rank]["loss"]
-        assert run.wrong(rank, "loss", good * 1.02).any()
+        assert run.wrong(rank, "loss", good * 1.04).any()
         assert run.wrong(rank, "loss", torch.full_like(good, torch.nan)).any()
     for left_out in range(4):
         partial = oracle(run, blocks=set(range(4)) - {left_out})
@@ -69,7 +69,7 @@ def test_scale_and_bias_change_in_timing_too() -> None:
     drawn = [make_axes(problem, trial=trial, timed=timed) for trial in range(3) for timed in (True, False)]
     for axes in drawn:
         assert len({(ax["logit_scale"], ax["logit_bias"]) for ax in axes}) == 1
-        assert 5 <= axes[0]["logit_scale"] <= 15 and -1 <= axes[0]["logit_bias"] <= 1
+        assert -10 <= axes[0]["logit_bias"] <= -9
     assert len({axes[0]["logit_bias"] for axes in drawn}) == 3  # one for each trial
     published = make_axes(problem, protocol="published", size="published", world_size=8)[0]
     assert (published["logit_scale"], published["logit_bias"], published.b) == (10.0, -10.0, 128)

@@ -48,14 +48,33 @@ def test_one_expert_more_or_less_is_refused():
 
 def test_modes():
     problem = find_problem("MoENarrow")
-    assert [make_axes(problem, world_size=W)[0].E for W in (1, 2, 4, 8)] == [1, 1, 2, 4]
-    assert [make_axes(problem, world_size=W)[0].K for W in (1, 2, 4, 8)] == [1, 1, 2, 2]
+    published = [make_axes(problem, world_size=W, protocol="published")[0] for W in (1, 2, 4, 8)]
+    assert [(ax.E, ax.K) for ax in published] == [(1, 1), (1, 1), (2, 2), (4, 2)]
+    assert [make_axes(problem, world_size=W)[0].E for W in (1, 2, 4, 8)] == [2, 2, 2, 4]
     trials = [make_axes(problem, trial=trial)[0] for trial in range(6)]
     assert [ax.K for ax in trials] == [2, 1, 1, 2, 1, 1]
     assert [(ax.E, ax.G) for ax in trials] == [(2, 2), (2, 2), (2, 2), (2, 2), (4, 4), (2, 2)]
     assert [ax["group"] for ax in trials[:3]] == [None, None, ((0, 2), (1, 3))]
-    timed = make_axes(problem, trial=4, timed=True)[0]
-    assert (timed.K, timed.E, timed.G) == (2, 2, 2)
+
+
+@pytest.mark.parametrize("size", ["tiny", "published", "large"])
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_timed_tokens_are_routed(size, world_size):
+    """On 2 ranks there was one expert in timed calls, and on 4 every token went to both: no routing was timed."""
+    for trial in range(3):
+        timed = make_axes(find_problem("MoENarrow"), size=size, world_size=world_size, trial=trial, timed=True)[0]
+        assert timed.E >= 2 and timed.G >= 2 and timed.K < timed.E
+
+
+def test_timed_experts_matter():
+    run = run_reference("MoENarrow", world_size=2, timed=True)
+    other = run_reference(
+        "MoENarrow",
+        world_size=2,
+        timed=True,
+        args=[one | {"gate_bias": one["gate_bias"].flip(0)} for one in run.args],
+    )
+    assert run.wrong(0, "out", other.outputs[0]["out"]).all(-1).float().mean() > 0.2
 
 
 def test_cost():

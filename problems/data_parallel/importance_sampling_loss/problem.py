@@ -27,6 +27,15 @@ LOGIT_STD = 1.5
 LEAST_IGNORED, MOST_IGNORED = 0.1, 0.3
 """Share of the labels."""
 
+FAVOURITES = 2
+"""Ids of each token with a large logit."""
+
+LARGEST_LABEL = 1.0
+"""About the largest logit of a label; the logarithms of the sums are above 7."""
+
+OUTLIER = 128.0
+"""Size of the hidden states' outlier channel, the others being of size 1."""
+
 FLOAT32_ERROR = 1e-4
 FAR = 40.0
 """Old log-probabilities moved by this much reach the clamp."""
@@ -51,23 +60,47 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     """Ratios around 1 and 10 to 30 % of the labels ignored; means of everything differ between ranks.
 
-    Old log-probabilities are the true ones, with log V + var / 2 for the logarithm of the sum, plus noise.
+    Every token has favourite ids, whose logits are so large that they make up 12 to 80 % of its normaliser: this cannot
+    be estimated from the spread of the logits, nor from part of the vocabulary. The hidden states have an outlier
+    channel, as trained models do: one 8-bit scale for a row loses the others.
+
+    Old log-probabilities are the true ones, with log(V e^(var / 2) + sum of the favourites' e^logit) for the
+    normaliser, plus noise.
     """
     import torch
 
     ax = make.ax
     spread, shift = 0.7 + 0.6 * make.rand(1), 0.2 * make.randn(1)
-    hidden = (spread * make.randn(ax.T, ax.H)).to(make.dtype)
+    hidden = spread * make.randn(ax.T, ax.H)
     weights = make.shared if ax.flag("common_weight") else make
     weight = weights.normal("weight", std=LOGIT_STD / ax.H**0.5)
+    channel = make.shared.permutation(ax.H)[0]
+    weight[:, channel] *= 2.0**-10
+    hidden[:, channel] = 0
     labels = make.randint(0, ax.V, ax.T)
 
-    chosen, variance = torch.empty(ax.T, device=make.device), LOGIT_STD**2 / ax.H
-    for start in range(0, ax.T, 2**12):
-        rows = slice(start, start + 2**12)
-        chosen[rows] = (hidden[rows].float() * weight[labels[rows]].float()).sum(1)
-    logprobs = chosen - log(ax.V) - variance / 2 * hidden.float().square().sum(1)
-    old = logprobs + shift + 0.3 * make.randn(ax.T)
+    favourites = (labels[:, None] + make.randint(1, max(2, ax.V), ax.T, FAVOURITES)) % ax.V
+    share = 3 * make.rand(ax.T, FAVOURITES) - 2
+    old, variance = torch.empty(ax.T, device=make.device), LOGIT_STD**2 / ax.H
+    for start in range(0, ax.T, 2**11):
+        rows = slice(start, start + 2**11)
+        # No likely label: a small log-probability would be held to less than the rounding of its logit.
+        label = weight[labels[rows]].float()
+        excess = ((hidden[rows] * label).sum(1) - LARGEST_LABEL).clamp(min=0)
+        hidden[rows] -= (excess / label.square().sum(1))[:, None] * label
+        # The sum over all other ids is V e^(var / 2), for the variance of a token's logits.
+        others = log(ax.V) + variance / 2 * hidden[rows].square().sum(1, keepdim=True)
+        ids = weight[favourites[rows]].float()
+        for one in range(FAVOURITES):
+            missing = others[:, 0] + share[rows, one] - (hidden[rows] * ids[:, one]).sum(1)
+            hidden[rows] += (missing / ids[:, one].square().sum(1))[:, None] * ids[:, one]
+        others = log(ax.V) + variance / 2 * hidden[rows].square().sum(1, keepdim=True)
+        logits = torch.einsum("th,tfh->tf", hidden[rows], ids)
+        chosen = (hidden[rows] * label).sum(1)
+        old[rows] = chosen - torch.cat([others, logits], 1).logsumexp(1)
+    hidden[:, channel] = OUTLIER * (1 + 0.1 * make.randn(ax.T))
+    hidden = hidden.to(make.dtype)
+    old += shift + 0.3 * make.randn(ax.T)
 
     order = make.permutation(ax.T)
     ignored = int(ax.T * (LEAST_IGNORED + (MOST_IGNORED - LEAST_IGNORED) * float(make.rand(1))))

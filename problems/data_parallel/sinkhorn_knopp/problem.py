@@ -40,7 +40,7 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     samples = [draw.randint(max(1, ax.b // 4), ax.b) for _ in range(ax.W)]
     if draw.trial % 2 and ax.W > 2:
         samples[draw.randrange(ax.W)] = 0
-    parts = min(2, ax.W) if draw.trial % 4 == 3 else 1
+    parts = 2 if draw.trial % 4 == 3 and ax.W > 2 else 1  # in a group of one rank nothing is exchanged
     return {
         "samples": tuple(samples),
         "I": (draw.randint(2, 6), 1, 0, draw.randint(3, 5))[draw.trial % 4],

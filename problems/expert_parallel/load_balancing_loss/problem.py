@@ -31,6 +31,10 @@ NEAR = 2.0**-6
 """A token is redrawn when the k-th and (k+1)-th probabilities are this near, relatively: two bfloat16 steps."""
 
 
+SEGMENTS = 4
+"""Runs of tokens that differ in the experts that they prefer."""
+
+
 def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds the rows T of all layers, and the shapes of the logits: one tensor, or one per layer.
 
@@ -60,17 +64,38 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 
 
 def robust_inputs(make: InputMaker) -> tuple[Value, ...]:
-    """Normal logits and a bias per expert, normal times U(0.5, 3), of each rank; padding prefers other experts."""
+    """Normal logits, a bias per expert of each rank and one per kind of token; padding prefers other experts.
+
+    A bias is normal times U(0.5, 3).
+    """
     import torch
 
     ax = make.ax
-    bias = (0.5 + 2.5 * make.rand(1)) * make.randn(ax.E)
+    biases = (0.5 + 2.5 * make.rand(2 * SEGMENTS, 1)) * make.randn(2 * SEGMENTS, ax.E)
+    biases += (0.5 + 2.5 * make.rand(1)) * make.randn(ax.E)
+    bias = biases[kinds_of_tokens(make)]
     mask = padding(make) if ax.flag("masked") else None
     if mask is not None:
         real = mask.reshape(-1, 1).repeat(ax.L, 1) > 0
-        bias = torch.where(real, bias, bias.roll(1))
-    logits = clear_choices(make, bias.expand(ax.T, ax.E)).to(make.dtype)
+        bias = torch.where(real, bias, bias.roll(1, dims=1))
+    logits = clear_choices(make, bias).to(make.dtype)
     return split(make, logits), mask
+
+
+def kinds_of_tokens(make: InputMaker) -> torch.Tensor:
+    """A kind in 0 .. 2 SEGMENTS - 1 for each of the T tokens, so that no half of them is like the whole.
+
+    The tokens are cut into segments of random lengths, and in each two kinds of tokens take turns, in runs of 2^n.
+    """
+    import torch
+
+    tokens = make.ax.T
+    place = torch.arange(tokens, device=make.device)
+    cuts = make.randint(0, tokens, SEGMENTS - 1).sort().values
+    segment = torch.searchsorted(cuts, place, right=True)
+    # The lesser of two draws: short runs more often than long ones.
+    run = make.randint(0, max(1, (tokens - 1).bit_length()), SEGMENTS, 2).amin(1)
+    return 2 * segment + ((place >> run[segment]) & 1)
 
 
 def published_inputs(make: InputMaker) -> tuple[Value, ...]:

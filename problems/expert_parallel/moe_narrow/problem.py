@@ -44,12 +44,15 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 
 
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
-    """Besides the common modes: one expert per token, so that the choice matters, and as many experts as ranks."""
+    """Two experts or more, and in timing fewer choices than experts: a token's rank hangs on its router.
+
+    Checks have the common modes besides, all choices too, and as many experts as ranks.
+    """
+    experts = ax.number_or_none("num_experts") or max(2, half_the_ranks(ax.W))
     if draw.timed:
-        return {}
+        return {"num_experts": experts, "K": max(1, min(ax.K, experts - 1))}
     K = ax.K if draw.trial % 3 == 0 else 1
-    experts = ax.W if draw.trial % 5 == 4 else ax["num_experts"]
-    return vary(ax, draw) | {"K": K, "num_experts": experts}
+    return vary(ax, draw) | {"K": K, "num_experts": max(experts, ax.W) if draw.trial % 5 == 4 else experts}
 
 
 PROBLEM = Problem(
@@ -60,7 +63,8 @@ PROBLEM = Problem(
     summary="The mixture-of-experts layer with fewer experts than ranks: the world is cut into subgroups of E "
     "consecutive ranks, and each subgroup is a complete, independent set of experts.",
     weaknesses=(
-        "On 4 ranks K = E = 2: every token goes to both ranks of its subgroup and the choice of experts plays no part.",
+        "On 2 ranks there is one expert, and on 4 K = E = 2: every token goes to all ranks of its subgroup, and the "
+        "choice of experts plays no part.",
         NEARLY_ONE_HOT.format(share="90 %"),
         UNIFORM,
         COARSE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import gamma, pi, prod, sqrt
+from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
 from pkb_gym.engine.problem import (
@@ -22,6 +22,7 @@ from pkb_gym.engine.problem import (
     close,
 )
 from pkb_gym.engine.problem.rules import allclose
+from pkb_gym.problems.fsdp_zero.heavy_tailed import expected_powers, heavy_tailed
 
 if TYPE_CHECKING:
     import torch
@@ -92,24 +93,23 @@ def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 
 
 def expected_norms(ax: Axes) -> list[float]:
-    """The norm of every group's gradients, for elements distributed as scale * N(0, 1)."""
+    """The norm of every group's gradients, as they are drawn."""
     p = ax.real("norm_type")
-    moment = 2 ** (p / 2) * gamma((p + 1) / 2) / sqrt(pi)  # E |N(0, 1)|^p
     totals = []
     for rank, scales in enumerate(ax.real_lists("scales")):
         pairs = zip(shapes_on(ax, rank), scales, strict=False)
-        totals.append(sum(prod(shape) * scale**p for shape, scale in pairs if shape is not None))
+        totals.append(sum(expected_powers(shape, scale, p) for shape, scale in pairs if shape is not None))
     groups = groups_of(ax) or tuple((rank,) for rank in range(ax.W))
-    return [float((moment * sum(totals[rank] for rank in ranks)) ** (1 / p)) for ranks in groups]
+    return [float(sum(totals[rank] for rank in ranks) ** (1 / p)) for ranks in groups]
 
 
 def robust_inputs(make: InputMaker) -> tuple[list[torch.Tensor | None]]:
-    """Normal values; every tensor of every rank has its own scale in 10^(-3 .. 1): the norm differs by trial."""
+    """Normal values and few outliers, on which the norm hangs; every tensor of every rank has its own scale."""
     scales = make.ax.real_lists("scales")[make.rank]
     shapes = make.ax.shapes("local_shapes")
     return (
         [
-            None if shape is None else (make.randn(*shape) * scale).to(make.dtype)
+            None if shape is None else heavy_tailed(make, shape, scale)
             for shape, scale in zip(shapes, scales, strict=False)
         ],
     )

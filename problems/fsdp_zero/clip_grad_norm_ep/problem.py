@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import gamma, pi, prod, sqrt
+from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
 from pkb_gym.engine.problem import (
@@ -17,12 +17,12 @@ from pkb_gym.engine.problem import (
     Output,
     Problem,
     Scalar,
-    Stream,
     TensorList,
     Trials,
     close,
 )
 from pkb_gym.engine.problem.rules import allclose
+from pkb_gym.problems.fsdp_zero.heavy_tailed import expected_powers, heavy_tailed
 
 if TYPE_CHECKING:
     import torch
@@ -87,41 +87,37 @@ def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 
 
 def expected_norm(ax: Axes) -> float:
-    """The norm of all ranks' gradients, for elements distributed as scale * N(0, 1)."""
+    """The norm of all ranks' gradients, as they are drawn."""
     p, dense, ep_size = ax.real("norm_type"), ax.shapes("dense"), ep_size_of(ax)
     total = 0.0
     for rank, scales in enumerate(ax.real_lists("scales")):
         expert = expert_shapes(ax, rank)
         factors = [1.0] * len(dense) + [1.0 / ep_size] * len(expert)
         for shape, factor, scale in zip((*dense, *expert), factors, scales, strict=True):
-            total += 0.0 if shape is None else prod(shape) * (factor * scale) ** p
-    moment = 2 ** (p / 2) * gamma((p + 1) / 2) / sqrt(pi)  # E |N(0, 1)|^p
-    return float((total * moment) ** (1 / p))
+            total += 0.0 if shape is None else expected_powers(shape, factor * scale, p)
+    return float(total ** (1 / p))
 
 
 Lists: TypeAlias = "tuple[list[torch.Tensor | None], list[torch.Tensor | None]]"
 
 
-def gradients(stream: Stream, make: InputMaker, scales: tuple[float, ...]) -> Lists:
-    """Scaled standard normal values, dense first."""
+def robust_inputs(make: InputMaker) -> Lists:
+    """Normal values and few outliers, on which the norm hangs; every tensor has its own scale in 10^(-3 .. 1)."""
     dense, expert = make.ax.shapes("dense"), make.ax.shapes("expert")
+    scales = make.ax.real_lists("scales")[make.rank]
     drawn = [
-        None if shape is None else (stream.randn(*shape) * scale).to(make.dtype)
+        None if shape is None else heavy_tailed(make, shape, scale)
         for shape, scale in zip((*dense, *expert), scales, strict=True)
     ]
     return drawn[: len(dense)], drawn[len(dense) :]
 
 
-def robust_inputs(make: InputMaker) -> Lists:
-    """Every tensor has its own scale in 10^(-3 .. 1), so that the norm differs by trial."""
-    return gradients(make, make, make.ax.real_lists("scales")[make.rank])
-
-
 def published_inputs(make: InputMaker) -> Lists:
-    """Standard normal, from the published seed."""
+    """Standard normal, from the published seed, dense gradients first."""
     stream = make.seeded(42 + 22_000 + make.rank + 1_000_003 * make.trial)
-    count = len(make.ax.shapes("dense")) + len(make.ax.shapes("expert"))
-    return gradients(stream, make, (1.0,) * count)
+    dense, expert = make.ax.shapes("dense"), make.ax.shapes("expert")
+    drawn = [None if shape is None else stream.randn(*shape).to(make.dtype) for shape in (*dense, *expert)]
+    return drawn[: len(dense)], drawn[len(dense) :]
 
 
 def elements(ax: Axes, name: str) -> int:

@@ -57,6 +57,8 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: all four tables, both partitioned dimensions, subgroups, few columns, falling singular values.
 
+    The longest table has more columns than rows: with fewer, the last iterations keep a shard whose columns are
+    orthogonal already as it is, whatever the other ranks hold.
     More steps than these would make an iteration on the Gram matrix alone, which is legal, lose small singular values.
     """
     scale: dict[str, AxisValue] = {"scale": 10 ** draw.uniform(-2, 1)}
@@ -67,7 +69,13 @@ def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     halves = tuple(part for part in (world[:half], world[half:]) if part)
     modes: tuple[dict[str, AxisValue], ...] = (
         {"coefficient_type": "simple", "steps": draw.randint(2, 5), "partition_dim": 0, "spectrum": "falling"},
-        {"coefficient_type": "polar_express", "steps": 8, "partition_dim": 1, "group": halves},
+        {
+            "coefficient_type": "polar_express",
+            "steps": 8,
+            "partition_dim": 1,
+            "n_r": ax.m,
+            "group": halves if ax.W > 2 else None,
+        },
         {"coefficient_type": "aol", "steps": 4, "partition_dim": 0, "n_r": max(1, ax.m // (2 * ax.W))},
         {"coefficient_type": "quintic", "steps": 5, "partition_dim": 1, "spectrum": "falling", "group": (world,)},
     )

@@ -1,0 +1,251 @@
+"""Solutions that estimate a small output from statistics, or from part of the data, for every problem that has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import log, pi
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from pkb_gym.problems.data_parallel.contrastive_loss.reference import block_loss
+from pkb_gym.problems.data_parallel.contrastive_loss.reference import solution as contrastive_loss
+from pkb_gym.problems.expert_parallel.load_balancing_loss.reference import solution as load_balancing_loss
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """A solution whose result is only near the right one.
+
+    Attributes:
+        problem: that it pretends to solve.
+        name: a few words.
+        solution: called as the reference is.
+    """
+
+    problem: str
+    name: str
+    solution: Callable[..., Any]
+
+
+def expected_softplus(mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+    """E softplus(z) of normal z, by Gauss-Hermite quadrature on 32 nodes."""
+    nodes, weights = (torch.tensor(a, dtype=torch.float32) for a in np.polynomial.hermite.hermgauss(32))
+    z = mean[..., None] + (2 * variance.clamp(min=0)).sqrt()[..., None] * nodes
+    return (F.softplus(z) * weights).sum(-1) / pi**0.5
+
+
+def all_ranks(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The equally shaped tensors of all ranks."""
+    found = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, tensor.contiguous())
+    return found
+
+
+def contrastive_from_moments(image, text, logit_scale, logit_bias=0.0, group=None, *, covariance=False):
+    """Reads of other ranks' texts only their mean and variance; takes similarities for normal; matches are exact."""
+    image, text = image.float(), text.float()
+    spread = torch.cov(text.T, correction=0) if covariance else text.var(0, correction=0)
+    means, spreads = all_ranks(text.mean(0)), all_ranks(spread)
+    loss = torch.zeros(())
+    for mean, spread in zip(means, spreads, strict=True):
+        variance = ((image @ spread) * image).sum(1) if covariance else image.square() @ spread
+        loss += expected_softplus(logit_scale * image @ mean + logit_bias, logit_scale**2 * variance).sum()
+    matches = logit_scale * (image * text).sum(1) + logit_bias
+    return (loss + (F.softplus(-matches) - F.softplus(matches)).mean()).bfloat16()
+
+
+def contrastive_from_covariance(*args):
+    return contrastive_from_moments(*args, covariance=True)
+
+
+def contrastive_half_of_the_texts(image, text, logit_scale, logit_bias=0.0, group=None):
+    """Every second text of the other ranks, counted twice."""
+    loss = block_loss(image, text, logit_scale, logit_bias, own=True)
+    for rank, other in enumerate(all_ranks(text)):
+        if rank != dist.get_rank():
+            loss = loss + 2 * block_loss(image, other[::2], logit_scale, logit_bias, own=False)
+    return loss
+
+
+def in_8_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with 255 levels for each row."""
+    step = tensor.float().abs().amax(-1, keepdim=True).clamp(min=1e-30) / 127
+    return ((tensor / step).round() * step).to(tensor.dtype)
+
+
+def contrastive_in_8_bits(image, text, *args):
+    return contrastive_loss(in_8_bits(image), in_8_bits(text), *args)
+
+
+def policy_loss(logprobs, labels, old_logprobs, advantages, ignore_index):
+    """The results of ImportanceSamplingLoss from log-probabilities."""
+    valid = labels != ignore_index
+    logprobs = logprobs.masked_fill(~valid, 0)
+    delta = (logprobs - old_logprobs).masked_fill(~valid, 0).clamp(-20, 20)
+    ratio = delta.exp()
+    loss = -(ratio * advantages).masked_fill(~valid, 0)
+    k3 = ratio - delta - 1
+    sums = torch.stack([valid.sum(), loss.sum(), ratio[valid].sum(), k3[valid].sum(), -logprobs.sum()])
+    dist.all_reduce(sums)
+    n, total, ratio_sum, k3_sum, entropy = sums
+    smallest, largest = ratio[valid].min(), ratio[valid].max()
+    dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    metrics = torch.stack([ratio_sum / n, smallest, largest, k3_sum / n, entropy / n])
+    return total / n, None, logprobs.bfloat16(), loss.bfloat16(), metrics
+
+
+def policy_loss_from_spread(hidden, weight, labels, old_logprobs, advantages, ignore_index=-100):
+    """Takes log V + var / 2 for the logarithm of the sum, with the variance of the logits that the weights' gives."""
+    hidden, weight = hidden.float(), weight.float()
+    label = (hidden * weight[labels.clamp(min=0)]).sum(1)
+    normaliser = log(len(weight)) + hidden @ weight.mean(0) + hidden.square() @ weight.var(0) / 2
+    return policy_loss(label - normaliser, labels, old_logprobs.float(), advantages.float(), ignore_index)
+
+
+def policy_loss_corrected(hidden, weight, labels, old_logprobs, advantages, ignore_index=-100):
+    """As before, and moved to the right mean: the old log-probabilities are right in the mean but for a shift."""
+    _, _, logprobs, _, _ = policy_loss_from_spread(hidden, weight, labels, old_logprobs, advantages, ignore_index)
+    logprobs = logprobs.float() + (old_logprobs.float() - logprobs.float()).median()
+    return policy_loss(logprobs, labels, old_logprobs.float(), advantages.float(), ignore_index)
+
+
+def policy_loss_half_of_the_vocabulary(hidden, weight, labels, old_logprobs, advantages, ignore_index=-100):
+    """Every second row of the vocabulary, counted twice."""
+    hidden, weight = hidden.float(), weight.float()
+    label = (hidden * weight[labels.clamp(min=0)]).sum(1)
+    logprobs = label - (hidden @ weight[::2].T).logsumexp(1) - log(2)
+    return policy_loss(logprobs, labels, old_logprobs.float(), advantages.float(), ignore_index)
+
+
+def policy_loss_in_8_bits(hidden, weight, labels, old_logprobs, advantages, ignore_index=-100):
+    hidden, weight = in_8_bits(hidden).float(), in_8_bits(weight).float()
+    logprobs = (hidden @ weight.T).log_softmax(1).gather(1, labels.clamp(min=0)[:, None])[:, 0]
+    return policy_loss(logprobs, labels, old_logprobs.float(), advantages.float(), ignore_index)
+
+
+def of_some_tokens(choose: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """LoadBalancingLoss of the tokens that `choose` leaves of those that are not padding."""
+
+    def solution(gate_logits, num_experts, top_k=2, attention_mask=None):
+        logits = torch.cat(gate_logits) if isinstance(gate_logits, list | tuple) else gate_logits
+        if attention_mask is None:
+            return load_balancing_loss(choose(logits), num_experts, top_k)
+        weight = attention_mask.flatten().repeat(len(logits) // attention_mask.numel())
+        return load_balancing_loss(choose(logits), num_experts, top_k, choose(weight))
+
+    return solution
+
+
+def clip_by_half(grad_tensors, max_norm, norm_type=2.0, fsdp_group=None):
+    """The norm of every second element, made up for the others."""
+    total = sum_of_powers(grad_tensors, norm_type)
+    if fsdp_group is not None:
+        dist.all_reduce(total, group=fsdp_group)
+    return clip(grad_tensors, total, max_norm, norm_type)
+
+
+def clip_ep_by_half(
+    dense, expert, max_norm, norm_type=2.0, ep_size=1, fsdp_group=None, ep_fsdp_group=None, ep_group=None
+):
+    """The norm of every second element, made up for the others."""
+    for g in expert:
+        if g is not None and ep_size > 1:
+            g.mul_(1 / ep_size)
+    total, its = sum_of_powers(dense, norm_type), sum_of_powers(expert, norm_type)
+    for value, group in ((total, fsdp_group), (its, ep_fsdp_group), (its, ep_group)):
+        if group is not None:
+            dist.all_reduce(value, group=group)
+    return clip([*dense, *expert], total + its, max_norm, norm_type)
+
+
+def sum_of_powers(grads: Sequence[torch.Tensor | None], p: float) -> torch.Tensor:
+    """Twice the sum of |x|^p over every second element."""
+    found = [g.float().flatten()[::2].abs().pow(p).sum() * 2 for g in grads if g is not None]
+    return torch.stack(found).sum() if found else torch.zeros(())
+
+
+def clip(grads: Sequence[torch.Tensor | None], total: torch.Tensor, max_norm: float, p: float) -> torch.Tensor:
+    """Clips in place by the norm whose p-th power is given."""
+    norm = total ** (1 / p)
+    if norm > max_norm:
+        for g in grads:
+            if g is not None:
+                g.mul_(max_norm / norm)
+    return norm
+
+
+def rms_norm_of_half_the_columns(hidden, weight, eps):
+    mean_square = hidden.float()[..., ::2].square().mean(-1, keepdim=True)
+    dist.all_reduce(mean_square)
+    scaled = hidden.float() * (mean_square / dist.get_world_size() + eps).rsqrt()
+    return weight * scaled.to(hidden.dtype)
+
+
+def cross_entropy(logits, target, group, normaliser):
+    """The loss from the logarithm of the sum; shifts the logits in place by their maximum as the problem asks."""
+    largest = logits.amax(-1)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+    logits.sub_(largest[..., None])
+    own = target - dist.get_rank(group) * logits.shape[-1]
+    here = (own >= 0) & (own < logits.shape[-1])
+    chosen = logits.gather(-1, own.where(here, 0)[..., None])[..., 0].where(here, 0).float()
+    dist.all_reduce(chosen, group=group)
+    return (normaliser(logits.float(), group) - chosen).to(logits.dtype)
+
+
+def cross_entropy_from_spread(logits, target, group=None):
+    def normaliser(values, group):
+        moments = torch.stack([values.mean(-1), values.square().mean(-1)])
+        dist.all_reduce(moments, group=group)
+        mean, square = moments / dist.get_world_size(group)
+        return log(values.shape[-1] * dist.get_world_size(group)) + mean + (square - mean.square()) / 2
+
+    return cross_entropy(logits, target, group, normaliser)
+
+
+def cross_entropy_of_half_the_vocabulary(logits, target, group=None):
+    def normaliser(values, group):
+        total = 2 * values[..., ::2].exp().sum(-1)
+        dist.all_reduce(total, group=group)
+        return total.log()
+
+    return cross_entropy(logits, target, group, normaliser)
+
+
+def layer_norm_of_half_the_rows(X_hat, dY):
+    X_hat, dY = X_hat[::2].float(), dY[::2].float()
+    sums = 2 * torch.stack([(dY * X_hat).sum(0), dY.sum(0)])
+    dist.all_reduce(sums)
+    return tuple(sums.to(torch.bfloat16))
+
+
+ESTIMATORS = (
+    Estimator("ContrastiveLoss", "mean and variance of the texts", contrastive_from_moments),
+    Estimator("ContrastiveLoss", "mean and covariance of the texts", contrastive_from_covariance),
+    Estimator("ContrastiveLoss", "every second text", contrastive_half_of_the_texts),
+    Estimator("ContrastiveLoss", "features in 8 bits", contrastive_in_8_bits),
+    Estimator("ImportanceSamplingLoss", "spread of the logits", policy_loss_from_spread),
+    Estimator("ImportanceSamplingLoss", "spread, moved to the right mean", policy_loss_corrected),
+    Estimator("ImportanceSamplingLoss", "every second id", policy_loss_half_of_the_vocabulary),
+    Estimator("ImportanceSamplingLoss", "8 bits", policy_loss_in_8_bits),
+    Estimator("LoadBalancingLoss", "first half of the tokens", of_some_tokens(lambda rows: rows[: len(rows) // 2])),
+    Estimator("LoadBalancingLoss", "last half of the tokens", of_some_tokens(lambda rows: rows[len(rows) // 2 :])),
+    Estimator("LoadBalancingLoss", "every second token", of_some_tokens(lambda rows: rows[::2])),
+    Estimator(
+        "LoadBalancingLoss",
+        "alternate runs of 8",
+        of_some_tokens(lambda rows: rows[torch.arange(len(rows)) & 8 == 0]),
+    ),
+    Estimator("ClipGradNorm", "every second element", clip_by_half),
+    Estimator("ClipGradNormEP", "every second element", clip_ep_by_half),
+    Estimator("TPRMSNorm", "every second column", rms_norm_of_half_the_columns),
+    Estimator("VocabParallelCrossEntropy", "spread of the logits", cross_entropy_from_spread),
+    Estimator("VocabParallelCrossEntropy", "every second id", cross_entropy_of_half_the_vocabulary),
+    Estimator("LayerNormBackward", "every second row", layer_norm_of_half_the_rows),
+)
