@@ -14,6 +14,7 @@ from typing import Generic, Self, TypeAlias, TypeVar
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.descendants import end_descendants
 from pkb_gym.engine.ranks.failure_attribution import GangFailed, cause_is_known, first_failure, missed_deadline
+from pkb_gym.engine.ranks.loopback import loopback_bytes
 from pkb_gym.engine.ranks.output import RankOutput
 from pkb_gym.engine.ranks.pidfds import pid_of, send, stat, thread_states
 from pkb_gym.engine.ranks.stop_pulses import StopPulses
@@ -351,6 +352,10 @@ class Gang:
     def processor_ticks(self) -> int:
         """Processor time of all ranks since they began, in clock ticks; it stands still while they are frozen."""
         return sum(stat(pidfd)[1] for pidfd in self._pidfds)
+
+    def loopback_bytes(self) -> int | None:
+        """See `loopback.loopback_bytes`; None where ranks share the machine's network."""
+        return loopback_bytes(pid_of(self._leader_pidfd)) if self._isolated else None
 
     @property
     def is_whole(self) -> bool:

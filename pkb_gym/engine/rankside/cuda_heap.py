@@ -98,7 +98,7 @@ class CudaHeap:
         return ctypes.addressof(self._control) + self.rank * abi.HOST_CONTROL_BYTES
 
     @property
-    def statsctypes.addressof(self) -> int:
+    def stats_address(self) -> int:
         """Where this rank's counters lie, in device memory."""
         return self.segment(self.rank) + abi.STATS_OFFSET
 
