@@ -55,7 +55,7 @@ class UsesMechanism(Component):
 
 @dataclass(frozen=True)
 class OwnCommunication(Component):
-    """1 unless a submission is seen, or may be, to call the collectives that the baseline calls; a condition for `where`.
+    """1 unless a submission calls, or may call, the collectives of the baseline's library; a condition for `where`.
 
         r = [calls_torch_distributed is not True, and is known for a source in Python]
 

@@ -19,9 +19,9 @@ What is paid rests on what the evaluator itself has seen:
 - A speedup is the lower end of its interval, where the papers take the measured one: noise paid copies of the baseline.
 - No preset pays for a profile, which ranks report and a candidate can forge. Dr. Kernel adds the share of the time in
   own kernels; add `OwnKernelShare` yourself, with a small weight, where the policy is to be trusted.
-- No preset looks at by what means data moves. A submission that calls the baseline's collectives, openly or not, is paid
-  by the clock like any other: value 1 of the default is the baseline's own speed. `reward.where(OwnCommunication())`
-  pays only those that are not seen to call them.
+- No preset looks at by what means data moves. A submission that calls the baseline's collectives, openly or not, is
+  paid by the clock like any other: value 1 of the default is the baseline's own speed. `OwnCommunication` is the
+  condition for paying only those that are not seen to call them: `reward.where(OwnCommunication())`.
 
 `recipes` adds what the papers make of a turn's value over an episode and a group.
 """

@@ -9,8 +9,8 @@ tells: each entry of a GPU's time (kernel, copy or fill) is the candidate's own 
 - On the CPU, where there are no entries, a native source's own time is all that is spent inside `solution`. Of a source
   in Python nothing is known there.
 
-Profiles are untrusted rank reports: a candidate can forge them. No preset pays for them; whoever does should pay little,
-and only on top of what the clock says.
+Profiles are untrusted rank reports: a candidate can forge them. No preset pays for them; whoever does should pay
+little, and only on top of what the clock says.
 """
 
 from __future__ import annotations

@@ -67,9 +67,9 @@ RECIPES: dict[str, Recipe] = {
         "kevin",
         partial(discounted_sum, gamma=KEVIN_GAMMA),
         partial(group_relative, over="group"),
-        "Baronio et al., Kevin, arXiv:2507.11948, section 3.2: 0.3 for being right plus the speedup (here its lower end), summed over later "
-        "turns with gamma 0.4, normalised over all turns of all trajectories of a problem; the speedup's cap is this "
-        "project's",
+        "Baronio et al., Kevin, arXiv:2507.11948, section 3.2: 0.3 for being right plus the speedup, summed over later "
+        "turns with gamma 0.4, normalised over all turns of all trajectories of a problem; that the lower end of the "
+        "speedup counts, and its cap, are this project's",
     ),
     "dr_kernel": Recipe(
         "dr_kernel",

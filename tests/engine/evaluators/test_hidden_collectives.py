@@ -27,7 +27,6 @@ DISGUISES = {
     "getattr": 'getattr(dist, "all_" + "reduce")(out)',
     "dict": 'dist.__dict__["_all_reduce"[1:]](out)',
     "other name": "sync(out)",
-    "operator": "torch.ops.c10d.allreduce_([out], dist.group.WORLD, torch.classes.c10d.ReduceOp(), None, False)",
     "group's own method": "dist.group.WORLD.allreduce([out]).wait()",
     "functional": "torch.ops._c10d_functional.wait_tensor(torch.ops._c10d_functional.all_reduce_("
     'out, "sum", dist.group.WORLD.group_name))',
