@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.ranks.sandbox import bubblewrap_works
-from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.config import Device, EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.stages.static import calls_torch_distributed
 from pkb_gym.problems.catalogue import find_problem
@@ -68,8 +69,9 @@ def solution(tensor):
 """
 
 
-def evaluate(evaluator: LocalEvaluator, source: str) -> Feedback:
-    config = EvalConfig(device="cpu", size="tiny", world_size=2, until="check")
+def evaluate(evaluator: LocalEvaluator, source: str, device: Device = "cpu") -> Feedback:
+    until = "check" if device == "cpu" else "profile"
+    config = EvalConfig(device=device, size="tiny", world_size=2, until=until, timing_budget_s=0.1)
     feedback = evaluator.evaluate(find_problem("AllReduce"), source, config)
     assert feedback.passed, feedback.message
     return feedback
@@ -81,6 +83,14 @@ def test_hidden_calls_are_seen(local_evaluator: LocalEvaluator, call: str) -> No
     source = MODULE.format(call=call, more=MORE)
     assert calls_torch_distributed(source) is False, "the text tells nothing"
     assert evaluate(local_evaluator, source).calls_torch_distributed is True
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(len(gpus.names()) < 2, reason="needs 2 NVIDIA GPUs")
+@pytest.mark.parametrize("call", DISGUISES.values(), ids=list(DISGUISES))
+def test_on_gpus_the_profile_shows_them(local_evaluator: LocalEvaluator, call: str) -> None:
+    source = MODULE.format(call=call, more=MORE)
+    assert evaluate(local_evaluator, source, "cuda").calls_torch_distributed is True
 
 
 def test_padding_hides_nothing(local_evaluator: LocalEvaluator) -> None:
