@@ -42,19 +42,34 @@ def wait_until_stopped(pidfds: Sequence[int], deadline: float) -> int:
         deadline: of the monotonic clock.
 
     Returns:
-        Nanoseconds until the last thread was seen at work; 0 where none was.
+        Nanoseconds that threads went on: until the last was seen at work, but no more than their processor time, since
+        on a busy machine a thread waits for a processor in order to stop. Time in state D counts without processor.
 
     Raises:
         GangFailed: a thread does not stop.
     """
-    began_ns, at_work_ns = time.perf_counter_ns(), 0
+    began_ns, at_work_ns, asleep_in_kernel = time.perf_counter_ns(), 0, False
+    before_ns = sum(map(_processor_ns, pidfds))
     for rank, pidfd in enumerate(pidfds):
         while left := set(thread_states(pidfd)) - STOPPED:
+            asleep_in_kernel |= "D" in left
             if left & AT_WORK:
                 at_work_ns = time.perf_counter_ns() - began_ns
             if time.monotonic() > deadline:
                 raise GangFailed(Failure.RUNTIME_ERROR, rank, f"rank {rank} could not be stopped")
-    return at_work_ns
+    if at_work_ns == 0 or asleep_in_kernel:
+        return at_work_ns
+    return min(at_work_ns, max(0, sum(map(_processor_ns, pidfds)) - before_ns))
+
+
+def _processor_ns(pidfd: int) -> int:
+    """Processor time of all threads of a process that have not ended."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid_of(pidfd)}/task").iterdir():
+            with contextlib.suppress(OSError):
+                total += int((thread / "schedstat").read_bytes().split(None, 1)[0])
+    return total
 
 
 def max_threads() -> int:
