@@ -123,8 +123,9 @@ The defaults follow from these figures:
 - **Small gains are rewarded late**, which is its price. A gain of 5 % is missed in {low_missed} of all evaluations, one
   of 20 % in {low_missed_more}. Gains below 2 % are hardly ever found, since every interval is widened by the
   differences between gangs.
-- **Published presets keep the measured speedup**, as their papers do. With a margin of 5 %, as in `cuda_agent`, a
-  kernel no faster than the baseline still passes in {point_margin}.
+- **Published presets take the lower end too**, where their papers take the measured speedup: by that, a kernel no
+  faster than the baseline passes the margin of 5 % of `cuda_agent` in {point_margin}. The components have it as
+  `estimate="point"`, for figures that are compared with published ones.
 - **Size `tiny` on a busy CPU says little about speed.** With {tiny_blocks} blocks an evaluation, the order of two
   candidates of which one is twice as fast is wrong in {tiny_order}; at size `published`, with {published_blocks}
   blocks, in {published_order}. Learn correctness at size `tiny`, and speed at size `published` on an idle machine.

@@ -35,6 +35,10 @@ MECHANISMS = {
     "TMA": ("TMA",),
     "TMA + NCCL": ("TMA", "NCCL"),
 }
+COMMUNICATION = {
+    "of its own": timed().model_copy(update={"calls_torch_distributed": False}),
+    "the library's": timed().model_copy(update={"calls_torch_distributed": True}),
+}
 HONESTY = {
     "wrong": failed("output_mismatch"),
     "right, 1x": timed(),
@@ -142,6 +146,7 @@ def _means() -> list[pictures.Curve]:
         _by_own_share(rewards.OwnKernelShare()),
         _by_own_share(rewards.BottleneckCoverage()),
         _by_name(rewards.UsesMechanism(), {name: profiled(mechanisms=used) for name, used in MECHANISMS.items()}),
+        _by_name(rewards.OwnCommunication(), COMMUNICATION),
         _by_name(rewards.Honest(), HONESTY),
         pictures.Curve(
             "IntegrityFloor",

@@ -14,11 +14,12 @@ from pkb_gym.rewards.default import LadderThenPerformance
 from pkb_gym.rewards.difficulty import Difficulty, difficulties, read_feedbacks
 from pkb_gym.rewards.integrity import Honest, IntegrityFloor
 from pkb_gym.rewards.ladder import Ladder
-from pkb_gym.rewards.mechanism import UsesMechanism
+from pkb_gym.rewards.mechanism import OwnCommunication, UsesMechanism
 from pkb_gym.rewards.milestones import Milestones
 from pkb_gym.rewards.performance import LogPerformance, log_performance
 from pkb_gym.rewards.presets import find_reward
 from pkb_gym.rewards.profiling import BottleneckCoverage, OwnKernelShare
+from pkb_gym.rewards.rank_reports import rests_on_rank_reports
 from pkb_gym.rewards.recipes import Recipe, find_recipe
 from pkb_gym.rewards.records import from_json, from_yaml, to_json, to_yaml
 from pkb_gym.rewards.returns import (
@@ -63,6 +64,7 @@ __all__ = [
     "Milestones",
     "Minimum",
     "Named",
+    "OwnCommunication",
     "OwnKernelShare",
     "PartialCorrectness",
     "Product",
@@ -94,6 +96,7 @@ __all__ = [
     "leave_one_out",
     "log_performance",
     "read_feedbacks",
+    "rests_on_rank_reports",
     "shaped_rewards",
     "speedup_over",
     "to_json",

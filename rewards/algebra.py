@@ -109,7 +109,7 @@ class Sum(Component):
         >>> from .examples import timed
         >>> reward = Correctness() - 0.25 * FastP(2.0)
         >>> reward
-        Correctness() - 0.25 * FastP(p=2.0, baseline='eager')
+        Correctness() - 0.25 * FastP(p=2.0, estimate='point', baseline='eager')
         >>> reward(timed(speedup=3.0)), dict(reward.parts(timed(speedup=3.0)))
         (0.75, {'correctness': 1.0, 'fast_p': -0.25})
     """

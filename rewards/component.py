@@ -68,6 +68,9 @@ class Component(RecordedReward, abstract=True):
         (2.3, 0.0, None)
     """
 
+    untrusted: ClassVar[bool] = False
+    """Whether its value rests on what ranks report, which a candidate can forge; see `rests_on_rank_reports`."""
+
     @abstractmethod
     def bounds(self) -> Bounds:
         """Least and greatest value, whatever was found."""

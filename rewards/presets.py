@@ -7,12 +7,21 @@
     fast_p:P          [right and speedup > P], for example fast_p:1.0 or fast_p(1.0)
     kernelbench       [right and speedup > 1]
     kevin             0.3 * [right] + speedup * [right]
-    dr_kernel         [right] * (1 + min(3, speedup) + own share of the time)
+    dr_kernel         [right] * (1 + min(3, speedup))
     cuda_agent        -1 wrong, 1 right, 2 and 3 for beating baselines by 5 %
     roofline_only     [right] * roofline_us / candidate_us
 
 NAME@BASELINE is the same over another baseline: kevin@better, default@eager, fast_p:1.5@captured. By themselves the
 default and per_turn take the better baseline, published rewards the eager one.
+
+What is paid rests on what the evaluator itself has seen:
+
+- A speedup is the lower end of its interval, where the papers take the measured one: noise paid copies of the baseline.
+- No preset pays for a profile, which ranks report and a candidate can forge. Dr. Kernel adds the share of the time in
+  own kernels; add `OwnKernelShare` yourself, with a small weight, where the policy is to be trusted.
+- No preset looks at by what means data moves. A submission that calls the baseline's collectives, openly or not, is
+  paid by the clock like any other: value 1 of the default is the baseline's own speed. `OwnCommunication` is the
+  condition for paying only those that are not seen to call them: `reward.where(OwnCommunication())`.
 
 `recipes` adds what the papers make of a turn's value over an episode and a group.
 """
@@ -21,6 +30,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import get_args
 
 from pkb_gym.engine.errors import ConfigError
@@ -29,7 +39,6 @@ from pkb_gym.rewards.baseline import Baseline, with_baseline
 from pkb_gym.rewards.component import Recorded
 from pkb_gym.rewards.default import LadderThenPerformance
 from pkb_gym.rewards.milestones import Milestones
-from pkb_gym.rewards.profiling import OwnKernelShare
 from pkb_gym.rewards.records import from_json
 from pkb_gym.rewards.reward import Reward
 from pkb_gym.rewards.roofline import Utilisation
@@ -41,15 +50,15 @@ PRESETS: dict[str, Reward] = {
     "default": BestSoFar(LadderThenPerformance()),
     "per_turn": LadderThenPerformance(),
     "correctness_only": Correctness(),
-    "kernelbench": FastP(1.0),
-    "kevin": 0.3 * Correctness() + Speedup(),
-    "dr_kernel": Correctness() + Speedup(cap=3.0) + OwnKernelShare(),
-    "cuda_agent": Milestones(margin=0.05),
+    "kernelbench": FastP(1.0, estimate="low"),
+    "kevin": 0.3 * Correctness() + Speedup(estimate="low"),
+    "dr_kernel": Correctness() + Speedup(estimate="low", cap=3.0),
+    "cuda_agent": Milestones(margin=0.05, estimate="low"),
     "roofline_only": Utilisation(),
 }
 """Name -> reward."""
 
-FAMILIES: dict[str, Callable[[float], Reward]] = {"fast_p": FastP}
+FAMILIES: dict[str, Callable[[float], Reward]] = {"fast_p": partial(FastP, estimate="low")}
 """Name -> reward for a number, written name:number or name(number)."""
 
 
@@ -61,9 +70,9 @@ def find_reward(reward: str | Reward) -> Reward:
 
     Example:
         >>> find_reward("fast_p:2.0")
-        FastP(p=2.0, baseline='eager')
+        FastP(p=2.0, estimate='low', baseline='eager')
         >>> find_reward("kevin@better")
-        0.3 * Correctness() + Speedup(estimate='point', cap=1000.0, baseline='better')
+        0.3 * Correctness() + Speedup(estimate='low', cap=1000.0, baseline='better')
     """
     if not isinstance(reward, str):
         if not callable(reward):

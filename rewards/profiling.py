@@ -9,7 +9,8 @@ tells: each entry of a GPU's time (kernel, copy or fill) is the candidate's own 
 - On the CPU, where there are no entries, a native source's own time is all that is spent inside `solution`. Of a source
   in Python nothing is known there.
 
-Profiles are what the ranks say, not evidence: pay little for them, and only on top of what the clock says.
+Profiles are untrusted rank reports: a candidate can forge them. No preset pays for them; whoever does should pay
+little, and only on top of what the clock says.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import re
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isfinite
+from typing import ClassVar
 
 from pkb_gym.engine.records.feedback import Feedback, RankProfile
 from pkb_gym.rewards.component import Bounds, Component
@@ -104,6 +106,7 @@ class OwnKernelShare(Component):
         0.25
     """
 
+    untrusted: ClassVar[bool] = True
     unknown: float = 0.0
 
     def __post_init__(self) -> None:
@@ -140,6 +143,7 @@ class BottleneckCoverage(Component):
         0.0
     """
 
+    untrusted: ClassVar[bool] = True
     part: float = 0.5
     unknown: float = 0.0
 

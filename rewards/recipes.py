@@ -68,17 +68,17 @@ RECIPES: dict[str, Recipe] = {
         partial(discounted_sum, gamma=KEVIN_GAMMA),
         partial(group_relative, over="group"),
         "Baronio et al., Kevin, arXiv:2507.11948, section 3.2: 0.3 for being right plus the speedup, summed over later "
-        "turns with gamma 0.4, normalised over all turns of all trajectories of a problem; the speedup's cap is this "
-        "project's",
+        "turns with gamma 0.4, normalised over all turns of all trajectories of a problem; that the lower end of the "
+        "speedup counts, and its cap, are this project's",
     ),
     "dr_kernel": Recipe(
         "dr_kernel",
         partial(discounted_sum, gamma=1.0),
         leave_one_out,
-        "Liu et al., Dr. Kernel, arXiv:2602.05885: being right, the speedup, and the share of the time in generated "
-        "kernels; advantages leave one out, turn by turn (TRLOO). As others describe it (daVinci-kernel, "
-        "arXiv:2606.16497, equation 1) the three are added with equal weight, and the speedup is cut at 3; the paper's "
-        "own equation and discount could not be confirmed: the constants are this project's",
+        "Liu et al., Dr. Kernel, arXiv:2602.05885: being right and the speedup; advantages leave one out, turn by turn "
+        "(TRLOO). As others describe it (daVinci-kernel, arXiv:2606.16497, equation 1) the share of the time in "
+        "generated kernels is added with the same weight, and the speedup is cut at 3. That share is left out, since a "
+        "candidate's own process reports it; the paper's own equation and discount could not be confirmed",
     ),
     "cuda_agent": Recipe(
         "cuda_agent",

@@ -51,11 +51,11 @@ def from_json(text: str) -> Reward:
 
     Example:
         >>> from_json('{"schema_version": 2, "reward": {"component": "FastP", "p": 1.5}}')
-        FastP(p=1.5, baseline='eager')
+        FastP(p=1.5, estimate='point', baseline='eager')
         >>> from_json('{"schema_version": 2, "reward": {"component": "FastP", "q": 1.5}}')
         Traceback (most recent call last):
         ...
-        pkb_gym.engine.errors.ConfigError: reward: FastP has no field 'q'; it has 'baseline', 'p'
+        pkb_gym.engine.errors.ConfigError: reward: FastP has no field 'q'; it has 'baseline', 'estimate', 'p'
     """
     try:
         document: Json = json.loads(text)
@@ -83,6 +83,7 @@ def to_yaml(reward: Reward | Recorded) -> str:
           "reward": {
             "component": "FastP",
             "p": 1.5,
+            "estimate": "point",
             "baseline": "eager"
           }
         }

@@ -46,9 +46,9 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
 def read_for_long() -> None:
     """One call of the kernel that takes a while, and that no signal interrupts."""
     fd = os.memfd_create("long")
-    piece = bytearray(1 << 20)
-    os.ftruncate(fd, 512 << 20)
-    os.preadv(fd, [piece] * 512, 0)
+    piece = bytearray(2 << 20)
+    os.ftruncate(fd, 1024 * len(piece))
+    os.preadv(fd, [piece] * 1024, 0)
 
 
 def act(word: str, wire: Wire) -> None:
@@ -82,12 +82,10 @@ def act(word: str, wire: Wire) -> None:
         os.write(1, b"word of rank\n" * 100)
     if word == "read in a thread":
         threading.Thread(target=read_for_long, daemon=True).start()
-        time.sleep(0.05)
+        time.sleep(0.01)
     if word == "end the main thread":
         threading.Thread(target=act, args=("spin", wire), daemon=True).start()
-        libc = ctypes.CDLL(None)
-        threading.Timer(0.05, lambda: None).start()
-        libc.syscall(60 if platform.machine() == "x86_64" else 93, 0)  # exit: of this thread alone
+        ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)  # exit: of this thread alone
     if word == "fork" and os.fork() == 0:
         time.sleep(1000)
     if word == "orphan" and os.fork() == 0:

@@ -115,7 +115,10 @@ def test_finite_within_bounds_and_none_exactly_for_our_faults(reward, feedback):
         ),
         (Correctness() - 0.5 * Honest() - Honest(), "Correctness() - 0.5 * Honest() - Honest()"),
         ((Correctness() + 1) * 0.5, "0.5 * (Correctness() + Constant(value=1.0))"),
-        ((Correctness() + Honest()) * FastP(2), "(Correctness() + Honest()) * FastP(p=2, baseline='eager')"),
+        (
+            (Correctness() + Honest()) * FastP(2),
+            "(Correctness() + Honest()) * FastP(p=2, estimate='point', baseline='eager')",
+        ),
         ((2 * Correctness()).clip(0, 1), "(2.0 * Correctness()).clip(0.0, 1.0)"),
         (Correctness().where(Honest(), -1), "Correctness().where(Honest(), otherwise=-1.0)"),
         (1 - Correctness(), "Constant(value=1.0) - Correctness()"),

@@ -101,7 +101,11 @@ def test_presets_by_name_with_a_baseline_are_recorded_with_it(name: str, baselin
 
 
 def test_families_take_a_baseline_too() -> None:
-    assert find_reward("fast_p:1.5@captured") == find_reward("fast_p(1.5)@captured") == FastP(1.5, baseline="captured")
+    assert (
+        find_reward("fast_p:1.5@captured")
+        == find_reward("fast_p(1.5)@captured")
+        == FastP(1.5, estimate="low", baseline="captured")
+    )
 
 
 @pytest.mark.parametrize(

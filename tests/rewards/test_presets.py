@@ -7,7 +7,20 @@ import math
 import pytest
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.rewards import BestSoFar, FastP, LadderThenPerformance, find_recipe, find_reward
+from pkb_gym.rewards import (
+    BestSoFar,
+    BottleneckCoverage,
+    Correctness,
+    FastP,
+    LadderThenPerformance,
+    Maximum,
+    OwnCommunication,
+    OwnKernelShare,
+    UsesMechanism,
+    find_recipe,
+    find_reward,
+    rests_on_rank_reports,
+)
 from pkb_gym.rewards.examples import failed, profiled, timed
 from pkb_gym.rewards.presets import PRESETS
 from pkb_gym.rewards.recipes import RECIPES
@@ -25,8 +38,48 @@ def test_kevin_is_three_tenths_for_being_right_plus_the_speedup(speedup, score):
     assert kevin(WRONG) == kevin(failed("compile_error")) == kevin(timed(speedup=9.0, caught="late_output")) == 0
 
 
-def test_kevin_pays_the_measured_speedup_and_not_its_lower_end():
-    assert find_reward("kevin")(timed(speedup=2.0, speedup_low=1.0)) == 2.3
+@pytest.mark.parametrize("name", [*PRESETS, "fast_p:1.0"])
+def test_no_preset_pays_noise(name):
+    """On measured speedups, presets paid 4 of 12 copies of the baseline more than the baseline."""
+    reward = find_reward(name)
+    lucky, honest = timed(speedup=1.5, speedup_low=0.98), timed(speedup=0.99, speedup_low=0.98)
+    assert reward(lucky) == reward(honest)
+
+
+@pytest.mark.parametrize("name", [*PRESETS, "fast_p:1.0"])
+def test_no_preset_pays_for_what_ranks_report(name):
+    reward = find_reward(name)
+    assert not rests_on_rank_reports(reward)
+    forged = {"my_kernel": 1.0}
+    told = {"void at::native::reduce_kernel<512>": 0.9, "ncclDevKernel_AllReduce": 0.1}
+    assert reward(profiled(kernels=forged, mechanisms=("TMA",))) == reward(profiled(kernels=told, mechanisms=("NCCL",)))
+
+
+def test_rank_reports_are_found_wherever_they_stand():
+    for part in (OwnKernelShare(), BottleneckCoverage(), UsesMechanism()):
+        for whole in (
+            part,
+            0.1 * part,
+            Correctness() + part,
+            Correctness().where(part),
+            BestSoFar(Maximum((part, part))),
+        ):
+            assert rests_on_rank_reports(whole)
+    assert not rests_on_rank_reports(Correctness().where(OwnCommunication()))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_value_the_clock_whoever_moves_the_data(name):
+    """As their page says; `OwnCommunication` is there for whoever wants otherwise."""
+    library, own = (timed(speedup=2.0).model_copy(update={"calls_torch_distributed": calls}) for calls in (True, False))
+    assert find_reward(name)(library) == find_reward(name)(own)
+    assert [Correctness().where(OwnCommunication())(feedback) for feedback in (library, own)] == [0.0, 1.0]
+
+
+def test_a_source_in_python_that_nobody_looked_at_is_not_its_own_communication():
+    python = timed().model_copy(update={"config": timed().config.model_copy(update={"language": "python"})})
+    assert OwnCommunication()(python) == 0.0 and OwnCommunication()(timed()) == 1.0
+    assert OwnCommunication()(failed("infrastructure")) is None
 
 
 def test_kevin_s_advantages():
@@ -64,11 +117,12 @@ def test_fast_p_of_a_set_of_problems():
     ("speedup", "own", "value"),
     [(1.0, 0.00014, 1 + 1 + 0.00014), (1.5, 0.8615, 1 + 1.5 + 0.8615), (7.0, 1.0, 1 + 3 + 1)],
 )
-def test_dr_kernel_adds_the_share_of_time_in_own_kernels(speedup, own, value):
+def test_dr_kernel_with_the_share_of_time_in_own_kernels(speedup, own, value):
     """C * (1 + min(3, speedup) + T_own / T_all), with the two shares that arXiv:2602.05885 reports."""
     kernels = {"my_kernel": own, "void at::native::reduce_kernel<512>": 1 - own}
-    assert find_reward("dr_kernel")(profiled(kernels=kernels, speedup=speedup)) == pytest.approx(value, abs=1e-6)
-    assert find_reward("dr_kernel")(WRONG) == 0.0
+    reward = find_reward("dr_kernel") + OwnKernelShare()
+    assert reward(profiled(kernels=kernels, speedup=speedup)) == pytest.approx(value, abs=1e-6)
+    assert find_reward("dr_kernel")(WRONG) == reward(WRONG) == 0.0
 
 
 def test_dr_kernel_s_advantages_leave_one_out_by_turn():

@@ -30,6 +30,7 @@ from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.compile import check_loadable, compile_source
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
+from pkb_gym.engine.stages.machine_sharing import work_beside_others
 from pkb_gym.engine.stages.pipeline import judge
 from pkb_gym.engine.stages.progress import PREPARING, WAITING, Progress
 from pkb_gym.engine.stages.static import check_statically
@@ -116,7 +117,9 @@ class LocalEvaluator:
         config = feedback.config
         with feedback.stage(Stage.STATIC, report):
             check_statically(feedback)
-        with _in_turn(self._compilers, report), feedback.stage(Stage.COMPILE, report):
+        # Compilers take processors from what ranks of the CPU compute with.
+        beside = work_beside_others() if config.device == "cpu" else contextlib.nullcontext()
+        with _in_turn(self._compilers, report), beside, feedback.stage(Stage.COMPILE, report):
             artifact = compile_source(
                 feedback, self._compile_cache, functools.partial(self._pool.zygote, trusted=False)
             )

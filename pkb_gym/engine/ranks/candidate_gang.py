@@ -292,6 +292,10 @@ class CandidateGang:
         """Processor time of all ranks so far, in clock ticks."""
         return self._gang.processor_ticks()
 
+    def loopback_bytes(self) -> int:
+        """Bytes that its ranks have sent each other by the network; 0 where that cannot be told."""
+        return self._gang.loopback_bytes() or 0
+
     def run_on(self, seconds: float) -> None:
         """Lets frozen ranks go on for a while.
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from typing import Generic, Self, TypeAlias, TypeVar
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.descendants import end_descendants
 from pkb_gym.engine.ranks.failure_attribution import GangFailed, cause_is_known, first_failure, missed_deadline
+from pkb_gym.engine.ranks.loopback import loopback_bytes
 from pkb_gym.engine.ranks.output import RankOutput
-from pkb_gym.engine.ranks.pidfds import pid_of, send, stat, thread_states
+from pkb_gym.engine.ranks.pidfds import pid_of, send, stat
+from pkb_gym.engine.ranks.rank_threads import WATCH_S, ThreadWatch, max_threads, wait_until_stopped
 from pkb_gym.engine.ranks.stop_pulses import StopPulses
 from pkb_gym.engine.ranks.zygote import TEMPORARY_BYTES, Zygote
 from pkb_gym.engine.rankside.forking import GangRequest, RankEnded, RanksStarted
@@ -41,9 +44,6 @@ SAMPLING_S, SAMPLES = 0.1, 10
 """How long, and how often, ranks that missed a deadline are looked at: do they compute or wait?"""
 
 FREEZE_TIMEOUT_S = 1.0
-
-STOPPED, AT_WORK = set("TtZXx"), set("RD")
-"""State letters of threads, see proc(5): those that do nothing more, and those that run or are in the kernel."""
 
 Processors: TypeAlias = Sequence[Sequence[int]]
 """Numbers of processors, for each rank."""
@@ -108,6 +108,7 @@ class Gang:
         self._ended: dict[int, int] = {}
         self._errors: dict[int, Failed] = {}
         self._isolated = zygote.sandboxed
+        self._max_threads = sys.maxsize if confinement is None else max_threads()
         self._may_start_processes = confinement is not None and confinement.allow_processes
         with contextlib.ExitStack() as resources:
             scratch, remove_scratch = zygote.new_scratch()
@@ -129,6 +130,7 @@ class Gang:
                 limits={} if confinement is None else confinement.limits(),
                 scratch=scratch,
                 temporary_bytes=TEMPORARY_BYTES,
+                max_threads=world_size * max_threads(),
             )
             with self._output.writing_end() as output_end:
                 ends = [end for _, end in pairs]
@@ -248,6 +250,7 @@ class Gang:
     ) -> Replies[Reply]:
         """Waits for one reply from each rank; arguments and errors as `ask`."""
         frames: dict[int, tuple[Reply, bytes]] = {}
+        watch = ThreadWatch(self._pidfds, self._max_threads)
         deadline = time.monotonic() + timeout_s
         try:
             while True:
@@ -262,7 +265,8 @@ class Gang:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise self._missed_deadline(set(range(self.world_size)) - set(frames), timeout_s, where)
-                self._listen(left)
+                self._listen(min(left, WATCH_S))
+                watch.look()
         except WireError as error:
             raise self._first_failure(str(error)) from None
 
@@ -314,24 +318,17 @@ class Gang:
     def freeze(self) -> int:
         """Stops every rank with all its threads, and ends what they have started; returns when that is done.
 
-        A thread in a call of the kernel goes on until the call ends, and may write to outputs meanwhile.
-
         Returns:
-            Nanoseconds until the last thread was seen at work; 0 where none was once they had been told to stop.
+            Nanoseconds until the last thread was seen at work, see `wait_until_stopped`.
 
         Raises:
             GangFailed: a thread does not stop.
         """
-        began_ns, at_work_ns = time.perf_counter_ns(), 0
+        at_work_ns = 0
         deadline = time.monotonic() + FREEZE_TIMEOUT_S
         while True:
             self._signal(signal.SIGSTOP)
-            for rank, pidfd in enumerate(self._pidfds):
-                while left := set(thread_states(pidfd)) - STOPPED:
-                    if left & AT_WORK:
-                        at_work_ns = time.perf_counter_ns() - began_ns
-                    if time.monotonic() > deadline:
-                        raise GangFailed(Failure.RUNTIME_ERROR, rank, f"rank {rank} could not be stopped")
+            at_work_ns += wait_until_stopped(self._pidfds, deadline)
             if not self._may_start_processes or not end_descendants(self._leader_pidfd, self._pidfds):
                 return at_work_ns
             if time.monotonic() > deadline:
@@ -351,6 +348,10 @@ class Gang:
     def processor_ticks(self) -> int:
         """Processor time of all ranks since they began, in clock ticks; it stands still while they are frozen."""
         return sum(stat(pidfd)[1] for pidfd in self._pidfds)
+
+    def loopback_bytes(self) -> int | None:
+        """See `loopback.loopback_bytes`; None where ranks share the machine's network."""
+        return loopback_bytes(pid_of(self._leader_pidfd)) if self._isolated else None
 
     @property
     def is_whole(self) -> bool:

@@ -27,15 +27,3 @@ def stat(pidfd: int) -> tuple[str, int]:
     except OSError:
         return "X", 0
     return fields[0], int(fields[11]) + int(fields[12])
-
-
-def thread_states(pidfd: int) -> str:
-    """State letter of every thread of a process, the first first; empty if it has ended."""
-    pid, letters = pid_of(pidfd), ""
-    if pid is None:
-        return ""
-    with contextlib.suppress(FileNotFoundError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                letters += (thread / "stat").read_bytes().rpartition(b")")[2].split(None, 1)[0].decode()
-    return letters

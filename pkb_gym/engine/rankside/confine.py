@@ -68,7 +68,9 @@ TERMINALS = (0x540E, 0x5410, 0x5412, 0x541C, 0x541D, 0x5423, 0x5437)
 """TIOCSCTTY, TIOCSPGRP, TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD, TIOCVHANGUP: a terminal of its own would send a frozen
 rank SIGCONT, and one that it was given would take input from it."""
 
-_STARTS = ("fork", "vfork", "execve", "execveat")
+_STARTS = ("fork", "vfork", "execve", "execveat", "setpgid")
+"""What starts programs; ninja gives each a process group of its own."""
+
 _NEW_NAMESPACES = 0x7E020000
 """Every CLONE_NEW flag: inside a user namespace of its own a process has all capabilities again."""
 
@@ -197,7 +199,7 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
         elif name == "prctl":  # a rank must not outlive its leader
             body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JEQ, PR_SET_PDEATHSIG, 0, 1), deny, _op(_RET, _ALLOW)]
         elif name in ("fcntl", "ioctl"):  # a frozen rank could have SIGCONT sent to itself, as timer_create could
-            values = (F_SETSIG,) if name == "fcntl" else TERMINALS
+            values: tuple[int, ...] = (F_SETSIG,) if name == "fcntl" else TERMINALS
             jumps = [_op(_JEQ, value, len(values) - 1 - index, 0) for index, value in enumerate(values[:-1])]
             body = [_op(_LD, _ARG1_LOW_OFFSET), *jumps, _op(_JEQ, values[-1], 0, 1), deny, _op(_RET, _ALLOW)]
         elif name in only:

@@ -30,6 +30,7 @@ class GangRequest(Message):
         limits: resource limits of each rank.
         scratch: working folder of the ranks.
         temporary_bytes: size of /tmp and of /dev/shm where isolated.
+        max_threads: of all ranks together, where isolated on a kernel that can limit them.
     """
 
     entry: str
@@ -40,6 +41,7 @@ class GangRequest(Message):
     limits: dict[str, int]
     scratch: str
     temporary_bytes: int
+    max_threads: int
 
 
 @dataclass(frozen=True)

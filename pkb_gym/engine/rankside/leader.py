@@ -29,7 +29,7 @@ def lead(request: GangRequest, fds: list[int]) -> None:
     if request.confined:
         confine.offer_to_the_oom_killer()  # now: /proc is read-only later
     if request.isolate:
-        namespaces.enter(request.temporary_bytes)
+        namespaces.enter(request.temporary_bytes, request.max_threads)
         os.makedirs(request.scratch, exist_ok=True)
     else:
         confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)  # what the ranks leave behind becomes ours to end

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import re
 import socket
 import struct
 import sys
@@ -21,6 +22,9 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
 MAX_FILES = 1 << 16
 """Files in /tmp and in /dev/shm: an empty one costs kernel memory too."""
+
+RESERVED_PIDS = 301
+"""Numbers that are not given out again, see pid_namespaces(7)."""
 
 MACHINE_SETTINGS = (
     "/proc/sys",
@@ -62,10 +66,11 @@ def fork_into_new_pid_namespace() -> int:
     return pid
 
 
-def enter(temporary_bytes: int) -> None:
+def enter(temporary_bytes: int, max_threads: int) -> None:
     """Moves this process (process 1 of its pid namespace) into fresh mount, IPC, UTS and network namespaces.
 
     /tmp and /dev/shm become empty memory file systems of `temporary_bytes` each; the network has a loopback alone.
+    Where the kernel can, the namespace has no room for more than about `max_threads` threads.
     """
     unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET)
     _mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
@@ -81,10 +86,22 @@ def enter(temporary_bytes: int) -> None:
     # A kernel may refuse this in a nested namespace; the zygote's /proc shows nothing outside the sandbox.
     with contextlib.suppress(ConfineError):
         _mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
+        _limit_threads(max_threads)
     for path in MACHINE_SETTINGS:
         if os.path.exists(path):
             _make_read_only(path.encode())
     _bring_up_loopback()
+
+
+def _limit_threads(most: int) -> None:
+    """Bounds the numbers of processes and threads in this pid namespace.
+
+    Before Linux 6.14 the bound is the machine's, and a sandboxed root may write it.
+    """
+    release = [int(part) for part in re.findall(r"\d+", os.uname().release)[:2]]
+    if release >= [6, 14]:
+        with contextlib.suppress(OSError), open("/proc/sys/kernel/pid_max", "w") as file:
+            file.write(str(RESERVED_PIDS + most))
 
 
 def _import_folders(below: str) -> set[str]:

@@ -246,8 +246,9 @@ class Feedback(Record):
     output: str = ""
     """The tail of the candidate's stdout and stderr."""
     calls_torch_distributed: bool | None = None
-    """Whether a python source calls the library that the baseline uses, and so is no custom communication kernel; None
-    where it was not looked at."""
+    """Whether it calls collectives of the library that the baseline uses (torch.distributed, gloo, NCCL), and so is no
+    custom communication kernel: by its text, by traffic of its ranks' network while it ran (whatever its dialect), or
+    by NCCL's kernels in its profile, which are an untrusted rank report. None where nothing tells."""
     compile: CompileReport | None = None
     race: Race | None = None
     """Present exactly when `failure` is "race"."""

@@ -200,12 +200,20 @@ class CandidateRun:
         with self._failures():
             self._gang.thaw()
             self._gang.bind(plan)
-            with self._ended_block() as ended:
+            with self._ended_block() as ended, self._watched_network():
                 nanoseconds, done = self._gang.run(sets, lambda: self.reference.stage(staging.orders), staging.setting)
             for rank, of_rank in enumerate(ended):
                 if not of_rank.complete:
                     raise GangFailed(Failure.INTEGRITY, rank, f"rank {rank} went on without waiting for its arguments")
         return FinishedBlock(plan, nanoseconds, done, ended)
+
+    @contextlib.contextmanager
+    def _watched_network(self) -> Iterator[None]:
+        """Calls that have used the network have called a library for it, whatever the text looks like."""
+        before = self._gang.loopback_bytes()
+        yield
+        if self._gang.loopback_bytes() > before:
+            self.feedback.calls_torch_distributed = True
 
     @contextlib.contextmanager
     def _ended_block(self) -> Iterator[list[BlockEnded]]:

@@ -10,6 +10,7 @@ from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.captured_baseline import add_captured_baseline
 from pkb_gym.engine.stages.check import check
+from pkb_gym.engine.stages.machine_sharing import ahead_of_work, work_beside_others
 from pkb_gym.engine.stages.profile import profile
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.engine.stages.roofline import place_run
@@ -38,11 +39,13 @@ def judge(
     with feedback.stage(Stage.CHECK, report):
         alone_us = baseline_alone_us(run)
         if config.until == "check":
-            check(run)
+            with work_beside_others():
+                check(run)
             return
         overhead = measured_overhead(run, cache, idle_devices)
-        candidate_us = check(run)
-    with feedback.stage(Stage.TIME, report), machine_to_itself(), idle_devices():
+        with work_beside_others():
+            candidate_us = check(run)
+    with feedback.stage(Stage.TIME, report), ahead_of_work(), machine_to_itself(), idle_devices():
         time_blocks(run, alone_us, candidate_us, overhead)
         place_run(run)
     if config.until == "profile" and not feedback.failed:

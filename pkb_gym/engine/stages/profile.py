@@ -39,3 +39,5 @@ def profile(run: CandidateRun) -> None:
         code=run.artifact.transfers,
         trace=run.config.trace,
     )
+    if run.feedback.profile is not None and "NCCL" in run.feedback.profile.mechanisms:
+        run.feedback.calls_torch_distributed = True

@@ -44,8 +44,8 @@ MAX_PARSED_CHARS = 64 << 10
 def calls_torch_distributed(source: str) -> bool | None:
     """Whether a Python source names a collective of torch.distributed: the baseline's own means of communication.
 
-    None for a source that is too long to be parsed here. One that hides the name is not seen: see
-    `integrity.library_collectives` for what is.
+    None for a source that is too long to be parsed here. One that hides the name is seen when it runs, by its traffic
+    (`CandidateRun.run`) or its profile.
     """
     if len(source) > MAX_PARSED_CHARS:
         return None

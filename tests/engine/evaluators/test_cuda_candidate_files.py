@@ -12,7 +12,8 @@ from tests.engine.compiling import cuda_errors
 
 ALL = [candidate for kind in ("good", "broken", "hostile", "racy") for candidate in candidates(f"cuda/{kind}")]
 COMPILED = (
-    *("good/pushes_with_signals.cu", "broken/blocks_that_are_not_resident.cu", "hostile/second_context.cu"),
+    *(f"good/{candidate.path.name}" for candidate in candidates("cuda/good") if candidate.path.suffix == ".cu"),
+    *("broken/blocks_that_are_not_resident.cu", "hostile/second_context.cu"),
     *(f"racy/{candidate.path.name}" for candidate in candidates("cuda/racy") if candidate.path.suffix == ".cu"),
 )
 

@@ -253,6 +253,24 @@ def test_an_unknown_architecture_is_reported(monkeypatch: pytest.MonkeyPatch) ->
     assert confine.filter_system_calls(False) is False
 
 
+def test_what_the_kernel_ends_by_itself_and_terminals_are_refused() -> None:
+    """Hanging up, a terminal sends SIGCONT; what is submitted goes on while every thread is stopped."""
+
+    def work() -> None:
+        numbers = confine._ARCHITECTURES[platform.machine()][1]
+        context = ctypes.c_void_p()
+        refused(lambda: LIBC.syscall(numbers["io_setup"], 1, ctypes.byref(context)))
+        refused(lambda: LIBC.syscall(numbers["vmsplice"], 1, None, 0, 0))
+        refused(os.setsid)
+        with open(os.devnull) as file:
+            for request in confine.TERMINALS:
+                refused(lambda request=request: fcntl.ioctl(file, request, 0))
+            refused(lambda: fcntl.ioctl(file, 0x5401, bytes(60)), errno.ENOTTY)  # TCGETS: to ask is allowed
+
+    filtered(work)
+    filtered(work, allow_processes=True)
+
+
 def test_capabilities_are_dropped() -> None:
     def work() -> None:
         confine.drop_capabilities()

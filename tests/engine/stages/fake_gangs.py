@@ -220,6 +220,9 @@ class FakeCandidateGang:
     def thaw(self) -> None:
         self._note("thaw")
 
+    def loopback_bytes(self) -> int:
+        return 0
+
     def bind(self, plan: BlockPlan) -> None:
         self._note("bind", len(plan.sets))
 

@@ -1,0 +1,112 @@
+"""The threads of ranks: whether all have stopped, and how many there are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from pkb_gym.engine.ranks.failure_attribution import GangFailed
+from pkb_gym.engine.ranks.pidfds import pid_of
+from pkb_gym.engine.records.feedback import Failure
+
+STOPPED, AT_WORK = set("TtZXx"), set("RD")
+"""State letters of threads, see proc(5): those that do nothing more, and those that run or are in the kernel."""
+
+WATCH_S = 0.2
+"""How often threads are counted while a gang is waited for."""
+
+
+def thread_states(pidfd: int) -> str:
+    """State letter of every thread of a process; empty if it has ended."""
+    pid, letters = pid_of(pidfd), ""
+    if pid is None:
+        return ""
+    with contextlib.suppress(FileNotFoundError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                letters += (thread / "stat").read_bytes().rpartition(b")")[2].split(None, 1)[0].decode()
+    return letters
+
+
+def wait_until_stopped(pidfds: Sequence[int], deadline: float) -> int:
+    """Waits for every thread of processes that have been told to stop.
+
+    The state of a process is that of its main thread, which tells nothing of the others. A thread in a call of the
+    kernel goes on until the call ends, and may write to outputs meanwhile.
+
+    Args:
+        pidfds: of the ranks.
+        deadline: of the monotonic clock.
+
+    Returns:
+        Nanoseconds that threads went on: until the last was seen at work, but no more than their processor time, since
+        on a busy machine a thread waits for a processor in order to stop. Time in state D counts without processor.
+
+    Raises:
+        GangFailed: a thread does not stop.
+    """
+    began_ns, at_work_ns, asleep_in_kernel = time.perf_counter_ns(), 0, False
+    before_ns = sum(map(_processor_ns, pidfds))
+    for rank, pidfd in enumerate(pidfds):
+        while left := set(thread_states(pidfd)) - STOPPED:
+            asleep_in_kernel |= "D" in left
+            if left & AT_WORK:
+                at_work_ns = time.perf_counter_ns() - began_ns
+            if time.monotonic() > deadline:
+                raise GangFailed(Failure.RUNTIME_ERROR, rank, f"rank {rank} could not be stopped")
+    if at_work_ns == 0 or asleep_in_kernel:
+        return at_work_ns
+    return min(at_work_ns, max(0, sum(map(_processor_ns, pidfds)) - before_ns))
+
+
+def _processor_ns(pidfd: int) -> int:
+    """Processor time of all threads of a process that have not ended."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid_of(pidfd)}/task").iterdir():
+            with contextlib.suppress(OSError):
+                total += int((thread / "schedstat").read_bytes().split(None, 1)[0])
+    return total
+
+
+def max_threads() -> int:
+    """How many threads a rank may run: those of several pools with a thread for each processor."""
+    return 256 + 4 * (os.cpu_count() or 1)
+
+
+class ThreadWatch:
+    """Counts the threads of ranks now and then.
+
+    Args:
+        pidfds: of the ranks.
+        most: of each.
+    """
+
+    def __init__(self, pidfds: Sequence[int], most: int) -> None:
+        self._pidfds, self._most = pidfds, most
+        self._next = time.monotonic() + WATCH_S
+
+    def look(self) -> None:
+        """Looks, if it is time.
+
+        Raises:
+            GangFailed: a rank runs more than it may.
+        """
+        if time.monotonic() < self._next:
+            return
+        for rank, pidfd in enumerate(self._pidfds):
+            count = _count(pidfd)
+            if count > self._most:
+                what = f"rank {rank} runs {count} threads; at most {self._most} are allowed"
+                raise GangFailed(Failure.RUNTIME_ERROR, rank, what)
+        self._next = time.monotonic() + WATCH_S
+
+
+def _count(pidfd: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid_of(pidfd)}/stat").read_text().rpartition(")")[2].split()[17])
+    except OSError:
+        return 0

@@ -1,0 +1,45 @@
+"""Evaluators of one machine, and what they do side by side: nothing compiles or checks while somebody measures.
+
+Two folders are locked, which leaves nothing behind and is let go of however a process ends: the one for temporary files
+by whoever measures (`time.machine_to_itself`) or works, the one above it by whoever waits to. So a measurement that
+waits goes ahead of work that comes later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def work_beside_others() -> Iterator[None]:
+    """Waits until nobody measures or waits to, and keeps measurements from beginning."""
+    with contextlib.ExitStack() as stack:
+        with _locked(_queue(), fcntl.LOCK_EX):
+            stack.enter_context(_locked(Path(tempfile.gettempdir()), fcntl.LOCK_SH))
+        yield
+
+
+@contextlib.contextmanager
+def ahead_of_work() -> Iterator[None]:
+    """Keeps new work from beginning; whoever measures then takes `machine_to_itself`."""
+    with _locked(_queue(), fcntl.LOCK_EX):
+        yield
+
+
+def _queue() -> Path:
+    return Path(tempfile.gettempdir()).parent
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, kind: int) -> Iterator[None]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, kind)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,134 @@
+"""Every attack that is tried, by family: the files of tests/candidates, and the tests of what no single file can show.
+
+docs/security.md shows this list; `docs/generate_security.py` writes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+from tests.engine.candidates import FOLDER, Candidate, candidates
+
+
+@dataclass(frozen=True)
+class Family:
+    """Attacks that have one aim.
+
+    Attributes:
+        aim: of them.
+        files: patterns of names of candidates, without folder and suffix.
+        layer: that catches them.
+        tests: files of tests that try more disguises, below tests/.
+    """
+
+    aim: str
+    files: tuple[str, ...]
+    layer: str
+    tests: tuple[str, ...] = ()
+
+
+FAMILIES = (
+    Family(
+        "write outputs after the clock was read",
+        ("finishes_in_a_thread", "lazy_tensor", "reads_on_*", "looks_for_the_heap", "late_stream"),
+        "receipts taken at departure; every thread is stopped, and its time counts; no descriptor of the heap; filter",
+        ("engine/ranks/test_gang.py",),
+    ),
+    Family(
+        "run while frozen",
+        (
+            *("wakes_itself_*", "opens_a_terminal", "ignores_signals", "stops_itself", "works_while_binding"),
+            *("leaves_a_thread_*", "leaves_a_kernel_*", "leaves_processes_*", "spins_*", "second_context"),
+            "triton_leaves_a_process",
+        ),
+        "filter (signals, timers, sessions, terminals); stopped gangs; ticks and idle probe beside the baseline",
+        ("engine/rankside/test_confine.py",),
+    ),
+    Family(
+        "give an earlier answer",
+        ("memoises*", "skips_equal_inputs", "replays_its_first_graph"),
+        "fresh inputs for every call, at other places, and every output is compared",
+    ),
+    Family(
+        "read the reference or an expert",
+        ("reads_the_answers",),
+        "file system is an allow-list with the installation covered; list of the files that compilers opened",
+        ("engine/ranks/test_visible_folders.py", "engine/compile/test_opened_files.py"),
+    ),
+    Family(
+        "reach the machine or other processes",
+        (
+            *("touches_other_processes", "changes_the_machine", "kills_everyone", "uses_the_network"),
+            *("writes_outside_its_folders", "leaves_a_mark", "deletes_its_scratch"),
+        ),
+        "namespaces, read-only mounts, filter, no capabilities",
+        ("engine/ranks/test_sandbox.py", "engine/rankside/test_confine.py"),
+    ),
+    Family(
+        "deceive the evaluator",
+        (
+            *("claims_*", "forges_*", "patches_the_judges", "breaks_the_profile", "lies_in_the_profile"),
+            *("closes_all_files", "hides_its_*", "pretends_to_wait"),
+        ),
+        "verdict and clock lie outside; reports are typed, limited and compared with the declaration",
+        ("engine/rankside/test_messages.py",),
+    ),
+    Family(
+        "keep the evaluator busy, or write to its user's terminal",
+        ("sends_*", "floods_*", "prints_binary", "raises_lone_surrogates"),
+        "sizes before contents; texts are escaped in the record",
+        (
+            *("engine/records/test_source.py", "engine/stages/test_static.py", "engine/support/test_printable.py"),
+            *("engine/compile/test_toolchain.py", "rewards/test_action_cost.py"),
+        ),
+    ),
+    Family(
+        "exhaust the machine",
+        ("fork_bomb", "bomb_of_threads", "runs_thousands_of_threads", "hoards_*", "pins_memory_*"),
+        "resource limits, size of the pid namespace, counted threads, deadlines",
+    ),
+    Family(
+        "break the heap",
+        ("scribbles_*", "restores_its_input", "unmaps_the_heap", "resets_the_device", "writes_peers_*"),
+        "sealed memory; outputs and inputs are compared with those of a gang that the candidate cannot reach",
+    ),
+    Family(
+        "save the synchronisation",
+        ("racy/*",),
+        "the call contract: poison before arrival, receipts at departure, delayed and held ranks",
+    ),
+    Family(
+        "pass the baseline's collectives off as a kernel",
+        (),
+        "the kernel's counters of the gang's network; on GPUs NCCL's kernels in the profile",
+        ("engine/evaluators/test_hidden_collectives.py", "rewards/test_presets.py"),
+    ),
+    Family(
+        "disturb the timing from beside",
+        (),
+        "locks between evaluators; preparations and timings exclude each other",
+        ("engine/stages/test_machine_sharing.py", "engine/evaluators/test_arbiter.py"),
+    ),
+)
+
+KINDS = ("hostile", "racy", "cuda/hostile", "cuda/racy")
+
+
+def attacks() -> list[Candidate]:
+    """Every candidate that attacks."""
+    return [candidate for kind in KINDS for candidate in candidates(kind)]
+
+
+def families_of(candidate: Candidate) -> list[Family]:
+    """Those that a candidate belongs to."""
+    name = candidate.path.stem if candidate.kind == "hostile" else f"{candidate.kind}/{candidate.path.stem}"
+    return [family for family in FAMILIES if any(fnmatch(name, pattern) for pattern in family.files)]
+
+
+def members(family: Family, *, on_gpus: bool) -> list[Candidate]:
+    """The candidates of a family, by device."""
+    return [each for each in attacks() if each.on_gpus == on_gpus and families_of(each) == [family]]
+
+
+TESTS = FOLDER.parent

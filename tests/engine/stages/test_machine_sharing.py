@@ -1,0 +1,76 @@
+"""Two evaluators of one machine: whoever measures has it to itself, and does not wait for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import AbstractContextManager
+
+import pytest
+
+from pkb_gym.engine.stages.machine_sharing import ahead_of_work, work_beside_others
+from pkb_gym.engine.stages.time import machine_to_itself
+
+
+class Somebody:
+    """Another evaluator: locks of this process's other threads are as foreign as those of other processes."""
+
+    def __init__(self, *needs: AbstractContextManager[None]) -> None:
+        self.has_it, self._done, self._needs = threading.Event(), threading.Event(), needs
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for need in self._needs:
+            need.__enter__()
+        self.has_it.set()
+        self._done.wait(30)
+        for need in reversed(self._needs):
+            need.__exit__(None, None, None)
+
+    def waits(self) -> bool:
+        return not self.has_it.wait(0.1)
+
+    def leave(self) -> None:
+        self._done.set()
+        self._thread.join(10)
+
+
+@pytest.fixture(autouse=True)
+def temporary_folder(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks of its own, so that neither this test nor an evaluator beside it waits for the other."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "tmp"))
+
+
+def test_work_goes_on_side_by_side() -> None:
+    first, second = Somebody(work_beside_others()), Somebody(work_beside_others())
+    assert first.has_it.wait(10) and second.has_it.wait(10)
+    first.leave()
+    second.leave()
+
+
+def test_nobody_works_while_somebody_measures() -> None:
+    """Compilers and checks of another evaluator ran beside timed blocks."""
+    measures = Somebody(ahead_of_work(), machine_to_itself())
+    assert measures.has_it.wait(10)
+    works = Somebody(work_beside_others())
+    assert works.waits()
+    measures.leave()
+    assert works.has_it.wait(10)
+    works.leave()
+
+
+def test_a_measurement_that_waits_goes_ahead_of_later_work() -> None:
+    earlier = Somebody(work_beside_others())
+    assert earlier.has_it.wait(10)
+    measures = Somebody(ahead_of_work(), machine_to_itself())
+    assert measures.waits()
+    time.sleep(0.05)
+    later = Somebody(work_beside_others())
+    assert later.waits()
+    earlier.leave()
+    assert measures.has_it.wait(10) and later.waits()
+    measures.leave()
+    assert later.has_it.wait(10)
+    later.leave()
