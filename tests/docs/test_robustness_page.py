@@ -69,10 +69,8 @@ def test_mutants_that_pass_are_named(tmp_path):
     (tmp_path / "mutants.json").write_text(json.dumps(about | {"rows": rows}))
     section = generator.mutant_tables.section(tmp_path)
     assert "1 wrong mutants, 20 evaluations of each: 19 of 20 refused. " in section
-    assert (
-        "Mutants that were not judged: 1; whose operation no rank comes to at these sizes: 1. Unchanged experts: 0 of 200 refused. "
-        in section
-    )
+    assert "Mutants that were not judged: 1; whose operation no rank comes to at these sizes: 1. " in section
+    assert "Unchanged experts: 0 of 200 refused. " in section
     assert "| AllReduce | 1 | 19 of 20 | race 19 | 0 of 200 |" in section
     assert "| AllReduce | `expert:9: comm.wait(r)` | 19 of 20 |" in section, "one that passed once"
     assert "| AllReduce | `expert:8: comm.barrier()` | 0 of 20 | all meet later |" in section
