@@ -75,7 +75,7 @@ REMEDIES = {
 
 FINDINGS = {
     "beats_roofline": "It was faster than the lower bound of every legal kernel, so it cannot have done the work.",
-    "wrong_while_timed": "It was right when checked, wrong while timed, and wrong again without haste.",
+    "wrong_while_timed": "It was wrong while timed, on inputs that came out right in another call, or got inputs wrong that had been right.",
     "late_output": "Outputs were missing when the last rank had finished and came later: work deferred past the clock.",
     "interference": "It used a processor or a GPU while it was frozen.",
     "harness_tampering": "A rank sent the evaluator a message that the rank program never sends.",
