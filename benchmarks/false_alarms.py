@@ -28,10 +28,11 @@ import torch
 from benchmarks.common import RESULTS, header, save
 from benchmarks.honest_variants import Solution, honest_variants
 from benchmarks.rare_events import FEW, Tail, chance_of_any, fit_tail
-from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.problem import InPlace, Problem
 from pkb_gym.engine.problem import rules as rules_module
 from pkb_gym.engine.problem.problem import snake_case
 from pkb_gym.engine.problem.rules import (
+    Check,
     CheckContext,
     all_of,
     difference,
@@ -41,6 +42,7 @@ from pkb_gym.engine.problem.rules import (
     same_bits,
     wide,
 )
+from pkb_gym.engine.problem.tensors import argument_leaves, output_leaves
 from pkb_gym.engine.stages.timing_statistics import MAX_BLOCKS, MAX_CALLS
 from pkb_gym.problems.catalogue import catalogue, find_problem
 from tests.problems.support import Job, Run, run_jobs
@@ -51,8 +53,11 @@ CHECKED_CALLS = 2 * WORLD_SIZE + 2
 TIMED_CALLS = (MAX_BLOCKS["cuda"] + 2) * MAX_CALLS
 """Compared at most: every block as long as it may be, the one that warms up and the one that is disturbed included."""
 
-PART, TAIL = 0.02, 1000
+PART, TAIL = 0.003, 1000
 """The tail of a rule's shares: this part of them, at most so many."""
+
+ENOUGH, MOST_TRIALS = 20_000, 24
+"""Elements of each kind of trial that tell a tail, and the most trials that are run for them."""
 
 LARGEST_SHARE = 2.0**12
 """Of an element that is wrong whatever the bound, such as one that must be equal."""
@@ -133,7 +138,7 @@ class Shares:
 
     def tail(self) -> Tail:
         """Fitted to a small part of all."""
-        kept = max(FEW, int(self.count * PART))
+        kept = max(FEW, min(TAIL, int(self.count * PART)))
         return fit_tail(self.largest.topk(min(kept, self.largest.numel())).values.tolist(), self.count)
 
 
@@ -141,6 +146,8 @@ def study(problem: Problem, dtype: str, trials: int) -> Row | None:
     """Runs a problem's variants; None where every output is compared bit by bit."""
     if all(_is_exact(out.check) for out in problem.outputs):
         return None
+    of_trial = WORLD_SIZE * max(1, _elements(problem, "tiny", dtype))
+    trials = max(trials, min(MOST_TRIALS, -(-ENOUGH // of_trial)))
     plans = [(trial, timed) for timed in (False, True) for trial in range(trials)]
     runs, left_out = _all_runs(problem, dtype, plans)
     truths = runs["baseline"]
@@ -212,10 +219,7 @@ def _jobs(problem: Problem, dtype: str, plans: Sequence[tuple[int, bool]], solut
 
 
 def _elements(problem: Problem, size: str, dtype: str) -> int:
-    """Of one rank's outputs, or of its arguments where those that are overwritten are."""
-    from pkb_gym.engine.problem import InPlace
-    from pkb_gym.engine.problem.tensors import argument_leaves, output_leaves
-
+    """Of one rank's outputs; of arguments that are overwritten, all."""
     ax = problem.axes(size=size, world_size=WORLD_SIZE, rank=0, dtype=dtype)
     data = {arg.name: arg for arg in problem.data_args}
     return sum(
@@ -225,7 +229,7 @@ def _elements(problem: Problem, size: str, dtype: str) -> int:
     )
 
 
-def _is_exact(rule: Any) -> bool:
+def _is_exact(rule: Check) -> bool:
     return isinstance(rule, exact | same_bits)
 
 
@@ -302,7 +306,9 @@ def main() -> None:
     parser.add_argument("problems", nargs="*", help="names, such as AllReduce (default: all)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
     parser.add_argument("--dtype", help="floating dtype (default: each problem's own)")
-    parser.add_argument("--trials", type=int, default=8, help="of each kind and variant (default: %(default)s)")
+    parser.add_argument(
+        "--trials", type=int, default=4, help="of each kind and variant, at least (default: %(default)s)"
+    )
     args = parser.parse_args()
     problems = [find_problem(name) for name in args.problems] or catalogue()
     rows: list[Row] = []

@@ -1,3 +1,4 @@
+# ruff: noqa: ANN401  # what a dispatched operation takes and gives can be anything
 """Right solutions of the baseline's accuracy: the reference itself, with its operations done otherwise.
 
 `exact` stands for accumulators that are wider than needed, `reordered` for sums in another order, with float32

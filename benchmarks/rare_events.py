@@ -7,18 +7,18 @@ tail and 1/2 for a normal one. S. Girard's estimator is
 
     theta = sum_i (ln x_i - ln t) / sum_i (ln ln (n / i) - ln ln (n / m)),    i = 1 .. m - 1
 
-("A Hill type estimator of the Weibull tail-coefficient", Communications in Statistics - Theory and Methods 33 (2004),
-205-234), with a standard deviation of theta / sqrt(m).
+("A Hill type estimator of the Weibull tail-coefficient", Communications in Statistics - Theory and Methods 33
+(2004), 205-234), with a standard deviation of theta / sqrt(m).
 
 *Generalised Pareto*, P(X > t + y | X > t) = (1 - k y / alpha)^(1 / k): k is 0 for an exponential tail and above 0 for a
 quantity with an upper end, t + alpha / k. J. R. M. Hosking and J. R. Wallis ("Parameter and quantile estimation for the
 generalized Pareto distribution", Technometrics 29 (1987), 339-349) estimate k = a_0 / (a_0 - 2 a_1) - 2 and
-alpha = 2 a_0 a_1 / (a_0 - 2 a_1), with a_0 the mean of y and a_1 that of (1 - F) y; the standard deviation of k is about
-1.15 / sqrt(m) near 0.
+alpha = 2 a_0 a_1 / (a_0 - 2 a_1), with a_0 the mean of y and a_1 that of (1 - F) y; the standard deviation of k is
+about 1.15 / sqrt(m) near 0.
 
 Either is moved towards the longer tail by `DEVIATIONS` standard deviations, and the smaller of the two chances counts:
 sums of rounding errors are nearly normal, where the second is far too large unless they are bounded, and errors below a
-worst-case bound are bounded, which the first does not know.
+worst-case bound are bounded, which the first does not know. Where k is clearly below 0, the second counts alone.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from dataclasses import dataclass
 
 DEVIATIONS = 2.0
 """See the module; the chance is rather too large than too small."""
+
+SHAPE_DEVIATION = 1.15
+"""Standard deviation of the generalised Pareto's shape near 0, times sqrt(m)."""
 
 FEW = 20
 """So few values tell no shape: their tail is taken as exponential."""
@@ -41,7 +44,7 @@ class Tail:
     Attributes:
         threshold: t; 0 where all values are 0.
         probability: of a value above t.
-        theta: of the Weibull tail; None where there are too few values.
+        theta: of the Weibull tail; None where there are too few values, or a heavy tail.
         shape, scale: k and alpha.
     """
 
@@ -79,7 +82,8 @@ def fit_tail(largest: Sequence[float], values: int) -> Tail:
         return Tail(0.0, 1.0, None, 0.0, 0.0)
     threshold = ordered[-1]
     shape, scale = _pareto([value - threshold for value in ordered])
-    return Tail(threshold, m / values, _weibull(ordered, values), shape, scale)
+    is_heavy = shape + 2 * DEVIATIONS * SHAPE_DEVIATION / math.sqrt(m) < 0  # it was moved once already
+    return Tail(threshold, m / values, None if is_heavy else _weibull(ordered, values), shape, scale)
 
 
 def _weibull(ordered: Sequence[float], values: int) -> float | None:
@@ -100,7 +104,7 @@ def _pareto(excesses: Sequence[float]) -> tuple[float, float]:
     if m < FEW or not mean:
         return 0.0, mean * moved
     weighted = sum((rank - 0.35) / m * excess for rank, excess in enumerate(excesses, start=1)) / m
-    shape = mean / (mean - 2 * weighted) - 2 - DEVIATIONS * 1.15 / math.sqrt(m)
+    shape = mean / (mean - 2 * weighted) - 2 - DEVIATIONS * SHAPE_DEVIATION / math.sqrt(m)
     return shape, mean * (1 + shape)
 
 

@@ -108,7 +108,7 @@ def _tells_calls_apart(run: CandidateRun, plan: BlockPlan, first: Mismatch, base
     """Whether the same inputs have come out right in one call and wrong in another.
 
     The timed inputs are tried as checked calls at other places, and so are the checked inputs, which were right. A
-    kernel that is wrong on some inputs, such as sums at the edge of the tolerance, is so wherever they lie and whenever.
+    kernel that is wrong on some inputs, such as sums at the edge of the tolerance, is so wherever and whenever.
     """
     timed = [planned.trial for planned in reversed(plan.sets)]
     report = _unhurried(run, run.prepare_elsewhere(timed, timed=True), baseline_us)[0]

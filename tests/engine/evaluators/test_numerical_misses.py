@@ -23,7 +23,10 @@ def solution(tensor):
         out[0, 0] += 1.25 * 2.0**-8 * dist.get_world_size() * most[0, 0]
     return out
 """
-"""One element misses |out - sum| <= 2^-8 W sum |x_r| by a quarter, for one in four pairs of inputs; none of the first ten of this key."""
+"""One element misses |out - sum| <= 2^-8 W sum |x_r| by a quarter, for one in four pairs of inputs.
+
+The first ten of the key below are not among them.
+"""
 
 
 def test_a_numerical_miss_while_timed_is_a_mismatch_that_names_its_trial(tmp_path: Path) -> None:
