@@ -56,7 +56,7 @@ TIMED_CALLS = (MAX_BLOCKS["cuda"] + 2) * MAX_CALLS
 PART, TAIL = 0.003, 1000
 """The tail of a rule's shares: this part of them, at most so many."""
 
-ENOUGH, MOST_TRIALS = 20_000, 24
+ENOUGH, MOST_TRIALS = 20_000, 8
 """Elements of each kind of trial that tell a tail, and the most trials that are run for them."""
 
 LARGEST_SHARE = 2.0**12
@@ -307,12 +307,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
     parser.add_argument("--dtype", help="floating dtype (default: each problem's own)")
     parser.add_argument(
-        "--trials", type=int, default=4, help="of each kind and variant, at least (default: %(default)s)"
+        "--trials", type=int, default=3, help="of each kind and variant, at least (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--budget-s", type=float, default=3600.0, help="begins no problem after it (default: %(default)s)"
     )
     args = parser.parse_args()
     problems = [find_problem(name) for name in args.problems] or catalogue()
     rows: list[Row] = []
+    ends = time.monotonic() + args.budget_s
     for problem in problems:
+        if time.monotonic() > ends:
+            print(f"{problem.name} and those after it are left for another run", file=sys.stderr)
+            break
         if args.dtype not in (None, *problem.dtypes):
             continue
         began = time.monotonic()
