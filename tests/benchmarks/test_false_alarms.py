@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import random
 import statistics
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from benchmarks.false_alarms import LARGEST_SHARE, Shares, _shares
+from benchmarks.false_alarms_report import PAGE, RESULT, render
 from benchmarks.honest_variants import honest_variants
 from benchmarks.rare_events import chance_of_any, fit_tail
 from tests.problems.support import Job, Run, find_problem, run_jobs
@@ -84,3 +86,10 @@ def test_the_largest_shares_are_kept() -> None:
         shares.add(values)
     assert (shares.count, shares.top, shares.largest.numel()) == (1501, LARGEST_SHARE, 1000)
     assert float(shares.largest.min()) > 0.3
+
+
+def test_the_page_is_that_of_the_result_and_no_right_kernel_was_refused() -> None:
+    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    assert PAGE.read_text(encoding="utf-8") == render(result), "run `python -m benchmarks.false_alarms_report`"
+    refused = {(row["problem"], rule["output"]) for row in result["rows"] for rule in row["rules"] if rule["share"] > 1}
+    assert not refused
