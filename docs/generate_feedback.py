@@ -75,7 +75,9 @@ REMEDIES = {
 
 FINDINGS = {
     "beats_roofline": "It was faster than the lower bound of every legal kernel, so it cannot have done the work.",
-    "wrong_while_timed": "It was right when checked, wrong while timed, and wrong again without haste.",
+    "wrong_while_timed": (
+        "The same inputs came out wrong while timed and right in another call, or right when checked and wrong later."
+    ),
     "late_output": "Outputs were missing when the last rank had finished and came later: work deferred past the clock.",
     "interference": "It used a processor or a GPU while it was frozen.",
     "harness_tampering": "A rank sent the evaluator a message that the rank program never sends.",
