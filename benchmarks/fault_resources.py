@@ -87,7 +87,7 @@ class FullDisk(ResourceFault):
         """See `ResourceFault`."""
         disk = Path(f"/proc/{self.target.pid}/root{self._folder}")  # as that process sees it
         ballast = disk / "ballast"
-        spare = draw.choice((0, 0, 1 << 12, 1 << 16, 1 << 18))
+        spare = draw.choice((0, 1 << 12, 1 << 16, 1 << 17, 1 << 18))
         with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             for _ in range(DISK_BYTES // 4096):
                 file.write(bytes(4096))

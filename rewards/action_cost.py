@@ -15,8 +15,29 @@ from dataclasses import dataclass
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.component import Component, Recorded, RecordedReward
 
-FENCED = re.compile(r"^```[^\n`]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
-"""A fenced block of Markdown and what stands in it."""
+_FENCE = re.compile(r"^```([^\n]*)(\n?)", re.MULTILINE)
+
+
+def fenced_blocks(text: str) -> list[str]:
+    r"""Texts of the fenced blocks of Markdown, in time proportional to the length of the text.
+
+    A fence with a language, or without, opens a block, and the next one without closes it; one that is never closed is
+    no block. (A pattern for a whole block would go through the rest of the text from each fence that is not closed.)
+
+    Example:
+        >>> fenced_blocks("One:\n```cpp\nint x;\n```\nand two:\n```\n```\n```py\n")
+        ['int x;\n', '']
+    """
+    blocks = []
+    begin: int | None = None
+    for fence in _FENCE.finditer(text):
+        if begin is not None:
+            if not fence[1].strip(" \t"):
+                blocks.append(text[begin : fence.start()])
+                begin = None
+        elif fence[2] and "`" not in fence[1]:
+            begin = fence.end()
+    return blocks
 
 
 @dataclass(frozen=True)
@@ -44,7 +65,7 @@ class ActionFacts:
     @classmethod
     def of(cls, reply: str) -> ActionFacts:
         """The facts of a reply."""
-        blocks = FENCED.findall(reply)
+        blocks = fenced_blocks(reply)
         source = blocks[-1] if blocks else reply
         return cls(len(reply), len(source.encode("utf-8", "surrogatepass")), len(blocks))
 
