@@ -304,13 +304,12 @@ def main() -> int:
 
         saved = began
         try:
+            drill.take_away(args.repeats)
             while drill.struck < args.kills and time.monotonic() - began < args.budget_s:
                 drill.strike()
                 if time.monotonic() - saved > EVERY_S:
                     saved = time.monotonic()
                     save([])
-            if drill.struck >= args.kills:
-                drill.take_away(args.repeats)
         finally:
             found = drill.close()
             save(found)
