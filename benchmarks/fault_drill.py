@@ -189,6 +189,8 @@ class Drill:
     def take_away(self, repeats: int) -> None:
         """Every other fault, so often, at the evaluator."""
         known = {row.fault for row in self.rows}
+        if not repeats:
+            return
         for fault in resource_faults(self._cache, self._environment):
             if fault.name in known:
                 continue
