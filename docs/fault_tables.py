@@ -1,4 +1,4 @@
-"""Writes docs/security_faults.md, the section on faults of docs/security.md, from benchmarks/results/fault_drill.json.
+"""Writes docs/security_faults.md, what faults of the machine do to verdicts, from benchmarks/results/fault_drill.json.
 
     python docs/fault_tables.py
 
