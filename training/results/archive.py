@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.rewards.reward import is_right
@@ -83,9 +84,21 @@ class Archive:
             ConfigError: the file cannot be read.
         """
         archive = cls(keep)
-        for line in read_jsonl(path):
+        for number, line in enumerate(read_jsonl(path), start=1):
+            if (missing := Kernel.__annotations__.keys() ^ line.keys()) or not _is_kernel(line):
+                what = f"the columns {', '.join(sorted(missing))}" if missing else "the types of its columns"
+                raise ConfigError(f"{path}, line {number}, is no kernel of an archive: it differs in {what}")
             archive.add(Kernel(**line))
         return archive
+
+
+def _is_kernel(line: LogLine) -> bool:
+    texts = all(isinstance(line[name], str) for name in ("problem", "language", "source_hash", "source"))
+    numbers = all(isinstance(line[name], int) for name in ("world_size", "step"))
+    return texts and numbers and isinstance(line["reward"], int | float) and isinstance(line["speedup"], _SPEEDUP)
+
+
+_SPEEDUP = (int, float, type(None))
 
 
 def submission_record(step: int, episode: RolloutEpisode, submission: Submission) -> LogLine:

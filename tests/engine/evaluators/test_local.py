@@ -267,6 +267,45 @@ def test_a_rank_that_fell_with_its_zygote_is_no_failure_of_the_candidate(
     assert judge.discarded == (0 if sound else 1)
 
 
+@pytest.mark.parametrize(("kills", "failure"), [(1, None), (2, Failure.OUT_OF_MEMORY)])
+def test_a_candidate_that_was_killed_is_judged_once_more(
+    tmp_path: Path, judge: Judge, monkeypatch: pytest.MonkeyPatch, kills: int, failure: Failure | None
+) -> None:
+    """Somebody's kill -9 stood as the candidate's own lack of memory."""
+    left = [True] * kills
+
+    def killed(feedback: FeedbackBuilder, *_: object) -> None:
+        if left:
+            left.pop()
+            raise feedback.stop(Failure.OUT_OF_MEMORY, "rank 0 was killed by the kernel", 0, killed=True)
+
+    monkeypatch.setattr(local, "CandidateRun", lambda builder, *_: contextlib.nullcontext(builder))
+    monkeypatch.setattr(local, "judge", killed)
+    monkeypatch.setattr(GangPool, "is_sound", property(lambda self: True))
+    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+        found = evaluator.evaluate(PROBLEM, reference_source(PROBLEM), EvalConfig(device="cpu", world_size=2))
+    assert found.failure is failure and not left
+
+
+def test_a_lack_of_descriptors_is_a_fault_of_this_machine(
+    tmp_path: Path, judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It left `evaluate` as an OSError, and with it a training run."""
+    judge.error = OSError(24, "Too many open files")
+    config = EvalConfig(device="cpu", world_size=2)
+    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+        found = evaluator.evaluate(PROBLEM, reference_source(PROBLEM), config)
+        assert found.failure is Failure.INFRASTRUCTURE and "Too many open files" in found.message
+        assert judge.discarded == 1
+
+        def cannot_read(*_: object) -> None:
+            raise judge.error
+
+        monkeypatch.setattr(local, "FeedbackBuilder", cannot_read)
+        with pytest.raises(InfrastructureError, match="Too many open files"):
+            evaluator.evaluate(PROBLEM, reference_source(PROBLEM), config)
+
+
 @pytest.fixture
 def without_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(gpus, "names", tuple)
