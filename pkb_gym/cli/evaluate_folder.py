@@ -53,7 +53,7 @@ class Outcome:
     def status(self) -> Status:
         """3 if anything could not be judged here, else 1 if a candidate failed, 2 if nothing was there to judge."""
         failures = [feedback.failure for feedback in self.judged.values()]
-        if self.unjudged or Failure.INFRASTRUCTURE in failures:
+        if self.unjudged or not {Failure.INFRASTRUCTURE, Failure.COMPILED_ONLY}.isdisjoint(failures):
             return Status.NOT_JUDGED
         if not failures:
             return Status.USAGE
@@ -226,7 +226,9 @@ def _print_table(in_order: Sequence[tuple[str, Problem]], outcome: Outcome) -> N
     passed = sum(outcome.judged[name].passed for name, _ in in_order)
     console = stdout()
     console.print(table)
-    console.print(f"{passed} of {len(in_order)} passed.")
+    compiled = sum(outcome.judged[name].failure is Failure.COMPILED_ONLY for name, _ in in_order)
+    unknown = f" {compiled} compiled and not run: this machine has no GPU." if compiled else ""
+    console.print(f"{passed} of {len(in_order)} passed.{unknown}")
     print_reasons(console, [(name, f) for name, _ in in_order if not (f := outcome.judged[name]).passed])
 
 

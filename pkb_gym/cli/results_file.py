@@ -58,11 +58,12 @@ class ResultsFile:
         self._file.close()
 
     def judged(self, file: str, source_sha256: str) -> Feedback | None:
-        """The result of that very source, None where there is none or where the fault was ours."""
+        """The result of that very source, None where there is none or where this machine could not judge it."""
         result = self.results.get(file)
         if result is None or result.feedback.source_sha256 != source_sha256:
             return None
-        return None if result.feedback.failure is Failure.INFRASTRUCTURE else result.feedback
+        unjudged = (Failure.INFRASTRUCTURE, Failure.COMPILED_ONLY)
+        return None if result.feedback.failure in unjudged else result.feedback
 
     def append(self, file: str, feedback: Feedback) -> None:
         """Writes one result through to the disk.

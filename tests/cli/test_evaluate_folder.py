@@ -181,3 +181,14 @@ sys.exit(main(["eval-dir", {str(folder)!r}, "--jobs", "1"], FakeEvaluator))
     content = (folder / "results.jsonl").read_text()
     assert content == "" or content.endswith("\n")
     assert len(lines(folder / "results.jsonl")) < 3
+
+
+def test_compiled_and_not_run_is_never_passed(pkb, folder):
+    """On machines without GPUs, CUDA sources that compiled were counted as passed."""
+    (folder / "sample_sort.cpp").write_text("compiled_only")
+    ran = pkb("eval-dir", folder)
+    assert ran.status == 3
+    assert "2 of 3 passed. 1 compiled and not run: this machine has no GPU." in ran.out
+    assert any(line.split()[:3] == ["sample_sort.cpp", "SampleSort", "compiled_only"] for line in ran.out.splitlines())
+    again = pkb("eval-dir", folder)
+    assert [name for name, _, _ in again.calls] == ["SampleSort"]

@@ -108,8 +108,7 @@ class LocalEvaluator:
             return
         check_loadable(feedback, artifact)
         if not execution_environment.can_run(config.device):
-            feedback.note(execution_environment.compiled_only(config.dialect))
-            return
+            raise feedback.stop(Failure.COMPILED_ONLY, execution_environment.compiled_only(config.dialect))
         with _in_turn(self._arbiter, report):
             report(PREPARING)
             reference = self._pool.reference(config.device, config.world_size)

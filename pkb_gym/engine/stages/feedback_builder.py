@@ -75,10 +75,6 @@ class FeedbackBuilder:
         self.fail(failure, message, rank)
         return Stopped(message)
 
-    def note(self, message: str) -> None:
-        """Notes what the agent should know of an evaluation that did not fail."""
-        self._message = message
-
     def fail(self, failure: Failure, message: str, rank: int | None = None) -> None:
         """Notes a failure; the text of a candidate may hold lone surrogates, which no encoding can carry."""
         readable = message.encode("utf-8", "replace").decode()

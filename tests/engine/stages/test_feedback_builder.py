@@ -60,14 +60,6 @@ def test_any_finding_fails_the_evaluation() -> None:
     assert [finding.code for finding in found.integrity] == ["interference", "beats_roofline"]
 
 
-def test_a_note_is_no_failure() -> None:
-    feedback = builder()
-    feedback.complete(Stage.COMPILE)
-    feedback.note("this machine has no GPU")
-    found = feedback.build()
-    assert (found.failure, found.message, found.passed) == (None, "this machine has no GPU", True)
-
-
 def test_lone_surrogates_of_a_candidate_do_not_reach_the_record() -> None:
     feedback = builder()
     feedback.fail(Failure.RUNTIME_ERROR, "rank 0: \ud800 h\u00e9 \udfff")
