@@ -71,7 +71,7 @@ class EvaluationArguments:
     seed: int = field(default=0, metadata={"help": "Of the sampling."})
     backend: Backend = field(default="transformers", metadata={"help": "What generates."})
     vllm_memory: float = field(default=0.9, metadata={"help": "Share of a GPU's memory that vLLM may take."})
-    reward: str = field(default="default", metadata={"help": "Preset that values a submission."})
+    reward: str = field(default="default", metadata={"help": "Preset or module:function that values a submission."})
     timing_budget_s: float = field(default=0.3, metadata={"help": "Longest timing of a kernel."})
     kernel_timeout_s: float | None = field(
         default=None, metadata={"help": "Deadline of a block of calls; by default 10 s or 30 times the baseline."}

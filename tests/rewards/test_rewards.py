@@ -162,8 +162,12 @@ def test_per_turn_pays_again():
     assert [score.add(timed()).reward for _ in range(2)] == [1.0, 1.0]
 
 
+def half(feedback):
+    return 0.5
+
+
 def test_a_plain_function_is_a_reward():
-    score = EpisodeScore(find_reward(lambda feedback: 0.5))
+    score = EpisodeScore(find_reward(half))
     assert score.add(timed()).reward == 0.5
 
 

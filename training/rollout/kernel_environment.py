@@ -11,6 +11,7 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.envs.trl import KernelTool
 from pkb_gym.rewards.examples import failed
 from pkb_gym.rewards.reward import Reward
+from pkb_gym.rewards.user_rewards import checked_value
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.inputs.chat import Message
 from pkb_gym.training.rollout.episodes import RolloutEpisode, RolloutTask
@@ -39,7 +40,7 @@ class Rollouts:
     @cached_property
     def empty_value(self) -> float:
         """Value of an episode without any submission: as much as a text that is no source at all."""
-        return self.reward(failed("rejected")) or 0.0
+        return checked_value(self.reward, self.reward(failed("rejected"))) or 0.0
 
     def begin(self, row: Mapping[str, object]) -> RolloutEpisode:
         """An episode on a row of the prompts; see `RolloutTask.of_row`."""
