@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import pkb_gym.rewards.curriculum
 import pkb_gym.rewards.difficulty
-from pkb_gym.cli.results_file import Result
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.rewards import BestSoFar, FastP, Ladder, to_json
@@ -131,7 +131,7 @@ def test_problems_come_hardest_first_and_faults_of_ours_do_not_count():
 
 
 def test_a_results_file_is_read_and_so_are_bare_records(tmp_path):
-    lines = [Result(file="a.cpp", asked=EvalConfig(), feedback=one).model_dump_json() for one in records()]
+    lines = [Attempt(problem=one.problem, asked=EvalConfig(), feedback=one).to_line() for one in records()]
     results, bare, cut = (tmp_path / name for name in ("results.jsonl", "bare.jsonl", "cut.jsonl"))
     results.write_text("\n".join(lines) + "\n")
     bare.write_text("\n".join(one.model_dump_json() for one in records()) + "\n\n")

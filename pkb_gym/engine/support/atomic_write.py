@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
+FOR_ALL, FOR_OWNER = 0o666, 0o600
+"""Permissions, before the umask takes some of them away."""
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+
+def write_atomically(path: Path, content: str | bytes, permissions: int = FOR_ALL) -> None:
     """Writes `path` by way of a temporary file beside it; makes its folder where there is none.
+
+    Args:
+        path: of the file.
+        content: all that it will hold.
+        permissions: of the file, as far as the umask allows.
 
     Raises:
         OSError: the folder cannot be made or written; nothing is left behind.
     """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # Not by `tempfile`, whose files are their owner's alone, whatever the umask.
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, permissions)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        Path(name).replace(path)
+        beside.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise
