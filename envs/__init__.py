@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from pkb_gym.envs.suite import SuiteEnv
     from pkb_gym.envs.trl import KernelTool
     from pkb_gym.envs.vector import PKBVectorEnv, SuiteVectorEnv
-    from pkb_gym.envs.wrappers import ChatObservation
+    from pkb_gym.envs.wrappers import ChatAction, ChatObservation
 
 __all__ = [
+    "ChatAction",
     "ChatObservation",
     "Episode",
     "KernelTool",
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ChatAction": "wrappers",
     "ChatObservation": "wrappers",
     "Episode": "episode",
     "KernelTool": "trl",

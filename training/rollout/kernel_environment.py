@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.envs.text.reply import take_source
 from pkb_gym.envs.trl import KernelTool
 from pkb_gym.rewards.examples import failed
 from pkb_gym.rewards.reward import Reward
@@ -15,8 +15,6 @@ from pkb_gym.rewards.user_rewards import checked_value
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.inputs.chat import Message
 from pkb_gym.training.rollout.episodes import RolloutEpisode, RolloutTask
-
-CODE_BLOCK = re.compile(r"^```[^\n`]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 NO_EPISODE = "nothing can be submitted before `reset`"
 
@@ -88,18 +86,17 @@ class KernelEnvironment:
 
 
 def submitted_source(completion: str | list[Message]) -> str | None:
-    r"""What a single-turn completion submits: the last fenced block of code of its last message.
+    r"""What a single-turn completion submits by its last message; see `take_source`.
 
     Args:
         completion: its text, or its messages.
 
     Returns:
-        The source; None where there is no block that ends.
+        The source; None where there is none.
 
     Example:
         >>> submitted_source("First:\n```cpp\nint a;\n```\nBetter:\n```cpp\nint b;\n```")
         'int b;\n'
     """
     text = completion if isinstance(completion, str) else str(completion[-1]["content"])
-    blocks: list[str] = CODE_BLOCK.findall(text)
-    return blocks[-1] if blocks else None
+    return take_source(text).source
