@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pkb_gym.envs.episode import Episode, Turn
     from pkb_gym.envs.evaluator_registry import add_evaluator
     from pkb_gym.envs.samplers import LearningProgress, Sampler
-    from pkb_gym.envs.spaces import SourceText
+    from pkb_gym.envs.source_text import SourceText
     from pkb_gym.envs.suite import SuiteEnv
     from pkb_gym.envs.trl import KernelTool
     from pkb_gym.envs.vector import PKBVectorEnv, SuiteVectorEnv
@@ -45,7 +45,7 @@ _HOMES = {
     "PKBEnv": "env",
     "PKBVectorEnv": "vector",
     "Sampler": "samplers",
-    "SourceText": "spaces",
+    "SourceText": "source_text",
     "SuiteEnv": "suite",
     "SuiteVectorEnv": "vector",
     "Turn": "episode",

@@ -169,6 +169,13 @@ class PKBEnv(gym.Env[Observation, str]):
             listed = ", ".join(dict.fromkeys(known))
             raise ConfigError(f"{cls.__name__}: no argument {name!r}; there are {listed}.{did_you_mean(name, known)}")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Problems hold functions of their files, which have no place in a pickle: their names do."""
+        return self.__dict__ | {"_problem": self._problem.name}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state | {"_problem": find_problem(state["_problem"])})
+
     @property
     def problem(self) -> Problem:
         """The problem of this episode."""

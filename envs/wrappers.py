@@ -6,7 +6,8 @@ from typing import Any, SupportsFloat
 
 import gymnasium as gym
 
-from pkb_gym.envs.spaces import MAX_TEXT_CHARS, Observation, SourceText
+from pkb_gym.envs.source_text import SourceText
+from pkb_gym.envs.spaces import MAX_TEXT_CHARS, Observation
 from pkb_gym.envs.text.reply import take_source
 from pkb_gym.envs.text.turn import turn_text
 

@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol, Self
+from typing import NoReturn, Protocol, Self
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.errors import InfrastructureError
@@ -67,6 +67,12 @@ class LocalEvaluator:
     def __deepcopy__(self, _: object) -> Self:
         """It stands for processes of this machine, and so is shared: Gymnasium copies an environment's arguments."""
         return self
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "a LocalEvaluator owns processes of this machine and cannot be pickled; name it where an environment is to "
+            "be (evaluator='local', or a name of `add_evaluator`), or take a RemoteEvaluator"
+        )
 
     def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
         """Judges one source; see `Evaluator.evaluate`."""
