@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pkb_gym.envs.samplers import LearningProgress, Sampler
     from pkb_gym.envs.source_text import SourceText
     from pkb_gym.envs.suite import SuiteEnv
-    from pkb_gym.envs.trl import KernelTool
+    from pkb_gym.envs.trl import KernelTool, SubmissionTool
     from pkb_gym.envs.vector import PKBVectorEnv, SuiteVectorEnv
     from pkb_gym.envs.wrappers import ChatAction, ChatObservation
 
@@ -30,6 +30,7 @@ __all__ = [
     "PKBVectorEnv",
     "Sampler",
     "SourceText",
+    "SubmissionTool",
     "SuiteEnv",
     "SuiteVectorEnv",
     "Turn",
@@ -46,6 +47,7 @@ _HOMES = {
     "PKBVectorEnv": "vector",
     "Sampler": "samplers",
     "SourceText": "source_text",
+    "SubmissionTool": "trl",
     "SuiteEnv": "suite",
     "SuiteVectorEnv": "vector",
     "Turn": "episode",

@@ -41,7 +41,8 @@ class ChatAction(gym.Wrapper[Any, str, Any, str], gym.utils.RecordConstructorArg
     r"""Takes the source out of a chat model's reply, see `take_source`, and submits it.
 
     A reply that holds no source is submitted as an empty one, which is rejected before a compiler runs; it costs a
-    turn. `info["taken"]` says in a few words what was taken, `info["reply"]` is the reply.
+    turn. `info["taken"]` says in a few words what was taken, `info["source"]` is that, or None, and `info["reply"]` is
+    the reply.
 
     Example:
         >>> import gymnasium as gym
@@ -71,7 +72,8 @@ class ChatAction(gym.Wrapper[Any, str, Any, str], gym.utils.RecordConstructorArg
             raise gym.error.InvalidAction(f"an action is a model's reply (str), got {type(action).__name__}")
         found = take_source(action)
         observation, reward, terminated, truncated, info = self.env.step(found.source or "")
-        return observation, reward, terminated, truncated, {**info, "taken": found.taken, "reply": action}
+        taken = {"taken": found.taken, "source": found.source, "reply": action}
+        return observation, reward, terminated, truncated, {**info, **taken}
 
 
 def chat_message(observation: Observation) -> str:

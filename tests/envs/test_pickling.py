@@ -54,7 +54,7 @@ def test_vector_environments_and_tools_pickle():
     tool = KernelTool(split=["AllReduce"], **FAKE)
     tool.reset(problem="AllReduce")
     tool.submit("speedup 2.0")
-    assert again(tool).get_reward() == tool.get_reward()
+    assert again(tool).get_reward() == tool.get_reward() > 1
 
 
 def test_an_evaluator_that_owns_processes_says_why_it_does_not_pickle():
