@@ -98,7 +98,9 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
             ConfigError: the number of actions is not the number of sub-environments.
             InvalidAction: an action is no text.
         """
-        if isinstance(actions, str) or not isinstance(actions, Sequence | np.ndarray) or len(actions) != self.num_envs:
+        given: object = actions
+        is_list = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str)
+        if not is_list or len(actions) != self.num_envs:
             raise ConfigError(f"expected a sequence of {self.num_envs} sources, one per sub-environment")
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.num_envs, thread_name_prefix="pkb-vector")

@@ -31,7 +31,8 @@ def play(model: Model, output: Path, *, turns: int = 2, evaluator: str | Evaluat
     base = gym.make("PKB/AllReduce-v0", device="cpu", world_size=2, evaluator=evaluator, max_episode_steps=turns)
     env = ChatAction(ChatObservation(base))
     message, _ = env.reset(seed=0)
-    messages, rewards, is_over = [ChatMessage(role="user", content=message)], [], False
+    messages, is_over = [ChatMessage(role="user", content=message)], False
+    rewards: list[float] = []
     with AttemptFile(output, writer="rollout_loop.py", option="the first argument") as file:
         while not is_over:
             reply = model(messages)

@@ -29,18 +29,19 @@ def make_trainer(
     model: str, output: str, *, own_reward: bool = False, evaluator: str | Evaluator = "local"
 ) -> GRPOTrainer:
     """A trainer of one step on AllReduce."""
-    arguments = {"split": ["AllReduce"], "max_turns": 2, "device": "cpu", "world_size": 2, "evaluator": evaluator}
+    tool = SubmissionTool if own_reward else KernelTool
+    factory = partial(tool, ["AllReduce"], max_turns=2, device="cpu", world_size=2, evaluator=evaluator)
     rows = [{"prompt": [{"role": "user", "content": "Write a kernel."}], "problem": "AllReduce", "seed": 7}] * 4
     settings = GRPOConfig(
         output_dir=output, max_steps=1, per_device_train_batch_size=2, num_generations=2, max_completion_length=64,
-        report_to="none", use_cpu=True, bf16=False, disable_tqdm=True,
+        report_to="none", use_cpu=True, bf16=False, gradient_checkpointing=False, disable_tqdm=True,
     )  # fmt: skip
     return GRPOTrainer(
         model=model,
         args=settings,
         train_dataset=Dataset.from_list(rows),
         reward_funcs=[few_submissions] if own_reward else None,
-        environment_factory=partial(SubmissionTool if own_reward else KernelTool, **arguments),
+        environment_factory=factory,
     )
 
 

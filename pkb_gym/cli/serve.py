@@ -97,16 +97,15 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     token = read_or_make_token(token_file)
     key = args.replay_key or secrets.token_bytes(KEY_BYTES)  # one key for evaluators that are replaced, too
     with contextlib.ExitStack() as stack:
-        kept = {}
+        log = None
         if args.results is not None:
-            file = stack.enter_context(AttemptFile(args.results, writer="pkb serve", option="--results"))
-            kept["keep"] = ResultsLog(file).add
+            log = ResultsLog(stack.enter_context(AttemptFile(args.results, writer="pkb serve", option="--results")))
         service = EvaluationService(
             functools.partial(LocalEvaluator, key=key),
             device=args.device,
             max_queued=args.max_queued or MAX_QUEUED,
             deadline_s=args.deadline or DEADLINE_S,
-            **kept,
+            keep=None if log is None else log.add,
         )
         stack.enter_context(service)
         server = stack.enter_context(HttpServer(service, token, args.host, args.port))

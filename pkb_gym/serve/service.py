@@ -61,7 +61,7 @@ class EvaluationService:
         max_begun: int = MAX_BEGUN,
         max_answers: int = MAX_ANSWERS,
         deadline_s: float = DEADLINE_S,
-        keep: Callable[[Evaluation, Feedback], None] = lambda _evaluation, _feedback: None,
+        keep: Callable[[Evaluation, Feedback], None] | None = None,
     ) -> None:
         self._open_evaluator, self._device = open_evaluator, device
         self._max_queued, self._max_begun, self._max_answers = max_queued, max_begun, max_answers
@@ -284,7 +284,8 @@ class EvaluationService:
             if not self._closed:
                 self._begin_next()
         if feedback is not None:
-            self._keep(evaluation, feedback)
+            if self._keep is not None:
+                self._keep(evaluation, feedback)
             evaluation.answer.set_result(feedback)
         elif isinstance(answer, Exception):
             evaluation.answer.set_exception(answer)

@@ -208,7 +208,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
                     )
                 for place, sequence in enumerate(new_ids if rows else ()):
                     on_finished(place, sequence)
-                    text = self._tokenizer.decode(sequence, skip_special_tokens=True)
+                    text = str(self._tokenizer.decode(sequence, skip_special_tokens=True))
                     reply = Reply(text, len(part[place]), len(sequence))
                     self._episodes()[rows[begin + place]].add_reply(reply)
                 ids += new_ids

@@ -118,7 +118,7 @@ class Player:
         contexts = [one.rollout.context_ids for one in played]
         replies = self._sampler.sample(contexts, budgets, seed) if played else []
         for one, reply in zip(played, replies, strict=True):
-            text = self._tokenizer.decode(reply, skip_special_tokens=True)
+            text = str(self._tokenizer.decode(reply, skip_special_tokens=True))
             one.episode.add_reply(Reply(text, len(one.rollout.context_ids), len(reply)))
             one.rollout.append_assistant_message(self._message(one.rollout, reply), reply, None)
         with self._schedule.reward_phase(self._clock):
