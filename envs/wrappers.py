@@ -47,6 +47,7 @@ class ChatAction(gym.Wrapper[Any, str, Any, str], gym.utils.RecordConstructorArg
     Example:
         >>> import gymnasium as gym
         >>> import pkb_gym
+        >>> from pkb_gym.envs import ChatObservation
         >>> env = ChatAction(ChatObservation(gym.make("PKB/AllReduce-v0", device="cpu")))
         >>> message, _ = env.reset(seed=0)
         >>> message, _, _, _, info = env.step("I do not know.")

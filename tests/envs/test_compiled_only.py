@@ -67,7 +67,7 @@ def test_an_episode_with_one_has_no_value():
 
 def test_texts_say_neither_passed_nor_failed():
     assert feedback_text(COMPILED).startswith("COMPILED, NOT RUN: compiled for sm_90a; this machine has no GPU")
-    assert brief_feedback(COMPILED, None).startswith("compiled, not run: ")
+    assert brief_feedback(COMPILED, None).startswith("compiled_only: compiled for sm_90a; ")
     shown = card_text(find_problem("AllReduce"), CONFIG, COMPILED, None)
     assert "compiled_only: compiled for sm_90a" in shown and "✗" not in shown
 

@@ -15,13 +15,12 @@ import pkb_gym.rewards.difficulty
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.rewards import BestSoFar, FastP, Ladder, to_json
 from pkb_gym.rewards.curriculum import Fade
 from pkb_gym.rewards.difficulty import Difficulty, difficulties, read_feedbacks
 from pkb_gym.rewards.examples import failed, timed
 from pkb_gym.rewards.reward import is_right
-from tests.rewards.strategies import feedbacks
+from tests.rewards.strategies import NOT_JUDGED, feedbacks
 
 SCHEDULE = Fade(begin=10, end=110)
 
@@ -43,7 +42,7 @@ def test_at_its_ends_it_is_one_of_both():
 @given(feedback=feedbacks(), step=st.integers(0, 120))
 def test_between_its_ends_it_lies_between_both(feedback, step):
     value, early, late = (one(feedback) for one in (SCHEDULE.at(step), SCHEDULE.early, SCHEDULE.late))
-    if feedback.failure is Failure.INFRASTRUCTURE:
+    if feedback.failure in NOT_JUDGED:
         assert value is early is late is None
     else:
         assert min(early, late) - 1e-12 <= value <= max(early, late) + 1e-12
@@ -51,7 +50,7 @@ def test_between_its_ends_it_lies_between_both(feedback, step):
 
 @given(wrong=feedbacks(), right=feedbacks(right=True), step=st.integers(0, 120))
 def test_right_earns_more_than_wrong_at_every_step(wrong, right, step):
-    if wrong.failure is not Failure.INFRASTRUCTURE and not is_right(wrong):
+    if wrong.failure not in NOT_JUDGED and not is_right(wrong):
         assert SCHEDULE.at(step)(right) > SCHEDULE.at(step)(wrong)
 
 
