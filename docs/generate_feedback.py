@@ -69,6 +69,7 @@ REMEDIES = {
     Failure.RACE: "`race` names rank and tensor; add the wait, signal or barrier that `message` asks for.",
     Failure.INPUT_MODIFIED: "Write to outputs, scratch and arguments declared as overwritten only, on peers too.",
     Failure.INTEGRITY: "See the table of findings; do the work of each call in that call.",
+    Failure.COMPILED_ONLY: "Run it where there are GPUs, for example by `pkb serve`. `PaidForCompiling` rewards it.",
     Failure.INFRASTRUCTURE: "Run it again; `pkb doctor` lists the missing parts of this machine. No reward is paid.",
 }
 """Failure -> its remedy."""

@@ -15,7 +15,7 @@ from rich.text import Text
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import ResolvedConfig
-from pkb_gym.engine.records.feedback import Feedback, Profile, RankProfile, Stage
+from pkb_gym.engine.records.feedback import Failure, Feedback, Profile, RankProfile, Stage
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.envs.text.formatting import cut_middle, rate_text, size_text, time_text
 from pkb_gym.envs.text.kernels import kernel_table, transfers_text
@@ -62,17 +62,23 @@ def card(problem: Problem, config: ResolvedConfig, feedback: Feedback | None, re
     rows.add_column()
     for name, content in _rows(feedback, reward):
         rows.add_row(name, content)
-    colour = "green" if feedback.passed else "red"
+    colour = verdict_colour(feedback)
     return Panel(rows, title=title, title_align="left", border_style=colour)
+
+
+def verdict_colour(feedback: Feedback) -> str:
+    """Green for what passed, yellow for what was compiled and not run, red for what failed."""
+    if feedback.failure is Failure.COMPILED_ONLY:
+        return "yellow"
+    return "green" if feedback.passed else "red"
 
 
 def _rows(feedback: Feedback, reward: float | None) -> list[tuple[str, RenderableType]]:
     rows: list[tuple[str, RenderableType]] = [("stages", _ladder(feedback))]
     if feedback.failure is not None:
         where = "" if feedback.failed_rank is None else f" on rank {feedback.failed_rank}"
-        rows.append(("failure", Text(f"{feedback.failure}{where}: {cut_middle(feedback.message, 1000)}", style="red")))
-    elif feedback.message:
-        rows.append(("note", Text(feedback.message)))
+        said = f"{feedback.failure}{where}: {cut_middle(feedback.message, 1000)}"
+        rows.append(("failure", Text(said, style=verdict_colour(feedback))))
     rows += [("integrity", Text(f"{found.code}: {found.detail}", style="red")) for found in feedback.integrity]
     if feedback.compile is not None:
         rows.append(("compiler", _compiler(feedback)))
@@ -97,7 +103,7 @@ def _ladder(feedback: Feedback) -> Text:
             text.append(" > ", style="dim")
         if stage.order <= reached:
             text.append(f"✓ {stage}", style="green")
-        elif stage.order == reached + 1 and feedback.failure is not None:
+        elif stage.order == reached + 1 and feedback.failure not in (None, Failure.COMPILED_ONLY):
             text.append(f"✗ {stage}", style="red")
         else:
             text.append(str(stage), style="dim")

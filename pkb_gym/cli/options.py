@@ -62,6 +62,29 @@ def add_evaluation_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_reward_option(parser: argparse.ArgumentParser) -> None:
+    """Adds `--reward`, a name for `verdict.reward_of`."""
+    parser.add_argument(
+        "--reward",
+        type=_reward_name,
+        default="default",
+        metavar="NAME",
+        help="a preset such as kevin or fast_p:1.5, or a function of yours as module:function (default: default)",
+    )
+
+
+def _reward_name(text: str) -> str:
+    """A name that stands for a reward; whether it does is found out before anything is evaluated."""
+    from pkb_gym.engine.errors import ConfigError
+    from pkb_gym.rewards import find_reward
+
+    try:
+        find_reward(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
 def machine_config(args: argparse.Namespace) -> EvalConfig:
     """What `add_machine_options` was told; the rest is left open."""
     return EvalConfig(

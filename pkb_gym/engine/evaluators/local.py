@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol, Self
+from typing import NoReturn, Protocol, Self
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.errors import InfrastructureError
@@ -68,6 +68,12 @@ class LocalEvaluator:
     def __deepcopy__(self, _: object) -> Self:
         """It stands for processes of this machine, and so is shared: Gymnasium copies an environment's arguments."""
         return self
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "a LocalEvaluator owns processes of this machine and cannot be pickled; name it where an environment is to "
+            "be (evaluator='local', or a name of `add_evaluator`), or take a RemoteEvaluator"
+        )
 
     def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
         """Judges one source; see `Evaluator.evaluate`.
@@ -127,8 +133,7 @@ class LocalEvaluator:
             return
         check_loadable(feedback, artifact)
         if not execution_environment.can_run(config.device):
-            feedback.note(execution_environment.compiled_only(config.dialect))
-            return
+            raise feedback.stop(Failure.COMPILED_ONLY, execution_environment.compiled_only(config.dialect))
         with _in_turn(self._arbiter, report):
             report(PREPARING)
             reference = self._pool.reference(config.device, config.world_size)

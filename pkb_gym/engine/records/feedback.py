@@ -71,6 +71,8 @@ class Failure(StrEnum):
     """It did something that no honest kernel does; see `Feedback.integrity`."""
     INFRASTRUCTURE = "infrastructure"
     """The evaluator or its machine failed, not the candidate: no reward, the episode is truncated."""
+    COMPILED_ONLY = "compiled_only"
+    """It compiled, and this machine has no GPU that could run it: nothing is known of it, and no reward is paid."""
 
 
 class Environment(Record):

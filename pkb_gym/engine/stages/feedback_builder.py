@@ -90,10 +90,6 @@ class FeedbackBuilder:
         self.fail(failure, message, rank)
         return Stopped(message, killed=killed)
 
-    def note(self, message: str) -> None:
-        """Notes what the agent should know of an evaluation that did not fail."""
-        self._message = printable(message, MAX_MESSAGE_CHARS)
-
     def fail(self, failure: Failure, message: str, rank: int | None = None) -> None:
         """Notes a failure."""
         self._failure, self._message, self._failed_rank = failure, printable(message, MAX_MESSAGE_CHARS), rank
