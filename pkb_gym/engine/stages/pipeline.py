@@ -10,6 +10,7 @@ from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.captured_baseline import add_captured_baseline
 from pkb_gym.engine.stages.check import check
+from pkb_gym.engine.stages.delivery import charge_delivery
 from pkb_gym.engine.stages.machine_sharing import ahead_of_work, work_beside_others
 from pkb_gym.engine.stages.profile import profile
 from pkb_gym.engine.stages.progress import Progress
@@ -47,6 +48,7 @@ def judge(
             candidate_us = check(run)
     with feedback.stage(Stage.TIME, report), ahead_of_work(), machine_to_itself(), idle_devices():
         time_blocks(run, alone_us, candidate_us, overhead)
+        charge_delivery(run)
         place_run(run)
     if config.until == "profile" and not feedback.failed:
         with feedback.stage(Stage.PROFILE, report), idle_devices():
