@@ -117,7 +117,7 @@ class BestSoFar(RecordedReward):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        return self.value(feedback)
+        return checked_value(self.value, self.value(feedback))
 
     def parts(self, feedback: Feedback) -> Mapping[str, float]:
         """See `ItemisedReward`: those of the value."""
