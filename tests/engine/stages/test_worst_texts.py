@@ -12,18 +12,20 @@ from contextlib import contextmanager
 import pytest
 
 from pkb_gym.engine.compile.ptxas import read_ptxas
-from pkb_gym.engine.compile.sandboxed_compiler import MAX_OUTPUT_BYTES, Limits, Run, compiled_of, cut_log
+from pkb_gym.engine.compile.sandboxed_compiler import Limits, Run, compiled_of, cut_log
 from pkb_gym.engine.compile.sass import count_in
 from pkb_gym.engine.records.source import MAX_SOURCE_BYTES
 from pkb_gym.engine.stages.compile import _first_error
 from pkb_gym.engine.stages.static import calls_torch_distributed, makes_streams
 from pkb_gym.envs.text.feedback import feedback_text
 from pkb_gym.envs.text.formatting import cut_middle
+from pkb_gym.envs.text.reply import take_source
 from pkb_gym.rewards.action_cost import ActionFacts
 from pkb_gym.rewards.examples import failed
-from pkb_gym.training.rollout.kernel_environment import CODE_BLOCK
 
 BOUND_S = 60.0
+
+LOG_BYTES = Limits(1.0).output_bytes
 
 
 @contextmanager
@@ -69,7 +71,7 @@ TEXTS = {
 LOOKS: dict[str, Callable[[str], object]] = {
     "streams": makes_streams,
     "reply": ActionFacts.of,
-    "code blocks": CODE_BLOCK.findall,
+    "replies": take_source,
     "first error": _first_error,
     "compiler's log": cut_log,
     "compiler's end": lambda text: compiled_of(Run(1, text, b"", 0.1), Limits(1.0)),
@@ -112,4 +114,4 @@ def test_python_of_any_shape_is_parsed_or_given_up_in_bounded_time(text: str) ->
 
 def test_the_longest_output_of_a_compiler_is_looked_at_in_bounded_time() -> None:
     with bounded():
-        assert not compiled_of(Run(1, "signal 9x " * (MAX_OUTPUT_BYTES // 10), b"", 0.1), Limits(1.0)).killed
+        assert not compiled_of(Run(1, "signal 9x " * (LOG_BYTES // 10), b"", 0.1), Limits(1.0)).killed
