@@ -226,6 +226,10 @@ class Finding(Record):
     detail: str
 
 
+LAST_OUTPUT = "\nlast output:\n"
+"""In a message, between the failure and the end of what the candidate wrote before it."""
+
+
 class Feedback(Record):
     """The result of one evaluation."""
 
@@ -244,7 +248,7 @@ class Feedback(Record):
     failed_rank: int | None = None
     """The rank that failed first."""
     output: str = ""
-    """The tail of the candidate's stdout and stderr."""
+    """The tail of the candidate's stdout and stderr, the number of the rank in front of each line."""
     calls_torch_distributed: bool | None = None
     """Whether it calls collectives of the library that the baseline uses (torch.distributed, gloo, NCCL), and so is no
     custom communication kernel: by its text, by traffic of its ranks' network while it ran (whatever its dialect), or
