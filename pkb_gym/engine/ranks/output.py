@@ -60,7 +60,7 @@ class RankOutput:
 
     @property
     def tail(self) -> str:
-        """The last `KEPT_BYTES`, the number of the rank in front of each line; lines of different ranks as they came."""
+        """The last `KEPT_BYTES`, the number of the rank in front of each line, in the order in which lines came."""
         unfinished = [(rank, line) for rank, line in enumerate(self._unfinished) if line]
         lines = [f"rank {rank}: {_text(line)}" for rank, line in (*self._lines, *unfinished)]
         return "".join(f"{line}\n" for line in lines)

@@ -114,7 +114,8 @@ class Zygote:
 
         Args:
             request: see there.
-            fds: the leader's end, where output of each rank goes, the ranks' ends; the caller keeps and closes its own copies.
+            fds: the leader's end, where output of each rank goes, the ranks' ends; the caller keeps and closes its own
+                copies.
 
         Returns:
             A pidfd of the gang's leader.

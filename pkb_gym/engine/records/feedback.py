@@ -265,7 +265,8 @@ class Feedback(Record):
     """Present exactly when something was timed."""
     integrity: tuple[Finding, ...] = ()
     durations_s: dict[str, float] = Field(default_factory=dict)
-    """Wall time of each stage."""
+    """Wall time of each stage and of what lies between: waiting for its turn, preparing and ending ranks, and other
+    work. Their sum is the wall time of the evaluation."""
 
     @property
     def passed(self) -> bool:
