@@ -1,71 +1,78 @@
 """Registers `PKB/<Name>-v0` for every problem and `PKB/Suite-v0`, without importing any problem.
 
-Importing the catalogue takes long and loads pydantic, so names are read from the text of the problem files; a test
-compares them with the catalogue's. Gymnasium finds ids by their exact text and suggests those with similar letters. So
-the other spellings of `find_problem` are registered too, as ids that make nothing and say which id is meant.
+`import pkb_gym` registers, yet Gymnasium takes longer to load than `pkb` takes to answer. So a program that has not
+imported Gymnasium has the environments registered when it does.
+
+Importing the catalogue takes long, so names are read from the text of the problem files; a test compares them with the
+catalogue's. Gymnasium finds ids by their exact text and suggests those with similar letters. So the other spellings of
+`find_problem` are registered too, as ids that make nothing and say which id is meant.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import NoReturn
 
-import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
+from pkb_gym.problems.declared_names import declared_names
 
-PROBLEMS = Path(__file__).parent.parent / "problems"
 MAX_EPISODE_STEPS = 8
 
-_DECLARATION = re.compile(r'^PROBLEM = Problem\(\s*name="(\w+)",[^\n]*\s*upstream="(\w+)"', re.MULTILINE)
 _HINT = "pkb_gym.envs.registration:refuse_spelling"
 
 
-@dataclass(frozen=True)
-class DeclaredNames:
-    """The names of one problem.
+class _RegisterAfterImport(MetaPathFinder):
+    """Finds Gymnasium as the other finders do; once it has been executed, the environments are registered."""
 
-    Attributes:
-        name: CamelCase, of the environment.
-        folder: its snake case.
-        upstream: file stem in ParallelKernelBench.
-    """
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `MetaPathFinder`."""
+        if fullname != "gymnasium":
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        specs = (finder.find_spec(fullname, path, target) for finder in others if hasattr(finder, "find_spec"))
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            self._register_after(spec.loader)
+        return spec
 
-    name: str
-    folder: str
-    upstream: str
+    def _register_after(self, loader: Loader) -> None:
+        """Replaces a method of this one loader, which stays what it is to everyone who asks for resources or source."""
+        execute = loader.exec_module
 
-    @property
-    def env_id(self) -> str:
-        """Of the environment."""
-        return f"PKB/{self.name}-v0"
+        def execute_and_register(module: ModuleType) -> None:
+            execute(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            register_all()
 
-    def other_spellings(self) -> Iterator[str]:
-        """Ids that `find_problem` would understand, and lower case, each with the version that is the default."""
-        yield f"{self.name}-v0"
-        for alias in dict.fromkeys((self.folder, self.upstream, self.name.lower())):
-            yield f"{alias}-v0"
-            yield f"PKB/{alias}-v0"
+        loader.exec_module = execute_and_register  # type: ignore[method-assign]
 
 
-def declared_names(folder: Path = PROBLEMS) -> list[DeclaredNames]:
-    """What the files `<category>/<problem>/problem.py` declare, sorted by name."""
-    texts = ((path.parent.name, path.read_text(encoding="utf-8")) for path in folder.glob("*/*/problem.py"))
-    found = [
-        DeclaredNames(declared[1], name, declared[2]) for name, text in texts if (declared := _DECLARATION.search(text))
-    ]
-    return sorted(found, key=lambda names: names.name)
+def register_with_gymnasium() -> None:
+    """Registers all environments: now, or as soon as Gymnasium is imported."""
+    if "gymnasium" in sys.modules:
+        register_all()
+    elif not any(isinstance(finder, _RegisterAfterImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _RegisterAfterImport())
 
 
 def env_ids() -> list[str]:
     """The ids of all environments: `PKB/Suite-v0`, and one for each problem."""
+    import gymnasium as gym
+
     return [spec.id for spec in gym.registry.values() if spec.namespace == "PKB" and spec.entry_point != _HINT]
 
 
 def register_all() -> None:
     """Makes the ids known to Gymnasium; calling it again changes nothing."""
+    import gymnasium as gym
+    from gymnasium.envs.registration import EnvSpec
+
     problems = declared_names()
     for names in problems:
         kwargs = {"problem": names.name}
@@ -91,6 +98,8 @@ def refuse_spelling(*, spelling: str, env_id: str, **_: object) -> NoReturn:
 
 
 def _register(env_id: str, entry_point: str, vector_entry_point: str, kwargs: dict[str, str]) -> None:
+    import gymnasium as gym
+
     if env_id in gym.registry:
         return
     gym.register(

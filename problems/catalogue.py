@@ -12,6 +12,7 @@ from types import ModuleType
 
 from pkb_gym.engine.errors import DeclarationError, ProblemNotFound
 from pkb_gym.engine.problem import Problem, snake_case
+from pkb_gym.problems.declared_names import declared_names
 
 ROOT = Path(__file__).resolve().parent
 
@@ -26,9 +27,6 @@ def catalogue() -> tuple[Problem, ...]:
     problems: dict[str, Problem] = {}
     for path in sorted(ROOT.glob("*/*/problem.py")):
         problem = _load(path.parent)
-        if path.parent.name != snake_case(problem.name) or path.parent.parent.name != problem.category:
-            expected = f"{problem.category}/{snake_case(problem.name)}"
-            raise DeclarationError(f"{problem.name} lies in {path.parent.relative_to(ROOT)}, expected {expected}")
         if problem.name in problems:
             raise DeclarationError(f"{problem.name} is declared twice")
         problems[problem.name] = problem
@@ -36,7 +34,7 @@ def catalogue() -> tuple[Problem, ...]:
 
 
 def find_problem(name: str) -> Problem:
-    """The problem of that name, environment id or upstream stem.
+    """The problem of that name, environment id or upstream stem; no other one is imported.
 
     Args:
         name: "AllGatherGemm", "PKB/AllGatherGemm-v0", "all_gather_gemm" or "12_allgather_gemm".
@@ -47,12 +45,19 @@ def find_problem(name: str) -> Problem:
     if not isinstance(name, str):
         raise ProblemNotFound(f"a problem is found by its name, a text such as 'AllReduce'; got {name!r}")
     wanted = name.removeprefix("PKB/").removesuffix("-v0")
-    names = _by_alias()
+    if (folder := _folders().get(wanted)) is not None:
+        return _load(folder)
+    names = _by_alias()  # also of declarations whose names the text does not tell
     if wanted in names:
         return names[wanted]
     near = difflib.get_close_matches(wanted, names, n=1)
     hint = f" Did you mean {names[near[0]].name!r}?" if near else ""
     raise ProblemNotFound(f"no problem {name!r} among {len(catalogue())}.{hint} `pkb list` shows all.")
+
+
+@cache
+def _folders() -> dict[str, Path]:
+    return {alias: names.path for names in declared_names() for alias in names.aliases()}
 
 
 @cache
@@ -77,10 +82,21 @@ def expert_source(problem: Problem, suffix: str = "cpp") -> str | None:
 
 
 def _load(folder: Path) -> Problem:
+    """The problem of a folder, the same object each time."""
+    with _IMPORTING:
+        if folder not in _LOADED:
+            _LOADED[folder] = _import_problem(folder)
+        return _LOADED[folder]
+
+
+def _import_problem(folder: Path) -> Problem:
     module = load_module(folder / "problem.py", f"pkb_gym.problems.{folder.parent.name}.{folder.name}.problem")
     problem = getattr(module, "PROBLEM", None)
     if not isinstance(problem, Problem):
         raise DeclarationError(f"{folder / 'problem.py'} defines no PROBLEM")
+    if folder.name != snake_case(problem.name) or folder.parent.name != problem.category:
+        expected = f"{problem.category}/{snake_case(problem.name)}"
+        raise DeclarationError(f"{problem.name} lies in {folder.parent.name}/{folder.name}, expected {expected}")
     return problem.found_in(str(folder / "problem.py"))
 
 
@@ -91,6 +107,7 @@ def load_module(path: Path, name: str) -> ModuleType:
 
 
 _IMPORTING = threading.RLock()
+_LOADED: dict[Path, Problem] = {}
 
 
 def _import(path: Path, name: str) -> ModuleType:

@@ -84,7 +84,7 @@ class ServiceStatus(Record):
     evaluations_per_minute: int
     """Evaluations that finished in the last minute."""
     durations_s: dict[str, float]
-    """Wall time of each stage, summed over all evaluations; waiting is not counted."""
+    """Of `Feedback.durations_s`, summed over all evaluations; time in the queue is not counted."""
     paused: bool
     """Whether the devices are left to somebody else."""
     uptime_s: float

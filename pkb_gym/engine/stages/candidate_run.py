@@ -26,7 +26,7 @@ from pkb_gym.engine.rankside.orders import BlockDone, Dialect, ProfileDone
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.check_report import CheckReport
 from pkb_gym.engine.records.config import ResolvedConfig
-from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.records.feedback import LAST_OUTPUT, Failure
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages.block_staging import BlockStaging, plain
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
@@ -280,7 +280,7 @@ class CandidateRun:
 
     def _stopped(self, failed: GangFailed) -> Stopped:
         output = self._gang.output.strip()
-        tail = f"\nlast output:\n{output[-2000:]}" if output else ""
+        tail = f"{LAST_OUTPUT}{output[-2000:]}" if output else ""
         if failed.failure is Failure.INTEGRITY:
             self.feedback.suspect(integrity.tampering(str(failed)))
         return self.feedback.stop(failed.failure, f"{failed}{tail}", failed.rank, killed=failed.killed)
