@@ -21,7 +21,7 @@ from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.envs.text.formatting import time_text
 from pkb_gym.problems.catalogue import catalogue
 
-from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, stderr, stdout
+from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, print_table, stderr, stdout
 from .options import add_evaluation_options, evaluation_config, positive_int
 from .results_file import Result, ResultsFile
 from .sources import Found, find_sources, language_of, read_source
@@ -225,7 +225,7 @@ def _print_table(in_order: Sequence[tuple[str, Problem]], outcome: Outcome) -> N
         table.add_row(name, problem.name, *cells(feedback, reward_of(feedback)))
     passed = sum(outcome.judged[name].passed for name, _ in in_order)
     console = stdout()
-    console.print(table)
+    print_table(console, table)
     console.print(f"{passed} of {len(in_order)} passed.")
     print_reasons(console, [(name, f) for name, _ in in_order if not (f := outcome.judged[name]).passed])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -155,10 +156,14 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def run_recipe(main: Callable[[], object]) -> NoReturn:
-    """Runs a recipe as a script; wrong usage and faults of this machine end it with one line instead of a traceback."""
+    """Runs a recipe as a script; wrong usage, faults of this machine and Ctrl-C end it with one line."""
     try:
         main()
     except PkbError as error:
         print(error, file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 3)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # what still ends this process may be interrupted too
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
     sys.exit(0)
