@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, overload
 
@@ -16,6 +15,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import TrlParser
 
 from pkb_gym.engine.errors import ConfigError, PkbError
+from pkb_gym.training.inputs.option_names import unknown_argument
 
 LAST = "last"
 """Value of `resume_from_checkpoint` that stands for the newest whole checkpoint, or none where there is none yet."""
@@ -58,13 +58,6 @@ class RecipeParser(TrlParser):
                 # argparse converts texts alone: `[4, 5]` for a list of texts would stay numbers.
                 config[key] = [action.type(str(item)) for item in value] if callable(action.type) else value
         return list(super().set_defaults_with_config(**config))
-
-
-def unknown_argument(prog: str, name: str, known: Iterable[str]) -> str:
-    """Words for an argument that does not exist, with the nearest that does."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    advice = f"did you mean {near[0]}?" if near else f"`{prog} --help` lists all."
-    return f"{prog}: no argument {name}; {advice}"
 
 
 @overload
