@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 
-from benchmarks.common import save
+from benchmarks.common import make_parser, save
 
 RUNS = 11
 PROGRAM = """
@@ -23,6 +23,7 @@ print(count, time.perf_counter() - began)
 
 def main() -> None:
     """Measures and saves; the first process, which may have to compile bytecode, is not counted."""
+    make_parser("catalogue", __doc__).parse_args()
     seconds, count = [], 0
     for _ in range(RUNS + 1):
         said = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout

@@ -6,7 +6,6 @@ A rank generates, computes gradients and steps, again and again; in each reward 
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from accelerate import Accelerator
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.colocated import Plan, judge_all
+from benchmarks.common import make_parser
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.processes.host_group import HostGroup
@@ -93,4 +93,8 @@ def main(plan_file: Path, output: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    parser = make_parser("colocated_rank", __doc__)
+    parser.add_argument("plan", type=Path, help="written by benchmarks.colocated")
+    parser.add_argument("output", type=Path, help="what rank 0 writes")
+    arguments = parser.parse_args()
+    main(arguments.plan, arguments.output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import importlib.metadata
 import json
@@ -18,6 +19,21 @@ from pkb_gym.engine.hardware.host import processors
 from pkb_gym.engine.support.atomic_write import write_atomically
 
 RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def make_parser(name: str, about: str | None) -> argparse.ArgumentParser:
+    """The parser of `python -m benchmarks.<name>`, with the module's docstring above the options."""
+    return argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{name}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def read_problems(name: str, about: str | None) -> list[str]:
+    """The command line of a benchmark that takes names of problems and nothing else; empty where there are none."""
+    parser = make_parser(name, about)
+    parser.add_argument("problems", nargs="*", metavar="PROBLEM", help="see: pkb list (default: the benchmark's own)")
+    problems: list[str] = parser.parse_args().problems
+    return problems
 
 
 def header() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from benchmarks.common import save
+from benchmarks.common import read_problems, save
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
@@ -21,7 +21,9 @@ BUDGET_S = 2.0
 
 def main() -> None:
     """Measures and saves."""
-    problems = [find_problem(name) for name in sys.argv[1:]] or [p for p in catalogue() if expert_source(p)]
+    problems = [find_problem(name) for name in read_problems("experts", __doc__)] or [
+        p for p in catalogue() if expert_source(p)
+    ]
     rows: list[dict[str, Any]] = []
     with LocalEvaluator() as evaluator:
         for problem in problems:

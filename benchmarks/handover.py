@@ -8,12 +8,11 @@ python -m benchmarks.handover [--device cpu|cuda] [--world-size N] [--size SIZE]
 
 from __future__ import annotations
 
-import argparse
 import functools
 import statistics
 from typing import Any
 
-from benchmarks.common import save
+from benchmarks.common import make_parser, save
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.gang_pool import GangPool
@@ -67,7 +66,7 @@ def measure(pool: GangPool, problem: Problem, config: EvalConfig) -> dict[str, A
 
 def main() -> None:
     """Measures and saves."""
-    parser = argparse.ArgumentParser()
+    parser = make_parser("handover", __doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--world-size", type=int, default=2)
     parser.add_argument("--size", default="tiny")

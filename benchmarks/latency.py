@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.common import save
+from benchmarks.common import make_parser, save
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.ranks.gang import Confinement, Gang
 from pkb_gym.engine.ranks.zygote import Zygote
@@ -86,6 +86,7 @@ def fresh_processes() -> float:
 
 def main() -> None:
     """Measures and saves."""
+    make_parser("latency", __doc__).parse_args()
     result = evaluations() | gang_starts() | {"fresh_processes_s": fresh_processes()}
     result["gang_start_advantage"] = result["fresh_processes_s"] / result["gang_start_s"]
     result["evaluation_advantage"] = result["fresh_processes_s"] / result["evaluate_cached_s"]

@@ -11,7 +11,7 @@ import statistics
 import sys
 from typing import Any
 
-from benchmarks.common import save
+from benchmarks.common import read_problems, save
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
@@ -45,9 +45,10 @@ def repeat(evaluator: LocalEvaluator, problem: Problem, source: str) -> dict[str
 
 def main() -> None:
     """Measures and saves."""
+    names = read_problems("repeatability", __doc__) or ["AllReduce"]
     result: dict[str, Any] = {"repetitions": REPETITIONS, "world_size": WORLD_SIZE}
     with LocalEvaluator() as evaluator:
-        for name in sys.argv[1:] or ["AllReduce"]:
+        for name in names:
             problem = find_problem(name)
             expert = expert_source(problem)
             assert expert is not None

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import RESULTS, save
+from benchmarks.common import RESULTS, make_parser, save
 from pkb_gym.engine.records.timing import Block
 from pkb_gym.engine.stages.overhead import Overhead
 from pkb_gym.engine.stages.timing_statistics import QUANTILE, summarise
@@ -164,6 +164,7 @@ def _shares(rows: Iterable[Iterable[float]]) -> list[float]:
 
 def main() -> None:
     """Reads the samples, studies them and saves."""
+    make_parser("reward_noise", __doc__).parse_args()
     rng = np.random.default_rng(0)
     samples = json.loads((RESULTS / "reward_noise_samples.json").read_text(encoding="utf-8"))
     pools = list(cpu_pools(samples["rows"]))

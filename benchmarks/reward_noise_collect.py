@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.common import RESULTS, header
+from benchmarks.common import RESULTS, header, read_problems
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.timing import Block
@@ -45,10 +45,11 @@ def pairs(blocks: Sequence[Block]) -> list[list[float]]:
 
 def main() -> None:
     """Measures and saves."""
+    names = read_problems("reward_noise_collect", __doc__) or PROBLEMS
     rows: list[dict[str, Any]] = []
     load = [round(os.getloadavg()[0], 1)]
     with LocalEvaluator() as evaluator:
-        for name in sys.argv[1:] or PROBLEMS:
+        for name in names:
             expert = expert_source(find_problem(name))
             assert expert is not None
             sources = {"baseline": reference_source(find_problem(name)), "expert": expert}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import psutil
 
-from benchmarks.common import save
+from benchmarks.common import make_parser, save
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import expert_source, find_problem
@@ -30,6 +30,7 @@ def usage() -> dict[str, float]:
 
 def main() -> None:
     """Measures and saves."""
+    make_parser("steady", __doc__).parse_args()
     problem = find_problem("AllReduce")
     source = expert_source(problem)
     assert source is not None

@@ -17,7 +17,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.feedback import LAST_OUTPUT, Failure, Feedback, Profile, RankProfile, Stage
 from pkb_gym.engine.records.roofline import Roofline
-from pkb_gym.envs.text.formatting import cut_middle, rate_text, size_text, time_text
+from pkb_gym.envs.text.formatting import cut_middle, rate_text, size_text, three_digits, time_text
 from pkb_gym.envs.text.kernels import kernel_table, transfers_text
 from pkb_gym.envs.text.profile import times_table
 
@@ -156,8 +156,9 @@ def _time(feedback: Feedback) -> RenderableType:
     slower = timing.speedup_high < 1
     return Text.assemble(
         f"candidate {time_text(timing.candidate_us)}, baseline {time_text(timing.baseline_us)}, ",
-        (f"{timing.speedup:.3g}x", "bold green" if faster else "bold red" if slower else "bold"),
-        f" [{timing.speedup_low:.3g}, {timing.speedup_high:.3g}] over {len(timing.blocks)} pairs of blocks",
+        (f"{three_digits(timing.speedup)}x", "bold green" if faster else "bold red" if slower else "bold"),
+        f" [{three_digits(timing.speedup_low)}, {three_digits(timing.speedup_high)}]",
+        f" over {len(timing.blocks)} pairs of blocks",
         "" if timing.converged else " (interval still wide)",
         "" if timing.baseline_graph_us is None else f"; baseline as CUDA graphs {time_text(timing.baseline_graph_us)}",
     )

@@ -9,6 +9,11 @@ folder. Called again after it was interrupted, with the same arguments, it goes 
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from pkb_gym.training.inputs.option_names import refuse_unknown_options
+
+    refuse_unknown_options(__file__)  # before the imports below, which take long
+
 import hashlib
 import json
 from collections.abc import Iterator, Sequence

@@ -8,6 +8,11 @@ Under `single_turn` there is one submission, a block of code in a plain reply.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from pkb_gym.training.inputs.option_names import refuse_unknown_options
+
+    refuse_unknown_options(__file__)  # before the imports below, which take long
+
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal

@@ -5,6 +5,11 @@ python -m pkb_gym.training.merge_adapter --adapter runs/sft --output runs/sft_me
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from pkb_gym.training.inputs.option_names import refuse_unknown_options
+
+    refuse_unknown_options(__file__)  # before the imports below, which take long
+
 from dataclasses import dataclass, field
 from pathlib import Path
 

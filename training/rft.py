@@ -13,6 +13,11 @@ with Large Language Models, arXiv:2308.01825.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from pkb_gym.training.inputs.option_names import refuse_unknown_options
+
+    refuse_unknown_options(__file__)  # before the imports below, which take long
+
 import hashlib
 import json
 from collections.abc import Iterable, Sequence

@@ -8,6 +8,11 @@ special tokens, its tool calls. The same corpus, preset and seed give the same f
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from pkb_gym.training.inputs.option_names import refuse_unknown_options
+
+    refuse_unknown_options(__file__)  # before the imports below, which take long
+
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -8,6 +8,11 @@ Loss falls on what the assistant says and on nothing else: prompts and feedback 
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from pkb_gym.training.inputs.option_names import refuse_unknown_options
+
+    refuse_unknown_options(__file__)  # before the imports below, which take long
+
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field

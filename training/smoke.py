@@ -8,6 +8,11 @@ shows that the parts fit together, and says nothing of what a model can learn.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from pkb_gym.training.inputs.option_names import refuse_unknown_options
+
+    refuse_unknown_options(__file__)  # before the imports below, which take long
+
 import json
 import math
 import time

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.engine.records.timing import Timing
-from pkb_gym.envs.text.formatting import cut_middle, time_text
+from pkb_gym.envs.text.formatting import cut_middle, three_digits, time_text
 from pkb_gym.envs.text.kernels import kernels_text
 from pkb_gym.envs.text.profile import profile_text
 
@@ -71,7 +71,8 @@ def verdict_text(feedback: Feedback) -> str:
             if high < 1
             else "as fast as the baseline"
         )
-        return f"PASSED: every output of every rank was right, and it is {speed} ({feedback.timing.speedup:.3g}x)."
+        factor = three_digits(feedback.timing.speedup)
+        return f"PASSED: every output of every rank was right, and it is {speed} ({factor}x)."
     if feedback.failure is Failure.COMPILED_ONLY:
         return f"COMPILED, NOT RUN: {feedback.message}.\n{ADVICE[feedback.failure]}"
     where = "" if feedback.failed_rank is None else f" on rank {feedback.failed_rank}"
@@ -133,7 +134,8 @@ def _output_text(feedback: Feedback) -> str:
 def _timing_text(timing: Timing) -> str:
     text = (
         f"Time per call: candidate {time_text(timing.candidate_us)}, baseline {time_text(timing.baseline_us)}; "
-        f"speedup {timing.speedup:.3g}, 95 % interval {timing.speedup_low:.3g} to {timing.speedup_high:.3g}, "
+        f"speedup {three_digits(timing.speedup)}, "
+        f"95 % interval {three_digits(timing.speedup_low)} to {three_digits(timing.speedup_high)}, "
         f"{len(timing.blocks)} pairs of blocks."
     )
     if not timing.converged:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+_TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
+_SIZES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
 
 def cut_middle(text: str, max_chars: int) -> str:
     r"""The text, or its beginning and end with a note of how much is left out between.
@@ -20,37 +26,57 @@ def cut_middle(text: str, max_chars: int) -> str:
     return text[:head] + note.format(len(text) - head - tail) + text[len(text) - tail :]
 
 
-def time_text(time_us: float) -> str:
-    """A time with three digits and a fitting unit.
+def three_digits(value: float) -> str:
+    """A number with three digits, or all those before the point.
 
     Example:
-        >>> time_text(0.5), time_text(12345.6)
-        ('0.5 us', '12.3 ms')
+        >>> three_digits(0.51234), three_digits(1023.4), three_digits(12345)
+        ('0.512', '1023', '12345')
     """
-    for factor, unit in ((1e6, "s"), (1e3, "ms")):
-        if time_us >= factor:
-            return f"{time_us / factor:.3g} {unit}"
-    return f"{time_us:.3g} us"
+    return f"{value:.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+
+
+def time_text(time_us: float) -> str:
+    """A time with a fitting unit.
+
+    Example:
+        >>> time_text(0.5), time_text(999.7), time_text(12345.6)
+        ('0.5 us', '1 ms', '12.3 ms')
+    """
+    return _with_unit(time_us, _TIMES)
 
 
 def size_text(size_bytes: float) -> str:
-    """A size with three digits and a fitting unit.
+    """A size with a fitting unit.
 
     Example:
-        >>> size_text(100), size_text(3 * 2**20)
-        ('100 B', '3 MiB')
+        >>> size_text(100), size_text(1023 * 2**10), size_text(3 * 2**20)
+        ('100 B', '1023 KiB', '3 MiB')
     """
-    for factor, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if size_bytes >= factor:
-            return f"{size_bytes / factor:.3g} {unit}"
-    return f"{size_bytes:.3g} B"
+    return _with_unit(size_bytes, _SIZES)
+
+
+def decimal_text(value: float, unit: str) -> str:
+    """An amount with a decimal prefix.
+
+    Example:
+        >>> decimal_text(1.5e9, "flop"), decimal_text(999_900, "B")
+        ('1.5 Gflop', '1 MB')
+    """
+    return _with_unit(value, [(factor, f"{prefix}{unit}") for factor, prefix in _PREFIXES])
 
 
 def rate_text(bytes_per_s: float) -> str:
-    """A rate in GB/s or MB/s.
+    """A rate with a decimal prefix.
 
     Example:
         >>> rate_text(2.5e9), rate_text(4e6)
         ('2.5 GB/s', '4 MB/s')
     """
-    return f"{bytes_per_s / 1e9:.3g} GB/s" if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:.3g} MB/s"
+    return decimal_text(bytes_per_s, "B/s")
+
+
+def _with_unit(value: float, units: Sequence[tuple[float, str]]) -> str:
+    """In the largest unit of which there is one or, rounded, nearly one; `units` go down."""
+    factor, unit = next((one for one in units if value >= 0.9995 * one[0]), units[-1])
+    return f"{three_digits(value / factor)} {unit}"

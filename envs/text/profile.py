@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pkb_gym.engine.records.feedback import Feedback, KernelTime, Profile, RankProfile
-from pkb_gym.envs.text.formatting import rate_text, size_text, time_text
+from pkb_gym.envs.text.formatting import rate_text, size_text, three_digits, time_text
 
 MAX_KERNELS = 8
 MAX_NAME_CHARS = 44
@@ -55,7 +55,7 @@ def _gpu_lines(rank: RankProfile) -> list[str]:
     if rank.overlap_us:
         line += f", communication beside computing {time_text(rank.overlap_us)}"
     if rank.waits and rank.mean_wait_us is not None:
-        line += f"; {rank.waits:.3g} waits for signals, {time_text(rank.mean_wait_us)} each"
+        line += f"; {three_digits(rank.waits)} waits for signals, {time_text(rank.mean_wait_us)} each"
     moved = [("put", rank.put_bytes), ("got", rank.got_bytes), ("copy engines", rank.copied_bytes or 0)]
     sizes = [f"{what} {size_text(nbytes)}" for what, nbytes in moved if nbytes]
     return [f"{line}; {', '.join(sizes)}" if sizes else line]

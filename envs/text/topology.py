@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pkb_gym.engine.hardware.gpus import Connections
 from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks
+from pkb_gym.envs.text.formatting import decimal_text, size_text
 
 
 def topology_text(
@@ -73,26 +74,19 @@ def _links(world_size: int, connections: Connections | None) -> str:
 
 def _peak_lines(peaks: Peaks, dtype: str) -> list[str]:
     tiers = [
-        f"{tier.name}{'' if tier.capacity_bytes is None else f' ({_size(tier.capacity_bytes)})'}"
-        f" {_rate(tier.bytes_per_s, 'B/s')}"
+        f"{tier.name}{'' if tier.capacity_bytes is None else f' ({size_text(tier.capacity_bytes)})'}"
+        f" {decimal_text(tier.bytes_per_s, 'B/s')}"
         for tier in peaks.memory
     ]
     latency = "" if peaks.link_latency_s is None else f", latency {peaks.link_latency_s * 1e9:.0f} ns"
     return [
-        f"Peaks of one rank in {dtype}: matrix {_rate(peaks.matrix_flops_per_s[dtype], 'flop/s')}, "
-        f"vector {_rate(peaks.vector_flops_per_s[dtype], 'flop/s')}.",
-        f"Memory of one rank: {', '.join(tiers)}. Link: {_rate(peaks.link_bytes_per_s, 'B/s')} per direction{latency}.",
+        f"Peaks of one rank in {dtype}: matrix {decimal_text(peaks.matrix_flops_per_s[dtype], 'flop/s')}, "
+        f"vector {decimal_text(peaks.vector_flops_per_s[dtype], 'flop/s')}.",
+        f"Memory of one rank: {', '.join(tiers)}. "
+        f"Link: {decimal_text(peaks.link_bytes_per_s, 'B/s')} per direction{latency}.",
         f"Source of the peaks: {peaks.source}.",
     ]
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _rate(per_second: float, unit: str) -> str:
-    return f"{per_second / 1e12:.3g} T{unit}" if per_second >= 1e12 else f"{per_second / 1e9:.3g} G{unit}"
-
-
-def _size(size_bytes: float) -> str:
-    return f"{size_bytes / 2**20:.3g} MiB" if size_bytes >= 2**20 else f"{size_bytes / 2**10:.3g} KiB"

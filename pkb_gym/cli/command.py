@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 120
 """Columns where the output is no terminal."""
 
+PROSE_WIDTH = 24
+"""Columns that prose in a table has at least."""
+
+UNLIMITED_WIDTH = 10_000
+
 
 class Status(IntEnum):
     """Exit statuses: whose fault it was."""
@@ -96,6 +101,29 @@ def plain_table() -> Table:
     from rich.table import Table
 
     return Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Prints a table that fits the console, wrapping its columns of prose.
+
+    Where it cannot fit, lines are longer than the console: a terminal wraps or scrolls them, and no cell is cut off.
+    """
+    before = console.width
+    console.width = max(before, _least_width(console, table))
+    console.print(table, crop=False)
+    console.width = before
+
+
+def _least_width(console: Console, table: Table) -> int:
+    """Of the table, with its columns of prose at `PROSE_WIDTH`."""
+    unlimited = console.options.update(width=UNLIMITED_WIDTH)
+    natural = console.measure(table, options=unlimited).maximum
+    spare = 0
+    for column in table.columns:
+        if not column.no_wrap:
+            widest = max((console.measure(cell, options=unlimited).maximum for cell in column.cells), default=0)
+            spare += max(0, widest - PROSE_WIDTH)
+    return natural - spare
 
 
 def _console(file: IO[str]) -> Console:

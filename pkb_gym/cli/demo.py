@@ -19,7 +19,7 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
-from .command import Session, Status, add_parser, stderr, stdout
+from .command import Session, Status, add_parser, print_table, stderr, stdout
 from .evaluate import exit_status
 from .progress import StageProgress
 from .verdict import cells, print_card, print_reasons, result_table, reward_of
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
         table = result_table("attempt")
         for name, feedback in rows:
             table.add_row(name, *cells(feedback, reward_of(feedback)))
-        console.print(table)
+        print_table(console, table)
         console.print(f"The wrong one {lesson.what}; the evaluator says:")
         print_reasons(console, [row for row in rows if row[1].failure is not None])
         console.print()

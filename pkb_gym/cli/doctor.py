@@ -14,7 +14,7 @@ from pkb_gym.cli.host_tools import output_of
 from pkb_gym.engine.hardware.lookup import known_hardware
 from pkb_gym.engine.support import env_vars
 
-from .command import Session, Status, add_json_option, add_parser, plain_table, stdout
+from .command import Session, Status, add_json_option, add_parser, plain_table, print_table, stdout
 from .doctor_gpus import examine_gpus
 from .finding import Finding
 
@@ -133,7 +133,7 @@ def _print(findings: list[Finding]) -> None:
         detail = f"{finding.detail}\n-> {finding.remedy}" if finding.remedy else finding.detail
         table.add_row(finding.name, Text(finding.state, style=colours[finding.state]), Text(detail))
     console = stdout()
-    console.print(table)
+    print_table(console, table)
     missing = [finding.name for finding in findings if finding.state == "missing"]
     console.print(
         f"This machine cannot judge kernels: {', '.join(missing)} missing."

@@ -22,7 +22,7 @@ from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.envs.text.formatting import time_text
 from pkb_gym.problems.catalogue import catalogue
 
-from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, stderr, stdout
+from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, print_table, stderr, stdout
 from .options import add_evaluation_options, add_reward_option, evaluation_config, positive_int
 from .results_file import ResultsFile
 from .sources import Found, find_sources, language_of, read_source
@@ -245,7 +245,7 @@ def _print_table(in_order: Sequence[tuple[str, Problem]], outcome: Outcome, rewa
         table.add_row(name, problem.name, *cells(feedback, reward_of(feedback, reward)))
     passed = sum(outcome.judged[name].passed for name, _ in in_order)
     console = stdout()
-    console.print(table)
+    print_table(console, table)
     compiled = sum(outcome.judged[name].failure is Failure.COMPILED_ONLY for name, _ in in_order)
     unknown = f" {compiled} compiled and not run: this machine has no GPU." if compiled else ""
     console.print(f"{passed} of {len(in_order)} passed.{unknown}")

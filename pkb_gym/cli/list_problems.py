@@ -9,11 +9,13 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import CATEGORIES, Problem
 from pkb_gym.problems.catalogue import catalogue, expert_source
 
-from .command import Session, Status, add_json_option, add_parser, plain_table, stdout
+from .command import Session, Status, add_json_option, add_parser, plain_table, print_table, stdout
 
 EXAMPLE = """pkb list --category collective_primitive
 pkb list --tag all_to_all --tag gemm
 pkb list --weaknesses"""
+CATEGORY_WIDTH = 110
+"""A console with fewer columns has no room for the category beside the summary."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -85,17 +87,17 @@ def experts(problem: Problem) -> list[str]:
 
 
 def _print_table(problems: list[Problem]) -> None:
-
+    console = stdout()
+    shows_category = console.width >= CATEGORY_WIDTH
     table = plain_table()
-    table.add_column("#", justify="right")
-    for name in ("problem", "category"):
+    table.add_column("#", justify="right", no_wrap=True)
+    for name in ("problem", "category", "expert") if shows_category else ("problem", "expert"):
         table.add_column(name, no_wrap=True)
-    table.add_column("expert", no_wrap=True)
     table.add_column("summary")
     for problem in problems:
-        table.add_row(str(problem.number), problem.name, problem.category, " ".join(experts(problem)), problem.summary)
-    console = stdout()
-    console.print(table)
+        category = [problem.category] if shows_category else []
+        table.add_row(str(problem.number), problem.name, *category, " ".join(experts(problem)), problem.summary)
+    print_table(console, table)
     console.print(f"{len(problems)} problems. `pkb show NAME` tells more of one.")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -77,6 +78,8 @@ def main(
     except SystemExit as end:  # argparse, after --help or a wrong option
         return end.code if isinstance(end.code, int) else Status.USAGE
     except KeyboardInterrupt:
+        if argv is None:  # this process is `pkb`: what still ends it may be interrupted too, without a traceback
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         _complain("interrupted")
         return Status.INTERRUPTED
     except BrokenPipeError:

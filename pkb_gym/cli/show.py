@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from pkb_gym.cli.host_tools import hardware_for, why_no_peaks
 from pkb_gym.engine.errors import SizeError
@@ -17,14 +18,17 @@ from pkb_gym.engine.records.config import Device, Language, ResolvedConfig
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.engine.stages.execution_environment import resolve_here
 from pkb_gym.engine.stages.roofline import place
-from pkb_gym.envs.text.formatting import time_text
+from pkb_gym.envs.text.formatting import decimal_text, time_text
 from pkb_gym.envs.text.task import task_text
 from pkb_gym.problems.catalogue import find_problem
 
-from .command import Session, Status, add_json_option, add_parser, plain_table, stdout
+from .command import Session, Status, add_json_option, add_parser, plain_table, print_table, stdout
 from .list_problems import record
 from .options import add_machine_options, machine_config
 from .shapes import shape_texts
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 EXAMPLE = "pkb show SampleSort --world-size 2 --size published"
 LANGUAGES: dict[Device, tuple[Language, ...]] = {"cpu": ("cpp", "python"), "cuda": ("cuda", "triton", "python")}
@@ -142,14 +146,14 @@ def _print(
         table.add_column(name)
     for row in next(iter(fitting.values()), {}):
         table.add_row(row, *(value[row] for value in fitting.values()))
-    console.print(table)
+    print_table(console, table)
     for name, value in shapes.items():
         if isinstance(value, str):
             console.print(f"{name}: {value}", soft_wrap=True)
 
     size = config.size if isinstance(config.size, str) else "as asked"
     console.rule(f"Work of a rank, size {size}, {config.dtype}", align="left")
-    console.print(_work_table(work))
+    print_table(console, _work_table(work))
     console.print(f"least work: {work.argument}", soft_wrap=True)
     roofline = work.roofline
     if roofline is None:
@@ -164,7 +168,7 @@ def _print(
     console.print(f"limits: {bound.limits_source}", soft_wrap=True)
 
 
-def _work_table(work: Work) -> object:
+def _work_table(work: Work) -> Table:
 
     table = plain_table()
     table.add_column("", no_wrap=True)
@@ -179,7 +183,7 @@ def _work_table(work: Work) -> object:
 def _amount(values: Sequence[float], unit: str) -> str:
     """Of all ranks."""
     low, high = min(values), max(values)
-    return scaled(high, unit) if low == high else f"{scaled(low, unit)} .. {scaled(high, unit)}"
+    return decimal_text(high, unit) if low == high else f"{decimal_text(low, unit)} .. {decimal_text(high, unit)}"
 
 
 def _peak_cells(name: str, unit: str, roofline: Roofline) -> tuple[str, str]:
@@ -192,12 +196,4 @@ def _peak_cells(name: str, unit: str, roofline: Roofline) -> tuple[str, str]:
         "link_in_bytes": (peaks.link_bytes_per_s, times.link_us),
         "link_out_bytes": (peaks.link_bytes_per_s, times.link_us),
     }[name]
-    return scaled(peak, f"{unit}/s"), time_text(time_us)
-
-
-def scaled(value: float, unit: str) -> str:
-    """Three digits with a decimal prefix: 1.5e9 flop -> "1.5 Gflop"."""
-    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
-            return f"{value / factor:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"
+    return decimal_text(peak, f"{unit}/s"), time_text(time_us)

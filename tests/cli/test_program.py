@@ -1,6 +1,7 @@
 """`pkb` as a whole: help, errors, exit statuses."""
 
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,22 @@ def test_ctrl_c_closes_the_evaluator_and_is_exit_status_130(pkb):
     assert (ran.status, ran.out) == (130, "")
     assert ran.err.endswith("pkb: interrupted\n")
     assert len(ran.evaluators) == 1
+
+
+def test_ctrl_c_during_an_import_or_at_the_end_leaves_no_traceback():
+    """Commands were imported before anything was caught, and exit handlers ran with Python's own Ctrl-C."""
+    code = """
+import atexit, os, signal, sys
+from pkb_gym.cli import main, program
+def interrupt(*_): os.kill(os.getpid(), signal.SIGINT)
+program.importlib.import_module = interrupt
+if sys.argv.pop() == "twice":
+    atexit.register(interrupt)
+sys.exit(main())
+"""
+    for times, status in (("once", 130), ("twice", -signal.SIGINT)):
+        ran = subprocess.run([sys.executable, "-c", code, "list", times], capture_output=True, text=True)
+        assert (ran.returncode, ran.stderr) == (status, "pkb: interrupted\n")
 
 
 def test_a_reader_that_stops_reading_is_no_error():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import json
+import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, overload
 
@@ -15,6 +15,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import TrlParser
 
 from pkb_gym.engine.errors import ConfigError, PkbError
+from pkb_gym.training.inputs.option_names import unknown_argument
 
 LAST = "last"
 """Value of `resume_from_checkpoint` that stands for the newest whole checkpoint, or none where there is none yet."""
@@ -57,13 +58,6 @@ class RecipeParser(TrlParser):
                 # argparse converts texts alone: `[4, 5]` for a list of texts would stay numbers.
                 config[key] = [action.type(str(item)) for item in value] if callable(action.type) else value
         return list(super().set_defaults_with_config(**config))
-
-
-def unknown_argument(prog: str, name: str, known: Iterable[str]) -> str:
-    """Words for an argument that does not exist, with the nearest that does."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    advice = f"did you mean {near[0]}?" if near else f"`{prog} --help` lists all."
-    return f"{prog}: no argument {name}; {advice}"
 
 
 @overload
@@ -155,10 +149,14 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def run_recipe(main: Callable[[], object]) -> NoReturn:
-    """Runs a recipe as a script; wrong usage and faults of this machine end it with one line instead of a traceback."""
+    """Runs a recipe as a script; wrong usage, faults of this machine and Ctrl-C end it with one line."""
     try:
         main()
     except PkbError as error:
         print(error, file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 3)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # what still ends this process may be interrupted too
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
     sys.exit(0)

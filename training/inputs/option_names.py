@@ -1,0 +1,130 @@
+"""The options of a recipe, told from the text of the libraries' configurations, whose import takes ten seconds.
+
+A recipe calls `refuse_unknown_options` before it imports them, so that a mistyped option is answered at once. What a
+text does not tell is left to the parser, which looks again.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from pkb_gym.engine.errors import ConfigError
+
+PARSER = "parse_arguments"
+"""The function that a recipe hands its dataclasses to."""
+
+OF_THE_PARSER = frozenset({"config", "help", "h"})
+
+
+class Untold(Exception):
+    """The text does not tell."""
+
+
+def refuse_unknown_options(recipe: str) -> None:
+    """Ends this process where an option on its command line is none of the recipe's.
+
+    Args:
+        recipe: the file that runs as a script.
+    """
+    path = Path(recipe)
+    try:
+        known = option_names(path)
+    except (Untold, OSError, SyntaxError):
+        return
+    try:
+        check_options(sys.argv[1:], known, path.stem)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+
+
+def check_options(words: Iterable[str], known: set[str], prog: str) -> None:
+    """Looks at the names of options alone.
+
+    Raises:
+        ConfigError: one is unknown.
+    """
+    for word in words:
+        name = word.removeprefix("--").split("=")[0]
+        if word.startswith("--") and name and name.replace("-", "_") not in known | OF_THE_PARSER:
+            raise ConfigError(unknown_argument(prog, name, sorted(known)))
+
+
+def unknown_argument(prog: str, name: str, known: Iterable[str]) -> str:
+    """Words for an argument that does not exist, with the nearest that does."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    advice = f"did you mean {near[0]}?" if near else f"`{prog} --help` lists all."
+    return f"{prog}: no argument {name}; {advice}"
+
+
+def option_names(recipe: Path) -> set[str]:
+    """Names of all options, with underscores; booleans that are true by default can be negated.
+
+    Raises:
+        Untold: a dataclass was not found in the texts.
+        OSError: a text cannot be read.
+    """
+    calls = [node for node in ast.walk(_tree(recipe)) if isinstance(node, ast.Call)]
+    kinds = [call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id == PARSER]
+    if len(kinds) != 1 or not isinstance(kinds[0], ast.Tuple):
+        raise Untold
+    names: set[str] = set()
+    for kind in kinds[0].elts:
+        names |= _fields(recipe, _name(kind))
+    return names
+
+
+def _fields(file: Path, name: str) -> set[str]:
+    """The fields of a dataclass that a file defines or imports, those of its bases included."""
+    tree = _tree(file)
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            own = {field for statement in node.body for field in _field(statement)}
+            return own.union(*(_fields(file, _name(base)) for base in node.bases))
+    for imported in ast.walk(tree):  # also those of a lazy package, which are for type checkers alone
+        if isinstance(imported, ast.ImportFrom):
+            for alias in imported.names:
+                if (alias.asname or alias.name) == name:
+                    return _fields(_imported_file(file, imported), alias.name)
+    raise Untold
+
+
+def _field(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+        name = statement.target.id
+        if ast.unparse(statement.annotation).startswith("ClassVar"):
+            return
+        if statement.value is not None and "aliases" in ast.unparse(statement.value):
+            raise Untold
+        yield name
+        yield f"no_{name}"  # of those that are true by default; the parser looks at the others
+
+
+def _imported_file(file: Path, imported: ast.ImportFrom) -> Path:
+    parts = imported.module.split(".") if imported.module else []
+    if imported.level:
+        folder = file.parents[imported.level - 1]
+    else:
+        spec = importlib.util.find_spec(parts[0])
+        if spec is None or not spec.submodule_search_locations:
+            raise Untold
+        folder, parts = Path(next(iter(spec.submodule_search_locations))), parts[1:]
+    path = folder.joinpath(*parts)
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def _name(node: ast.expr) -> str:
+    if not isinstance(node, ast.Name):
+        raise Untold
+    return node.id
+
+
+@cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
