@@ -5,14 +5,42 @@ from __future__ import annotations
 import argparse
 import ast
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from pkb_gym.engine.problem.axes import AxisValue
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.problems.own_problems import register_folder
 
 Number = TypeVar("Number", int, float)
 
 WORDS: dict[str, AxisValue] = {"true": True, "false": False, "none": None}
+
+
+PROBLEM_HELP = "HyenaCP or PKB/HyenaCP-v0 (see: pkb list), or the folder of a problem of your own"
+
+
+def add_problem_option(parser: argparse.ArgumentParser) -> None:
+    """Adds `--problem`, which `register_problems` reads."""
+    parser.add_argument(
+        "--problem",
+        dest="problem_paths",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="make the problem in this folder known by its name; once more for each further one",
+    )
+
+
+def register_problems(args: argparse.Namespace) -> None:
+    """Registers what `add_problem_option` was told.
+
+    Raises:
+        ConfigError: there is no problem in a folder, or its name is taken.
+    """
+    for path in args.problem_paths:
+        register_folder(path)
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:

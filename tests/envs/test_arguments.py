@@ -9,8 +9,9 @@ from pkb_gym.engine.errors import ConfigError, ProblemNotFound, SizeError
 from pkb_gym.engine.problem.axes import AxisValue
 from pkb_gym.engine.records import config_request
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.envs.registration import declared_names, env_ids
+from pkb_gym.envs.registration import env_ids
 from pkb_gym.problems.catalogue import catalogue, find_problem
+from pkb_gym.problems.declared_names import declared_names
 from tests.envs.fake_evaluator import FakeEvaluator
 
 pytestmark = pytest.mark.usefixtures("evaluator")
@@ -136,7 +137,7 @@ def test_other_spellings_are_those_of_the_catalogue():
 
 
 def test_ids_of_environments_leave_out_other_spellings():
-    assert sorted(env_ids()) == sorted([*(problem.env_id for problem in catalogue()), "PKB/Suite-v0"])
+    assert sorted(env_ids()) == sorted([*(problem.env_id for problem in catalogue()), "PKB/Path-v0", "PKB/Suite-v0"])
     assert "PKB/all_reduce-v0" in gym.registry
 
 

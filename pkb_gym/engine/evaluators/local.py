@@ -131,6 +131,7 @@ class LocalEvaluator:
             return
         with _in_turn(self._arbiter, report):
             report(PREPARING)
+            self._pool.check_hidden(Path(feedback.problem.declared_in).parent)
             reference = self._pool.reference(config.device, config.world_size)
             new_gang = functools.partial(self._pool.candidate_gang, config, feedback.source.text)
             idle_devices = self._arbiter.timing if config.device == "cuda" else contextlib.nullcontext
