@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import pkb_gym
 from pkb_gym.engine.errors import InfrastructureError, PkbError
 
-from . import demo, doctor, evaluate, evaluate_folder, export, list_problems, serve, show
+from . import check_problem, demo, doctor, evaluate, evaluate_folder, export, list_problems, serve, show
 from .command import EXIT_STATUSES, Session, Status
 
 if TYPE_CHECKING:
     from pkb_gym.engine.evaluators.evaluator import Evaluator
 
-COMMANDS = (list_problems, show, evaluate, evaluate_folder, export, demo, serve, doctor)
+COMMANDS = (list_problems, show, evaluate, evaluate_folder, export, demo, serve, doctor, check_problem)
 
 
 def open_local_evaluator(key: bytes | None) -> Evaluator:

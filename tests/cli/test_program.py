@@ -1,5 +1,6 @@
 """`pkb` as a whole: help, errors, exit statuses."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 
 from pkb_gym.cli.program import COMMANDS, main, make_parser
 
-NAMES = ("list", "show", "eval", "eval-dir", "export", "demo", "serve", "doctor")
+NAMES = ("list", "show", "eval", "eval-dir", "export", "demo", "serve", "doctor", "check-problem")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -23,7 +24,7 @@ def test_help_lists_every_command_and_the_exit_statuses(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
     assert len(COMMANDS) == len(NAMES)
-    assert all(f"    {name} " in out for name in NAMES)
+    assert all(re.search(rf"^    {name}\s", out, re.MULTILINE) for name in NAMES)
     assert "exit status: 0 passed, 1 the candidate failed, 2 wrong usage, 3 this machine could not judge it" in out
 
 
