@@ -15,9 +15,9 @@ from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.records.source import MAX_SOURCE_BYTES
 from pkb_gym.envs import PKBEnv
 from pkb_gym.envs.evaluator_registry import add_evaluator, close_evaluators, find_evaluator
-from pkb_gym.envs.registration import env_ids
+from pkb_gym.envs.registration import env_ids, register_all
 from pkb_gym.problems.catalogue import catalogue, reference_source
-from pkb_gym.problems.declared_names import declared_names, register_all
+from pkb_gym.problems.declared_names import declared_names
 from pkb_gym.rewards import Correctness
 from tests.envs.fake_evaluator import FakeEvaluator
 
