@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pkb_gym.authoring.checks import CheckResult, Judge, check_candidates, check_problem
+from pkb_gym.authoring.checks import CheckResult, Judge, check_candidates, check_cost, check_problem
 from pkb_gym.authoring.mutants import changes_any, data_places, finer_source, mutants, oracle_source
 from pkb_gym.authoring.wrong_inputs import bfloat16, zeros
 from pkb_gym.cli import main
@@ -135,6 +135,14 @@ def test_verdicts_of_candidates(problem: Problem) -> None:
     assert (judge.right("x", "", "").state, judge.wrong("x", "").detail) == ("skipped", "it takes a module")
     assert Judge(problem, Accepts("runtime_error")).wrong("x", "").state == "skipped"
     assert Judge(problem, Accepts("output_mismatch")).wrong("x", "").state == "passed"
+
+
+def test_a_problem_that_only_moves_data_is_no_failure() -> None:
+    """Without work on one rank, and with NaNs whose bits float64 does not keep, GNNSparseEmbedding failed."""
+    moving = find_problem("GNNSparseEmbedding")
+    assert check_cost(moving)
+    finer = by_name(check_candidates(moving, Accepts()))["tolerance: float64 inside passes"]
+    assert finer.state == "skipped" and "bit for bit" in finer.detail
 
 
 def test_mutants_are_of_what_changes_something(problem: Problem) -> None:

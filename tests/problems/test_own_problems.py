@@ -17,6 +17,7 @@ from pkb_gym.engine.errors import ConfigError, DeclarationError, ProblemNotFound
 from pkb_gym.engine.ranks.sandbox import zygote_policy
 from pkb_gym.engine.ranks.visible_folders import hidden_folders, is_below
 from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.support import problem_folders
 from pkb_gym.problems.catalogue import all_problems, catalogue, choose_problem, find_problem
 from pkb_gym.problems.own_problems import own_folders
@@ -141,6 +142,14 @@ def test_a_sandbox_knows_folders_that_it_shows(tmp_path):
     assert zygote.shows(Path(json.__file__).parent)
     assert not zygote.shows(tmp_path) and not zygote.shows(Path(pkb_gym.__file__).parent)
     assert is_below(str(Path(pkb_gym.__file__).resolve().parent), zygote._policy.hidden)
+
+
+def test_a_problem_that_a_started_sandbox_shows_is_not_judged(local_evaluator, monkeypatch):
+    monkeypatch.setattr(Zygote, "shows", lambda self, folder: folder == TEMPLATE)
+    config = EvalConfig(device="cpu", world_size=2, until="check")
+    source = (TEMPLATE / "reference.py").read_text()
+    with pytest.raises(ConfigError, match="register problems before the first evaluation"):
+        local_evaluator.evaluate(choose_problem(TEMPLATE), source, config)
 
 
 ENTRY_POINTS = """
