@@ -37,6 +37,7 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/generate_problem_pages.py
 	$(BIN)/python docs/generate_rewards.py
 	$(BIN)/python docs/generate_robustness.py
+	$(BIN)/python docs/fault_tables.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -67,7 +67,7 @@ SOURCES = (
     *("broken/nan_output.cpp", "broken/segfault_on_one_rank.cpp", "broken/wrong_shape.py"),
     "broken/syntax_error.cpp",
 )
-LOOK_S = 0.002
+LOOK_S = 0.02
 LATEST_S = 1.5
 """Of the moment of a kill, after its evaluations have begun."""
 
@@ -189,6 +189,8 @@ class Drill:
     def take_away(self, repeats: int) -> None:
         """Every other fault, so often, at the evaluator."""
         known = {row.fault for row in self.rows}
+        if not repeats:
+            return
         for fault in resource_faults(self._cache, self._environment):
             if fault.name in known:
                 continue
@@ -230,7 +232,7 @@ class Drill:
         assert expected is not None, name
         if fresh:  # no cache knows it
             source += f"\n// {draw.random()}\n"
-        until = draw.choice(("check", "check", "check", "time"))
+        until = draw.choice((*["check"] * 7, "time"))
         config = EvalConfig(
             device="cpu", world_size=2, size="tiny", until=until, seed=draw.randrange(1 << 30), timeout_s=8
         )
@@ -243,9 +245,8 @@ def _kill_one(pid: int, victim: Victim, draw: random.Random) -> bool:
     found = victims(pid, victim)
     if not found:
         return False
-    process = draw.choice(found)
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process.send_signal(signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(draw.choice(found), signal.SIGKILL)
         return True
     return False
 
@@ -305,13 +306,12 @@ def main() -> int:
 
         saved = began
         try:
+            drill.take_away(args.repeats)
             while drill.struck < args.kills and time.monotonic() - began < args.budget_s:
                 drill.strike()
                 if time.monotonic() - saved > EVERY_S:
                     saved = time.monotonic()
                     save([])
-            if drill.struck >= args.kills:
-                drill.take_away(args.repeats)
         finally:
             found = drill.close()
             save(found)

@@ -1,8 +1,8 @@
 """A local evaluator in a process of its own, so that it can be killed, short of descriptors or of disk.
 
 Reads one JSON object a line: {"id", "problem", "source", "config"} is evaluated, side by side with others, and answered
-by {"id", "failure", "message"}; {"id", "spare"} leaves the process so many descriptors (null: as many as it may have)
-and is answered by {"id", "open"}, how many it has open. Ends with its standard input.
+by {"id", "failure", "message"}; {"id", "spare"} leaves the process so many of its descriptors (null: all of them) and
+is answered by {"id", "open"}, how many the evaluator has open. Ends with its standard input.
 
 python -m benchmarks.fault_evaluator CACHE_FOLDER [--without-sandbox]
 """
@@ -10,7 +10,9 @@ python -m benchmarks.fault_evaluator CACHE_FOLDER [--without-sandbox]
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import resource
 import sys
 import threading
@@ -28,6 +30,8 @@ from pkb_gym.engine.stages import execution_environment
 from pkb_gym.problems.catalogue import find_problem
 
 THREADS = 8
+MOST_DESCRIPTORS = 512
+"""Of this process and, as limits are inherited, of each that it starts."""
 
 
 def evaluate(evaluator: LocalEvaluator, order: dict[str, Any]) -> dict[str, Any]:
@@ -42,14 +46,25 @@ def evaluate(evaluator: LocalEvaluator, order: dict[str, Any]) -> dict[str, Any]
     return {"failure": feedback.failure and feedback.failure.value, "message": feedback.message}
 
 
-def leave_descriptors(spare: int | None) -> dict[str, Any]:
-    """Lowers the limit to what is open and so many more, or restores it."""
-    numbers = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    free = (number for number in range(hard) if number not in numbers)
-    limit = hard if spare is None else max([next(free) for _ in range(spare + 1)])
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    return {"open": len(numbers) - 1}  # one of them is the listing's own
+class Descriptors:
+    """Takes descriptors away from this process."""
+
+    def __init__(self) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_DESCRIPTORS, MOST_DESCRIPTORS))
+        self._taken: list[int] = []
+
+    def leave(self, spare: int | None) -> dict[str, Any]:
+        """See the module."""
+        while self._taken:
+            os.close(self._taken.pop())
+        open_now = len(list(Path("/proc/self/fd").iterdir())) - 1  # without the listing's own
+        if spare is not None:
+            with contextlib.suppress(OSError):
+                while True:
+                    self._taken.append(os.open(os.devnull, os.O_RDONLY))
+            for _ in range(min(spare, len(self._taken))):
+                os.close(self._taken.pop())
+        return {"open": open_now}
 
 
 def main() -> None:
@@ -61,7 +76,7 @@ def main() -> None:
     if args.without_sandbox:
         for module in (sandboxed_compiler, execution_environment, zygote):
             module.bubblewrap_works = lambda: False  # type: ignore[attr-defined]  # as where it is not installed
-    answers = threading.Lock()
+    answers, descriptors = threading.Lock(), Descriptors()
 
     def answer(order: dict[str, Any], found: dict[str, Any]) -> None:
         with answers:
@@ -75,7 +90,7 @@ def main() -> None:
         for line in sys.stdin:
             order = json.loads(line)
             if "spare" in order:
-                answer(order, leave_descriptors(order["spare"]))
+                answer(order, descriptors.leave(order["spare"]))
             else:
                 threads.submit(work, order)
 

@@ -12,7 +12,9 @@ from pathlib import Path
 
 from benchmarks.fault_targets import EvaluatorTarget
 
-DISK_BYTES = 8 << 20
+DISK_BYTES = 160 << 20
+"""More than `sandboxed_compiler.DISK_BYTES`: with nothing else on it, there is room for a compiler."""
+
 SPARE_DESCRIPTORS = 40
 """An evaluation on two ranks takes fewer than so many at a time."""
 
@@ -87,10 +89,12 @@ class FullDisk(ResourceFault):
         """See `ResourceFault`."""
         disk = Path(f"/proc/{self.target.pid}/root{self._folder}")  # as that process sees it
         ballast = disk / "ballast"
-        spare = draw.choice((0, 0, 1 << 12, 1 << 16, 1 << 18))
+        spare = draw.choice((0, 1 << 12, 1 << 16, 1 << 17, 1 << 18))
         with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            for _ in range(DISK_BYTES // 4096):
-                file.write(bytes(4096))
+            for block_bytes in (1 << 20, 4096):
+                with contextlib.suppress(OSError):
+                    while file.write(bytes(block_bytes)) == block_bytes:
+                        pass
         with ballast.open("r+b") as file:
             file.truncate(max(0, ballast.stat().st_size - spare))
         try:

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import psutil
-
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.engine.records.config import EvalConfig
@@ -264,42 +262,70 @@ class ServiceTarget:
             self._process = None
 
 
-def victims(pid: int, kind: Victim) -> list[psutil.Process]:
-    """The running processes of a kind that an evaluator, or a service, has started.
+def victims(pid: int, kind: Victim) -> list[int]:
+    """The pids of running processes of a kind that an evaluator, or a service, has started.
 
     A zygote forks the leaders of gangs, and these their ranks; the sandboxed one stands below bubblewrap.
     """
-    try:
-        evaluator = psutil.Process(pid)
-        if kind == "evaluator":
-            return [evaluator]
-        found: list[psutil.Process] = []
-        for child in evaluator.children():
-            words = " ".join(child.cmdline())
-            if "rankside.zygote" not in words:
-                found += [child, *child.children(recursive=True)] if kind == "compiler" and words else []
-                continue
-            trusted = "pkb_gym.engine.rankside.zygote" in words
-            found += _of_zygote(child, kind, "reference" if trusted else "candidate")
-        return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
-    except psutil.NoSuchProcess:
-        return []
+    if kind == "evaluator":
+        return [pid]
+    tree = _running()
+    found: list[int] = []
+    for child in tree.children(pid):
+        words = _command_line(child)
+        if b"rankside.zygote" in words:
+            gang = "reference" if b"pkb_gym.engine.rankside.zygote" in words else "candidate"
+            found += _of_zygote(tree, child, kind, gang)
+        elif kind == "compiler":
+            found += [child, *tree.descendants(child)]
+    return found
 
 
-def _of_zygote(process: psutil.Process, kind: Victim, gang: str) -> list[psutil.Process]:
+@dataclass(frozen=True)
+class _Processes:
+    """Name and parent of each process that runs."""
+
+    names: dict[int, str]
+    parents: dict[int, int]
+
+    def children(self, pid: int) -> list[int]:
+        return [child for child, parent in self.parents.items() if parent == pid]
+
+    def descendants(self, pid: int) -> list[int]:
+        return [one for child in self.children(pid) for one in (child, *self.descendants(child))]
+
+
+def _running() -> _Processes:
+    names, parents = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                name, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
+                state, parent = rest.split()[:2]
+                if state not in "ZX":
+                    names[int(entry.name)], parents[int(entry.name)] = name, int(parent)
+    return _Processes(names, parents)
+
+
+def _command_line(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def _of_zygote(tree: _Processes, pid: int, kind: Victim, gang: str) -> list[int]:
     above = []
-    while process.name() == "bwrap":
-        above.append(process)
-        (process,) = process.children() or [process]
-        if process in above:
+    while tree.names[pid] == "bwrap":
+        above.append(pid)
+        if not (below := tree.children(pid)):
             return []  # it has not started the zygote yet
+        pid = below[0]
+    leaders = tree.children(pid)
     if kind == "zygote":
-        return [*above, process]
-    leaders: list[psutil.Process] = process.children()
+        return [*above, pid]
     if kind == f"{gang} leader":
-        return list(leaders)
-    ranks: list[psutil.Process] = [rank for leader in leaders for rank in leader.children()]
-    return ranks if kind == f"{gang} rank" else []
+        return leaders
+    return [rank for leader in leaders for rank in tree.children(leader)] if kind == f"{gang} rank" else []
 
 
 def environment_of(temporary: Path, cache: Path) -> dict[str, str]:

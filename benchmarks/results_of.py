@@ -60,6 +60,8 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
     # Plain loops of references, without an evaluation.
     "gpu_baselines*": REFERENCES,
     "reference_variants": REFERENCES,
+    # Rules and inputs of every problem, and the references that are compared.
+    "false_alarms*": (*REFERENCES, "problems/*/{folder}/problem.py", "pkb_gym/engine/problem/rules.py"),
     # The hardware and its driver: only the program that measures can make them stale.
     "gpu_ceilings": ("benchmarks/gpu_ceilings.cu", "benchmarks/gpu_ceilings.cuh"),
     "gpu_contexts*": (),

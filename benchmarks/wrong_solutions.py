@@ -18,7 +18,7 @@ import importlib
 import json
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from multiprocessing.sharedctypes import Synchronized
@@ -245,6 +245,7 @@ def main() -> int:
     args = read_arguments()
     problems = [find_problem(name) for name in args.problems] if args.problems else list(catalogue())
     path = args.out / "wrong_solutions.json"
+    about = header()  # before the first write, which changes a file of the repository
     earlier = [Row(**row) for row in json.loads(path.read_text())["rows"]] if args.problems and path.exists() else []
     chosen = {problem.name for problem in problems}
     rows = [row for row in earlier if row.problem not in chosen or row.world_size not in args.world_sizes]
@@ -256,15 +257,15 @@ def main() -> int:
             print(f"{problem.name}, {world_size} ranks: {len(found)} wrong, passing: {passing}", file=sys.stderr)
         order = {each.name: each.number for each in catalogue()}
         rows.sort(key=lambda row: (order[row.problem], row.world_size))
-        write_atomically(path, _text(rows))
+        write_atomically(path, _text(about, rows))
     for line in (wrong := unexplained(rows)):
         print(line)
     return 1 if wrong else 0
 
 
-def _text(rows: Sequence[Row]) -> str:
+def _text(about: Mapping[str, str], rows: Sequence[Row]) -> str:
     """The result as JSON, one row a line."""
-    head = json.dumps(header() | {"size": "tiny", "trials": [list(trial) for trial in TRIALS]}, indent=1)
+    head = json.dumps({**about, "size": "tiny", "trials": [list(trial) for trial in TRIALS]}, indent=1)
     lines = ",\n".join(f"  {json.dumps(asdict(row))}" for row in rows)
     return f'{head[:-2]},\n "rows": [\n{lines}\n ]\n}}\n'
 

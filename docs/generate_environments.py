@@ -19,9 +19,10 @@ from pkb_gym.envs import evaluator_registry, samplers, suite
 from pkb_gym.envs.env import PKBEnv
 from pkb_gym.envs.spaces import SourceText, action_space, observation_space
 from pkb_gym.envs.suite import SuiteEnv
-from pkb_gym.envs.trl import KernelTool
+from pkb_gym.envs.text import reply
+from pkb_gym.envs.trl import KernelTool, SubmissionTool
 from pkb_gym.envs.vector import PKBVectorEnv, SuiteVectorEnv
-from pkb_gym.envs.wrappers import ChatObservation
+from pkb_gym.envs.wrappers import ChatAction, ChatObservation
 from pkb_gym.problems.loading import load_module
 
 HERE = Path(__file__).resolve().parent
@@ -56,6 +57,7 @@ assert info["feedback"].passed and reward > 0
 | [`PKB/Suite-v0`](#many-problems) | a problem drawn at each reset, from a split, by a sampler |
 | [`gym.make_vec`](#many-environments-at-once) | several environments over one evaluator |
 | [`ChatObservation`](#messages-to-a-chat-model) | observations as messages to a chat model |
+| [`ChatAction`](#replies-of-a-chat-model) | replies of a chat model as actions |
 | [`KernelTool`](#the-tool-environment-of-trl) | rollouts in TRL |
 """
 
@@ -63,7 +65,11 @@ RECORD = """\
 ### Recording an environment
 
 All arguments survive JSON, where reward and evaluator are given as text: a name, a reward's record
-([rewards.md](rewards.md)), a url.
+([rewards.md](rewards.md)), a url. Environments pickle, unless their evaluator is an object that owns processes.
+
+Bad arguments raise `ConfigError`, of which `SizeError` and `ProblemNotFound` are kinds, in one line with the choices
+and the nearest of them. `env_ids()` of `pkb_gym.envs.registration` lists the ids; other spellings of a problem's name,
+as `pkb eval` takes them, say which id is meant.
 
 ```python
 from gymnasium.envs.registration import EnvSpec
@@ -131,9 +137,12 @@ def render() -> str:
         VECTOR,
         fill(f"`{SuiteVectorEnv.__name__}`, of `PKB/Suite-v0`: {parts.markdown(SuiteVectorEnv)}", 120),
         _section(ChatObservation, "## Messages to a chat model"),
+        _section(ChatAction, "## Replies of a chat model"),
+        parts.markdown(reply),
         _section(KernelTool, "## The tool environment of TRL"),
         TOOL,
-        _methods(KernelTool),
+        _methods(SubmissionTool, KernelTool),
+        _section(SubmissionTool, "### Beside reward functions of your own"),
     ]
     sections += [_section(getattr(envs, name), f"## `{name}`") for name in others()]
     return "\n".join(section.rstrip("\n") + "\n" for section in sections)
@@ -141,7 +150,8 @@ def render() -> str:
 
 def others() -> list[str]:
     """Public names of `pkb_gym.envs` that no section of the page is about."""
-    shown = (PKBEnv, SuiteEnv, PKBVectorEnv, SuiteVectorEnv, ChatObservation, KernelTool, SourceText)
+    shown = (PKBEnv, SuiteEnv, PKBVectorEnv, SuiteVectorEnv, ChatObservation, ChatAction, KernelTool)
+    shown = (*shown, SubmissionTool, SourceText)
     names = {one.__name__ for one in (*shown, samplers.Sampler, samplers.LearningProgress)}
     return [name for name in envs.__all__ if name not in {*names, "add_evaluator"}]
 
@@ -197,9 +207,9 @@ def _samplers() -> str:
     )
 
 
-def _methods(kind: type) -> str:
-    """The public methods of a class with the first lines of their docstrings."""
-    found = [(name, method) for name, method in vars(kind).items() if not name.startswith("_")]
+def _methods(*kinds: type) -> str:
+    """The public methods of classes with the first lines of their docstrings."""
+    found = [(name, method) for kind in kinds for name, method in vars(kind).items() if not name.startswith("_")]
     rows = [
         (f"`{name}({', '.join(_parameters(method))})`", parts.first_line(method))
         for name, method in found

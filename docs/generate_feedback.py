@@ -69,13 +69,16 @@ REMEDIES = {
     Failure.RACE: "`race` names rank and tensor; add the wait, signal or barrier that `message` asks for.",
     Failure.INPUT_MODIFIED: "Write to outputs, scratch and arguments declared as overwritten only, on peers too.",
     Failure.INTEGRITY: "See the table of findings; do the work of each call in that call.",
+    Failure.COMPILED_ONLY: "Run it where there are GPUs, for example by `pkb serve`. `PaidForCompiling` rewards it.",
     Failure.INFRASTRUCTURE: "Run it again; `pkb doctor` lists the missing parts of this machine. No reward is paid.",
 }
 """Failure -> its remedy."""
 
 FINDINGS = {
     "beats_roofline": "It was faster than the lower bound of every legal kernel, so it cannot have done the work.",
-    "wrong_while_timed": "It was right when checked, wrong while timed, and wrong again without haste.",
+    "wrong_while_timed": (
+        "The same inputs came out wrong while timed and right in another call, or right when checked and wrong later."
+    ),
     "late_output": "Outputs were missing when the last rank had finished and came later: work deferred past the clock.",
     "interference": "It used a processor or a GPU while it was frozen.",
     "harness_tampering": "A rank sent the evaluator a message that the rank program never sends.",

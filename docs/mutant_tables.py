@@ -42,7 +42,9 @@ def _of_result(path: Path) -> str:
     result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     rows: list[dict[str, Any]] = result["rows"]
     judged = [row for row in rows if row["evaluations"]]
-    left = sum(row["mutant"] != "" and row["kind"] != "fence" and not row["evaluations"] for row in rows)
+    wanted = [row for row in rows if row["mutant"] and row["kind"] != "fence"]
+    nowhere = sum(row["size"] is None for row in wanted)
+    left = sum(row["size"] is not None and not row["evaluations"] for row in wanted)
     mutants = [row for row in judged if row["mutant"] and row["kind"] != "fence"]
     wrong = [row for row in mutants if row["equivalent"] is None]
     right = [row for row in mutants if row["equivalent"] is not None]
@@ -55,7 +57,7 @@ def _of_result(path: Path) -> str:
     text = [
         f"### {where}\n",
         f"{len(wrong)} wrong mutants, {repeats} evaluations of each: {_share(wrong)} refused. "
-        f"Mutants that were not judged: {left}. "
+        f"Mutants that were not judged: {left}; whose operation no rank comes to at these sizes: {nowhere}. "
         f"Unchanged experts: {f'{_share(experts)} refused' if experts else 'not judged in this run'}. "
         f"Sizes {' and '.join(result['sizes'])}, until `{result['until']}`; commit {result['commit']} "
         f"(`benchmarks/results/{path.name}`).\n",

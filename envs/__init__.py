@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from pkb_gym.envs.episode import Episode, Turn
     from pkb_gym.envs.evaluator_registry import add_evaluator
     from pkb_gym.envs.samplers import LearningProgress, Sampler
-    from pkb_gym.envs.spaces import SourceText
+    from pkb_gym.envs.source_text import SourceText
     from pkb_gym.envs.suite import SuiteEnv
-    from pkb_gym.envs.trl import KernelTool
+    from pkb_gym.envs.trl import KernelTool, SubmissionTool
     from pkb_gym.envs.vector import PKBVectorEnv, SuiteVectorEnv
-    from pkb_gym.envs.wrappers import ChatObservation
+    from pkb_gym.envs.wrappers import ChatAction, ChatObservation
 
 __all__ = [
+    "ChatAction",
     "ChatObservation",
     "Episode",
     "KernelTool",
@@ -29,6 +30,7 @@ __all__ = [
     "PKBVectorEnv",
     "Sampler",
     "SourceText",
+    "SubmissionTool",
     "SuiteEnv",
     "SuiteVectorEnv",
     "Turn",
@@ -36,6 +38,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ChatAction": "wrappers",
     "ChatObservation": "wrappers",
     "Episode": "episode",
     "KernelTool": "trl",
@@ -43,7 +46,8 @@ _HOMES = {
     "PKBEnv": "env",
     "PKBVectorEnv": "vector",
     "Sampler": "samplers",
-    "SourceText": "spaces",
+    "SourceText": "source_text",
+    "SubmissionTool": "trl",
     "SuiteEnv": "suite",
     "SuiteVectorEnv": "vector",
     "Turn": "episode",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Never, TypeAlias
 
@@ -18,13 +19,13 @@ from pkb_gym.engine.problem.axes import AxisValue
 from pkb_gym.engine.records.config import Protocol, ResolvedConfig
 from pkb_gym.engine.records.config_request import checked_config
 from pkb_gym.engine.records.feedback import Feedback
-from pkb_gym.engine.stages.execution_environment import check_memory, resolve_here
+from pkb_gym.engine.stages.execution_environment import can_run, check_memory, resolve_here
 from pkb_gym.engine.support.suggestions import did_you_mean
 from pkb_gym.envs import evaluator_registry
 from pkb_gym.envs.episode import Episode
 from pkb_gym.envs.spaces import Observation, action_space, observation_space, observe
 from pkb_gym.envs.text.task import task_text
-from pkb_gym.problems.catalogue import choose_problem
+from pkb_gym.problems.catalogue import choose_problem, lookup_key
 from pkb_gym.rewards import Reward, find_reward
 
 Frame: TypeAlias = "str | np.ndarray[Any, np.dtype[np.uint8]]"
@@ -32,6 +33,11 @@ MAX_SEED = 2**31 - 1
 
 LANGUAGES: dict[str, tuple[str, ...]] = {"cpu": ("cpp", "python"), "cuda": ("cuda", "triton", "python")}
 """Device -> dialects that are accepted where `language` is "auto"."""
+
+COMPILES_ONLY = (
+    "this machine has no GPU: CUDA sources are compiled and not run, their failure is compiled_only, and they earn no "
+    "reward. device='cpu' runs kernels here; evaluator='http://...' has them judged elsewhere"
+)
 
 
 class PKBEnv(gym.Env[Observation, str]):
@@ -75,7 +81,9 @@ class PKBEnv(gym.Env[Observation, str]):
 
     ## Episode End
     An episode never terminates: a right kernel may become faster still. It is truncated after `max_episode_steps` turns
-    (default 8), and when the evaluator itself failed; then the reward is 0 and `info["reward_valid"]` is False.
+    (default 8), and when the evaluator itself failed; then the reward is 0 and `info["reward_valid"]` is False. So it
+    is where this machine has no GPU and a CUDA source was compiled and not run (failure `compiled_only`), but the
+    episode goes on.
 
     ## Information
     `reset` returns `problem` and `input_seed`; `step` returns `feedback` (the `Feedback` record), `reward_valid`,
@@ -98,7 +106,7 @@ class PKBEnv(gym.Env[Observation, str]):
     | `dtype`       | one of the problem's                                  | the problem's first                 |
     | `language`    | "auto", "cpp", "cuda", "triton", "python"             | "auto": told by the source          |
     | `protocol`    | "robust", "published"                                 | "robust"                            |
-    | `reward`      | a name (see `pkb_gym.rewards.presets`), or a function | "default"                           |
+    | `reward`      | a name, "module:function", or a function of Feedback  | "default"                           |
     | `evaluator`   | "local", a url, an `add_evaluator` name, or an object | "local"                             |
     | `render_mode` | None, "ansi", "rgb_array"                             | None                                |
 
@@ -147,6 +155,8 @@ class PKBEnv(gym.Env[Observation, str]):
         if problem == "":
             raise ConfigError("PKB/Path-v0: give problem=PATH, the folder that holds problem.py and reference.py")
         self._set_problem(choose_problem(problem))
+        if not can_run(self._config.device) and evaluator_registry.evaluates_here(evaluator):
+            warnings.warn(COMPILES_ONLY, stacklevel=2)
         self._begin(input_seed=0)
 
     @classmethod
@@ -162,6 +172,13 @@ class PKBEnv(gym.Env[Observation, str]):
             ]
             listed = ", ".join(dict.fromkeys(known))
             raise ConfigError(f"{cls.__name__}: no argument {name!r}; there are {listed}.{did_you_mean(name, known)}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Problems hold functions of their files, which have no place in a pickle: names or folders do."""
+        return self.__dict__ | {"_problem": lookup_key(self._problem)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state | {"_problem": choose_problem(state["_problem"])})
 
     @property
     def problem(self) -> Problem:
@@ -228,7 +245,7 @@ class PKBEnv(gym.Env[Observation, str]):
         info: dict[str, Any] = {"feedback": feedback, "reward_valid": turn.is_valid, "reward_parts": turn.parts}
         if turn.value is not None:
             info["value"] = turn.value
-        return self._observe(), turn.reward, False, not turn.is_valid, info
+        return self._observe(), turn.reward, False, turn.is_fault, info
 
     def _evaluate(self, source: str) -> Feedback:
         # As the task text says, whatever an evaluation service on another machine would choose.

@@ -9,6 +9,7 @@ from pkb_gym.envs.text.brief import brief_feedback
 from pkb_gym.envs.text.feedback import feedback_text
 from pkb_gym.envs.text.turn import Style, turn_text
 from pkb_gym.rewards import EpisodeScore, Reward, TurnScore
+from pkb_gym.rewards.reward import was_only_compiled
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,11 @@ class Turn(TurnScore):
     number: int
     source: str
     feedback: Feedback | None
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether the evaluator failed. What it could only compile is not valid either, but no fault."""
+        return not self.is_valid and (self.feedback is None or not was_only_compiled(self.feedback))
 
     @property
     def speedup(self) -> float:
@@ -84,7 +90,7 @@ class Episode:
     @property
     def refusal(self) -> str | None:
         """Why no further submission is judged; None while one is."""
-        if not all(turn.is_valid for turn in self.turns):
+        if any(turn.is_fault for turn in self.turns):
             return "The evaluator failed earlier in this episode; nothing more is judged."
         if self.turns_left == 0:
             return f"All {self._max_turns} submissions of this episode are spent; nothing more is judged."
@@ -92,7 +98,7 @@ class Episode:
 
     @property
     def episode_value(self) -> float | None:
-        """The value of the best submission; None where the evaluator failed, as nothing can be learnt from that."""
+        """The value of the best submission; None where any was not judged, as nothing can be learnt from that."""
         if not all(turn.is_valid for turn in self.turns):
             return None
         return self.empty_value if self.best_value is None else self.best_value

@@ -61,6 +61,11 @@ def check_evaluator(evaluator: str | Evaluator) -> None:
     check_url(evaluator)
 
 
+def evaluates_here(evaluator: str | Evaluator) -> bool:
+    """Whether it judges on this machine, as far as can be told: not by url."""
+    return not isinstance(evaluator, RemoteEvaluator) and (evaluator in _factories or not isinstance(evaluator, str))
+
+
 def find_evaluator(evaluator: str | Evaluator) -> Evaluator:
     """The evaluator of that name or url, started if need be; an object is handed back as it is.
 

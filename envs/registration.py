@@ -1,16 +1,22 @@
 """Registers `PKB/<Name>-v0` for every problem, `PKB/Suite-v0` and `PKB/Path-v0`, without importing any problem.
 
-Gymnasium finds ids by their exact text and suggests those with similar letters. So the other spellings of
+`import pkb_gym` registers, yet Gymnasium takes longer to load than `pkb` takes to answer. So a program that has not
+imported Gymnasium has the environments registered when it does.
+
+Importing the catalogue takes long, so names are read from the text of the problem files; a test compares them with the
+catalogue's. Gymnasium finds ids by their exact text and suggests those with similar letters. So the other spellings of
 `find_problem` are registered too, as ids that make nothing and say which id is meant.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import NoReturn
-
-import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
 
 from pkb_gym.problems.declared_names import declared_names
 from pkb_gym.problems.own_problems import own_folders, register_folder
@@ -20,13 +26,55 @@ MAX_EPISODE_STEPS = 8
 _HINT = "pkb_gym.envs.registration:refuse_spelling"
 
 
+class _RegisterAfterImport(MetaPathFinder):
+    """Finds Gymnasium as the other finders do; once it has been executed, the environments are registered."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `MetaPathFinder`."""
+        if fullname != "gymnasium":
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        specs = (finder.find_spec(fullname, path, target) for finder in others if hasattr(finder, "find_spec"))
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            self._register_after(spec.loader)
+        return spec
+
+    def _register_after(self, loader: Loader) -> None:
+        """Replaces a method of this one loader, which stays what it is to everyone who asks for resources or source."""
+        execute = loader.exec_module
+
+        def execute_and_register(module: ModuleType) -> None:
+            execute(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            register_all()
+
+        loader.exec_module = execute_and_register  # type: ignore[method-assign]
+
+
+def register_with_gymnasium() -> None:
+    """Registers all environments: now, or as soon as Gymnasium is imported."""
+    if "gymnasium" in sys.modules:
+        register_all()
+    elif not any(isinstance(finder, _RegisterAfterImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _RegisterAfterImport())
+
+
 def env_ids() -> list[str]:
     """The ids of all environments: `PKB/Suite-v0`, `PKB/Path-v0`, and one for each problem."""
+    import gymnasium as gym
+
     return [spec.id for spec in gym.registry.values() if spec.namespace == "PKB" and spec.entry_point != _HINT]
 
 
 def register_all() -> None:
     """Makes the ids known to Gymnasium; calling it again changes nothing."""
+    import gymnasium as gym
+    from gymnasium.envs.registration import EnvSpec
+
     problems = declared_names()
     for names in problems:
         _register_problem(names.env_id, names.name)
@@ -60,7 +108,8 @@ def register_problem(path: str | os.PathLike[str]) -> str:
     """
     folder = register_folder(path)
     env_id = f"PKB/{folder.name}-v0"
-    _register_problem(env_id, folder.name)
+    if "gymnasium" in sys.modules:  # otherwise `register_all` finds the folder when it is imported
+        _register_problem(env_id, folder.name)
     return env_id
 
 
@@ -80,6 +129,8 @@ def _register_problem(env_id: str, name: str) -> None:
 
 
 def _register(env_id: str, entry_point: str, vector_entry_point: str, kwargs: dict[str, str]) -> None:
+    import gymnasium as gym
+
     if env_id in gym.registry:
         return
     gym.register(

@@ -15,7 +15,7 @@ from rich.text import Text
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import ResolvedConfig
-from pkb_gym.engine.records.feedback import Feedback, Profile, RankProfile, Stage
+from pkb_gym.engine.records.feedback import LAST_OUTPUT, Failure, Feedback, Profile, RankProfile, Stage
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.envs.text.formatting import cut_middle, rate_text, size_text, time_text
 from pkb_gym.envs.text.kernels import kernel_table, transfers_text
@@ -24,6 +24,8 @@ from pkb_gym.envs.text.profile import times_table
 CARD_WIDTH = 100
 BAR_WIDTH = 40
 MAX_LOG_LINES = 12
+MAX_OUTPUT_LINES = 12
+MAX_LINE_CHARS = 400
 MAX_RANKS = 8
 CPU_COLUMNS = ("put", "got", "link")
 GPU_COLUMNS = ("overlap", "a wait", "sent", "received")
@@ -62,20 +64,29 @@ def card(problem: Problem, config: ResolvedConfig, feedback: Feedback | None, re
     rows.add_column()
     for name, content in _rows(feedback, reward):
         rows.add_row(name, content)
-    colour = "green" if feedback.passed else "red"
+    colour = verdict_colour(feedback)
     return Panel(rows, title=title, title_align="left", border_style=colour)
+
+
+def verdict_colour(feedback: Feedback) -> str:
+    """Green for what passed, yellow for what was compiled and not run, red for what failed."""
+    if feedback.failure is Failure.COMPILED_ONLY:
+        return "yellow"
+    return "green" if feedback.passed else "red"
 
 
 def _rows(feedback: Feedback, reward: float | None) -> list[tuple[str, RenderableType]]:
     rows: list[tuple[str, RenderableType]] = [("stages", _ladder(feedback))]
     if feedback.failure is not None:
         where = "" if feedback.failed_rank is None else f" on rank {feedback.failed_rank}"
-        rows.append(("failure", Text(f"{feedback.failure}{where}: {cut_middle(feedback.message, 1000)}", style="red")))
-    elif feedback.message:
-        rows.append(("note", Text(feedback.message)))
+        message = feedback.message.partition(LAST_OUTPUT)[0]  # the output has a row of its own
+        said = f"{feedback.failure}{where}: {cut_middle(message, 1000)}"
+        rows.append(("failure", Text(said, style=verdict_colour(feedback))))
     rows += [("integrity", Text(f"{found.code}: {found.detail}", style="red")) for found in feedback.integrity]
     if feedback.compile is not None:
         rows.append(("compiler", _compiler(feedback)))
+    if feedback.output.strip():
+        rows.append(("output", _output(feedback.output)))
     if feedback.check is not None:
         rows.append(("check", _check(feedback)))
     if feedback.timing is not None:
@@ -97,7 +108,7 @@ def _ladder(feedback: Feedback) -> Text:
             text.append(" > ", style="dim")
         if stage.order <= reached:
             text.append(f"✓ {stage}", style="green")
-        elif stage.order == reached + 1 and feedback.failure is not None:
+        elif stage.order == reached + 1 and feedback.failure not in (None, Failure.COMPILED_ONLY):
             text.append(f"✗ {stage}", style="red")
         else:
             text.append(str(stage), style="dim")
@@ -119,6 +130,13 @@ def _compiler(feedback: Feedback) -> RenderableType:
     if report.kernels:
         parts += [Text(kernel_table(report.kernels), no_wrap=True), Text(transfers_text(report.transfers))]
     return Group(*parts)
+
+
+def _output(output: str) -> Text:
+    lines = output.strip().splitlines()
+    earlier = len(lines) - MAX_OUTPUT_LINES
+    head = [f"... {earlier} earlier lines"] if earlier > 0 else []
+    return Text("\n".join([*head, *(cut_middle(line, MAX_LINE_CHARS) for line in lines[-MAX_OUTPUT_LINES:])]))
 
 
 def _check(feedback: Feedback) -> RenderableType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,7 +31,7 @@ def split_names(split: str | Sequence[str]) -> tuple[str, ...]:
     """
     problems = catalogue()
     if not isinstance(split, str):
-        if not isinstance(split, Collection) or isinstance(split, Mapping | bytes):
+        if not isinstance(split, list | tuple | set | frozenset):
             raise ConfigError(f"a split is a name or a list of problems, got {split!r}")
         chosen = {find_problem(name).name for name in split}
         problems = all_problems()

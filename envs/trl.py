@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.envs.episode import Episode
+from pkb_gym.envs.episode import Episode, Turn
 from pkb_gym.envs.suite import SuiteEnv
 from pkb_gym.envs.wrappers import chat_message
+
+COUNTED_TWICE = (
+    "the reward of a rollout was read twice: TRL adds KernelTool.get_reward to the reward functions that it is given. "
+    "Take SubmissionTool beside a function that reads the environments"
+)
 
 
 class _LimitedSuite(SuiteEnv):
@@ -21,11 +27,12 @@ class _LimitedSuite(SuiteEnv):
         return Episode(self._reward, self._max_turns)
 
 
-class KernelTool:
+class SubmissionTool:
     """One rollout: the model reads the task and submits sources with the tool `submit`.
 
     TRL makes a tool of every public method but `reset` and `get_reward`, so there is one, `submit`. TRL calls `reset`
-    with the columns of the dataset's row, appends what it returns to the prompt, and asks for the reward at the end.
+    with the columns of the dataset's row, and appends what it returns to the prompt. The reward is that of functions of
+    yours, which find this object among their `environments`.
 
     Args:
         split: problems to draw from where the row names none, see `split_names`.
@@ -34,14 +41,25 @@ class KernelTool:
 
     Example:
         >>> from functools import partial
-        >>> factory = partial(KernelTool, split=["AllReduce"], world_size=2)
+        >>> factory = partial(SubmissionTool, split=["AllReduce"], world_size=2)
         >>> tool = factory()
-        >>> tool.reset(problem="AllReduce", seed=7).splitlines()[0]
-        '# AllReduce'
+        >>> tool.reset(problem="AllReduce", seed=7).splitlines()[0], tool.episode_value
+        ('# AllReduce', 0.0)
     """
 
     def __init__(self, split: str | list[str] = "train", max_turns: int = 8, **kwargs: Any) -> None:
         self._env = _LimitedSuite(split, max_turns, **kwargs)
+        self._reads = 0
+
+    @property
+    def episode_value(self) -> float | None:
+        """The value of the best submission, 0 without any; None where one was not judged."""
+        return self._env.episode.episode_value
+
+    @property
+    def submissions(self) -> tuple[Turn, ...]:
+        """Those of this rollout, with source, feedback and value."""
+        return tuple(self._env.episode.turns)
 
     def reset(self, *, problem: str | None = None, seed: int | None = None, **_: object) -> str:
         """Begins a rollout.
@@ -56,6 +74,7 @@ class KernelTool:
         """
         options = {} if problem is None else {"problem": problem}
         observation, _info = self._env.reset(seed=seed, options=options)
+        self._reads = 0
         return chat_message(observation)
 
     def submit(self, source: str) -> str:
@@ -68,6 +87,7 @@ class KernelTool:
             What was found: compiler errors, wrong outputs, times, the roofline, and where the time went.
         """
         episode = self._env.episode
+        self._reads = 0
         if (refusal := episode.refusal) is not None:
             return refusal
         try:
@@ -78,6 +98,22 @@ class KernelTool:
         left = episode.turns_left
         return f"{chat_message(observation)}\n{left} submission{'' if left == 1 else 's'} left."
 
+
+class KernelTool(SubmissionTool):
+    """A `SubmissionTool` that is paid the value of its best submission.
+
+    TRL takes `get_reward` as a reward beside the `reward_funcs` that it is given, and adds them up. A function of yours
+    that reads the value from here would count it twice: take `SubmissionTool` beside it.
+
+    Example:
+        >>> tool = KernelTool(split=["AllReduce"], world_size=2)
+        >>> tool.reset(problem="AllReduce", seed=7).splitlines()[0], tool.get_reward()
+        ('# AllReduce', 0.0)
+    """
+
     def get_reward(self) -> float | None:
-        """The value of the best submission, 0 without any; None where the evaluator failed."""
-        return self._env.episode.episode_value
+        """The value of the best submission, 0 without any; None where one was not judged."""
+        self._reads += 1
+        if self._reads == 2:
+            warnings.warn(COUNTED_TWICE, stacklevel=2)
+        return self.episode_value

@@ -26,8 +26,9 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
     """Several copies of `PKBEnv`; `gym.make_vec("PKB/...")` makes one.
 
     Threads are enough, since an evaluator's work is done by other processes: compiling runs in parallel, and the
-    evaluator itself sees to it that nothing else runs while it times. (`AsyncVectorEnv` would start an evaluator per
-    sub-environment, whose timings disturb each other, and its shared memory does not hold arbitrary text.)
+    evaluator itself sees to it that nothing else runs while it times. (`AsyncVectorEnv` starts an evaluator per
+    sub-environment, whose timings disturb each other unless `evaluator` is the url of a service, and its shared memory
+    does not hold texts: it needs `vector_kwargs={"shared_memory": False}`.)
 
     An episode that ended is reset by the next step, whose action for it is ignored (`AutoresetMode.NEXT_STEP`).
 
@@ -58,6 +59,10 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self._ended = np.zeros(num_envs, np.bool_)
         self._threads: ThreadPoolExecutor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Threads belong to a process; others are started when they are needed."""
+        return self.__dict__ | {"_threads": None}
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -93,8 +98,9 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
             ConfigError: the number of actions is not the number of sub-environments.
             InvalidAction: an action is no text.
         """
-        are_several = isinstance(actions, Sequence | np.ndarray) and not isinstance(actions, str)
-        if not are_several or len(actions) != self.num_envs:
+        given: object = actions
+        is_list = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str)
+        if not is_list or len(actions) != self.num_envs:
             raise ConfigError(f"expected a sequence of {self.num_envs} sources, one per sub-environment")
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.num_envs, thread_name_prefix="pkb-vector")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, SupportsFloat
 
 import gymnasium as gym
 
-from pkb_gym.envs.spaces import MAX_TEXT_CHARS, Observation, SourceText
+from pkb_gym.envs.source_text import SourceText
+from pkb_gym.envs.spaces import MAX_TEXT_CHARS, Observation
+from pkb_gym.envs.text.reply import take_source
 from pkb_gym.envs.text.turn import turn_text
 
 
@@ -33,6 +35,46 @@ class ChatObservation(gym.ObservationWrapper[str, str, Observation], gym.utils.R
     def observation(self, observation: Observation) -> str:
         """See the class."""
         return chat_message(observation)
+
+
+class ChatAction(gym.Wrapper[Any, str, Any, str], gym.utils.RecordConstructorArgs):
+    r"""Takes the source out of a chat model's reply, see `take_source`, and submits it.
+
+    A reply that holds no source is submitted as an empty one, which is rejected before a compiler runs; it costs a
+    turn. `info["taken"]` says in a few words what was taken, `info["source"]` is that, or None, and `info["reply"]` is
+    the reply.
+
+    Example:
+        >>> import gymnasium as gym
+        >>> import pkb_gym
+        >>> from pkb_gym.envs import ChatObservation
+        >>> env = ChatAction(ChatObservation(gym.make("PKB/AllReduce-v0", device="cpu")))
+        >>> message, _ = env.reset(seed=0)
+        >>> message, _, _, _, info = env.step("I do not know.")
+        >>> info["taken"], str(info["feedback"].failure)
+        ('nothing: no fenced block of code in the reply', 'rejected')
+    """
+
+    def __init__(self, env: gym.Env[Any, str]) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self)
+        gym.Wrapper.__init__(self, env)
+        self.action_space = SourceText(MAX_TEXT_CHARS)
+
+    def step(self, action: str) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Submits what the reply holds.
+
+        Args:
+            action: all that the model wrote.
+
+        Raises:
+            InvalidAction: it is not a string.
+        """
+        if not isinstance(action, str):
+            raise gym.error.InvalidAction(f"an action is a model's reply (str), got {type(action).__name__}")
+        found = take_source(action)
+        observation, reward, terminated, truncated, info = self.env.step(found.source or "")
+        taken = {"taken": found.taken, "source": found.source, "reply": action}
+        return observation, reward, terminated, truncated, {**info, **taken}
 
 
 def chat_message(observation: Observation) -> str:

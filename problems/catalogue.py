@@ -11,10 +11,9 @@ from pathlib import Path
 from pkb_gym.engine.errors import DeclarationError, ProblemNotFound
 from pkb_gym.engine.problem import Problem, snake_case
 from pkb_gym.engine.support.problem_folders import ProblemFolder, looks_like_path
+from pkb_gym.problems.declared_names import PROBLEMS, declared_names
 from pkb_gym.problems.loading import load_problem
 from pkb_gym.problems.own_problems import load_own, own_folders, register_folder
-
-ROOT = Path(__file__).resolve().parent
 
 
 @cache
@@ -25,11 +24,8 @@ def catalogue() -> tuple[Problem, ...]:
         DeclarationError: a folder's name does not fit its problem, or two problems share a name.
     """
     problems: dict[str, Problem] = {}
-    for path in sorted(ROOT.glob("*/*/problem.py")):
-        problem = load_problem(path.parent, f"pkb_gym.problems.{path.parent.parent.name}.{path.parent.name}.problem")
-        if path.parent.name != snake_case(problem.name) or path.parent.parent.name != problem.category:
-            expected = f"{problem.category}/{snake_case(problem.name)}"
-            raise DeclarationError(f"{problem.name} lies in {path.parent.relative_to(ROOT)}, expected {expected}")
+    for path in sorted(PROBLEMS.glob("*/*/problem.py")):
+        problem = _load(path.parent)
         if problem.name in problems:
             raise DeclarationError(f"{problem.name} is declared twice")
         problems[problem.name] = problem
@@ -63,7 +59,7 @@ def choose_problem(wanted: str | os.PathLike[str]) -> Problem:
 
 
 def find_problem(name: str) -> Problem:
-    """The problem of that name, environment id or upstream stem.
+    """The problem of that name, environment id or upstream stem; no other one is imported.
 
     Args:
         name: "AllGatherGemm", "PKB/AllGatherGemm-v0", "all_gather_gemm" or "12_allgather_gemm".
@@ -75,12 +71,14 @@ def find_problem(name: str) -> Problem:
     if not isinstance(name, str):
         raise ProblemNotFound(f"a problem is found by its name, a text such as 'AllReduce'; got {name!r}")
     wanted = name.removeprefix("PKB/").removesuffix("-v0")
-    names = _by_alias()
-    if wanted in names:
-        return names[wanted]
+    if (folder := _folders().get(wanted)) is not None:
+        return _load(folder)
     own = _own_by_alias()
     if wanted in own:
         return load_own(own[wanted])
+    names = _by_alias()  # also of declarations whose names the text does not tell
+    if wanted in names:
+        return names[wanted]
     known = {alias: problem.name for alias, problem in names.items()} | {a: folder.name for a, folder in own.items()}
     near = difflib.get_close_matches(wanted, known, n=1)
     hint = f" Did you mean {known[near[0]]!r}?" if near else ""
@@ -88,6 +86,20 @@ def find_problem(name: str) -> Problem:
         hint = f" For the folder of that name write './{name}'."
     among = len(catalogue()) + len({folder.path for folder in own.values()})
     raise ProblemNotFound(f"no problem {name!r} among {among}.{hint} `pkb list` shows all.")
+
+
+def _load(folder: Path) -> Problem:
+    """The problem of a folder of this package."""
+    problem = load_problem(folder, f"pkb_gym.problems.{folder.parent.name}.{folder.name}.problem")
+    if folder.name != snake_case(problem.name) or folder.parent.name != problem.category:
+        expected = f"{problem.category}/{snake_case(problem.name)}"
+        raise DeclarationError(f"{problem.name} lies in {folder.parent.name}/{folder.name}, expected {expected}")
+    return problem
+
+
+@cache
+def _folders() -> dict[str, Path]:
+    return {alias: names.path for names in declared_names() for alias in names.aliases()}
 
 
 @cache
@@ -101,6 +113,12 @@ def _own_by_alias() -> dict[str, ProblemFolder]:
 
 def _aliases(name: str) -> tuple[str, str]:
     return name, snake_case(name)
+
+
+def lookup_key(problem: Problem) -> str | Path:
+    """By what `choose_problem` finds a problem in any process: its name, or the folder of one outside this package."""
+    folder = problem_folder(problem)
+    return problem.name if folder.is_relative_to(PROBLEMS) else folder
 
 
 def problem_folder(problem: Problem) -> Path:

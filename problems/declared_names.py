@@ -1,18 +1,14 @@
-"""The names of this package's problems, read from the text of their files: nothing is imported.
-
-Importing the catalogue takes long and loads pydantic; a test compares these names with the catalogue's.
-"""
+"""The names of this package's problems, read from the text of their files: nothing of a problem is imported."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PROBLEMS = Path(__file__).resolve().parent
+from pkb_gym.engine.support.declaration_text import read_declaration
 
-_DECLARATION = re.compile(r'^PROBLEM = Problem\(\s*name="(\w+)",[^\n]*\s*upstream="(\w+)"', re.MULTILINE)
+PROBLEMS = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
@@ -21,21 +17,30 @@ class DeclaredNames:
 
     Attributes:
         name: CamelCase, of the environment.
-        folder: its snake case.
+        path: of its folder.
         upstream: file stem in ParallelKernelBench.
     """
 
     name: str
-    folder: str
+    path: Path
     upstream: str
+
+    @property
+    def folder(self) -> str:
+        """The name in snake case."""
+        return self.path.name
 
     @property
     def env_id(self) -> str:
         """Of the environment."""
         return f"PKB/{self.name}-v0"
 
+    def aliases(self) -> tuple[str, str, str]:
+        """The names by which the problem is found."""
+        return self.name, self.folder, self.upstream
+
     def other_spellings(self) -> Iterator[str]:
-        """Ids that `find_problem` would understand, and lower case, each with the version that is the default."""
+        """Ids of no environment that mean this one, lower case included, each with the version that is the default."""
         yield f"{self.name}-v0"
         for alias in dict.fromkeys((self.folder, self.upstream, self.name.lower())):
             yield f"{alias}-v0"
@@ -44,8 +49,10 @@ class DeclaredNames:
 
 def declared_names(folder: Path = PROBLEMS) -> list[DeclaredNames]:
     """What the files `<category>/<problem>/problem.py` declare, sorted by name."""
-    texts = ((path.parent.name, path.read_text(encoding="utf-8")) for path in folder.glob("*/*/problem.py"))
+    texts = ((path.parent, path.read_text(encoding="utf-8")) for path in folder.glob("*/*/problem.py"))
     found = [
-        DeclaredNames(declared[1], name, declared[2]) for name, text in texts if (declared := _DECLARATION.search(text))
+        DeclaredNames(declared.name, path, declared.upstream)
+        for path, text in texts
+        if (declared := read_declaration(text)) is not None and declared.upstream
     ]
     return sorted(found, key=lambda names: names.name)

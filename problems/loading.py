@@ -12,10 +12,11 @@ from pkb_gym.engine.errors import DeclarationError
 from pkb_gym.engine.problem import Problem
 
 _IMPORTING = threading.RLock()
+_LOADED: dict[Path, Problem] = {}
 
 
 def load_problem(folder: Path, module: str) -> Problem:
-    """The declaration in a folder's `problem.py`.
+    """The declaration in a folder's `problem.py`, the same object each time.
 
     Args:
         folder: of the problem.
@@ -25,10 +26,13 @@ def load_problem(folder: Path, module: str) -> Problem:
         DeclarationError: it defines no PROBLEM, or one that contradicts itself.
     """
     path = folder / "problem.py"
-    problem = getattr(load_module(path, module), "PROBLEM", None)
-    if not isinstance(problem, Problem):
-        raise DeclarationError(f"{path} defines no PROBLEM")
-    return problem.found_in(str(path))
+    with _IMPORTING:
+        if folder not in _LOADED:
+            problem = getattr(load_module(path, module), "PROBLEM", None)
+            if not isinstance(problem, Problem):
+                raise DeclarationError(f"{path} defines no PROBLEM")
+            _LOADED[folder] = problem.found_in(str(path))
+        return _LOADED[folder]
 
 
 def load_module(path: Path, name: str) -> ModuleType:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pkb_gym.engine.errors import ConfigError, DeclarationError
 from pkb_gym.engine.support.problem_folders import ProblemFolder, add_folder, problem_folders, read_folder
-from pkb_gym.problems.declared_names import PROBLEMS, declared_names
+from pkb_gym.problems.declared_names import declared_names
 
 if TYPE_CHECKING:
     from pkb_gym.engine.problem import Problem
@@ -80,5 +80,5 @@ def _collision(folder: ProblemFolder, others: Sequence[ProblemFolder]) -> str:
 @cache
 def _names_here() -> dict[str, str]:
     """Name -> where the problem of this package lies; those of environments that are no problem too."""
-    found = {names.name: str(PROBLEMS) for names in declared_names()}
+    found = {names.name: str(names.path) for names in declared_names()}
     return found | {"Suite": "the environment PKB/Suite-v0", "Path": "the environment PKB/Path-v0"}

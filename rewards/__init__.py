@@ -7,6 +7,7 @@ from pkb_gym.rewards.action_cost import ActionCost, ActionFacts, Charged, Format
 from pkb_gym.rewards.advantages import group_relative, leave_one_out
 from pkb_gym.rewards.algebra import Constant, Product, Scale, Sum
 from pkb_gym.rewards.baseline import baseline_us, speedup_over, with_baseline
+from pkb_gym.rewards.compiled_only import PaidForCompiling
 from pkb_gym.rewards.component import Component, Recorded
 from pkb_gym.rewards.correctness import PartialCorrectness
 from pkb_gym.rewards.curriculum import Fade
@@ -66,6 +67,7 @@ __all__ = [
     "Named",
     "OwnCommunication",
     "OwnKernelShare",
+    "PaidForCompiling",
     "PartialCorrectness",
     "Product",
     "Recipe",

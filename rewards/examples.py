@@ -56,6 +56,7 @@ LAST_STAGE: dict[str, Stage | None] = {
     "race": Stage.RUN,
     "input_modified": Stage.RUN,
     "infrastructure": Stage.STATIC,
+    "compiled_only": Stage.COMPILE,
 }
 """Failure -> the last stage that is usually completed before it."""
 

@@ -11,6 +11,8 @@
     cuda_agent        -1 wrong, 1 right, 2 and 3 for beating baselines by 5 %
     roofline_only     [right] * roofline_us / candidate_us
 
+module:function is a reward of the user's, see `user_rewards`.
+
 NAME@BASELINE is the same over another baseline: kevin@better, default@eager, fast_p:1.5@captured. By themselves the
 default and per_turn take the better baseline, published rewards the eager one.
 
@@ -45,6 +47,7 @@ from pkb_gym.rewards.roofline import Utilisation
 from pkb_gym.rewards.shaping import BestSoFar
 from pkb_gym.rewards.simple import Correctness, FastP
 from pkb_gym.rewards.speedup import Speedup
+from pkb_gym.rewards.user_rewards import checked_reward, is_reference, load_reward
 
 PRESETS: dict[str, Reward] = {
     "default": BestSoFar(LadderThenPerformance()),
@@ -63,10 +66,13 @@ FAMILIES: dict[str, Callable[[float], Reward]] = {"fast_p": partial(FastP, estim
 
 
 def find_reward(reward: str | Reward) -> Reward:
-    """The reward of that name, or of that record (see `records`); an object is handed back as it is.
+    """The reward of that name, of that record (see `records`) or at `module:function`.
+
+    Args:
+        reward: one of these as text, or a reward, which is tried (see `user_rewards`) and handed back as it is.
 
     Raises:
-        ConfigError: there is none; the message names the nearest.
+        ConfigError: there is none, and the message names the nearest; or it is no reward.
 
     Example:
         >>> find_reward("fast_p:2.0")
@@ -75,9 +81,7 @@ def find_reward(reward: str | Reward) -> Reward:
         0.3 * Correctness() + Speedup(estimate='low', cap=1000.0, baseline='better')
     """
     if not isinstance(reward, str):
-        if not callable(reward):
-            raise ConfigError(f"a reward is a name or a function of one Feedback, got {reward!r}")
-        return reward
+        return checked_reward(reward)
     if reward in PRESETS:
         return PRESETS[reward]
     if reward.lstrip().startswith("{"):
@@ -91,8 +95,12 @@ def find_reward(reward: str | Reward) -> Reward:
             return FAMILIES[called[1]](float(called[2] or called[3] or ""))
         except ValueError as error:
             raise ConfigError(f"reward {reward!r}: {error}") from None
+    if is_reference(reward):
+        return load_reward(reward)
     known = [*PRESETS, *(f"{name}:1.0" for name in FAMILIES)]
-    raise ConfigError(f"no reward {reward!r}.{did_you_mean(reward, known)} There are {', '.join(known)}.")
+    raise ConfigError(
+        f"no reward {reward!r}.{did_you_mean(reward, known)} There are {', '.join(known)}, and module:function."
+    )
 
 
 def _over(name: str, baseline: str) -> Reward:
@@ -101,5 +109,8 @@ def _over(name: str, baseline: str) -> Reward:
     if baseline not in known:
         raise ConfigError(f"reward '{name}@{baseline}': no baseline {baseline!r}; there are {', '.join(known)}")
     found = find_reward(name)
-    assert isinstance(found, Recorded), "presets are recorded"
+    if not isinstance(found, Recorded):
+        raise ConfigError(
+            f"reward '{name}@{baseline}': {name} is a function, which decides itself what it compares with"
+        )
     return with_baseline(found, baseline)  # type: ignore[arg-type]  # it is one of those known

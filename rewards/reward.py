@@ -18,7 +18,7 @@ class Reward(Protocol):
             feedback: what its evaluation found.
 
         Returns:
-            A finite number; None where the fault was ours (`Failure.INFRASTRUCTURE`): nothing is to be learnt from it.
+            A finite number; None where nothing is to be learnt from it (`is_our_fault`).
         """
 
 
@@ -31,8 +31,13 @@ class ItemisedReward(Reward, Protocol):
 
 
 def is_our_fault(feedback: Feedback) -> bool:
-    """Whether the evaluation failed through no fault of the candidate."""
-    return feedback.failure is Failure.INFRASTRUCTURE
+    """Whether this machine, not the candidate, is why it was not judged: it failed, or has no GPU to run it on."""
+    return feedback.failure in (Failure.INFRASTRUCTURE, Failure.COMPILED_ONLY)
+
+
+def was_only_compiled(feedback: Feedback) -> bool:
+    """Whether it compiled and this machine has no GPU that could run it."""
+    return feedback.failure is Failure.COMPILED_ONLY
 
 
 def is_caught(feedback: Feedback) -> bool:

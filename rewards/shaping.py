@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.component import RecordedReward
 from pkb_gym.rewards.reward import ItemisedReward, Reward
+from pkb_gym.rewards.user_rewards import checked_parts, checked_value
 
 INITIAL_POTENTIAL = 0.0
 """Phi_0: the value of no submission at all."""
@@ -116,7 +117,7 @@ class BestSoFar(RecordedReward):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        return self.value(feedback)
+        return checked_value(self.value, self.value(feedback))
 
     def parts(self, feedback: Feedback) -> Mapping[str, float]:
         """See `ItemisedReward`: those of the value."""
@@ -158,11 +159,17 @@ class EpisodeScore:
         self.total = 0.0
 
     def add(self, feedback: Feedback) -> TurnScore:
-        """Scores the next turn. A failure of the evaluator leaves everything as it was."""
-        value = self._reward(feedback)
+        """Scores the next turn. A failure of the evaluator leaves everything as it was.
+
+        Raises:
+            ConfigError: the reward returned something else than a finite number or None.
+        """
+        value = checked_value(self._reward, self._reward(feedback))
         if value is None:
             return TurnScore(reward=0.0, value=None, parts={})
-        parts = dict(self._reward.parts(feedback)) if isinstance(self._reward, ItemisedReward) else {}
+        parts = {}
+        if isinstance(self._reward, ItemisedReward):
+            parts = checked_parts(self._reward, self._reward.parts(feedback))
         paid = value
         if isinstance(self._reward, BestSoFar):
             potential = max(self._potential, value)

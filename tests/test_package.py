@@ -25,13 +25,38 @@ def modules_loaded_by(statement: str) -> set[str]:
     return set(subprocess.check_output([sys.executable, "-c", code], text=True, cwd="/").split())
 
 
-def test_import_loads_gymnasium_and_what_gymnasium_loads_and_little_else():
+def test_import_loads_no_library_and_little_of_the_package():
     names = modules_loaded_by("import pkb_gym")
-    gymnasium = modules_loaded_by("import gymnasium")
-    others = {name.partition(".")[0] for name in names - gymnasium} - set(sys.stdlib_module_names)
+    others = {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names)
     assert {name for name in others if not name.startswith("__editable__")} == {"pkb_gym"}
     ours = sorted(name for name in names if name.startswith("pkb_gym."))
     assert len(ours) < 40, f"import pkb_gym loads {len(ours)} of its modules; load them on first use: {ours}"
+
+
+@pytest.mark.parametrize("order", ["pkb_gym, gymnasium", "gymnasium, pkb_gym"])
+def test_environments_are_registered_whichever_is_imported_first(order):
+    """`import pkb_gym` imported Gymnasium to register them, which took longer than all that `pkb --version` does."""
+    code = f"import {order}; import sys; print(gymnasium.spec('PKB/AllReduce-v0').entry_point, len(sys.meta_path))"
+    found = subprocess.check_output([sys.executable, "-c", code], text=True, cwd="/").split()
+    bare = subprocess.check_output([sys.executable, "-c", "import sys; print(len(sys.meta_path))"], text=True, cwd="/")
+    assert found == ["pkb_gym.envs.env:PKBEnv", bare.strip()]
+
+
+def test_a_failed_import_of_gymnasium_registers_with_the_next(tmp_path):
+    (tmp_path / "gymnasium.py").write_text("raise ImportError('half installed')")
+    code = f"""
+import sys, pkb_gym
+sys.path.insert(0, {str(tmp_path)!r})
+try:
+    import gymnasium
+except ImportError as error:
+    print(error)
+sys.path.pop(0)
+import gymnasium
+print(gymnasium.spec("PKB/Suite-v0").id)
+"""
+    found = subprocess.check_output([sys.executable, "-c", code], text=True, cwd="/").splitlines()
+    assert found == ["half installed", "PKB/Suite-v0"]
 
 
 def test_links_lead_to_the_folders_at_the_root():

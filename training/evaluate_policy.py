@@ -3,8 +3,8 @@ r"""Evaluates a policy on prompts: samples episodes, has every submission judged
     accelerate launch --config_file training/configs/accelerate/one_gpu.yaml \
         training/evaluate_policy.py --model_name_or_path runs/grpo --prompts data --output runs/grpo/held_out
 
-Writes `results.jsonl`, a line for each submission, and `summary.json` into the folder. Called again after it was
-interrupted, with the same arguments, it goes on where it was.
+Writes `results.jsonl`, an `Attempt` for each submission and for each reply without one, and `summary.json` into the
+folder. Called again after it was interrupted, with the same arguments, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from transformers import AutoTokenizer
 from trl import ModelConfig
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.engine.support.jsonl import LineFile
@@ -34,9 +35,8 @@ from pkb_gym.training.evaluation.owner import OwnerMode, start_evaluation
 from pkb_gym.training.inputs.arguments import parse_arguments, run_recipe
 from pkb_gym.training.inputs.rows import Row, load_prompts, read_jsonl
 from pkb_gym.training.processes.host_group import HostGroup
-from pkb_gym.training.results.archive import submission_record
-from pkb_gym.training.results.policy_summary import PROMPT_KEY, Estimate, PolicySummary, summarise
-from pkb_gym.training.rollout.episodes import RolloutEpisode
+from pkb_gym.training.results.attempts import attempts_of, read_rows, row_of
+from pkb_gym.training.results.policy_summary import Estimate, PolicySummary, summarise
 from pkb_gym.training.rollout.kernel_environment import Rollouts
 from pkb_gym.training.rollout.player import EpisodeLimits, Player
 from pkb_gym.training.rollout.sampling import Backend, SamplingConfig, open_sampler
@@ -45,9 +45,6 @@ RESULTS, SUMMARY, ASKED, PARTS = "results.jsonl", "summary.json", "asked.json", 
 """Names of the files in the output folder, and of the folder with each process's episodes."""
 
 TABLE_WIDTH = 120
-
-NO_SUBMISSION = "no_submission"
-"""`failure` of an episode in which nothing was submitted."""
 
 
 @dataclass
@@ -71,7 +68,7 @@ class EvaluationArguments:
     seed: int = field(default=0, metadata={"help": "Of the sampling."})
     backend: Backend = field(default="transformers", metadata={"help": "What generates."})
     vllm_memory: float = field(default=0.9, metadata={"help": "Share of a GPU's memory that vLLM may take."})
-    reward: str = field(default="default", metadata={"help": "Preset that values a submission."})
+    reward: str = field(default="default", metadata={"help": "Preset or module:function that values a submission."})
     timing_budget_s: float = field(default=0.3, metadata={"help": "Longest timing of a kernel."})
     kernel_timeout_s: float | None = field(
         default=None, metadata={"help": "Deadline of a block of calls; by default 10 s or 30 times the baseline."}
@@ -102,7 +99,7 @@ def main(argv: list[str] | None = None) -> PolicySummary:
         raise ConfigError("no model: give --model_name_or_path")
     output = Path(args.output)
     prompts: list[Row] = load_prompts(args.prompts, args.part).to_list()[: args.limit]
-    before = None if args.compare is None else read_jsonl(Path(args.compare))
+    before = None if args.compare is None else read_rows(Path(args.compare))
     PartialState(cpu=not torch.cuda.is_available())  # joins the other ranks, if there are any
     host = HostGroup()
     refuse_other_run(output, _asked(args, model, prompts), writes=host.rank == 0)
@@ -112,28 +109,14 @@ def main(argv: list[str] | None = None) -> PolicySummary:
         _play(args, model, prompts, waiting, host)
     host.barrier()  # every rank has written its part
     lines = sorted(_finished(output), key=lambda line: (line["prompt"], line["sample"]))
-    rows = [row for line in lines for row in line["rows"]]
+    attempts = [attempt for line in lines for attempt in line["attempts"]]
+    rows = [row_of(Attempt.model_validate(attempt)) for attempt in attempts]
     summary = summarise(rows, before)
     if host.rank == 0:
-        write_atomically(output / RESULTS, "".join(json.dumps(row) + "\n" for row in rows))
+        write_atomically(output / RESULTS, "".join(json.dumps(attempt) + "\n" for attempt in attempts))
         write_atomically(output / SUMMARY, summary.model_dump_json(indent=2) + "\n")
         Console(width=TABLE_WIDTH).print(summary_table(summary))
     return summary
-
-
-def rows_of(prompt: Row, sample: int, episode: RolloutEpisode) -> list[Row]:
-    """Result rows of an episode: one for each submission, or a single one that says that there was none.
-
-    Args:
-        prompt: row of the prompts.
-        sample: number of the episode on that prompt.
-        episode: as it ended.
-    """
-    asked = {column: prompt[column] for column in PROMPT_KEY} | {"sample": sample}
-    if episode.submissions:
-        return [submission_record(0, episode, submission) | asked for submission in episode.submissions]
-    empty = dict.fromkeys(("source", "source_hash", "stage", "fault", "speedup", "answer"))
-    return [{**empty, "turn": 0, "failure": NO_SUBMISSION, "is_right": False, "reward": episode.empty_value, **asked}]
 
 
 def refuse_other_run(output: Path, asked: Row, *, writes: bool) -> None:
@@ -216,8 +199,8 @@ def _play(
         for batch in _batches(waiting, args.batch_size, state.process_index, state.num_processes):
             episodes = player.play([prompts[prompt] for prompt, _ in batch], _seed(args.seed, batch))
             for (prompt, sample), episode in zip(batch, episodes, strict=True):
-                rows = rows_of(prompts[prompt], sample, episode)
-                finished.append(json.dumps({"prompt": prompt, "sample": sample, "rows": rows}))
+                attempts = [attempt.model_dump(mode="json") for attempt in attempts_of(sample, episode, args.reward)]
+                finished.append(json.dumps({"prompt": prompt, "sample": sample, "attempts": attempts}))
 
 
 def _batches(

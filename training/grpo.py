@@ -47,7 +47,7 @@ class GrpoArguments:
     )
     max_turns: int = field(default=4, metadata={"help": "Submissions of a rollout that are judged."})
 
-    reward: str = field(default="default", metadata={"help": "Value of one submission; see docs/rewards.md."})
+    reward: str = field(default="default", metadata={"help": "Preset or module:function, see docs/rewards.md."})
     credit: CreditName = field(
         default="improvement_only", metadata={"help": "Return of a turn, from the values of its episode."}
     )

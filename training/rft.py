@@ -26,7 +26,8 @@ from pkb_gym.corpus.conversations import CorpusRow, submission
 from pkb_gym.corpus.files import write_corpus
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.training.inputs.arguments import output_folder, parse_arguments, run_recipe
-from pkb_gym.training.inputs.rows import Row, load_corpus, load_prompts, read_jsonl
+from pkb_gym.training.inputs.rows import Row, load_corpus, load_prompts
+from pkb_gym.training.results.attempts import read_rows
 from pkb_gym.training.results.policy_summary import prompt_key
 from pkb_gym.training.sft import fine_tune
 
@@ -57,7 +58,7 @@ def main(argv: list[str] | None = None) -> None:
     args, config, model = parse_arguments((RftArguments, SFTConfig, ModelConfig), argv, prog="rft")
     folder = output_folder(config)
     if PartialState().is_main_process:
-        results = [row for path in args.results for row in read_jsonl(Path(path))]
+        results = [row for path in args.results for row in read_rows(Path(path))]
         prompts = load_prompts(args.prompts, "train").to_list()
         rows = best_of(results, prompts, keep=args.keep, min_reward=args.min_reward)
         write_corpus(folder, rows)

@@ -20,6 +20,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantization_config
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.training.inputs.arguments import checkpoint_to_resume, output_folder, parse_arguments, run_recipe
 from pkb_gym.training.inputs.chat import Message, render, submit_tools
 from pkb_gym.training.inputs.rows import load_corpus
@@ -191,7 +192,10 @@ def _first_reply(messages: list[Message]) -> int:
 def _after_last_failure(messages: list[Message], feedback: list[str]) -> int:
     """Index of the reply that follows the last submission that failed; that of the first reply where none did."""
     answers = [index for index, message in enumerate(messages) if message["role"] == "tool"]
-    failed = [index for index, record in zip(answers, feedback, strict=True) if json.loads(record)["failure"]]
+    unbroken = (None, Failure.COMPILED_ONLY)
+    failed = [
+        index for index, record in zip(answers, feedback, strict=True) if json.loads(record)["failure"] not in unbroken
+    ]
     return failed[-1] + 1 if failed else _first_reply(messages)
 
 

@@ -49,6 +49,9 @@ def brief_feedback(feedback: Feedback, value: float | None) -> str:
     value_line = "" if value is None else f"\nvalue {value:.2f}"
     if feedback.failure is None:
         return _cut(_passed(feedback), MAX_FEEDBACK_CHARS - len(value_line)) + value_line
+    if feedback.failure is Failure.COMPILED_ONLY:
+        text = f"{feedback.failure}: {feedback.message}"
+        return _cut(text, MAX_FEEDBACK_CHARS - len(value_line)) + value_line
     stage = f"after {feedback.stage}" if feedback.stage is not None else "at once"
     where = "" if feedback.failed_rank is None else f" on rank {feedback.failed_rank}"
     detail = _cut(_first_detail(feedback), MAX_DETAIL_CHARS)

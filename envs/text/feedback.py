@@ -32,6 +32,7 @@ ADVICE: dict[Failure, str] = {
     Failure.INPUT_MODIFIED: "Leave arguments as they are unless the task says that they are overwritten.",
     Failure.INTEGRITY: "Do the work in every call, on every rank, before returning; nothing else is paid.",
     Failure.INFRASTRUCTURE: "This is a fault of the evaluator, not of the source; the attempt does not count.",
+    Failure.COMPILED_ONLY: "Whether it is right or fast is not known; the attempt does not count.",
 }
 """One sentence on what to do about each failure."""
 
@@ -61,8 +62,6 @@ def verdict_text(feedback: Feedback) -> str:
     """What came of it, in one or a few lines."""
     if feedback.failure is None:
         if feedback.timing is None:
-            if feedback.message:
-                return f"PASSED as far as this machine can tell: {feedback.message}."
             return f"PASSED as far as was asked for (stage {feedback.stage})."
         low, high = feedback.timing.speedup_low, feedback.timing.speedup_high
         speed = (
@@ -73,6 +72,8 @@ def verdict_text(feedback: Feedback) -> str:
             else "as fast as the baseline"
         )
         return f"PASSED: every output of every rank was right, and it is {speed} ({feedback.timing.speedup:.3g}x)."
+    if feedback.failure is Failure.COMPILED_ONLY:
+        return f"COMPILED, NOT RUN: {feedback.message}.\n{ADVICE[feedback.failure]}"
     where = "" if feedback.failed_rank is None else f" on rank {feedback.failed_rank}"
     after = "before any stage was completed" if feedback.stage is None else f"after stage {feedback.stage}"
     lines = [f"FAILED: {feedback.failure}{where}, {after}."]

@@ -15,14 +15,8 @@ from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.problems.catalogue import choose_problem
 
 from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, stderr, stdout
-from .options import (
-    PROBLEM_HELP,
-    add_evaluation_options,
-    add_problem_option,
-    evaluation_config,
-    parse_key,
-    register_problems,
-)
+from .options import add_evaluation_options, add_reward_option, evaluation_config, parse_key
+from .problem_options import PROBLEM_HELP, add_problem_option, register_problems
 from .progress import StageProgress
 from .sources import language_of, read_source
 from .verdict import print_card
@@ -57,6 +51,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="FILE",
         help="write the profile's timeline there, as JSON for chrome://tracing or ui.perfetto.dev",
     )
+    add_reward_option(parser)
     add_json_option(parser, "the feedback record")
 
 
@@ -82,8 +77,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if args.json:
         print(feedback.model_dump_json(indent=2))
     else:
-        print_card(stdout(), problem, feedback)
-    if feedback.failure is not None:
+        print_card(stdout(), problem, feedback, args.reward)
+    if feedback.failure not in (None, Failure.COMPILED_ONLY):
         stderr().print(f"again, on the same inputs: {again(session.argv, key)}", soft_wrap=True)
     return exit_status(feedback)
 
@@ -108,7 +103,7 @@ def write_trace(path: Path, feedback: Feedback) -> None:
 
 def exit_status(feedback: Feedback) -> Status:
     """Whose fault it was."""
-    if feedback.failure is Failure.INFRASTRUCTURE:
+    if feedback.failure in (Failure.INFRASTRUCTURE, Failure.COMPILED_ONLY):
         return Status.NOT_JUDGED
     return Status.PASSED if feedback.passed else Status.FAILED
 

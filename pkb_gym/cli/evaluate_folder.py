@@ -15,6 +15,7 @@ from pathlib import Path
 from pkb_gym.engine.errors import ConfigError, InfrastructureError, PkbError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.attempt import Attempt, request_key
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.support.source_digest import source_sha256
@@ -22,8 +23,9 @@ from pkb_gym.envs.text.formatting import time_text
 from pkb_gym.problems.catalogue import all_problems
 
 from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, stderr, stdout
-from .options import add_evaluation_options, add_problem_option, evaluation_config, positive_int, register_problems
-from .results_file import Result, ResultsFile
+from .options import add_evaluation_options, add_reward_option, evaluation_config, positive_int
+from .problem_options import add_problem_option, register_problems
+from .results_file import ResultsFile
 from .sources import Found, find_sources, language_of, read_source
 from .verdict import cells, first_line, print_reasons, result_table, reward_of
 
@@ -53,7 +55,7 @@ class Outcome:
     def status(self) -> Status:
         """3 if anything could not be judged here, else 1 if a candidate failed, 2 if nothing was there to judge."""
         failures = [feedback.failure for feedback in self.judged.values()]
-        if self.unjudged or Failure.INFRASTRUCTURE in failures:
+        if self.unjudged or not {Failure.INFRASTRUCTURE, Failure.COMPILED_ONLY}.isdisjoint(failures):
             return Status.NOT_JUDGED
         if not failures:
             return Status.USAGE
@@ -91,6 +93,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="FILE",
         help=f"results, one JSON record a line; those already in it are not repeated (default: DIR/{DEFAULT_OUTPUT})",
     )
+    add_reward_option(parser)
     add_json_option(parser, "the result records, one a line,")
 
 
@@ -114,13 +117,13 @@ def run(args: argparse.Namespace, session: Session) -> int:
         if tasks:
             jobs = min(args.jobs or _default_jobs(), len(tasks))
             with closing(session.open_evaluator(None)) as evaluator:
-                _judge(evaluator, tasks, config, jobs, results, outcome)
+                _judge(evaluator, tasks, config, args.reward, jobs, results, outcome)
         in_order = [(path.name, problem) for path, problem in found.candidates if path.name in outcome.judged]
         if args.json:
             for name, _ in in_order:
-                print(Result(file=name, asked=config, feedback=outcome.judged[name]).model_dump_json())
+                print(results.result(name).to_line())
         else:
-            _print_table(in_order, outcome)
+            _print_table(in_order, outcome, args.reward)
     _list_others(outcome)
     return outcome.status
 
@@ -146,6 +149,7 @@ def _judge(
     evaluator: Evaluator,
     tasks: Sequence[SourceFile],
     config: EvalConfig,
+    reward: str,
     jobs: int,
     results: ResultsFile,
     outcome: Outcome,
@@ -154,9 +158,9 @@ def _judge(
     console, width = stderr(), len(str(len(tasks)))
     with _workers(evaluator, tasks, config, jobs) as verdicts:
         for number in range(1, len(tasks) + 1):
-            task, verdict = verdicts.get()
+            task, verdict, duration_s = verdicts.get()
             if isinstance(verdict, Feedback):
-                results.append(task.file, verdict)
+                results.append(_result(task, verdict, duration_s, config, reward))
                 outcome.judged[task.file] = verdict
                 words = _in_brief(verdict)
             elif isinstance(verdict, PkbError):
@@ -168,7 +172,22 @@ def _judge(
             console.print(f"[{number:>{width}}/{len(tasks)}] {task.file}: {words}", soft_wrap=True)
 
 
-Verdicts = queue.SimpleQueue[tuple[SourceFile, Feedback | BaseException]]
+def _result(task: SourceFile, feedback: Feedback, duration_s: float, asked: EvalConfig, reward: str) -> Attempt:
+    return Attempt(
+        problem=task.problem.name,
+        file=task.file,
+        asked=asked,
+        request_key=request_key(task.problem.name, task.source, feedback),
+        source=task.source,
+        feedback=feedback,
+        reward=reward_of(feedback, reward),
+        reward_name=reward,
+        duration_s=duration_s,
+    )
+
+
+Verdicts = queue.SimpleQueue[tuple[SourceFile, Feedback | BaseException, float]]
+"""File, its feedback or an error, seconds of the evaluation."""
 
 
 @contextmanager
@@ -185,10 +204,12 @@ def _workers(evaluator: Evaluator, tasks: Sequence[SourceFile], config: EvalConf
                 task = waiting.get_nowait()
             except queue.Empty:
                 return
+            began = time.monotonic()
             try:
-                verdicts.put((task, evaluator.evaluate(task.problem, task.source, language_of(task.file, config))))
+                found = evaluator.evaluate(task.problem, task.source, language_of(task.file, config))
+                verdicts.put((task, found, time.monotonic() - began))
             except BaseException as error:  # noqa: BLE001  # raised again where the verdict is read
-                verdicts.put((task, error))
+                verdicts.put((task, error, time.monotonic() - began))
 
     # Daemons, so that one that is stuck cannot keep an interrupted process alive.
     threads = [threading.Thread(target=work, name=f"eval-dir-{i}", daemon=True) for i in range(jobs)]
@@ -220,15 +241,17 @@ def _in_brief(feedback: Feedback) -> str:
     return "passed" if timing is None else f"passed, {time_text(timing.candidate_us)}, {timing.speedup:.2f}x"
 
 
-def _print_table(in_order: Sequence[tuple[str, Problem]], outcome: Outcome) -> None:
+def _print_table(in_order: Sequence[tuple[str, Problem]], outcome: Outcome, reward: str) -> None:
     table = result_table("file", "problem")
     for name, problem in in_order:
         feedback = outcome.judged[name]
-        table.add_row(name, problem.name, *cells(feedback, reward_of(feedback)))
+        table.add_row(name, problem.name, *cells(feedback, reward_of(feedback, reward)))
     passed = sum(outcome.judged[name].passed for name, _ in in_order)
     console = stdout()
     console.print(table)
-    console.print(f"{passed} of {len(in_order)} passed.")
+    compiled = sum(outcome.judged[name].failure is Failure.COMPILED_ONLY for name, _ in in_order)
+    unknown = f" {compiled} compiled and not run: this machine has no GPU." if compiled else ""
+    console.print(f"{passed} of {len(in_order)} passed.{unknown}")
     print_reasons(console, [(name, f) for name, _ in in_order if not (f := outcome.judged[name]).passed])
 
 

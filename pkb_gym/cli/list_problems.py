@@ -12,7 +12,7 @@ from pkb_gym.problems.catalogue import catalogue, expert_source
 from pkb_gym.problems.own_problems import load_own, own_folders
 
 from .command import Session, Status, add_json_option, add_parser, plain_table, stdout
-from .options import add_problem_option, register_problems
+from .problem_options import add_problem_option, register_problems
 
 EXAMPLE = """pkb list --category collective_primitive
 pkb list --tag all_to_all --tag gemm

@@ -5,42 +5,14 @@ from __future__ import annotations
 import argparse
 import ast
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from pkb_gym.engine.problem.axes import AxisValue
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.problems.own_problems import register_folder
 
 Number = TypeVar("Number", int, float)
 
 WORDS: dict[str, AxisValue] = {"true": True, "false": False, "none": None}
-
-
-PROBLEM_HELP = "HyenaCP or PKB/HyenaCP-v0 (see: pkb list), or the folder of a problem of your own"
-
-
-def add_problem_option(parser: argparse.ArgumentParser) -> None:
-    """Adds `--problem`, which `register_problems` reads."""
-    parser.add_argument(
-        "--problem",
-        dest="problem_paths",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="make the problem in this folder known by its name; once more for each further one",
-    )
-
-
-def register_problems(args: argparse.Namespace) -> None:
-    """Registers what `add_problem_option` was told.
-
-    Raises:
-        ConfigError: there is no problem in a folder, or its name is taken.
-    """
-    for path in args.problem_paths:
-        register_folder(path)
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
@@ -88,6 +60,29 @@ def add_evaluation_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=positive_float, metavar="S", help="seconds that a block of calls may take (default: 10)"
     )
+
+
+def add_reward_option(parser: argparse.ArgumentParser) -> None:
+    """Adds `--reward`, a name for `verdict.reward_of`."""
+    parser.add_argument(
+        "--reward",
+        type=_reward_name,
+        default="default",
+        metavar="NAME",
+        help="a preset such as kevin or fast_p:1.5, or a function of yours as module:function (default: default)",
+    )
+
+
+def _reward_name(text: str) -> str:
+    """A name that stands for a reward; whether it does is found out before anything is evaluated."""
+    from pkb_gym.engine.errors import ConfigError
+    from pkb_gym.rewards import find_reward
+
+    try:
+        find_reward(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def machine_config(args: argparse.Namespace) -> EvalConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -11,13 +12,23 @@ from typing import TYPE_CHECKING
 import pkb_gym
 from pkb_gym.engine.errors import InfrastructureError, PkbError
 
-from . import check_problem, demo, doctor, evaluate, evaluate_folder, export, list_problems, serve, show
 from .command import EXIT_STATUSES, Session, Status
 
 if TYPE_CHECKING:
     from pkb_gym.engine.evaluators.evaluator import Evaluator
 
-COMMANDS = (list_problems, show, evaluate, evaluate_folder, export, demo, serve, doctor, check_problem)
+COMMANDS = {
+    "list": "list_problems",
+    "show": "show",
+    "eval": "evaluate",
+    "eval-dir": "evaluate_folder",
+    "export": "export",
+    "demo": "demo",
+    "serve": "serve",
+    "doctor": "doctor",
+    "check-problem": "check_problem",
+}
+"""Name of each command -> the module here that registers it."""
 
 
 def open_local_evaluator(key: bytes | None) -> Evaluator:
@@ -27,8 +38,12 @@ def open_local_evaluator(key: bytes | None) -> Evaluator:
     return LocalEvaluator(key=key)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The parser of `pkb`, with every command's own below it."""
+def make_parser(first_word: str = "") -> argparse.ArgumentParser:
+    """The parser of `pkb`, with the parsers of its commands below it.
+
+    Args:
+        first_word: of the arguments. Where it names a command, no other command is imported; for the version, none is.
+    """
     parser = argparse.ArgumentParser(
         prog="pkb",
         description="Judge multi-GPU kernels: compile, run on N ranks, check, time, profile, place on the roofline.",
@@ -37,8 +52,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"pkb-gym {pkb_gym.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.register(commands)
+    names = [first_word] if first_word in COMMANDS else [] if first_word == "--version" else list(COMMANDS)
+    for name in names:
+        importlib.import_module(f".{COMMANDS[name]}", __package__).register(commands)
     return parser
 
 
@@ -57,7 +73,7 @@ def main(
     """
     arguments = tuple(sys.argv[1:] if argv is None else argv)
     try:
-        args = make_parser().parse_args(arguments)
+        args = make_parser("".join(arguments[:1])).parse_args(arguments)
         return int(args.run(args, Session(arguments, open_evaluator)))
     except SystemExit as end:  # argparse, after --help or a wrong option
         return end.code if isinstance(end.code, int) else Status.USAGE

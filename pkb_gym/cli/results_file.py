@@ -1,32 +1,19 @@
-"""Results of a folder's evaluation, one JSON record a line, each written whole or not at all."""
+"""Results of a folder's evaluation: what was judged before, under the same configuration."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
-
-from pydantic import ValidationError
+from typing import Self
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.records.base import Record
+from pkb_gym.engine.records.attempt import Attempt
+from pkb_gym.engine.records.attempt_file import AttemptFile
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
-from pkb_gym.engine.support.jsonl import LineFile
-
-
-class Result(Record):
-    """One line."""
-
-    schema_version: Literal[1] = 1
-    file: str
-    """Name of the source within its folder."""
-    asked: EvalConfig
-    """The configuration that was asked for; what it came to is in the feedback."""
-    feedback: Feedback
 
 
 class ResultsFile:
-    """Results so far, and where further ones are appended; see `LineFile`.
+    """Results so far, and where further ones are appended; see `AttemptFile`.
 
     Where a file has several lines for one source, the last one counts.
     """
@@ -38,11 +25,10 @@ class ResultsFile:
             ConfigError: it holds results under another configuration or something else, or cannot be opened, or
                 another process writes it.
         """
-        self.path = path
         self._asked = asked
-        self._file = LineFile(path, holds="results", writer="pkb eval-dir", option="--output")
+        self._file = AttemptFile(path, writer="pkb eval-dir", option="--output")
         try:
-            self.results = self._read()
+            self._results = {result.file: result for result in self._file.attempts if self._is_mine(result)}
         except BaseException:
             self.close()
             raise
@@ -57,46 +43,37 @@ class ResultsFile:
         """Gives up the lock; calling it again changes nothing."""
         self._file.close()
 
-    def judged(self, file: str, source_sha256: str) -> Feedback | None:
-        """The result of that very source, None where there is none or where the fault was ours."""
-        result = self.results.get(file)
-        if result is None or result.feedback.source_sha256 != source_sha256:
-            return None
-        return None if result.feedback.failure is Failure.INFRASTRUCTURE else result.feedback
+    def result(self, file: str) -> Attempt:
+        """The last result of a file that has one."""
+        return self._results[file]
 
-    def append(self, file: str, feedback: Feedback) -> None:
+    def judged(self, file: str, source_sha256: str) -> Feedback | None:
+        """The result of that very source, None where there is none or where this machine could not judge it."""
+        result = self._results.get(file)
+        feedback = None if result is None else result.feedback
+        if feedback is None or feedback.source_sha256 != source_sha256:
+            return None
+        return None if feedback.failure in (Failure.INFRASTRUCTURE, Failure.COMPILED_ONLY) else feedback
+
+    def append(self, result: Attempt) -> None:
         """Writes one result through to the disk.
 
         Raises:
             InfrastructureError: the disk would not take it; nothing of it stays behind.
         """
-        result = Result(file=file, asked=self._asked, feedback=feedback)
-        self._file.append(result.model_dump_json())
-        self.results[file] = result
+        self._file.append(result)
+        self._results[result.file] = result
 
-    def _read(self) -> dict[str, Result]:
-        lines, rest = self._file.read()
-        results: dict[str, Result] = {}
-        for number, line in enumerate(lines, start=1):
-            try:
-                result = Result.model_validate_json(line)
-            except ValidationError as error:
-                raise ConfigError(
-                    f"{self.path}, line {number}, is no result of this version ({error.error_count()} errors, first "
-                    f"{error.errors()[0]['msg']!r}); --output names another file"
-                ) from None
-            differing = [
-                f"{name} was {getattr(result.asked, name)!r}, is {getattr(self._asked, name)!r}"
-                for name in EvalConfig.model_fields
-                if getattr(result.asked, name) != getattr(self._asked, name)
-            ]
-            if differing:
-                raise ConfigError(
-                    f"{self.path} holds results under another configuration: {'; '.join(differing)}. "
-                    "Give the same options to resume, or another --output"
-                )
-            results[result.file] = result
-        if rest and not (results or rest.startswith(b"{")):
-            raise ConfigError(f"{self.path} holds something else than results; --output names another file")
-        self._file.cut_off(rest)
-        return results
+    def _is_mine(self, result: Attempt) -> bool:
+        """True; raises a ConfigError for a result under another configuration."""
+        differing = [
+            f"{name} was {getattr(result.asked, name)!r}, is {getattr(self._asked, name)!r}"
+            for name in EvalConfig.model_fields
+            if getattr(result.asked, name) != getattr(self._asked, name)
+        ]
+        if differing:
+            raise ConfigError(
+                f"{self._file.path} holds results under another configuration: {'; '.join(differing)}. "
+                "Give the same options to resume, or another --output"
+            )
+        return True

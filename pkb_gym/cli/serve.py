@@ -18,7 +18,8 @@ from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.support import env_vars
 
 from .command import Session, Status, add_parser, stderr
-from .options import add_problem_option, parse_key, positive_float, positive_int, register_problems
+from .options import parse_key, positive_float, positive_int
+from .problem_options import add_problem_option, register_problems
 
 EXAMPLE = """pkb serve --port 8900
 pkb serve --host 10.0.0.5 --port 8900 --token-file token"""
@@ -67,6 +68,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--replay-key", type=parse_key, metavar="HEX", help="the key of an earlier service, for the same inputs again"
     )
     parser.add_argument(
+        "--results", type=Path, metavar="FILE", help="append every evaluation there, one JSON record a line"
+    )
+    parser.add_argument(
         "--with-parent", action="store_true", help="end with the process that started this one, however it ends"
     )
 
@@ -83,7 +87,9 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     if missing:
         raise ConfigError(f"pkb serve needs {' and '.join(missing)}: pip install 'pkb-gym[serve]'")
     from pkb_gym.engine.evaluators.local import LocalEvaluator
+    from pkb_gym.engine.records.attempt_file import AttemptFile
     from pkb_gym.serve.parent import when_parent_ends
+    from pkb_gym.serve.results import ResultsLog
     from pkb_gym.serve.server import HttpServer, is_loopback
     from pkb_gym.serve.service import DEADLINE_S, MAX_QUEUED, EvaluationService
     from pkb_gym.serve.token import read_or_make_token
@@ -93,13 +99,20 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     token_file = (args.token_file or env_vars.cache_dir() / "serve-token").absolute()
     token = read_or_make_token(token_file)
     key = args.replay_key or secrets.token_bytes(KEY_BYTES)  # one key for evaluators that are replaced, too
-    service = EvaluationService(
-        functools.partial(LocalEvaluator, key=key),
-        device=args.device,
-        max_queued=args.max_queued or MAX_QUEUED,
-        deadline_s=args.deadline or DEADLINE_S,
-    )
-    with service, HttpServer(service, token, args.host, args.port) as server, _told_to_end() as told:
+    with contextlib.ExitStack() as stack:
+        log = None
+        if args.results is not None:
+            log = ResultsLog(stack.enter_context(AttemptFile(args.results, writer="pkb serve", option="--results")))
+        service = EvaluationService(
+            functools.partial(LocalEvaluator, key=key),
+            device=args.device,
+            max_queued=args.max_queued or MAX_QUEUED,
+            deadline_s=args.deadline or DEADLINE_S,
+            keep=None if log is None else log.add,
+        )
+        stack.enter_context(service)
+        server = stack.enter_context(HttpServer(service, token, args.host, args.port))
+        told = stack.enter_context(_told_to_end())
         if args.with_parent:
             when_parent_ends(told.set)
         print(json.dumps({"url": server.url, "pid": os.getpid(), "token_file": str(token_file)}), flush=True)

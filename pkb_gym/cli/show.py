@@ -23,7 +23,8 @@ from pkb_gym.problems.catalogue import choose_problem
 
 from .command import Session, Status, add_json_option, add_parser, plain_table, stdout
 from .list_problems import record
-from .options import PROBLEM_HELP, add_machine_options, add_problem_option, machine_config, register_problems
+from .options import add_machine_options, machine_config
+from .problem_options import PROBLEM_HELP, add_problem_option, register_problems
 from .shapes import shape_texts
 
 EXAMPLE = "pkb show SampleSort --world-size 2 --size published"

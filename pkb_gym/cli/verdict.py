@@ -36,11 +36,13 @@ def cells(feedback: Feedback, reward: float | None) -> list[Text]:
     """The cells under `COLUMNS`; empty where nothing was measured."""
     from rich.text import Text
 
+    from pkb_gym.envs.render import verdict_colour
+
     timing, roofline = feedback.timing, feedback.roofline
     share = None if feedback.check is None else feedback.check.right_share
     utilisation = None if roofline is None else roofline.candidate_utilisation
     return [
-        Text("passed" if feedback.passed else str(feedback.failure), style="green" if feedback.passed else "red"),
+        Text("passed" if feedback.passed else str(feedback.failure), style=verdict_colour(feedback)),
         Text("" if share is None else _percent(share)),
         Text("" if timing is None else time_text(timing.baseline_us)),
         Text("" if timing is None else time_text(timing.candidate_us)),
@@ -68,18 +70,28 @@ def print_reasons(console: Console, results: Iterable[tuple[str, Feedback]]) -> 
         console.print(f"  {name}: {feedback.failure}: {said}", soft_wrap=True)
 
 
-def reward_of(feedback: Feedback) -> float | None:
-    """The default reward of a first turn; None where the fault was ours."""
+def reward_of(feedback: Feedback, name: str = "default") -> float | None:
+    """A reward of a first turn; None where this machine could not judge it.
+
+    Args:
+        feedback: what was found.
+        name: as `find_reward` takes it.
+
+    Raises:
+        ConfigError: there is no such reward, or it returned something else than a finite number or None.
+    """
     from pkb_gym.rewards import find_reward
+    from pkb_gym.rewards.user_rewards import checked_value
 
-    return find_reward("default")(feedback)
+    reward = find_reward(name)
+    return checked_value(reward, reward(feedback))
 
 
-def print_card(console: Console, problem: Problem, feedback: Feedback) -> None:
+def print_card(console: Console, problem: Problem, feedback: Feedback, reward: str = "default") -> None:
     """The card, as `render()` of the environment shows it."""
     from pkb_gym.envs.render import card
 
-    console.print(card(problem, feedback.config, feedback, reward_of(feedback)))
+    console.print(card(problem, feedback.config, feedback, reward_of(feedback, reward)))
 
 
 def _percent(share: float) -> str:

@@ -14,16 +14,18 @@ from pkb_gym.corpus.evaluate import Candidate
 from pkb_gym.corpus.families import Variant, find_family
 from pkb_gym.corpus.prompts import prompt_messages
 from pkb_gym.corpus.tasks import Task, TaskRow
-from pkb_gym.engine.records.feedback import Feedback, Stage
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.envs.episode import Episode
 from pkb_gym.envs.text.formatting import time_text
-from pkb_gym.rewards import find_reward
+from pkb_gym.rewards import BestSoFar, LadderThenPerformance, PaidForCompiling
+from pkb_gym.rewards.reward import was_only_compiled
 
 TWO_STEPS = 4
 """One repair in so many mends two mistakes, one after the other."""
 
-REWARD = find_reward("default")
+REWARD = BestSoFar(PaidForCompiling(LadderThenPerformance()))
+"""The default, and what compiling is worth in a corpus of kernels that were compiled and not run."""
 
 Kind = Literal["single", "repair"]
 
@@ -218,11 +220,6 @@ def is_right_and_timed(feedback: Feedback) -> bool:
     return feedback.passed and feedback.is_correct and feedback.timing is not None and not feedback.integrity
 
 
-def was_only_compiled(feedback: Feedback) -> bool:
-    """Whether it compiled and this machine could not run it."""
-    return feedback.failure is None and feedback.stage is Stage.COMPILE
-
-
 def _is_of_use(attempt: Attempt, feedbacks: Sequence[Feedback], left_out: LeftOut, compile_only: bool) -> bool:
     *earlier, last = feedbacks
     if was_only_compiled(last) and not compile_only:
@@ -234,7 +231,7 @@ def _is_of_use(attempt: Attempt, feedbacks: Sequence[Feedback], left_out: LeftOu
             left_out.failed_variants.append((attempt.task.problem, attempt.variant.name, why))
         return False
     for breakage, feedback in zip(attempt.breakages, earlier, strict=True):
-        if feedback.failure is None:
+        if feedback.failure is None or was_only_compiled(feedback):
             left_out.harmless[breakage] = left_out.harmless.get(breakage, 0) + 1
             return False
     return True

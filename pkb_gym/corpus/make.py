@@ -15,7 +15,6 @@ from pkb_gym.corpus.conversations import (
     corpus_rows,
     is_right_and_timed,
     sampled_variants,
-    was_only_compiled,
 )
 from pkb_gym.corpus.evaluate import BatchEvaluator, Candidate
 from pkb_gym.corpus.tasks import Task, workloads
@@ -23,6 +22,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import Language
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.envs.text.turn import Style
+from pkb_gym.rewards.reward import was_only_compiled
 
 
 @dataclass(frozen=True)

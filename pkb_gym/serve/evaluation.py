@@ -50,6 +50,7 @@ class Evaluation:
         state: `QUEUED`, words of the evaluator, or `FINISHED`.
         interest: how many have asked and not given up.
         evaluator: who judges it; None before it begins.
+        asked_at_s: when it was first asked for, by `time.monotonic`.
         answer: the feedback, or a `PkbError` where the evaluator refused the request.
     """
 
@@ -62,6 +63,7 @@ class Evaluation:
     state: str = QUEUED
     interest: int = 1
     evaluator: OwningEvaluator | None = None
+    asked_at_s: float = field(default_factory=time.monotonic)
     answer: Future[Feedback] = field(default_factory=Future)
     _spent_s: float = 0.0
     _since: float | None = None

@@ -49,6 +49,7 @@ class EvaluationService:
         max_begun: evaluations that have begun and not finished: each is a thread and, compiled, a binary in memory.
         max_answers: answers that are kept; those that nobody asked for longest are forgotten first.
         deadline_s: what an evaluation may take, see above.
+        keep: called with each evaluation and its feedback before clients hear of it, from several threads.
     """
 
     def __init__(
@@ -60,10 +61,11 @@ class EvaluationService:
         max_begun: int = MAX_BEGUN,
         max_answers: int = MAX_ANSWERS,
         deadline_s: float = DEADLINE_S,
+        keep: Callable[[Evaluation, Feedback], None] | None = None,
     ) -> None:
         self._open_evaluator, self._device = open_evaluator, device
         self._max_queued, self._max_begun, self._max_answers = max_queued, max_begun, max_answers
-        self._deadline_s = deadline_s
+        self._deadline_s, self._keep = deadline_s, keep
         self._lock = threading.RLock()
         self._clocks_changed = threading.Condition(self._lock)
         self._one_closed = threading.Condition(self._lock)
@@ -282,6 +284,8 @@ class EvaluationService:
             if not self._closed:
                 self._begin_next()
         if feedback is not None:
+            if self._keep is not None:
+                self._keep(evaluation, feedback)
             evaluation.answer.set_result(feedback)
         elif isinstance(answer, Exception):
             evaluation.answer.set_exception(answer)

@@ -6,7 +6,7 @@ import secrets
 from pathlib import Path
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.support.atomic_write import FOR_OWNER, write_atomically
 
 MIN_CHARS = 16
 
@@ -19,7 +19,7 @@ def read_or_make_token(path: Path) -> str:
     """
     try:
         if not path.exists():
-            write_atomically(path, secrets.token_urlsafe(32) + "\n")
+            write_atomically(path, secrets.token_urlsafe(32) + "\n", FOR_OWNER)
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"token file {path}: {error}") from None

@@ -101,3 +101,9 @@ def test_trace_that_cannot_be_written_is_wrong_usage(pkb, tmp_path):
 
 def test_without_trace_none_is_asked_for(pkb):
     assert not pkb("eval", "AllReduce", "-", stdin=b"passed").calls[0][2].trace
+
+
+def test_compiled_and_not_run_is_not_judged(pkb):
+    ran = pkb("eval", "AllReduce", "-", stdin=b"compiled_only")
+    assert ran.status == 3 and "again" not in ran.err
+    assert "passed" not in ran.out and "compiled_only" in ran.out

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from pkb_gym.cli.results_file import Result
+from pkb_gym.engine.records.attempt_file import read_attempts
+from pkb_gym.rewards import find_reward
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def folder(tmp_path):
 
 
 def lines(path):
-    return [Result.model_validate_json(line) for line in path.read_text().splitlines()]
+    return read_attempts(path)
 
 
 def test_judges_every_file_and_prints_a_table(pkb, folder):
@@ -37,6 +38,10 @@ def test_judges_every_file_and_prints_a_table(pkb, folder):
     assert "sample_sort.cpp: deadlock: because\n    of it" in ran.out
     assert "[3/3]" in ran.err and "[3/3]" not in ran.out
     results = lines(folder / "results.jsonl")
+    for result in results:
+        assert result.source == (folder / result.file).read_text() and result.request_key
+        assert (result.reward, result.reward_name) == (find_reward("default")(result.feedback), "default")
+        assert result.reply is None and result.duration_s >= 0
     assert {result.file for result in results} == {path.name for path in folder.iterdir()} - {"results.jsonl"}
 
 
@@ -130,13 +135,13 @@ def test_missing_folder_is_wrong_usage(pkb, tmp_path):
 def test_line_that_a_killed_writer_left_is_cut_off(pkb, folder):
     pkb("eval-dir", folder)
     path = folder / "results.jsonl"
-    whole = path.read_bytes()
-    last = whole.splitlines(keepends=True)[-1]
+    whole, before = path.read_bytes(), lines(path)
     path.write_bytes(whole[:-20])
     ran = pkb("eval-dir", folder)
     assert len(ran.calls) == 1
-    assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
-    assert last in path.read_bytes()
+    after = lines(path)
+    assert after[:2] == before[:2] and len(after) == 3
+    assert after[2].model_copy(update={"duration_s": None}) == before[2].model_copy(update={"duration_s": None})
 
 
 @pytest.mark.parametrize("content", ["not ours\n", "not ours", '{"schema_version": 99}\n'])
@@ -181,3 +186,22 @@ sys.exit(main(["eval-dir", {str(folder)!r}, "--jobs", "1"], FakeEvaluator))
     content = (folder / "results.jsonl").read_text()
     assert content == "" or content.endswith("\n")
     assert len(lines(folder / "results.jsonl")) < 3
+
+
+def test_compiled_and_not_run_is_never_passed(pkb, folder):
+    """On machines without GPUs, CUDA sources that compiled were counted as passed."""
+    (folder / "sample_sort.cpp").write_text("compiled_only")
+    ran = pkb("eval-dir", folder)
+    assert ran.status == 3
+    assert "2 of 3 passed. 1 compiled and not run: this machine has no GPU." in ran.out
+    assert any(line.split()[:3] == ["sample_sort.cpp", "SampleSort", "compiled_only"] for line in ran.out.splitlines())
+    again = pkb("eval-dir", folder)
+    assert [name for name, _, _ in again.calls] == ["SampleSort"]
+
+
+def test_the_reward_may_be_chosen(pkb, folder):
+    pkb("eval-dir", folder, "--reward", "tests.rewards.my_rewards:doubled")
+    found = {result.file: result.reward for result in lines(folder / "results.jsonl")}
+    assert found == {"all_reduce.cpp": 4.0, "72_hyena_forward_cp_cuda.py": 4.0, "sample_sort.cpp": 0.0}
+    ran = pkb("eval-dir", folder, "--reward", "keven")
+    assert ran.status == 2 and "no reward 'keven'. Did you mean 'kevin'?" in ran.err

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import pkb_gym
 from pkb_gym.cli.program import COMMANDS, main, make_parser
 
 NAMES = ("list", "show", "eval", "eval-dir", "export", "demo", "serve", "doctor", "check-problem")
@@ -36,6 +37,35 @@ def test_help_imports_neither_torch_nor_rich():
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = ran.stderr.strip()
     assert "torch" not in loaded and "tvm_ffi" not in loaded and "rich" not in loaded
+
+
+@pytest.mark.parametrize(
+    "words", [["--version"], ["list"], ["list", "--json"], ["show", "--help"], ["check-problem", "--help"]]
+)
+def test_short_answers_load_no_large_library(words):
+    """`pkb --version` took a second and `pkb list` two: all commands, Gymnasium and pydantic were imported for them."""
+    allowed = {"show": {"pydantic", "numpy"}, "list": {"rich"}}.get(words[0], set())
+    loaded, out = loaded_by(words)
+    assert {"torch", "gymnasium", "numpy", "pydantic", "rich", "tvm_ffi"} & loaded <= allowed
+    assert out.strip()
+
+
+def test_version_and_help_of_one_command_load_no_other_command():
+    others = {f"pkb_gym.cli.{module}" for name, module in COMMANDS.items() if name != "list"}
+    assert not others & loaded_by(["--version"])[0]
+    assert not others & loaded_by(["list", "--category", "other"])[0]
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"pkb-gym {pkb_gym.__version__}\n"
+
+
+def loaded_by(words) -> tuple[set[str], str]:
+    """Names of modules that are loaded once `pkb` has run in a fresh interpreter, and what it printed."""
+    code = "import sys; from pkb_gym.cli import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    ran = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    return set(ran.stderr.split()), ran.stdout
 
 
 def test_no_command_is_wrong_usage(capsys):

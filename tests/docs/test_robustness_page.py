@@ -56,19 +56,22 @@ def test_the_section_on_wrong_solutions_is_that_of_the_result():
 
 
 def test_mutants_that_pass_are_named(tmp_path):
-    row = {"problem": "AllReduce", "mutant": "", "kind": "", "equivalent": None, "evaluations": 200, "refused": 0}
+    row = {"problem": "AllReduce", "mutant": "", "kind": "", "equivalent": None, "size": "tiny"}
+    row |= {"evaluations": 200, "refused": 0}
     waits = row | {"mutant": "expert:9: comm.wait(r)", "kind": "wait", "evaluations": 20, "failures": {"race": 19}}
     rows = [
         row | {"failures": {}},
         waits | {"refused": 19},
         waits | {"mutant": "expert:8: comm.barrier()", "refused": 0, "failures": {}, "equivalent": "all meet later"},
         waits | {"mutant": "expert:7: comm.signal(r)", "refused": 0, "evaluations": 0, "failures": {}},
+        waits | {"mutant": "expert:6: comm.wait(2)", "refused": 0, "evaluations": 0, "failures": {}, "size": None},
     ]
     about = {"device": "cpu", "world_size": 4, "sizes": ["tiny"], "until": "time", "commit": "abc"}
     (tmp_path / "mutants.json").write_text(json.dumps(about | {"rows": rows}))
     section = generator.mutant_tables.section(tmp_path)
     assert "1 wrong mutants, 20 evaluations of each: 19 of 20 refused. " in section
-    assert "Mutants that were not judged: 1. Unchanged experts: 0 of 200 refused. " in section
+    assert "Mutants that were not judged: 1; whose operation no rank comes to at these sizes: 1. " in section
+    assert "Unchanged experts: 0 of 200 refused. " in section
     assert "| AllReduce | 1 | 19 of 20 | race 19 | 0 of 200 |" in section
     assert "| AllReduce | `expert:9: comm.wait(r)` | 19 of 20 |" in section, "one that passed once"
     assert "| AllReduce | `expert:8: comm.barrier()` | 0 of 20 | all meet later |" in section

@@ -105,6 +105,18 @@ FAMILIES = (
         ("engine/evaluators/test_hidden_collectives.py", "rewards/test_presets.py"),
     ),
     Family(
+        "be timed under better conditions",
+        ("sandbags",),
+        "blocks grow with the best time shown, and shorter ones are not counted; a source has its first verdict",
+        ("engine/stages/test_time.py", "envs/test_episode.py"),
+    ),
+    Family(
+        "save the copy of results",
+        ("saves_its_delivery",),
+        "the interval's lower end is over a baseline without the copy",
+        ("engine/stages/test_delivery.py",),
+    ),
+    Family(
         "disturb the timing from beside",
         (),
         "locks between evaluators; preparations and timings exclude each other",

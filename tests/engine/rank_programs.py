@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import signal
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -80,6 +81,13 @@ def act(word: str, wire: Wire) -> None:
         time.sleep(1000)
     if word == "print":
         os.write(1, b"word of rank\n" * 100)
+    if word.startswith("print in Python "):
+        sys.stdout.write(word.removeprefix("print in Python "))
+    if word.startswith("print in C "):
+        ctypes.CDLL(None).printf(b"%s", word.removeprefix("print in C ").encode())
+    if word.startswith("print and crash "):
+        ctypes.CDLL(None).printf(b"%s", word.removeprefix("print and crash ").encode())
+        os.kill(os.getpid(), signal.SIGKILL)
     if word == "read in a thread":
         threading.Thread(target=read_for_long, daemon=True).start()
         time.sleep(0.01)

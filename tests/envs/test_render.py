@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import LAST_OUTPUT
 from pkb_gym.engine.stages.execution_environment import resolve_here
 from pkb_gym.envs import PKBEnv
 from pkb_gym.envs.render import bar, card_text, roofline_picture
@@ -45,6 +46,16 @@ def test_the_card_of_a_wrong_kernel():
     assert "failure" in card and "output_mismatch: example" in card
     assert "50 of 100 outputs right" in card and "got 0.0, expected 1.0" in card.replace("\n", " ")
     assert "roofline" not in card
+
+
+def test_the_card_shows_what_was_written_once():
+    """Prints of a passing kernel were on no card; those of a failing one stood among the words of its failure."""
+    written = "".join(f"rank 0: step {step}\n" for step in range(20))
+    card = plain(timed(speedup=2.0).model_copy(update={"output": written}))
+    assert "output" in card and "... 8 earlier lines" in card and "step 7" not in card and "rank 0: step 19" in card
+    fallen = failed("runtime_error", message=f"rank 0 fell{LAST_OUTPUT}{written}")
+    card = plain(fallen.model_copy(update={"output": written}))
+    assert "rank 0 fell" in card and card.count("step 19") == 1
 
 
 def test_the_card_before_the_first_submission():

@@ -24,7 +24,7 @@ from tests.rewards.strategies import feedbacks
 SPACE = observation_space()
 
 
-@pytest.mark.parametrize("module", ["spaces", "text.formatting"])
+@pytest.mark.parametrize("module", ["source_text", "text.formatting"])
 def test_examples_in_docstrings_hold(module):
     result = doctest.testmod(importlib.import_module(f"pkb_gym.envs.{module}"))
     assert result.attempted and not result.failed
@@ -100,7 +100,8 @@ def test_numbers_beyond_the_space_are_cut():
 def test_feedback_text_is_never_empty_nor_too_long(feedback):
     text = feedback_text(feedback)
     assert 0 < len(text) <= MAX_FEEDBACK_CHARS
-    assert text.startswith("PASSED" if feedback.failure is None else f"FAILED: {feedback.failure}")
+    said = {None: "PASSED", Failure.COMPILED_ONLY: "COMPILED, NOT RUN: "}
+    assert text.startswith(said.get(feedback.failure, f"FAILED: {feedback.failure}"))
     assert len(feedback_text(feedback, max_chars=300)) <= 300
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.envs import KernelTool, trl
+from pkb_gym.envs import KernelTool, SubmissionTool, trl
 
 
 @pytest.fixture
@@ -26,6 +26,26 @@ def test_submit_is_the_only_tool(tool):
     """TRL makes a tool of every public method but `reset` and `get_reward`."""
     methods = {name for name, _ in inspect.getmembers(tool, predicate=inspect.ismethod) if not name.startswith("_")}
     assert methods == {"reset", "submit", "get_reward"}
+
+
+def test_beside_reward_functions_of_users_there_is_one_without_its_own(evaluator):
+    """TRL added `get_reward` to a function that read the same value from the environments."""
+    tool = SubmissionTool(["AllReduce"], evaluator="fake", device="cpu", world_size=2)
+    assert {name for name, _ in inspect.getmembers(type(tool), inspect.isfunction) if name[0] != "_"} == {
+        "reset",
+        "submit",
+    }
+    tool.reset()
+    tool.submit("speedup 10")
+    assert tool.episode_value == pytest.approx(2.0) and [one.source for one in tool.submissions] == ["speedup 10"]
+
+
+def test_a_reward_that_is_read_twice_warns(tool):
+    tool.reset(problem="AllReduce")
+    tool.submit("speedup 10")
+    tool.get_reward()
+    with pytest.warns(UserWarning, match="read twice: TRL adds KernelTool.get_reward .* Take SubmissionTool"):
+        tool.get_reward()
 
 
 def test_submit_has_what_a_tool_schema_is_made_of(tool):

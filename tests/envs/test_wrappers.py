@@ -7,7 +7,7 @@ import doctest
 import gymnasium as gym
 import pytest
 
-from pkb_gym.envs import ChatObservation, wrappers
+from pkb_gym.envs import ChatAction, ChatObservation, wrappers
 
 pytestmark = pytest.mark.usefixtures("evaluator")
 
@@ -42,3 +42,27 @@ def test_later_messages_are_the_feedback_and_the_standing(env):
 def test_the_wrapper_survives_json(env):
     again = gym.make(gym.envs.registration.EnvSpec.from_json(env.spec.to_json()))
     assert isinstance(again, ChatObservation) and isinstance(again.reset(seed=0)[0], str)
+
+
+def test_a_reply_is_submitted_by_what_it_holds(evaluator):
+    env = ChatAction(ChatObservation(gym.make("PKB/AllReduce-v0", evaluator="fake", device="cpu")))
+    env.reset(seed=0)
+    reply = "<think>```\nno\n```</think>Try this:\n```cpp\nspeedup 2.0\n```"
+    message, reward, _, _, info = env.step(reply)
+    assert evaluator.asked[-1][1] == "speedup 2.0\n" and reward > 1
+    assert (info["taken"], info["reply"]) == ("the fenced block", reply)
+    message, reward, _, truncated, info = env.step("I do not know.")
+    assert info["taken"].startswith("nothing") and info["reply"] == "I do not know."
+    assert "FAILED: rejected" in message and reward == 0.0 and not truncated
+    assert "x" * 50 in env.action_space
+
+
+def test_a_reply_that_is_no_text_is_wrong_usage(env):
+    with pytest.raises(gym.error.InvalidAction, match=r"an action is a model's reply \(str\), got bytes"):
+        ChatAction(env).step(b"x")
+
+
+def test_replies_survive_json(env):
+    spec = ChatAction(gym.make("PKB/AllReduce-v0", evaluator="fake", device="cpu")).spec
+    again = gym.make(gym.envs.registration.EnvSpec.from_json(spec.to_json()))
+    assert isinstance(again, ChatAction)

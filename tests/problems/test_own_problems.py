@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -65,6 +66,27 @@ def test_an_environment_is_made_of_a_path(tmp_path, monkeypatch):
         gym.make("PKB/Path-v0", device="cpu")
     with pytest.raises(ProblemNotFound, match=r"For the folder of that name write './mine'\."):
         choose_problem("mine")
+
+
+def test_its_environment_pickles_into_another_process(tmp_path):
+    """A pickle held the name alone, which a process that had not registered the folder did not know."""
+    env = gym.make("PKB/Path-v0", problem=make_problem(tmp_path / "mine", "RowShares"), device="cpu", world_size=2)
+    (tmp_path / "env").write_bytes(pickle.dumps(env))
+    code = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb')).unwrapped.problem.name)"
+    assert subprocess.check_output([sys.executable, "-c", code, tmp_path / "env"], text=True) == "RowShares\n"
+
+
+def test_registering_a_problem_does_not_import_gymnasium(tmp_path):
+    code = """
+import sys, pkb_gym
+env_id = pkb_gym.register_problem(sys.argv[1])
+assert "gymnasium" not in sys.modules
+import gymnasium
+print(gymnasium.spec(env_id).kwargs)
+"""
+    folder = make_problem(tmp_path / "mine", "RowShares")
+    found = subprocess.check_output([sys.executable, "-c", code, folder], text=True)
+    assert found == "{'problem': 'RowShares'}\n"
 
 
 def test_names_from_a_wire_are_never_paths(tmp_path):

@@ -25,6 +25,9 @@ from pkb_gym.engine.records.mechanisms import Mechanism
 from pkb_gym.engine.records.roofline import LowerBound, Rates, ResourceTimes, Roofline
 from pkb_gym.engine.records.timing import Block, Timing
 
+NOT_JUDGED = (Failure.INFRASTRUCTURE, Failure.COMPILED_ONLY)
+"""What no reward pays for: it says nothing of the candidate."""
+
 RATES = ("matrix_flops", "vector_flops", "memory_bytes", "link_bytes")
 RESOURCES = ("matrix", "vector", "memory", "link")
 texts = st.text(max_size=200)

@@ -41,7 +41,7 @@ from pkb_gym.rewards.component import Recorded
 from pkb_gym.rewards.examples import failed, profiled, timed
 from pkb_gym.rewards.profiling import is_own, time_entries
 from pkb_gym.rewards.reward import is_caught, is_right
-from tests.rewards.strategies import feedbacks
+from tests.rewards.strategies import NOT_JUDGED, feedbacks
 
 MODULES = [
     "baseline",
@@ -101,7 +101,7 @@ def test_examples_in_docstrings_hold(module):
 def test_finite_within_bounds_and_none_exactly_for_our_faults(feedback):
     for component in COMPONENTS:
         value, (low, high) = component(feedback), component.bounds()
-        assert (value is None) == (feedback.failure is Failure.INFRASTRUCTURE), component
+        assert (value is None) == (feedback.failure in NOT_JUDGED), component
         if value is not None:
             assert isinstance(value, float) and math.isfinite(value) and low <= value <= high, component
         assert sum(component.parts(feedback).values()) == pytest.approx(value or 0.0), component
@@ -131,7 +131,7 @@ def test_faster_never_earns_less(speedups, bound):
 @settings(max_examples=60)
 @given(wrong=feedbacks(), right=feedbacks(right=True))
 def test_almost_right_earns_less_than_right(wrong, right):
-    assume(wrong.failure is not Failure.INFRASTRUCTURE and not is_right(wrong))
+    assume(wrong.failure not in NOT_JUDGED and not is_right(wrong))
     for share in SHARES:
         component = PartialCorrectness(of=share, almost=0.999)
         assert component(wrong) <= 0.999 < component(right) == 1.0
@@ -140,7 +140,7 @@ def test_almost_right_earns_less_than_right(wrong, right):
 @settings(max_examples=60)
 @given(feedback=feedbacks().filter(is_caught))
 def test_what_is_caught_earns_nothing_and_falls_to_the_floor(feedback):
-    assume(feedback.failure is not Failure.INFRASTRUCTURE)
+    assume(feedback.failure not in NOT_JUDGED)
     assert IntegrityFloor(Ladder() + 100, floor=-1.0)(feedback) == -1.0
     for component in COMPONENTS:
         assert component(feedback) <= 0, component

@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 
 import pkb_gym.rewards.curriculum
 import pkb_gym.rewards.difficulty
-from pkb_gym.cli.results_file import Result
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.rewards import BestSoFar, FastP, Ladder, to_json
 from pkb_gym.rewards.curriculum import Fade
 from pkb_gym.rewards.difficulty import Difficulty, difficulties, read_feedbacks
 from pkb_gym.rewards.examples import failed, timed
 from pkb_gym.rewards.reward import is_right
-from tests.rewards.strategies import feedbacks
+from tests.rewards.strategies import NOT_JUDGED, feedbacks
 
 SCHEDULE = Fade(begin=10, end=110)
 
@@ -43,7 +42,7 @@ def test_at_its_ends_it_is_one_of_both():
 @given(feedback=feedbacks(), step=st.integers(0, 120))
 def test_between_its_ends_it_lies_between_both(feedback, step):
     value, early, late = (one(feedback) for one in (SCHEDULE.at(step), SCHEDULE.early, SCHEDULE.late))
-    if feedback.failure is Failure.INFRASTRUCTURE:
+    if feedback.failure in NOT_JUDGED:
         assert value is early is late is None
     else:
         assert min(early, late) - 1e-12 <= value <= max(early, late) + 1e-12
@@ -51,7 +50,7 @@ def test_between_its_ends_it_lies_between_both(feedback, step):
 
 @given(wrong=feedbacks(), right=feedbacks(right=True), step=st.integers(0, 120))
 def test_right_earns_more_than_wrong_at_every_step(wrong, right, step):
-    if wrong.failure is not Failure.INFRASTRUCTURE and not is_right(wrong):
+    if wrong.failure not in NOT_JUDGED and not is_right(wrong):
         assert SCHEDULE.at(step)(right) > SCHEDULE.at(step)(wrong)
 
 
@@ -131,7 +130,7 @@ def test_problems_come_hardest_first_and_faults_of_ours_do_not_count():
 
 
 def test_a_results_file_is_read_and_so_are_bare_records(tmp_path):
-    lines = [Result(file="a.cpp", asked=EvalConfig(), feedback=one).model_dump_json() for one in records()]
+    lines = [Attempt(problem=one.problem, asked=EvalConfig(), feedback=one).to_line() for one in records()]
     results, bare, cut = (tmp_path / name for name in ("results.jsonl", "bare.jsonl", "cut.jsonl"))
     results.write_text("\n".join(lines) + "\n")
     bare.write_text("\n".join(one.model_dump_json() for one in records()) + "\n\n")

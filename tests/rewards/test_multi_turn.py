@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards import (
     BestSoFar,
     EpisodeScore,
@@ -30,7 +30,7 @@ from pkb_gym.rewards import (
 )
 from pkb_gym.rewards.examples import failed, timed
 from pkb_gym.rewards.returns import own_value
-from tests.rewards.strategies import feedbacks
+from tests.rewards.strategies import NOT_JUDGED, feedbacks
 
 VALUES = (0.0, 0.25, 1.0, 1.5)
 """Values of one submission; an episode is a sequence of them."""
@@ -291,7 +291,7 @@ def test_recipes_skip_exactly_our_faults(group):
     for name, recipe in RECIPES.items():
         found = recipe.advantages_of(group)
         assert [[a is None for a in turns] for turns in found] == [
-            [feedback.failure is Failure.INFRASTRUCTURE for feedback in turns] for turns in group
+            [feedback.failure in NOT_JUDGED for feedback in turns] for turns in group
         ], name
         assert all(math.isfinite(a) for turns in found for a in turns if a is not None), name
         assert callable(find_reward(recipe.reward))

@@ -27,7 +27,7 @@ from pkb_gym.rewards.examples import LAST_STAGE, failed, timed
 from pkb_gym.rewards.performance import MAX_HEADROOM, MIN_HEADROOM
 from pkb_gym.rewards.presets import PRESETS
 from pkb_gym.rewards.reward import is_caught, is_right
-from tests.rewards.strategies import feedbacks
+from tests.rewards.strategies import NOT_JUDGED, feedbacks
 
 NAMES = [*PRESETS, "fast_p:1.5"]
 MODULES = ["default", "ladder", "performance", "presets", "shaping", "simple"]
@@ -44,7 +44,7 @@ def test_finite_bounded_and_none_exactly_for_our_faults(feedback):
     for name in NAMES:
         reward = find_reward(name)
         value = reward(feedback)
-        assert (value is None) == (feedback.failure is Failure.INFRASTRUCTURE), name
+        assert (value is None) == (feedback.failure in NOT_JUDGED), name
         if value is not None:
             low, high = (reward.value if isinstance(reward, BestSoFar) else reward).bounds()
             assert math.isfinite(value) and low <= value <= high, name
@@ -65,14 +65,14 @@ def test_parts_add_up_to_the_value(feedback):
 @given(wrong=feedbacks(), right=feedbacks(right=True))
 def test_right_earns_more_than_anything_else(wrong, right):
     value = LadderThenPerformance()
-    if wrong.failure is not Failure.INFRASTRUCTURE and not is_right(wrong):
+    if wrong.failure not in NOT_JUDGED and not is_right(wrong):
         assert value(right) > value(wrong)
 
 
 @settings(max_examples=60)
 @given(feedback=feedbacks().filter(is_caught))
 def test_what_is_caught_falls_to_the_floor(feedback):
-    if feedback.failure is not Failure.INFRASTRUCTURE:
+    if feedback.failure not in NOT_JUDGED:
         assert LadderThenPerformance()(feedback) == 0.0
 
 
@@ -162,8 +162,12 @@ def test_per_turn_pays_again():
     assert [score.add(timed()).reward for _ in range(2)] == [1.0, 1.0]
 
 
+def half(feedback):
+    return 0.5
+
+
 def test_a_plain_function_is_a_reward():
-    score = EpisodeScore(find_reward(lambda feedback: 0.5))
+    score = EpisodeScore(find_reward(half))
     assert score.add(timed()).reward == 0.5
 
 
@@ -182,7 +186,7 @@ def test_rewards_pickle(name):
         ),
         ("fast_p:fast", "reward 'fast_p:fast': could not convert"),
         ("fast_p:-1", "fast_p needs a finite p >= 0, got -1"),
-        (3, "a reward is a name or a function of one Feedback, got 3"),
+        (3, "a reward is a name, module:function, or a function of one Feedback; got 3"),
     ],
 )
 def test_unknown_rewards_say_what_there_is(name, message):

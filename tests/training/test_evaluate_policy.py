@@ -9,12 +9,14 @@ from datasets import Dataset, DatasetDict
 from transformers import AutoTokenizer
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.attempt_file import read_attempts
 from pkb_gym.rewards import find_reward
 from pkb_gym.training import evaluate_policy
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.inputs.chat import render
 from pkb_gym.training.processes.host_group import HostGroup
+from pkb_gym.training.results.attempts import attempts_of, row_of
 from pkb_gym.training.rollout.kernel_environment import Rollouts
 from pkb_gym.training.rollout.player import EpisodeLimits, Player, answer_ids
 from tests.envs.fake_evaluator import FakeEvaluator
@@ -107,6 +109,18 @@ def test_a_call_that_cannot_be_made_is_answered_as_in_training(tokenizer):
     assert "{'error': \"KernelEnvironment.submit() got an unexpected keyword argument 'text'\"}" in sampler.read[1]
 
 
+def test_replies_are_kept_whether_or_not_they_submit(tokenizer):
+    """What a policy wrote instead of a submission was lost, and with it the reason why it failed."""
+    _, (episode,) = play(tokenizer, by_turn(submit("compile_error"), say("I give up.")), [row()])
+    assert [reply.text for reply in episode.replies][1].endswith("I give up.") and episode.unread_replies == [1]
+    assert [one.reply for one in episode.submissions] == [0]
+    assert episode.replies[1].prompt_tokens > episode.replies[0].prompt_tokens > 0
+    _, (episode,) = play(tokenizer, lambda _: "no block of code<|im_end|>", [row()], multi_turn=False)
+    assert (episode.submissions, episode.replies[0].text) == ([], "no block of code")
+    attempts = attempts_of(0, episode, "default")
+    assert [(one.source, one.reply, one.verdict) for one in attempts] == [(None, "no block of code", "no_submission")]
+
+
 def test_a_single_turn_policy_submits_a_block_of_code_and_sees_no_tool(tokenizer):
     sampler, (episode,) = play(tokenizer, lambda _: "```cpp\nspeedup 2.0\n```\n<|im_end|>", [row()], multi_turn=False)
     assert [one.turn.source for one in episode.submissions] == ["speedup 2.0\n"]
@@ -166,7 +180,8 @@ def knows_all_reduce(text: str) -> str:
 
 def test_a_row_for_each_submission_and_a_summary(evaluate, tmp_path, capsys):
     summary, _ = evaluate(knows_all_reduce, "--limit", "3")
-    rows = results(tmp_path / "out")
+    attempts = read_attempts(tmp_path / "out" / "results.jsonl")
+    rows = [row_of(one) for one in attempts]
     assert [(one["problem"], one["seed"], one["sample"], one["turn"]) for one in rows] == [
         *(("AllReduce", seed, sample, turn) for seed in (7, 8) for sample in (0, 1) for turn in (0, 1)),
         ("AllGather", 7, 0, 0),
@@ -177,6 +192,10 @@ def test_a_row_for_each_submission_and_a_summary(evaluate, tmp_path, capsys):
     assert all(contract <= one.keys() for one in rows)
     assert [one["failure"] for one in rows[:2]] == ["compile_error", None] and rows[1]["speedup"] > 1
     assert rows[-1]["failure"] == "no_submission" and rows[-1]["reward"] == 0.0 and rows[-1]["source"] is None
+    assert "I do not know." in attempts[-1].reply and "compile_error" in attempts[0].reply
+    assert all(one.tokens.prompt > 0 and one.tokens.completion > 0 for one in attempts)
+    assert attempts[0].request_key != attempts[1].request_key == attempts[3].request_key
+    assert attempts[1].config.world_size == 2 and attempts[1].reward_name == "default"
     assert summary.problems["AllReduce"].correct.mean == 1.0 and summary.problems["AllGather"].correct.mean == 0.0
     written = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert written == json.loads(summary.model_dump_json())

@@ -30,7 +30,7 @@ from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.engine.support import env_vars
-from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.support.atomic_write import FOR_OWNER, write_atomically
 from pkb_gym.engine.support.ownership import TemporaryFolder
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.phases import PhaseClock
@@ -92,7 +92,7 @@ class ServiceProcess:
         self._changes = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
         self._start_s = start_s
         self._folder = TemporaryFolder()
-        write_atomically(self._folder.path / "token", self.token)
+        write_atomically(self._folder.path / "token", self.token, FOR_OWNER)
         try:
             self._process, self.url = self._start(port=0)
         except InfrastructureError:

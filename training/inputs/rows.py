@@ -78,7 +78,7 @@ def read_jsonl(path: Path) -> list[Row]:
     for number, line in enumerate(content[:whole].splitlines(), start=1):
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path}, line {number}: no JSON ({error})") from error
         if not isinstance(row, dict):
             raise ConfigError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}")

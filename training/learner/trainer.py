@@ -25,7 +25,7 @@ from pkb_gym.training.processes.offload import GpuMemory, Offload
 from pkb_gym.training.processes.phases import PhaseClock
 from pkb_gym.training.results.run_log import EpisodeRecord, RunLog, episode_metrics
 from pkb_gym.training.rollout.early_submission import AtOnce, FinishedSequences, stopped_by
-from pkb_gym.training.rollout.episodes import RolloutEpisode
+from pkb_gym.training.rollout.episodes import Reply, RolloutEpisode
 from pkb_gym.training.rollout.kernel_environment import KernelEnvironment, Rollouts, submitted_source
 from pkb_gym.training.rollout.tool_rounds import CallCounts, Rollout, ToolBox, ToolCall, side_by_side
 
@@ -208,6 +208,9 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
                     )
                 for place, sequence in enumerate(new_ids if rows else ()):
                     on_finished(place, sequence)
+                    text = str(self._tokenizer.decode(sequence, skip_special_tokens=True))
+                    reply = Reply(text, len(part[place]), len(sequence))
+                    self._episodes()[rows[begin + place]].add_reply(reply)
                 ids += new_ids
                 logprobs += new_logprobs or []
         return ids, logprobs or None

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.attempt import NO_SUBMISSION
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.rewards.reward import is_right
@@ -83,9 +85,21 @@ class Archive:
             ConfigError: the file cannot be read.
         """
         archive = cls(keep)
-        for line in read_jsonl(path):
+        for number, line in enumerate(read_jsonl(path), start=1):
+            if (missing := Kernel.__annotations__.keys() ^ line.keys()) or not _is_kernel(line):
+                what = f"the columns {', '.join(sorted(missing))}" if missing else "the types of its columns"
+                raise ConfigError(f"{path}, line {number}, is no kernel of an archive: it differs in {what}")
             archive.add(Kernel(**line))
         return archive
+
+
+def _is_kernel(line: LogLine) -> bool:
+    texts = all(isinstance(line[name], str) for name in ("problem", "language", "source_hash", "source"))
+    numbers = all(isinstance(line[name], int) for name in ("world_size", "step"))
+    return texts and numbers and isinstance(line["reward"], int | float) and isinstance(line["speedup"], _SPEEDUP)
+
+
+_SPEEDUP = (int, float, type(None))
 
 
 def submission_record(step: int, episode: RolloutEpisode, submission: Submission) -> LogLine:
@@ -119,9 +133,41 @@ def submission_record(step: int, episode: RolloutEpisode, submission: Submission
         "reward": turn.value,
         "speedup": None if feedback is None else feedback.speedup,
         "answer": submission.answer,
+        "reply": None if submission.reply is None else episode.replies[submission.reply].text,
         "is_duplicate": verdict.is_duplicate,
         "waited_s": verdict.waited_s,
         "durations_s": {} if feedback is None else feedback.durations_s,
+    }
+
+
+def unread_record(step: int, episode: RolloutEpisode, reply: int) -> LogLine:
+    """The line of `rollouts.jsonl` of a reply in which no submission could be read.
+
+    Args:
+        step: of the run.
+        episode: that it belongs to.
+        reply: its number.
+    """
+    config = episode.task.config
+    return {
+        "step": step,
+        "problem": episode.task.problem.name,
+        "language": config.language,
+        "device": config.device,
+        "size": config.size if isinstance(config.size, str | None) else json.dumps(config.size),
+        "dtype": config.dtype,
+        "world_size": config.world_size,
+        "seed": config.seed,
+        "style": episode.task.style,
+        "turn": reply,
+        **dict.fromkeys(("source", "source_hash", "stage", "fault", "speedup", "answer")),
+        "failure": NO_SUBMISSION,
+        "is_right": False,
+        "reward": episode.empty_value,
+        "reply": episode.replies[reply].text,
+        "is_duplicate": False,
+        "waited_s": 0.0,
+        "durations_s": {},
     }
 
 

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pkb_gym.engine.records.attempt import NO_SUBMISSION
 from pkb_gym.engine.records.base import Record
 from pkb_gym.training.inputs.rows import Row
 
@@ -147,7 +148,9 @@ def gain(before: Mapping[str, list[EpisodeResult]], after: Mapping[str, list[Epi
 
 
 def _episode(rows: Sequence[Row]) -> EpisodeResult:
-    rewards = [row["reward"] for row in rows]
+    # A reply without a submission has the value of none, which may be more than that of a bad one.
+    submitted = [row for row in rows if row.get("failure") != NO_SUBMISSION] or rows
+    rewards = [row["reward"] for row in submitted]
     speedups = [row["speedup"] for row in rows if row["is_right"] and row["speedup"] is not None]
     return EpisodeResult(
         reward=None if None in rewards else max(rewards),

@@ -21,6 +21,7 @@ from pkb_gym.training.results.archive import (
     LogLine,
     StepLog,
     submission_record,
+    unread_record,
 )
 from pkb_gym.training.rollout.episodes import RolloutEpisode
 
@@ -37,18 +38,21 @@ class EpisodeRecord:
         values: of its messages, see `RolloutEpisode.values`.
         episode_value: see `Episode`.
         submissions: lines of `rollouts.jsonl`, without the number of the sample.
+        unread: likewise, of replies in which no submission could be read.
     """
 
     problem: str
     values: Values
     episode_value: float | None
     submissions: tuple[LogLine, ...]
+    unread: tuple[LogLine, ...] = ()
 
     @classmethod
     def of(cls, episode: RolloutEpisode, step: int) -> EpisodeRecord:
         """The record of an episode that ended."""
         lines = tuple(submission_record(step, episode, submission) for submission in episode.submissions)
-        return cls(episode.task.problem.name, episode.values(), episode.episode_value, lines)
+        unread = tuple(unread_record(step, episode, reply) for reply in episode.unread_replies)
+        return cls(episode.task.problem.name, episode.values(), episode.episode_value, lines, unread)
 
     @property
     def speedup(self) -> float | None:
@@ -92,6 +96,7 @@ def episode_metrics(records: Sequence[EpisodeRecord]) -> dict[str, float]:
         "evaluations": float(len(new)),
         "duplicates": float(len(lines) - len(new)),
         **{f"faults/{fault}": float(faults[fault]) for fault in get_args(Fault)},
+        "unread_replies": float(sum(len(record.unread) for record in records)),
         "episodes_without_submission": float(sum(not record.submissions for record in records)),
     }
 
@@ -164,7 +169,8 @@ class RunLog:
         self._evaluated.add(lines)
         if not self._writes:
             return
-        self._rollouts.append(lines)
+        unread = [{"sample": sample, **line} for sample, record in enumerate(records) for line in record.unread]
+        self._rollouts.append([*lines, *unread])
         for line in lines:
             if line["is_right"] and line["reward"] is not None:
                 self.archive.add(Kernel(**{name: line[name] for name in Kernel.__annotations__}))  # type: ignore[arg-type]

@@ -64,16 +64,33 @@ class RolloutTask:
 
 
 @dataclass(frozen=True)
+class Reply:
+    """One message of the policy, whether or not a submission could be read in it.
+
+    Attributes:
+        text: as it was decoded, without special tokens.
+        prompt_tokens: that the policy read.
+        tokens: that it wrote.
+    """
+
+    text: str
+    prompt_tokens: int
+    tokens: int
+
+
+@dataclass(frozen=True)
 class Submission:
     """One evaluated source of a rollout.
 
     Attributes:
+        reply: number of the reply that it was read from; None where no replies were told of.
         message: number of the policy's message that submitted it, from 0.
         turn: the source and its score.
         verdict: what came of its evaluation.
         answer: the tool message to the policy.
     """
 
+    reply: int | None
     message: int
     turn: Turn
     verdict: Verdict
@@ -91,6 +108,7 @@ class RolloutEpisode(Episode):
     Attributes:
         task: what is asked.
         submissions: those evaluated, in order.
+        replies: all that the policy wrote, in order, as far as it was told of.
     """
 
     def __init__(
@@ -99,8 +117,19 @@ class RolloutEpisode(Episode):
         super().__init__(reward, max_turns, empty_value)
         self.task = task
         self.submissions: list[Submission] = []
+        self.replies: list[Reply] = []
         self._messages = 0
         self._evaluator = evaluator
+
+    def add_reply(self, reply: Reply) -> None:
+        """To be called with each message of the policy, before anything in it is submitted."""
+        self.replies.append(reply)
+
+    @property
+    def unread_replies(self) -> list[int]:
+        """Numbers of the replies in which no submission could be read."""
+        read = {submission.reply for submission in self.submissions}
+        return [number for number in range(len(self.replies)) if number not in read]
 
     def begin_message(self) -> None:
         """To be called before the tools of a message are."""
@@ -118,7 +147,8 @@ class RolloutEpisode(Episode):
         verdict = await self._evaluator.evaluate(self.task.problem, source, self.task.config)
         turn = self.record(source, verdict.feedback)
         answer = self.message(self.task.style)
-        self.submissions.append(Submission(max(0, self._messages - 1), turn, verdict, answer))
+        reply = len(self.replies) - 1 if self.replies else None
+        self.submissions.append(Submission(reply, max(0, self._messages - 1), turn, verdict, answer))
         return answer
 
     def values(self) -> list[float | None]:

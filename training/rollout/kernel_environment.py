@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.envs.text.reply import take_source
 from pkb_gym.envs.trl import KernelTool
 from pkb_gym.rewards.examples import failed
 from pkb_gym.rewards.reward import Reward
+from pkb_gym.rewards.user_rewards import checked_value
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.inputs.chat import Message
 from pkb_gym.training.rollout.episodes import RolloutEpisode, RolloutTask
-
-CODE_BLOCK = re.compile(r"^```[^\n`]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 NO_EPISODE = "nothing can be submitted before `reset`"
 
@@ -39,7 +38,7 @@ class Rollouts:
     @cached_property
     def empty_value(self) -> float:
         """Value of an episode without any submission: as much as a text that is no source at all."""
-        return self.reward(failed("rejected")) or 0.0
+        return checked_value(self.reward, self.reward(failed("rejected"))) or 0.0
 
     def begin(self, row: Mapping[str, object]) -> RolloutEpisode:
         """An episode on a row of the prompts; see `RolloutTask.of_row`."""
@@ -87,18 +86,17 @@ class KernelEnvironment:
 
 
 def submitted_source(completion: str | list[Message]) -> str | None:
-    r"""What a single-turn completion submits: the last fenced block of code of its last message.
+    r"""What a single-turn completion submits by its last message; see `take_source`.
 
     Args:
         completion: its text, or its messages.
 
     Returns:
-        The source; None where there is no block that ends.
+        The source; None where there is none.
 
     Example:
         >>> submitted_source("First:\n```cpp\nint a;\n```\nBetter:\n```cpp\nint b;\n```")
         'int b;\n'
     """
     text = completion if isinstance(completion, str) else str(completion[-1]["content"])
-    blocks: list[str] = CODE_BLOCK.findall(text)
-    return blocks[-1] if blocks else None
+    return take_source(text).source

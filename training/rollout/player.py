@@ -15,7 +15,7 @@ from pkb_gym.training.inputs.chat import Message, render, submit_tools, with_par
 from pkb_gym.training.inputs.rows import Row
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.phases import PhaseClock
-from pkb_gym.training.rollout.episodes import RolloutEpisode
+from pkb_gym.training.rollout.episodes import Reply, RolloutEpisode
 from pkb_gym.training.rollout.kernel_environment import KernelEnvironment, Rollouts, submitted_source
 from pkb_gym.training.rollout.sampling import ReplySampler, Tokens
 from pkb_gym.training.rollout.tool_rounds import Rollout, ToolBox, side_by_side
@@ -118,6 +118,8 @@ class Player:
         contexts = [one.rollout.context_ids for one in played]
         replies = self._sampler.sample(contexts, budgets, seed) if played else []
         for one, reply in zip(played, replies, strict=True):
+            text = str(self._tokenizer.decode(reply, skip_special_tokens=True))
+            one.episode.add_reply(Reply(text, len(one.rollout.context_ids), len(reply)))
             one.rollout.append_assistant_message(self._message(one.rollout, reply), reply, None)
         with self._schedule.reward_phase(self._clock):
             if self._multi_turn:

@@ -56,10 +56,10 @@ def build_python(source: str, compile_cache: CompileCache, zygote: Zygote, timeo
                 replies = gang.collect(Built, timeout_s=timeout_s)
             except GangFailed as failed:
                 lasting = failed.failure not in (Failure.TIMEOUT, Failure.DEADLOCK)
-                log = f"{failed}\n{gang.output}".strip()
+                log = f"{failed}\n{gang.output_of(0)}".strip()
                 artifact = Artifact(ok=False, log=log, duration_s=0.0 if lasting else timeout_s)
                 return Compiled(artifact, lasting, failed.killed)
-            return Compiled(_artifact(replies.messages[0], replies.raw[0], gang.output), lasting=True)
+            return Compiled(_artifact(replies.messages[0], replies.raw[0], gang.output_of(0)), lasting=True)
 
     return cached_compile(compile_cache, key, import_now)
 

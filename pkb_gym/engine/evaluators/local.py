@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol, Self
+from typing import NoReturn, Protocol, Self
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.errors import InfrastructureError
@@ -23,6 +23,7 @@ from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.gang_pool import STANDBY_GANGS, GangPool
 from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import Device, EvalConfig, ResolvedConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.stages import execution_environment
@@ -34,6 +35,7 @@ from pkb_gym.engine.stages.machine_sharing import work_beside_others
 from pkb_gym.engine.stages.pipeline import judge
 from pkb_gym.engine.stages.progress import PREPARING, WAITING, Progress
 from pkb_gym.engine.stages.static import check_statically
+from pkb_gym.engine.stages.stopwatch import ENDING, Stopwatch
 
 
 class LocalEvaluator:
@@ -69,25 +71,34 @@ class LocalEvaluator:
         """It stands for processes of this machine, and so is shared: Gymnasium copies an environment's arguments."""
         return self
 
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "a LocalEvaluator owns processes of this machine and cannot be pickled; name it where an environment is to "
+            "be (evaluator='local', or a name of `add_evaluator`), or take a RemoteEvaluator"
+        )
+
     def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
         """Judges one source; see `Evaluator.evaluate`.
 
         A candidate whose rank was killed is judged once more: somebody else, or a machine short of memory, may have
         done it. A rank that is killed again is the candidate's own failure.
         """
-        feedback, killed = self._judge_once(problem, source, config, progress or _ignore_progress)
+        stopwatch, report = Stopwatch(), progress or _ignore_progress
+        feedback, killed = self._judge_once(problem, source, config, report, stopwatch)
         if killed:
-            feedback, _ = self._judge_once(problem, source, config, progress or _ignore_progress)
+            feedback, _ = self._judge_once(problem, source, config, report, stopwatch)
         return feedback
 
-    def _judge_once(self, problem: Problem, source: str, config: EvalConfig, report: Progress) -> tuple[Feedback, bool]:
+    def _judge_once(
+        self, problem: Problem, source: str, config: EvalConfig, report: Progress, stopwatch: Stopwatch
+    ) -> tuple[Feedback, bool]:
         """The feedback, and whether a rank of the candidate was killed."""
         if self._closed:
             raise InfrastructureError("this evaluator has been closed")
         try:
             parsed, resolved = execution_environment.resolve_source(config, problem, source)
             environment = execution_environment.describe(resolved.device, resolved.dialect)
-            feedback = FeedbackBuilder(problem, parsed, resolved, environment)
+            feedback = FeedbackBuilder(problem, parsed, resolved, environment, stopwatch)
         except OSError as error:
             raise InfrastructureError(f"this machine could not judge it: {error}") from error
         killed = False
@@ -119,7 +130,11 @@ class LocalEvaluator:
             check_statically(feedback)
         # Compilers take processors from what ranks of the CPU compute with.
         beside = work_beside_others() if config.device == "cpu" else contextlib.nullcontext()
-        with _in_turn(self._compilers, report), beside, feedback.stage(Stage.COMPILE, report):
+        with (
+            _in_turn(self._compilers, feedback, report),
+            feedback.waiting_for(beside),
+            feedback.stage(Stage.COMPILE, report),
+        ):
             artifact = compile_source(
                 feedback, self._compile_cache, functools.partial(self._pool.zygote, trusted=False)
             )
@@ -127,17 +142,25 @@ class LocalEvaluator:
             return
         check_loadable(feedback, artifact)
         if not execution_environment.can_run(config.device):
-            feedback.note(execution_environment.compiled_only(config.dialect))
-            return
-        with _in_turn(self._arbiter, report):
-            report(PREPARING)
-            self._pool.check_hidden(Path(feedback.problem.declared_in).parent)
-            reference = self._pool.reference(config.device, config.world_size)
-            new_gang = functools.partial(self._pool.candidate_gang, config, feedback.source.text)
-            idle_devices = self._arbiter.timing if config.device == "cuda" else contextlib.nullcontext
-            handovers = self._pool.handovers(config.device)
-            with CandidateRun(feedback, artifact, reference, new_gang, handovers, self.key) as run:
+            raise feedback.stop(Failure.COMPILED_ONLY, execution_environment.compiled_only(config.dialect))
+        idle_devices = self._arbiter.timing if config.device == "cuda" else contextlib.nullcontext
+        with _in_turn(self._arbiter, feedback, report), contextlib.ExitStack() as ranks:
+            try:
+                report(PREPARING)
+                with feedback.stopwatch.phase(PREPARING):
+                    run = ranks.enter_context(self._new_run(feedback, artifact))
                 judge(run, self._baseline_cache, idle_devices, report)
+            finally:
+                with feedback.stopwatch.phase(ENDING):
+                    ranks.close()
+
+    def _new_run(self, feedback: FeedbackBuilder, artifact: Artifact) -> CandidateRun:
+        config = feedback.config
+        self._pool.check_hidden(Path(feedback.problem.declared_in).parent)
+        reference = self._pool.reference(config.device, config.world_size)
+        new_gang = functools.partial(self._pool.candidate_gang, config, feedback.source.text)
+        handovers = self._pool.handovers(config.device)
+        return CandidateRun(feedback, artifact, reference, new_gang, handovers, self.key)
 
     def pause(self, timeout_s: float | None = None) -> bool:
         """Leaves the devices to somebody else until `resume`: texts are compiled, but no rank runs or is prepared.
@@ -188,10 +211,11 @@ class _Turns(Protocol):
 
 
 @contextlib.contextmanager
-def _in_turn(turns: _Turns, report: Progress) -> Iterator[None]:
+def _in_turn(turns: _Turns, feedback: FeedbackBuilder, report: Progress) -> Iterator[None]:
     if not turns.acquire(blocking=False):
         report(WAITING)
-        turns.acquire()
+        with feedback.stopwatch.phase(WAITING):
+            turns.acquire()
     try:
         yield
     finally:

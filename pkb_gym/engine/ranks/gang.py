@@ -113,7 +113,7 @@ class Gang:
         with contextlib.ExitStack() as resources:
             scratch, remove_scratch = zygote.new_scratch()
             resources.callback(remove_scratch)
-            self._output = RankOutput()
+            self._output = RankOutput(world_size)
             resources.callback(self._output.close)
             pairs: list[tuple[Wire, Wire]] = []
             for _ in range(1 + world_size):
@@ -132,11 +132,11 @@ class Gang:
                 temporary_bytes=TEMPORARY_BYTES,
                 max_threads=world_size * max_threads(),
             )
-            with self._output.writing_end() as output_end:
+            with self._output.writing_ends() as output_ends:
                 ends = [end for _, end in pairs]
                 fds = [end.fileno() for end in ends]
                 try:
-                    self._leader_pidfd = zygote.fork(request, [fds[0], output_end, *fds[1:]])
+                    self._leader_pidfd = zygote.fork(request, [fds[0], *output_ends, *fds[1:]])
                 finally:
                     for end in ends:
                         end.close()
@@ -148,7 +148,8 @@ class Gang:
             self._poll = select.epoll()
             resources.callback(self._poll.close)
             self._rank_of_fd = {wire.fileno(): rank for rank, wire in enumerate(self._ranks)}
-            for fd in (*self._rank_of_fd, self._leader.fileno(), self._output.fileno()):
+            self._rank_of_output = {fd: rank for rank, fd in enumerate(self._output.filenos)}
+            for fd in (*self._rank_of_fd, self._leader.fileno(), *self._rank_of_output):
                 self._poll.register(fd, select.EPOLLIN)
             for wire in self._ranks:
                 wire.sock.settimeout(SEND_TIMEOUT_S)
@@ -161,7 +162,6 @@ class Gang:
             return self._leader.receive_with_fds(RanksStarted)[2]
         except (WireError, TimeoutError) as error:
             time.sleep(AFTERMATH_S)
-            self._output.drain()
             what = f"a gang of {self.world_size} did not start: {error}. {self.output}"
             raise InfrastructureError(what) from None
 
@@ -173,8 +173,14 @@ class Gang:
 
     @property
     def output(self) -> str:
-        """The tail of what the ranks wrote to stdout and stderr."""
+        """The tail of what the ranks have written to stdout and stderr so far, see `RankOutput.tail`."""
+        self._output.drain_all()
         return self._output.tail
+
+    def output_of(self, rank: int) -> str:
+        """As `output`, of one rank alone and as it wrote it."""
+        self._output.drain_all()
+        return self._output.tail_of(rank)
 
     def ask(
         self,
@@ -391,7 +397,7 @@ class Gang:
             elif fd == self._leader.fileno():
                 ended, _ = self._leader.receive(RankEnded)
                 self._ended[ended.rank] = ended.status
-            elif not self._output.drain():
+            elif not self._output.drain(self._rank_of_output[fd]):
                 self._poll.unregister(fd)
 
     def _first_failure(self, otherwise: str = "") -> GangFailed:

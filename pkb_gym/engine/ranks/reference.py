@@ -33,6 +33,7 @@ from pkb_gym.engine.ranks.candidate_block import (
     stage_inputs,
 )
 from pkb_gym.engine.ranks.conductor import Conductor
+from pkb_gym.engine.ranks.delivery_time import delivery_us
 from pkb_gym.engine.ranks.gpu_pulses import GpuPulses
 from pkb_gym.engine.ranks.handover_script import null_script, write_script
 from pkb_gym.engine.ranks.handover_server import HandoverLibrary
@@ -46,6 +47,7 @@ from pkb_gym.engine.ranks.reference_orders import (
     Compared,
     CompareOutputs,
     ConductCalls,
+    DeliveryTimed,
     EndBlock,
     MakeInputs,
     MapHeaps,
@@ -59,6 +61,7 @@ from pkb_gym.engine.ranks.reference_orders import (
     StageInputs,
     Start,
     TakeWorkload,
+    TimeDelivery,
     WarmUp,
 )
 from pkb_gym.engine.rankside.arguments import unroll
@@ -133,6 +136,7 @@ class ReferenceRank:
             ConductCalls: self._conduct_calls,
             EndBlock: self._end_block,
             WarmUp: self._warm_up,
+            TimeDelivery: self._time_delivery,
             RunBaseline: self._run_baseline,
             RunNullBlock: self._run_null_block,
             CaptureGraphs: self._capture_graphs,
@@ -342,6 +346,9 @@ class ReferenceRank:
             block.call(call % len(block.arguments))
         self._device.synchronize()
         return Ready()
+
+    def _time_delivery(self, order: TimeDelivery) -> DeliveryTimed:
+        return DeliveryTimed(delivery_us(self._block_in_hand(), order.dialect, self._device.synchronize))
 
     # ---- comparison -------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from pkb_gym.engine.ranks.reference_orders import (
     ClearCandidateHeap,
     Compared,
     CompareOutputs,
+    DeliveryTimed,
     EndBlock,
     MakeInputs,
     MapHeaps,
@@ -36,6 +37,7 @@ from pkb_gym.engine.ranks.reference_orders import (
     StageOrder,
     Start,
     TakeWorkload,
+    TimeDelivery,
     WarmUp,
     WorkloadSpec,
 )
@@ -220,6 +222,14 @@ class ReferenceGang:
         self._note_idle([reply.idle_us for reply in settled])
         self.host_ns = max(reply.host_ns for reply in settled)
         return nanoseconds
+
+    def delivery_us(self, dialect: Dialect) -> float:
+        """Microseconds that the slowest rank takes to copy a call's results into the heap; see `TimeDelivery`.
+
+        Args:
+            dialect: of the candidate.
+        """
+        return max(reply.delivery_us for reply in self._ask(TimeDelivery(dialect), DeliveryTimed))
 
     def warm_up(self, calls: int) -> None:
         """Runs the baseline without looking at the clock or keeping results."""

@@ -269,6 +269,24 @@ class RunBaseline(Message):
 
 
 @dataclass(frozen=True)
+class TimeDelivery(Message):
+    """Time how long the results of a call take to be copied into the heap. Answered by `DeliveryTimed`.
+
+    Attributes:
+        dialect: of the candidate; see `RunBaseline`.
+    """
+
+    dialect: Dialect
+
+
+@dataclass(frozen=True)
+class DeliveryTimed(Message):
+    """What it takes on this rank, in microseconds."""
+
+    delivery_us: float
+
+
+@dataclass(frozen=True)
 class CaptureGraphs(Message):
     """Capture the baseline as CUDA graphs, on the block's first calls. Answered by `Captured`.
 

@@ -69,9 +69,11 @@ class Zygote:
             self._resources = resources.pop_all()
 
     def _command(self, fd: int) -> list[str]:
+        # Unbuffered, of Python as of C: what a rank wrote is there however it ended, and blocks need not flush.
+        python = [sys.executable, "-u", "-m"]
         if not self.sandboxed:
-            return [sys.executable, "-m", "pkb_gym.engine.rankside.zygote", str(fd), str(self.scratch)]
-        command = [sys.executable, "-m", "rankside.zygote", str(fd)]
+            return [*python, "pkb_gym.engine.rankside.zygote", str(fd), str(self.scratch)]
+        command = [*python, "rankside.zygote", str(fd)]
         self._policy = zygote_policy(TEMPORARY_BYTES)
         return bubblewrap_arguments(self._policy, command)
 
@@ -125,7 +127,8 @@ class Zygote:
 
         Args:
             request: see there.
-            fds: the leader's end, where output goes, the ranks' ends; the caller keeps and closes its own copies.
+            fds: the leader's end, where output of each rank goes, the ranks' ends; the caller keeps and closes its own
+                copies.
 
         Returns:
             A pidfd of the gang's leader.

@@ -21,9 +21,9 @@ def lead(request: GangRequest, fds: list[int]) -> None:
 
     Args:
         request: see there.
-        fds: the leader's connection, where stdout and stderr go, then one connection per rank.
+        fds: the leader's connection, then for each rank where its stdout and stderr go, then a connection per rank.
     """
-    leader_fd, output_fd, *rank_fds = fds
+    leader_fd, output_fds, rank_fds = fds[0], fds[1 : 1 + request.world_size], fds[1 + request.world_size :]
     wire = Wire(socket.socket(fileno=leader_fd))
     os.setsid()
     if request.confined:
@@ -33,8 +33,8 @@ def lead(request: GangRequest, fds: list[int]) -> None:
         os.makedirs(request.scratch, exist_ok=True)
     else:
         confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)  # what the ranks leave behind becomes ours to end
-    pids = [_fork_rank(request, rank, wire, output_fd, rank_fds) for rank in range(request.world_size)]
-    for fd in (output_fd, *rank_fds):
+    pids = [_fork_rank(request, rank, wire, output_fds, rank_fds) for rank in range(request.world_size)]
+    for fd in (*output_fds, *rank_fds):
         os.close(fd)
     if request.confined:
         confine.prctl(confine.PR_SET_DUMPABLE, 0)  # its memory is not the ranks' to open through /proc
@@ -46,16 +46,17 @@ def lead(request: GangRequest, fds: list[int]) -> None:
         _end_descendants()
 
 
-def _fork_rank(request: GangRequest, rank: int, leader: Wire, output_fd: int, rank_fds: list[int]) -> int:
+def _fork_rank(request: GangRequest, rank: int, leader: Wire, output_fds: list[int], rank_fds: list[int]) -> int:
     pid = os.fork()
     if pid != 0:
         return pid
     try:
         confine.die_with_parent()
         leader.close()
-        os.dup2(output_fd, 1)
-        os.dup2(output_fd, 2)
-        os.close(output_fd)
+        os.dup2(output_fds[rank], 1)
+        os.dup2(output_fds[rank], 2)
+        for fd in output_fds:
+            os.close(fd)
         for other, fd in enumerate(rank_fds):
             if other != rank:
                 os.close(fd)

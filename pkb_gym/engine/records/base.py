@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, PlainValidator
+
+
+def _any_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected text, got {type(value).__name__}")
+    return value
+
+
+Text = Annotated[str, PlainValidator(_any_text)]
+"""Any characters, lone surrogates included, as models and candidates may write them."""
 
 
 class Record(BaseModel):

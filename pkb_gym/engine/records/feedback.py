@@ -71,6 +71,8 @@ class Failure(StrEnum):
     """It did something that no honest kernel does; see `Feedback.integrity`."""
     INFRASTRUCTURE = "infrastructure"
     """The evaluator or its machine failed, not the candidate: no reward, the episode is truncated."""
+    COMPILED_ONLY = "compiled_only"
+    """It compiled, and this machine has no GPU that could run it: nothing is known of it, and no reward is paid."""
 
 
 class Environment(Record):
@@ -226,6 +228,10 @@ class Finding(Record):
     detail: str
 
 
+LAST_OUTPUT = "\nlast output:\n"
+"""In a message, between the failure and the end of what the candidate wrote before it."""
+
+
 class Feedback(Record):
     """The result of one evaluation."""
 
@@ -244,7 +250,7 @@ class Feedback(Record):
     failed_rank: int | None = None
     """The rank that failed first."""
     output: str = ""
-    """The tail of the candidate's stdout and stderr."""
+    """The tail of the candidate's stdout and stderr, the number of the rank in front of each line."""
     calls_torch_distributed: bool | None = None
     """Whether it calls collectives of the library that the baseline uses (torch.distributed, gloo, NCCL), and so is no
     custom communication kernel: by its text, by traffic of its ranks' network while it ran (whatever its dialect), or
@@ -261,7 +267,8 @@ class Feedback(Record):
     """Present exactly when something was timed."""
     integrity: tuple[Finding, ...] = ()
     durations_s: dict[str, float] = Field(default_factory=dict)
-    """Wall time of each stage."""
+    """Wall time of each stage and of what lies between: waiting for its turn, preparing and ending ranks, and other
+    work. Their sum is the wall time of the evaluation."""
 
     @property
     def passed(self) -> bool:

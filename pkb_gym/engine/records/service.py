@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated
 
-from pydantic import Field, PlainValidator
+from pydantic import Field
 
-from pkb_gym.engine.records.base import Record
+from pkb_gym.engine.records.base import Record, Text
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.support.source_digest import source_sha256
@@ -19,18 +18,12 @@ MAX_WAIT_S = 30.0
 """Longest that the service keeps a request waiting; clients ask again."""
 
 
-def _any_text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"expected text, got {type(value).__name__}")
-    return value
-
-
 class EvaluationRequest(Record):
     """A source to be evaluated, and how."""
 
     problem: str
     """Name in the catalogue."""
-    source: Annotated[str, PlainValidator(_any_text)]
+    source: Text
     """Any characters, lone surrogates included: rejecting them is the evaluation's business."""
     config: EvalConfig = Field(default_factory=EvalConfig)
 
@@ -91,7 +84,7 @@ class ServiceStatus(Record):
     evaluations_per_minute: int
     """Evaluations that finished in the last minute."""
     durations_s: dict[str, float]
-    """Wall time of each stage, summed over all evaluations; waiting is not counted."""
+    """Of `Feedback.durations_s`, summed over all evaluations; time in the queue is not counted."""
     paused: bool
     """Whether the devices are left to somebody else."""
     uptime_s: float

@@ -16,6 +16,7 @@ MAX_SOURCE_BYTES = 1 << 20
 # Of blanks, only those of one line: a run of line breaks would be gone through again from each of them.
 _PYTHON_MARK = re.compile(r"^[ \t]*(?:def\s+solution\s*\(|import\s+\w|from\s+[\w.]+\s+import\b)", re.MULTILINE)
 _NATIVE_MARK = re.compile(r"^[ \t]*#[ \t]*include\b|TVM_FFI_DLL_EXPORT_TYPED_FUNC|\bvoid\s+solution\s*\(", re.MULTILINE)
+_SOLUTION = re.compile(r"^[ \t]*def\s+solution\s*\(", re.MULTILINE)
 _TRITON_MARK = re.compile(r"^[ \t]*(?:import|from)\s+triton\b", re.MULTILINE)
 
 
@@ -52,6 +53,11 @@ class Source:
     def sha256(self) -> str:
         """See `source_sha256`."""
         return source_sha256(self.text)
+
+
+def looks_like_source(text: str) -> bool:
+    """Whether a text is more likely a source than prose about one."""
+    return bool(_NATIVE_MARK.search(text) or _SOLUTION.search(text))
 
 
 def _text_defect(text: str) -> str | None:

@@ -62,6 +62,9 @@ class Timing(Record):
     problem's baseline takes longer beside a python source than beside a native one, by about 2 * `delivered_bytes` over
     the memory's bandwidth where kernels take longer than their launches (AllReduce at size large on H200: 336 us and
     301 us). Speedups are over what the other side pays too, and times compare within one dialect."""
+    delivery_us: float = 0.0
+    """Time of that copy per call, as a rank of the reference gang takes for it. `speedup_low` and `graph_speedup_low`
+    are over baselines without it: a python source that writes its results into the heap itself gains nothing."""
     converged: bool
     """Whether the interval became tight before the budget ran out."""
     blocks: tuple[Block, ...]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pkb_gym.engine.problem.inputs import CALLS_OF_ROOT
 from pkb_gym.engine.ranks.candidate_gang import BlockSetting
 from pkb_gym.engine.ranks.reference_orders import CheckedCall, ConductCalls, ServeHandovers, StageInputs, StageOrder
 from pkb_gym.engine.rankside.orders import Dialect
@@ -53,12 +54,17 @@ class CallConditions:
         together: whether no rank begins before all arguments are there, and none departs before all have finished.
         late_rank: whose arguments arrive late.
         held_ranks: that stand still after each wait and barrier of `pkb/symm.h`.
+        holds: times the usual length of a hold.
     """
 
     together: bool = False
     late_rank: int | None = None
     held_ranks: tuple[int, ...] = ()
+    holds: int = 1
 
+
+LONG_HOLD = 4
+"""Times the usual hold: so long that a rank that is held in the next call comes to its writes there all the same."""
 
 TOGETHER = CallConditions(together=True)
 
@@ -67,9 +73,9 @@ def check_conditions(world_size: int, calls: int, dialect: Dialect) -> tuple[Cal
     """The conditions of the checked calls: all ranks together once, then four calls for each rank as the root.
 
     In two of them one rank each is late, the root and its neighbour, and others go as far ahead as they can: one that
-    waits for nobody comes two calls ahead of the second. In the third call the same rank is held, and others come a
-    call ahead of it. In the fourth the first is held, while others depart. So every rank is late twice and held twice,
-    once as the root; whether the root or its neighbour is the second changes from root to root.
+    waits for nobody comes two calls ahead of the second. In the third call the same rank is held for long, and others
+    come a call ahead of it. In the fourth the first is held, while others depart. So every rank is late twice and held
+    twice, once as the root; whether the root or its neighbour is the second changes from root to root.
 
     Args:
         world_size: number of ranks.
@@ -81,7 +87,9 @@ def check_conditions(world_size: int, calls: int, dialect: Dialect) -> tuple[Cal
         neighbour = (root + 1) % world_size
         first, second = (neighbour, root) if root % 2 else (root, neighbour)
         conditions += [CallConditions(late_rank=rank) for rank in (first, second)]
-        conditions += [CallConditions(held_ranks=(rank,) if dialect == "native" else ()) for rank in (second, first)]
+        for rank, holds in ((second, LONG_HOLD), (first, 1)) if dialect == "native" else ():
+            conditions.append(CallConditions(held_ranks=(rank,), holds=holds))
+        conditions += [CallConditions()] * (CALLS_OF_ROOT * (root + 1) + 1 - len(conditions))
     conditions += [CallConditions()] * (calls - len(conditions))
     return tuple(conditions[:calls])
 
@@ -126,7 +134,7 @@ WAITS_ALLOWED = 20
 def longest_delay_s(config: ResolvedConfig, baseline_us: float) -> float:
     """What the conditions of a checked call may add to it, roughly."""
     delay_s, hold_s = _delays_s(config, baseline_us)
-    return delay_s + WAITS_ALLOWED * hold_s
+    return delay_s + WAITS_ALLOWED * LONG_HOLD * hold_s
 
 
 def _delays_s(config: ResolvedConfig, baseline_us: float) -> tuple[float, float]:
@@ -159,7 +167,8 @@ def conducted(
             of_rank = [_withheld_alone(call, alone, rank) for call, alone in zip(calls, withheld, strict=True)]
         orders.append(ConductCalls(tuple(of_rank)))
     holds_ns = tuple(
-        tuple(int(hold_s * 1e9) if rank in one.held_ranks else 0 for one in conditions) for rank in range(world_size)
+        tuple(int(one.holds * hold_s * 1e9) if rank in one.held_ranks else 0 for one in conditions)
+        for rank in range(world_size)
     )
     return BlockStaging(tuple(orders), BlockSetting("waiting", holds_ns=holds_ns))
 

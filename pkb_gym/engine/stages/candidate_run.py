@@ -26,7 +26,7 @@ from pkb_gym.engine.rankside.orders import BlockDone, Dialect, ProfileDone
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.check_report import CheckReport
 from pkb_gym.engine.records.config import ResolvedConfig
-from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.records.feedback import LAST_OUTPUT, Failure
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages.block_staging import BlockStaging, plain
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
@@ -80,6 +80,7 @@ class CandidateRun:
         reference: see above.
         workload: what is evaluated.
         layout: of the heaps.
+        right_trials: of the last checked block, all outputs of which were right.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class CandidateRun:
             turn=config.turn,
         )
         self.layout = lay_out(self.workload.problem, config)
+        self.right_trials: Sequence[int] = ()
         self._next_trial = 0
         with contextlib.ExitStack() as stack:
             _, self._heap = stack.enter_context(reference.heaps(self.layout.segment_bytes))
@@ -177,6 +179,12 @@ class CandidateRun:
     def prepare_again(self, plan: BlockPlan, *, timed: bool) -> None:
         """The inputs of an earlier block at the same places, to see what comes of them under other conditions."""
         self.reference.make([planned.trial for planned in plan.sets], timed=timed)
+
+    def prepare_elsewhere(self, trials: Sequence[int], *, timed: bool) -> BlockPlan:
+        """The inputs of earlier trials once more; at other places than before if another trial comes first."""
+        plan = self._plan(trials, timed)
+        self.reference.make(trials, timed=timed)
+        return plan
 
     def _plan(self, trials: Sequence[int], timed: bool) -> BlockPlan:
         return self.workload.plan(trials, timed, self.layout.scratch_bytes, self.layout.segment_bytes)
@@ -272,7 +280,7 @@ class CandidateRun:
 
     def _stopped(self, failed: GangFailed) -> Stopped:
         output = self._gang.output.strip()
-        tail = f"\nlast output:\n{output[-2000:]}" if output else ""
+        tail = f"{LAST_OUTPUT}{output[-2000:]}" if output else ""
         if failed.failure is Failure.INTEGRITY:
             self.feedback.suspect(integrity.tampering(str(failed)))
         return self.feedback.stop(failed.failure, f"{failed}{tail}", failed.rank, killed=failed.killed)

@@ -10,6 +10,7 @@ from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.stages import timing_statistics as statistics
 from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.candidate_run import CandidateRun
+from pkb_gym.engine.stages.delivery import with_captured_delivery
 from pkb_gym.engine.stages.time import machine_to_itself
 
 
@@ -42,7 +43,7 @@ def add_captured_baseline(
     with contextlib.suppress(InfrastructureError):
         captured_us = cache.captured_us(case, measure)
         if captured_us is not None:
-            run.feedback.timing = statistics.with_captured_baseline(timed, captured_us)
+            run.feedback.timing = with_captured_delivery(statistics.with_captured_baseline(timed, captured_us))
 
 
 def _captured_us(run: CandidateRun, baseline_us: float, gate_us: float) -> list[float] | None:

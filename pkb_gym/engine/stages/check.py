@@ -50,4 +50,5 @@ def _check_block(
     run.feedback.check = report if earlier is None else joined(earlier, report)
     if not report.passed or finished.late:
         raise failed_check(run, finished, report, conditions, baseline_us)
+    run.right_trials = [planned.trial for planned in plan.sets]
     return finished, run.feedback.check

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from pkb_gym.engine.problem import Problem
@@ -15,7 +15,8 @@ from pkb_gym.engine.records.feedback import CompileReport, Environment, Failure,
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.records.timing import Timing
-from pkb_gym.engine.stages.progress import Progress
+from pkb_gym.engine.stages.progress import WAITING, Progress
+from pkb_gym.engine.stages.stopwatch import Stopwatch
 from pkb_gym.engine.support.printable import printable
 
 MAX_MESSAGE_CHARS = 16_000
@@ -40,14 +41,23 @@ class FeedbackBuilder:
         problem: what the source is to solve.
         source: the source.
         config: how it is judged.
+        stopwatch: of the evaluation.
         compile, race, check, timing, profile, roofline, output, calls_torch_distributed: see `Feedback`.
 
     Raises:
         OSError: the problem's files cannot be read.
     """
 
-    def __init__(self, problem: Problem, source: Source, config: ResolvedConfig, environment: Environment) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        source: Source,
+        config: ResolvedConfig,
+        environment: Environment,
+        stopwatch: Stopwatch | None = None,
+    ) -> None:
         self.problem, self.source, self.config = problem, source, config
+        self.stopwatch = stopwatch or Stopwatch()
         self.compile: CompileReport | None = None
         self.race: Race | None = None
         self.check: CheckReport | None = None
@@ -63,18 +73,22 @@ class FeedbackBuilder:
         self._message = ""
         self._failed_rank: int | None = None
         self._integrity: list[Finding] = []
-        self._durations_s: dict[str, float] = {}
 
     @contextlib.contextmanager
     def stage(self, stage: Stage, report: Progress) -> Iterator[None]:
         """Times a stage; it counts as completed if its block ends without an exception."""
         report(stage.value)
-        began = time.monotonic()
-        try:
+        with self.stopwatch.phase(stage.value):
             yield
             self._stage = stage
-        finally:
-            self._durations_s[stage.value] = time.monotonic() - began
+
+    @contextlib.contextmanager
+    def waiting_for(self, turn: AbstractContextManager[None]) -> Iterator[None]:
+        """Enters and leaves `turn`; the time until it is entered counts as waiting."""
+        with contextlib.ExitStack() as stack:
+            with self.stopwatch.phase(WAITING):
+                stack.enter_context(turn)
+            yield
 
     def complete(self, stage: Stage) -> None:
         """Notes a stage that was completed within another one's block."""
@@ -89,10 +103,6 @@ class FeedbackBuilder:
         """Notes why the pipeline ends here; the caller raises what is returned."""
         self.fail(failure, message, rank)
         return Stopped(message, killed=killed)
-
-    def note(self, message: str) -> None:
-        """Notes what the agent should know of an evaluation that did not fail."""
-        self._message = printable(message, MAX_MESSAGE_CHARS)
 
     def fail(self, failure: Failure, message: str, rank: int | None = None) -> None:
         """Notes a failure."""
@@ -128,7 +138,7 @@ class FeedbackBuilder:
             profile=self.profile,
             roofline=self.roofline if timed else None,
             integrity=tuple(self._integrity),
-            durations_s=self._durations_s,
+            durations_s=self.stopwatch.readings(),
         )
 
 

@@ -89,11 +89,35 @@ def failed_while_timed(run: CandidateRun, finished: FinishedBlock, report: Check
     race = late_output(finished)
     if race is None:
         first = min(report.mismatches, key=lambda mismatch: mismatch.trial)
-        if first.reason != "values" or not _is_right_with_time(run, finished.plan, timed=True, baseline_us=baseline_us):
-            run.feedback.suspect(integrity.timed_outputs(report))
-            return run.feedback.stop(Failure.INTEGRITY, f"wrong while timed: {first}", first.rank)
+        if first.reason != "values":
+            return _told_apart(run, report, first)
+        if not _is_right_with_time(run, finished.plan, timed=True, baseline_us=baseline_us):
+            if _tells_calls_apart(run, finished.plan, first, baseline_us):
+                return _told_apart(run, report, first)
+            return run.feedback.stop(FAILURES[first.reason], f"while timed: {first}", first.rank)
         race = Race(kind="unknown", rank=first.rank, evidence=str(first))
     return _raced(run, race)
+
+
+def _told_apart(run: CandidateRun, report: CheckReport, first: Mismatch) -> Stopped:
+    run.feedback.suspect(integrity.timed_outputs(report))
+    return run.feedback.stop(Failure.INTEGRITY, f"wrong while timed: {first}", first.rank)
+
+
+def _tells_calls_apart(run: CandidateRun, plan: BlockPlan, first: Mismatch, baseline_us: float) -> bool:
+    """Whether the same inputs have come out right in one call and wrong in another.
+
+    The timed inputs are tried as checked calls at other places, and so are the checked inputs, which were right. A
+    kernel that is wrong on some inputs, such as sums at the edge of the tolerance, is so wherever and whenever.
+    """
+    timed = [planned.trial for planned in reversed(plan.sets)]
+    report = _unhurried(run, run.prepare_elsewhere(timed, timed=True), baseline_us)[0]
+    if first.trial not in {mismatch.trial for mismatch in report.mismatches}:
+        return True
+    if not run.right_trials:
+        return False
+    checked = run.right_trials[::-1]
+    return not _unhurried(run, run.prepare_elsewhere(checked, timed=False), baseline_us)[0].passed
 
 
 def _raced(run: CandidateRun, race: Race) -> Stopped:
@@ -126,9 +150,15 @@ def _is_right_with_time(run: CandidateRun, plan: BlockPlan, *, timed: bool, base
     of before, so that results that are remembered by either are wrong again.
     """
     run.prepare_again(plan, timed=timed)
+    report, finished = _unhurried(run, plan, baseline_us)
+    return report.passed and not finished.late
+
+
+def _unhurried(run: CandidateRun, plan: BlockPlan, baseline_us: float) -> tuple[CheckReport, FinishedBlock]:
+    """Runs a block that has been prepared, with all ranks together and longer waits."""
     calls = len(plan.sets)
     run.reference.run(calls, run.dialect)
     unhurried = CallConditions(together=True, held_ranks=tuple(range(run.config.world_size)))
     run.allow(calls * baseline_us * 1e3, more_s=calls * longest_delay_s(run.config, baseline_us))
     finished = run.run(plan, range(calls), conducted(run.config, [unhurried] * calls, baseline_us))
-    return run.compare(finished.done).passed and not finished.late
+    return run.compare(finished.done), finished

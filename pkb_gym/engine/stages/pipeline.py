@@ -10,10 +10,12 @@ from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.captured_baseline import add_captured_baseline
 from pkb_gym.engine.stages.check import check
+from pkb_gym.engine.stages.delivery import charge_delivery
 from pkb_gym.engine.stages.machine_sharing import ahead_of_work, work_beside_others
 from pkb_gym.engine.stages.profile import profile
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.engine.stages.roofline import place_run
+from pkb_gym.engine.stages.stopwatch import CAPTURING
 from pkb_gym.engine.stages.time import baseline_alone_us, machine_to_itself, measured_overhead, time_blocks
 
 
@@ -39,17 +41,24 @@ def judge(
     with feedback.stage(Stage.CHECK, report):
         alone_us = baseline_alone_us(run)
         if config.until == "check":
-            with work_beside_others():
+            with feedback.waiting_for(work_beside_others()):
                 check(run)
             return
         overhead = measured_overhead(run, cache, idle_devices)
-        with work_beside_others():
+        with feedback.waiting_for(work_beside_others()):
             candidate_us = check(run)
-    with feedback.stage(Stage.TIME, report), ahead_of_work(), machine_to_itself(), idle_devices():
+    with (
+        feedback.stage(Stage.TIME, report),
+        feedback.waiting_for(ahead_of_work()),
+        feedback.waiting_for(machine_to_itself()),
+        feedback.waiting_for(idle_devices()),
+    ):
         time_blocks(run, alone_us, candidate_us, overhead)
+        charge_delivery(run)
         place_run(run)
     if config.until == "profile" and not feedback.failed:
-        with feedback.stage(Stage.PROFILE, report), idle_devices():
+        with feedback.stage(Stage.PROFILE, report), feedback.waiting_for(idle_devices()):
             profile(run)
     if config.device == "cuda" and not feedback.failed:
-        add_captured_baseline(run, cache, idle_devices)
+        with feedback.stopwatch.phase(CAPTURING):
+            add_captured_baseline(run, cache, idle_devices)

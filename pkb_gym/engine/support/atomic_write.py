@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import glob
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 from pkb_gym.engine.support.ownership import remove_abandoned, take_ownership
 
+FOR_ALL, FOR_OWNER = 0o666, 0o600
+"""Permissions, before the umask takes some of them away."""
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+
+def write_atomically(path: Path, content: str | bytes, permissions: int = FOR_ALL) -> None:
     """Writes `path` by way of a temporary file beside it; makes its folder where there is none.
 
     A temporary file that a killed writer of the same path left behind is removed.
+
+    Args:
+        path: of the file.
+        content: all that it will hold.
+        permissions: of the file, as far as the umask allows.
 
     Raises:
         OSError: the folder cannot be made or written; nothing is left behind.
@@ -22,25 +30,27 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{path.name}."
     remove_abandoned(path.parent.glob(f"{glob.escape(prefix)}*"))
-    while not _written(path, prefix, data):
+    while not _written(path, prefix, data, permissions):
         pass
 
 
-def _written(path: Path, prefix: str, data: bytes) -> bool:
+def _written(path: Path, prefix: str, data: bytes, permissions: int) -> bool:
     """One attempt; False where another writer took the temporary file for abandoned before it was locked."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix)
+    # Not by `tempfile`, whose files are their owner's alone, whatever the umask.
+    beside = path.with_name(prefix + secrets.token_hex(8))
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, permissions)
     try:
         with os.fdopen(handle, "wb") as file:
-            lock = take_ownership(Path(name))
+            lock = take_ownership(beside)
             if lock is None:
                 return False
             try:
                 file.write(data)
                 file.flush()
-                Path(name).replace(path)
+                beside.replace(path)
             finally:
                 os.close(lock)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise
     return True

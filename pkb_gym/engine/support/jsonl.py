@@ -26,7 +26,7 @@ class LineFile:
     def __init__(self, path: Path, *, holds: str, writer: str, option: str) -> None:
         self.path, self._holds = path, holds
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise ConfigError(f"cannot write {holds} to {path}: {error.strerror}; {option} names another") from error
         try:

@@ -6,24 +6,25 @@ kernel may lie beside a declaration.
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
-import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.support.declaration_text import read_declaration
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "pkb_gym.problems"
 """Entry points of this group name a package: a folder with a `problem.py`, or a folder of such folders."""
 
 FILE = "problem.py"
-
-_NAME = re.compile(r"""^PROBLEM(?:: Problem)? = Problem\(\s*name=["'](\w+)["']""", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -120,21 +121,23 @@ def _described(folder: Path, origin: str) -> ProblemFolder:
         text = (folder / FILE).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         return ProblemFolder(folder, "", origin, f"cannot be read: {error}")
-    declared = _NAME.search(text)
+    declared = read_declaration(text)
     if declared is None:
         fault = 'no line begins with PROBLEM = Problem( followed by name="..."; ids are registered by reading that text'
         return ProblemFolder(folder, "", origin, fault)
-    return ProblemFolder(folder, declared[1], origin)
+    return ProblemFolder(folder, declared.name, origin)
 
 
 @cache
 def _installed() -> tuple[InstalledFolders, ...]:
     """What the entry points of this environment name, in the order of their names; read once."""
-    points = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value))
+    from importlib.metadata import entry_points  # loads slowly, and few commands ask
+
+    points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
     return tuple(_of_entry_point(point) for point in points)
 
 
-def _of_entry_point(point: importlib.metadata.EntryPoint) -> InstalledFolders:
+def _of_entry_point(point: EntryPoint) -> InstalledFolders:
     package = "" if point.dist is None else f" of {point.dist.name} {point.dist.version}"
     origin = f"entry point {point.name!r}{package}"
     try:

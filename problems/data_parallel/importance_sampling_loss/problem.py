@@ -129,22 +129,26 @@ def tolerance(context: CheckContext, bfloat16: float) -> float:
 
 
 def logprobs_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-    """Off by more than 1e-2 of the value; 0 where the label is ignored."""
+    """Off by more than 2e-2 of the value; 0 where the label is ignored.
+
+    The baseline rounds logits of up to 16 to bfloat16, so that a normaliser which one of them dominates is off by 0.03,
+    and rounds the result, of at least 4, by 0.016: together up to 1.2e-2.
+    """
     expected = context.expected.double()
-    return outside(got.double(), expected, tolerance(context, 1e-2) * expected.abs())
+    return outside(got.double(), expected, tolerance(context, 2e-2) * expected.abs())
 
 
 def token_loss_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-    """Off by more than 7e-2 of the value and 1e-2 of the largest one; not 0 where the label is ignored."""
+    """Off by more than 15e-2 of the value and 2e-2 of the largest one; not 0 where the label is ignored."""
     expected = context.expected.double()
     largest = expected.abs().amax() if expected.numel() else expected.new_zeros(())
-    bound = tolerance(context, 7e-2) * expected.abs() + tolerance(context, 1e-2) * largest
+    bound = tolerance(context, 15e-2) * expected.abs() + tolerance(context, 2e-2) * largest
     ignored = context.tensor("labels") == context.ax.ignore_index
     return outside(got.double(), expected, bound.masked_fill(ignored, 0.0))
 
 
 def loss_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-    """Off by more than 1e-2 of the mean |ratio * advantage| over all ranks' valid tokens.
+    """Off by more than 2e-2 of the mean |ratio * advantage| over all ranks' valid tokens.
 
     That is taken as the mean ratio times the mean |advantage|, or as the loss itself where that is larger.
     """
@@ -159,13 +163,13 @@ def loss_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     ratio_mean = context.outputs["metrics"][0].double()
     expected = context.expected.double()
     magnitude = torch.maximum(expected.abs(), ratio_mean * size / count.clamp(min=1))
-    return outside(got.double(), expected, tolerance(context, 1e-2) * magnitude)
+    return outside(got.double(), expected, tolerance(context, 2e-2) * magnitude)
 
 
 def metrics_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     """Each statistic has its own tolerance; infinities must be equal."""
-    relative = [tolerance(context, bound) for bound in (2e-2, 7e-2, 7e-2, 7e-2, 1e-2)]
-    absolute = [0.0, 0.0, 0.0, tolerance(context, 5e-3), 0.0]
+    relative = [tolerance(context, bound) for bound in (4e-2, 15e-2, 15e-2, 15e-2, 2e-2)]
+    absolute = [0.0, 0.0, 0.0, tolerance(context, 1e-2), 0.0]
     expected = context.expected.double()
     bound = expected.new_tensor(relative) * expected.abs() + expected.new_tensor(absolute)
     return outside(got.double(), expected, bound)
@@ -223,19 +227,19 @@ PROBLEM = Problem(
     ),
     returns="tuple",
     outputs=(
-        Output("loss", (), dtype="float32", check=rule(loss_mark, says="1e-2 mean |ratio advantage| (bfloat16)")),
+        Output("loss", (), dtype="float32", check=rule(loss_mark, says="2e-2 mean |ratio advantage| (bfloat16)")),
         Output("nothing", (), when="never", about="None always"),
-        Output("per_token_logprobs", ("T",), check=rule(logprobs_mark, says="rtol=1e-2 (bfloat16)")),
+        Output("per_token_logprobs", ("T",), check=rule(logprobs_mark, says="rtol=2e-2 (bfloat16)")),
         Output(
             "per_token_loss",
             ("T",),
-            check=rule(token_loss_mark, says="rtol=7e-2 and 1e-2 of the largest (bfloat16); 0 for ignored tokens"),
+            check=rule(token_loss_mark, says="rtol=15e-2 and 2e-2 of the largest (bfloat16); 0 for ignored tokens"),
         ),
         Output(
             "metrics",
             (5,),
             dtype="float32",
-            check=rule(metrics_mark, says="rtol=2e-2, 7e-2, 7e-2, 7e-2 + 5e-3, 1e-2 (bfloat16)"),
+            check=rule(metrics_mark, says="rtol=4e-2, 15e-2, 15e-2, 15e-2 + 1e-2, 2e-2 (bfloat16)"),
             about="mean, smallest, largest ratio; mean of ratio - delta - 1; mean of -per_token_logprobs",
         ),
     ),

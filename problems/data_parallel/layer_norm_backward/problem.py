@@ -54,7 +54,12 @@ def exact_beta(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def exact_gamma(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sum of the products, and the bound of `exact_beta` plus 2 u_d sqrt(sum q^2) for the products' rounding."""
+    """The sum of the products, and the bound of `exact_beta` plus 3.5 u_d sqrt(sum q^2) for the products' rounding.
+
+    A product that is rounded to nearest is off by u_d |q| times a number of standard deviation 0.41, so that the term
+    is 8.5 standard deviations of their sum. Less is not enough: sums in which the other term is small come up among
+    the millions of an evaluation.
+    """
     import torch
 
     ax = context.ax
@@ -63,7 +68,7 @@ def exact_gamma(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
         products = wide(context.tensor("dY", rank)) * wide(context.tensor("X_hat", rank))
         partials.append(products.sum(0, dtype=torch.float64))
         squares.append(products.square().sum(0, dtype=torch.float64))
-    rounded_products = 2 * UNIT_ROUNDOFF[ax.dtype] * torch.stack(squares).sum(0).sqrt()
+    rounded_products = 3.5 * UNIT_ROUNDOFF[ax.dtype] * torch.stack(squares).sum(0).sqrt()
     stacked = torch.stack(partials)
     bound = order_of_sums(ax, stacked) + rounded_products
     return stacked.sum(0), torch.zeros_like(bound) if ax.flag("whole") else bound
@@ -106,7 +111,8 @@ PROBLEM = Problem(
             "d_gamma",
             ("H",),
             check=within(
-                exact_gamma, says="|d_gamma - sum| <= 2^-8 W sum |pg_r| + 2^-7 sqrt(sum q^2) (bfloat16; whole: exact)"
+                exact_gamma,
+                says="|d_gamma - sum| <= 2^-8 W sum |pg_r| + 3.5 2^-8 sqrt(sum q^2) (bfloat16; whole: exact)",
             ),
             about="sum of dY * X_hat over all tokens of all ranks",
         ),

@@ -7,9 +7,12 @@ import errno
 import logging
 import multiprocessing
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.evaluators.local import LocalEvaluator
@@ -78,6 +81,20 @@ def test_a_damaged_entry_counts_as_absent(tmp_path: Path, damage) -> None:
     assert cache.get(KEY) is None
     cache.put(KEY, NATIVE)
     assert cache.get(KEY) is not None
+
+
+@given(data=st.data())
+def test_a_flipped_bit_anywhere_counts_as_absent(data: st.DataObject) -> None:
+    """A binary whose bytes had changed was loaded as it was."""
+    with tempfile.TemporaryDirectory() as folder:
+        cache = CompileCache(Path(folder))
+        cache.put(KEY, NATIVE)
+        (path,) = stored(cache)
+        content = bytearray(path.read_bytes())
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place] ^= 1 << data.draw(st.integers(0, 7))
+        path.write_bytes(content)
+        assert cache.get(KEY) is None
 
 
 def write_many(folder: Path, writer: int) -> None:

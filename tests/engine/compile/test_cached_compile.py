@@ -44,6 +44,19 @@ def test_a_deadline_that_has_passed_is_tried_again(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*")) == []
 
 
+def test_a_compiler_that_was_killed_is_run_once_more(tmp_path: Path) -> None:
+    """g++ ends with status 1 when its child is killed from outside, which was kept as an error of the source."""
+    cache, answers = CompileCache(tmp_path), [Compiled(GOOD, lasting=True), Compiled(BAD, lasting=True, killed=True)]
+    assert cached_compile(cache, KEY, answers.pop) is GOOD and not answers
+    assert cache.get(KEY) == dataclasses.replace(GOOD, cached=True)
+
+
+def test_a_compiler_that_is_killed_again_fails_and_is_not_kept(tmp_path: Path) -> None:
+    cache, compiler = CompileCache(tmp_path), Compiler(Compiled(BAD, lasting=True, killed=True))
+    assert cached_compile(cache, KEY, compiler) is BAD and compiler.runs == 2
+    assert cache.get(KEY) is None
+
+
 def test_a_fault_of_this_machine_is_not_kept(tmp_path: Path) -> None:
     def fails() -> Compiled:
         raise InfrastructureError("there is no compiler")

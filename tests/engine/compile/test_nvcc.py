@@ -155,7 +155,7 @@ def test_a_machine_without_a_gpu_stops_after_compiling(
     monkeypatch.setattr(gpus, "compute_capability", lambda: None)
     with LocalEvaluator(cache_dir=cache) as evaluator:
         feedback = evaluator.evaluate(find_problem("AllReduce"), KERNELS, EvalConfig(device="cuda"))
-    assert (feedback.failure, feedback.stage, feedback.passed) == (None, Stage.COMPILE, True), feedback.message
+    assert (feedback.failure, feedback.stage, feedback.passed) == (Failure.COMPILED_ONLY, Stage.COMPILE, False)
     assert feedback.message == "compiled for sm_90a; this machine has no GPU, so it was not run"
     assert feedback.compile is not None and feedback.compile.cached
     assert feedback.compile.kernels == kernels.kernels and feedback.compile.transfers == kernels.transfers

@@ -26,7 +26,7 @@ class FakeGang:
     """One rank that reports this, or fails like that."""
 
     def __init__(self, built: Built | None, body: bytes, output: str, failed: GangFailed | None) -> None:
-        self.built, self.body, self.output, self.failed = built, body, output, failed
+        self.built, self.body, self.written, self.failed = built, body, output, failed
         self.sources: list[bytes] = []
         self.begun = self.ended = 0
 
@@ -36,6 +36,10 @@ class FakeGang:
 
     def __exit__(self, *_: object) -> None:
         self.ended += 1
+
+    def output_of(self, rank: int) -> str:
+        assert rank == 0
+        return self.written
 
     def send(self, orders: list[Build], raw: bytes) -> None:
         assert [type(order) for order in orders] == [Build]

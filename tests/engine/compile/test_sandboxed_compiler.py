@@ -82,6 +82,30 @@ def test_a_compiler_that_somebody_ended_is_no_fault_of_the_text(status: int) -> 
         compiled_of(Run(status=status, output="", result=b"", duration_s=0.1), LIMITS)
 
 
-def test_a_compiler_that_was_killed_may_have_been_short_of_memory() -> None:
-    compiled = compiled_of(Run(status=-9, output="", result=b"", duration_s=0.1), LIMITS)
-    assert not compiled.artifact.ok and not compiled.lasting
+@pytest.mark.parametrize("status", [-9, 137])
+def test_a_compiler_that_was_killed_may_have_been_short_of_memory(status: int) -> None:
+    compiled = compiled_of(Run(status=status, output="", result=b"", duration_s=0.1), LIMITS)
+    assert not compiled.artifact.ok and not compiled.lasting and compiled.killed
+
+
+@pytest.mark.parametrize(
+    ("log", "killed"),
+    [
+        ("g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.", True),
+        ("collect2: fatal error: ld terminated with signal 9 [Killed]", True),
+        ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", True),
+        ("g++: internal compiler error: Segmentation fault signal terminated program cc1plus", False),
+        ("kernel.cpp:3: error: expected ';' before '}' token", False),
+    ],
+)
+def test_a_stage_that_was_killed_is_told_by_the_log(log: str, killed: bool) -> None:
+    assert compiled_of(Run(status=1, output=log, result=b"", duration_s=0.1), LIMITS).killed == killed
+
+
+def test_a_full_disk_is_no_failure_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without bubblewrap, compilers write to the disk: what they said of it stood as a compile error."""
+    monkeypatch.setattr(sandboxed_compiler, "bubblewrap_works", lambda: False)
+    monkeypatch.setattr(sandboxed_compiler, "DISK_BYTES", 1 << 62)
+    with pytest.raises(InfrastructureError, match=r"sh had \d+ bytes of disk left"):
+        shell("exit 1")
+    assert shell("exit 0").status == 0

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -22,8 +23,9 @@ from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.stages import execution_environment
-from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
+from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
 from pkb_gym.engine.stages.progress import PREPARING, WAITING
+from pkb_gym.engine.stages.stopwatch import ENDING, OTHER, Stopwatch
 from pkb_gym.problems.catalogue import find_problem, reference_source
 from pkb_gym.rewards.examples import MACHINE
 from tests.engine.candidates import FOLDER, Candidate, read
@@ -141,19 +143,35 @@ def test_progress_is_told_in_order(local_evaluator: LocalEvaluator) -> None:
     feedback = local_evaluator.evaluate(find_problem(GOOD.problem), GOOD.source, config, progress=told.append)
     assert feedback.passed, feedback.message
     assert told == ["static", "compile", PREPARING, "check", "time", "profile"]
+    between = {PREPARING, WAITING, ENDING, OTHER}  # seconds of a first evaluation had no name
+    assert set(feedback.durations_s) == {*told, *between} and feedback.durations_s[PREPARING] > 0
 
 
 def test_who_waits_for_the_devices_says_so(local_evaluator: LocalEvaluator) -> None:
     told: list[str] = []
     assert local_evaluator.pause(PATIENCE_S)
+    found: list[Feedback] = []
     works = in_thread(
-        lambda: local_evaluator.evaluate(find_problem(GOOD.problem), GOOD.source, GOOD.config, progress=told.append)
+        lambda: found.append(
+            local_evaluator.evaluate(find_problem(GOOD.problem), GOOD.source, GOOD.config, progress=told.append)
+        )
     )
     until(lambda: WAITING in told)
+    time.sleep(0.1)
     local_evaluator.resume()
     works.join(90)
     assert not works.is_alive()
     assert told == ["static", "compile", WAITING, PREPARING, "check"]
+    assert found[0].durations_s[WAITING] >= 0.1
+
+
+def test_a_candidate_that_is_judged_again_has_the_time_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr(local, "Stopwatch", lambda: Stopwatch(lambda: float(next(clock))))
+    monkeypatch.setattr(LocalEvaluator, "_run_stages", lambda *_: (_ for _ in ()).throw(Stopped("", killed=True)))
+    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+        feedback = evaluate(evaluator, GOOD)
+    assert feedback.durations_s == {OTHER: next(clock) - 1}
 
 
 def test_a_pause_and_its_end_can_be_repeated(tmp_path: Path) -> None:
@@ -265,6 +283,45 @@ def test_a_rank_that_fell_with_its_zygote_is_no_failure_of_the_candidate(
         found = evaluator.evaluate(PROBLEM, reference_source(PROBLEM), EvalConfig(device="cpu", world_size=2))
     assert found.failure is (Failure.RUNTIME_ERROR if sound else Failure.INFRASTRUCTURE)
     assert judge.discarded == (0 if sound else 1)
+
+
+@pytest.mark.parametrize(("kills", "failure"), [(1, None), (2, Failure.OUT_OF_MEMORY)])
+def test_a_candidate_that_was_killed_is_judged_once_more(
+    tmp_path: Path, judge: Judge, monkeypatch: pytest.MonkeyPatch, kills: int, failure: Failure | None
+) -> None:
+    """Somebody's kill -9 stood as the candidate's own lack of memory."""
+    left = [True] * kills
+
+    def killed(feedback: FeedbackBuilder, *_: object) -> None:
+        if left:
+            left.pop()
+            raise feedback.stop(Failure.OUT_OF_MEMORY, "rank 0 was killed by the kernel", 0, killed=True)
+
+    monkeypatch.setattr(local, "CandidateRun", lambda builder, *_: contextlib.nullcontext(builder))
+    monkeypatch.setattr(local, "judge", killed)
+    monkeypatch.setattr(GangPool, "is_sound", property(lambda self: True))
+    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+        found = evaluator.evaluate(PROBLEM, reference_source(PROBLEM), EvalConfig(device="cpu", world_size=2))
+    assert found.failure is failure and not left
+
+
+def test_a_lack_of_descriptors_is_a_fault_of_this_machine(
+    tmp_path: Path, judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It left `evaluate` as an OSError, and with it a training run."""
+    judge.error = OSError(24, "Too many open files")
+    config = EvalConfig(device="cpu", world_size=2)
+    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+        found = evaluator.evaluate(PROBLEM, reference_source(PROBLEM), config)
+        assert found.failure is Failure.INFRASTRUCTURE and "Too many open files" in found.message
+        assert judge.discarded == 1
+
+        def cannot_read(*_: object) -> None:
+            raise judge.error
+
+        monkeypatch.setattr(local, "FeedbackBuilder", cannot_read)
+        with pytest.raises(InfrastructureError, match="Too many open files"):
+            evaluator.evaluate(PROBLEM, reference_source(PROBLEM), config)
 
 
 @pytest.fixture

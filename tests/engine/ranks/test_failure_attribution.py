@@ -35,6 +35,21 @@ def test_the_rank_that_fell_first(ended, errors, failure, rank, words):
     assert words in str(failed)
 
 
+@pytest.mark.parametrize(
+    ("ended", "errors", "killed"),
+    [
+        ({0: -signal.SIGKILL}, {}, True),
+        ({0: -signal.SIGKILL}, {1: OWN}, True),
+        ({}, {}, True),  # as when the gang's leader is killed
+        ({0: -signal.SIGSEGV}, {}, False),
+        ({0: 0}, {}, False),
+        ({}, {0: OWN}, False),
+    ],
+)
+def test_what_need_not_be_the_doing_of_the_candidate(ended, errors, killed):
+    assert first_failure(ended, errors, "nothing came").killed == killed
+
+
 def test_complaints_about_others_are_no_cause():
     assert not cause_is_known({}, {0: GONE})
     assert cause_is_known({}, {0: GONE, 1: OWN})

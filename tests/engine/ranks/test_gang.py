@@ -109,7 +109,20 @@ def test_a_gang_is_whole_until_a_rank_ends(gang: Gang) -> None:
 
 def test_output_is_kept(gang: Gang) -> None:
     fall(gang, "print", "exit")
-    assert "word of rank" in gang.output
+    assert gang.output.startswith("rank 0: word of rank\nrank 0: word of rank\n")
+
+
+@pytest.mark.parametrize("language", ["Python", "C"])
+def test_output_without_a_line_break_or_a_flush_is_kept_of_every_rank(gang: Gang, language: str) -> None:
+    """Both buffered what they wrote to a pipe, and no rank ends by itself: the buffers were lost."""
+    do(gang, f"print in {language} one\ntwo", f"print in {language} three")
+    assert sorted(gang.output.splitlines()) == ["rank 0: one", "rank 0: two", "rank 1: three"]
+    assert gang.output_of(0) == "one\ntwo"
+
+
+def test_output_before_a_crash_is_kept(gang: Gang) -> None:
+    fall(gang, "nothing", "print and crash here")
+    assert gang.output == "rank 1: here\n"
 
 
 def test_ranks_that_wait_are_a_deadlock(gang: Gang) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import resource
 import socket
 import struct
 import threading
@@ -10,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pkb_gym.engine.rankside.messages import Message, ProtocolError, WireError
@@ -133,6 +136,64 @@ def test_any_bytes_are_a_frame_or_an_error(data: bytes) -> None:
     finally:
         left.close()
         right.close()
+
+
+def test_descriptors_that_there_is_no_room_for_are_an_error(ends: tuple[Wire, Wire]) -> None:
+    """The kernel drops them, and the receiver took the first of none."""
+    left, right = ends
+    before = sorted(os.listdir("/proc/self/fd"))
+    taken = [os.dup(0) for _ in range(8)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    left.send(NOTE, fds=[left.fileno()] * 4)
+    os.close(taken.pop())
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1, hard))
+        with pytest.raises(WireError, match="too many files are open here"):
+            right.receive_with_fds(Note)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in taken:
+            os.close(fd)
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+FRAMES = st.one_of(
+    st.binary(max_size=40),
+    st.builds(
+        raw,
+        st.one_of(
+            st.binary(max_size=40),
+            st.dictionaries(st.sampled_from(["message", "values", "other"]), st.one_of(st.text(max_size=5), st.none()))
+            .map(json.dumps)
+            .map(str.encode),
+            st.just(TEXT),
+        ),
+        st.binary(max_size=20),
+    ),
+)
+
+
+@settings(max_examples=50)
+@given(frames=st.lists(st.tuples(FRAMES, st.integers(0, 3)), min_size=1, max_size=4), cut=st.integers(0, 3))
+def test_any_frames_with_any_descriptors_leave_none_open(frames: list[tuple[bytes, int]], cut: int) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    left, right = pair()
+    try:
+        for data, fds in frames:
+            data = data[: len(data) - cut]
+            if data:
+                socket.send_fds(left.sock, [data], [0] * fds)
+        left.sock.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(WireError):
+            while True:
+                message, _, received = right.receive_with_fds(Note, Other)
+                assert isinstance(message, Note | Other)
+                for fd in received:
+                    os.close(fd)
+    finally:
+        left.close()
+        right.close()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_what_nobody_takes_does_not_pile_up() -> None:

@@ -62,6 +62,7 @@ class FakeReferenceGang:
         fails: what is asked -> the fault that it meets.
         captures: whether the baseline can be captured in graphs.
         idle_us: as `ReferenceGang.idle_us`.
+        copy_us: what the delivery of a call's results takes.
     """
 
     log: list[str]
@@ -78,6 +79,7 @@ class FakeReferenceGang:
     staged: list[tuple[StageOrder, ...]] = field(default_factory=list)
     captures: bool = True
     idle_us: float | None = None
+    copy_us: float = 0.0
     host_ns: int = 0
     has_staged: bool = False
     trials: list[tuple[int, ...]] = field(default_factory=list)
@@ -109,6 +111,10 @@ class FakeReferenceGang:
     ) -> None:
         self.source = source
         self._note("take", workload.problem.name)
+
+    def delivery_us(self, dialect: str) -> float:
+        self._note("time delivery", dialect)
+        return self.copy_us
 
     def release(self) -> None:
         self._note("release")

@@ -9,6 +9,7 @@ from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig, resolve
 from pkb_gym.engine.stages.block_staging import (
     LEAST_DELAY_S,
     LEAST_HOLD_S,
+    LONG_HOLD,
     MOST_DELAY_S,
     TOGETHER,
     CallConditions,
@@ -105,7 +106,7 @@ def test_a_conducted_block_tells_each_rank_who_is_late_and_holds_one():
     assert [call.late_rank for call in calls_of(staging, 0)] == [None, 0, 1, None, None]
     assert [call.together for call in calls_of(staging, 0)] == [True, False, False, False, False]
     hold_ns = int(LEAST_HOLD_S["cpu"] * 1e9)
-    assert staging.setting.holds_ns == ((0, 0, 0, 0, hold_ns), (0, 0, 0, hold_ns, 0))
+    assert staging.setting.holds_ns == ((0, 0, 0, 0, hold_ns), (0, 0, 0, LONG_HOLD * hold_ns, 0))
 
 
 @pytest.mark.parametrize(

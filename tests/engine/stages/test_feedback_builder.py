@@ -27,7 +27,7 @@ def test_a_stage_counts_once_its_block_has_ended() -> None:
         "it does not compile",
         1,
     )
-    assert set(found.durations_s) == {"static", "compile"} and min(found.durations_s.values()) >= 0
+    assert set(found.durations_s) == {"static", "compile", "other"} and min(found.durations_s.values()) >= 0
 
 
 def test_the_record_says_what_was_judged() -> None:
@@ -60,14 +60,6 @@ def test_any_finding_fails_the_evaluation() -> None:
     assert [finding.code for finding in found.integrity] == ["interference", "beats_roofline"]
 
 
-def test_a_note_is_no_failure() -> None:
-    feedback = builder()
-    feedback.complete(Stage.COMPILE)
-    feedback.note("this machine has no GPU")
-    found = feedback.build()
-    assert (found.failure, found.message, found.passed) == (None, "this machine has no GPU", True)
-
-
 def test_what_a_candidate_wrote_stands_escaped_in_the_record() -> None:
     """Escape sequences reached the user's terminal; lone surrogates, which no encoding can carry, a service's reply."""
     text = "\x1b]52;c;c2VjcmV0\x07\x1b[2J\x9b31m \u202e h\u00e9 \ud800\r"
@@ -79,7 +71,7 @@ def test_what_a_candidate_wrote_stands_escaped_in_the_record() -> None:
     assert (found.message, found.output) == (f"rank 0: {escaped}", escaped)
     feedback.suspect((Finding(code="harness_tampering", detail=text),))
     assert feedback.build().integrity[0].detail == escaped
-    feedback.note(text * 10_000)
+    feedback.fail(Failure.RUNTIME_ERROR, text * 10_000)
     found = feedback.build()
     assert len(found.message) < 5 * MAX_MESSAGE_CHARS
     assert Feedback.model_validate_json(found.model_dump_json()) == found

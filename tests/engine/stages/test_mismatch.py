@@ -10,6 +10,7 @@ from pkb_gym.engine.ranks.reference_orders import BlockEnded, ConductCalls, Late
 from pkb_gym.engine.records.check_report import Mismatch, Race
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.stages.block_staging import check_conditions, conducted, plain
+from pkb_gym.engine.stages.check import check
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.mismatch import FAILURES, LATE_S, failed_check, failed_while_timed
 from tests.engine.records.mismatches import mismatch
@@ -126,7 +127,39 @@ def test_an_output_that_is_wrong_while_timed_and_stays_wrong_is_an_integrity_fai
     assert (found.failure, found.race, found.message) == (Failure.INTEGRITY, None, f"wrong while timed: {wrong}")
     (finding,) = found.integrity
     assert finding.code == "wrong_while_timed" and str(wrong) in finding.detail
-    assert bench.reference.trials[-1] == (0, 1, 2), "the block was repeated on the same inputs"
+    repeated = [(0, 1, 2), (0, 1, 2), (2, 1, 0)]
+    assert bench.reference.trials == repeated, "on the same inputs, at their places and at others, where it was right"
+
+
+def test_an_output_that_is_wrong_on_the_same_inputs_always_is_a_mismatch_though_it_was_timed() -> None:
+    """A sum at the edge of the tolerance was called cheating because it came up while timed, in trial 214."""
+    wrong = mismatch(rank=0, trial=2)
+    bench = Bench()
+    found = timed(bench, [wrong], [wrong], [wrong])
+    assert (found.failure, found.failed_rank, found.integrity) == (Failure.OUTPUT_MISMATCH, 0, ())
+    assert found.message == f"while timed: {wrong}" and "trial 2" in found.message
+    assert found.check is None
+
+
+@pytest.mark.parametrize("still_right", [True, False])
+def test_inputs_that_were_right_when_checked_are_tried_again(still_right: bool) -> None:
+    """One that stops computing after some calls is wrong on all inputs, also on those that it has had right."""
+    wrong = mismatch(rank=0, trial=6)
+    bench = Bench()
+    bench.reference.mismatches = [[], [wrong], [wrong], [wrong], [] if still_right else [mismatch(trial=1)]]
+    with bench.run() as run:
+        check(run)
+        run.feedback.complete(Stage.CHECK)
+        plan = run.prepare(3, timed=True)
+        finished = run.run(plan, range(3), plain(WORLD_SIZE))
+        report = run.compare(finished.done)
+        with pytest.raises(Stopped):
+            raise failed_while_timed(run, finished, report, 100.0)
+    found = bench.feedback.build()
+    assert bench.reference.trials[-1] == tuple(reversed(range(6))), "as they were, but elsewhere"
+    assert found.failure is (Failure.OUTPUT_MISMATCH if still_right else Failure.INTEGRITY)
+    assert [finding.code for finding in found.integrity] == ([] if still_right else ["wrong_while_timed"])
+    assert found.stage is Stage.CHECK and found.check is not None and found.check.passed, "as it was"
 
 
 def test_a_modified_input_of_a_timed_call_is_not_tried_again() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pkb_gym.training.inputs.rows import read_jsonl
 from pkb_gym.training.processes.phases import PHASES, Lap
 from pkb_gym.training.results.run_log import EpisodeRecord, RunLog, episode_metrics
 
@@ -61,3 +62,19 @@ def test_only_the_first_rank_writes(tmp_path):
     log.save(tmp_path)
     log.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_replies_without_a_submission_are_logged_and_count_as_no_submission(tmp_path):
+    """What a policy wrote instead of a submission was lost, and with it the reason why it failed."""
+    log = RunLog(tmp_path)
+    unread = (line(None, is_right=False, reward=0.0, speedup=None, failure="no_submission", reply="I give up."),)
+    record = EpisodeRecord("AllReduce", [0.0], 0.0, (line("a"),), unread)
+    log.add_episodes([record])
+    log.close()
+    written = read_jsonl(tmp_path / "rollouts.jsonl")
+    assert [(one["sample"], one["source"], one.get("reply")) for one in written] == [
+        (0, "a", None),
+        (0, None, "I give up."),
+    ]
+    found = episode_metrics([record])
+    assert (found["submissions"], found["unread_replies"]) == (1, 1)

@@ -1,0 +1,113 @@
+"""How probable a value is that is larger than all that were seen, for quantities with light tails.
+
+Of the m largest among n values, x_1 >= ... >= x_m = t, two ends of a distribution are fitted.
+
+*Weibull tail*, P(X > x) = exp(-(x / lambda)^(1 / theta)) up to slowly varying factors: theta is 1 for an exponential
+tail and 1/2 for a normal one. S. Girard's estimator is
+
+    theta = sum_i (ln x_i - ln t) / sum_i (ln ln (n / i) - ln ln (n / m)),    i = 1 .. m - 1
+
+("A Hill type estimator of the Weibull tail-coefficient", Communications in Statistics - Theory and Methods 33
+(2004), 205-234), with a standard deviation of theta / sqrt(m).
+
+*Generalised Pareto*, P(X > t + y | X > t) = (1 - k y / alpha)^(1 / k): k is 0 for an exponential tail and above 0 for a
+quantity with an upper end, t + alpha / k. J. R. M. Hosking and J. R. Wallis ("Parameter and quantile estimation for the
+generalized Pareto distribution", Technometrics 29 (1987), 339-349) estimate k = a_0 / (a_0 - 2 a_1) - 2 and
+alpha = 2 a_0 a_1 / (a_0 - 2 a_1), with a_0 the mean of y and a_1 that of (1 - F) y; the standard deviation of k is
+about 1.15 / sqrt(m) near 0.
+
+Either is moved towards the longer tail by `DEVIATIONS` standard deviations, and the smaller of the two chances counts:
+sums of rounding errors are nearly normal, where the second is far too large unless they are bounded, and errors below a
+worst-case bound are bounded, which the first does not know. Where k is clearly below 0, the second counts alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+DEVIATIONS = 2.0
+"""See the module; the chance is rather too large than too small."""
+
+SHAPE_DEVIATION = 1.15
+"""Standard deviation of the generalised Pareto's shape near 0, times sqrt(m)."""
+
+FEW = 20
+"""So few values tell no shape: their tail is taken as exponential."""
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The fitted end of a distribution; see the module.
+
+    Attributes:
+        threshold: t; 0 where all values are 0.
+        probability: of a value above t.
+        theta: of the Weibull tail; None where there are too few values, or a heavy tail.
+        shape, scale: k and alpha.
+    """
+
+    threshold: float
+    probability: float
+    theta: float | None
+    shape: float
+    scale: float
+
+    def log_chance_above(self, x: float) -> float:
+        """Natural logarithm of the probability of one value above x."""
+        if self.threshold <= 0:
+            return -math.inf
+        beyond = math.log(self.probability)
+        if x <= self.threshold:
+            return beyond
+        excess = (x - self.threshold) / self.scale if self.scale else math.inf
+        if self.shape * excess >= 1:
+            return -math.inf
+        pareto = beyond + (math.log1p(-self.shape * excess) / self.shape if self.shape else -excess)
+        weibull = 0.0 if self.theta is None else beyond * (x / self.threshold) ** (1 / self.theta)
+        return min(pareto, weibull)
+
+
+def fit_tail(largest: Sequence[float], values: int) -> Tail:
+    """Fits the end of a distribution.
+
+    Args:
+        largest: the largest values of all, in any order, at most a third of them.
+        values: how many there were in all.
+    """
+    ordered = sorted((value for value in largest if value > 0), reverse=True)
+    m = len(ordered)
+    if not m:
+        return Tail(0.0, 1.0, None, 0.0, 0.0)
+    threshold = ordered[-1]
+    shape, scale = _pareto([value - threshold for value in ordered])
+    is_heavy = shape + 2 * DEVIATIONS * SHAPE_DEVIATION / math.sqrt(m) < 0  # it was moved once already
+    return Tail(threshold, m / values, None if is_heavy else _weibull(ordered, values), shape, scale)
+
+
+def _weibull(ordered: Sequence[float], values: int) -> float | None:
+    """Theta of values in falling order, moved."""
+    m, threshold = len(ordered), ordered[-1]
+    if m < FEW or ordered[0] <= threshold:
+        return None
+    span = sum(math.log(math.log(values / i)) - math.log(math.log(values / m)) for i in range(1, m))
+    theta = sum(math.log(value / threshold) for value in ordered[:-1]) / span
+    return theta * (1 + DEVIATIONS / math.sqrt(m))
+
+
+def _pareto(excesses: Sequence[float]) -> tuple[float, float]:
+    """Shape and scale of excesses in falling order, moved."""
+    m = len(excesses)
+    mean = sum(excesses) / m
+    moved = 1 + DEVIATIONS / math.sqrt(m)
+    if m < FEW or not mean:
+        return 0.0, mean * moved
+    weighted = sum((rank - 0.35) / m * excess for rank, excess in enumerate(excesses, start=1)) / m
+    shape = mean / (mean - 2 * weighted) - 2 - DEVIATIONS * SHAPE_DEVIATION / math.sqrt(m)
+    return shape, mean * (1 + shape)
+
+
+def chance_of_any(log_chance: float, values: float) -> float:
+    """The probability that any of so many values is as improbable as that."""
+    return -math.expm1(-min(700.0, values * math.exp(log_chance)))

@@ -1,0 +1,86 @@
+r"""Takes the source out of a chat model's reply: fenced blocks, thoughts between tags, or the reply itself.
+
+reply                                       what is taken
+one fenced block                            that
+several, some of which mention `solution`   the last of those: models correct themselves
+several others                              the last
+none, and it looks like a source            all of it
+none else, or a block that does not end     nothing
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pkb_gym.engine.records.source import looks_like_source
+
+THOUGHT_TAGS = ("think", "thinking", "thought", "reasoning")
+"""Tags around text that a model writes for itself."""
+
+_THOUGHT = re.compile(rf"<({'|'.join(THOUGHT_TAGS)})>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
+_END_OF_THOUGHT = re.compile(rf"\A.*</(?:{'|'.join(THOUGHT_TAGS)})>", re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})(.*)")
+
+
+@dataclass(frozen=True)
+class TakenSource:
+    """What was taken out of a reply.
+
+    Attributes:
+        source: None where there was nothing to take.
+        taken: what it was, or why there was nothing, in a few words.
+    """
+
+    source: str | None
+    taken: str
+
+
+def take_source(reply: str) -> TakenSource:
+    r"""The source that a reply submits; see the module.
+
+    Args:
+        reply: all that the model wrote, its thoughts included.
+
+    Example:
+        >>> take_source("<think>```c\nint x;\n```</think>Here:\n```cpp\nint a;\n```")
+        TakenSource(source='int a;\n', taken='the fenced block')
+        >>> take_source("First:\n```cpp\nint a;\n```\nBetter:\n```cpp\nint b;\n```")
+        TakenSource(source='int b;\n', taken='the last of 2 fenced blocks')
+        >>> take_source("I do not know.")
+        TakenSource(source=None, taken='nothing: no fenced block of code in the reply')
+    """
+    text = _END_OF_THOUGHT.sub("", _THOUGHT.sub("", reply))  # templates may put the first tag into the prompt
+    blocks, is_open = _fenced_blocks(text)
+    if len(blocks) == 1:
+        return TakenSource(blocks[0], "the fenced block")
+    if blocks:
+        complete = [number for number, block in enumerate(blocks) if re.search(r"\bsolution\b", block)]
+        chosen = complete[-1] if complete else len(blocks) - 1
+        place = "the last" if chosen == len(blocks) - 1 else f"number {chosen + 1}"
+        return TakenSource(blocks[chosen], f"{place} of {len(blocks)} fenced blocks")
+    if is_open:
+        return TakenSource(None, "nothing: the fenced block of code does not end")
+    if looks_like_source(text):
+        return TakenSource(text, "the whole reply")
+    if not text.strip() and reply.strip():
+        return TakenSource(None, "nothing: the reply ends within its thoughts")
+    return TakenSource(None, "nothing: no fenced block of code in the reply")
+
+
+def _fenced_blocks(text: str) -> tuple[list[str], bool]:
+    """The blocks that end, and whether a last one does not.
+
+    A fence is closed by one of the same characters, at least as long and alone on its line (CommonMark 0.31, 4.5).
+    """
+    blocks: list[str] = []
+    fence, begin, place = "", 0, 0
+    for line in text.splitlines(keepends=True):
+        found = _FENCE.match(line.rstrip())
+        if found and not fence:
+            fence, begin = found[1], place + len(line)
+        elif found and found[1].startswith(fence) and not found[2].strip():
+            blocks.append(text[begin:place])
+            fence = ""
+        place += len(line)
+    return blocks, bool(fence)

@@ -1,0 +1,121 @@
+"""One attempt at a problem, as every file of results holds it: what was asked, submitted, found and paid."""
+
+from __future__ import annotations
+
+import json
+from typing import Literal, Self
+
+from pydantic import Field, ValidationError
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.base import Record, Text
+from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
+from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.records.service import EvaluationRequest
+
+
+class ChatMessage(Record):
+    """One message of a conversation."""
+
+    role: str
+    content: Text
+
+
+class TokenCounts(Record):
+    """Tokens of one reply of a model."""
+
+    prompt: int = Field(ge=0)
+    """All that it read."""
+    completion: int = Field(ge=0)
+    """All that it wrote."""
+
+
+class Attempt(Record):
+    """One submission, or one reply of a model in which none could be read."""
+
+    schema_version: Literal[1] = 1
+    problem: str
+    sample: int = Field(default=0, ge=0)
+    """Number of the episode among those on the same problem and configuration."""
+    turn: int = Field(default=0, ge=0)
+    """Number of the reply, or of the submission, within its episode."""
+    file: str | None = None
+    """Name of the file that the source was read from."""
+    asked: EvalConfig
+    """The configuration as requested; what it was resolved to is in the feedback."""
+    request_key: str | None = None
+    """`EvaluationRequest.key` under the resolved configuration, equal for equal requests; None without feedback."""
+    source: Text | None = None
+    """What was submitted; None where the reply holds no submission."""
+    reply: Text | None = None
+    """What the model wrote; None where no model did."""
+    messages: tuple[ChatMessage, ...] | None = None
+    """What the model read, where it was kept."""
+    feedback: Feedback | None = None
+    """None where nothing was submitted, or where the evaluator raised an error or was late."""
+    reward: float | None = None
+    """Value of the submission, or of none; None where it was not judged, or not paid by anybody."""
+    reward_name: str | None = None
+    """The reward, as `find_reward` takes it."""
+    tokens: TokenCounts | None = None
+    duration_s: float | None = None
+    """Wall time of the evaluation as its caller saw it, waiting included."""
+
+    @property
+    def config(self) -> ResolvedConfig | None:
+        """The resolved configuration; None without feedback."""
+        return None if self.feedback is None else self.feedback.config
+
+    @property
+    def verdict(self) -> str:
+        """`passed`, the failure, `no_submission`, or `infrastructure` where the evaluator found nothing."""
+        if self.source is None:
+            return NO_SUBMISSION
+        if self.feedback is None:
+            return Failure.INFRASTRUCTURE.value
+        return "passed" if self.feedback.failure is None else self.feedback.failure.value
+
+    def to_line(self) -> str:
+        """One line of JSON, without its end."""
+        # Not pydantic's own JSON, which cannot carry lone surrogates.
+        return json.dumps(self.model_dump(mode="json"), allow_nan=False)
+
+    @classmethod
+    def from_line(cls, line: str | bytes) -> Self:
+        """Reads what `to_line` wrote.
+
+        Raises:
+            ConfigError: it is something else; the message names the field, what was expected and what came.
+        """
+        try:
+            content = json.loads(line)
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"no JSON: {error}") from None
+        if not isinstance(content, dict):
+            raise ConfigError(f"expected an attempt as a JSON object, got {type(content).__name__}")
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise ConfigError("; ".join(_complaint(dict(each)) for each in error.errors()[:MOST_COMPLAINTS])) from None
+
+
+NO_SUBMISSION = "no_submission"
+MOST_COMPLAINTS = 3
+
+
+def _complaint(error: dict[str, object]) -> str:
+    """What pydantic found at one place, in one line."""
+    place = error["loc"]
+    assert isinstance(place, tuple)
+    name = ".".join(map(str, place)) or "the record"
+    kind = error["type"]
+    if kind == "missing":
+        return f"{name} is missing"
+    if kind == "extra_forbidden":
+        return f"{name} is no field of an attempt"
+    return f"{name}: {error['msg']}, got {str(error['input'])[:40]!r}"
+
+
+def request_key(problem: str, source: str, feedback: Feedback) -> str:
+    """The key that equal requests share, whatever they left open: that of the resolved configuration."""
+    return EvaluationRequest(problem=problem, source=source, config=feedback.config.as_asked()).key

@@ -1,0 +1,44 @@
+"""Speedups that hold even for a candidate that pays nothing for the delivery of its results.
+
+The rank program copies the results of the python dialect into the heap, inside the clock and beside the baseline alike.
+A module that writes them there itself, from within the same process, saves this copy. No observation from outside can
+tell the two apart, so the saving must not be worth anything: the lower end of a speedup's interval, which rewards pay,
+is that over a baseline without its copy. A trusted rank times the copy.
+"""
+
+from __future__ import annotations
+
+from pkb_gym.engine.records.timing import Timing
+from pkb_gym.engine.stages.candidate_run import CandidateRun
+
+LEAST_WORK = 0.05
+"""Share of the baseline's time that is taken to be work, so that a noisy copy never makes an interval vanish."""
+
+
+def charge_delivery(run: CandidateRun) -> None:
+    """Times the copy, where the candidate's results are copied, and lowers the interval of its speedup.
+
+    Args:
+        run: of a timed candidate, whose last timed block is still in hand.
+
+    Raises:
+        InfrastructureError: the reference gang failed.
+    """
+    timing = run.feedback.timing
+    if timing is None or not timing.delivers:
+        return
+    delivery_us = run.reference.delivery_us(run.dialect)
+    low = timing.speedup_low * _share_of_work(timing.baseline_us, delivery_us)
+    run.feedback.timing = timing.model_copy(update={"delivery_us": delivery_us, "speedup_low": low})
+
+
+def with_captured_delivery(timing: Timing) -> Timing:
+    """Lowers the interval over the captured baseline likewise, by the copy that `charge_delivery` has timed."""
+    if timing.graph_speedup_low is None or timing.baseline_graph_us is None:
+        return timing
+    low = timing.graph_speedup_low * _share_of_work(timing.baseline_graph_us, timing.delivery_us)
+    return timing.model_copy(update={"graph_speedup_low": low})
+
+
+def _share_of_work(baseline_us: float, delivery_us: float) -> float:
+    return max(LEAST_WORK, 1 - delivery_us / baseline_us)

@@ -1,0 +1,134 @@
+"""Rewards that users bring: found by `module:function`, tried when they are given, checked whenever they are called.
+
+Whatever is wrong with one is a `ConfigError` that names it: a NaN or a tensor would otherwise be noticed in the middle
+of a run, far from where it came from.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import re
+import sys
+from collections.abc import Mapping
+from math import isfinite
+from numbers import Real
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.support.suggestions import did_you_mean
+from pkb_gym.rewards.examples import failed, timed
+from pkb_gym.rewards.reward import Reward
+
+_REFERENCE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)")
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text has the form `module:function`."""
+    return _REFERENCE.fullmatch(text) is not None
+
+
+def load_reward(reference: str) -> Reward:
+    """Imports a reward, also from the working directory, and tries it.
+
+    Args:
+        reference: `module:function` or `module:object`, for example "my_rewards:squared_speedup".
+
+    Raises:
+        ConfigError: there is no such module or function, or it is no reward.
+    """
+    found = _REFERENCE.fullmatch(reference)
+    if found is None:
+        raise ConfigError(f"reward {reference!r}: expected module:function")
+    module = _import(found[1], reference)
+    if not hasattr(module, found[2]):
+        hint = did_you_mean(found[2], vars(module))
+        raise ConfigError(f"reward {reference!r}: module {found[1]!r} ({module.__file__}) has no {found[2]!r}.{hint}")
+    return checked_reward(getattr(module, found[2]))
+
+
+def checked_reward(reward: object) -> Reward:
+    """The reward itself, once it was tried: pickled, and called on records of a wrong and of a right kernel.
+
+    Raises:
+        ConfigError: it is no function of one `Feedback` with a finite number or None as its value, or not picklable.
+    """
+    if isinstance(reward, type):
+        raise ConfigError(f"reward {reward.__name__} is a class; give an instance: {reward.__name__}(...)")
+    if not callable(reward):
+        raise ConfigError(f"a reward is a name, module:function, or a function of one Feedback; got {reward!r}")
+    try:
+        pickle.dumps(reward)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"reward {name_of(reward)} cannot be pickled ({error}); define it at the top level of a module"
+        ) from None
+    given = cast(Reward, reward)
+    for example in (failed("compile_error"), timed(speedup=2.0)):
+        try:
+            value = given(example)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"reward {name_of(reward)} failed on an example Feedback: {what}") from error
+        checked_value(given, value)
+    return given
+
+
+def checked_value(reward: Reward, value: object) -> float | None:
+    """What a reward returned, as a plain float.
+
+    Raises:
+        ConfigError: it is neither a finite number nor None.
+
+    Example:
+        >>> from pkb_gym.rewards import Correctness
+        >>> checked_value(Correctness(), True)
+        1.0
+        >>> checked_value(Correctness(), float("nan"))
+        Traceback (most recent call last):
+        ...
+        pkb_gym.engine.errors.ConfigError: reward Correctness() returned nan; expected a finite number or None
+    """
+    if value is None:
+        return None
+    if not isinstance(value, Real):
+        hint = "; call .item() on tensors" if hasattr(value, "item") else ""
+        kind = f"{type(value).__name__} {value!r}"
+        raise ConfigError(f"reward {name_of(reward)} returned {kind}; expected a finite number or None{hint}")
+    if not isfinite(value):
+        raise ConfigError(f"reward {name_of(reward)} returned {float(value)}; expected a finite number or None")
+    return float(value)
+
+
+def checked_parts(reward: Reward, parts: Mapping[str, float]) -> dict[str, float]:
+    """What a reward says that it is made of, as plain floats.
+
+    Raises:
+        ConfigError: a part is no finite number.
+    """
+    found = {name: checked_value(reward, part) for name, part in parts.items()}
+    return {name: part for name, part in found.items() if part is not None}
+
+
+def name_of(reward: object) -> str:
+    """A function by its module and name, an object as it prints."""
+    name, module = getattr(reward, "__qualname__", None), getattr(reward, "__module__", None)
+    return f"{module}.{name}" if name else repr(reward)
+
+
+def _import(name: str, reference: str) -> ModuleType:
+    if name not in sys.modules and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # scripts have their own folder there instead; it stays, for unpickling
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"reward {reference!r}: importing {name!r} failed: {error}") from error
+        raise ConfigError(
+            f"reward {reference!r}: no module {error.name!r}, neither installed nor in {Path.cwd()}"
+        ) from None
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"reward {reference!r}: importing {name!r} failed: {what}") from error

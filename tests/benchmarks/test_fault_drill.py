@@ -1,0 +1,108 @@
+"""The fault drill: verdicts are counted, what is left over is found, and a small drill finds nothing wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import fault_drill
+from benchmarks.fault_drill import Drill, Row, is_sound
+from benchmarks.fault_targets import Submission, Verdict
+from pkb_gym.engine.records.config import EvalConfig
+
+GOOD = Submission("good", "AllReduce", "a kernel", None, EvalConfig())
+CRASHES = Submission("crashes", "AllReduce", "another", "runtime_error", EvalConfig())
+LOST = Verdict("infrastructure", "the zygote is gone")
+
+
+class FakeTarget:
+    """Answers what it is told."""
+
+    pid = 0
+
+    def __init__(self, *answers: Verdict) -> None:
+        self.answers = list(answers)
+        self.started = 0
+
+    def start(self) -> None:
+        self.started += 1
+
+    def evaluate(self, submission: Submission) -> Verdict:
+        return self.answers.pop(0)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def drill(tmp_path: Path) -> Drill:
+    return Drill(tmp_path, seed=1)
+
+
+def test_verdicts_are_counted(drill: Drill) -> None:
+    target = FakeTarget(LOST, Verdict(None), Verdict("out_of_memory", "killed"))
+    first = [
+        (GOOD, Verdict(None)),
+        (CRASHES, Verdict("runtime_error")),
+        (GOOD, LOST),
+        (GOOD, LOST),
+        (CRASHES, Verdict(None)),
+    ]
+    drill.count("zygote killed", "service", first, target)
+    (row,) = drill.rows
+    assert (row.times, row.evaluations, row.right, row.retried) == (1, 5, 2, 1) and target.started == 3
+    assert row.wrong[0].startswith("good: out_of_memory in place of None: killed (at first infrastructure")
+    assert row.wrong[1].startswith("crashes: None in place of runtime_error")
+    assert not is_sound(drill.rows, []) and not is_sound([], ["process 7"]) and is_sound([Row("a", "service")], [])
+
+
+def test_an_evaluation_that_is_never_judged_is_wrong(drill: Drill) -> None:
+    drill.count("zygote killed", "evaluator", [(GOOD, LOST)], FakeTarget(*[LOST] * 9))
+    assert drill.rows[0].wrong[0].startswith("good: infrastructure in place of None")
+
+
+def test_what_is_left_over_is_found(drill: Drill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fault_drill, "GONE_S", 0.2)
+    assert drill.left_over() == []
+    (tmp_path / "temporary" / "pkb-scratch-1").mkdir()
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / ".half").touch()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        found = drill.left_over()
+        assert f"process {process.pid}: " in found[0]
+    assert found[1:] == ["file pkb-scratch-1", "file .half"]
+
+
+def test_a_run_goes_on_behind_an_earlier_one_of_the_same_commit_and_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "fault_drill.json"
+    assert fault_drill.earlier(path, 1) == ([], 0, [])
+    row = {"fault": "f", "through": "service", "times": 1, "evaluations": 3, "right": 3, "retried": 0, "wrong": []}
+    path.write_text(json.dumps({"commit": "abc", "seed": 1, "kills": 5, "left_over": [], "rows": [row]}))
+    monkeypatch.setattr(fault_drill, "header", lambda: {"commit": "abc"})
+    assert fault_drill.earlier(path, 1) == ([Row(**row)], 5, [])
+    assert fault_drill.earlier(path, 2) == ([], 0, [])
+    monkeypatch.setattr(fault_drill, "header", lambda: {"commit": "abd"})
+    assert fault_drill.earlier(path, 1) == ([], 0, [])
+
+
+@pytest.mark.slow
+def test_a_small_drill_finds_nothing_wrong(tmp_path: Path) -> None:
+    """In a process of its own: it makes itself the parent of orphans."""
+    command = ["-m", "benchmarks.fault_drill", "--kills", "6", "--repeats", "0", "--seed", "5", "--out", str(tmp_path)]
+    ran = subprocess.run(
+        [sys.executable, *command],
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = json.loads((tmp_path / "fault_drill.json").read_text())
+    assert found["kills"] == 6 and found["left_over"] == []
+    assert sum(row["times"] for row in found["rows"]) == 6

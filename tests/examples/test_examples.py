@@ -1,0 +1,76 @@
+"""The example programs, with a fake evaluator; once with the real one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+
+from examples import custom_reward, rollout_loop, service, trl_tool, vector_environment
+from pkb_gym.engine.records.attempt_file import read_attempts
+from pkb_gym.rewards.user_rewards import load_reward
+from tests.docs.pages import ROOT
+from tests.serve.fake_owner import TOKEN
+
+PROGRAMS = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+
+
+def test_every_program_is_listed_and_tested():
+    text = (ROOT / "examples" / "README.md").read_text()
+    assert all(f"]({name})" in text for name in PROGRAMS)
+    modules = (custom_reward, rollout_loop, service, trl_tool, vector_environment)
+    assert [f"{module.__name__.split('.')[1]}.py" for module in modules] == PROGRAMS
+
+
+def test_the_rollout_loop_keeps_every_attempt(evaluator, tmp_path):
+    def model(messages):
+        return "I do not know." if len(messages) == 1 else "```cpp\nspeedup 2.0\n```"
+
+    rewards = rollout_loop.play(model, tmp_path / "attempts.jsonl", evaluator="fake")
+    first, second = read_attempts(tmp_path / "attempts.jsonl")
+    assert rewards == [0.0, pytest.approx(second.reward)] and second.reward > 1
+    assert (first.source, first.reply, first.verdict) == (None, "I do not know.", "no_submission")
+    assert (second.source, second.verdict, len(second.messages)) == ("speedup 2.0\n", "passed", 3)
+
+
+def test_vector_environments(evaluator):
+    (fast, passed), (slow, failed) = vector_environment.step(["speedup 2.0", "deadlock"], evaluator="fake")
+    assert fast > 1 > slow and (passed, failed) == ("passed", "deadlock")
+
+
+def test_custom_rewards(evaluator):
+    rewards = [custom_reward.squared_speedup, custom_reward.composed]
+    squared, composed = custom_reward.rewards_of("speedup 2.0", rewards, evaluator="fake")
+    assert squared == 4.0 and 0.2 < composed < 2.2
+    assert custom_reward.rewards_of("deadlock", rewards, evaluator="fake") == [0.0, 0.0]
+    assert load_reward("examples.custom_reward:squared_speedup") is custom_reward.squared_speedup
+
+
+def test_the_service(server):
+    (passed, high), (failed, low) = service.judge(server.url, ["speedup 2", "deadlock"], TOKEN)
+    assert (passed, failed) == ("passed", "deadlock") and high > 1 > low
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("own_reward", "column"), [(False, "KernelTool"), (True, "few_submissions")])
+def test_trl_pays_a_rollout_once(evaluator, scratch_model, tmp_path, own_reward, column):
+    """Beside a function that reads the environments, TRL added `get_reward` of the same environments."""
+    make = partial(trl_tool.make_trainer, str(scratch_model), str(tmp_path), evaluator="fake")
+    with pytest.warns(UserWarning, match="environment_factory"):
+        trainer = make(own_reward=own_reward)
+    assert trainer.reward_func_names == [column]
+    trainer.train()
+    assert trainer.state.global_step == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["rollout_loop.py", "vector_environment.py", "custom_reward.py"])
+def test_programs_run_as_they_are(program, tmp_path):
+    command = [sys.executable, str(ROOT / "examples" / program)]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 0, ran.stderr
+    paid = [float(number) for number in re.findall(r"\d+\.\d+", ran.stdout)]
+    assert len(paid) == 2 and max(paid) > 1, ran.stdout

@@ -1,0 +1,95 @@
+"""Episodes of an evaluated policy as attempts, and attempts as the rows that summaries are made of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pkb_gym.engine.records.attempt import Attempt, TokenCounts, request_key
+from pkb_gym.engine.records.attempt_file import read_attempts
+from pkb_gym.engine.support.source_digest import source_sha256
+from pkb_gym.rewards.reward import is_right
+from pkb_gym.training.inputs.rows import Row, read_jsonl
+from pkb_gym.training.rollout.episodes import RolloutEpisode, Submission
+
+
+def attempts_of(sample: int, episode: RolloutEpisode, reward_name: str) -> list[Attempt]:
+    """An episode in order: one attempt for each submission, and for each reply in which none could be read.
+
+    Args:
+        sample: number of the episode on its prompt.
+        episode: as it ended.
+        reward_name: the reward that valued the submissions.
+    """
+    submitted = [_submitted(sample, episode, submission, reward_name) for submission in episode.submissions]
+    unread = [
+        Attempt(
+            problem=episode.task.problem.name,
+            sample=sample,
+            turn=reply,
+            asked=episode.task.config,
+            reply=episode.replies[reply].text,
+            reward=episode.empty_value,
+            reward_name=reward_name,
+            tokens=_tokens(episode, reply),
+        )
+        for reply in episode.unread_replies
+    ]
+    return sorted([*submitted, *unread], key=lambda attempt: attempt.turn)
+
+
+def _submitted(sample: int, episode: RolloutEpisode, submission: Submission, reward_name: str) -> Attempt:
+    turn, problem = submission.turn, episode.task.problem.name
+    reply = submission.reply
+    return Attempt(
+        problem=problem,
+        sample=sample,
+        turn=submission.message if reply is None else reply,
+        asked=episode.task.config,
+        request_key=None if turn.feedback is None else request_key(problem, turn.source, turn.feedback),
+        source=turn.source,
+        reply=None if reply is None else episode.replies[reply].text,
+        feedback=turn.feedback,
+        reward=turn.value,
+        reward_name=reward_name,
+        tokens=None if reply is None else _tokens(episode, reply),
+        duration_s=submission.verdict.waited_s,
+    )
+
+
+def _tokens(episode: RolloutEpisode, reply: int) -> TokenCounts:
+    found = episode.replies[reply]
+    return TokenCounts(prompt=found.prompt_tokens, completion=found.tokens)
+
+
+def row_of(attempt: Attempt) -> Row:
+    """The columns of an attempt that summaries and `rft.py` read, as those of `rollouts.jsonl`."""
+    asked, feedback = attempt.asked, attempt.feedback
+    source = attempt.source
+    return {
+        "problem": attempt.problem,
+        "language": asked.language,
+        "size": asked.size if isinstance(asked.size, str | None) else json.dumps(asked.size),
+        "dtype": asked.dtype,
+        "world_size": asked.world_size,
+        "seed": asked.seed,
+        "sample": attempt.sample,
+        "turn": attempt.turn,
+        "source": source,
+        "source_hash": None if source is None else source_sha256(source),
+        "stage": None if feedback is None or feedback.stage is None else feedback.stage.value,
+        "failure": None if attempt.verdict == "passed" else attempt.verdict,
+        "is_right": feedback is not None and is_right(feedback),
+        "reward": attempt.reward,
+        "speedup": None if feedback is None else feedback.speedup,
+    }
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows of `results.jsonl` of `evaluate_policy.py`, or of `rollouts.jsonl` of `grpo.py`.
+
+    Raises:
+        ConfigError: the file cannot be read, or a line is neither.
+    """
+    rows = read_jsonl(path)
+    return [row_of(attempt) for attempt in read_attempts(path)] if rows and "asked" in rows[0] else rows
