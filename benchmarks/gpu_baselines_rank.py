@@ -27,7 +27,8 @@ from pkb_gym.engine.rankside.devices import NO_FLIGHT_RECORDER
 from pkb_gym.engine.rankside.gloo_compat import install
 from pkb_gym.engine.rankside.processors import bind_rank, find_fastest, move_to
 from pkb_gym.engine.rankside.python import make_argument
-from pkb_gym.problems.catalogue import find_problem, load_module
+from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.problems.loading import load_module
 
 KEY = b"gpu_baselines"
 """Inputs are the same in every run."""

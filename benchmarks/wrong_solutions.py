@@ -27,9 +27,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from benchmarks import wrong_collectives, wrong_inputs
 from benchmarks.common import RESULTS, header
 from benchmarks.legitimate_passes import PASSES, reason_why
+from pkb_gym.authoring import wrong_collectives, wrong_inputs
+from pkb_gym.authoring.mutants import changes_any, data_places
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.problems.catalogue import catalogue, find_problem
@@ -137,14 +138,14 @@ def with_means(problem: Problem, *args: Any) -> object:
 
 def with_wrong_inputs(problem: Problem, change: wrong_inputs.Change, *args: Any) -> object:
     """The reference on changed inputs."""
-    return reference_of(problem)(*wrong_inputs.changed_arguments(problem, args, change))
+    return reference_of(problem)(*wrong_inputs.changed_call(data_places(problem), args, change))
 
 
 def of_first_rank(problem: Problem, *args: Any) -> object:
     """The reference, with zeros for the data of all ranks but the first."""
     alone = dist.get_rank() == 0
     return reference_of(problem)(
-        *(args if alone else wrong_inputs.changed_arguments(problem, args, wrong_inputs.zeros))
+        *(args if alone else wrong_inputs.changed_call(data_places(problem), args, wrong_inputs.zeros))
     )
 
 
@@ -172,12 +173,12 @@ def wrong_solutions(problem: Problem, truths: Sequence[Run], collectives: Collec
             yield Wrong(f"collective {number + 1}: {how}", partial(with_wrong_collectives, problem, decide, others))
     if collectives.most.value:
         yield Wrong("no communication", partial(with_wrong_collectives, problem, _always, True))
-        if wrong_inputs.changes_any(truths[0].args[1].values(), wrong_inputs.zeros):
+        if changes_any(truths[0].args[1].values(), wrong_inputs.zeros):
             yield Wrong("first rank's data alone", partial(of_first_rank, problem))
     if collectives.reductions.value:
         yield Wrong("means for sums", partial(with_means, problem))
     for name, change in wrong_inputs.CHANGES.items():
-        if any(wrong_inputs.changes_any(truth.args[0].values(), change) for truth in truths):
+        if any(changes_any(truth.args[0].values(), change) for truth in truths):
             yield Wrong(f"inputs: {name}", partial(with_wrong_inputs, problem, change))
     for each in ESTIMATORS:
         if each.problem == problem.name:

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pkb_gym.problems.catalogue import load_module
+from pkb_gym.problems.loading import load_module
 
 HERE = Path(__file__).resolve().parent
 parts = load_module(HERE / "page_parts.py", "docs.page_parts")

@@ -23,7 +23,7 @@ from pkb_gym.envs.text import reply
 from pkb_gym.envs.trl import KernelTool, SubmissionTool
 from pkb_gym.envs.vector import PKBVectorEnv, SuiteVectorEnv
 from pkb_gym.envs.wrappers import ChatAction, ChatObservation
-from pkb_gym.problems.catalogue import load_module
+from pkb_gym.problems.loading import load_module
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE / "environments.md"
@@ -53,6 +53,7 @@ assert info["feedback"].passed and reward > 0
 | interface | for |
 | --- | --- |
 | [`PKB/<Name>-v0`](#one-problem) | one problem |
+| `PKB/Path-v0` | the problem in [a folder of one's own](problems.md#problems-outside-this-repository), `problem=PATH` |
 | [`PKB/Suite-v0`](#many-problems) | a problem drawn at each reset, from a split, by a sampler |
 | [`gym.make_vec`](#many-environments-at-once) | several environments over one evaluator |
 | [`ChatObservation`](#messages-to-a-chat-model) | observations as messages to a chat model |

@@ -36,7 +36,8 @@ from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig, resolve
 from pkb_gym.engine.stages.heap_layout import GPU_RESERVE_BYTES, lay_out
 from pkb_gym.envs.suite import SPLITS
 from pkb_gym.envs.text.task import python_signature
-from pkb_gym.problems.catalogue import catalogue, load_module, reference_source
+from pkb_gym.problems.catalogue import catalogue, reference_source
+from pkb_gym.problems.loading import load_module
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))  # for `tests`, which is not installed

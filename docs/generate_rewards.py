@@ -17,7 +17,7 @@ from typing import Any
 
 from pkb_gym import rewards
 from pkb_gym.envs.samplers import LearningProgress
-from pkb_gym.problems.catalogue import load_module
+from pkb_gym.problems.loading import load_module
 from pkb_gym.rewards import (
     action_cost,
     advantages,

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pkb_gym.engine.problem import Problem
-from pkb_gym.problems.catalogue import catalogue, load_module
+from pkb_gym.problems.catalogue import catalogue
+from pkb_gym.problems.loading import load_module
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))  # for `tests`, which is not installed

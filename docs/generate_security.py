@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pkb_gym.problems.catalogue import load_module
+from pkb_gym.problems.loading import load_module
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))  # for `tests`, which is not installed

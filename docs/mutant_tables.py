@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pkb_gym.problems.catalogue import load_module
+from pkb_gym.problems.loading import load_module
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))  # for `benchmarks`, which is not installed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pkb_gym import rewards
 from pkb_gym.engine.records.feedback import Feedback
-from pkb_gym.problems.catalogue import load_module
+from pkb_gym.problems.loading import load_module
 from pkb_gym.rewards.action_cost import ActionFacts
 from pkb_gym.rewards.examples import failed, profiled, timed
 from pkb_gym.rewards.recipes import RECIPES

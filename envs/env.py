@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Never, TypeAlias
@@ -24,7 +25,7 @@ from pkb_gym.envs import evaluator_registry
 from pkb_gym.envs.episode import Episode
 from pkb_gym.envs.spaces import Observation, action_space, observation_space, observe
 from pkb_gym.envs.text.task import task_text
-from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.problems.catalogue import choose_problem, lookup_key
 from pkb_gym.rewards import Reward, find_reward
 
 Frame: TypeAlias = "str | np.ndarray[Any, np.dtype[np.uint8]]"
@@ -98,6 +99,7 @@ class PKBEnv(gym.Env[Observation, str]):
 
     | argument      | values                                                | default                             |
     |---------------|-------------------------------------------------------|-------------------------------------|
+    | `problem`     | of `PKB/Path-v0` alone: path of a problem's folder    |                                     |
     | `device`      | "auto", "cuda", "cpu"                                 | "auto": GPUs where there are any    |
     | `world_size`  | ranks                                                 | 1, 2, 4 or 8, as GPUs allow; else 4 |
     | `size`        | "tiny", "published", "large", or a dict of axes       | "published" on GPUs, else "tiny"    |
@@ -118,7 +120,7 @@ class PKBEnv(gym.Env[Observation, str]):
 
     def __init__(
         self,
-        problem: str,
+        problem: str | os.PathLike[str],
         *,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         world_size: int | None = None,
@@ -150,7 +152,9 @@ class PKBEnv(gym.Env[Observation, str]):
         )
         self._reward = find_reward(reward)
         self._evaluator = evaluator
-        self._set_problem(find_problem(problem))
+        if problem == "":
+            raise ConfigError("PKB/Path-v0: give problem=PATH, the folder that holds problem.py and reference.py")
+        self._set_problem(choose_problem(problem))
         if not can_run(self._config.device) and evaluator_registry.evaluates_here(evaluator):
             warnings.warn(COMPILES_ONLY, stacklevel=2)
         self._begin(input_seed=0)
@@ -170,11 +174,11 @@ class PKBEnv(gym.Env[Observation, str]):
             raise ConfigError(f"{cls.__name__}: no argument {name!r}; there are {listed}.{did_you_mean(name, known)}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Problems hold functions of their files, which have no place in a pickle: their names do."""
-        return self.__dict__ | {"_problem": self._problem.name}
+        """Problems hold functions of their files, which have no place in a pickle: names or folders do."""
+        return self.__dict__ | {"_problem": lookup_key(self._problem)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state | {"_problem": find_problem(state["_problem"])})
+        self.__dict__.update(state | {"_problem": choose_problem(state["_problem"])})
 
     @property
     def problem(self) -> Problem:

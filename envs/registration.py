@@ -1,4 +1,4 @@
-"""Registers `PKB/<Name>-v0` for every problem and `PKB/Suite-v0`, without importing any problem.
+"""Registers `PKB/<Name>-v0` for every problem, `PKB/Suite-v0` and `PKB/Path-v0`, without importing any problem.
 
 `import pkb_gym` registers, yet Gymnasium takes longer to load than `pkb` takes to answer. So a program that has not
 imported Gymnasium has the environments registered when it does.
@@ -10,6 +10,7 @@ catalogue's. Gymnasium finds ids by their exact text and suggests those with sim
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -18,6 +19,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from pkb_gym.problems.declared_names import declared_names
+from pkb_gym.problems.own_problems import own_folders, register_folder
 
 MAX_EPISODE_STEPS = 8
 
@@ -62,7 +64,7 @@ def register_with_gymnasium() -> None:
 
 
 def env_ids() -> list[str]:
-    """The ids of all environments: `PKB/Suite-v0`, and one for each problem."""
+    """The ids of all environments: `PKB/Suite-v0`, `PKB/Path-v0`, and one for each problem."""
     import gymnasium as gym
 
     return [spec.id for spec in gym.registry.values() if spec.namespace == "PKB" and spec.entry_point != _HINT]
@@ -75,8 +77,11 @@ def register_all() -> None:
 
     problems = declared_names()
     for names in problems:
-        kwargs = {"problem": names.name}
-        _register(names.env_id, "pkb_gym.envs.env:PKBEnv", "pkb_gym.envs.vector:PKBVectorEnv", kwargs)
+        _register_problem(names.env_id, names.name)
+    _register_problem("PKB/Path-v0", "")
+    for folder in own_folders():
+        if folder.name:  # a broken one says why when it is made
+            _register_problem(f"PKB/{folder.name}-v0", folder.name)
     _register("PKB/Suite-v0", "pkb_gym.envs.suite:SuiteEnv", "pkb_gym.envs.vector:SuiteVectorEnv", {})
     for names in problems:
         for spelling in names.other_spellings():
@@ -84,6 +89,28 @@ def register_all() -> None:
             # `gym.register` compares each new id with all others.
             hint = EnvSpec(spelling, entry_point=_HINT, vector_entry_point=_HINT, kwargs=kwargs)
             gym.registry.setdefault(spelling, hint)
+
+
+def register_problem(path: str | os.PathLike[str]) -> str:
+    """Makes a problem outside this package known to this process, by its name; docs/problems.md tells of its files.
+
+    Its declaration is loaded when an environment is made. A problem that lies where kernels could read it has to be
+    registered before the first evaluation.
+
+    Args:
+        path: of the folder that holds `problem.py` and `reference.py`.
+
+    Returns:
+        The id of its environment, for `gymnasium.make`.
+
+    Raises:
+        ConfigError: there is no problem in that folder, or its name is taken; the message names both places.
+    """
+    folder = register_folder(path)
+    env_id = f"PKB/{folder.name}-v0"
+    if "gymnasium" in sys.modules:  # otherwise `register_all` finds the folder when it is imported
+        _register_problem(env_id, folder.name)
+    return env_id
 
 
 def refuse_spelling(*, spelling: str, env_id: str, **_: object) -> NoReturn:
@@ -95,6 +122,10 @@ def refuse_spelling(*, spelling: str, env_id: str, **_: object) -> NoReturn:
     from pkb_gym.engine.errors import ConfigError
 
     raise ConfigError(f"no environment {spelling.removesuffix('-v0')!r}. Did you mean gym.make({env_id!r})?")
+
+
+def _register_problem(env_id: str, name: str) -> None:
+    _register(env_id, "pkb_gym.envs.env:PKBEnv", "pkb_gym.envs.vector:PKBVectorEnv", {"problem": name})
 
 
 def _register(env_id: str, entry_point: str, vector_entry_point: str, kwargs: dict[str, str]) -> None:

@@ -12,14 +12,14 @@ from pkb_gym.engine.problem import CATEGORIES
 from pkb_gym.engine.support.suggestions import did_you_mean
 from pkb_gym.envs.env import PKBEnv
 from pkb_gym.envs.samplers import Sampler, SamplerLike, find_sampler
-from pkb_gym.problems.catalogue import catalogue, find_problem
+from pkb_gym.problems.catalogue import all_problems, catalogue, find_problem
 
 SPLITS = Path(__file__).parent.parent / "problems" / "splits.json"
 """Names of both splits, the groups of near-duplicates that keep together, and the rule."""
 
 
 def split_names(split: str | Sequence[str]) -> tuple[str, ...]:
-    """The problems of a split, in upstream order.
+    """The problems of a split, in upstream order; those outside this package come last.
 
     Args:
         split: "all", "train", "test", a category such as "tensor_parallel", or a list of problems. "train" and "test"
@@ -34,6 +34,7 @@ def split_names(split: str | Sequence[str]) -> tuple[str, ...]:
         if not isinstance(split, list | tuple | set | frozenset):
             raise ConfigError(f"a split is a name or a list of problems, got {split!r}")
         chosen = {find_problem(name).name for name in split}
+        problems = all_problems()
     elif split == "all":
         chosen = {problem.name for problem in problems}
     elif split in ("train", "test"):

@@ -1,36 +1,61 @@
-"""Finds the problems: every `problems/<category>/<folder>/problem.py` declares one."""
+"""Finds the problems: every `problems/<category>/<folder>/problem.py` declares one, and those outside this package."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-import importlib.util
-import sys
-import threading
+import os
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 from pkb_gym.engine.errors import DeclarationError, ProblemNotFound
 from pkb_gym.engine.problem import Problem, snake_case
-from pkb_gym.problems.declared_names import declared_names
-
-ROOT = Path(__file__).resolve().parent
+from pkb_gym.engine.support.problem_folders import ProblemFolder, looks_like_path
+from pkb_gym.problems.declared_names import PROBLEMS, declared_names
+from pkb_gym.problems.loading import load_problem
+from pkb_gym.problems.own_problems import load_own, own_folders, register_folder
 
 
 @cache
 def catalogue() -> tuple[Problem, ...]:
-    """All problems, in upstream order.
+    """All problems of this package, in upstream order.
 
     Raises:
         DeclarationError: a folder's name does not fit its problem, or two problems share a name.
     """
     problems: dict[str, Problem] = {}
-    for path in sorted(ROOT.glob("*/*/problem.py")):
+    for path in sorted(PROBLEMS.glob("*/*/problem.py")):
         problem = _load(path.parent)
         if problem.name in problems:
             raise DeclarationError(f"{problem.name} is declared twice")
         problems[problem.name] = problem
     return tuple(sorted(problems.values(), key=lambda problem: problem.number))
+
+
+def all_problems() -> tuple[Problem, ...]:
+    """Those of this package in upstream order, then those outside it by name; broken ones are left out."""
+    found = list(catalogue())
+    for folder in own_folders():
+        with contextlib.suppress(DeclarationError):
+            found.append(load_own(folder))
+    return tuple(found)
+
+
+def choose_problem(wanted: str | os.PathLike[str]) -> Problem:
+    """A problem by its name, or by the path of its folder, which is registered.
+
+    For callers on this machine alone: a declaration is code, which is run.
+
+    Args:
+        wanted: as `find_problem` takes it; or a path, with a separator, a leading dot, or that of a `problem.py`.
+
+    Raises:
+        ProblemNotFound, ConfigError: there is no such problem, or its name is taken.
+        DeclarationError: it is broken.
+    """
+    if isinstance(wanted, os.PathLike) or looks_like_path(wanted):
+        return load_own(register_folder(wanted))
+    return find_problem(wanted)
 
 
 def find_problem(name: str) -> Problem:
@@ -41,18 +66,35 @@ def find_problem(name: str) -> Problem:
 
     Raises:
         ProblemNotFound: there is none; the message names the nearest.
+        DeclarationError: it lies outside this package and is broken.
     """
     if not isinstance(name, str):
         raise ProblemNotFound(f"a problem is found by its name, a text such as 'AllReduce'; got {name!r}")
     wanted = name.removeprefix("PKB/").removesuffix("-v0")
     if (folder := _folders().get(wanted)) is not None:
         return _load(folder)
+    own = _own_by_alias()
+    if wanted in own:
+        return load_own(own[wanted])
     names = _by_alias()  # also of declarations whose names the text does not tell
     if wanted in names:
         return names[wanted]
-    near = difflib.get_close_matches(wanted, names, n=1)
-    hint = f" Did you mean {names[near[0]].name!r}?" if near else ""
-    raise ProblemNotFound(f"no problem {name!r} among {len(catalogue())}.{hint} `pkb list` shows all.")
+    known = {alias: problem.name for alias, problem in names.items()} | {a: folder.name for a, folder in own.items()}
+    near = difflib.get_close_matches(wanted, known, n=1)
+    hint = f" Did you mean {known[near[0]]!r}?" if near else ""
+    if Path(name).is_dir():
+        hint = f" For the folder of that name write './{name}'."
+    among = len(catalogue()) + len({folder.path for folder in own.values()})
+    raise ProblemNotFound(f"no problem {name!r} among {among}.{hint} `pkb list` shows all.")
+
+
+def _load(folder: Path) -> Problem:
+    """The problem of a folder of this package."""
+    problem = load_problem(folder, f"pkb_gym.problems.{folder.parent.name}.{folder.name}.problem")
+    if folder.name != snake_case(problem.name) or folder.parent.name != problem.category:
+        expected = f"{problem.category}/{snake_case(problem.name)}"
+        raise DeclarationError(f"{problem.name} lies in {folder.parent.name}/{folder.name}, expected {expected}")
+    return problem
 
 
 @cache
@@ -63,6 +105,20 @@ def _folders() -> dict[str, Path]:
 @cache
 def _by_alias() -> dict[str, Problem]:
     return {alias: problem for problem in catalogue() for alias in (problem.name, problem.folder, problem.upstream)}
+
+
+def _own_by_alias() -> dict[str, ProblemFolder]:
+    return {alias: folder for folder in own_folders() if folder.name for alias in _aliases(folder.name)}
+
+
+def _aliases(name: str) -> tuple[str, str]:
+    return name, snake_case(name)
+
+
+def lookup_key(problem: Problem) -> str | Path:
+    """By what `choose_problem` finds a problem in any process: its name, or the folder of one outside this package."""
+    folder = problem_folder(problem)
+    return problem.name if folder.is_relative_to(PROBLEMS) else folder
 
 
 def problem_folder(problem: Problem) -> Path:
@@ -79,41 +135,3 @@ def expert_source(problem: Problem, suffix: str = "cpp") -> str | None:
     """A known-good kernel ("cpp" or "cu"), or None where there is none."""
     path = problem_folder(problem) / f"expert.{suffix}"
     return path.read_text(encoding="utf-8") if path.exists() else None
-
-
-def _load(folder: Path) -> Problem:
-    """The problem of a folder, the same object each time."""
-    with _IMPORTING:
-        if folder not in _LOADED:
-            _LOADED[folder] = _import_problem(folder)
-        return _LOADED[folder]
-
-
-def _import_problem(folder: Path) -> Problem:
-    module = load_module(folder / "problem.py", f"pkb_gym.problems.{folder.parent.name}.{folder.name}.problem")
-    problem = getattr(module, "PROBLEM", None)
-    if not isinstance(problem, Problem):
-        raise DeclarationError(f"{folder / 'problem.py'} defines no PROBLEM")
-    if folder.name != snake_case(problem.name) or folder.parent.name != problem.category:
-        expected = f"{problem.category}/{snake_case(problem.name)}"
-        raise DeclarationError(f"{problem.name} lies in {folder.parent.name}/{folder.name}, expected {expected}")
-    return problem.found_in(str(folder / "problem.py"))
-
-
-def load_module(path: Path, name: str) -> ModuleType:
-    """Imports one file under a name of our choice, once."""
-    with _IMPORTING:  # threads that ask at the same time must not see half a module
-        return sys.modules[name] if name in sys.modules else _import(path, name)
-
-
-_IMPORTING = threading.RLock()
-_LOADED: dict[Path, Problem] = {}
-
-
-def _import(path: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module

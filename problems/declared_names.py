@@ -1,15 +1,14 @@
-"""The names of all problems, read from the text of their files: nothing of a problem is imported."""
+"""The names of this package's problems, read from the text of their files: nothing of a problem is imported."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PROBLEMS = Path(__file__).resolve().parent
+from pkb_gym.engine.support.declaration_text import read_declaration
 
-_DECLARATION = re.compile(r'^PROBLEM = Problem\(\s*name="(\w+)",[^\n]*\s*upstream="(\w+)"', re.MULTILINE)
+PROBLEMS = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,8 @@ def declared_names(folder: Path = PROBLEMS) -> list[DeclaredNames]:
     """What the files `<category>/<problem>/problem.py` declare, sorted by name."""
     texts = ((path.parent, path.read_text(encoding="utf-8")) for path in folder.glob("*/*/problem.py"))
     found = [
-        DeclaredNames(declared[1], path, declared[2]) for path, text in texts if (declared := _DECLARATION.search(text))
+        DeclaredNames(declared.name, path, declared.upstream)
+        for path, text in texts
+        if (declared := read_declaration(text)) is not None and declared.upstream
     ]
     return sorted(found, key=lambda names: names.name)

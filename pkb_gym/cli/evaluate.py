@@ -12,10 +12,11 @@ from pkb_gym.cli.chrome_trace import chrome_trace
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.support.atomic_write import write_atomically
-from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.problems.catalogue import choose_problem
 
 from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, stderr, stdout
 from .options import add_evaluation_options, add_reward_option, evaluation_config, parse_key
+from .problem_options import PROBLEM_HELP, add_problem_option, register_problems
 from .progress import StageProgress
 from .sources import language_of, read_source
 from .verdict import print_card
@@ -23,7 +24,8 @@ from .verdict import print_card
 KEY_BYTES = 16
 EXAMPLE = """pkb eval HyenaCP kernel.cpp --world-size 2 --size published
 pkb eval AllReduce - --size M=256,N=512 --until check --json < kernel.cpp
-pkb eval AllReduce kernel.cu --trace timeline.json"""
+pkb eval AllReduce kernel.cu --trace timeline.json
+pkb eval ./my_problem kernel.cpp"""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,8 +38,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         example=EXAMPLE,
         exit_statuses=EXIT_STATUSES,
     )
-    parser.add_argument("problem", metavar="NAME", help="HyenaCP or PKB/HyenaCP-v0 (see: pkb list)")
+    parser.add_argument("problem", metavar="NAME", help=PROBLEM_HELP)
     parser.add_argument("file", metavar="FILE", help="a .cpp, .cu or .py file, or - for standard input")
+    add_problem_option(parser)
     add_evaluation_options(parser)
     parser.add_argument(
         "--replay-key", type=parse_key, metavar="HEX", help="the key of an earlier run, for the same inputs again"
@@ -58,7 +61,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
     Raises:
         PkbError: the question makes no sense, or this machine could not even begin.
     """
-    problem = find_problem(args.problem)
+    register_problems(args)
+    problem = choose_problem(args.problem)
     source = read_source(args.file)
     config = language_of(args.file, evaluation_config(args))
     if args.trace is not None:

@@ -20,10 +20,11 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.envs.text.formatting import time_text
-from pkb_gym.problems.catalogue import catalogue
+from pkb_gym.problems.catalogue import all_problems
 
 from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, print_table, stderr, stdout
 from .options import add_evaluation_options, add_reward_option, evaluation_config, positive_int
+from .problem_options import add_problem_option, register_problems
 from .results_file import ResultsFile
 from .sources import Found, find_sources, language_of, read_source
 from .verdict import cells, first_line, print_reasons, result_table, reward_of
@@ -81,6 +82,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         exit_statuses=EXIT_STATUSES,
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="its files are named by problem, or by upstream stem")
+    add_problem_option(parser)
     add_evaluation_options(parser)
     parser.add_argument(
         "--jobs", type=positive_int, metavar="N", help="evaluations side by side; timing takes turns (default: cores)"
@@ -101,9 +103,10 @@ def run(args: argparse.Namespace, session: Session) -> int:
     Raises:
         PkbError: the folder or the results file is of no use, or this machine could not even begin.
     """
+    register_problems(args)
     config = evaluation_config(args)
     output: Path = args.output or args.folder / DEFAULT_OUTPUT
-    found = find_sources(args.folder, catalogue(), ignore=output)
+    found = find_sources(args.folder, all_problems(), ignore=output)
     if not found.candidates:
         names = ", ".join(path.name for path, _ in found.others) or "no files"
         raise ConfigError(f"nothing to judge in {args.folder}: {names}. Name files as `hyena_cp.cpp` (see: pkb list)")

@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict, dataclass
 
-from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.errors import ConfigError, DeclarationError
 from pkb_gym.engine.problem import CATEGORIES, Problem
 from pkb_gym.problems.catalogue import catalogue, expert_source
+from pkb_gym.problems.own_problems import load_own, own_folders
 
 from .command import Session, Status, add_json_option, add_parser, plain_table, print_table, stdout
+from .problem_options import add_problem_option, register_problems
 
 EXAMPLE = """pkb list --category collective_primitive
 pkb list --tag all_to_all --tag gemm
 pkb list --weaknesses"""
 CATEGORY_WIDTH = 110
 """A console with fewer columns has no room for the category beside the summary."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A problem outside this package that cannot be loaded.
+
+    Attributes:
+        name: that its text declares; empty where it cannot be told.
+        folder: where it lies.
+        fault: why.
+    """
+
+    name: str
+    folder: str
+    fault: str
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -32,6 +50,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--weaknesses", action="store_true", help="show what the published version of each accepts wrongly"
     )
+    add_problem_option(parser)
     add_json_option(parser, "a list of records")
 
 
@@ -43,21 +62,26 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     """
     if args.category is not None and args.category not in CATEGORIES:
         raise ConfigError(f"no category {args.category!r}; there are {', '.join(CATEGORIES)}")
-    tags = sorted({tag for problem in catalogue() for tag in problem.tags})
+    register_problems(args)
+    known, broken = list(catalogue()), []
+    for folder in own_folders():
+        try:
+            known.append(load_own(folder))
+        except DeclarationError as error:
+            broken.append(Broken(folder.name, str(folder.path), str(error)))
+    tags = sorted({tag for problem in known for tag in problem.tags})
     for tag in args.tag:
         if tag not in tags:
             raise ConfigError(f"no tag {tag!r}; there are {', '.join(tags)}")
     problems = [
-        problem
-        for problem in catalogue()
-        if args.category in (None, problem.category) and set(args.tag) <= set(problem.tags)
+        problem for problem in known if args.category in (None, problem.category) and set(args.tag) <= set(problem.tags)
     ]
     if args.json:
-        print(json.dumps([record(problem) for problem in problems], indent=2))
+        print(json.dumps([*map(record, problems), *map(asdict, broken)], indent=2))
     elif args.weaknesses:
         _print_weaknesses(problems)
     else:
-        _print_table(problems)
+        _print_table(problems, broken)
     return Status.PASSED
 
 
@@ -86,7 +110,7 @@ def experts(problem: Problem) -> list[str]:
     return [suffix for suffix in ("cpp", "cu") if expert_source(problem, suffix) is not None]
 
 
-def _print_table(problems: list[Problem]) -> None:
+def _print_table(problems: list[Problem], broken: list[Broken]) -> None:
     console = stdout()
     shows_category = console.width >= CATEGORY_WIDTH
     table = plain_table()
@@ -96,8 +120,10 @@ def _print_table(problems: list[Problem]) -> None:
     table.add_column("summary")
     for problem in problems:
         category = [problem.category] if shows_category else []
-        table.add_row(str(problem.number), problem.name, *category, " ".join(experts(problem)), problem.summary)
+        table.add_row(str(problem.number or ""), problem.name, *category, " ".join(experts(problem)), problem.summary)
     print_table(console, table)
+    for each in broken:
+        console.print(f"broken: {each.name or each.folder}: {each.fault}", soft_wrap=True)
     console.print(f"{len(problems)} problems. `pkb show NAME` tells more of one.")
 
 
@@ -105,6 +131,6 @@ def _print_weaknesses(problems: list[Problem]) -> None:
     console = stdout()
     console.print("What the published inputs and tolerances accept wrongly (the protocol `robust` does not):\n")
     for problem in problems:
-        console.print(f"{problem.number:>2} {problem.name}")
+        console.print(f"{problem.number or '':>2} {problem.name}")
         for weakness in problem.weaknesses or ("none known",):
             console.print(f"   - {weakness}", soft_wrap=True)

@@ -27,6 +27,7 @@ COMMANDS = {
     "demo": "demo",
     "serve": "serve",
     "doctor": "doctor",
+    "check-problem": "check_problem",
 }
 """Name of each command -> the module here that registers it."""
 

@@ -19,6 +19,7 @@ from pkb_gym.engine.support import env_vars
 
 from .command import Session, Status, add_parser, stderr
 from .options import parse_key, positive_float, positive_int
+from .problem_options import add_problem_option, register_problems
 
 EXAMPLE = """pkb serve --port 8900
 pkb serve --host 10.0.0.5 --port 8900 --token-file token"""
@@ -39,6 +40,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         example=EXAMPLE,
         exit_statuses=EXIT,
     )
+    add_problem_option(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="port to listen on (default: any free one)")
     parser.add_argument(
@@ -80,6 +82,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
         ConfigError: a package is missing, the address cannot be had, or the token file cannot be used.
         InfrastructureError: the server ended by itself.
     """
+    register_problems(args)
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"pkb serve needs {' and '.join(missing)}: pip install 'pkb-gym[serve]'")

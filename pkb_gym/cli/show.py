@@ -20,11 +20,12 @@ from pkb_gym.engine.stages.execution_environment import resolve_here
 from pkb_gym.engine.stages.roofline import place
 from pkb_gym.envs.text.formatting import decimal_text, time_text
 from pkb_gym.envs.text.task import task_text
-from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.problems.catalogue import choose_problem
 
 from .command import Session, Status, add_json_option, add_parser, plain_table, print_table, stdout
 from .list_problems import record
 from .options import add_machine_options, machine_config
+from .problem_options import PROBLEM_HELP, add_problem_option, register_problems
 from .shapes import shape_texts
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         summary="Show a problem: its task, C++ signature, shapes, cost, roofline and lower bound.",
         example=EXAMPLE,
     )
-    parser.add_argument("problem", metavar="NAME", help="HyenaCP or PKB/HyenaCP-v0 (see: pkb list)")
+    parser.add_argument("problem", metavar="NAME", help=PROBLEM_HELP)
+    add_problem_option(parser)
     add_machine_options(parser)
     add_json_option(parser, "one record")
 
@@ -74,7 +76,8 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     Raises:
         PkbError: no such problem, its axes do not fit together, or this machine could not be measured.
     """
-    problem = find_problem(args.problem)
+    register_problems(args)
+    problem = choose_problem(args.problem)
     config = resolve_here(machine_config(args), problem)
     hardware = hardware_for(config.device)
     work = work_of(problem, config, hardware)
@@ -136,7 +139,7 @@ def _print(
 ) -> None:
 
     console = stdout()
-    console.rule(f"{problem.name}: {problem.upstream}, {problem.category}", align="left")
+    console.rule(f"{problem.name}: {', '.join(filter(None, (problem.upstream, problem.category)))}", align="left")
     console.print(text.rstrip(), soft_wrap=True)  # the signature is part of it
     console.rule(f"Shapes on {config.world_size} ranks, by size", align="left")
     fitting = {name: value for name, value in shapes.items() if isinstance(value, dict)}

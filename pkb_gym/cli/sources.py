@@ -95,9 +95,9 @@ def find_sources(folder: Path, problems: Iterable[Problem], ignore: Path | None 
     return Found(tuple(candidates), tuple(others))
 
 
-def aliases(problem: Problem) -> tuple[str, str, str]:
+def aliases(problem: Problem) -> tuple[str, ...]:
     """The names that a file for the problem may bear."""
-    return problem.folder, problem.upstream, problem.name
+    return tuple(name for name in (problem.folder, problem.upstream, problem.name) if name)
 
 
 def stem(file_name: str) -> str:

@@ -7,10 +7,11 @@ import json
 import pytest
 import torch
 
-from benchmarks import wrong_inputs, wrong_solutions
+from benchmarks import wrong_solutions
 from benchmarks.common import RESULTS
 from benchmarks.legitimate_passes import PASSES
 from benchmarks.wrong_solutions import Row, study, unexplained
+from pkb_gym.authoring import wrong_inputs
 from pkb_gym.problems.catalogue import catalogue, find_problem
 
 

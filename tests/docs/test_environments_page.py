@@ -12,7 +12,7 @@ from pkb_gym import envs
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.envs import evaluator_registry
 from pkb_gym.envs.spaces import observation_space
-from pkb_gym.problems.catalogue import load_module
+from pkb_gym.problems.loading import load_module
 from tests.docs.pages import DOCS
 
 generator = load_module(DOCS / "generate_environments.py", "tests.docs.generate_environments")

@@ -7,7 +7,7 @@ import typing
 import pytest
 
 from pkb_gym.engine.records.feedback import Failure, Finding, Stage
-from pkb_gym.problems.catalogue import load_module
+from pkb_gym.problems.loading import load_module
 from tests.docs.pages import DOCS
 
 generator = load_module(DOCS / "generate_feedback.py", "tests.docs.generate_feedback")

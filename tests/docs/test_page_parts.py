@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pkb_gym.problems.catalogue import load_module
+from pkb_gym.problems.loading import load_module
 from tests.docs.pages import DOCS
 
 parts = load_module(DOCS / "page_parts.py", "tests.docs.page_parts")

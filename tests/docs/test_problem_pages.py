@@ -8,7 +8,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pkb_gym.problems.catalogue import catalogue, load_module
+from pkb_gym.problems.catalogue import catalogue
+from pkb_gym.problems.loading import load_module
 from tests.docs.pages import DOCS
 
 generator = load_module(DOCS / "generate_problem_pages.py", "tests.docs.generate_problem_pages")

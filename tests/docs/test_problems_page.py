@@ -11,7 +11,7 @@ from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Stage
-from pkb_gym.problems.catalogue import load_module
+from pkb_gym.problems.loading import load_module
 from tests.docs.pages import DOCS, code_blocks
 
 FILES = code_blocks(DOCS / "problems.md", "title")

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pkb_gym.problems.catalogue import load_module
+from pkb_gym.problems.loading import load_module
 from pkb_gym.rewards import BestSoFar, Charged, Component
 from pkb_gym.rewards.action_cost import ActionCost
 from pkb_gym.rewards.presets import PRESETS

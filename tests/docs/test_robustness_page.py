@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from pkb_gym.problems.catalogue import catalogue, find_problem, load_module
+from pkb_gym.problems.catalogue import catalogue, find_problem
+from pkb_gym.problems.loading import load_module
 from tests.docs.pages import DOCS
 from tests.problems.counterfeit_runs import known, references
 from tests.problems.finer_runs import evaluated_in_float32, shares_wrong

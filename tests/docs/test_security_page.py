@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkb_gym.problems.catalogue import load_module
+from pkb_gym.problems.loading import load_module
 from tests.docs.pages import DOCS
 from tests.engine.attacks import FAMILIES, TESTS, attacks, families_of, members
 

@@ -137,7 +137,7 @@ def test_other_spellings_are_those_of_the_catalogue():
 
 
 def test_ids_of_environments_leave_out_other_spellings():
-    assert sorted(env_ids()) == sorted([*(problem.env_id for problem in catalogue()), "PKB/Suite-v0"])
+    assert sorted(env_ids()) == sorted([*(problem.env_id for problem in catalogue()), "PKB/Path-v0", "PKB/Suite-v0"])
     assert "PKB/all_reduce-v0" in gym.registry
 
 

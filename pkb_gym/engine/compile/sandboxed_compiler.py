@@ -26,6 +26,7 @@ from pkb_gym.engine.ranks.visible_folders import compiler_paths, hidden_folders
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.support.env_vars import for_candidates
 from pkb_gym.engine.support.ownership import TemporaryFolder
+from pkb_gym.engine.support.problem_folders import folders_with_answers
 
 MAX_LOG_CHARS = 12_000
 MAX_RESULT_BYTES = 256 << 20
@@ -196,7 +197,14 @@ def _system() -> tuple[str, ...]:
     return compiler_paths([Path(found) for name in PROGRAMS if (found := shutil.which(name))])
 
 
-_hidden = cache(hidden_folders)
+def _hidden() -> tuple[str, ...]:
+    return _hidden_beside(folders_with_answers())
+
+
+@cache
+def _hidden_beside(_: tuple[Path, ...]) -> tuple[str, ...]:
+    """Found anew when other problems have been registered."""
+    return hidden_folders()
 
 
 def _memory_file(stack: contextlib.ExitStack, name: str, content: bytes = b"") -> int:

@@ -8,10 +8,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.handover import build_handovers
-from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.standby import Standby
 from pkb_gym.engine.hardware import host
@@ -86,6 +87,21 @@ class GangPool:
     def _check_open(self) -> None:
         if self._closed:
             raise InfrastructureError("this evaluator has been closed")
+
+    def check_hidden(self, folder: Path) -> None:
+        """Refuses a problem whose folder, with what may be an answer, the sandbox that has been started shows.
+
+        Args:
+            folder: of the problem.
+
+        Raises:
+            ConfigError: candidates could read it.
+        """
+        if self.zygote(trusted=False).shows(folder):
+            raise ConfigError(
+                f"kernels could read {folder}: it was registered after this evaluator had started its sandbox; "
+                "register problems before the first evaluation, or open another evaluator"
+            )
 
     def handovers(self, device: Device) -> HandoverLibraries:
         """The compiled handovers of a device.

@@ -156,6 +156,7 @@ class LocalEvaluator:
 
     def _new_run(self, feedback: FeedbackBuilder, artifact: Artifact) -> CandidateRun:
         config = feedback.config
+        self._pool.check_hidden(Path(feedback.problem.declared_in).parent)
         reference = self._pool.reference(config.device, config.world_size)
         new_gang = functools.partial(self._pool.candidate_gang, config, feedback.source.text)
         handovers = self._pool.handovers(config.device)

@@ -107,7 +107,7 @@ class Problem:
 
     Attributes:
         name: CamelCase; the environment is `PKB/<name>-v0`, the folder is its snake case.
-        upstream: file stem in ParallelKernelBench, for example "12_allgather_gemm".
+        upstream: file stem in ParallelKernelBench, for example "12_allgather_gemm"; empty for a problem outside it.
         category: one of `CATEGORIES`.
         summary: one sentence.
         origin: the code base or model that the problem comes from.
@@ -127,7 +127,6 @@ class Problem:
     """
 
     name: str
-    upstream: str
     category: str
     summary: str
     dtypes: tuple[str, ...]
@@ -140,6 +139,7 @@ class Problem:
     least_work: LeastWork
     derive: Callable[[Axes], Mapping[str, AxisValue]] = lambda _: {}
     returns: Literal["value", "tuple", "dict"] = "value"
+    upstream: str = ""
     origin: str = ""
     weaknesses: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
@@ -166,8 +166,8 @@ class Problem:
 
     @property
     def number(self) -> int:
-        """Position in the upstream benchmark, from 1."""
-        return int(self.upstream.split("_", 1)[0])
+        """Position in the upstream benchmark, from 1; 0 for a problem outside it."""
+        return int(self.upstream.split("_", 1)[0]) if self.upstream else 0
 
     @property
     def env_id(self) -> str:

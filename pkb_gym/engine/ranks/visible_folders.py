@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from pkb_gym.engine.support import env_vars
+from pkb_gym.engine.support.problem_folders import folders_with_answers
 
 PACKAGE = Path(__file__).resolve().parents[2]
 DISTRIBUTION = "pkb-gym"
@@ -61,7 +62,7 @@ def python_paths() -> tuple[tuple[str, str], ...]:
 
 
 def hidden_folders() -> tuple[str, ...]:
-    """Real paths of the folders that hold this installation, any other of the same name, and the compile cache."""
+    """Real paths of folders that hold this installation, others of its name, other problems, or compiled kernels."""
     return tuple(dict.fromkeys(str(path) for path in _hidden() if path.is_dir()))
 
 
@@ -77,6 +78,7 @@ def _hidden() -> Iterator[Path]:
         url = urlparse(_direct_url(distribution.read_text("direct_url.json")))
         if url.scheme == "file":
             yield Path(unquote(url.path)).resolve()
+    yield from folders_with_answers()
     yield env_vars.cache_dir().resolve()
 
 

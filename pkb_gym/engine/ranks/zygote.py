@@ -16,14 +16,16 @@ from pathlib import Path
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.sandbox import (
     RANKSIDE_INSIDE,
+    Policy,
     bubblewrap_arguments,
     bubblewrap_works,
     zygote_policy,
 )
+from pkb_gym.engine.ranks.visible_folders import is_below
 from pkb_gym.engine.rankside.forking import ForkFailed, GangRequest, GangStarted, ZygoteReady
 from pkb_gym.engine.rankside.messages import WireError
 from pkb_gym.engine.rankside.wire import pair
-from pkb_gym.engine.support.env_vars import for_candidates, with_changes
+from pkb_gym.engine.support.env_vars import for_candidates, python_path, with_changes
 from pkb_gym.engine.support.ownership import TemporaryFolder
 
 START_TIMEOUT_S = 120.0
@@ -47,6 +49,7 @@ class Zygote:
         self.sandboxed = not trusted and bubblewrap_works()
         self._lock = threading.Lock()
         self._ready = False
+        self._policy: Policy | None = None
         with contextlib.ExitStack() as resources:
             folder = None if self.sandboxed else resources.enter_context(TemporaryFolder())
             self.scratch = Path("/tmp/scratch") if folder is None else folder.path
@@ -71,15 +74,25 @@ class Zygote:
         if not self.sandboxed:
             return [*python, "pkb_gym.engine.rankside.zygote", str(fd), str(self.scratch)]
         command = [*python, "rankside.zygote", str(fd)]
-        return bubblewrap_arguments(zygote_policy(TEMPORARY_BYTES), command)
+        self._policy = zygote_policy(TEMPORARY_BYTES)
+        return bubblewrap_arguments(self._policy, command)
+
+    def shows(self, folder: Path) -> bool:
+        """Whether its gangs can read a folder, which may be younger than the sandbox."""
+        real = str(folder.resolve())
+        if self._policy is None or is_below(real, self._policy.hidden):
+            return False
+        return is_below(real, [os.path.realpath(outside) for outside, _ in self._policy.read_only])
 
     def _environment(self) -> dict[str, str]:
         inside = str(Path(RANKSIDE_INSIDE).parent)
-        path = inside if self.sandboxed else str(Path(__file__).resolve().parents[3])
+        here = str(Path(__file__).resolve().parents[3])
+        # What candidates import from is theirs alone; declarations may import from wherever this process does.
+        folders = (here, *python_path()) if self.trusted else (inside if self.sandboxed else here,)
         base = with_changes if self.trusted else for_candidates
         # The user's name stands in for a list of users, which no candidate needs to read.
         return base(
-            PYTHONPATH=path,
+            PYTHONPATH=os.pathsep.join(folders),
             PYTHONDONTWRITEBYTECODE="1",
             HOME="/tmp",
             LOGNAME="pkb",

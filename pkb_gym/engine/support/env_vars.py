@@ -2,6 +2,7 @@
 
 - PKB_CACHE_DIR: folder of everything that may be made again (default: ~/.cache/pkb-gym).
 - PKB_TOKEN: the token of evaluation services that are named by url.
+- PYTHONPATH: Python's own; reference ranks import from it what declarations of problems outside this package import.
 - CUDA_HOME, CUDA_PATH: where the CUDA toolkit lies, if nvcc is not on PATH.
 - LOCAL_RANK: of `accelerate launch` and `torchrun`; number of a training process among those of its node.
 - CUDA_VISIBLE_DEVICES: CUDA's own; which GPUs processes started from here may use.
@@ -18,6 +19,11 @@ def cache_dir() -> Path:
     """Folder of the caches; it may not exist yet."""
     named = os.environ.get("PKB_CACHE_DIR", "")
     return Path(named).expanduser() if named else Path("~/.cache/pkb-gym").expanduser()
+
+
+def python_path() -> tuple[str, ...]:
+    """Folders that Python is told to import from."""
+    return tuple(folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder)
 
 
 def service_token() -> str | None:

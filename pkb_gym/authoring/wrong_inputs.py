@@ -1,14 +1,14 @@
-"""Wrong solutions that compute the right thing from other inputs: rounded ones, half of the rows, one rank's alone."""
+"""Changes of a solution's inputs: rounded ones, half of the rows twice, zeros.
+
+Imports nothing of the package: its text becomes part of candidates.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
-
-from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.problem.rules import unequal
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 """Of one floating tensor; same shape and dtype."""
@@ -80,18 +80,6 @@ def changed_tensor(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     return change(tensor.detach())
 
 
-def changes_any(values: Iterable[object], change: Change) -> bool:
-    """Whether a change makes any difference to the drawn values of data arguments."""
-    pending = list(values)
-    while pending:
-        value = pending.pop()
-        if isinstance(value, list | tuple):
-            pending += value
-        elif isinstance(value, torch.Tensor) and unequal(changed_tensor(value, change), value).any():
-            return True
-    return False
-
-
 def changed_value(value: object, change: Change, mutable: bool) -> object:
     """The value of one data argument, as `solution` receives it, with its tensors changed; in place if it is mutable.
 
@@ -122,10 +110,12 @@ def _in_place(values: list[object], change: Change) -> list[object]:
     return values
 
 
-def changed_arguments(problem: Problem, args: Sequence[object], change: Change) -> list[object]:
-    """All arguments of a call, data arguments changed."""
-    data = {arg.name: getattr(arg, "mutable", False) for arg in problem.data_args}
-    return [
-        changed_value(value, change, data[arg.name]) if arg.name in data else value
-        for arg, value in zip(problem.args, args, strict=True)
-    ]
+def changed_call(data: Mapping[int, bool], args: Sequence[object], change: Change) -> list[object]:
+    """All arguments of a call, data arguments changed.
+
+    Args:
+        data: place of each data argument -> whether it is mutable.
+        args: as `solution` receives them.
+        change: of each tensor.
+    """
+    return [changed_value(value, change, data[place]) if place in data else value for place, value in enumerate(args)]

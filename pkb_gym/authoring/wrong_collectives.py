@@ -1,4 +1,7 @@
-"""Wrong collectives in place of those of torch.distributed: what a rank has itself, nothing, or means for sums."""
+"""Wrong collectives in place of those of torch.distributed: what a rank has itself, nothing, or means for sums.
+
+Imports nothing of the package: its text becomes part of candidates.
+"""
 
 # ruff: noqa: ARG002, A002  # the signatures are those of torch.distributed
 
@@ -42,7 +45,7 @@ def _fill(outs: Sequence[torch.Tensor], sources: Sequence[torch.Tensor], own: in
 
 
 def _pieces(tensor: torch.Tensor, splits: Sequence[int] | None, size: int) -> Sequence[torch.Tensor]:
-    return tensor.split(list(splits)) if splits else tensor.chunk(size)
+    return tensor.split(list(splits)) if splits else tensor.chunk(size)  # type: ignore[no-untyped-call]
 
 
 class Substitutes:

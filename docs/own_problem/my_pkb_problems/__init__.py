@@ -1,0 +1,1 @@
+"""Problems for pkb-gym: one folder each."""

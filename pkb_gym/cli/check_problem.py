@@ -1,0 +1,69 @@
+"""`pkb check-problem`: proves a problem of one's own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import closing
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from .command import Session, Status, add_json_option, add_parser, plain_table, stderr, stdout
+
+if TYPE_CHECKING:
+    from pkb_gym.authoring.checks import CheckResult
+
+EXAMPLE = "pkb check-problem ./my_problem"
+EXIT = "exit status: 0 every check passed, 1 one failed, 2 there is no such problem, 3 this machine could not judge it"
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `pkb check-problem`."""
+    parser = add_parser(
+        commands,
+        "check-problem",
+        run,
+        summary="Prove a problem: declaration, reference, cost and tolerances hold, and wrong solutions are refused.",
+        example=EXAMPLE,
+        exit_statuses=EXIT,
+    )
+    parser.add_argument("problem", metavar="PATH", help="folder with problem.py and reference.py, or a problem's name")
+    add_json_option(parser, "a list of results")
+
+
+def run(args: argparse.Namespace, session: Session) -> int:
+    """Checks and prints.
+
+    Raises:
+        ConfigError: there is no such problem.
+        InfrastructureError: this machine could not judge a candidate.
+    """
+    from pkb_gym.authoring.checks import check_problem
+
+    results = []
+    with closing(session.open_evaluator(None)) as evaluator:
+        for result in check_problem(args.problem, evaluator):
+            results.append(result)
+            if not args.json:
+                stderr().print(f"{result.name}: {result.state}", soft_wrap=True)
+    failed = [result for result in results if result.state == "failed"]
+    if args.json:
+        print(json.dumps([asdict(result) for result in results], indent=2))
+    else:
+        _print(results)
+        stdout().print(f"{len(failed) or 'None'} of {len(results)} checks failed.")
+    return Status.FAILED if failed else Status.PASSED
+
+
+def _print(results: list[CheckResult]) -> None:
+    from rich.text import Text
+
+    colours = {"passed": "green", "failed": "red", "skipped": "yellow"}
+    table = plain_table()
+    table.add_column("check", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("found")
+    for result in results:
+        detail = f"{result.detail}\n-> {result.remedy}" if result.remedy else result.detail
+        table.add_row(result.name, Text(result.state, style=colours[result.state]), Text(detail))
+    stdout().print(table)

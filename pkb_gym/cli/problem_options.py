@@ -1,0 +1,33 @@
+"""Options that say which problem, or where one of your own lies; imports no more than `pkb list` needs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pkb_gym.problems.own_problems import register_folder
+
+PROBLEM_HELP = "HyenaCP or PKB/HyenaCP-v0 (see: pkb list), or the folder of a problem of your own"
+
+
+def add_problem_option(parser: argparse.ArgumentParser) -> None:
+    """Adds `--problem`, which `register_problems` reads."""
+    parser.add_argument(
+        "--problem",
+        dest="problem_paths",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="make the problem in this folder known by its name; once more for each further one",
+    )
+
+
+def register_problems(args: argparse.Namespace) -> None:
+    """Registers what `add_problem_option` was told.
+
+    Raises:
+        ConfigError: there is no problem in a folder, or its name is taken.
+    """
+    for path in args.problem_paths:
+        register_folder(path)
