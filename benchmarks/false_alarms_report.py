@@ -5,6 +5,7 @@ python -m benchmarks.false_alarms_report
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,8 @@ def _chance(value: float) -> str:
 
 def main() -> None:
     """Writes the page."""
+    summary = (__doc__ or "").splitlines()[0]
+    argparse.ArgumentParser(prog="python -m benchmarks.false_alarms_report", description=summary).parse_args()
     PAGE.write_text(render(json.loads(RESULT.read_text(encoding="utf-8"))), encoding="utf-8")
 
 

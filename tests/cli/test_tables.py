@@ -28,7 +28,7 @@ def test_the_list_of_problems_fits(width, monkeypatch):
     """At 80 columns the summaries stood in a column of 13, and names were cut off."""
     narrow = console(width)
     monkeypatch.setattr(list_problems, "stdout", lambda: narrow)
-    list_problems._print_table(list(catalogue()))
+    list_problems._print_table(list(catalogue()), [])
     lines = printed(narrow).splitlines()
     assert all(len(line.rstrip()) <= width for line in lines)
     assert all(any(problem.name in line.split() for line in lines) for problem in catalogue())
