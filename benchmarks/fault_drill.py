@@ -127,6 +127,7 @@ class Drill:
     def __init__(self, folder: Path, seed: int, rows: Sequence[Row] = (), struck: int = 0) -> None:
         self.seed, self.struck = seed, struck
         self._rows = {(row.fault, row.through): row for row in rows}
+        self._others = frozenset(psutil.Process().children(recursive=True))  # of whoever runs this
         self._temporary, self._cache = folder / "temporary", folder / "cache"
         self._temporary.mkdir()
         self._environment = environment_of(self._temporary, self._cache)
@@ -216,7 +217,11 @@ class Drill:
         """Processes and temporary files that do not go away."""
         until = time.monotonic() + GONE_S
         while True:
-            processes = [child for child in psutil.Process().children(recursive=True) if _runs(child)]
+            processes = [
+                child
+                for child in psutil.Process().children(recursive=True)
+                if child not in self._others and _runs(child)
+            ]
             files = [*self._temporary.iterdir(), *self._cache.rglob(".*")]
             files += Path("/dev/shm").glob("pkb*")
             if not (processes or files) or time.monotonic() > until:
