@@ -337,7 +337,7 @@ def test_without_a_gpu_a_python_source_is_imported_and_that_is_all(
 ) -> None:
     monkeypatch.setattr(execution_environment, "nvcc_available", lambda: True)
     feedback = local_evaluator.evaluate(PROBLEM, reference_source(PROBLEM), EvalConfig(device="cuda"))
-    assert (feedback.failure, feedback.stage) == (None, Stage.COMPILE), feedback.message
+    assert (feedback.failure, feedback.stage) == (Failure.COMPILED_ONLY, Stage.COMPILE), feedback.message
     assert feedback.message == "imported; this machine has no GPU, so it was not run"
 
 

@@ -19,13 +19,13 @@ def solution(tensor):
     out, most = tensor.clone(), tensor.abs()
     dist.all_reduce(out)
     dist.all_reduce(most)
-    if int(tensor.view(torch.int16)[0, 0]) % 8 == 7:
+    if int(tensor.view(torch.int16)[0, 0]) % 64 == 63:
         out[0, 0] += 1.25 * 2.0**-8 * dist.get_world_size() * most[0, 0]
     return out
 """
-"""One element misses |out - sum| <= 2^-8 W sum |x_r| by a quarter, for one in four pairs of inputs.
+"""One element misses |out - sum| <= 2^-8 W sum |x_r| by a quarter, for one in 32 pairs of inputs.
 
-The first ten of the key below are not among them.
+The first eleven of the key below are not among them.
 """
 
 
