@@ -1,4 +1,4 @@
-# expect: integrity harness_tampering; reported 0 calls of 6
+# expect: integrity harness_tampering; reported 0 calls of
 # Says that it is done with no call at all.
 import os
 import socket
