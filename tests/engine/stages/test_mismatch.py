@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from pkb_gym.engine.problem.inputs import checked_calls
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, ConductCalls, LateOutput
 from pkb_gym.engine.records.check_report import Mismatch, Race
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
@@ -144,7 +145,7 @@ def test_an_output_that_is_wrong_on_the_same_inputs_always_is_a_mismatch_though_
 @pytest.mark.parametrize("still_right", [True, False])
 def test_inputs_that_were_right_when_checked_are_tried_again(still_right: bool) -> None:
     """One that stops computing after some calls is wrong on all inputs, also on those that it has had right."""
-    wrong = mismatch(rank=0, trial=6)
+    wrong = mismatch(rank=0, trial=checked_calls(WORLD_SIZE))
     bench = Bench()
     bench.reference.mismatches = [[], [wrong], [wrong], [wrong], [] if still_right else [mismatch(trial=1)]]
     with bench.run() as run:
@@ -156,7 +157,9 @@ def test_inputs_that_were_right_when_checked_are_tried_again(still_right: bool) 
         with pytest.raises(Stopped):
             raise failed_while_timed(run, finished, report, 100.0)
     found = bench.feedback.build()
-    assert bench.reference.trials[-1] == tuple(reversed(range(6))), "as they were, but elsewhere"
+    assert bench.reference.trials[-1] == tuple(reversed(range(checked_calls(WORLD_SIZE)))), (
+        "as they were, but elsewhere"
+    )
     assert found.failure is (Failure.OUTPUT_MISMATCH if still_right else Failure.INTEGRITY)
     assert [finding.code for finding in found.integrity] == ([] if still_right else ["wrong_while_timed"])
     assert found.stage is Stage.CHECK and found.check is not None and found.check.passed, "as it was"
