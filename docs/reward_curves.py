@@ -197,5 +197,5 @@ def _right(share: float) -> Feedback:
 
 
 def _known(value: float | None) -> float:
-    assert value is not None, "no example is a fault of ours"
+    assert value is not None, "no example is an infrastructure failure"
     return value

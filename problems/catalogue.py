@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 from functools import cache
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from pkb_gym.engine.errors import DeclarationError, ProblemNotFound
 from pkb_gym.engine.problem import Problem, snake_case
 from pkb_gym.engine.support.problem_folders import ProblemFolder, looks_like_path
+from pkb_gym.engine.support.suggestions import did_you_mean
 from pkb_gym.problems.declared_names import PROBLEMS, declared_names
 from pkb_gym.problems.loading import load_problem
 from pkb_gym.problems.own_problems import load_own, own_folders, register_folder
@@ -80,8 +80,7 @@ def find_problem(name: str) -> Problem:
     if wanted in names:
         return names[wanted]
     known = {alias: problem.name for alias, problem in names.items()} | {a: folder.name for a, folder in own.items()}
-    near = difflib.get_close_matches(wanted, known, n=1)
-    hint = f" Did you mean {known[near[0]]!r}?" if near else ""
+    hint = did_you_mean(wanted, known.values(), known)
     if Path(name).is_dir():
         hint = f" For the folder of that name write './{name}'."
     among = len(catalogue()) + len({folder.path for folder in own.values()})

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.support.fences import fenced_blocks
 from pkb_gym.rewards.component import Component, Recorded, RecordedReward
 
 
@@ -40,29 +41,9 @@ class ActionFacts:
     @classmethod
     def of(cls, reply: str) -> ActionFacts:
         """The facts of a reply."""
-        blocks = fenced_blocks(reply)
+        blocks = fenced_blocks(reply).blocks
         source = blocks[-1] if blocks else reply
         return cls(len(reply), len(source.encode("utf-8", "surrogatepass")), len(blocks))
-
-
-def fenced_blocks(reply: str) -> list[str]:
-    r"""What stands in each fenced block of Markdown; time grows with the length, whatever the text is.
-
-    Example:
-        >>> fenced_blocks("```cpp\nint x;\n```\n```\nnever closed")
-        ['int x;\n']
-    """
-    blocks: list[str] = []
-    block: list[str] | None = None
-    for line in reply.split("\n"):
-        if block is None:
-            block = [] if line.startswith("```") and "`" not in line[3:] else None
-        elif line.startswith("```") and not line[3:].strip(" \t"):
-            blocks.append("".join(f"{inside}\n" for inside in block))
-            block = None
-        else:
-            block.append(line)
-    return blocks
 
 
 class ActionCost(Recorded, ABC, abstract=True):

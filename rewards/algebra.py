@@ -1,8 +1,8 @@
 """Sums and products of rewards; `selection` holds limits and choices. See `Component` for how they are written.
 
 Each is a frozen object that prints as it was written, so that `eval(repr(reward)) == reward`, and goes through JSON and
-YAML by `records`. Sums and products of sums and products are flattened. None (a fault of ours) of any operand is None
-of the whole. Whatever might exceed the range of floating-point numbers is refused when it is built.
+YAML by `records`. Sums and products of sums and products are flattened. None of any operand, an infrastructure failure,
+is None of the whole. Whatever might exceed the range of floating-point numbers is refused when it is built.
 """
 
 from __future__ import annotations

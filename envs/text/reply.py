@@ -14,13 +14,13 @@ import re
 from dataclasses import dataclass
 
 from pkb_gym.engine.records.source import looks_like_source
+from pkb_gym.engine.support.fences import fenced_blocks
 
 THOUGHT_TAGS = ("think", "thinking", "thought", "reasoning")
 """Tags around text that a model writes for itself."""
 
 _THOUGHT = re.compile(rf"<({'|'.join(THOUGHT_TAGS)})>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _END_OF_THOUGHT = re.compile(rf"\A.*</(?:{'|'.join(THOUGHT_TAGS)})>", re.DOTALL | re.IGNORECASE)
-_FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})(.*)")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ def take_source(reply: str) -> TakenSource:
         TakenSource(source=None, taken='nothing: no fenced block of code in the reply')
     """
     text = _END_OF_THOUGHT.sub("", _THOUGHT.sub("", reply))  # templates may put the first tag into the prompt
-    blocks, is_open = _fenced_blocks(text)
+    fenced = fenced_blocks(text)
+    blocks = fenced.blocks
     if len(blocks) == 1:
         return TakenSource(blocks[0], "the fenced block")
     if blocks:
@@ -59,28 +60,10 @@ def take_source(reply: str) -> TakenSource:
         chosen = complete[-1] if complete else len(blocks) - 1
         place = "the last" if chosen == len(blocks) - 1 else f"number {chosen + 1}"
         return TakenSource(blocks[chosen], f"{place} of {len(blocks)} fenced blocks")
-    if is_open:
+    if fenced.is_open:
         return TakenSource(None, "nothing: the fenced block of code does not end")
     if looks_like_source(text):
         return TakenSource(text, "the whole reply")
     if not text.strip() and reply.strip():
         return TakenSource(None, "nothing: the reply ends within its thoughts")
     return TakenSource(None, "nothing: no fenced block of code in the reply")
-
-
-def _fenced_blocks(text: str) -> tuple[list[str], bool]:
-    """The blocks that end, and whether a last one does not.
-
-    A fence is closed by one of the same characters, at least as long and alone on its line (CommonMark 0.31, 4.5).
-    """
-    blocks: list[str] = []
-    fence, begin, place = "", 0, 0
-    for line in text.splitlines(keepends=True):
-        found = _FENCE.match(line.rstrip())
-        if found and not fence:
-            fence, begin = found[1], place + len(line)
-        elif found and found[1].startswith(fence) and not found[2].strip():
-            blocks.append(text[begin:place])
-            fence = ""
-        place += len(line)
-    return blocks, bool(fence)

@@ -6,12 +6,9 @@ import argparse
 import json
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
-from .command import Session, Status, add_json_option, add_parser, plain_table, stderr, stdout
-
-if TYPE_CHECKING:
-    from pkb_gym.authoring.checks import CheckResult
+from .command import Session, Status, add_json_option, add_parser, stderr, stdout
+from .finding import print_findings
 
 EXAMPLE = "pkb check-problem ./my_problem"
 EXIT = "exit status: 0 every check passed, 1 one failed, 2 there is no such problem, 3 this machine could not judge it"
@@ -50,20 +47,6 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if args.json:
         print(json.dumps([asdict(result) for result in results], indent=2))
     else:
-        _print(results)
+        print_findings(results, "check")
         stdout().print(f"{len(failed) or 'None'} of {len(results)} checks failed.")
     return Status.FAILED if failed else Status.PASSED
-
-
-def _print(results: list[CheckResult]) -> None:
-    from rich.text import Text
-
-    colours = {"passed": "green", "failed": "red", "skipped": "yellow"}
-    table = plain_table()
-    table.add_column("check", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("found")
-    for result in results:
-        detail = f"{result.detail}\n-> {result.remedy}" if result.remedy else result.detail
-        table.add_row(result.name, Text(result.state, style=colours[result.state]), Text(detail))
-    stdout().print(table)

@@ -14,9 +14,9 @@ from pkb_gym.cli.host_tools import output_of
 from pkb_gym.engine.hardware.lookup import known_hardware
 from pkb_gym.engine.support import env_vars
 
-from .command import Session, Status, add_json_option, add_parser, plain_table, print_table, stdout
+from .command import Session, Status, add_json_option, add_parser, stdout
 from .doctor_gpus import examine_gpus
-from .finding import Finding
+from .finding import Finding, print_findings
 
 EXAMPLE = "pkb doctor"
 EXIT = "exit status: 0 this machine can judge kernels, 3 something that every evaluation needs is missing"
@@ -122,20 +122,9 @@ def calibration() -> Finding:
 
 
 def _print(findings: list[Finding]) -> None:
-    from rich.text import Text
-
-    colours = {"ok": "green", "limited": "yellow", "missing": "red"}
-    table = plain_table()
-    table.add_column("what", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("found")
-    for finding in findings:
-        detail = f"{finding.detail}\n-> {finding.remedy}" if finding.remedy else finding.detail
-        table.add_row(finding.name, Text(finding.state, style=colours[finding.state]), Text(detail))
-    console = stdout()
-    print_table(console, table)
+    print_findings(findings, "what")
     missing = [finding.name for finding in findings if finding.state == "missing"]
-    console.print(
+    stdout().print(
         f"This machine cannot judge kernels: {', '.join(missing)} missing."
         if missing
         else "This machine can judge kernels."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
@@ -12,8 +11,8 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 
 
-class ResultsFile:
-    """Results so far, and where further ones are appended; see `AttemptFile`.
+class ResultsFile(AttemptFile):
+    """The results of a folder's sources.
 
     Where a file has several lines for one source, the last one counts.
     """
@@ -25,23 +24,14 @@ class ResultsFile:
             ConfigError: it holds results under another configuration or something else, or cannot be opened, or
                 another process writes it.
         """
-        self._asked = asked
-        self._file = AttemptFile(path, writer="pkb eval-dir", option="--output")
+        super().__init__(path, writer="pkb eval-dir", option="--output")
         try:
-            self._results = {result.file: result for result in self._file.attempts if self._is_mine(result)}
-        except BaseException:
+            for result in self.attempts:
+                self._refuse_other(result, asked)
+        except ConfigError:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Gives up the lock; calling it again changes nothing."""
-        self._file.close()
+        self._results = {result.file: result for result in self.attempts}
 
     def result(self, file: str) -> Attempt:
         """The last result of a file that has one."""
@@ -55,25 +45,23 @@ class ResultsFile:
             return None
         return None if feedback.failure in (Failure.INFRASTRUCTURE, Failure.COMPILED_ONLY) else feedback
 
-    def append(self, result: Attempt) -> None:
+    def append(self, attempt: Attempt) -> None:
         """Writes one result through to the disk.
 
         Raises:
             InfrastructureError: the disk would not take it; nothing of it stays behind.
         """
-        self._file.append(result)
-        self._results[result.file] = result
+        super().append(attempt)
+        self._results[attempt.file] = attempt
 
-    def _is_mine(self, result: Attempt) -> bool:
-        """True; raises a ConfigError for a result under another configuration."""
+    def _refuse_other(self, result: Attempt, asked: EvalConfig) -> None:
         differing = [
-            f"{name} was {getattr(result.asked, name)!r}, is {getattr(self._asked, name)!r}"
+            f"{name} was {getattr(result.asked, name)!r}, is {getattr(asked, name)!r}"
             for name in EvalConfig.model_fields
-            if getattr(result.asked, name) != getattr(self._asked, name)
+            if getattr(result.asked, name) != getattr(asked, name)
         ]
         if differing:
             raise ConfigError(
-                f"{self._file.path} holds results under another configuration: {'; '.join(differing)}. "
+                f"{self.path} holds results under another configuration: {'; '.join(differing)}. "
                 "Give the same options to resume, or another --output"
             )
-        return True

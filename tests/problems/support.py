@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import multiprocessing
@@ -11,9 +12,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +284,19 @@ def _run_in_forked_ranks(
     jobs: Sequence[Job], runs: Sequence[Run], world_size: int, deadline_s: float
 ) -> list[list[Any]]:
     """Outputs of each rank in each run."""
+    with _forked_ranks(jobs, runs, world_size) as (ranks, folder):
+        _wait(ranks, folder, deadline_s)
+        return [
+            [torch.load(folder / f"{index}-{rank}.pt", weights_only=True) for rank in range(world_size)]
+            for index in range(len(runs))
+        ]
+
+
+@contextlib.contextmanager
+def _forked_ranks(
+    jobs: Sequence[Job], runs: Sequence[Run], world_size: int
+) -> Iterator[tuple[list[ForkProcess], Path]]:
+    """Processes that have begun, ended with the block, and the folder that they leave outputs in."""
     torch.set_num_threads(1)  # a forked process has no OpenMP threads, and must not wait for any
     with tempfile.TemporaryDirectory() as folder:
         fork = multiprocessing.get_context("fork")
@@ -289,11 +304,7 @@ def _run_in_forked_ranks(
         try:
             for process in ranks:
                 process.start()
-            _wait(ranks, Path(folder), deadline_s)
-            return [
-                [torch.load(f"{folder}/{index}-{rank}.pt", weights_only=True) for rank in range(world_size)]
-                for index in range(len(runs))
-            ]
+            yield ranks, Path(folder)
         finally:
             for process in ranks:
                 if process.pid is not None:
@@ -321,28 +332,17 @@ def run_each(jobs: Sequence[Job], idle_s: float = 5.0) -> list[Run | None]:
 def _run_until_failure(jobs: Sequence[Job], runs: Sequence[Run], idle_s: float) -> Sequence[Run]:
     """The runs, with their outputs, up to the first whose job raises or hangs."""
     world_size = jobs[0].world_size
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        fork = multiprocessing.get_context("fork")
-        ranks = [fork.Process(target=_rank, args=(rank, jobs, runs, folder)) for rank in range(world_size)]
-        try:
-            for process in ranks:
-                process.start()
-            seen, deadline = -1, time.monotonic() + idle_s
-            while any(process.exitcode is None for process in ranks) and not any(p.exitcode for p in ranks):
-                wait([process.sentinel for process in ranks if process.exitcode is None], timeout=0.2)
-                if (count := len(os.listdir(folder))) != seen:
-                    seen, deadline = count, time.monotonic() + idle_s
-                elif time.monotonic() > deadline:
-                    break
-        finally:
-            for process in ranks:
-                if process.pid is not None:
-                    process.kill()
-                    process.join()
+    with _forked_ranks(jobs, runs, world_size) as (ranks, folder):
+        seen, deadline = -1, time.monotonic() + idle_s
+        while any(process.exitcode is None for process in ranks) and not any(process.exitcode for process in ranks):
+            wait([process.sentinel for process in ranks if process.exitcode is None], timeout=0.2)
+            if (count := len(os.listdir(folder))) != seen:
+                seen, deadline = count, time.monotonic() + idle_s
+            elif time.monotonic() > deadline:
+                break
         finished = 0
         for index, run in enumerate(runs):
-            paths = [Path(folder, f"{index}-{rank}.pt") for rank in range(world_size)]
+            paths = [folder / f"{index}-{rank}.pt" for rank in range(world_size)]
             if not all(path.exists() for path in paths):
                 break
             run.outputs.extend(torch.load(path, weights_only=True) for path in paths)
@@ -374,7 +374,8 @@ def _rank(rank: int, jobs: Sequence[Job], runs: Sequence[Run], folder: str) -> N
         join_gang(f"{folder}/store", len(runs[0].axes), rank)
         for index, (job, run) in enumerate(zip(jobs, runs, strict=True)):
             outputs = call_solution(run.problem, run.axes[rank], run.args[rank], rank, job.solution)
-            torch.save(outputs, f"{folder}/{index}-{rank}.pt")
+            torch.save(outputs, f"{folder}/{index}-{rank}.part")
+            os.replace(f"{folder}/{index}-{rank}.part", f"{folder}/{index}-{rank}.pt")
             dist.barrier()  # a rank that raises in the next job leaves this one whole
         status = 0
     except BaseException:

@@ -188,7 +188,7 @@ def test_discounted_returns_are_their_formulas(values, gamma):
 
 
 def test_returns_by_hand():
-    """Wrong, right at the baseline's speed, a fault of ours, right and twice as fast; gamma 0.4."""
+    """Wrong, right at the baseline's speed, an infrastructure failure, right and twice as fast; gamma 0.4."""
     values = [0.0, 1.3, None, 2.3]
     assert discounted_sum(values) == pytest.approx([0.4 * 1.3 + 0.16 * 2.3, 1.3 + 0.4 * 2.3, None, 2.3])
     assert discounted_max(values) == pytest.approx([0.52, 1.3, None, 2.3])
@@ -245,7 +245,7 @@ def test_normalised_advantages_have_unit_spread(column):
 
 
 def test_advantages_by_hand():
-    """Three episodes of two turns; the third broke off after the first, the second's last was a fault of ours."""
+    """Three episodes of two turns; the third broke off after the first, the second's last failed by infrastructure."""
     group = [[1.0, 4.0], [2.0, None], [6.0]]
     assert leave_one_out(group) == [[-3.0, 0.0], [-1.5, None], [4.5]]
     assert group_relative(group, normalise=False) == [[-2.0, 0.0], [-1.0, None], [3.0]]

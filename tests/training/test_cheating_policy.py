@@ -33,7 +33,7 @@ CAUGHT = (
 """What is found out earns the floor, whatever it seemed to achieve."""
 
 WRONG = ("claims_success.py", "forges_infrastructure.py", "patches_the_judges.py")
-"""What lies about itself to no avail earns what it does without the lie, and no fault of ours."""
+"""What lies about itself to no avail earns what it does without the lie, and no infrastructure failure."""
 
 
 @pytest.mark.slow

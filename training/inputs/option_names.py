@@ -7,7 +7,6 @@ text does not tell is left to the parser, which looks again.
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib.util
 import sys
 from collections.abc import Iterable, Iterator
@@ -15,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.support.suggestions import did_you_mean
 
 PARSER = "parse_arguments"
 """The function that a recipe hands its dataclasses to."""
@@ -58,9 +58,7 @@ def check_options(words: Iterable[str], known: set[str], prog: str) -> None:
 
 def unknown_argument(prog: str, name: str, known: Iterable[str]) -> str:
     """Words for an argument that does not exist, with the nearest that does."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    advice = f"did you mean {near[0]}?" if near else f"`{prog} --help` lists all."
-    return f"{prog}: no argument {name}; {advice}"
+    return f"{prog}: no argument {name!r}.{did_you_mean(name, known) or f' `{prog} --help` lists all.'}"
 
 
 def option_names(recipe: Path) -> set[str]:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import NO_SUBMISSION
+from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.rewards.reward import is_right
@@ -110,19 +111,10 @@ def submission_record(step: int, episode: RolloutEpisode, submission: Submission
         episode: that it belongs to.
         submission: what was submitted, and what came of it.
     """
-    config, turn, verdict = episode.task.config, submission.turn, submission.verdict
+    turn, verdict = submission.turn, submission.verdict
     feedback = turn.feedback
-    found = config if feedback is None else feedback.config
     return {
-        "step": step,
-        "problem": episode.task.problem.name,
-        "language": found.language,
-        "device": found.device,
-        "size": found.size if isinstance(found.size, str | None) else json.dumps(found.size),
-        "dtype": found.dtype,
-        "world_size": found.world_size,
-        "seed": config.seed,
-        "style": episode.task.style,
+        **_task_columns(step, episode, episode.task.config if feedback is None else feedback.config),
         "turn": submission.message,
         "source": turn.source,
         "source_hash": source_sha256(turn.source),
@@ -148,17 +140,8 @@ def unread_record(step: int, episode: RolloutEpisode, reply: int) -> LogLine:
         episode: that it belongs to.
         reply: its number.
     """
-    config = episode.task.config
     return {
-        "step": step,
-        "problem": episode.task.problem.name,
-        "language": config.language,
-        "device": config.device,
-        "size": config.size if isinstance(config.size, str | None) else json.dumps(config.size),
-        "dtype": config.dtype,
-        "world_size": config.world_size,
-        "seed": config.seed,
-        "style": episode.task.style,
+        **_task_columns(step, episode, episode.task.config),
         "turn": reply,
         **dict.fromkeys(("source", "source_hash", "stage", "fault", "speedup", "answer")),
         "failure": NO_SUBMISSION,
@@ -168,6 +151,21 @@ def unread_record(step: int, episode: RolloutEpisode, reply: int) -> LogLine:
         "is_duplicate": False,
         "waited_s": 0.0,
         "durations_s": {},
+    }
+
+
+def _task_columns(step: int, episode: RolloutEpisode, found: EvalConfig | ResolvedConfig) -> LogLine:
+    """Of a line: the task, with the configuration as far as it is known."""
+    return {
+        "step": step,
+        "problem": episode.task.problem.name,
+        "language": found.language,
+        "device": found.device,
+        "size": found.size if isinstance(found.size, str | None) else json.dumps(found.size),
+        "dtype": found.dtype,
+        "world_size": found.world_size,
+        "seed": episode.task.config.seed,
+        "style": episode.task.style,
     }
 
 

@@ -51,7 +51,7 @@ def checked(run: Run, folders: Sequence[Path]) -> Run:
     allowed = [os.path.realpath(folder) for folder in folders]
     opened += [*_prerequisites(assembled), *(found[1] for line in log if (found := _ASSEMBLER.match(line)))]
     foreign = next((path for path in opened if not _is_allowed(path, allowed)), None)
-    if foreign is None and not run.truncated:
+    if foreign is None and (run.status is None or not run.truncated):
         return dataclasses.replace(run, output="\n".join(log))
     reason = (
         "the compiler writes more than is read of it"
@@ -62,13 +62,11 @@ def checked(run: Run, folders: Sequence[Path]) -> Run:
 
 
 def _split(output: str) -> tuple[list[str], str]:
-    """The compiler's lines, and the assembler's list."""
-    log, _, assembled = output.rpartition(f"{_MARK}\n")
-    lines = (log if _ else output).split("\n")
+    """The compiler's lines, and the assembler's list; without the mark there is no list."""
+    log, mark, rest = output.rpartition(f"{_MARK}\n")
+    lines, assembled = (log.split("\n"), rest) if mark else (output.split("\n"), "")
     # Names in messages are as long as the source likes, and patterns go through each again and again.
-    return [
-        line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]} ..." for line in lines
-    ], assembled if _ else ""
+    return [line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]} ..." for line in lines], assembled
 
 
 def _without_headers(lines: Sequence[str]) -> tuple[list[str], list[str]]:

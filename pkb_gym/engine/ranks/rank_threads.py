@@ -19,10 +19,6 @@ WATCH_S = 0.2
 """How often threads are counted while a gang is waited for."""
 
 
-BUSY_S = 4.0
-"""How much longer it may take on a busy machine, where a thread waits for a processor in order to stop."""
-
-
 def thread_states(pidfd: int) -> str:
     """State letter of every thread of a process; empty if it has ended."""
     pid, letters = pid_of(pidfd), ""
@@ -59,7 +55,7 @@ def wait_until_stopped(pidfds: Sequence[int], deadline: float) -> int:
             asleep_in_kernel |= "D" in left
             if left & AT_WORK:
                 at_work_ns = time.perf_counter_ns() - began_ns
-            if time.monotonic() > deadline + BUSY_S:
+            if time.monotonic() > deadline:
                 raise GangFailed(Failure.RUNTIME_ERROR, rank, f"rank {rank} could not be stopped")
             os.sched_yield()  # it may need this processor in order to stop
     if at_work_ns == 0 or asleep_in_kernel:

@@ -89,7 +89,7 @@ class Attempt(Record):
         """
         try:
             content = json.loads(line)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"no JSON: {error}") from None
         if not isinstance(content, dict):
             raise ConfigError(f"expected an attempt as a JSON object, got {type(content).__name__}")

@@ -56,12 +56,15 @@ def failed_check(
     if race is None:
         assert worst is not None
         first = _first_delayed(report, conditions, first_trial)
-        if not _is_right_with_time(run, finished.plan, timed=False, baseline_us=baseline_us):
-            return _wrong(run, report)
-        call = first.trial - first_trial
-        if conditions[call] == CallConditions():  # what went wrong began in the call before
-            call -= 1
-        race = find_race(run, conditions[call], first, baseline_us)
+        unhurried, again = _with_time(run, finished.plan, timed=False, baseline_us=baseline_us)
+        race = late_output(again)
+        if race is None:
+            if not unhurried.passed:
+                return _wrong(run, report)
+            call = first.trial - first_trial
+            while call and conditions[call] == CallConditions():  # it began in the last call that had conditions
+                call -= 1
+            race = find_race(run, conditions[call], first, baseline_us)
     return _raced(run, race)
 
 
@@ -91,7 +94,8 @@ def failed_while_timed(run: CandidateRun, finished: FinishedBlock, report: Check
         first = min(report.mismatches, key=lambda mismatch: mismatch.trial)
         if first.reason != "values":
             return _told_apart(run, report, first)
-        if not _is_right_with_time(run, finished.plan, timed=True, baseline_us=baseline_us):
+        unhurried, again = _with_time(run, finished.plan, timed=True, baseline_us=baseline_us)
+        if not unhurried.passed or again.late:
             if _tells_calls_apart(run, finished.plan, first, baseline_us):
                 return _told_apart(run, report, first)
             return run.feedback.stop(FAILURES[first.reason], f"while timed: {first}", first.rank)
@@ -143,15 +147,16 @@ def _is_merely_late(
     return run.compare(finished.done).passed
 
 
-def _is_right_with_time(run: CandidateRun, plan: BlockPlan, *, timed: bool, baseline_us: float) -> bool:
-    """Whether a block is right when all ranks begin and end each call together, and each wait takes longer.
+def _with_time(
+    run: CandidateRun, plan: BlockPlan, *, timed: bool, baseline_us: float
+) -> tuple[CheckReport, FinishedBlock]:
+    """A block once more: all ranks begin and end each call together, and each wait takes longer.
 
     Most races then end well: what a peer should have been waited for is there all the same. Inputs and places are those
     of before, so that results that are remembered by either are wrong again.
     """
     run.prepare_again(plan, timed=timed)
-    report, finished = _unhurried(run, plan, baseline_us)
-    return report.passed and not finished.late
+    return _unhurried(run, plan, baseline_us)
 
 
 def _unhurried(run: CandidateRun, plan: BlockPlan, baseline_us: float) -> tuple[CheckReport, FinishedBlock]:

@@ -50,9 +50,11 @@ def find_race(run: CandidateRun, conditions: CallConditions, mismatch: Mismatch,
             if wrong.rank == late:
                 return Race(kind="early_write", owner=late, tensor=wrong.output, evidence=str(wrong))
             return Race(kind="missing_wait", rank=wrong.rank, owner=late, evidence=str(wrong))
-    if held:
-        others = [rank for rank in range(run.config.world_size) if rank not in held]
-        found = _first_wrong(run, CallConditions(held_ranks=held), _tensors(run, others, withdrawn=True), baseline_us)
+    # A rank that reads late shows it also where the machine, rather than a hold, let it fall behind.
+    for reader in dict.fromkeys((held, (mismatch.rank,))):
+        others = [rank for rank in range(run.config.world_size) if rank not in reader]
+        conditions = CallConditions(held_ranks=reader)
+        found = _first_wrong(run, conditions, _tensors(run, others, withdrawn=True), baseline_us) if reader else None
         if found is not None and found[0].names:
             alone, wrong = found
             return _read(wrong, "late_read", alone)

@@ -12,7 +12,7 @@ def did_you_mean(name: object, known: Iterable[str], synonyms: Mapping[str, str]
     Args:
         name: what came; anything but a text is near nothing.
         known: what would have been understood.
-        synonyms: other words for some of those, in lower case, which differ too much to be near.
+        synonyms: other words for some of those, in lower case.
 
     Example:
         >>> did_you_mean("tinny", ["tiny", "large"])
@@ -25,6 +25,6 @@ def did_you_mean(name: object, known: Iterable[str], synonyms: Mapping[str, str]
     if not isinstance(name, str):
         return ""
     by_lower = {word.lower(): word for word in known}
-    meant = (synonyms or {}).get(name.lower())
-    near = [meant] if meant in by_lower.values() else difflib.get_close_matches(name.lower(), by_lower, n=1)
-    return f" Did you mean {by_lower.get(str(near[0]), near[0])!r}?" if near else ""
+    meant = {word: of for word, of in (synonyms or {}).items() if of in by_lower.values()} | by_lower
+    near = difflib.get_close_matches(name.lower(), meant, n=1)
+    return f" Did you mean {meant[near[0]]!r}?" if near else ""

@@ -11,6 +11,7 @@ from pkb_gym.engine.records.config import Device, EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.stages.static import calls_torch_distributed
 from pkb_gym.problems.catalogue import find_problem
+from tests.engine.candidates import FOLDER, read
 
 pytestmark = pytest.mark.skipif(not bubblewrap_works(), reason="needs bubblewrap: gangs have no network of their own")
 MODULE = """
@@ -34,39 +35,6 @@ DISGUISES = {
     "evaluated": 'eval("di" "st.all_" "reduce(out)")',
 }
 MORE = 'sync = [getattr(dist, name) for name in dir(dist) if name[:4] == "all_" and name[4:] == "reduce"][0]'
-SHARED_MEMORY = """
-import mmap
-import os
-
-import torch
-import torch.distributed as dist
-
-RANK, SIZE = dist.get_rank(), dist.get_world_size()
-ROOM = 1 << 20
-fd = os.open("/dev/shm/meeting", os.O_RDWR | os.O_CREAT)
-os.ftruncate(fd, ROOM * (SIZE + 1))
-memory = mmap.mmap(fd, ROOM * (SIZE + 1))
-flags = torch.frombuffer(memory, dtype=torch.int64, count=2 * SIZE, offset=ROOM * SIZE)
-places = [torch.frombuffer(memory, dtype=torch.uint8, count=ROOM, offset=ROOM * rank) for rank in range(SIZE)]
-count = 0
-
-
-def meet(phase: int) -> None:
-    flags[SIZE * phase + RANK] = count
-    while int(flags[SIZE * phase : SIZE * (phase + 1)].min()) < count:
-        os.sched_yield()
-
-
-def solution(tensor):
-    global count
-    count += 1
-    mine = tensor.view(torch.uint8).flatten()
-    places[RANK][: mine.numel()] = mine
-    meet(0)
-    out = sum(place[: mine.numel()].view(tensor.dtype).view(tensor.shape).float() for place in places)
-    meet(1)
-    return out.to(tensor.dtype)
-"""
 
 
 def evaluate(evaluator: LocalEvaluator, source: str, device: Device = "cpu") -> Feedback:
@@ -99,4 +67,4 @@ def test_padding_hides_nothing(local_evaluator: LocalEvaluator) -> None:
 
 
 def test_memory_that_ranks_share_by_themselves_is_no_library(local_evaluator: LocalEvaluator) -> None:
-    assert evaluate(local_evaluator, SHARED_MEMORY).calls_torch_distributed is False
+    assert evaluate(local_evaluator, read(FOLDER / "good" / "shares_memory.py").source).calls_torch_distributed is False

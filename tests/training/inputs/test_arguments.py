@@ -51,8 +51,8 @@ def test_items_of_a_list_are_of_the_declared_type(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("corpus: data\npreste: base", "sft: no argument preste; did you mean preset?"),
-        ("corpus: data\nxyzzy: 1", "sft: no argument xyzzy; `sft --help` lists all."),
+        ("corpus: data\npreste: base", "sft: no argument 'preste'. Did you mean 'preset'?"),
+        ("corpus: data\nxyzzy: 1", "sft: no argument 'xyzzy'. `sft --help` lists all."),
         ("corpus: data\npreset: huge", "sft: preset must be one of small, base, got huge"),
         ("corpus: data\nkinds: repair", "sft: kinds must be a list, got 'repair'; write `kinds: [repair]`"),
         ("corpus: data\nturns: many", "sft: argument --turns: invalid int value: 'many'"),
@@ -70,8 +70,8 @@ def test_a_file_that_is_wrong_is_refused(tmp_path, text, words):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--corpus", "data", "--preste", "base"], "sft: no argument preste; did you mean preset?"),
-        (["--corpus", "data", "--pre", "base"], "sft: no argument pre"),
+        (["--corpus", "data", "--preste", "base"], "sft: no argument 'preste'. Did you mean 'preset'?"),
+        (["--corpus", "data", "--pre", "base"], "sft: no argument 'pre'"),
         (["--corpus", "data", "--preset", "huge"], "invalid choice: 'huge'"),
         (["--config"], "sft: --config needs a YAML file"),
         (["--config", "no/such.yaml"], "sft: cannot read no/such.yaml: No such file or directory"),

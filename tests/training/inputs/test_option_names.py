@@ -48,7 +48,7 @@ def test_a_mistyped_option_is_answered_before_a_library_is_imported(recipe):
     command = [sys.executable, "-c", RUN, recipe.__name__, "--model_nam", "x"]
     ran = subprocess.run(command, capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (2, "\n")
-    assert " no argument model_nam; " in ran.stderr and ran.stderr.count("\n") == 1
+    assert " no argument 'model_nam'. " in ran.stderr and ran.stderr.count("\n") == 1
 
 
 def test_right_options_are_left_to_the_parser():
@@ -58,7 +58,7 @@ def test_right_options_are_left_to_the_parser():
 
 def test_values_are_no_options():
     check_options(["--config", "a.yaml", "--turns=-3", "-1", "--", "word"], {"turns"}, "sft")
-    with pytest.raises(ConfigError, match=r"sft: no argument turn; did you mean turns\?"):
+    with pytest.raises(ConfigError, match=r"sft: no argument 'turn'\. Did you mean 'turns'\?"):
         check_options(["--turn=3"], {"turns"}, "sft")
 
 
