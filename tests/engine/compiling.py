@@ -26,8 +26,8 @@ def compile_ahead(
         list(pool.map(compile_one, work))
 
 
-UNOPTIMISED = ("-c", "-Xcicc", "-O0", "-Xptxas", "-O0")
-"""All code for host and GPU, in a third of the time; tests/gpu compiles as evaluations do."""
+UNOPTIMISED = ("--cubin", "-Xcicc", "-O0", "-Xptxas", "-O0")
+"""Reads all code and generates that of the GPU, in a third of the time; tests/gpu compiles as evaluations do."""
 
 
 def cuda_errors(source: Path, folder: Path) -> str:
@@ -35,10 +35,10 @@ def cuda_errors(source: Path, folder: Path) -> str:
 
     Args:
         source: of the kernel, for sm_90a.
-        folder: where the object file goes.
+        folder: where the code goes.
     """
     nvcc = find_toolkit() / "bin" / "nvcc"
     flags = (gencode("sm_90a"), "-std=c++17", *UNOPTIMISED, *include_arguments())
-    command = [str(nvcc), *flags, str(source), "-o", str(folder / "kernel.o")]
+    command = [str(nvcc), *flags, str(source), "-o", str(folder / "kernel.cubin")]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     return "" if ran.returncode == 0 else ran.stderr or f"nvcc ended with status {ran.returncode}"
