@@ -62,6 +62,11 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
     "reference_variants": REFERENCES,
     # Rules and inputs of every problem, and the references that are compared.
     "false_alarms*": (*REFERENCES, "problems/*/{folder}/problem.py", "pkb_gym/engine/problem/rules.py"),
+    "honest_evaluations*": (
+        *("problems/*/{folder}/problem.py", "problems/*/{folder}/expert.c*", *REFERENCES, HEADERS, *TIMING),
+        *("pkb_gym/engine/problem/rules.py", "pkb_gym/engine/compare/*"),
+        *(f"pkb_gym/engine/stages/{name}.py" for name in ("check", "block_staging", "integrity", "mismatch")),
+    ),
     # The hardware and its driver: only the program that measures can make them stale.
     "gpu_ceilings": ("benchmarks/gpu_ceilings.cu", "benchmarks/gpu_ceilings.cuh"),
     "gpu_contexts*": (),
