@@ -23,6 +23,7 @@ from .forking import ForkFailed, GangRequest, GangStarted, ZygoteReady
 from .messages import WireError
 from .wire import Wire
 
+RANK_MODULES = (".candidate", ".native", ".python", ".gloo_compat")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
@@ -37,6 +38,8 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
     for module in ("torch", "torch.distributed", "tvm_ffi"):
         importlib.import_module(module)
+    for module in RANK_MODULES:  # once, instead of in every rank: inside the sandbox nothing keeps their bytecode
+        importlib.import_module(module, __package__)
     _keep_freed_memory()
     gc.collect()
     gc.freeze()  # collections in the ranks then pass over what was imported, and leave its pages shared
