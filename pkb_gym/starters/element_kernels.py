@@ -5,6 +5,7 @@ The text is the same in both languages but for the loop, the launch and the elem
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,17 +34,29 @@ class Step:
 
     Attributes:
         name: of the function.
-        tensors: its pointers, in order; those of outputs can be written.
+        reads: its pointers to what it reads.
+        writes: those to what it writes, which come after them.
         body: its text for element `i`, where `T` is the element type and `Sum<T>` the type that sums are made in.
         calls: for each call, (pointer -> argument, output, or expression of the host); and how many elements.
         values: (type, name, expression of the host) of its further parameters.
     """
 
     name: str
-    tensors: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
     body: str
     calls: tuple[tuple[Mapping[str, str], str], ...]
     values: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """All of them, in order."""
+        return self.reads + self.writes
+
+
+def number(name: str, expression: str) -> tuple[str, str, str]:
+    """A whole number among `Step.values`."""
+    return "int64_t", name, expression
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,7 @@ class ElementKernel:
         steps: what it does between the barriers.
         dtype_of: the argument whose dtype all of its floating tensors have.
         setup: lines of the host before the element type is known.
+        typed_setup: lines of the host that need the element type `T`.
         staging: lines of the host that copy arguments to scratch, from which peers then read; `T` is known.
         declarations: types that its functions use.
         group: the group argument that the barriers are for; all ranks without one.
@@ -66,6 +80,7 @@ class ElementKernel:
     steps: tuple[Step, ...]
     dtype_of: str
     setup: str = ""
+    typed_setup: str = ""
     staging: str = ""
     declarations: str = ""
     group: str = ""
@@ -101,6 +116,7 @@ $head
   $setup
   const auto run = [&](auto zero) {
     using T = decltype(zero);
+    $typed_setup
     $staging
     $meet
     $calls
@@ -144,6 +160,7 @@ $head
   $setup
   pkb::with_type<$types>($dtype_of.dtype(), [&](auto zero) {
     using T = decltype(zero);
+    $typed_setup
     $staging
     $meet
     $calls
@@ -176,9 +193,8 @@ def element_source(kernel: ElementKernel, problem: Problem, language: NativeLang
         language: "cpp" or "cuda".
     """
     cuda = language == "cuda"
-    outputs = {out.name for out in problem.returned} | {arg.name for arg in problem.args if _is_overwritten(arg)}
-    functions = [_function(step, step_outputs(step, outputs), cuda=cuda) for step in kernel.steps]
-    calls = [_call(step, call, count, problem, outputs, cuda) for step in kernel.steps for call, count in step.calls]
+    functions = [_function(step, cuda=cuda) for step in kernel.steps]
+    calls = [_call(step, call, count, problem, cuda=cuda) for step in kernel.steps for call, count in step.calls]
     body = "\n".join(functions)
     shared = {
         "sum": SUM if "Sum<T>" in body else "",
@@ -186,6 +202,7 @@ def element_source(kernel: ElementKernel, problem: Problem, language: NativeLang
         "functions": "\n\n".join(functions),
         "head": definition_head(problem),
         "setup": kernel.setup,
+        "typed_setup": kernel.typed_setup,
         "staging": kernel.staging,
         "meet": fill(STAGED_MEET if kernel.staging else MEET, group=kernel.group),
         "calls": "\n".join(calls),
@@ -206,7 +223,10 @@ def element_source(kernel: ElementKernel, problem: Problem, language: NativeLang
         for name, code in (CPP_TYPES[dtype] for dtype in problem.dtypes)
     ]
     halves = [name for name, dtype in (("bf16", "bfloat16"), ("fp16", "float16")) if dtype in problem.dtypes]
-    standard = [*(["cmath"] if "sqrt(" in body else []), *(["type_traits"] if shared["sum"] else [])]
+    standard = [
+        *(["cmath"] if re.search(r"\b(?:sqrt|exp|log)\(", body) else []),
+        *(["type_traits"] if shared["sum"] else []),
+    ]
     return finish(
         fill(
             CPP,
@@ -224,15 +244,6 @@ def definition_head(problem: Problem) -> str:
     return declared.replace("pkb::Comm comm); ", "pkb::Comm comm) {")
 
 
-def step_outputs(step: Step, outputs: set[str]) -> set[str]:
-    """The pointers of a step that lead to outputs."""
-    return {pointer for call, _ in step.calls for pointer, name in call.items() if name in outputs}
-
-
-def _is_overwritten(arg: object) -> bool:
-    return isinstance(arg, Tensor) and arg.mutable
-
-
 def _includes(standard: list[str], types: list[str], ours: list[str]) -> str:
     above = [f"#include <{name}>" for name in types]
     below = [f"#include <{name}>" for name in standard]
@@ -240,8 +251,8 @@ def _includes(standard: list[str], types: list[str], ours: list[str]) -> str:
     return "\n".join([*above, *([""] if above else []), *below, *([""] if below else []), *last])
 
 
-def _function(step: Step, outputs: set[str], *, cuda: bool) -> str:
-    pointers = [f"{'' if name in outputs else 'const '}T* {name}" for name in step.tensors]
+def _function(step: Step, *, cuda: bool) -> str:
+    pointers = [f"{'' if name in step.writes else 'const '}T* {name}" for name in step.pointers]
     values = [f"{kind} {name}" for kind, name, _ in step.values]
     comm = "pkb::Device comm" if cuda else "const pkb::Comm& comm"
     head = f"{'__global__ void' if cuda else 'void'} {step.name}("
@@ -252,9 +263,8 @@ def _function(step: Step, outputs: set[str], *, cuda: bool) -> str:
     )
 
 
-def _call(step: Step, call: Mapping[str, str], count: str, problem: Problem, outputs: set[str], cuda: bool) -> str:
-    written = step_outputs(step, outputs)
-    pointers = [_pointer(call[name], problem, constant=name not in written) for name in step.tensors]
+def _call(step: Step, call: Mapping[str, str], count: str, problem: Problem, *, cuda: bool) -> str:
+    pointers = [_pointer(call[name], problem, constant=name in step.reads) for name in step.pointers]
     values = [value for _, _, value in step.values]
     if not cuda:
         return _listed(f"{step.name}<T>(", [*pointers, *values, count, "comm"], ");", indent=4)

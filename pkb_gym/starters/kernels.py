@@ -1,15 +1,12 @@
-"""Naive kernels for problems that move, add up, multiply or convolve: what one element of their outputs is."""
+"""Naive kernels by problem; here those that copy, add up, normalise and convolve."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
 
-from pkb_gym.starters.element_kernels import ElementKernel, Step
-
-
-def _number(name: str, expression: str) -> tuple[str, str, str]:
-    return "int64_t", name, expression
-
+from pkb_gym.starters.element_kernels import ElementKernel, Step, number
+from pkb_gym.starters.exchanges import EXCHANGES
+from pkb_gym.starters.products import PRODUCTS
 
 ALL_REDUCE = ElementKernel(
     "AllReduce",
@@ -18,7 +15,8 @@ ALL_REDUCE = ElementKernel(
     steps=(
         Step(
             "add_up",
-            tensors=("x", "y"),
+            reads=("x",),
+            writes=("y",),
             body="""
             Sum<T> sum = 0;
             for (int r = 0; r < comm.world_size; ++r) sum += Sum<T>(comm.peer(x, r)[i]);
@@ -36,8 +34,9 @@ BROADCAST = ElementKernel(
     steps=(
         Step(
             "copy",
-            tensors=("from", "to"),
-            values=(_number("src", "src"),),
+            reads=("from",),
+            writes=("to",),
+            values=(number("src", "src"),),
             body="to[i] = comm.peer(from, int(src))[i];",
             calls=(({"from": "tensor", "to": "out"}, "out.numel()"),),
         ),
@@ -51,7 +50,8 @@ REDUCE_SCATTER = ElementKernel(
     steps=(
         Step(
             "add_up",
-            tensors=("x", "y"),
+            reads=("x",),
+            writes=("y",),
             body="""
             Sum<T> sum = 0;
             for (int r = 0; r < comm.world_size; ++r) sum += Sum<T>(comm.peer(x, r)[comm.rank * count + i]);
@@ -69,8 +69,9 @@ LAYER_NORM_BACKWARD = ElementKernel(
     steps=(
         Step(
             "add_up",
-            tensors=("x_hat", "dy", "d_gamma", "d_beta"),
-            values=(_number("B", "X_hat.size(0)"),),
+            reads=("x_hat", "dy"),
+            writes=("d_gamma", "d_beta"),
+            values=(number("B", "X_hat.size(0)"),),
             body="""
             Sum<T> gamma = 0, beta = 0;
             for (int r = 0; r < comm.world_size; ++r) {
@@ -88,78 +89,6 @@ LAYER_NORM_BACKWARD = ElementKernel(
     ),
 )
 
-ALL_GATHER_GEMM_AT = ElementKernel(
-    "AllGatherGemmAT",
-    idea="every element is a dot product with a row of A, whose parts are read from all ranks in place",
-    dtype_of="A_local",
-    steps=(
-        Step(
-            "multiply",
-            tensors=("a", "b", "c"),
-            values=(_number("part", "A_local.size(1)"), _number("N", "B.size(1)")),
-            body="""
-            const int64_t m = i / N, n = i % N;
-            Sum<T> sum = 0;
-            for (int r = 0; r < comm.world_size; ++r) {
-              const T *row = comm.peer(a, r) + m * part, *column = b + r * part * N + n;
-              for (int64_t k = 0; k < part; ++k) sum += Sum<T>(row[k]) * Sum<T>(column[k * N]);
-            }
-            c[i] = T(sum);
-            """,
-            calls=(({"a": "A_local", "b": "B", "c": "out"}, "out.numel()"),),
-        ),
-    ),
-)
-
-GEMM_ALL_GATHER = ElementKernel(
-    "GemmAllGather",
-    idea="every rank computes the blocks of all ranks, whose matrices it reads in place",
-    dtype_of="A",
-    steps=(
-        Step(
-            "multiply",
-            tensors=("a", "b", "c"),
-            values=(_number("K", "A.size(1)"), _number("part", "B.size(1)")),
-            body="""
-            const int64_t N = part * comm.world_size, m = i / N, n = i % N;
-            const int r = int(n / part);
-            const T *row = comm.peer(a, r) + m * K, *column = comm.peer(b, r) + n % part;
-            Sum<T> sum = 0;
-            for (int64_t k = 0; k < K; ++k) sum += Sum<T>(row[k]) * Sum<T>(column[k * part]);
-            c[i] = T(sum);
-            """,
-            calls=(({"a": "A", "b": "B", "c": "C"}, "C.numel()"),),
-        ),
-    ),
-)
-
-GEMV_DECODE = ElementKernel(
-    "GemvDecode",
-    idea="every rank computes all logits from all ranks' weights, which it reads in place",
-    dtype_of="hidden_states",
-    steps=(
-        Step(
-            "multiply",
-            tensors=("hidden", "weight", "bias", "y"),
-            values=(_number("h", "hidden_states.size(1)"), _number("part", "weight_shard.size(0)")),
-            body="""
-            const int64_t V = part * comm.world_size, t = i / V, v = i % V;
-            const int r = int(v / part);
-            const T *x = hidden + t * h, *row = comm.peer(weight, r) + v % part * h;
-            Sum<T> sum = 0;
-            for (int64_t k = 0; k < h; ++k) sum += Sum<T>(x[k]) * Sum<T>(row[k]);
-            y[i] = T(sum + Sum<T>(comm.peer(bias, r)[v % part]));
-            """,
-            calls=(
-                (
-                    {"hidden": "hidden_states", "weight": "weight_shard", "bias": "bias_shard", "y": "logits"},
-                    "logits.numel()",
-                ),
-            ),
-        ),
-    ),
-)
-
 ROPE_ALL_GATHER = ElementKernel(
     "RopeAllGather",
     idea="every rank rotates the heads of all ranks, which it reads in place",
@@ -167,8 +96,9 @@ ROPE_ALL_GATHER = ElementKernel(
     steps=(
         Step(
             "rotate",
-            tensors=("x", "cosine", "sine", "y"),
-            values=(_number("s", "q_local.size(1)"), _number("D", "q_local.size(3)"), _number("B", "q_local.size(0)")),
+            reads=("x", "cosine", "sine"),
+            writes=("y",),
+            values=(number("s", "q_local.size(1)"), number("D", "q_local.size(3)"), number("B", "q_local.size(0)")),
             body="""
             const int64_t S = s * comm.world_size, heads = count / (B * S * D);
             const int64_t d = i % D, head = i / D % heads, p = i / (D * heads) % S, b = i / (D * heads * S);
@@ -194,8 +124,9 @@ REDUCE_SCATTER_RMS_NORM = ElementKernel(
     steps=(
         Step(
             "average_and_normalise",
-            tensors=("x", "gamma", "y"),
-            values=(_number("h", "gamma.numel()"), ("double", "eps", "eps")),
+            reads=("x", "gamma"),
+            writes=("y",),
+            values=(number("h", "gamma.numel()"), ("double", "eps", "eps")),
             body="""
             // Row i of this rank; averages are rounded as the reference rounds them, and kept in the output meanwhile.
             const int64_t first = (comm.rank * count + i) * h;
@@ -223,8 +154,10 @@ MOE_LORA_GRADIENTS = ElementKernel(
     const pkb::Group members = comm.group(group);
     const int64_t sizes[] = {grad_fc1_1_lora_A.numel(), grad_fc1_2_lora_A.numel(), grad_fc2_lora_B.numel()};
     """,
-    staging="""
+    typed_setup="""
     T* const staged = comm.scratch<T>();
+    """,
+    staging="""
     comm.put(staged, grad_fc1_1_lora_A.data_ptr(), sizes[0] * sizeof(T), comm.rank);
     comm.put(staged + sizes[0], grad_fc1_2_lora_A.data_ptr(), sizes[1] * sizeof(T), comm.rank);
     comm.put(staged + sizes[0] + sizes[1], grad_fc2_lora_B.data_ptr(), sizes[2] * sizeof(T), comm.rank);
@@ -232,7 +165,8 @@ MOE_LORA_GRADIENTS = ElementKernel(
     steps=(
         Step(
             "add_up",
-            tensors=("x", "y"),
+            reads=("x",),
+            writes=("y",),
             values=(("pkb::Group", "members", "members"),),
             body="""
             Sum<T> sum = 0;
@@ -259,18 +193,19 @@ CONV2D = ElementKernel(
     steps=(
         Step(
             "convolve",
-            tensors=("x", "weight", "bias", "y"),
+            reads=("x", "weight", "bias"),
+            writes=("y",),
             values=(
-                _number("C", "x.size(1)"),
-                _number("H", "x.size(2)"),
-                _number("width", "x.size(3)"),
-                _number("kh", "weight.size(2)"),
-                _number("kw", "weight.size(3)"),
-                _number("Co", "out.size(1)"),
-                _number("Ho", "out.size(2)"),
-                _number("Wo", "out.size(3)"),
-                _number("stride", "stride"),
-                _number("padding", "padding"),
+                number("C", "x.size(1)"),
+                number("H", "x.size(2)"),
+                number("width", "x.size(3)"),
+                number("kh", "weight.size(2)"),
+                number("kw", "weight.size(3)"),
+                number("Co", "out.size(1)"),
+                number("Ho", "out.size(2)"),
+                number("Wo", "out.size(3)"),
+                number("stride", "stride"),
+                number("padding", "padding"),
                 ("pkb::Group", "members", "members"),
             ),
             body="""
@@ -308,11 +243,12 @@ HYENA_CONV1D = ElementKernel(
     steps=(
         Step(
             "convolve",
-            tensors=("x", "weight", "y"),
+            reads=("x", "weight"),
+            writes=("y",),
             values=(
-                _number("H", "x.size(1)"),
-                _number("l", "x.size(2)"),
-                _number("K", "weight.size(2)"),
+                number("H", "x.size(1)"),
+                number("l", "x.size(2)"),
+                number("K", "weight.size(2)"),
                 ("pkb::Group", "members", "members"),
             ),
             body="""
@@ -333,98 +269,54 @@ HYENA_CONV1D = ElementKernel(
     ),
 )
 
-# ---- one dimension is cut, another one joined -----------------------------------------------------------------------
-
-SIZES = """
-constexpr int kMostDims = 8;
-
-struct Sizes {
-  int64_t of[kMostDims];
-};
-"""
-
-EXCHANGE = """
-int64_t rest = i, at = 0, stride = 1;
-int place = 0;
-bool is_padding = false;
-for (int d = dims - 1; d >= 0; --d) {
-  int64_t k = rest % out_sizes.of[d];
-  rest /= out_sizes.of[d];
-  if (d == joined) {  // which rank has this position, and where
-    place = int(k / part);
-    k %= part;
-  }
-  if (d == cut) k += members.rank * piece;  // this rank's piece
-  is_padding |= k >= x_sizes.of[d];
-  at += k * stride;
-  stride *= x_sizes.of[d];
-}
-out[i] = is_padding ? T(0.0f) : comm.peer(x, members.ranks[place])[at];
-"""
-
-PLAIN_VIEW = """
-const int dims = x.ndim();
-if (dims > kMostDims) TVM_FFI_THROW(ValueError) << "at most " << kMostDims << " dimensions, got " << dims;
-Sizes x_sizes, out_sizes;
-for (int d = 0; d < dims; ++d) {
-  x_sizes.of[d] = x.size(d);
-  out_sizes.of[d] = out.size(d);
-}
-const int cut = int(($cut + dims) % dims), joined = int(($joined + dims) % dims);
-"""
-
-PARTS = """
-const pkb::Group members = comm.group(group);
-const int64_t part = cut == joined ? x_sizes.of[cut] / members.size : x_sizes.of[joined];  // that a rank has
-const int64_t piece = cut == joined ? part : out_sizes.of[cut];                            // that a rank receives
-"""
-
-QKV_VIEW = """
-const int dims = qkv_tensor.ndim() + 1, cut = dims - 1, joined = int((seq_dim + dims - 1) % (dims - 1));
-if (dims > kMostDims) TVM_FFI_THROW(ValueError) << "at most " << kMostDims - 1 << " dimensions, got " << dims - 1;
-Sizes x_sizes, out_sizes;  // as (.., 3, columns of each)
-for (int d = 0; d < dims - 2; ++d) {
-  x_sizes.of[d] = qkv_tensor.size(d);
-  out_sizes.of[d] = out.size(d);
-}
-x_sizes.of[dims - 2] = out_sizes.of[dims - 2] = 3;
-x_sizes.of[cut] = qkv_tensor.size(dims - 2) / 3;
-out_sizes.of[cut] = x_sizes.of[cut] / comm.group(group).size;
-"""
-
-
-def _exchange(problem: str, view: str, tensor: str = "x") -> ElementKernel:
-    """Pieces along one dimension go to all ranks, and are joined along another.
-
-    Args:
-        problem: which.
-        view: lines that make `dims`, `x_sizes`, `out_sizes`, `cut` and `joined`.
-        tensor: name of the argument.
-    """
-    names = (("int", "dims"), ("int", "cut"), ("int", "joined"), ("int64_t", "part"), ("int64_t", "piece"))
-    shared = (("Sizes", "x_sizes"), ("Sizes", "out_sizes"), *names, ("pkb::Group", "members"))
-    return ElementKernel(
-        problem,
-        idea="every rank reads each of its elements from the rank that has it, in place",
-        dtype_of=tensor,
-        group="group",
-        declarations=SIZES,
-        setup=view.strip("\n") + PARTS,
-        steps=(
-            Step(
-                "exchange",
-                tensors=("x", "out"),
-                values=tuple((kind, name, name) for kind, name in shared),
-                body=EXCHANGE,
-                calls=(({"x": tensor, "out": "out"}, "out.numel()"),),
+CROSS_ENTROPY = ElementKernel(
+    "VocabParallelCrossEntropy",
+    idea="every rank stages its logits, which it overwrites, in scratch, and computes all rows from those of all ranks "
+    "there",
+    dtype_of="vocab_parallel_logits",
+    group="group",
+    setup="""
+    const pkb::Group members = comm.group(group);
+    const auto* targets = static_cast<const int64_t*>(target.data_ptr());
+    """,
+    typed_setup="""
+    T* const staged = comm.scratch<T>();
+    """,
+    staging="""
+    comm.put(staged, vocab_parallel_logits.data_ptr(), vocab_parallel_logits.numel() * sizeof(T), comm.rank);
+    """,
+    steps=(
+        Step(
+            "cross_entropy",
+            reads=("x",),
+            writes=("logits", "loss"),
+            values=(
+                number("part", "vocab_parallel_logits.size(2)"),
+                ("const int64_t*", "targets", "targets"),
+                ("pkb::Group", "members", "members"),
             ),
+            body="""
+            Sum<T> most = Sum<T>(x[i * part]);
+            for (int place = 0; place < members.size; ++place) {
+              const T* row = comm.peer(x, members.ranks[place]) + i * part;
+              for (int64_t v = 0; v < part; ++v) most = Sum<T>(row[v]) > most ? Sum<T>(row[v]) : most;
+            }
+            Sum<T> sum = 0, wanted = 0;
+            for (int place = 0; place < members.size; ++place) {
+              const T* row = comm.peer(x, members.ranks[place]) + i * part;
+              for (int64_t v = 0; v < part; ++v) {
+                const T shifted = T(Sum<T>(row[v]) - most);
+                sum += exp(Sum<T>(shifted));
+                if (place * part + v == targets[i]) wanted = Sum<T>(shifted);
+                if (place == members.rank) logits[i * part + v] = shifted;
+              }
+            }
+            loss[i] = T(log(sum) - wanted);
+            """,
+            calls=(({"x": "staged", "logits": "vocab_parallel_logits", "loss": "loss"}, "loss.numel()"),),
         ),
-    )
-
-
-def _plain_view(cut: str, joined: str) -> str:
-    return PLAIN_VIEW.replace("$cut", cut).replace("$joined", joined)
-
+    ),
+)
 
 ELEMENT_KERNELS = MappingProxyType(
     {
@@ -434,18 +326,14 @@ ELEMENT_KERNELS = MappingProxyType(
             BROADCAST,
             REDUCE_SCATTER,
             LAYER_NORM_BACKWARD,
-            ALL_GATHER_GEMM_AT,
-            GEMM_ALL_GATHER,
-            GEMV_DECODE,
             ROPE_ALL_GATHER,
             REDUCE_SCATTER_RMS_NORM,
             MOE_LORA_GRADIENTS,
             CONV2D,
             HYENA_CONV1D,
-            _exchange("UlyssesAllToAll", _plain_view("scatter_dim", "gather_dim")),
-            _exchange("UlyssesGatherSeqScatterHeads", _plain_view("head_dim", "seq_dim")),
-            _exchange("UlyssesGatherHeadsScatterSeq", _plain_view("seq_dim", "head_dim")),
-            _exchange("UlyssesQKVGatherSeqScatterHeads", QKV_VIEW, tensor="qkv_tensor"),
+            CROSS_ENTROPY,
+            *PRODUCTS,
+            *EXCHANGES,
         )
     }
 )
