@@ -57,6 +57,13 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
     ),
     "learning": ("pkb_gym/corpus/families/*", *TIMING),
     "catalogue": ("problems/catalogue.py",),
+    "starters": (
+        "pkb_gym/starters/*.py",
+        "problems/*/*/naive.cpp",
+        "pkb_gym/corpus/families/*",
+        *REFERENCES,
+        *CPU_HEADERS,
+    ),
     # Plain loops of references, without an evaluation.
     "gpu_baselines*": REFERENCES,
     "reference_variants": REFERENCES,

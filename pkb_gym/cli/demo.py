@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from pkb_gym.engine.errors import InfrastructureError
@@ -18,6 +17,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.problems.catalogue import expert_source, find_problem
+from pkb_gym.starters import make_starter
 
 from .command import Session, Status, add_parser, print_table, stderr, stdout
 from .evaluate import exit_status
@@ -25,7 +25,6 @@ from .progress import StageProgress
 from .verdict import cells, print_card, print_reasons, result_table, reward_of
 
 EXAMPLE = "pkb demo"
-SOURCES = Path(__file__).parent / "demo_sources"
 JOBS = 4
 """Evaluations side by side before anything is timed."""
 
@@ -61,7 +60,7 @@ LESSONS = (
     ),
     Lesson(
         "AllReduce",
-        slip=("comm.peer<pkb::bf16>(tensor, r)", "comm.peers<pkb::bf16>(tensor, r)"),
+        slip=("comm.peer(x, r)", "comm.peers(x, r)"),
         what="misspells a function",
         expected=Failure.COMPILE_ERROR,
     ),
@@ -144,7 +143,7 @@ def attempts() -> list[Attempt]:
     made = []
     for lesson in LESSONS:
         problem = find_problem(lesson.problem)
-        naive = (SOURCES / f"{problem.folder}_naive.cpp").read_text(encoding="utf-8")
+        naive = make_starter(problem, "cpp").source
         expert = expert_source(problem, "cpp")
         if expert is None:
             raise InfrastructureError(f"{problem.name} has no expert.cpp; is the installation complete?")

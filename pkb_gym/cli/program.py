@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "list": "list_problems",
     "show": "show",
+    "new": "new",
     "eval": "evaluate",
     "eval-dir": "evaluate_folder",
     "export": "export",

@@ -5,10 +5,11 @@ import threading
 import pytest
 
 from pkb_gym.cli import demo, main
-from pkb_gym.cli.demo import COMPILE_ONLY, CONFIG, LESSONS, SOURCES, attempts
+from pkb_gym.cli.demo import COMPILE_ONLY, CONFIG, LESSONS, attempts
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.rewards.examples import failed, timed
+from pkb_gym.starters import make_starter
 
 EXPERT = "// expert"
 
@@ -48,7 +49,7 @@ def is_wrong_of(attempt, lesson):
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.problem)
 def test_slip_changes_the_naive_source_at_one_place(lesson):
-    naive = (SOURCES / f"{find_problem(lesson.problem).folder}_naive.cpp").read_text()
+    naive = make_starter(find_problem(lesson.problem), "cpp").source
     assert naive.count(lesson.slip[0]) == 1
     assert naive.replace(*lesson.slip) != naive
 

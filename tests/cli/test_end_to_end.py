@@ -10,10 +10,10 @@ import time
 import psutil
 import pytest
 
-from pkb_gym.cli.demo import LESSONS, SOURCES
+from pkb_gym.cli.demo import LESSONS
 from pkb_gym.problems.catalogue import expert_source, find_problem
+from pkb_gym.starters import make_starter
 
-NAIVE = SOURCES / "all_reduce_naive.cpp"
 PKB = (sys.executable, "-m", "pkb_gym.cli")
 
 ENDLESS = """
@@ -27,7 +27,9 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);
 
 def test_eval_judges_a_real_kernel():
     argv = [*PKB, "eval", "AllReduce", "-", "--device", "cpu", "--world-size", "2", "--until", "check", "--json"]
-    ran = subprocess.run(argv, input=NAIVE.read_text(), capture_output=True, text=True)
+    ran = subprocess.run(
+        argv, input=make_starter(find_problem("AllReduce"), "cpp").source, capture_output=True, text=True
+    )
     assert ran.returncode == 0, ran.stderr
     feedback = json.loads(ran.stdout)
     assert feedback["stage"] == "check" and feedback["check"]["elements_right"] > 0

@@ -23,6 +23,9 @@ static int64_t time_of(int64_t i, int r, int W, int64_t l, bool zigzag) {
 void solution(TensorView x1_seq, TensorView x2_seq, TensorView v_seq, TensorView h, TensorView conv_bias,
               int64_t num_groups, int64_t group_dim, int64_t group, bool with_zigzag_splitting, TensorView out,
               pkb::Comm comm) {
+  if (x1_seq.dtype() != DLDataType{kDLBfloat, 16, 1}) {
+    TVM_FFI_THROW(TypeError) << "expected bfloat16, got " << x1_seq.dtype();
+  }
   const int W = comm.world_size, me = comm.rank;
   const int64_t B = x1_seq.size(0), C = x1_seq.size(1), l = x1_seq.size(2), Lf = h.size(1);
   const auto* x1 = static_cast<const bf16*>(x1_seq.data_ptr());

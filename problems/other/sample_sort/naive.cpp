@@ -16,6 +16,9 @@ struct Shard {
 };
 
 void solution(tvm::ffi::TensorView local_shard, int64_t group, tvm::ffi::TensorView sorted_shard, pkb::Comm comm) {
+  if (local_shard.dtype() != DLDataType{kDLBfloat, 16, 1}) {
+    TVM_FFI_THROW(TypeError) << "expected bfloat16, got " << local_shard.dtype();
+  }
   Shard* shard = comm.scratch<Shard>();
   *shard = {local_shard.numel(), static_cast<char*>(local_shard.data_ptr()) - comm.segments[comm.rank]};
   comm.barrier(group);

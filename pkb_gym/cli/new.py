@@ -1,0 +1,145 @@
+"""`pkb new`: writes a source to begin with."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+from typing import get_args
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.config import Device, Language
+from pkb_gym.engine.stages.execution_environment import choose_device
+from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.problems.catalogue import choose_problem
+from pkb_gym.starters import SUFFIXES, TITLES, Starter, make_starter
+
+from .command import Session, Status, add_parser, stderr, stdout
+from .problem_options import PROBLEM_HELP, add_problem_option, register_problems
+from .sources import LANGUAGE_OF
+
+EXAMPLE = """pkb new AllReduce
+pkb new AllReduce --language cuda kernel.cu
+pkb new ./my_problem --language python"""
+
+DEVICE_OF: dict[Language, Device] = {"cpp": "cpu", "cuda": "cuda", "triton": "cuda"}
+"""Languages of one device alone."""
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `pkb new`."""
+    parser = add_parser(
+        commands,
+        "new",
+        run,
+        summary="Write a starter for a problem: a naive kernel that is right, with comments that say where to go next.",
+        example=EXAMPLE,
+    )
+    parser.add_argument("problem", metavar="NAME", help=PROBLEM_HELP)
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="where to write it, or - for standard output (default: the problem's name in the working directory)",
+    )
+    add_problem_option(parser)
+    parser.add_argument(
+        "--language",
+        choices=get_args(Language),
+        help="default: as FILE ends; else cuda where there are GPUs and cpp elsewhere; Python where no naive kernel of "
+        "that language can be made",
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite FILE")
+    _take_options_anywhere(parser)
+
+
+def _take_options_anywhere(parser: argparse.ArgumentParser) -> None:
+    """Lets options stand between NAME and FILE: argparse gives up on a FILE that may be left out when NAME is read."""
+    parse = parser.parse_known_args
+
+    def parse_intermixed(
+        args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        parser.parse_known_args = parse  # type: ignore[method-assign]  # which the next line calls
+        try:
+            return parser.parse_known_intermixed_args(args, namespace)
+        finally:
+            parser.parse_known_args = parse_intermixed  # type: ignore[method-assign,assignment]  # overloads
+
+    parser.parse_known_args = parse_intermixed  # type: ignore[method-assign,assignment]  # overloads
+
+
+def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # every command has this signature
+    """Writes the starter and says how to go on.
+
+    Raises:
+        PkbError: no such problem, FILE exists or cannot be written, or does not end as the language's files do.
+    """
+    register_problems(args)
+    problem = choose_problem(args.problem)
+    asked = choose_language(args.language, args.file)
+    starter = make_starter(problem, asked, DEVICE_OF.get(asked, choose_device("auto")))
+    if starter.why_python:
+        stderr().print(starter.why_python, soft_wrap=True)
+    if args.file == "-":
+        sys.stdout.write(starter.source)
+        return Status.PASSED
+    path = path_of(args.file, problem, starter)
+    write(path, starter.source, force=args.force)
+    console = stdout()
+    console.print(f"{path}: {TITLES[starter.language]} starter for {problem.name}", soft_wrap=True)
+    console.print(f"next: {eval_command(args, path, asked)}", soft_wrap=True)
+    return Status.PASSED
+
+
+def choose_language(asked: Language | None, file: str | None) -> Language:
+    """The language that was asked for, or that the file's suffix tells, or that native kernels here are written in.
+
+    Raises:
+        ConfigError: the two contradict each other.
+    """
+    suffix = "" if file is None else PurePath(file).suffix
+    told = LANGUAGE_OF.get(suffix, "python" if suffix == ".py" else None)
+    if asked is None:
+        return told or ("cuda" if choose_device("auto") == "cuda" else "cpp")
+    if told is not None and SUFFIXES[asked] != SUFFIXES[told]:
+        raise ConfigError(
+            f"{file}: files in language {asked} end in {SUFFIXES[asked]}; leave out --language, or rename it"
+        )
+    return asked
+
+
+def path_of(file: str | None, problem: Problem, starter: Starter) -> Path:
+    """Where a starter is written: a Python one never to a file that `pkb eval` would take for C++ or CUDA."""
+    suffix = SUFFIXES[starter.language]
+    if file is None:
+        return Path(f"{problem.folder}{suffix}")
+    path = Path(file)
+    return path.with_suffix(suffix) if starter.why_python and path.suffix in LANGUAGE_OF else path
+
+
+def write(path: Path, source: str, *, force: bool) -> None:
+    """Writes the file, which does not exist yet, or may be overwritten.
+
+    Raises:
+        ConfigError: it exists, or cannot be written.
+    """
+    if path.exists() and not force:
+        raise ConfigError(f"{path} exists; give another FILE, or --force to overwrite it")
+    try:
+        write_atomically(path, source)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+
+
+def eval_command(args: argparse.Namespace, path: Path, asked: Language) -> str:
+    """The command that judges the file."""
+    words = ["pkb", "eval", args.problem, str(path)]
+    for folder in args.problem_paths:
+        words += ["--problem", str(folder)]
+    if asked in DEVICE_OF:
+        words += ["--device", DEVICE_OF[asked]]
+    return shlex.join(words)

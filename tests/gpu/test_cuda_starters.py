@@ -1,0 +1,42 @@
+"""Starters in CUDA C++, Triton and Python on the GPUs there are: right at tiny."""
+
+from __future__ import annotations
+
+import pytest
+
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.records.config import EvalConfig, Language
+from pkb_gym.problems.catalogue import catalogue, find_problem
+from pkb_gym.starters import make_starter
+from tests.engine.compiling import compile_ahead
+
+WORLD_SIZE = 2
+STARTERS = [
+    (problem.name, language)
+    for language in ("cuda", "triton", "python")
+    for problem in catalogue()
+    if not make_starter(problem, language, "cuda").why_python
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(local_evaluator: LocalEvaluator) -> None:
+    """The native ones, side by side; the tests find them in the cache."""
+    if len(gpus.names()) >= WORLD_SIZE:
+        config = EvalConfig(device="cuda", size="tiny")
+        problems = [find_problem(name) for name, language in STARTERS if language == "cuda"]
+        work = [(problem, make_starter(problem, "cuda").source, config) for problem in problems]
+        compile_ahead(local_evaluator, work, threads=16)
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("name", "language"), STARTERS)
+def test_starter_is_right(name: str, language: Language, local_evaluator: LocalEvaluator) -> None:
+    if len(gpus.names()) < WORLD_SIZE:
+        pytest.skip(f"needs {WORLD_SIZE} NVIDIA GPUs")
+    problem = find_problem(name)
+    config = EvalConfig(device="cuda", world_size=WORLD_SIZE, size="tiny", until="check")
+    feedback = local_evaluator.evaluate(problem, make_starter(problem, language, "cuda").source, config)
+    assert feedback.passed, f"{feedback.failure}: {feedback.message}\n{feedback.output}"
