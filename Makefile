@@ -1,4 +1,4 @@
-# make demo   sets up .venv and evaluates a kernel
+# make demo   sets up .venv and evaluates four kernels of one problem on the CPU
 # make test   sets up .venv with the development tools, then lints and tests
 # make smoke  trains a tiny model on the CPU: export, SFT, GRPO, evaluation (docs/training.md)
 #
