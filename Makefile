@@ -1,6 +1,7 @@
-# make demo   sets up .venv and evaluates a kernel
-# make test   sets up .venv with the development tools, then lints and tests
-# make smoke  trains a tiny model on the CPU: export, SFT, GRPO, evaluation (docs/training.md)
+# make demo     sets up .venv and evaluates four kernels of one problem on the CPU
+# make install  sets up .venv with the package alone; EXTRAS=cuda,serve adds extras (docs/install.md)
+# make test     sets up .venv with the development tools, then lints and tests
+# make smoke    trains a tiny model on the CPU: export, SFT, GRPO, evaluation (docs/training.md)
 #
 # Needs Python >= 3.11 with venv, a C++ compiler and, on a GPU machine, nvcc. PYTHON chooses the interpreter.
 
@@ -9,7 +10,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo smoke test lint format docs clean
+EXTRAS ?=
+
+.PHONY: install demo smoke test lint format docs clean
+
+install: $(BIN)/python
+	$(PIP) --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
 
 demo: $(VENV)/.installed
 	$(BIN)/pkb demo
@@ -46,12 +52,12 @@ clean:
 # The files in .venv say when it was last brought in line with pyproject.toml and constraints.txt.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'Installing into $(VENV); torch is large, so this can take minutes.'
-	$(PIP) --editable .
+	$(MAKE) --no-print-directory install EXTRAS=
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'Installing into $(VENV); torch is large, so this can take minutes.'
-	$(PIP) --editable '.[dev]'
+	$(MAKE) --no-print-directory install EXTRAS=dev
 	touch $(VENV)/.installed $@
 
 $(BIN)/python:

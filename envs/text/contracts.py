@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from pkb_gym.engine.compile.nvcc import default_architecture
+from pkb_gym.engine.compile.library_headers import header_libraries
+from pkb_gym.engine.compile.nvcc import default_architecture, find_toolkit, nvcc_available
 from pkb_gym.engine.records.config import Device
+from pkb_gym.engine.support.header_libraries import FoundLibrary
 
 EXPORT = """\
 Export `solution` with exactly this signature ({language}, one translation unit, with `#include "pkb/symm.h"`):
@@ -177,7 +179,7 @@ def native_contract(language: str, signature: str) -> str:
     """
     if language == "cuda":
         compiled = COMPILED.format(architecture=default_architecture())
-        return EXPORT.format(language="CUDA C++", signature=signature) + compiled + CUDA
+        return EXPORT.format(language="CUDA C++", signature=signature) + compiled + _includable() + CUDA
     return EXPORT.format(language="C++", signature=signature) + CPP
 
 
@@ -188,4 +190,29 @@ def python_contract(signature: str, device: Device) -> str:
         signature: the `def` of `solution`, as the reference writes it.
         device: where its tensors lie.
     """
-    return PYTHON.format(signature=signature) + PYTHON_ON[device]
+    folders = _include_paths() if device == "cuda" else ""
+    return PYTHON.format(signature=signature) + folders + PYTHON_ON[device]
+
+
+def _libraries() -> tuple[FoundLibrary, ...]:
+    return header_libraries(find_toolkit()) if nvcc_available() else ()
+
+
+def _includable() -> str:
+    """The header libraries of a native source's contract; empty where there are none."""
+    lines = []
+    for found in _libraries():
+        headers = ", ".join(f"`{begin}{'...' if begin.endswith('/') else ''}`" for begin in found.library.begins)
+        note = f" ({found.library.note})" if found.library.note else ""
+        lines.append(f"  - {found.title}: {headers}{note}\n")
+    return f"- It may include these header libraries:\n{''.join(lines)}" if lines else ""
+
+
+def _include_paths() -> str:
+    """The same for a Python source, which names folders itself; those of the CUDA toolkit are looked in anyway."""
+    lines = [
+        f"  - {found.title}: {', '.join(f'`{folder}`' for folder in found.folders)}\n"
+        for found in _libraries()
+        if not found.is_built_in
+    ]
+    return f"- Header libraries, for `extra_include_paths`:\n{''.join(lines)}" if lines else ""

@@ -1,4 +1,4 @@
-"""`pkb demo`: three problems, each with a naive, a wrong and an expert kernel, and what the evaluator says of them."""
+"""`pkb demo`: one problem, two kernels that are right and two that are not, and what the evaluator says of each."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Literal
 
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.hardware import gpus
-from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.problems.catalogue import expert_source, find_problem
@@ -25,66 +23,71 @@ from .progress import StageProgress
 from .verdict import cells, print_card, print_reasons, result_table, reward_of
 
 EXAMPLE = "pkb demo"
-JOBS = 4
+PROBLEM = "AllReduce"
+JOBS = 2
 """Evaluations side by side before anything is timed."""
 
-# On the CPU, which every machine has, and small. The deadline is short because one of the attempts waits for ever.
-CONFIG = EvalConfig(device="cpu", world_size=4, size="tiny", timeout_s=1.0)
+CONFIG = EvalConfig(device="cpu", world_size=2, size="published", timing_budget_s=1.5)
+"""On the CPU, which every machine has, at a size where moving the data takes longer than gloo's start of a call."""
 
 COMPILE_ONLY = CONFIG.model_copy(update={"until": "compile"})
 
+COMPARED = """\
+2 ranks on the CPU add up their 1024 x 1024 bfloat16 tensors. A call of each kernel ("candidate") is timed against
+torch.distributed.all_reduce over gloo ("baseline"). Reward: 1 is right and as fast as the baseline, more is faster; the
+lower end of the measured interval counts, which is wide where other programs keep the processor busy."""
+
 
 @dataclass(frozen=True)
-class Lesson:
-    """One problem of the demo.
+class Mistake:
+    """A change that makes the naive kernel wrong.
 
     Attributes:
-        problem: its name.
-        slip: (right, wrong), the piece of the naive source that the wrong attempt has otherwise.
-        what: the slip in words.
-        expected: how the wrong attempt fails.
+        name: of the attempt.
+        right: the piece of the naive source that is changed.
+        wrong: what stands there instead.
+        about: the change in words.
+        expected: how the evaluator refuses it.
     """
 
-    problem: str
-    slip: tuple[str, str]
-    what: str
+    name: str
+    right: str
+    wrong: str
+    about: str
     expected: Failure
 
 
-LESSONS = (
-    Lesson(
-        "HyenaCP",
-        slip=("if (!zigzag) return r * l + i;", "if (!zigzag || i >= 0) return r * l + i;"),
-        what="overlooks that time is laid out in zigzag",
-        expected=Failure.OUTPUT_MISMATCH,
-    ),
-    Lesson(
-        "AllReduce",
-        slip=("comm.peer(x, r)", "comm.peers(x, r)"),
-        what="misspells a function",
+MISTAKES = (
+    Mistake(
+        "misspelt",
+        right="comm.peer(x, r)",
+        wrong="comm.peers(x, r)",
+        about="names a function that does not exist",
         expected=Failure.COMPILE_ERROR,
     ),
-    Lesson(
-        "SampleSort",
-        slip=("  comm.barrier(group);\n\n", "  if (comm.rank == 0) return;\n  comm.barrier(group);\n\n"),
-        what="lets rank 0 return before the first barrier",
-        expected=Failure.DEADLOCK,
+    Mistake(
+        "no barrier",
+        right="    comm.barrier();  // every rank's call has begun: its arguments may be read\n",
+        wrong="",
+        about="reads its peer's tensor without waiting for it",
+        expected=Failure.RACE,
     ),
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Attempt:
-    """One source for one problem."""
+    """One source.
 
-    problem: Problem
-    name: Literal["naive", "wrong", "expert"]
+    Attributes:
+        name: shown in the table.
+        source: the kernel.
+        mistake: that it was given; None where it is right.
+    """
+
+    name: str
     source: str
-
-    @property
-    def is_wrong(self) -> bool:
-        """Whether it is meant to fail, so that it is never timed."""
-        return self.name == "wrong"
+    mistake: Mistake | None = None
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -93,14 +96,14 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         commands,
         "demo",
         run,
-        summary="Judge a naive, a wrong and an expert kernel of three problems on four CPU ranks.",
+        summary="Judge a naive kernel, two wrong ones and an expert's on two CPU ranks.",
         example=EXAMPLE,
         exit_statuses="exit status: 0 everything was judged, 3 this machine could not judge something",
     )
 
 
 def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # every command has this signature
-    """Evaluates the attempts and prints a table for each problem, and one card.
+    """Evaluates the attempts and prints a table, why two were refused, and the card of the expert's.
 
     Raises:
         PkbError: this machine could not even begin.
@@ -109,47 +112,39 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     with StageProgress("demo") as progress, closing(session.open_evaluator(None)) as evaluator:
         judged = judge(evaluator, attempts(), progress)
     console = stdout()
-    console.print("Three problems on 4 ranks of the CPU, size tiny. Time is per call, against PyTorch + gloo.")
-    console.print("Reward: 1 is right and as fast as the baseline, 2 at the roofline. See docs/feedback.md.\n")
-    for lesson in LESSONS:
-        rows = [(attempt.name, feedback) for attempt, feedback in judged if attempt.problem.name == lesson.problem]
-        problem = find_problem(lesson.problem)
-        console.rule(problem.name, align="left")
-        console.print(f"{problem.summary}\n")
-        table = result_table("attempt")
-        for name, feedback in rows:
-            table.add_row(name, *cells(feedback, reward_of(feedback)))
-        print_table(console, table)
-        console.print(f"The wrong one {lesson.what}; the evaluator says:")
-        print_reasons(console, [row for row in rows if row[1].failure is not None])
-        console.print()
-    shown = next(f for attempt, f in judged if attempt.problem.name == "HyenaCP" and attempt.name == "expert")
-    console.print("All that is known of one attempt, the expert's HyenaCP (`pkb eval HyenaCP FILE` prints this):")
-    print_card(console, find_problem("HyenaCP"), shown)
-    console.print("Next: pkb list, pkb show HyenaCP, pkb eval HyenaCP your_kernel.cpp --device cpu")
+    console.print(f"{COMPARED}\n", soft_wrap=True)
+    table = result_table("kernel")
+    for attempt, feedback in judged:
+        table.add_row(attempt.name, *cells(feedback, reward_of(feedback)))
+    print_table(console, table)
+    for attempt, feedback in judged:
+        if attempt.mistake is not None:
+            console.print(f'"{attempt.name}" {attempt.mistake.about}; the evaluator says:')
+            print_reasons(console, [(attempt.name, feedback)] if feedback.failure is not None else [])
+    expert = judged[-1][1]
+    console.print(f"\nThe expert's kernel in full (`pkb eval {PROBLEM} FILE` prints this):")
+    print_card(console, find_problem(PROBLEM), expert)
+    console.print(f"Next: pkb list, pkb show {PROBLEM}, pkb eval {PROBLEM} your_kernel.cpp --device cpu")
     if gpus.names():
-        console.print("On the GPUs of this machine: pkb show HyenaCP, pkb eval HyenaCP your_kernel.cu")
+        console.print(f"On the GPUs of this machine: pkb show {PROBLEM}, pkb eval {PROBLEM} your_kernel.cu")
     stderr().print(f"{time.monotonic() - began:.1f} s")
     ours = any(exit_status(feedback) is Status.NOT_JUDGED for _, feedback in judged)
     return Status.NOT_JUDGED if ours else Status.PASSED
 
 
 def attempts() -> list[Attempt]:
-    """Three for each problem, in the order in which they are shown.
+    """The kernels in the order in which they are shown, the expert's last.
 
     Raises:
-        InfrastructureError: the package lacks an expert.
+        InfrastructureError: the package lacks the expert's.
     """
-    made = []
-    for lesson in LESSONS:
-        problem = find_problem(lesson.problem)
-        naive = make_starter(problem, "cpp").source
-        expert = expert_source(problem, "cpp")
-        if expert is None:
-            raise InfrastructureError(f"{problem.name} has no expert.cpp; is the installation complete?")
-        wrong = naive.replace(*lesson.slip)
-        made += [Attempt(problem, "naive", naive), Attempt(problem, "wrong", wrong), Attempt(problem, "expert", expert)]
-    return made
+    problem = find_problem(PROBLEM)
+    naive = make_starter(problem, "cpp").source
+    expert = expert_source(problem, "cpp")
+    if expert is None:
+        raise InfrastructureError(f"{problem.name} has no expert.cpp; is the installation complete?")
+    wrong = [Attempt(m.name, naive.replace(m.right, m.wrong), m) for m in MISTAKES]
+    return [Attempt("naive", naive), *wrong, Attempt("expert", expert)]
 
 
 def judge(
@@ -161,22 +156,21 @@ def judge(
         The attempts as given, each with what was found.
     """
     progress(f"compiling {len(chosen)} kernels, running the wrong ones")
+    problem = find_problem(PROBLEM)
 
     def first_round(attempt: Attempt) -> Feedback:
-        return evaluator.evaluate(attempt.problem, attempt.source, CONFIG if attempt.is_wrong else COMPILE_ONLY)
+        return evaluator.evaluate(problem, attempt.source, CONFIG if attempt.mistake else COMPILE_ONLY)
 
-    # Those that run have the longest way to go.
-    in_turn = sorted(chosen, key=lambda attempt: not attempt.is_wrong)
     pool = ThreadPoolExecutor(JOBS)
     try:
-        found = dict(zip(in_turn, pool.map(first_round, in_turn), strict=True))
+        found = dict(zip(chosen, pool.map(first_round, chosen), strict=True))
     except BaseException:
         evaluator.close()  # ends what the threads are waiting for
         raise
     finally:
         pool.shutdown(cancel_futures=True)
     for attempt in chosen:
-        if not attempt.is_wrong:
-            progress(f"timing {attempt.problem.name}, {attempt.name}")
-            found[attempt] = evaluator.evaluate(attempt.problem, attempt.source, CONFIG)
+        if attempt.mistake is None:
+            progress(f"timing {attempt.name}")
+            found[attempt] = evaluator.evaluate(problem, attempt.source, CONFIG)
     return [(attempt, found[attempt]) for attempt in chosen]

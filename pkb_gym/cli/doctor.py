@@ -16,6 +16,7 @@ from pkb_gym.engine.support import env_vars
 
 from .command import Session, Status, add_json_option, add_parser, stdout
 from .doctor_gpus import examine_gpus
+from .doctor_libraries import examine_libraries
 from .finding import Finding, print_findings
 
 EXAMPLE = "pkb doctor"
@@ -62,6 +63,7 @@ def examine() -> list[Finding]:
         cache(),
         calibration(),
         *examine_gpus(),
+        *examine_libraries(),
     ]
 
 

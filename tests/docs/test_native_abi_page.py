@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 
 from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.library_headers import STANDARD
 from pkb_gym.engine.compile.nvcc import FLAGS, compile_cuda, nvcc_available
 from pkb_gym.engine.compile.toolchain import exports_solution
 from pkb_gym.engine.hardware import gpus
@@ -93,7 +94,7 @@ def test_examples_for_gpus_pass(evaluator, mark, size):
 
 
 def test_the_flags_of_nvcc_are_those_shown():
-    for flag in FLAGS:
+    for flag in (STANDARD, *FLAGS):
         assert flag in ON_GPUS, flag
 
 

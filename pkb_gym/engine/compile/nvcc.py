@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
+from pkb_gym.engine.compile.library_headers import included_libraries, missing_libraries_note, options
 from pkb_gym.engine.compile.opened_files import NVCC_FLAGS, checked, header_folders, listing
 from pkb_gym.engine.compile.ptxas import KernelUsage, read_ptxas
 from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
@@ -37,7 +38,6 @@ from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.printable import printable
 
 FLAGS = (
-    "-std=c++17",
     "-O3",
     "-shared",
     "--no-device-link",  # for separately compiled device code, of which one translation unit has none
@@ -75,7 +75,9 @@ def compile_cuda(
     """
     toolkit = find_toolkit()
     architecture = architecture or default_architecture()
-    flags = (gencode(architecture), *FLAGS)
+    libraries = included_libraries(source, toolkit)
+    folders = [folder for found in libraries for folder in found.folders]
+    flags = (gencode(architecture), *options(libraries, architecture, toolkit), *FLAGS)
     key = CompileCache.key(
         source=source,
         flags=flags,
@@ -84,6 +86,7 @@ def compile_cuda(
         disassembler=disassembler_version(toolkit),
         headers=header_digest(),
         ffi=importlib.metadata.version("apache-tvm-ffi"),
+        libraries=[found.identity for found in libraries],
     )
 
     def compile_now() -> Compiled:
@@ -101,17 +104,18 @@ def compile_cuda(
             listing(command),
             files={"kernel.cu": source.encode()},
             result="kernel.so",
-            readable=(*readable(toolkit), INCLUDE, ffi_root()),
+            readable=(*readable(toolkit), INCLUDE, ffi_root(), *folders),
             limits=limits,
         )
         if run.status and run.output.startswith("nvcc fatal"):
             raise InfrastructureError(f"nvcc does not take its options: {run.output.strip()[:500]}")
-        run = checked(run, (*header_folders(), *include_folders(), *_header_folders(toolkit)))
+        run = checked(run, (*header_folders(), *include_folders(), *_header_folders(toolkit), *folders))
         usage, log = read_ptxas(run.output)
         compiled = compiled_of(dataclasses.replace(run, output=log), limits)
         binary = compiled.artifact.binary
         if binary is None:
-            return compiled
+            told = dataclasses.replace(compiled.artifact, log=compiled.artifact.log + missing_libraries_note(source))
+            return dataclasses.replace(compiled, artifact=told)
         counts = count_instructions(binary, toolkit)
         total = None if counts is None else sum(counts.values(), InstructionCounts())
         artifact = dataclasses.replace(compiled.artifact, kernels=_resources(usage, counts), transfers=total)

@@ -19,6 +19,7 @@ from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.rankside.builder import Build, Built, CudaTools
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.support.header_libraries import find_all
 
 BUILD = Confinement(memory_bytes=6 << 30, file_bytes=256 << 20, allow_processes=True)
 
@@ -47,6 +48,7 @@ def build_python(source: str, compile_cache: CompileCache, zygote: Zygote, timeo
         builder=_builder_sha256(),
         cuda=nvcc_version() if nvcc_available() else None,
         tools=repr(tools := _tools()),
+        libraries=[found.identity for found in find_all()] if tools else None,
     )
 
     def import_now() -> Compiled:

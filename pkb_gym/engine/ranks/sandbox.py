@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from pkb_gym.engine.ranks.visible_folders import hidden_folders, is_below, python_paths
+from pkb_gym.engine.support.header_libraries import find_all
 
 RANKSIDE = Path(__file__).resolve().parent.parent / "rankside"
 RANKSIDE_INSIDE = "/pkb/rankside"
@@ -107,8 +108,10 @@ def zygote_policy(temporary_bytes: int) -> Policy:
     devices = gpu_devices()
     # How GPUs are connected is told there; without it NCCL cannot choose its paths.
     system = (("/sys", "/sys"),) if devices else ()
+    # For sources that build extensions of torch.
+    libraries = [(str(folder), str(folder)) for found in find_all() for folder in found.folders]
     return Policy(
-        read_only=(*python_paths(), *system, (str(RANKSIDE), RANKSIDE_INSIDE)),
+        read_only=(*python_paths(), *libraries, *system, (str(RANKSIDE), RANKSIDE_INSIDE)),
         devices=devices,
         capabilities=CAPABILITIES,
         hidden=hidden_folders(),

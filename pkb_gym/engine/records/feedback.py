@@ -89,6 +89,8 @@ class Environment(Record):
     """Version of the baseline's torch."""
     toolchain: str | None
     """Compiler and version, None for a python source."""
+    header_libraries: tuple[str, ...] = ()
+    """Name and version of the header libraries that CUDA sources can include there, such as "CUTLASS 4.2.0"."""
     driver: str | None = None
     nccl: str | None = None
     multicast: bool | None = None

@@ -7,7 +7,8 @@ import platform
 from functools import cache
 from typing import Literal
 
-from pkb_gym.engine.compile.nvcc import DEFAULT_ARCHITECTURE, nvcc_available, nvcc_version
+from pkb_gym.engine.compile.library_headers import header_libraries
+from pkb_gym.engine.compile.nvcc import DEFAULT_ARCHITECTURE, find_toolkit, nvcc_available, nvcc_version
 from pkb_gym.engine.compile.toolchain import compiler_version
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware import gpus, host
@@ -127,6 +128,7 @@ def describe(device: Device, dialect: Dialect) -> Environment:
     toolchain = None
     if dialect == "native":
         toolchain = compiler_version() if device == "cpu" else nvcc_version()
+    libraries = header_libraries(find_toolkit()) if device == "cuda" and nvcc_available() else ()
     return Environment(
         hardware=gpus.names()[0] if on_gpus else cpu_info().model,
         processors=host.processors(),
@@ -134,6 +136,7 @@ def describe(device: Device, dialect: Dialect) -> Environment:
         python=platform.python_version(),
         torch=importlib.metadata.version("torch"),
         toolchain=toolchain,
+        header_libraries=tuple(found.title for found in libraries),
         driver=gpus.driver_version() if on_gpus else None,
         multicast=not env_vars.multicast_disabled() if on_gpus else None,
     )

@@ -4,6 +4,7 @@
 - PKB_TOKEN: the token of evaluation services that are named by url.
 - PYTHONPATH: Python's own; reference ranks import from it what declarations of problems outside this package import.
 - CUDA_HOME, CUDA_PATH: where the CUDA toolkit lies, if nvcc is not on PATH.
+- CUTLASS_PATH, THUNDERKITTENS_ROOT, CCCL_ROOT, NVSHMEM_HOME: header libraries for CUDA kernels (header_libraries.py).
 - LOCAL_RANK: of `accelerate launch` and `torchrun`; number of a training process among those of its node.
 - CUDA_VISIBLE_DEVICES: CUDA's own; which GPUs processes started from here may use.
 - TORCH_SYMM_MEM_DISABLE_MULTICAST=1: torch's own; NVLink multicast is switched off on this machine.
@@ -37,6 +38,12 @@ def cuda_home() -> Path | None:
     return Path(named).expanduser() if named else None
 
 
+def folder_named(variable: str) -> Path | None:
+    """The folder that a variable of the user's names, absolute; None where it is not set."""
+    named = os.environ.get(variable)
+    return Path(named).expanduser().absolute() if named else None
+
+
 def local_rank() -> int:
     """Number of this training process among those of its node; 0 outside of a distributed run."""
     return int(os.environ.get("LOCAL_RANK") or 0)
@@ -52,7 +59,10 @@ def visible_devices() -> str | None:
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
-FOR_CANDIDATES = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ", "CUDA_HOME", "CUDA_VISIBLE_DEVICES")
+FOR_CANDIDATES = (
+    *("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ", "CUDA_HOME", "CUDA_VISIBLE_DEVICES"),
+    *("CUTLASS_PATH", "THUNDERKITTENS_ROOT", "CCCL_ROOT"),
+)
 FAMILIES_FOR_CANDIDATES = ("NCCL_", "NVSHMEM_", "TORCH_SYMM_MEM_", "NVIDIA_", "CUDA_DEVICE_")
 """What processes that may run or compile candidate code see of the environment: no tokens, no keys. How the machine's
 GPUs may be used, and what is switched off on it, holds for them too."""

@@ -1,0 +1,29 @@
+"""What `pkb doctor` finds of header libraries that CUDA kernels are written with."""
+
+from __future__ import annotations
+
+from pkb_gym.engine.compile.library_headers import header_libraries
+from pkb_gym.engine.compile.nvcc import find_toolkit, nvcc_available
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.support.header_libraries import KNOWN, FoundLibrary, Library, why_not_found
+
+from .finding import Finding
+
+
+def examine_libraries() -> list[Finding]:
+    """One finding for each library; none where nothing could be compiled with them."""
+    if not nvcc_available():
+        return []
+    try:
+        toolkit = find_toolkit()
+    except InfrastructureError:  # told of nvcc already
+        return []
+    here = {found.library: found for found in header_libraries(toolkit)}
+    return [_finding(library, here.get(library)) for library in KNOWN]
+
+
+def _finding(library: Library, found: FoundLibrary | None) -> Finding:
+    if found is None:
+        return Finding(library.name, "limited", why_not_found(library), library.remedy)
+    note = f"; {library.note}" if library.note else ""
+    return Finding(library.name, "ok", f"{found.version} ({found.origin}){note}".lstrip())

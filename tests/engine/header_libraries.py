@@ -1,0 +1,57 @@
+"""Header libraries made up for tests: in folders that variables name, and as installed wheels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pkb_gym.engine.support.header_libraries import KNOWN
+
+CUTLASS_VERSION = "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 1\n"
+
+
+def write(folder: Path, **texts: str) -> Path:
+    """Files, by name."""
+    for name, text in texts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder
+
+
+def cutlass(root: Path) -> Path:
+    """A checkout with a function `four` on the device."""
+    headers = {
+        "include/cutlass/cutlass.h": "#pragma once\n__device__ inline float four() { return 4; }\n",
+        "include/cutlass/version.h": CUTLASS_VERSION,
+        "tools/util/include/cutlass/util.h": "",
+        "secret.txt": "no header",
+    }
+    return write(root, **headers)
+
+
+def thunderkittens(root: Path) -> Path:
+    """A checkout that asks for what the real one asks for: C++20, one architecture."""
+    header = """\
+#pragma once
+#if !defined(KITTENS_HOPPER)
+#error "Define exactly one architecture"
+#endif
+template <class T> concept Number = requires(T x) { x + x; };
+template <Number T> __device__ T twice(T x) { return x + x; }
+"""
+    return write(root, **{"include/kittens.cuh": header, "prototype/prototype.cuh": ""})
+
+
+def wheel(site: Path, distribution: str, version: str, **files: str) -> Path:
+    """An installed wheel."""
+    info = f"{distribution.replace('-', '_')}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+    return write(site, **files, **{f"{info}/METADATA": metadata})
+
+
+def without_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable names a library, whatever this machine has."""
+    for library in KNOWN:
+        monkeypatch.delenv(library.variable, raising=False)
