@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from pkb_gym.cli.demo import MISTAKES
-from pkb_gym.problems.catalogue import expert_source, find_problem
+from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.starters import make_starter
 
 PKB = (sys.executable, "-m", "pkb_gym.cli")
