@@ -15,6 +15,7 @@ from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.problems.catalogue import choose_problem
 
 from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, stderr, stdout
+from .evaluator_choice import add_evaluator_options, open_chosen
 from .options import add_evaluation_options, add_reward_option, evaluation_config, parse_key
 from .problem_options import PROBLEM_HELP, add_problem_option, register_problems
 from .progress import StageProgress
@@ -51,6 +52,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="FILE",
         help="write the profile's timeline there, as JSON for chrome://tracing or ui.perfetto.dev",
     )
+    add_evaluator_options(parser)
     add_reward_option(parser)
     add_json_option(parser, "the feedback record")
 
@@ -69,8 +71,10 @@ def run(args: argparse.Namespace, session: Session) -> int:
         if config.until != "profile":
             raise ConfigError(f"--trace needs the profile; leave out --until {config.until}")
         config = config.model_copy(update={"trace": True})
-    key: bytes = args.replay_key or secrets.token_bytes(KEY_BYTES)
-    with closing(session.open_evaluator(key)) as evaluator, StageProgress(problem.name) as progress:
+    key: bytes | None = args.replay_key
+    if key is None and args.service is None:
+        key = secrets.token_bytes(KEY_BYTES)
+    with closing(open_chosen(args, session, key)) as evaluator, StageProgress(problem.name) as progress:
         feedback = evaluator.evaluate(problem, source, config, progress)
     if args.trace is not None:
         write_trace(args.trace, feedback)
@@ -78,7 +82,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
         print(feedback.model_dump_json(indent=2))
     else:
         print_card(stdout(), problem, feedback, args.reward)
-    if feedback.failure not in (None, Failure.COMPILED_ONLY):
+    if key is not None and feedback.failure not in (None, Failure.COMPILED_ONLY):
         stderr().print(f"again, on the same inputs: {again(session.argv, key)}", soft_wrap=True)
     return exit_status(feedback)
 

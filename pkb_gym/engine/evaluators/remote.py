@@ -48,6 +48,9 @@ UNREACHABLE_S = 30.0
 CONNECT_S, GRACE_S = 5.0, 10.0
 """Deadlines of a connection, and of a reply beyond the time that the service was asked to wait."""
 
+SOCKET = "unix:"
+"""Before the path of a socket, in the url of a service of this machine."""
+
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 """Between attempts; each pause is twice the one before."""
 
@@ -68,6 +71,8 @@ def check_url(url: str) -> str:
     Raises:
         ConfigError: it is none.
     """
+    if url.startswith(f"{SOCKET}/"):
+        return url
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"{url!r} is no url of an evaluation service; expected one like http://127.0.0.1:8900")
@@ -82,10 +87,11 @@ class RemoteEvaluator:
     raised. (A `Feedback` tells where an evaluation ran, which nobody knows then.)
 
     Args:
-        url: of the service, as `pkb serve` prints it.
+        url: of the service, as `pkb serve` prints it: of an address, or "unix:" and the path of a socket.
         token: that it asks for; by default the value of PKB_TOKEN, at the time of the request.
         timeout_s: deadline of one evaluation, waiting for others included.
         unreachable_s: how long a service that does not answer is tried again.
+        replay_key: secret that, with the seed, fixes the inputs, for a service that takes it from its clients.
 
     Raises:
         ConfigError: the url is none, or httpx is not installed.
@@ -98,11 +104,13 @@ class RemoteEvaluator:
         *,
         timeout_s: float = TIMEOUT_S,
         unreachable_s: float = UNREACHABLE_S,
+        replay_key: bytes | None = None,
     ) -> None:
         if importlib.util.find_spec("httpx") is None:
             raise ConfigError("asking an evaluation service needs httpx: pip install 'pkb-gym[serve]'")
         self.url = check_url(url)
         self._token, self._timeout_s, self._unreachable_s = token, timeout_s, unreachable_s
+        self._replay_key = None if replay_key is None else replay_key.hex()
         self._lock = threading.Lock()
         self._connected: tuple[int, httpx.Client] | None = None
 
@@ -131,7 +139,7 @@ class RemoteEvaluator:
             InfrastructureError: the service did not answer in time.
         """
         deadline = time.monotonic() + self._timeout_s
-        request = EvaluationRequest(problem=problem.name, source=source, config=config)
+        request = self._request(problem, source, config)
         state = self._submit(request, deadline)
         reported = ""
         try:
@@ -166,8 +174,7 @@ class RemoteEvaluator:
             ServiceBusy: it has too much to do.
             InfrastructureError: it cannot be reached.
         """
-        request = EvaluationRequest(problem=problem.name, source=source, config=config)
-        return self._post(request, self._patience()).id
+        return self._post(self._request(problem, source, config), self._patience()).id
 
     def status(self) -> ServiceStatus:
         """What the service is at.
@@ -209,6 +216,9 @@ class RemoteEvaluator:
             connected, self._connected = self._connected, None
         if connected is not None and connected[0] == os.getpid():
             connected[1].close()
+
+    def _request(self, problem: Problem, source: str, config: EvalConfig) -> EvaluationRequest:
+        return EvaluationRequest(problem=problem.name, source=source, config=config, replay_key=self._replay_key)
 
     def _patience(self) -> float:
         return time.monotonic() + self._unreachable_s
@@ -283,7 +293,7 @@ class RemoteEvaluator:
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         timeout = httpx.Timeout(reply_s, connect=CONNECT_S, pool=None)
         try:
-            reply = self._client().request(method, self.url + path, content=content, headers=headers, timeout=timeout)
+            reply = self._client().request(method, path, content=content, headers=headers, timeout=timeout)
         except httpx.HTTPError as error:
             raise _Unreachable(f"{type(error).__name__}: {error}") from None
         if reply.is_success:
@@ -309,8 +319,16 @@ class RemoteEvaluator:
         with self._lock:
             if self._connected is None or self._connected[0] != os.getpid():
                 limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
+                on_socket = self.url.startswith(SOCKET)
+                transport = httpx.HTTPTransport(
+                    limits=limits,
+                    uds=self.url.removeprefix(SOCKET) if on_socket else None,
+                    verify=not on_socket,  # where nothing is encrypted, certificates need not be loaded
+                    trust_env=False,
+                )
+                base_url = "http://localhost" if on_socket else self.url
                 # Proxies of the environment are for other machines, and would see the token.
-                self._connected = (os.getpid(), httpx.Client(limits=limits, trust_env=False))
+                self._connected = (os.getpid(), httpx.Client(base_url=base_url, transport=transport, trust_env=False))
             return self._connected[1]
 
 
