@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pkb_gym.engine.compile import gxx, precompiled
+from pkb_gym.engine.compile import gxx, precompiled, sandboxed_compiler
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.gxx import compile_cpp
 from pkb_gym.engine.compile.opened_files import checked
@@ -71,13 +71,16 @@ def test_it_is_used_and_leaves_no_trace_in_the_log(runs: list[Run], tmp_path: Pa
 
 
 @pytest.mark.parametrize("more", ['#include "{file}"', 'asm(".section .rodata\\n.incbin \\"{file}\\"\\n.text");'])
-def test_behind_it_no_file_of_the_machine_is_opened_either(more: str, tmp_path: Path) -> None:
+def test_behind_it_no_file_of_the_machine_is_opened_either(
+    more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandboxed_compiler, "bubblewrap_works", lambda: False)
     secret = tmp_path / "secret.h"
     secret.write_text("a_line_that_nobody_may_see +\n")
     secret.with_name("secret.h.gch").write_bytes(b"gpch and more")
     artifact = compile_kernel(more.replace("{file}", str(secret)), tmp_path / "cache")
     assert not artifact.ok and "nobody_may_see" not in artifact.log
-    assert "opens a file that is no header" in artifact.log or "No such file" in artifact.log
+    assert "opens a file that is no header" in artifact.log
 
 
 @pytest.mark.parametrize("line", ["! {file}", "x {file}", "..! {file}", ".x {file}"])
@@ -140,9 +143,8 @@ def test_a_damaged_one_is_made_anew(compiler: FakeCompiler, monkeypatch: pytest.
 
 def test_old_ones_are_removed(compiler: FakeCompiler) -> None:
     folders = [precompiled_header([f"-DN={number}"]) for number in range(precompiled.MOST_KEPT + 2)]
-    assert [folder is not None and folder.exists() for folder in folders] == [False] * 2 + [
-        True
-    ] * precompiled.MOST_KEPT
+    exist = [folder is not None and folder.exists() for folder in folders]
+    assert exist == [False] * 2 + [True] * precompiled.MOST_KEPT
 
 
 def test_where_it_cannot_be_made_one_does_without(
