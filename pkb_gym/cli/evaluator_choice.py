@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ASKING = "asking the evaluator"
 """In `Feedback.durations_s`: what the answer took beyond what the evaluator accounts for."""
 
-NEEDS = ("httpx", "fastapi", "uvicorn")
+NEEDS = ("fastapi", "uvicorn")
 
 
 def add_evaluator_options(parser: argparse.ArgumentParser) -> None:

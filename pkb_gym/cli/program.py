@@ -26,6 +26,7 @@ COMMANDS = {
     "export": "export",
     "demo": "demo",
     "serve": "serve",
+    "evaluator": "background_evaluator",
     "doctor": "doctor",
     "check-problem": "check_problem",
 }

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Self
 
 from pkb_gym.engine.errors import InfrastructureError, PkbError
-from pkb_gym.engine.evaluators.remote import SOCKET, RemoteEvaluator
+from pkb_gym.engine.evaluators.connections import SOCKET
+from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
-from pkb_gym.engine.evaluators.remote import SOCKET
+from pkb_gym.engine.evaluators.connections import SOCKET
 from pkb_gym.serve.app import make_app
 from pkb_gym.serve.service import EvaluationService
 from pkb_gym.serve.user_socket import listening_at

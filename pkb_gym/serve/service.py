@@ -105,6 +105,8 @@ class EvaluationService:
     def submit(self, request: EvaluationRequest) -> str:
         """Has a source judged, or joins the evaluation of an equal request; returns the evaluation's id.
 
+        Who brings the key of the inputs asks for a measurement of its own, and joins none.
+
         Raises:
             ProblemNotFound, ConfigError, SizeError: the request makes no sense here.
             ServiceBusy: too many wait.
@@ -121,7 +123,7 @@ class EvaluationService:
         replay_key, key = None if request.replay_key is None else bytes.fromhex(request.replay_key), equal.key
         with self._lock:
             self._active_s = time.monotonic()
-            if (known := self._by_key.get(key)) is not None:
+            if replay_key is None and (known := self._by_key.get(key)) is not None:
                 known.interest += 1
                 self._statistics.joined += 1
                 self._use(known)
@@ -132,7 +134,9 @@ class EvaluationService:
                 self._statistics.refused += 1
                 raise ServiceBusy(f"{len(self._queue)} evaluations wait already, no more are taken; ask again later")
             evaluation = Evaluation(problem, source, asked, resolved, replay_key, key)
-            self._by_id[evaluation.id] = self._by_key[key] = evaluation
+            self._by_id[evaluation.id] = evaluation
+            if replay_key is None:
+                self._by_key[key] = evaluation
             self._queue.append(evaluation)
             self._begin_next()
         return evaluation.id

@@ -137,6 +137,9 @@ class LocalEvaluator:
         config = feedback.config
         with feedback.stage(Stage.STATIC, report):
             check_statically(feedback)
+        runs = config.until != "compile" and execution_environment.can_run(config.device)
+        if runs:
+            self._pool.start_zygotes()  # they load torch while the compiler runs
         # Compilers take processors from what ranks of the CPU compute with.
         beside = work_beside_others() if config.device == "cpu" else contextlib.nullcontext()
         with (
