@@ -32,6 +32,9 @@ UNWANTED_S = 2.0
 STANDBY_GANGS = 1
 """On a socket: memory of GPUs is not kept from others for the second of two commands in a row."""
 
+SOCKET_ANSWERS = 32
+"""Kept on a socket, where no request joins an earlier one; a traced one has megabytes."""
+
 LOOK_S = 1.0
 """How often it is looked whether the server still runs."""
 
@@ -106,7 +109,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     from pkb_gym.serve.parent import when_parent_ends
     from pkb_gym.serve.results import ResultsLog
     from pkb_gym.serve.server import HttpServer, is_loopback
-    from pkb_gym.serve.service import DEADLINE_S, MAX_QUEUED, EvaluationService
+    from pkb_gym.serve.service import DEADLINE_S, MAX_ANSWERS, MAX_QUEUED, EvaluationService
     from pkb_gym.serve.token import read_or_make_token
 
     if args.token_file is None and not is_loopback(args.host):
@@ -125,6 +128,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
             open_evaluator,
             device=args.device,
             takes_keys=args.socket is not None,
+            max_answers=MAX_ANSWERS if args.socket is None else SOCKET_ANSWERS,
             unwanted_s=None if args.socket is None else UNWANTED_S,
             max_queued=args.max_queued or MAX_QUEUED,
             deadline_s=args.deadline or DEADLINE_S,

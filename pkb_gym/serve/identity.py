@@ -32,7 +32,7 @@ def identity() -> str:
     parts = [
         pkb_gym.__version__,
         [stamp for part in PARTS for stamp in _stamps(PACKAGE / part)],
-        [sys.executable, sys.version, [(entry, _changed(Path(entry))) for entry in sys.path]],
+        [sys.executable, sys.version, sys.path, [_changed(Path(entry)) for entry in sys.path if _has_packages(entry)]],
         [_program(name) for name in COMPILERS],
         [[str(folder.path), list(_stamps(folder.path))] for folder in problem_folders()],
         sorted(env_vars.for_evaluators().items()),
@@ -51,6 +51,11 @@ def _stamps(folder: Path) -> Iterator[tuple[str, int, int]]:
             elif entry.is_file():
                 status = entry.stat()
                 yield entry.path, status.st_mtime_ns, status.st_size
+
+
+def _has_packages(entry: str) -> bool:
+    """Whether packages are installed there; a working folder changes with each save."""
+    return entry.rstrip("/").endswith(("site-packages", "dist-packages"))
 
 
 def _changed(path: Path) -> int | None:

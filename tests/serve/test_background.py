@@ -18,13 +18,15 @@ import pytest
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
-from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.engine.support import problem_folders
+from pkb_gym.problems.catalogue import choose_problem, find_problem
 from pkb_gym.serve import background
 from pkb_gym.serve.background import STARTING, BackgroundEvaluator, running, stop
 
 PROBLEM = find_problem("AllReduce")
 CONFIG = EvalConfig(device="cpu", world_size=2, size="tiny", until="compile")
-PATIENCE_S = 30.0
+OWN = Path(__file__).resolve().parents[2] / "docs/own_problem/my_pkb_problems/sharded_softmax"
+PATIENCE_S = 60.0
 SOURCE = "void solution() {"
 PKB = (sys.executable, "-m", "pkb_gym.cli")
 
@@ -70,13 +72,14 @@ def test_commands_at_once_start_one_and_a_killed_one_is_started_anew(folder: Pat
         assert ended(second.pid) and not list(running(folder))
 
 
-def test_another_identity_has_its_own_and_it_ends_when_idle(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_problem_of_ones_own_has_its_own_and_it_ends_when_idle(folder: Path, monkeypatch: pytest.MonkeyPatch):
     with opened(folder, idle_s=600) as evaluator:
         evaluator.evaluate(PROBLEM, SOURCE, CONFIG)
     (first,) = running(folder)
-    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    monkeypatch.setattr(problem_folders, "_REGISTERED", {})
+    problem = choose_problem(OWN)
     with opened(folder, idle_s=0.5) as evaluator:
-        evaluator.evaluate(PROBLEM, SOURCE, CONFIG)
+        assert evaluator.evaluate(problem, SOURCE, CONFIG).problem == "ShardedSoftmax"
         assert ended(first.pid), "it had nothing to do, and would only keep memory"
         for second in running(folder):
             assert second.socket != first.socket and ended(second.pid)

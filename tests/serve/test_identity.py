@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,16 @@ def test_problems_of_ones_own_count(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (after := identity()) != before
     (tmp_path / "problem.py").write_text("two!")
     assert identity() != after
+
+
+def test_the_working_folder_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under `python -m` it is on the path, and editors that replace files change it at each save."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path), str(packages)])
+    os.utime(tmp_path, (1, 1))
+    before = identity()
+    os.utime(tmp_path, (2, 2))
+    assert identity() == before
+    (packages / "new").mkdir()
+    assert identity() != before
