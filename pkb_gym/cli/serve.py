@@ -54,7 +54,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--port", type=int, default=0, metavar="N", help="port to listen on (default: any free one)")
     parser.add_argument(
         "--socket",
-        type=Path,
+        type=lambda path: Path(path).absolute(),
         metavar="PATH",
         help="listen on this socket instead, in a folder of yours alone; clients may bring the key of their inputs",
     )

@@ -132,6 +132,7 @@ class BackgroundEvaluator:
                 for other in running(self._folder):
                     if other.is_idle:
                         stop(other)
+                _remove_logs(self._folder)
                 self._start()
         return time.monotonic() - began
 
@@ -219,6 +220,13 @@ def _remote(path: Path, replay_key: bytes | None = None) -> RemoteEvaluator:
 
 def _token_file(folder: Path) -> Path:
     return folder / "token"
+
+
+def _remove_logs(folder: Path) -> None:
+    """Those of evaluators that have ended."""
+    for log in folder.glob("*.log"):
+        if not log.with_suffix(SUFFIX).exists():
+            log.unlink(missing_ok=True)
 
 
 def _last_words(log: Path) -> str:

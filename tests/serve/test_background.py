@@ -84,6 +84,7 @@ def test_a_problem_of_ones_own_has_its_own_and_it_ends_when_idle(folder: Path, m
         for second in running(folder):
             assert second.socket != first.socket and ended(second.pid)
         assert not list(running(folder))
+        assert [log.suffix for log in folder.glob("*.log")] == [".log"], "that of the last one, for whoever asks why"
 
 
 def test_one_that_cannot_be_started_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch):
