@@ -44,6 +44,10 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
     "mutants_*_gpus": GPU_KERNELS,
     "handover_*": (*REFERENCES, *TIMING),
     "latency": (f"{ALL_REDUCE}.cpp", *TIMING, *GANGS),
+    "command_times": (
+        "pkb_gym/serve/background.py",
+        *(f"pkb_gym/engine/compile/{name}.py" for name in ("gxx", "precompiled", "sandboxed_compiler")),
+    ),
     "steady": (*TIMING, *GANGS),
     "repeatability": (f"{ALL_REDUCE}.cpp", *TIMING),
     "colocated*": TIMING,

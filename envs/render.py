@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -20,6 +18,10 @@ from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.envs.text.formatting import cut_middle, rate_text, size_text, three_digits, time_text
 from pkb_gym.envs.text.kernels import kernel_table, transfers_text
 from pkb_gym.envs.text.profile import times_table
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 CARD_WIDTH = 100
 BAR_WIDTH = 40
@@ -236,6 +238,8 @@ def roofline_picture(problem: Problem, config: ResolvedConfig, feedback: Feedbac
     axes.set_title(f"{problem.name}: {config.world_size} ranks, {config.device}, {config.dtype}")
     _draw(axes, feedback)
     canvas.draw()
+    import numpy as np  # loads slowly, and the card needs none
+
     return np.array(canvas.buffer_rgba(), np.uint8)[..., :3].copy()
 
 

@@ -24,6 +24,7 @@ settings.load_profile("project")
 
 
 def pytest_configure() -> None:
+    os.environ["PKB_EVALUATOR"] = "fresh"  # a background evaluator would outlive the test
     # Orphans become children of this process instead of vanishing to init, so that they are found.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

@@ -5,26 +5,31 @@ from __future__ import annotations
 import argparse
 import secrets
 import shlex
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 from pkb_gym.cli.chrome_trace import chrome_trace
-from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.errors import ConfigError, PkbError
+from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.problems.catalogue import choose_problem
 
 from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, stderr, stdout
+from .evaluator_choice import add_evaluator_options, open_chosen
 from .options import add_evaluation_options, add_reward_option, evaluation_config, parse_key
 from .problem_options import PROBLEM_HELP, add_problem_option, register_problems
 from .progress import StageProgress
 from .sources import language_of, read_source
 from .verdict import print_card
+from .watch import changes, saved_texts
 
 KEY_BYTES = 16
 EXAMPLE = """pkb eval HyenaCP kernel.cpp --world-size 2 --size published
 pkb eval AllReduce - --size M=256,N=512 --until check --json < kernel.cpp
 pkb eval AllReduce kernel.cu --trace timeline.json
+pkb eval AllReduce kernel.cpp --watch
 pkb eval ./my_problem kernel.cpp"""
 
 
@@ -51,6 +56,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="FILE",
         help="write the profile's timeline there, as JSON for chrome://tracing or ui.perfetto.dev",
     )
+    add_evaluator_options(parser)
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="evaluate again at each save of FILE, and tell what has changed; ends by Ctrl-C",
+    )
     add_reward_option(parser)
     add_json_option(parser, "the feedback record")
 
@@ -63,24 +74,60 @@ def run(args: argparse.Namespace, session: Session) -> int:
     """
     register_problems(args)
     problem = choose_problem(args.problem)
+    if args.watch and args.file == "-":
+        raise ConfigError("--watch needs a file that can be saved; standard input is read once")
     source = read_source(args.file)
     config = language_of(args.file, evaluation_config(args))
     if args.trace is not None:
         if config.until != "profile":
             raise ConfigError(f"--trace needs the profile; leave out --until {config.until}")
         config = config.model_copy(update={"trace": True})
-    key: bytes = args.replay_key or secrets.token_bytes(KEY_BYTES)
-    with closing(session.open_evaluator(key)) as evaluator, StageProgress(problem.name) as progress:
-        feedback = evaluator.evaluate(problem, source, config, progress)
+    key: bytes | None = args.replay_key
+    if key is None and args.service is None:
+        key = secrets.token_bytes(KEY_BYTES)
+    with closing(open_chosen(args, session, key)) as evaluator:
+
+        def judge(text: str) -> Feedback:
+            with StageProgress(problem.name) as progress:
+                feedback = evaluator.evaluate(problem, text, config, progress)
+            _print(args, session, problem, feedback, key)
+            return feedback
+
+        if args.watch:
+            return _watch(args, judge)
+        return exit_status(judge(source))
+
+
+def _watch(args: argparse.Namespace, judge: Callable[[str], Feedback]) -> Status:
+    """Judges at each save until Ctrl-C; the status is that of the last evaluation."""
+    last: Feedback | None = None
+    try:
+        for text in saved_texts(lambda: read_source(args.file), Path(args.file)):
+            try:
+                feedback = judge(text)
+            except PkbError as error:  # what was saved last may be put right by the next save
+                if last is None:
+                    raise
+                stderr().print(f"error: {error}", soft_wrap=True)
+            else:
+                if last is not None:
+                    stderr().print(changes(last, feedback), soft_wrap=True)
+                last = feedback
+            stderr().print(f"waiting for {args.file} to be saved; Ctrl-C ends", soft_wrap=True)
+    except KeyboardInterrupt:
+        return Status.INTERRUPTED if last is None else exit_status(last)
+    raise AssertionError("a watch has no end of its own")
+
+
+def _print(args: argparse.Namespace, session: Session, problem: Problem, feedback: Feedback, key: bytes | None) -> None:
     if args.trace is not None:
         write_trace(args.trace, feedback)
     if args.json:
         print(feedback.model_dump_json(indent=2))
     else:
         print_card(stdout(), problem, feedback, args.reward)
-    if feedback.failure not in (None, Failure.COMPILED_ONLY):
+    if key is not None and feedback.failure not in (None, Failure.COMPILED_ONLY):
         stderr().print(f"again, on the same inputs: {again(session.argv, key)}", soft_wrap=True)
-    return exit_status(feedback)
 
 
 def write_trace(path: Path, feedback: Feedback) -> None:

@@ -23,9 +23,18 @@ from .problem_options import add_problem_option, register_problems
 
 EXAMPLE = """pkb serve --port 8900
 pkb serve --host 10.0.0.5 --port 8900 --token-file token"""
-EXIT = "exit status: 0 ended by SIGTERM, Ctrl-C or with its parent, 2 wrong usage, 3 the server failed"
+EXIT = "exit status: 0 ended by SIGTERM, Ctrl-C, idle or with its parent, 2 wrong usage, 3 the server failed"
 NEEDS = ("fastapi", "uvicorn")
 KEY_BYTES = 16
+UNWANTED_S = 2.0
+"""On a socket: what an evaluation may still take once its command was interrupted; then its ranks are ended."""
+
+STANDBY_GANGS = 1
+"""On a socket: memory of GPUs is not kept from others for the second of two commands in a row."""
+
+SOCKET_ANSWERS = 32
+"""Kept on a socket, where no request joins an earlier one; a traced one has megabytes."""
+
 LOOK_S = 1.0
 """How often it is looked whether the server still runs."""
 
@@ -43,6 +52,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add_problem_option(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="port to listen on (default: any free one)")
+    parser.add_argument(
+        "--socket",
+        type=lambda path: Path(path).absolute(),
+        metavar="PATH",
+        help="listen on this socket instead, in a folder of yours alone; clients may bring the key of their inputs",
+    )
     parser.add_argument(
         "--token-file",
         type=Path,
@@ -71,6 +86,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--results", type=Path, metavar="FILE", help="append every evaluation there, one JSON record a line"
     )
     parser.add_argument(
+        "--idle-timeout", type=positive_float, metavar="S", help="end after this many seconds without a request"
+    )
+    parser.add_argument(
         "--with-parent", action="store_true", help="end with the process that started this one, however it ends"
     )
 
@@ -91,7 +109,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     from pkb_gym.serve.parent import when_parent_ends
     from pkb_gym.serve.results import ResultsLog
     from pkb_gym.serve.server import HttpServer, is_loopback
-    from pkb_gym.serve.service import DEADLINE_S, MAX_QUEUED, EvaluationService
+    from pkb_gym.serve.service import DEADLINE_S, MAX_ANSWERS, MAX_QUEUED, EvaluationService
     from pkb_gym.serve.token import read_or_make_token
 
     if args.token_file is None and not is_loopback(args.host):
@@ -99,19 +117,25 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     token_file = (args.token_file or env_vars.cache_dir() / "serve-token").absolute()
     token = read_or_make_token(token_file)
     key = args.replay_key or secrets.token_bytes(KEY_BYTES)  # one key for evaluators that are replaced, too
+    open_evaluator = functools.partial(LocalEvaluator, key=key)
+    if args.socket is not None:
+        open_evaluator = functools.partial(open_evaluator, standby_gangs=STANDBY_GANGS)
     with contextlib.ExitStack() as stack:
         log = None
         if args.results is not None:
             log = ResultsLog(stack.enter_context(AttemptFile(args.results, writer="pkb serve", option="--results")))
         service = EvaluationService(
-            functools.partial(LocalEvaluator, key=key),
+            open_evaluator,
             device=args.device,
+            takes_keys=args.socket is not None,
+            max_answers=MAX_ANSWERS if args.socket is None else SOCKET_ANSWERS,
+            unwanted_s=None if args.socket is None else UNWANTED_S,
             max_queued=args.max_queued or MAX_QUEUED,
             deadline_s=args.deadline or DEADLINE_S,
             keep=None if log is None else log.add,
         )
         stack.enter_context(service)
-        server = stack.enter_context(HttpServer(service, token, args.host, args.port))
+        server = stack.enter_context(HttpServer(service, token, args.host, args.port, path=args.socket))
         told = stack.enter_context(_told_to_end())
         if args.with_parent:
             when_parent_ends(told.set)
@@ -120,6 +144,10 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
         while not told.wait(LOOK_S):
             if server.ended.is_set():
                 raise InfrastructureError("the HTTP server ended by itself; what it said stands above")
+            if args.idle_timeout is not None and service.idle_s() > args.idle_timeout:
+                break
+        if args.socket is not None:
+            args.socket.unlink(missing_ok=True)  # from now on, another may be started there
         service.close()  # before the server, so that whoever waits hears of it
     return Status.PASSED
 

@@ -16,13 +16,24 @@ from pkb_gym.engine.records.service import FINISHED, QUEUED
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
-from pkb_gym.engine.stages.progress import PREPARING, WAITING
+from pkb_gym.engine.stages.progress import PREPARING, WAITING, Progress
 
 HAS_DEVICES = frozenset({PREPARING, Stage.RUN.value, Stage.CHECK.value, Stage.TIME.value, Stage.PROFILE.value})
 
 
 class OwningEvaluator(Evaluator, Protocol):
     """An evaluator that owns devices, and can leave them to somebody else for a while."""
+
+    def evaluate(
+        self,
+        problem: Problem,
+        source: str,
+        config: EvalConfig,
+        progress: Progress | None = None,
+        *,
+        replay_key: bytes | None = None,
+    ) -> Feedback:
+        """Judges one source; see `Evaluator.evaluate`. The inputs follow from `replay_key` where there is one."""
 
     def resolve(self, problem: Problem, source: str, config: EvalConfig) -> ResolvedConfig:
         """The configuration that `evaluate` would run under.
@@ -45,10 +56,12 @@ class Evaluation:
     Attributes:
         problem, source, config: of the request.
         resolved: what the configuration comes to.
+        replay_key: of the request.
         key: of the request under the resolved configuration, see `EvaluationRequest`.
         id: by which clients name it.
         state: `QUEUED`, words of the evaluator, or `FINISHED`.
         interest: how many have asked and not given up.
+        unwanted_since_s: when the last of them gave up, by `time.monotonic`; None while somebody asks for it.
         evaluator: who judges it; None before it begins.
         asked_at_s: when it was first asked for, by `time.monotonic`.
         answer: the feedback, or a `PkbError` where the evaluator refused the request.
@@ -58,10 +71,12 @@ class Evaluation:
     source: str
     config: EvalConfig
     resolved: ResolvedConfig
+    replay_key: bytes | None
     key: str
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     state: str = QUEUED
     interest: int = 1
+    unwanted_since_s: float | None = None
     evaluator: OwningEvaluator | None = None
     asked_at_s: float = field(default_factory=time.monotonic)
     answer: Future[Feedback] = field(default_factory=Future)
@@ -76,11 +91,20 @@ class Evaluation:
         self._since = None if state in (QUEUED, WAITING, FINISHED) else now
         self.state = state
 
-    def left_s(self, deadline_s: float) -> float | None:
-        """How long its clock may still run; None while it stands."""
+    def left_s(self, deadline_s: float, unwanted_s: float | None = None) -> float | None:
+        """How long its clock may still run; None while it stands.
+
+        Args:
+            deadline_s: what an evaluation may take.
+            unwanted_s: what it may still take from when nobody asks for it any more; None for as long as any.
+        """
         if self._since is None:
             return None
-        return deadline_s - self._spent_s - (time.monotonic() - self._since)
+        now = time.monotonic()
+        left_s = deadline_s - self._spent_s - (now - self._since)
+        if unwanted_s is None or self.unwanted_since_s is None:
+            return left_s
+        return min(left_s, self.unwanted_since_s + unwanted_s - now)
 
     def lost(self, why: str) -> Feedback:
         """Its feedback where an infrastructure failure ends it."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.evaluators.connections import SOCKET
 from pkb_gym.serve.app import make_app
 from pkb_gym.serve.service import EvaluationService
+from pkb_gym.serve.user_socket import listening_at
 
 if TYPE_CHECKING:
     import uvicorn
@@ -34,6 +38,7 @@ class HttpServer:
         token: that requests carry.
         host: address to listen on.
         port: likewise; 0 for any that is free.
+        path: of a socket to listen on instead, which this user alone may connect to; removed in the end.
 
     Attributes:
         url: where it is reached.
@@ -43,12 +48,25 @@ class HttpServer:
         ConfigError: the address cannot be had.
     """
 
-    def __init__(self, service: EvaluationService, token: str, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        service: EvaluationService,
+        token: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        path: Path | None = None,
+    ) -> None:
         self._ending = threading.Event()
         self._app = make_app(service, token, self._ending)
-        self._socket = _listen(host, port)
-        name = f"[{host}]" if ":" in host else host
-        self.url = f"http://{name}:{self._socket.getsockname()[1]}"
+        self._resources = contextlib.ExitStack()
+        if path is None:
+            self._socket = self._resources.enter_context(_listen(host, port))
+            name = f"[{host}]" if ":" in host else host
+            self.url = f"http://{name}:{self._socket.getsockname()[1]}"
+        else:
+            self._socket = self._resources.enter_context(listening_at(path))
+            self.url = f"{SOCKET}{path}"
         self.ended = threading.Event()
 
     def __enter__(self) -> Self:
@@ -79,7 +97,7 @@ class HttpServer:
         self._ending.set()
         self._server.should_exit = True
         self._thread.join()
-        self._socket.close()
+        self._resources.close()
 
     def _run(self, server: uvicorn.Server) -> None:
         try:

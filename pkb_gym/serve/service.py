@@ -8,6 +8,8 @@
 Threads wait where the evaluator has them wait: for a processor to compile on, for the devices. So texts are compiled as
 they come, in a pause too, and the queue holds only what is beyond `max_begun`.
 
+An evaluation that has begun and that nobody asks for any more ends where its next stage would begin.
+
 An infrastructure failure is no hang. An evaluation has `deadline_s` of compiling and of having the devices; waiting
 for others does not count. When that has passed, or when the evaluator raises what is no refusal of the request, the
 evaluator is replaced by a fresh one, and what it had in hand is answered as `infrastructure`.
@@ -39,16 +41,24 @@ PAUSE_STEP_S = 0.2
 """How long a pause waits for one evaluator before it looks whether that was replaced, or the pause ended."""
 
 
+class _Unwanted(Exception):
+    """Raised into an evaluation that nobody asks for any more."""
+
+
 class EvaluationService:
     """Has requests of many clients judged by one evaluator; safe to use from several threads.
 
     Args:
         open_evaluator: makes the evaluator, when it is first needed and whenever one has to be replaced.
         device: the device that this service judges on; "auto" leaves it to the requests.
+        takes_keys: whether requests may bring the key of their inputs. Who knows it knows the inputs, so this is for
+            clients who would cheat nobody but themselves.
         max_queued: requests that may wait to begin.
         max_begun: evaluations that have begun and not finished: each is a thread and, compiled, a binary in memory.
         max_answers: answers that are kept; those that nobody asked for longest are forgotten first.
         deadline_s: what an evaluation may take, see above.
+        unwanted_s: what it may still take once nobody asks for it any more, before the evaluator is replaced; None for
+            as long as any other.
         keep: called with each evaluation and its feedback before clients hear of it, from several threads.
     """
 
@@ -57,15 +67,18 @@ class EvaluationService:
         open_evaluator: Callable[[], OwningEvaluator],
         *,
         device: Literal["auto", "cpu", "cuda"] = "auto",
+        takes_keys: bool = False,
         max_queued: int = MAX_QUEUED,
         max_begun: int = MAX_BEGUN,
         max_answers: int = MAX_ANSWERS,
         deadline_s: float = DEADLINE_S,
+        unwanted_s: float | None = None,
         keep: Callable[[Evaluation, Feedback], None] | None = None,
     ) -> None:
         self._open_evaluator, self._device = open_evaluator, device
         self._max_queued, self._max_begun, self._max_answers = max_queued, max_begun, max_answers
-        self._deadline_s, self._keep = deadline_s, keep
+        self._deadline_s, self._unwanted_s, self._keep = deadline_s, unwanted_s, keep
+        self._takes_keys = takes_keys
         self._lock = threading.RLock()
         self._clocks_changed = threading.Condition(self._lock)
         self._one_closed = threading.Condition(self._lock)
@@ -78,6 +91,7 @@ class EvaluationService:
         self._by_id: dict[str, Evaluation] = {}
         self._by_key: dict[str, Evaluation] = {}
         self._statistics = Statistics()
+        self._active_s = time.monotonic()
         self._paused = self._closed = False
         self._watch = threading.Thread(target=self._watch_clocks, name="pkb-deadlines", daemon=True)
         self._watch.start()
@@ -91,17 +105,25 @@ class EvaluationService:
     def submit(self, request: EvaluationRequest) -> str:
         """Has a source judged, or joins the evaluation of an equal request; returns the evaluation's id.
 
+        Who brings the key of the inputs asks for a measurement of its own, and joins none.
+
         Raises:
             ProblemNotFound, ConfigError, SizeError: the request makes no sense here.
             ServiceBusy: too many wait.
             InfrastructureError: there is no evaluator, or the service was closed.
         """
+        if request.replay_key is not None and not self._takes_keys:
+            raise ConfigError("this service draws the inputs by a key of its own; ask without a replay key")
         problem, source = find_problem(request.problem), request.source
         asked = self._on_my_device(request.config)
         resolved = self._current().resolve(problem, source, asked)
-        key = EvaluationRequest(problem=problem.name, source=source, config=resolved.as_asked()).key
+        equal = EvaluationRequest(
+            problem=problem.name, source=source, config=resolved.as_asked(), replay_key=request.replay_key
+        )
+        replay_key, key = None if request.replay_key is None else bytes.fromhex(request.replay_key), equal.key
         with self._lock:
-            if (known := self._by_key.get(key)) is not None:
+            self._active_s = time.monotonic()
+            if replay_key is None and (known := self._by_key.get(key)) is not None:
                 known.interest += 1
                 self._statistics.joined += 1
                 self._use(known)
@@ -111,8 +133,10 @@ class EvaluationService:
             if len(self._queue) >= self._max_queued:
                 self._statistics.refused += 1
                 raise ServiceBusy(f"{len(self._queue)} evaluations wait already, no more are taken; ask again later")
-            evaluation = Evaluation(problem, source, asked, resolved, key)
-            self._by_id[evaluation.id] = self._by_key[key] = evaluation
+            evaluation = Evaluation(problem, source, asked, resolved, replay_key, key)
+            self._by_id[evaluation.id] = evaluation
+            if replay_key is None:
+                self._by_key[key] = evaluation
             self._queue.append(evaluation)
             self._begin_next()
         return evaluation.id
@@ -148,7 +172,7 @@ class EvaluationService:
         return answer.result() if done else None
 
     def give_up(self, evaluation_id: str) -> None:
-        """Takes back one `submit`. If nobody else asks for the evaluation and it has not begun, it never will.
+        """Takes back one `submit`. If nobody else asks for the evaluation, it never begins, or ends early.
 
         Raises:
             EvaluationNotFound: there is no such evaluation.
@@ -156,10 +180,17 @@ class EvaluationService:
         evaluation = self.find(evaluation_id)
         with self._lock:
             evaluation.interest -= 1
-            if evaluation.interest <= 0 and evaluation in self._queue:
+            if evaluation.interest > 0 or evaluation.answer.done():
+                return
+            if evaluation in self._queue:
                 self._queue.remove(evaluation)
                 self._forget(evaluation)
                 evaluation.answer.set_exception(EvaluationNotFound(f"evaluation {evaluation_id} was given up"))
+            elif evaluation in self._begun:
+                evaluation.unwanted_since_s = time.monotonic()
+                if self._by_key.get(evaluation.key) is evaluation:
+                    del self._by_key[evaluation.key]  # whoever asks again gets an evaluation that goes on to its end
+                self._clocks_changed.notify_all()
 
     def pause(self, timeout_s: float | None = None) -> bool:
         """Leaves the devices to somebody else until `resume`: nothing begins there, while texts are compiled.
@@ -189,6 +220,11 @@ class EvaluationService:
             self._paused = False
             if self._evaluator is not None:
                 self._evaluator.resume()
+
+    def idle_s(self) -> float:
+        """Seconds since anything was asked for, begun or finished; 0 while something waits or runs."""
+        with self._lock:
+            return 0.0 if self._queue or self._begun else time.monotonic() - self._active_s
 
     def status(self) -> ServiceStatus:
         """What the service is at, and what it has done."""
@@ -248,6 +284,8 @@ class EvaluationService:
         def report(state: str) -> None:
             with self._lock:
                 if evaluation in self._begun:
+                    if evaluation.unwanted_since_s is not None:
+                        raise _Unwanted
                     evaluation.enter(state)
                     self._clocks_changed.notify_all()
 
@@ -256,10 +294,16 @@ class EvaluationService:
             with self._lock:
                 evaluator = evaluation.evaluator = self._current()
             answer: Feedback | Exception = evaluator.evaluate(
-                evaluation.problem, evaluation.source, evaluation.config, report
+                evaluation.problem,
+                evaluation.source,
+                evaluation.config,
+                report,
+                replay_key=evaluation.replay_key,
             )
         except ConfigError as refused:
             answer = refused
+        except _Unwanted:
+            answer = EvaluationNotFound(f"evaluation {evaluation.id} was given up")
         except Exception as error:  # whatever it is, clients get an answer
             why = f"{type(error).__name__}: {error}"
             logger.warning("the evaluator is replaced: %s", why, exc_info=not isinstance(error, InfrastructureError))
@@ -274,10 +318,12 @@ class EvaluationService:
             if evaluation not in self._begun:
                 return  # answered already, when its evaluator was replaced
             self._begun.remove(evaluation)
+            self._active_s = time.monotonic()
             evaluation.enter(FINISHED)
             self._statistics.finish(feedback)
             self._answered[evaluation.id] = evaluation
-            if feedback is None or feedback.failure is Failure.INFRASTRUCTURE:
+            judged = feedback is not None and feedback.failure is not Failure.INFRASTRUCTURE
+            if not judged and self._by_key.get(evaluation.key) is evaluation:
                 del self._by_key[evaluation.key]  # whoever asks again gets another attempt
             while len(self._answered) > self._max_answers:
                 self._forget(self._answered.popitem(last=False)[1])
@@ -322,7 +368,7 @@ class EvaluationService:
         """Replaces the evaluator when one of its evaluations has had its time."""
         while True:
             with self._lock:
-                clocks = [(left, each) for each in self._begun if (left := each.left_s(self._deadline_s)) is not None]
+                clocks = [(left, each) for each in self._begun if (left := self._left_s(each)) is not None]
                 soonest, overdue = min(clocks, key=lambda clock: clock[0], default=(None, None))
                 if self._closed:
                     return
@@ -331,10 +377,15 @@ class EvaluationService:
                     continue
                 broken, stage = overdue.evaluator, overdue.state
             why = f"an evaluation outlasted its {self._deadline_s:g} s, at: {stage}"
+            if overdue.unwanted_since_s is not None:
+                why = f"an evaluation that was given up goes on, at: {stage}"
             logger.warning("%s; the evaluator is replaced", why)
             if broken is not None:
                 self._replace(broken, why)
             self._finish(overdue, overdue.lost(why))
+
+    def _left_s(self, evaluation: Evaluation) -> float | None:
+        return evaluation.left_s(self._deadline_s, self._unwanted_s)
 
     def _is_idle(self, timeout_s: float) -> bool:
         """Pauses the evaluator of this moment; whether nothing runs any more, of former ones neither."""

@@ -12,7 +12,9 @@ import pytest
 import pkb_gym
 from pkb_gym.cli.program import COMMANDS, main, make_parser
 
-NAMES = ("list", "show", "new", "eval", "eval-dir", "export", "demo", "serve", "doctor", "check-problem")
+NAMES = (
+    *("list", "show", "new", "eval", "eval-dir", "export", "demo", "serve", "evaluator", "doctor", "check-problem"),
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -37,8 +37,16 @@ class Borrowed:
     def resolve(self, problem: Problem, source: str, config: EvalConfig) -> ResolvedConfig:
         return self.local.resolve(problem, source, config)
 
-    def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
-        return self.local.evaluate(problem, source, config, progress)
+    def evaluate(
+        self,
+        problem: Problem,
+        source: str,
+        config: EvalConfig,
+        progress: Progress | None = None,
+        *,
+        replay_key: bytes | None = None,
+    ) -> Feedback:
+        return self.local.evaluate(problem, source, config, progress, replay_key=replay_key)
 
     def pause(self, timeout_s: float | None = None) -> bool:
         return self.local.pause(timeout_s)

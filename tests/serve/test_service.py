@@ -14,7 +14,7 @@ from pkb_gym.engine.errors import (
 )
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.records.service import EvaluationRequest
-from tests.serve.fake_owner import ON_TWO, answer, ask, make_service, until
+from tests.serve.fake_owner import ON_TWO, PATIENCE_S, answer, ask, make_service, until
 
 
 def test_a_source_is_judged(service, owners):
@@ -134,6 +134,47 @@ def test_what_nobody_waits_for_any_more_never_begins(owners):
         assert [source for source in owners.asked if source == "speedup 2"] == ["speedup 2"], (
             "the one that stands for run"
         )
+
+
+def test_what_nobody_waits_for_any_more_ends_at_its_next_stage(owners):
+    with make_service(owners) as service:
+        unwanted = ask(service, "compile")
+        until(lambda: service.status().compiling == 1)
+        service.give_up(unwanted)
+        again = ask(service, "compile")
+        assert again != unwanted, "whoever asks again must not join what is being ended"
+        owners.opened[0].goes_on.set()
+        with pytest.raises(EvaluationNotFound, match="was given up"):
+            service.wait(unwanted, PATIENCE_S)
+        assert answer(service, again).passed and len(owners.opened) == 1
+
+
+def test_what_goes_on_unwanted_is_ended_with_its_evaluator(owners):
+    """A kernel that never ends held the devices for minutes after its command was interrupted."""
+    with make_service(owners, unwanted_s=0.05) as service:
+        service.give_up(unwanted := ask(service, "run"))
+        assert answer(service, unwanted).failure is Failure.INFRASTRUCTURE
+        assert answer(service, ask(service, "speedup 1")).passed and len(owners.opened) == 2
+
+
+def test_clients_bring_keys_only_where_they_may(owners, service):
+    request = EvaluationRequest(problem="AllReduce", source="speedup 1", config=ON_TWO, replay_key="0a")
+    with pytest.raises(ConfigError, match="a key of its own; ask without a replay key"):
+        service.submit(request)
+    with make_service(owners, takes_keys=True) as open_service:
+        first, second = open_service.submit(request), open_service.submit(request)
+        assert first != second, "a measurement of its own"
+        assert answer(open_service, first).passed and answer(open_service, second).passed
+        assert owners.opened[-1].replay_keys == [b"\n", b"\n"]
+
+
+def test_a_service_is_idle_from_its_last_answer_on(owners, service):
+    judged = ask(service, "compile")
+    until(lambda: service.status().compiling == 1)
+    assert service.idle_s() == 0
+    owners.opened[0].goes_on.set()
+    answer(service, judged)
+    until(lambda: service.idle_s() > 0)
 
 
 def test_a_wait_ends(service):

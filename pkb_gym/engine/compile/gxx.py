@@ -7,6 +7,7 @@ import importlib.metadata
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
 from pkb_gym.engine.compile.opened_files import GXX_FLAGS, checked, header_folders, listing
+from pkb_gym.engine.compile.precompiled import PREFIX, begins_with_header, precompiled_header
 from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.toolchain import (
     INCLUDE,
@@ -20,12 +21,11 @@ from pkb_gym.engine.compile.toolchain import (
 from pkb_gym.engine.hardware.cpu_info import cpu_info
 from pkb_gym.engine.records.artifact import Artifact
 
-FLAGS = (
+COMPILER_FLAGS = (
     "-std=c++17",
     "-O3",
     "-march=native",
     "-fPIC",
-    "-shared",
     "-pthread",
     "-fopenmp-simd",
     "-Wall",
@@ -33,8 +33,9 @@ FLAGS = (
     "-ftemplate-backtrace-limit=4",
     "-fdiagnostics-color=never",
     *GXX_FLAGS,
-    "-Wl,-z,defs",  # an undefined symbol is an error now, not when a rank loads it
 )
+LINKER_FLAGS = ("-shared", "-Wl,-z,defs")  # an undefined symbol is an error now, not when a rank loads it
+FLAGS = (*COMPILER_FLAGS, *LINKER_FLAGS)
 
 
 def compile_cpp(source: str, compile_cache: CompileCache, timeout_s: float) -> Artifact:
@@ -57,17 +58,19 @@ def compile_cpp(source: str, compile_cache: CompileCache, timeout_s: float) -> A
         processor=cpu_info().identity,
     )
 
-    command = ["g++", *FLAGS, *include_arguments(), "kernel.cpp", "-o", "kernel.so", *library_arguments()]
-
     def compile_now() -> Compiled:
         limits = Limits(timeout_s)
+        precompiled = precompiled_header(COMPILER_FLAGS) if begins_with_header(source) else None
+        own = () if precompiled is None else (precompiled,)
+        prefix = () if precompiled is None else ("-include", str(precompiled / PREFIX))
+        arguments = (*include_arguments(), *prefix, "kernel.cpp", "-o", "kernel.so", *library_arguments())
         run = run_sandboxed(
-            listing(command),
+            listing(["g++", *FLAGS, *arguments]),
             files={"kernel.cpp": source.encode()},
             result="kernel.so",
-            readable=(INCLUDE, ffi_root()),
+            readable=(INCLUDE, ffi_root(), *own),
             limits=limits,
         )
-        return compiled_of(checked(run, (*header_folders(), *include_folders())), limits)
+        return compiled_of(checked(run, (*header_folders(), *include_folders(), *own)), limits)
 
     return cached_compile(compile_cache, key, compile_now)

@@ -27,7 +27,9 @@ that the assembler was told to include."""
 
 _MARK = "-- assembled --"
 _SCRIPT = f'"$@"; status=$?; echo "{_MARK}"; test ! -e {ASSEMBLED} || cat {ASSEMBLED}; exit $status'
-_HEADER = re.compile(r"\.{1,200} (\S.*)")
+_HEADER = re.compile(r"(?:\.{1,200}|\.{0,200}[!x]) (\S.*)")
+"""One dot for each level; "!" or "x" before a precompiled header that is used or does not fit."""
+
 _GUARDS = "Multiple include guards may be useful for:"
 _ASSEMBLER = re.compile(r"(/[^:]+):(?: Assembler messages:|\d+: (?:Error|Warning|Info):)")
 _TEMPORARY = re.compile(r"(?:.*/)?(?:cc\w+\.(?:s|o)|tmpxft_[\w.-]+)")
@@ -59,6 +61,11 @@ def checked(run: Run, folders: Sequence[Path]) -> Run:
         else f"the source opens a file that is no header of the compiler: {foreign[:200]!r}; include headers by name"
     )
     return dataclasses.replace(run, output=f"error: {reason}\n", result=b"", status=run.status or 1)
+
+
+def opened_headers(run: Run) -> tuple[str, ...]:
+    """The headers that a run of `listing` opened, each once."""
+    return tuple(dict.fromkeys(_without_headers(_split(run.output)[0])[1]))
 
 
 def _split(output: str) -> tuple[list[str], str]:

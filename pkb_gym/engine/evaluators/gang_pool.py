@@ -74,15 +74,24 @@ class GangPool:
             InfrastructureError: it did not start, or the pool has been closed.
         """
         with self._lock:
+            self.start_zygotes()
+            zygote = self._zygotes[trusted]
+        zygote.wait_until_ready()
+        return zygote
+
+    def start_zygotes(self) -> None:
+        """Starts both zygotes, if need be, and waits for neither: each takes seconds to import torch.
+
+        Raises:
+            InfrastructureError: the pool has been closed.
+        """
+        with self._lock:
             self._check_open()
-            for kind in (True, False):  # both at once: each takes seconds to import torch
+            for kind in (True, False):
                 if kind in self._zygotes and not self._zygotes[kind].alive:
                     self._zygotes.pop(kind).close()  # and its folder goes
                 if kind not in self._zygotes:
                     self._zygotes[kind] = Zygote(trusted=kind)
-            zygote = self._zygotes[trusted]
-        zygote.wait_until_ready()
-        return zygote
 
     def _check_open(self) -> None:
         if self._closed:

@@ -77,20 +77,29 @@ class LocalEvaluator:
             "be (evaluator='local', or a name of `add_evaluator`), or take a RemoteEvaluator"
         )
 
-    def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
-        """Judges one source; see `Evaluator.evaluate`.
+    def evaluate(
+        self,
+        problem: Problem,
+        source: str,
+        config: EvalConfig,
+        progress: Progress | None = None,
+        *,
+        replay_key: bytes | None = None,
+    ) -> Feedback:
+        """Judges one source; see `Evaluator.evaluate`. The inputs follow from `replay_key` where there is one.
 
         A candidate whose rank was killed is judged once more: somebody else, or a machine short of memory, may have
         done it. A rank that is killed again is the candidate's own failure.
         """
         stopwatch, report = Stopwatch(), progress or _ignore_progress
-        feedback, killed = self._judge_once(problem, source, config, report, stopwatch)
+        key = replay_key or self.key
+        feedback, killed = self._judge_once(problem, source, config, key, report, stopwatch)
         if killed:
-            feedback, _ = self._judge_once(problem, source, config, report, stopwatch)
+            feedback, _ = self._judge_once(problem, source, config, key, report, stopwatch)
         return feedback
 
     def _judge_once(
-        self, problem: Problem, source: str, config: EvalConfig, report: Progress, stopwatch: Stopwatch
+        self, problem: Problem, source: str, config: EvalConfig, key: bytes, report: Progress, stopwatch: Stopwatch
     ) -> tuple[Feedback, bool]:
         """The feedback, and whether a rank of the candidate was killed."""
         if self._closed:
@@ -103,7 +112,7 @@ class LocalEvaluator:
             raise InfrastructureError(f"this machine could not judge it: {error}") from error
         killed = False
         try:
-            self._run_stages(feedback, report)
+            self._run_stages(feedback, key, report)
         except Stopped as stopped:
             killed = stopped.killed
         except (InfrastructureError, OSError) as error:  # OSError: descriptors, processes or disk are used up
@@ -124,10 +133,13 @@ class LocalEvaluator:
         """
         return execution_environment.resolve_source(config, problem, source)[1]
 
-    def _run_stages(self, feedback: FeedbackBuilder, report: Progress) -> None:
+    def _run_stages(self, feedback: FeedbackBuilder, key: bytes, report: Progress) -> None:
         config = feedback.config
         with feedback.stage(Stage.STATIC, report):
             check_statically(feedback)
+        runs = config.until != "compile" and execution_environment.can_run(config.device)
+        if runs:
+            self._pool.start_zygotes()  # they load torch while the compiler runs
         # Compilers take processors from what ranks of the CPU compute with.
         beside = work_beside_others() if config.device == "cpu" else contextlib.nullcontext()
         with (
@@ -148,19 +160,19 @@ class LocalEvaluator:
             try:
                 report(PREPARING)
                 with feedback.stopwatch.phase(PREPARING):
-                    run = ranks.enter_context(self._new_run(feedback, artifact))
+                    run = ranks.enter_context(self._new_run(feedback, artifact, key))
                 judge(run, self._baseline_cache, idle_devices, report)
             finally:
                 with feedback.stopwatch.phase(ENDING):
                     ranks.close()
 
-    def _new_run(self, feedback: FeedbackBuilder, artifact: Artifact) -> CandidateRun:
+    def _new_run(self, feedback: FeedbackBuilder, artifact: Artifact, key: bytes) -> CandidateRun:
         config = feedback.config
         self._pool.check_hidden(Path(feedback.problem.declared_in).parent)
         reference = self._pool.reference(config.device, config.world_size)
         new_gang = functools.partial(self._pool.candidate_gang, config, feedback.source.text)
         handovers = self._pool.handovers(config.device)
-        return CandidateRun(feedback, artifact, reference, new_gang, handovers, self.key)
+        return CandidateRun(feedback, artifact, reference, new_gang, handovers, key)
 
     def pause(self, timeout_s: float | None = None) -> bool:
         """Leaves the devices to somebody else until `resume`: texts are compiled, but no rank runs or is prepared.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
+import http.client
 import itertools
 import json
 import os
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -23,6 +23,7 @@ from pkb_gym.engine.errors import (
     ServiceBusy,
     SizeError,
 )
+from pkb_gym.engine.evaluators.connections import CONNECT_S, SOCKET, Connections
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.config import EvalConfig
@@ -38,15 +39,12 @@ from pkb_gym.engine.records.service import (
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.engine.support import env_vars
 
-if TYPE_CHECKING:
-    import httpx
-
 Answer = TypeVar("Answer", bound=Record)
 
 TIMEOUT_S = 900.0
 UNREACHABLE_S = 30.0
-CONNECT_S, GRACE_S = 5.0, 10.0
-"""Deadlines of a connection, and of a reply beyond the time that the service was asked to wait."""
+GRACE_S = 10.0
+"""Deadline of a reply, beyond the time that the service was asked to wait."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 """Between attempts; each pause is twice the one before."""
@@ -68,8 +66,14 @@ def check_url(url: str) -> str:
     Raises:
         ConfigError: it is none.
     """
+    if url.startswith(f"{SOCKET}/"):
+        return url
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        has_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        has_address = False
+    if not has_address:
         raise ConfigError(f"{url!r} is no url of an evaluation service; expected one like http://127.0.0.1:8900")
     return url.rstrip("/")
 
@@ -82,13 +86,14 @@ class RemoteEvaluator:
     raised. (A `Feedback` tells where an evaluation ran, which nobody knows then.)
 
     Args:
-        url: of the service, as `pkb serve` prints it.
+        url: of the service, as `pkb serve` prints it: of an address, or "unix:" and the path of a socket.
         token: that it asks for; by default the value of PKB_TOKEN, at the time of the request.
         timeout_s: deadline of one evaluation, waiting for others included.
         unreachable_s: how long a service that does not answer is tried again.
+        replay_key: secret that, with the seed, fixes the inputs, for a service that takes it from its clients.
 
     Raises:
-        ConfigError: the url is none, or httpx is not installed.
+        ConfigError: the url is none.
     """
 
     def __init__(
@@ -98,13 +103,13 @@ class RemoteEvaluator:
         *,
         timeout_s: float = TIMEOUT_S,
         unreachable_s: float = UNREACHABLE_S,
+        replay_key: bytes | None = None,
     ) -> None:
-        if importlib.util.find_spec("httpx") is None:
-            raise ConfigError("asking an evaluation service needs httpx: pip install 'pkb-gym[serve]'")
         self.url = check_url(url)
         self._token, self._timeout_s, self._unreachable_s = token, timeout_s, unreachable_s
+        self._replay_key = None if replay_key is None else replay_key.hex()
         self._lock = threading.Lock()
-        self._connected: tuple[int, httpx.Client] | None = None
+        self._connected: tuple[int, Connections] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Connections and locks belong to a process."""
@@ -131,7 +136,7 @@ class RemoteEvaluator:
             InfrastructureError: the service did not answer in time.
         """
         deadline = time.monotonic() + self._timeout_s
-        request = EvaluationRequest(problem=problem.name, source=source, config=config)
+        request = self._request(problem, source, config)
         state = self._submit(request, deadline)
         reported = ""
         try:
@@ -166,8 +171,7 @@ class RemoteEvaluator:
             ServiceBusy: it has too much to do.
             InfrastructureError: it cannot be reached.
         """
-        request = EvaluationRequest(problem=problem.name, source=source, config=config)
-        return self._post(request, self._patience()).id
+        return self._post(self._request(problem, source, config), self._patience()).id
 
     def status(self) -> ServiceStatus:
         """What the service is at.
@@ -209,6 +213,9 @@ class RemoteEvaluator:
             connected, self._connected = self._connected, None
         if connected is not None and connected[0] == os.getpid():
             connected[1].close()
+
+    def _request(self, problem: Problem, source: str, config: EvalConfig) -> EvaluationRequest:
+        return EvaluationRequest(problem=problem.name, source=source, config=config, replay_key=self._replay_key)
 
     def _patience(self) -> float:
         return time.monotonic() + self._unreachable_s
@@ -277,18 +284,15 @@ class RemoteEvaluator:
             _Unreachable: it came to nothing.
             PkbError: it was refused.
         """
-        import httpx
-
         token = self._token or env_vars.service_token()
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        timeout = httpx.Timeout(reply_s, connect=CONNECT_S, pool=None)
         try:
-            reply = self._client().request(method, self.url + path, content=content, headers=headers, timeout=timeout)
-        except httpx.HTTPError as error:
+            status, body = self._connections().request(method, path, content, headers, reply_s)
+        except (OSError, http.client.HTTPException) as error:
             raise _Unreachable(f"{type(error).__name__}: {error}") from None
-        if reply.is_success:
-            return reply.content
-        raise self._refusal(reply.status_code, reply.content)
+        if 200 <= status < 300:
+            return body
+        raise self._refusal(status, body)
 
     def _refusal(self, status_code: int, body: bytes) -> Exception:
         try:
@@ -302,15 +306,11 @@ class RemoteEvaluator:
             return _Unreachable(report.message)
         return RAISED_BY_NAME.get(report.error, InfrastructureError)(report.message)
 
-    def _client(self) -> httpx.Client:
-        """The connections of this process: a forked child must not use its parent's."""
-        import httpx
-
+    def _connections(self) -> Connections:
+        """Those of this process: a forked child must not use its parent's."""
         with self._lock:
             if self._connected is None or self._connected[0] != os.getpid():
-                limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
-                # Proxies of the environment are for other machines, and would see the token.
-                self._connected = (os.getpid(), httpx.Client(limits=limits, trust_env=False))
+                self._connected = (os.getpid(), Connections(self.url))
             return self._connected[1]
 
 

@@ -8,14 +8,19 @@ and ends, and its gangs with it. It runs no tensor operation itself, so that it 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import os
+import select
 import shutil
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from typing import NoReturn
 
 from . import leader, namespaces
 from .confine import die_with_parent
@@ -36,10 +41,11 @@ def main() -> None:
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the evaluator's to handle
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
-    for module in ("torch", "torch.distributed", "tvm_ffi"):
-        importlib.import_module(module)
-    for module in RANK_MODULES:  # once, instead of in every rank: inside the sandbox nothing keeps their bytecode
-        importlib.import_module(module, __package__)
+    with _ending_with(control):
+        for module in ("torch", "torch.distributed", "tvm_ffi"):
+            importlib.import_module(module)
+        for module in RANK_MODULES:  # once, instead of in every rank: inside the sandbox nothing keeps their bytecode
+            importlib.import_module(module, __package__)
     _keep_freed_memory()
     gc.collect()
     gc.freeze()  # collections in the ranks then pass over what was imported, and leave its pages shared
@@ -48,10 +54,35 @@ def main() -> None:
         try:
             request, _, fds = control.receive_with_fds(GangRequest)
         except WireError:
-            for folder in sys.argv[2:]:
-                shutil.rmtree(folder, ignore_errors=True)  # in place of an evaluator that was killed
-            os._exit(0)
+            _end()
         _fork(control, request, fds)
+
+
+def _end() -> NoReturn:
+    for folder in sys.argv[2:]:
+        shutil.rmtree(folder, ignore_errors=True)  # in place of an evaluator that was killed
+    os._exit(0)
+
+
+@contextlib.contextmanager
+def _ending_with(control: Wire) -> Iterator[None]:
+    """Ends this process as soon as the connection closes, though nobody listens to it: importing takes seconds.
+
+    A signal tells of it (fcntl(2), O_ASYNC); a thread that waits would be in the way of forking. Nothing is sent to a
+    zygote before it is ready.
+    """
+    sock = control.sock
+    before = signal.signal(signal.SIGIO, lambda *_: _end())
+    flags = fcntl.fcntl(sock, fcntl.F_GETFL)
+    fcntl.fcntl(sock, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(sock, fcntl.F_SETFL, flags | os.O_ASYNC)
+    if select.select([sock], [], [], 0)[0]:  # it closed before
+        _end()
+    try:
+        yield
+    finally:
+        fcntl.fcntl(sock, fcntl.F_SETFL, flags)
+        signal.signal(signal.SIGIO, before)
 
 
 def _keep_freed_memory() -> None:

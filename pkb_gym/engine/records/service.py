@@ -26,11 +26,14 @@ class EvaluationRequest(Record):
     source: Text
     """Any characters, lone surrogates included: rejecting them is the evaluation's business."""
     config: EvalConfig = Field(default_factory=EvalConfig)
+    replay_key: str | None = Field(default=None, pattern="^([0-9a-f]{2})+$")
+    """Secret that, with the seed, fixes the inputs, in hexadecimal; None where the service's own does."""
 
     @property
     def key(self) -> str:
-        """SHA-256 of problem, source and config in hexadecimal: equal exactly for equal requests."""
+        """SHA-256 of all fields in hexadecimal: equal exactly for equal requests."""
         content = [self.problem, source_sha256(self.source), self.config.model_dump(mode="json")]
+        content += [] if self.replay_key is None else [self.replay_key]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -2,6 +2,12 @@
 
 - PKB_CACHE_DIR: folder of everything that may be made again (default: ~/.cache/pkb-gym).
 - PKB_TOKEN: the token of evaluation services that are named by url.
+- PKB_EVALUATOR: "fresh" has `pkb eval` start processes of its own each time; "background", the default, lets it use the
+  background evaluator.
+- PKB_RUNTIME_DIR: folder of the sockets of background evaluators (default: pkb-gym in XDG_RUNTIME_DIR where there is
+  one, else `run` in the cache folder).
+- PKB_EVALUATOR_IDLE_S: seconds without a request after which a background evaluator ends (default: 600).
+- XDG_RUNTIME_DIR: of the XDG base directory specification; a folder that the user alone can enter.
 - PYTHONPATH: Python's own; reference ranks import from it what declarations of problems outside this package import.
 - CUDA_HOME, CUDA_PATH: where the CUDA toolkit lies, if nvcc is not on PATH.
 - CUTLASS_PATH, THUNDERKITTENS_ROOT, CCCL_ROOT, NVSHMEM_HOME: header libraries for CUDA kernels (header_libraries.py).
@@ -14,6 +20,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from pkb_gym.engine.errors import ConfigError
 
 
 def cache_dir() -> Path:
@@ -30,6 +38,44 @@ def python_path() -> tuple[str, ...]:
 def service_token() -> str | None:
     """What an evaluation service asks for; None where it is not set."""
     return os.environ.get("PKB_TOKEN") or None
+
+
+def background_evaluator() -> bool:
+    """Whether `pkb eval` uses the background evaluator unless it is told otherwise.
+
+    Raises:
+        ConfigError: PKB_EVALUATOR is neither "background" nor "fresh".
+    """
+    named = os.environ.get("PKB_EVALUATOR") or "background"
+    if named not in ("background", "fresh"):
+        raise ConfigError(f"PKB_EVALUATOR is {named!r}; expected 'background' or 'fresh'")
+    return named == "background"
+
+
+def evaluator_idle_s() -> float:
+    """Seconds without a request after which a background evaluator ends.
+
+    Raises:
+        ConfigError: PKB_EVALUATOR_IDLE_S is no number above 0.
+    """
+    named = os.environ.get("PKB_EVALUATOR_IDLE_S") or "600"
+    try:
+        idle_s = float(named)
+    except ValueError:
+        idle_s = 0.0
+    if not 0 < idle_s < float("inf"):
+        raise ConfigError(f"PKB_EVALUATOR_IDLE_S is {named!r}; expected a number of seconds above 0")
+    return idle_s
+
+
+def runtime_dir() -> Path:
+    """Folder of the sockets of background evaluators; it may not exist yet."""
+    if named := os.environ.get("PKB_RUNTIME_DIR", ""):
+        return Path(named).expanduser().absolute()
+    of_user = os.environ.get("XDG_RUNTIME_DIR", "")
+    if of_user and Path(of_user).is_dir():
+        return Path(of_user, "pkb-gym")
+    return cache_dir().absolute() / "run"
 
 
 def cuda_home() -> Path | None:
@@ -72,6 +118,15 @@ def for_candidates(**changes: str) -> dict[str, str]:
     """The environment of such a process, with some variables set."""
     kept = (name for name in os.environ if name in FOR_CANDIDATES or name.startswith(FAMILIES_FOR_CANDIDATES))
     return {name: os.environ[name] for name in kept} | changes
+
+
+FOR_EVALUATORS = ("HOME", "PYTHONPATH", "TMPDIR", "PKB_CACHE_DIR")
+"""What the processes of an evaluator depend on beside that."""
+
+
+def for_evaluators() -> dict[str, str]:
+    """The part of this process's environment that decides what an evaluator finds and measures."""
+    return for_candidates(**{name: os.environ[name] for name in FOR_EVALUATORS if name in os.environ})
 
 
 def with_changes(**changes: str) -> dict[str, str]:

@@ -1,0 +1,87 @@
+"""Who judges for a command: the background evaluator, processes of its own, or a service."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import time
+from typing import TYPE_CHECKING
+
+from pkb_gym.engine.support import env_vars
+
+from .command import Session, stderr
+
+if TYPE_CHECKING:
+    from pkb_gym.engine.evaluators.evaluator import Evaluator
+    from pkb_gym.engine.problem import Problem
+    from pkb_gym.engine.records.config import EvalConfig
+    from pkb_gym.engine.records.feedback import Feedback
+    from pkb_gym.engine.stages.progress import Progress
+
+ASKING = "asking the evaluator"
+"""In `Feedback.durations_s`: what the answer took beyond what the evaluator accounts for."""
+
+NEEDS = ("fastapi", "uvicorn")
+
+
+def add_evaluator_options(parser: argparse.ArgumentParser) -> None:
+    """Adds `--fresh` and `--service`, which `open_chosen` reads."""
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument(
+        "--fresh", action="store_true", help="start processes for this command alone, not the background evaluator"
+    )
+    chosen.add_argument(
+        "--service", metavar="URL", help="have it judged by the `pkb serve` at this url, with the token in PKB_TOKEN"
+    )
+
+
+def open_chosen(args: argparse.Namespace, session: Session, key: bytes | None) -> Evaluator:
+    """The evaluator of a command.
+
+    Args:
+        args: as `add_evaluator_options` adds them.
+        session: of the command.
+        key: of the inputs; None where a service draws them.
+
+    Raises:
+        ConfigError: the url is none, a package is missing, or the folder of sockets cannot be used.
+    """
+    if args.service is not None:
+        from pkb_gym.engine.evaluators.remote import RemoteEvaluator
+
+        return Accounted(RemoteEvaluator(args.service, replay_key=key))
+    if key is None or args.fresh or not env_vars.background_evaluator():
+        return session.open_evaluator(key)
+    missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        stderr().print(
+            f"without a background evaluator, which needs {', '.join(missing)}: pip install 'pkb-gym[serve]'",
+            soft_wrap=True,
+        )
+        return session.open_evaluator(key)
+    from pkb_gym.serve.background import BackgroundEvaluator
+
+    return Accounted(BackgroundEvaluator(key, env_vars.runtime_dir(), env_vars.evaluator_idle_s()))
+
+
+class Accounted:
+    """An evaluator in another process, whose feedback accounts for all the time that the answer took.
+
+    Args:
+        evaluator: the one that is asked.
+    """
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+
+    def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
+        """Judges one source; see `Evaluator.evaluate`."""
+        began = time.monotonic()
+        feedback = self._evaluator.evaluate(problem, source, config, progress)
+        rest_s = time.monotonic() - began - sum(feedback.durations_s.values())
+        # Less than nothing where the service had judged an equal request before.
+        return feedback.model_copy(update={"durations_s": {**feedback.durations_s, ASKING: max(0.0, rest_s)}})
+
+    def close(self) -> None:
+        """Closes the evaluator."""
+        self._evaluator.close()
