@@ -9,6 +9,7 @@ from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
 from pkb_gym.engine.compile.opened_files import GXX_FLAGS, checked, header_folders, listing
 from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.toolchain import (
+    DEBUG_INFORMATION,
     INCLUDE,
     compiler_version,
     ffi_root,
@@ -23,6 +24,7 @@ from pkb_gym.engine.records.artifact import Artifact
 FLAGS = (
     "-std=c++17",
     "-O3",
+    *DEBUG_INFORMATION,
     "-march=native",
     "-fPIC",
     "-shared",

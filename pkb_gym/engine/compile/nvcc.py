@@ -21,6 +21,7 @@ from pkb_gym.engine.compile.ptxas import KernelUsage, read_ptxas
 from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.sass import count_instructions, disassembler_version
 from pkb_gym.engine.compile.toolchain import (
+    DEBUG_INFORMATION,
     INCLUDE,
     compiler_version,
     ffi_root,
@@ -41,7 +42,7 @@ FLAGS = (
     "-O3",
     "-shared",
     "--no-device-link",  # for separately compiled device code, of which one translation unit has none
-    "-Xcompiler=-fPIC,-fmax-errors=20,-fdiagnostics-color=never",
+    f"-Xcompiler=-fPIC,{','.join(DEBUG_INFORMATION)},-fmax-errors=20,-fdiagnostics-color=never",
     "-Xptxas=-v",
     "-Xlinker=-z,defs",
     *NVCC_FLAGS,

@@ -160,7 +160,8 @@ class LocalEvaluator:
         reference = self._pool.reference(config.device, config.world_size)
         new_gang = functools.partial(self._pool.candidate_gang, config, feedback.source.text)
         handovers = self._pool.handovers(config.device)
-        return CandidateRun(feedback, artifact, reference, new_gang, handovers, self.key)
+        stack_trace = self._pool.stack_trace() if config.dialect == "native" else None
+        return CandidateRun(feedback, artifact, reference, new_gang, handovers, self.key, stack_trace)
 
     def pause(self, timeout_s: float | None = None) -> bool:
         """Leaves the devices to somebody else until `resume`: texts are compiled, but no rank runs or is prepared.

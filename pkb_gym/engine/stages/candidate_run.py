@@ -17,6 +17,7 @@ from pkb_gym.engine.compare.check import merge
 from pkb_gym.engine.compare.layout import BlockPlan, Workload
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.candidate_gang import CandidateGang, Job
+from pkb_gym.engine.ranks.crash_trace import without_traces
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.handover_server import HandoverEnds, HandoverLibraries
 from pkb_gym.engine.ranks.reference_gang import ReferenceGang
@@ -29,6 +30,7 @@ from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.feedback import LAST_OUTPUT, Failure
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages.block_staging import BlockStaging, plain
+from pkb_gym.engine.stages.crash_places import crash_places
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
 from pkb_gym.engine.stages.heap_layout import lay_out
 
@@ -73,6 +75,7 @@ class CandidateRun:
         new_gang: lends a gang for the candidate, started at once or before, and ends it afterwards.
         libraries: the compiled handovers.
         key: the evaluator's secret.
+        stack_trace: see `Job`.
 
     Attributes:
         feedback: see above.
@@ -91,9 +94,11 @@ class CandidateRun:
         new_gang: Callable[[], AbstractContextManager[CandidateGang]],
         libraries: HandoverLibraries,
         key: bytes,
+        stack_trace: bytes | None = None,
     ) -> None:
         config = feedback.config
         self.feedback, self.artifact, self.reference = feedback, artifact, reference
+        self._stack_trace = stack_trace
         self.workload = Workload(
             problem=feedback.problem,
             size=config.axes_asked,
@@ -122,7 +127,7 @@ class CandidateRun:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.feedback.output = self._gang.output
+        self.feedback.output = without_traces(self._gang.output)
         self._resources.close()
 
     def _release(self) -> None:
@@ -195,7 +200,13 @@ class CandidateRun:
         Raises:
             Stopped: it could not be loaded.
         """
-        job = Job(self.workload.problem, self.dialect, self.layout.scratch_bytes, self.config.memory_bytes)
+        job = Job(
+            self.workload.problem,
+            self.dialect,
+            self.layout.scratch_bytes,
+            self.config.memory_bytes,
+            self._stack_trace,
+        )
         with self._failures():
             self._gang.load(job, self.artifact, self.feedback.source.text)
 
@@ -279,8 +290,11 @@ class CandidateRun:
             raise self._stopped(failed) from None
 
     def _stopped(self, failed: GangFailed) -> Stopped:
-        output = self._gang.output.strip()
+        output = without_traces(self._gang.output).strip()
         tail = f"{LAST_OUTPUT}{output[-2000:]}" if output else ""
         if failed.failure is Failure.INTEGRITY:
             self.feedback.suspect(integrity.tampering(str(failed)))
-        return self.feedback.stop(failed.failure, f"{failed}{tail}", failed.rank, killed=failed.killed)
+        written = [self._gang.output_of(rank) for rank in range(self.config.world_size)]
+        places = crash_places(self.artifact.binary, written)
+        message = f"{failed}\n{places}" if places else str(failed)
+        return self.feedback.stop(failed.failure, f"{message}{tail}", failed.rank, killed=failed.killed)
