@@ -52,7 +52,7 @@ class Failure(StrEnum):
     LOAD_ERROR = "load_error"
     """It could not be loaded: `solution` is missing or has another signature, or a symbol is undefined."""
     RUNTIME_ERROR = "runtime_error"
-    """It raised, crashed or ended its process."""
+    """It raised, crashed, ended its process, or wrote outside of its tensors."""
     OUT_OF_MEMORY = "out_of_memory"
     """It asked for more memory than a rank may have."""
     DEADLOCK = "deadlock"

@@ -214,7 +214,8 @@ class CandidateRun:
         """Calls the candidate once on each of these sets of a block, then freezes it.
 
         Raises:
-            Stopped: a rank fell, the deadline passed, or calls went on without their handovers.
+            Stopped: a rank fell, the deadline passed, calls went on without their handovers, or a rank wrote outside
+                of its tensors.
         """
         with self._failures():
             self._gang.thaw()
@@ -224,6 +225,7 @@ class CandidateRun:
             for rank, of_rank in enumerate(ended):
                 if not of_rank.complete:
                     raise GangFailed(Failure.INTEGRITY, rank, f"rank {rank} went on without waiting for its arguments")
+            _check_bounds(ended)
         return FinishedBlock(plan, nanoseconds, done, ended)
 
     @contextlib.contextmanager
@@ -298,3 +300,16 @@ class CandidateRun:
         places = crash_places(self.artifact.binary, written)
         message = f"{failed}\n{places}" if places else str(failed)
         return self.feedback.stop(failed.failure, f"{message}{tail}", failed.rank, killed=failed.killed)
+
+
+def _check_bounds(ended: Sequence[BlockEnded]) -> None:
+    """Looks for writes outside of tensors.
+
+    Raises:
+        GangFailed: there was one; it names the first.
+    """
+    found = [(overrun.call, rank, overrun) for rank, of_rank in enumerate(ended) for overrun in of_rank.overruns]
+    if found:
+        call, rank, overrun = min(found, key=lambda one: one[:2])
+        what = f"{overrun} of rank {rank} were overwritten in call {call}, by rank {rank} or a peer"
+        raise GangFailed(Failure.RUNTIME_ERROR, rank, f"{what}: no tensor lies there")

@@ -17,13 +17,11 @@ from pkb_gym.engine.compile.toolchain import DEBUG_INFORMATION
 SOURCE = """
 #include "include/pkb/half.h"
 #include "other.h"
-extern "C" int first(int x) {
-  return twice(x) / (x - 1);
-}
+extern "C" int first(int x) { return twice(x) / (x - 1); }
 extern "C" int second(int x) { return foreign(x); }
 """
 HEADERS = {
-    "include/pkb/half.h": "__attribute__((noinline)) static int twice(int x) {\n  return 2 * x; }\n",
+    "include/pkb/half.h": "__attribute__((noinline)) static int twice(int x) { return 2 * x; }\n",
     "other.h": "__attribute__((noinline)) static int foreign(int x) { return x ^ 5; }\n",
 }
 
@@ -55,7 +53,7 @@ def binary(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def test_lines_of_the_candidate_and_of_headers_of_the_dialect(binary: bytes):
     lines = source_lines(binary, [place(binary, "twice"), place(binary, "first")])
-    assert lines == [SourceLine("pkb/half.h", 2, "twice"), SourceLine("kernel.cpp", 4, "first")]
+    assert lines == [SourceLine("pkb/half.h", 1, "twice"), SourceLine("kernel.cpp", 4, "first")]
     assert [line.is_candidates for line in lines] == [False, True]
 
 
