@@ -15,6 +15,7 @@ from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.problems.catalogue import choose_problem
 
 from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, stderr, stdout
+from .debug_options import add_debug_options, debug_config, open_for_debugging
 from .options import add_evaluation_options, add_reward_option, evaluation_config, parse_key
 from .problem_options import PROBLEM_HELP, add_problem_option, register_problems
 from .progress import StageProgress
@@ -25,6 +26,7 @@ KEY_BYTES = 16
 EXAMPLE = """pkb eval HyenaCP kernel.cpp --world-size 2 --size published
 pkb eval AllReduce - --size M=256,N=512 --until check --json < kernel.cpp
 pkb eval AllReduce kernel.cu --trace timeline.json
+pkb eval AllReduce kernel.cpp --sanitize address,undefined --keep run --dump wrong
 pkb eval ./my_problem kernel.cpp"""
 
 
@@ -51,6 +53,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="FILE",
         help="write the profile's timeline there, as JSON for chrome://tracing or ui.perfetto.dev",
     )
+    add_debug_options(parser)
     add_reward_option(parser)
     add_json_option(parser, "the feedback record")
 
@@ -64,13 +67,13 @@ def run(args: argparse.Namespace, session: Session) -> int:
     register_problems(args)
     problem = choose_problem(args.problem)
     source = read_source(args.file)
-    config = language_of(args.file, evaluation_config(args))
+    config = debug_config(language_of(args.file, evaluation_config(args)), args)
     if args.trace is not None:
         if config.until != "profile":
             raise ConfigError(f"--trace needs the profile; leave out --until {config.until}")
         config = config.model_copy(update={"trace": True})
     key: bytes = args.replay_key or secrets.token_bytes(KEY_BYTES)
-    with closing(session.open_evaluator(key)) as evaluator, StageProgress(problem.name) as progress:
+    with closing(open_for_debugging(args, session, key)) as evaluator, StageProgress(problem.name) as progress:
         feedback = evaluator.evaluate(problem, source, config, progress)
     if args.trace is not None:
         write_trace(args.trace, feedback)

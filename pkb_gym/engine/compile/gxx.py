@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Sequence
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
@@ -39,27 +40,28 @@ FLAGS = (
 )
 
 
-def compile_cpp(source: str, compile_cache: CompileCache, timeout_s: float) -> Artifact:
+def compile_cpp(source: str, compile_cache: CompileCache, timeout_s: float, flags: Sequence[str] = FLAGS) -> Artifact:
     """Compiles a C++ source, or takes the result from the cache.
 
     Args:
         source: one translation unit.
         compile_cache: where results are kept.
         timeout_s: deadline of the compiler.
+        flags: of the compiler.
 
     Raises:
         InfrastructureError: there is no compiler.
     """
     key = CompileCache.key(
         source=source,
-        flags=FLAGS,
+        flags=tuple(flags),
         compiler=compiler_version(),
         headers=header_digest(),
         ffi=importlib.metadata.version("apache-tvm-ffi"),
         processor=cpu_info().identity,
     )
 
-    command = ["g++", *FLAGS, *include_arguments(), "kernel.cpp", "-o", "kernel.so", *library_arguments()]
+    command = ["g++", *flags, *include_arguments(), "kernel.cpp", "-o", "kernel.so", *library_arguments()]
 
     def compile_now() -> Compiled:
         limits = Limits(timeout_s)

@@ -61,7 +61,11 @@ _DEMANGLE = Limits(timeout_s=10.0, memory_kib=1 << 20)
 
 
 def compile_cuda(
-    source: str, compile_cache: CompileCache, timeout_s: float, architecture: str | None = None
+    source: str,
+    compile_cache: CompileCache,
+    timeout_s: float,
+    architecture: str | None = None,
+    flags: Sequence[str] | None = None,
 ) -> Artifact:
     """Compiles a CUDA source, or takes the result from the cache.
 
@@ -70,13 +74,13 @@ def compile_cuda(
         compile_cache: where results are kept.
         timeout_s: deadline of the compiler.
         architecture: of the GPU it is for; by default this machine's, or sm_90a where there is none.
+        flags: of the compiler, architecture included; by default those of candidates.
 
     Raises:
         InfrastructureError: there is no compiler, or it does not know the architecture.
     """
     toolkit = find_toolkit()
-    architecture = architecture or default_architecture()
-    flags = (gencode(architecture), *FLAGS)
+    flags = tuple(flags or (gencode(architecture or default_architecture()), *FLAGS))
     key = CompileCache.key(
         source=source,
         flags=flags,

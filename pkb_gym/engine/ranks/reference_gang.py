@@ -27,6 +27,7 @@ from pkb_gym.engine.ranks.reference_orders import (
     CompareOutputs,
     DeliveryTimed,
     EndBlock,
+    KeepBlock,
     MakeInputs,
     MapHeaps,
     Ready,
@@ -234,6 +235,10 @@ class ReferenceGang:
     def warm_up(self, calls: int) -> None:
         """Runs the baseline without looking at the clock or keeping results."""
         self._ask(WarmUp(calls), Ready)
+
+    def keep(self, folder: str, calls: int) -> None:
+        """Has each rank write its part of the block's calls; see `KeepBlock`."""
+        self._ask(KeepBlock(folder, calls), Ready)
 
     def compare(self, claims: Sequence[Sequence[Claims]], dialect: Dialect) -> list[RankCheck]:
         """Judges the candidate's outputs of the block.

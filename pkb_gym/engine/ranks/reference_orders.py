@@ -364,6 +364,19 @@ class BlockSettled(Message):
 
 
 @dataclass(frozen=True)
+class KeepBlock(Message):
+    """Write the block's calls, and what they should return, to files; see `kept_block`. Answered by `Ready`.
+
+    Attributes:
+        folder: absolute path.
+        calls: how many, from the first.
+    """
+
+    folder: str
+    calls: int
+
+
+@dataclass(frozen=True)
 class CompareOutputs(Message):
     """Judge the candidate's outputs of the block. Answered by `Compared`.
 

@@ -31,6 +31,7 @@ from pkb_gym.engine.records.feedback import LAST_OUTPUT, Failure
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages.block_staging import BlockStaging, plain
 from pkb_gym.engine.stages.crash_places import crash_places
+from pkb_gym.engine.stages.debug_tools import DebugTools
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
 from pkb_gym.engine.stages.heap_layout import lay_out
 
@@ -75,12 +76,13 @@ class CandidateRun:
         new_gang: lends a gang for the candidate, started at once or before, and ends it afterwards.
         libraries: the compiled handovers.
         key: the evaluator's secret.
-        stack_trace: see `Job`.
+        tools: to find mistakes with; none by default.
 
     Attributes:
         feedback: see above.
         artifact: see above.
         reference: see above.
+        tools: see above.
         workload: what is evaluated.
         layout: of the heaps.
         right_trials: of the last checked block, all outputs of which were right.
@@ -94,11 +96,11 @@ class CandidateRun:
         new_gang: Callable[[], AbstractContextManager[CandidateGang]],
         libraries: HandoverLibraries,
         key: bytes,
-        stack_trace: bytes | None = None,
+        tools: DebugTools | None = None,
     ) -> None:
         config = feedback.config
         self.feedback, self.artifact, self.reference = feedback, artifact, reference
-        self._stack_trace = stack_trace
+        self.tools = tools or DebugTools()
         self.workload = Workload(
             problem=feedback.problem,
             size=config.axes_asked,
@@ -205,7 +207,7 @@ class CandidateRun:
             self.dialect,
             self.layout.scratch_bytes,
             self.config.memory_bytes,
-            self._stack_trace,
+            self.tools.stack_trace,
         )
         with self._failures():
             self._gang.load(job, self.artifact, self.feedback.source.text)
