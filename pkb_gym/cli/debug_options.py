@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from pkb_gym.engine.records.config import EvalConfig, Sanitizer
+from pkb_gym.engine.records.feedback import Stage
 
-from .command import Session
+from .command import Session, stderr
 
 if TYPE_CHECKING:
     from pkb_gym.engine.evaluators.evaluator import Evaluator
+    from pkb_gym.engine.records.feedback import Feedback
 
 SANITIZERS: tuple[str, ...] = get_args(Sanitizer)
 
@@ -65,3 +67,19 @@ def open_for_debugging(args: argparse.Namespace, session: Session, key: bytes) -
     from pkb_gym.engine.stages.debug_tools import DebugFolders
 
     return LocalEvaluator(key=key, folders=DebugFolders(args.keep, args.dump))
+
+
+def tell_files(args: argparse.Namespace, feedback: Feedback) -> None:
+    """Says what was written, or why nothing was."""
+    if args.keep is not None:
+        if feedback.config.dialect != "native":
+            what = f"nothing was kept in {args.keep}: there is no standalone harness for Python sources"
+        elif Stage.CHECK not in feedback.durations_s:
+            what = f"nothing was kept in {args.keep}: no call was made"
+        else:
+            what = f"the checked calls are in {args.keep}; {args.keep / 'run.sh'} runs them by themselves"
+        stderr().print(what, soft_wrap=True)
+    if args.dump is not None:
+        wrong = feedback.check is not None and feedback.check.mismatches
+        what = f"wrong outputs are in {args.dump}" if wrong else "nothing was dumped: no output was compared and wrong"
+        stderr().print(what, soft_wrap=True)

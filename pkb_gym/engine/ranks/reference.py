@@ -35,6 +35,7 @@ from pkb_gym.engine.ranks.candidate_block import (
 )
 from pkb_gym.engine.ranks.conductor import Conductor
 from pkb_gym.engine.ranks.delivery_time import delivery_us
+from pkb_gym.engine.ranks.dumped_outputs import dump
 from pkb_gym.engine.ranks.gpu_pulses import GpuPulses
 from pkb_gym.engine.ranks.handover_script import null_script, write_script
 from pkb_gym.engine.ranks.handover_server import HandoverLibrary
@@ -50,6 +51,7 @@ from pkb_gym.engine.ranks.reference_orders import (
     CompareOutputs,
     ConductCalls,
     DeliveryTimed,
+    DumpTensors,
     EndBlock,
     KeepBlock,
     MakeInputs,
@@ -145,6 +147,7 @@ class ReferenceRank:
             CaptureGraphs: self._capture_graphs,
             ReplayGraphs: self._baseline.replay,
             KeepBlock: self._keep_block,
+            DumpTensors: self._dump_tensors,
             CompareOutputs: self._compare_outputs,
             Release: self._release,
         }
@@ -358,6 +361,12 @@ class ReferenceRank:
 
     def _keep_block(self, order: KeepBlock) -> Ready:
         keep_rank(Path(order.folder), self._block_in_hand(), self._expected, order.calls)
+        return Ready()
+
+    def _dump_tensors(self, order: DumpTensors) -> Ready:
+        for call, tensor in zip(order.calls, order.tensors, strict=True):
+            block, theirs = self._block_in_hand(), self._candidate_heap()
+            dump(Path(order.folder), block, theirs, self._expected[call], call, tensor)
         return Ready()
 
     def _compare_outputs(self, order: CompareOutputs) -> Compared:

@@ -13,6 +13,7 @@ from typing import TypeAlias, cast
 from pkb_gym.engine.compare.layout import Workload
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import frozen_axes
+from pkb_gym.engine.ranks.dumped_tensor import Dumped
 from pkb_gym.engine.rankside.messages import Message
 from pkb_gym.engine.rankside.orders import Claims, DeviceName, Dialect, RunNullBlock
 
@@ -374,6 +375,21 @@ class KeepBlock(Message):
 
     folder: str
     calls: int
+
+
+@dataclass(frozen=True)
+class DumpTensors(Message):
+    """Write tensors of the block, as the candidate has them and as they should be. Answered by `Ready`.
+
+    Attributes:
+        folder: absolute path.
+        calls: numbers within the block, of each tensor that of its call.
+        tensors: which.
+    """
+
+    folder: str
+    calls: tuple[int, ...]
+    tensors: tuple[Dumped, ...]
 
 
 @dataclass(frozen=True)
