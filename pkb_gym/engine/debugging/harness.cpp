@@ -56,6 +56,8 @@ void sleep_us(uint64_t us) {
   nanosleep(&nap, nullptr);
 }
 
+int device_index = 0;  // of this process's GPU
+
 // ---- memory -------------------------------------------------------------------------------------------------------
 
 // The first page of the heap file: where ranks meet.
@@ -122,7 +124,8 @@ Heap map_heap(const char* path, int world_size, uint64_t segment_bytes) {
 void share_segments(Heap& heap, int rank, int world_size, uint64_t segment_bytes) {
   int gpus = 0;
   CHECK(cudaGetDeviceCount(&gpus));
-  CHECK(cudaSetDevice(rank % gpus));
+  device_index = rank % gpus;
+  CHECK(cudaSetDevice(device_index));
   CHECK(cudaHostRegister(heap.control, kPage * world_size, cudaHostRegisterMapped));
   void* own = nullptr;
   CHECK(cudaMalloc(&own, segment_bytes));
@@ -233,7 +236,7 @@ ffi::Any read_argument(std::istream& in, char* segment) {
   }
   if (kind == "tensor") {
     const Slot slot = read_slot(in);
-    const DLDevice device{kDeviceType, 0};
+    const DLDevice device{kDeviceType, device_index};
     return ffi::Any(ffi::Tensor::FromNDAlloc(Borrowed{segment + slot.offset},
                                              ffi::ShapeView(slot.shape.data(), slot.shape.size()), slot.dtype, device));
   }

@@ -40,9 +40,9 @@ def cells(apart: NDArray[np.float64]) -> NDArray[np.float64]:
 
     A vector is folded into rows of about as many elements as there are rows.
     """
-    flat = apart.reshape(-1, apart.shape[-1]) if apart.ndim > 1 else _folded(apart.reshape(-1))
-    if not flat.size:
+    if not apart.size:
         return np.zeros((1, 1))
+    flat = apart.reshape(-1, apart.shape[-1]) if apart.ndim > 1 else _folded(apart.reshape(-1))
     for axis in (0, 1):
         count = flat.shape[axis]
         if count > MOST_CELLS:
