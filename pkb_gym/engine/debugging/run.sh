@@ -36,6 +36,7 @@ folder=/dev/shm
 [ -w "$folder" ] || folder="${TMPDIR:-/tmp}"
 heap=$(mktemp "$folder/pkb-heap-XXXXXX") || exit 3
 trap 'kill $(jobs -p) 2> /dev/null; rm -f "$heap"*' EXIT
+trap 'exit 130' INT TERM
 export ASAN_OPTIONS="detect_leaks=0:abort_on_error=0:exitcode=86:${ASAN_OPTIONS-}"
 export UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=0:${UBSAN_OPTIONS-}"
 export TSAN_OPTIONS="exitcode=86:halt_on_error=0:report_thread_leaks=0:${TSAN_OPTIONS-}"
@@ -54,8 +55,9 @@ status=0
 if [ -n "$debugged" ]; then
   debugger=gdb
   [ -e kernel.cu ] && debugger=cuda-gdb
-  # What the evaluator compiled lay in its sandbox's /tmp. A deadlocked or stopped rank keeps the others waiting.
+  # What the evaluator compiled lay in its sandbox's /tmp.
   "$debugger" -q -ex "set substitute-path /tmp $PWD" -ex "set breakpoint pending on" --args $(harness "$debugged")
+  exit # the others may wait for ever
 fi
 for _ in $(seq "$started"); do
   wait -n

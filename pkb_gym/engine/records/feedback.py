@@ -115,6 +115,7 @@ class SanitizerReport(Record):
     """What a run of the checked calls under one sanitizer has shown."""
 
     sanitizer: Sanitizer
+    """Of g++."""
     found: bool
     """Whether this is a finding."""
     summary: str

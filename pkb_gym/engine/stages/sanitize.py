@@ -1,7 +1,8 @@
 """Sanitizers: the checked calls in the standalone harness, built with each, inside the compilers' sandbox.
 
 A sanitizer needs a process whose first library it is, and the thread sanitizer sees no races between processes: ranks
-cannot be forked from a zygote then, and those of the thread build are threads of one process.
+cannot be forked from a zygote then, and those of the thread build are threads of one process. The expected outputs lie
+beside the candidate there, as they must not for anything that is rewarded; a build with sanitizers never is.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def reports_in(sanitizer: Sanitizer, output: str, status: int) -> list[Sanitizer
     ]
 
 
-_FOLDERS = re.compile(r"/tmp/(?=kernel\.|harness\.)|/[\w./-]*/include/(?=pkb/)")
+_FOLDERS = re.compile(r"/tmp/(?=kernel\.|harness\.)|/[\w./-]*/include/(?=pkb/|tvm/)")
 """In front of files whose names say enough."""
 
 _OWN_LINE = re.compile(r"\bkernel\.cpp:\d+")
