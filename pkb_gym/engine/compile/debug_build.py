@@ -66,7 +66,8 @@ def nvcc_flags(build: Build) -> tuple[str, ...]:
     flags = (nvcc.gencode(nvcc.default_architecture()), *nvcc.FLAGS)
     if build == "release":
         return (*flags, "-lineinfo")
-    kept = (flag for flag in flags if flag != "-O3")
+    lines, whole = (",".join(names) for names in (DEBUG_INFORMATION, _WHOLE_DEBUG_INFORMATION))
+    kept = (flag.replace(lines, whole) for flag in flags if flag != "-O3")
     return ("-O0", "-g", "-G", *kept)
 
 

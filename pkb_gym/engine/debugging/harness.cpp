@@ -46,7 +46,7 @@ using std::string;
 
 constexpr int kPoison = 0xf5;  // what is not there yet, or no more
 constexpr uint64_t kPage = 4096;
-constexpr double kTolerance = 0.02;  // of an element and of the root mean square: the problem's own rule decides
+constexpr double kTolerance = 0.02, kLeast = 1e-5;  // of an element and of the root mean square: the rule decides
 constexpr int64_t kMostShown = 3;
 
 [[noreturn]] void fail(const string& what) { throw std::runtime_error(what); }
@@ -342,7 +342,7 @@ bool is_close(const Slot& slot, const string& got, const string& expected, int r
   string shown;
   for (size_t i = 0; i < std::min(mine.size(), theirs.size()); ++i) {
     if (mine[i] == theirs[i] || (std::isnan(mine[i]) && std::isnan(theirs[i]))) continue;
-    if (std::fabs(mine[i] - theirs[i]) <= kTolerance * (std::fabs(theirs[i]) + scale)) continue;
+    if (std::fabs(mine[i] - theirs[i]) <= kTolerance * (std::fabs(theirs[i]) + scale) + kLeast) continue;
     if (wrong < kMostShown) {
       std::ostringstream line;
       line << "\n    [" << i << "]: got " << mine[i] << ", expected " << theirs[i];

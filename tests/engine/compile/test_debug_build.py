@@ -34,6 +34,7 @@ def test_gpu_builds_have_lines_of_device_code(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(nvcc, "default_architecture", lambda: "sm_90a")
     assert "-lineinfo" in nvcc_flags("release") and "-G" in nvcc_flags("debug")
     assert "-O3" not in nvcc_flags("debug")
+    assert not any("-g1" in flag for flag in nvcc_flags("debug"))
 
 
 def test_scripts_are_sound_and_list_their_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
