@@ -16,6 +16,7 @@ from pkb_gym.engine.errors import InfrastructureError
 LIMITS = Limits(timeout_s=10.0, memory_kib=2 << 20)
 MOST_PLACES = 16
 CANDIDATES = ("kernel.cpp", "kernel.cu")
+_ADDRESS = re.compile(r"0x[0-9a-f]{1,16}")
 _LOCATION = re.compile(r"(?P<file>.*):(?P<line>\d+|\?)(?: \(discriminator \d+\))?")
 _OWN_HEADER = re.compile(r".*/include/(pkb/\w+\.h)")
 
@@ -43,29 +44,42 @@ class SourceLine:
         return f"{self.file}:{self.line} ({self.function})"
 
 
-def source_lines(binary: bytes, places: Sequence[int]) -> list[SourceLine]:
-    """The lines at some places, innermost first, inlined calls included; of the candidate and `pkb/` headers alone.
+def source_lines(binary: bytes, stacks: Sequence[Sequence[int]]) -> list[list[SourceLine]]:
+    """The lines of some stacks, inlined calls included; of the candidate and `pkb/` headers alone.
 
     Args:
         binary: the shared object; one without debug information has no lines.
-        places: offsets of instructions in it, innermost first; no more than `MOST_PLACES` are looked up.
+        stacks: of each the offsets of instructions, innermost first; no more than `MOST_PLACES` are looked up.
+
+    Returns:
+        The lines of each stack, innermost first.
     """
-    if not places or shutil.which("addr2line") is None:
-        return []
-    addresses = [f"{place:#x}" for place in places[:MOST_PLACES]]
+    looked_up = [[f"{place:#x}" for place in places[:MOST_PLACES]] for places in stacks]
+    addresses = list(dict.fromkeys(address for places in looked_up for address in places))
+    known = _lines_at(binary, addresses) if addresses and shutil.which("addr2line") is not None else {}
+    return [[line for address in places for line in known.get(int(address, 16), ())] for places in looked_up]
+
+
+def _lines_at(binary: bytes, addresses: Sequence[str]) -> dict[int, list[SourceLine]]:
+    """One run for all: however slow a hostile library makes it, there is one deadline."""
+    command = ["addr2line", "-a", "-C", "-f", "-i", "-e", "kernel.so", *addresses]
     try:
-        run = run_sandboxed(
-            ["addr2line", "-C", "-f", "-i", "-e", "kernel.so", *addresses],
-            files={"kernel.so": binary},
-            limits=LIMITS,
-        )
+        run = run_sandboxed(command, files={"kernel.so": binary}, limits=LIMITS)
     except InfrastructureError:
-        return []  # a report without lines is better than none
-    if run.status != 0:
-        return []
-    lines = run.output.splitlines()
-    found = [_line(function, location) for function, location in zip(lines[::2], lines[1::2], strict=False)]
-    return [line for line in found if line is not None]
+        return {}  # a report without lines is better than none
+    found: dict[int, list[SourceLine]] = {}
+    here: list[SourceLine] = []
+    function = None
+    for text in run.output.splitlines() if run.status == 0 else ():
+        if _ADDRESS.fullmatch(text):
+            here, function = found.setdefault(int(text, 16), []), None
+        elif function is None:
+            function = text
+        else:
+            line = _line(function, text)
+            here += [] if line is None else [line]
+            function = None
+    return found
 
 
 def _line(function: str, location: str) -> SourceLine | None:

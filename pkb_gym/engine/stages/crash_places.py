@@ -21,12 +21,9 @@ def crash_places(binary: bytes | None, outputs: Sequence[str]) -> str:
     """
     if binary is None:
         return ""
-    told = []
-    for rank, output in enumerate(outputs):
-        place = _in_words(source_lines(binary, places_in(output)))
-        if place:
-            told.append(f"rank {rank} stood at {place}")
-    return "\n".join(told)
+    stacks = source_lines(binary, [places_in(output) for output in outputs])
+    places = [(rank, _in_words(lines)) for rank, lines in enumerate(stacks)]
+    return "\n".join(f"rank {rank} stood at {place}" for rank, place in places if place)
 
 
 def _in_words(lines: Sequence[SourceLine]) -> str:

@@ -52,19 +52,24 @@ def binary(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def test_lines_of_the_candidate_and_of_headers_of_the_dialect(binary: bytes):
-    lines = source_lines(binary, [place(binary, "twice"), place(binary, "first")])
+    (lines,) = source_lines(binary, [[place(binary, "twice"), place(binary, "first")]])
     assert lines == [SourceLine("pkb/half.h", 1, "twice"), SourceLine("kernel.cpp", 4, "first")]
     assert [line.is_candidates for line in lines] == [False, True]
 
 
 def test_other_files_and_places_outside_have_no_lines(binary: bytes):
-    assert source_lines(binary, [place(binary, "foreign"), 1 << 40]) == []
+    assert source_lines(binary, [[place(binary, "foreign"), 1 << 40]]) == [[]]
+
+
+def test_each_stack_has_its_own_lines(binary: bytes):
+    stacks = source_lines(binary, [[place(binary, "first")], [], [place(binary, "twice")], [place(binary, "first")]])
+    assert [[line.function for line in lines] for lines in stacks] == [["first"], [], ["twice"], ["first"]]
 
 
 def test_a_library_that_is_none_has_no_lines(monkeypatch: pytest.MonkeyPatch):
-    assert source_lines(b"no ELF file", [1]) == []
+    assert source_lines(b"no ELF file", [[1]]) == [[]]
     monkeypatch.setattr(module.shutil, "which", lambda _: None)
-    assert source_lines(b"", [1]) == []
+    assert source_lines(b"", [[1], [2]]) == [[], []]
 
 
 def test_lines_cost_nothing_at_run_time(binary: bytes, tmp_path: Path):
