@@ -16,7 +16,7 @@ from pkb_gym.engine.compare.layout import BlockPlan
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.debug_build import build_harness, compile_sanitized
 from pkb_gym.engine.compile.sandboxed_compiler import Limits, cut_log, run_sandboxed
-from pkb_gym.engine.compile.toolchain import ffi_root
+from pkb_gym.engine.compile.toolchain import EXPORTED, ffi_root
 from pkb_gym.engine.records.config import Sanitizer
 from pkb_gym.engine.records.feedback import Failure, SanitizerReport
 from pkb_gym.engine.stages.block_staging import BlockStaging
@@ -124,5 +124,6 @@ def _summaries(sanitizer: Sanitizer, output: str) -> Iterator[str]:
     for found in _SUMMARIES[sanitizer].finditer(output):
         summary, report = found[1][:MOST_SUMMARY_CHARS], output[begin : found.start()]
         begin = found.end()
-        own = list(dict.fromkeys(_OWN_LINE.findall(report)))[:MOST_OWN_LINES]
+        frames = "\n".join(line for line in report.splitlines() if EXPORTED not in line)
+        own = list(dict.fromkeys(_OWN_LINE.findall(frames)))[:MOST_OWN_LINES]
         yield summary if _OWN_LINE.search(summary) or not own else f"{summary} ({', '.join(own)})"

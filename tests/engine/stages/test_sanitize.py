@@ -8,6 +8,7 @@ ADDRESS = """==7==ERROR: AddressSanitizer: use-after-poison on address 0x7f
 WRITE of size 2 at 0x7f thread T0
     #0 0x7f in pkb::bf16::operator=(float) /opt/here/include/pkb/bf16.h:20
     #1 0x7f in solution(tvm::ffi::TensorView) /tmp/kernel.cpp:12
+    #2 0x7f in __tvm_ffi_solution /tmp/kernel.cpp:40
 SUMMARY: AddressSanitizer: use-after-poison /opt/here/include/pkb/bf16.h:20 in pkb::bf16::operator=(float)
 """
 
