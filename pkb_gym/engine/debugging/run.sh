@@ -25,7 +25,8 @@ done
 case "$tools" in
   *" $build "*)
     # racecheck looks at shared memory alone; device code is the same in the release build, with its lines.
-    tool="compute-sanitizer --tool $build --error-exitcode 86"
+    tool=$(command -v compute-sanitizer || echo "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer")
+    tool="$tool --tool $build --error-exitcode 86"
     build=release
     rm -f kernel-release.so # the judged one has no lines of device code
     ;;

@@ -112,7 +112,7 @@ def reports_in(sanitizer: Sanitizer, output: str, status: int) -> list[Sanitizer
     ]
 
 
-_FOLDERS = re.compile(r"/tmp/(?=kernel\.|harness\.)|/[\w./-]*/include/(?=pkb/|tvm/)")
+_FOLDERS = re.compile(r"/tmp/(?=kernel\.|harness\.)|/[\w./-]*/include/(?=pkb/|tvm/)|(?:\.\./)+src/libsanitizer/\w+/")
 """In front of files whose names say enough."""
 
 _OWN_LINE = re.compile(r"\bkernel\.cpp:\d+")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -57,3 +58,19 @@ def test_an_unknown_build_names_those_that_there_are(tmp_path: Path):
 
 def test_the_harness_is_there():
     assert debug_build.HARNESS.is_file()
+
+
+def test_compute_sanitizer_runs_every_rank_and_the_first_finding_ends_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """With a stand-in for the tool that finds something on rank 1, while rank 0 waits for it."""
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text('#!/bin/sh\necho "$@"\ncase "$*" in *" 1") exit 86 ;; *) exec sleep 60 ;; esac\n')
+    tool.chmod(0o755)
+    (tmp_path / "run.sh").write_text(run_script(2, GPU_TOOLS))
+    (tmp_path / "harness-release").touch()
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    ran = subprocess.run(["bash", tmp_path / "run.sh", "memcheck"], capture_output=True, text=True, timeout=30)
+    assert ran.returncode == 86, ran.stderr
+    assert "--tool memcheck --error-exitcode 86 ./harness-release . ./kernel-release.so" in ran.stdout
+    assert not list(Path("/dev/shm").glob("pkb-heap-*"))

@@ -20,6 +20,16 @@ def test_a_summary_in_a_header_names_the_candidates_own_lines():
     assert "/opt/here" not in report.report and "/tmp" not in report.report
 
 
+def test_a_finding_inside_a_copy_names_the_line_that_copies():
+    text = """    #0 memcpy ../../../../src/libsanitizer/sanitizer_common/sanitizer_common_interceptors.inc:827
+    #1 in pkb::Comm::put(void*, void const*, unsigned long, int) const /opt/include/pkb/symm_cpu.h:24
+    #2 in solution(tvm::ffi::TensorView) /tmp/kernel.cpp:16
+SUMMARY: AddressSanitizer: use-after-poison ../../src/libsanitizer/sanitizer_common/common.inc:8 in memcpy
+"""
+    (report,) = reports_in("address", text, 86)
+    assert report.summary == "use-after-poison common.inc:8 in memcpy (kernel.cpp:16)"
+
+
 def test_the_same_report_of_every_rank_counts_once():
     assert len(reports_in("address", ADDRESS * 3, 86)) == 1
 
