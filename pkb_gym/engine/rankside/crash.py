@@ -24,5 +24,6 @@ def trace_native_code(tracer: str, library: str) -> None:
 
 def trace_python_code() -> None:
     """From now on, signals that end this process are preceded by the interpreter's stack."""
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # the FFI library's handler would print the interpreter's own calls
     faulthandler.enable(sys.stderr)
     faulthandler.register(signal.SIGQUIT, sys.stderr, chain=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pkb_gym.engine.compile.source_lines import SourceLine, source_lines
 from pkb_gym.engine.compile.toolchain import EXPORTED
-from pkb_gym.engine.ranks.crash_trace import places_in
+from pkb_gym.engine.ranks.crash_trace import places_in, python_lines_in
 
 MOST_CALLS = 6
 """Lines of one rank that are told, innermost first."""
@@ -20,9 +20,10 @@ def crash_places(binary: bytes | None, outputs: Sequence[str]) -> str:
         outputs: what each rank wrote.
     """
     if binary is None:
-        return ""
-    stacks = source_lines(binary, [places_in(output) for output in outputs])
-    places = [(rank, _in_words(lines)) for rank, lines in enumerate(stacks)]
+        found = [", called from ".join(python_lines_in(output)[:MOST_CALLS]) for output in outputs]
+    else:
+        found = [_in_words(lines) for lines in source_lines(binary, [places_in(output) for output in outputs])]
+    places = list(enumerate(found))
     return "\n".join(f"rank {rank} stood at {place}" for rank, place in places if place)
 
 
