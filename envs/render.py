@@ -28,6 +28,7 @@ BAR_WIDTH = 40
 MAX_LOG_LINES = 12
 MAX_OUTPUT_LINES = 12
 MAX_LINE_CHARS = 400
+MAX_MISMATCHES = 2
 MAX_RANKS = 8
 CPU_COLUMNS = ("put", "got", "link")
 GPU_COLUMNS = ("overlap", "a wait", "sent", "received")
@@ -87,6 +88,9 @@ def _rows(feedback: Feedback, reward: float | None) -> list[tuple[str, Renderabl
     rows += [("integrity", Text(f"{found.code}: {found.detail}", style="red")) for found in feedback.integrity]
     if feedback.compile is not None:
         rows.append(("compiler", _compiler(feedback)))
+    if feedback.config.debug:
+        rows.append(("build", Text("debug: not timed, and no reward is given", style="yellow")))
+    rows += [("sanitizer", Text(f"{report.sanitizer}: {report.summary}")) for report in feedback.sanitizers]
     if feedback.output.strip():
         rows.append(("output", _output(feedback.output)))
     if feedback.check is not None:
@@ -148,7 +152,8 @@ def _check(feedback: Feedback) -> RenderableType:
         f"{check.outputs_right} of {check.outputs_compared} outputs right in {check.trials} trials",
         style="green" if check.passed else "red",
     )
-    return Group(head, *(Text(str(mismatch)) for mismatch in check.mismatches[:3]))
+    others = [str(mismatch) for mismatch in check.mismatches if str(mismatch) not in feedback.message]
+    return Group(head, *map(Text, others[:MAX_MISMATCHES]))
 
 
 def _time(feedback: Feedback) -> RenderableType:

@@ -31,8 +31,8 @@ class ItemisedReward(Reward, Protocol):
 
 
 def is_our_fault(feedback: Feedback) -> bool:
-    """Whether this machine, not the candidate, is why it was not judged: it failed, or has no GPU to run it on."""
-    return feedback.failure in (Failure.INFRASTRUCTURE, Failure.COMPILED_ONLY)
+    """Whether the candidate is not why it was not judged: the machine failed, has no GPU, or made a debug build."""
+    return feedback.config.debug or feedback.failure in (Failure.INFRASTRUCTURE, Failure.COMPILED_ONLY)
 
 
 def was_only_compiled(feedback: Feedback) -> bool:

@@ -48,6 +48,7 @@ def feedback_text(feedback: Feedback, max_chars: int = MAX_FEEDBACK_CHARS) -> st
         verdict_text(feedback),
         _findings_text(feedback),
         compiler_text(feedback),
+        _debug_text(feedback),
         correctness_text(feedback),
         _output_text(feedback),
         "" if feedback.timing is None else _timing_text(feedback.timing),
@@ -110,10 +111,23 @@ def correctness_text(feedback: Feedback) -> str:
         f"Correctness: {check.outputs_right} of {check.outputs_compared} outputs are right over {trials} "
         f"({100 * check.right_share:.3g} % of the elements)."
     ]
-    lines += [f"- {mismatch}" for mismatch in check.mismatches[:MAX_MISMATCHES]]
-    left_out = len(check.mismatches) - MAX_MISMATCHES
+    others = [str(mismatch) for mismatch in check.mismatches if str(mismatch) not in feedback.message]
+    lines += [f"- {mismatch}" for mismatch in others[:MAX_MISMATCHES]]
+    left_out = len(others) - MAX_MISMATCHES
     if left_out > 0:
         lines.append(f"- and {left_out} more")
+    return "\n".join(lines)
+
+
+def _debug_text(feedback: Feedback) -> str:
+    """That it is a debug build, and what sanitizers have said."""
+    if not feedback.config.debug:
+        return ""
+    lines = ["This was a debug build: it is not timed, and no reward is given."]
+    for report in feedback.sanitizers:
+        lines.append(f"{report.sanitizer} sanitizer: {report.summary}")
+        if report.found and report.report:
+            lines.append(cut_middle(report.report.strip(), MAX_LOG_CHARS))
     return "\n".join(lines)
 
 

@@ -17,6 +17,7 @@ from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.problems.catalogue import choose_problem
 
 from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, stderr, stdout
+from .debug_options import add_debug_options, debug_config, open_for_debugging, tell_files
 from .evaluator_choice import add_evaluator_options, open_chosen
 from .options import add_evaluation_options, add_reward_option, evaluation_config, parse_key
 from .problem_options import PROBLEM_HELP, add_problem_option, register_problems
@@ -30,6 +31,7 @@ EXAMPLE = """pkb eval HyenaCP kernel.cpp --world-size 2 --size published
 pkb eval AllReduce - --size M=256,N=512 --until check --json < kernel.cpp
 pkb eval AllReduce kernel.cu --trace timeline.json
 pkb eval AllReduce kernel.cpp --watch
+pkb eval AllReduce kernel.cpp --sanitize address,undefined --keep run --dump wrong
 pkb eval ./my_problem kernel.cpp"""
 
 
@@ -62,6 +64,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         action="store_true",
         help="evaluate again at each save of FILE, and tell what has changed; ends by Ctrl-C",
     )
+    add_debug_options(parser)
     add_reward_option(parser)
     add_json_option(parser, "the feedback record")
 
@@ -77,7 +80,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if args.watch and args.file == "-":
         raise ConfigError("--watch needs a file that can be saved; standard input is read once")
     source = read_source(args.file)
-    config = language_of(args.file, evaluation_config(args))
+    config = debug_config(language_of(args.file, evaluation_config(args)), args)
     if args.trace is not None:
         if config.until != "profile":
             raise ConfigError(f"--trace needs the profile; leave out --until {config.until}")
@@ -85,7 +88,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     key: bytes | None = args.replay_key
     if key is None and args.service is None:
         key = secrets.token_bytes(KEY_BYTES)
-    with closing(open_chosen(args, session, key)) as evaluator:
+    with closing(open_for_debugging(args, key) or open_chosen(args, session, key)) as evaluator:
 
         def judge(text: str) -> Feedback:
             with StageProgress(problem.name) as progress:
@@ -122,6 +125,7 @@ def _watch(args: argparse.Namespace, judge: Callable[[str], Feedback]) -> Status
 def _print(args: argparse.Namespace, session: Session, problem: Problem, feedback: Feedback, key: bytes | None) -> None:
     if args.trace is not None:
         write_trace(args.trace, feedback)
+    tell_files(args, feedback)
     if args.json:
         print(feedback.model_dump_json(indent=2))
     else:

@@ -29,6 +29,9 @@ from pkb_gym.engine.rankside.orders import Dialect
 ALIGNMENT_BYTES = 256
 """Of every tensor: a GPU's widest bulk copies ask for 128, and no two tensors share a cache line."""
 
+RED_ZONE_BYTES = 256
+"""Behind every tensor, at least: bytes that no kernel may write to, see `ranks/red_zones.py`."""
+
 PAGE_BYTES = 4096
 MOST_GAP_PAGES = 4
 """Of all gaps between the sets of a block together, for each set."""
@@ -110,7 +113,10 @@ def plan_set(problem: Problem, trial: int, axes: Sequence[Axes], offset: int) ->
 
 
 def _offsets(leaves: Sequence[Sequence[Leaf]], offset: int) -> tuple[dict[str, int], int]:
-    """Offsets by leaf name; a leaf takes the room of the largest rank, and ranks that lack it leave it free."""
+    """Offsets by leaf name, with a red zone behind each.
+
+    A leaf takes the room of the largest rank, and ranks that lack it leave it free.
+    """
     sizes: dict[str, int] = {}
     for rank_leaves in leaves:
         for leaf in rank_leaves:
@@ -118,7 +124,7 @@ def _offsets(leaves: Sequence[Sequence[Leaf]], offset: int) -> tuple[dict[str, i
     offsets = {}
     for name, nbytes in sizes.items():
         offsets[name] = offset
-        offset = align(offset + nbytes)
+        offset = align(offset + nbytes + RED_ZONE_BYTES)
     return offsets, offset
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Sequence
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
@@ -10,6 +11,7 @@ from pkb_gym.engine.compile.opened_files import GXX_FLAGS, checked, header_folde
 from pkb_gym.engine.compile.precompiled import PREFIX, begins_with_header, precompiled_header
 from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.toolchain import (
+    DEBUG_INFORMATION,
     INCLUDE,
     compiler_version,
     ffi_root,
@@ -24,6 +26,7 @@ from pkb_gym.engine.records.artifact import Artifact
 COMPILER_FLAGS = (
     "-std=c++17",
     "-O3",
+    *DEBUG_INFORMATION,
     "-march=native",
     "-fPIC",
     "-pthread",
@@ -38,20 +41,21 @@ LINKER_FLAGS = ("-shared", "-Wl,-z,defs")  # an undefined symbol is an error now
 FLAGS = (*COMPILER_FLAGS, *LINKER_FLAGS)
 
 
-def compile_cpp(source: str, compile_cache: CompileCache, timeout_s: float) -> Artifact:
+def compile_cpp(source: str, compile_cache: CompileCache, timeout_s: float, flags: Sequence[str] = FLAGS) -> Artifact:
     """Compiles a C++ source, or takes the result from the cache.
 
     Args:
         source: one translation unit.
         compile_cache: where results are kept.
         timeout_s: deadline of the compiler.
+        flags: of the compiler.
 
     Raises:
         InfrastructureError: there is no compiler.
     """
     key = CompileCache.key(
         source=source,
-        flags=FLAGS,
+        flags=tuple(flags),
         compiler=compiler_version(),
         headers=header_digest(),
         ffi=importlib.metadata.version("apache-tvm-ffi"),
@@ -60,12 +64,12 @@ def compile_cpp(source: str, compile_cache: CompileCache, timeout_s: float) -> A
 
     def compile_now() -> Compiled:
         limits = Limits(timeout_s)
-        precompiled = precompiled_header(COMPILER_FLAGS) if begins_with_header(source) else None
+        precompiled = precompiled_header(COMPILER_FLAGS) if flags == FLAGS and begins_with_header(source) else None
         own = () if precompiled is None else (precompiled,)
         prefix = () if precompiled is None else ("-include", str(precompiled / PREFIX))
         arguments = (*include_arguments(), *prefix, "kernel.cpp", "-o", "kernel.so", *library_arguments())
         run = run_sandboxed(
-            listing(["g++", *FLAGS, *arguments]),
+            listing(["g++", *flags, *arguments]),
             files={"kernel.cpp": source.encode()},
             result="kernel.so",
             readable=(INCLUDE, ffi_root(), *own),

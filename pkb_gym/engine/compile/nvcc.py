@@ -22,6 +22,7 @@ from pkb_gym.engine.compile.ptxas import KernelUsage, read_ptxas
 from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.sass import count_instructions, disassembler_version
 from pkb_gym.engine.compile.toolchain import (
+    DEBUG_INFORMATION,
     INCLUDE,
     compiler_version,
     ffi_root,
@@ -41,7 +42,7 @@ FLAGS = (
     "-O3",
     "-shared",
     "--no-device-link",  # for separately compiled device code, of which one translation unit has none
-    "-Xcompiler=-fPIC,-fmax-errors=20,-fdiagnostics-color=never",
+    f"-Xcompiler=-fPIC,{','.join(DEBUG_INFORMATION)},-fmax-errors=20,-fdiagnostics-color=never",
     "-Xptxas=-v",
     "-Xlinker=-z,defs",
     *NVCC_FLAGS,
@@ -60,7 +61,11 @@ _DEMANGLE = Limits(timeout_s=10.0, memory_kib=1 << 20)
 
 
 def compile_cuda(
-    source: str, compile_cache: CompileCache, timeout_s: float, architecture: str | None = None
+    source: str,
+    compile_cache: CompileCache,
+    timeout_s: float,
+    architecture: str | None = None,
+    flags: Sequence[str] | None = None,
 ) -> Artifact:
     """Compiles a CUDA source, or takes the result from the cache.
 
@@ -69,6 +74,7 @@ def compile_cuda(
         compile_cache: where results are kept.
         timeout_s: deadline of the compiler.
         architecture: of the GPU it is for; by default this machine's, or sm_90a where there is none.
+        flags: of the compiler, architecture included; by default those of candidates.
 
     Raises:
         InfrastructureError: there is no compiler, or it does not know the architecture.
@@ -77,7 +83,7 @@ def compile_cuda(
     architecture = architecture or default_architecture()
     libraries = included_libraries(source, toolkit)
     folders = [folder for found in libraries for folder in found.folders]
-    flags = (gencode(architecture), *options(libraries, architecture, toolkit), *FLAGS)
+    flags = (*options(libraries, architecture, toolkit), *(flags or (gencode(architecture), *FLAGS)))
     key = CompileCache.key(
         source=source,
         flags=flags,

@@ -52,13 +52,13 @@ class Limits:
 
     Attributes:
         timeout_s: wall time; the processor time of each process is limited accordingly.
-        memory_kib: address space of each process.
+        memory_kib: address space of each process; None for as much as it likes.
         file_blocks: largest file, in blocks of 512 bytes.
         output_bytes: what is read of stdout and stderr, at most.
     """
 
     timeout_s: float
-    memory_kib: int = 6 << 20
+    memory_kib: int | None = 6 << 20
     file_blocks: int = 1 << 19
     output_bytes: int = 2 << 20
 
@@ -175,7 +175,8 @@ def cut_log(text: str) -> str:
 
 
 def _limit_arguments(limits: Limits) -> Iterator[str]:
-    yield from map(str, (limits.memory_kib, limits.file_blocks, ceil(limits.timeout_s) + 1))
+    memory = "unlimited" if limits.memory_kib is None else limits.memory_kib
+    yield from map(str, (memory, limits.file_blocks, ceil(limits.timeout_s) + 1))
 
 
 def _in_bubblewrap(command: Sequence[str], inputs: Mapping[str, int], readable: Sequence[Path]) -> list[str]:

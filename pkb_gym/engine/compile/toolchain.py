@@ -21,6 +21,10 @@ INCLUDE = Path(__file__).resolve().parent.parent / "include"
 EXPORTED = "__tvm_ffi_solution"
 """Symbol that TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, ...) makes."""
 
+DEBUG_INFORMATION = ("-gdwarf-4", "-g1")
+"""Of g++: lines for reports of crashes; the machine code is the same. addr2line of binutils 2.40 names wrong files of
+DWARF 5."""
+
 MAX_SECTIONS, MAX_SYMBOLS = 10_000, 20_000
 
 

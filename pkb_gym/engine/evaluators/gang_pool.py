@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.handover import build_handovers
+from pkb_gym.engine.compile.stack_trace import build_stack_trace
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.standby import Standby
@@ -63,6 +64,7 @@ class GangPool:
         self._references: dict[tuple[Device, int], ReferenceGang] = {}
         self._references_suspect = False
         self._handovers: dict[Device, HandoverLibraries] = {}
+        self._stack_trace: bytes | None = None
         self._standby: dict[GangKind, Standby] = {}
         self._ending: threading.Thread | None = None
         self._closed = False
@@ -123,6 +125,17 @@ class GangPool:
             if device not in self._handovers:
                 self._handovers[device] = build_handovers(device, self._cache)
             return self._handovers[device]
+
+    def stack_trace(self) -> bytes:
+        """The compiled library that tells where a crashed rank stood.
+
+        Raises:
+            InfrastructureError: it could not be compiled.
+        """
+        with self._lock:
+            if self._stack_trace is None:
+                self._stack_trace = build_stack_trace(self._cache)
+            return self._stack_trace
 
     def reference(self, device: Device, world_size: int) -> ReferenceGang:
         """The reference gang of a device and world size.

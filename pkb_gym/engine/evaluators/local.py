@@ -30,6 +30,7 @@ from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.compile import check_loadable, compile_source
+from pkb_gym.engine.stages.debug_tools import DebugFolders, DebugTools
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
 from pkb_gym.engine.stages.machine_sharing import work_beside_others
 from pkb_gym.engine.stages.pipeline import judge
@@ -45,12 +46,18 @@ class LocalEvaluator:
         key: secret that, with the seed, fixes the inputs; random by default. Give one to reproduce an evaluation.
         cache_dir: where compiled sources are kept; by default the user's cache folder.
         standby_gangs: gangs of each kind that stand by on GPUs; none keeps preparation in the evaluation itself.
+        folders: where to write what can be looked at afterwards; nothing by default.
 
     Processes are started when they are first needed and ended by `close`, at exit, or by the end of this process.
     """
 
     def __init__(
-        self, *, key: bytes | None = None, cache_dir: Path | None = None, standby_gangs: int = STANDBY_GANGS
+        self,
+        *,
+        key: bytes | None = None,
+        cache_dir: Path | None = None,
+        standby_gangs: int = STANDBY_GANGS,
+        folders: DebugFolders | None = None,
     ) -> None:
         self.key = key or secrets.token_bytes(16)
         self._compile_cache = CompileCache.in_folder(cache_dir)
@@ -58,6 +65,7 @@ class LocalEvaluator:
         self._arbiter = DeviceArbiter()
         self._pool = GangPool(self._arbiter, self._compile_cache, standby_gangs)
         self._baseline_cache = BaselineCache()
+        self._folders = folders or DebugFolders()
         self._closed = False
         _EVALUATORS.add(self)
 
@@ -172,7 +180,9 @@ class LocalEvaluator:
         reference = self._pool.reference(config.device, config.world_size)
         new_gang = functools.partial(self._pool.candidate_gang, config, feedback.source.text)
         handovers = self._pool.handovers(config.device)
-        return CandidateRun(feedback, artifact, reference, new_gang, handovers, key)
+        stack_trace = self._pool.stack_trace() if config.dialect == "native" else None
+        tools = DebugTools(self._folders, stack_trace, self._compile_cache)
+        return CandidateRun(feedback, artifact, reference, new_gang, handovers, key, tools)
 
     def pause(self, timeout_s: float | None = None) -> bool:
         """Leaves the devices to somebody else until `resume`: texts are compiled, but no rank runs or is prepared.

@@ -59,12 +59,14 @@ class Job:
         dialect: of the candidate.
         scratch_bytes: symmetric scratch of each rank.
         memory_bytes: main memory that each rank may allocate.
+        stack_trace: the library that tells where a crashed rank stood; None for none.
     """
 
     problem: Problem
     dialect: Dialect
     scratch_bytes: int
     memory_bytes: int
+    stack_trace: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,10 @@ class CandidateGang:
     def output(self) -> str:
         """The tail of what the ranks wrote."""
         return self._gang.output
+
+    def output_of(self, rank: int) -> str:
+        """As `output`, of one rank alone and as it wrote it."""
+        return self._gang.output_of(rank)
 
     def prepare(self, dialect: Dialect, *, one_queue: bool = False) -> None:
         """Gets its ranks ready before a candidate is known.
@@ -186,12 +192,15 @@ class CandidateGang:
             returns=job.problem.returns,
             signature=cpp_signature(job.problem),
             extensions=extensions,
+            stack_trace=None if job.stack_trace is None else 1 + len(extensions),
         )
         fds: list[int] = []
         try:
             fds.append(memory_file("candidate", source.encode() if artifact.binary is None else artifact.binary))
             for name, library in artifact.extensions.items():
                 fds.append(memory_file(name, library))
+            if job.stack_trace is not None:
+                fds.append(memory_file("pkb-stack-trace", job.stack_trace))
             self._ask(order, Loaded, fds=fds)
         finally:
             for fd in fds:

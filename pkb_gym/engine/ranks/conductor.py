@@ -20,6 +20,7 @@ from pkb_gym.engine.compare.stacked import byte_slot, word_slot
 from pkb_gym.engine.problem.tensors import argument_leaves
 from pkb_gym.engine.ranks.bound_block import BoundBlock
 from pkb_gym.engine.ranks.handover_script import POISON
+from pkb_gym.engine.ranks.red_zones import RedZones
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, CheckedCall, LateOutput
 from pkb_gym.engine.rankside import abi
 from pkb_gym.engine.rankside.arguments import TensorSlot
@@ -79,6 +80,7 @@ class Conductor:
         self._request_fd, self._reply_fd = fds
         self._departed: list[_Departed] = []
         self._calls_us: list[float] = []
+        self._red_zones = RedZones(self._plan, self._rank)
         progress = self._mine.progress(self._rank)
         progress.reached = progress.arrived = 0
 
@@ -91,6 +93,7 @@ class Conductor:
                 else:
                     self._put_in_place(leaf)
             self._poison_outputs(planned)
+        self._red_zones.fill(self._theirs)
 
     def conduct(self, wire: Wire) -> None:
         """Serves the candidate's rank until all calls have departed, or the evaluator orders something else."""
@@ -127,8 +130,10 @@ class Conductor:
             for call, departed in enumerate(self._departed)
             for name in self._restore(call, departed)
         ]
+        overruns = self._red_zones.overruns(self._theirs)
         self._device.synchronize()
-        return BlockEnded(len(self._departed) == len(self._calls), tuple(late), tuple(self._calls_us))
+        complete = len(self._departed) == len(self._calls)
+        return BlockEnded(complete, tuple(late), tuple(self._calls_us), tuple(overruns))
 
     def _restore(self, call: int, departed: _Departed) -> list[str]:
         """Puts back what the call had left; returns the names of outputs that have changed since."""

@@ -14,7 +14,7 @@ _HINTS = {
     "SIGSEGV": "an address outside its memory was touched",
     "SIGBUS": "an address beyond the end of a mapping was touched, or /tmp is full",
     "SIGFPE": "an integer was divided by zero",
-    "SIGILL": "an instruction that this processor lacks",
+    "SIGILL": "an instruction that this processor lacks, or a failed check of a debug build",
     "SIGABRT": "abort() was called, or an exception left a noexcept function",
     "SIGXFSZ": "a file grew beyond the limit",
 }

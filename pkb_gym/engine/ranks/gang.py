@@ -46,6 +46,9 @@ SAMPLING_S, SAMPLES = 0.1, 10
 FREEZE_TIMEOUT_S = 5.0
 """Until every thread of a rank has stopped: on a busy machine a thread waits for a processor in order to stop."""
 
+TRACE_S = 0.5
+"""How long ranks that missed a deadline may take to say where they stand."""
+
 Processors: TypeAlias = Sequence[Sequence[int]]
 """Numbers of processors, for each rank."""
 
@@ -435,4 +438,14 @@ class Gang:
             rank for rank in missing if stat(self._pidfds[rank])[1] - before[rank] > 2 or running[rank] > SAMPLES // 2
         }
         places = {rank: where(rank) if where is not None else "" for rank in sorted(missing)}
+        self._end_with_traces(missing)
         return missed_deadline(places, busy, timeout_s)
+
+    def _end_with_traces(self, ranks: set[int]) -> None:
+        """Ends ranks by the signal that has them write where they stand, and takes in what they write."""
+        for rank in ranks:
+            send(self._pidfds[rank], signal.SIGQUIT)
+        deadline = time.monotonic() + TRACE_S
+        while ranks - set(self._ended) and (left := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(GangFailed):
+                self._listen(left)

@@ -9,6 +9,7 @@ import gc
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +35,11 @@ from pkb_gym.engine.ranks.candidate_block import (
 )
 from pkb_gym.engine.ranks.conductor import Conductor
 from pkb_gym.engine.ranks.delivery_time import delivery_us
+from pkb_gym.engine.ranks.dumped_outputs import dump
 from pkb_gym.engine.ranks.gpu_pulses import GpuPulses
 from pkb_gym.engine.ranks.handover_script import null_script, write_script
 from pkb_gym.engine.ranks.handover_server import HandoverLibrary
+from pkb_gym.engine.ranks.kept_block import keep_rank
 from pkb_gym.engine.ranks.reference_orders import (
     AllocateHeaps,
     BlockEnded,
@@ -48,7 +51,9 @@ from pkb_gym.engine.ranks.reference_orders import (
     CompareOutputs,
     ConductCalls,
     DeliveryTimed,
+    DumpTensors,
     EndBlock,
+    KeepBlock,
     MakeInputs,
     MapHeaps,
     Ready,
@@ -141,6 +146,8 @@ class ReferenceRank:
             RunNullBlock: self._run_null_block,
             CaptureGraphs: self._capture_graphs,
             ReplayGraphs: self._baseline.replay,
+            KeepBlock: self._keep_block,
+            DumpTensors: self._dump_tensors,
             CompareOutputs: self._compare_outputs,
             Release: self._release,
         }
@@ -351,6 +358,16 @@ class ReferenceRank:
         return DeliveryTimed(delivery_us(self._block_in_hand(), order.dialect, self._device.synchronize))
 
     # ---- comparison -------------------------------------------------------------------------------------------------
+
+    def _keep_block(self, order: KeepBlock) -> Ready:
+        keep_rank(Path(order.folder), self._block_in_hand(), self._expected, order.calls)
+        return Ready()
+
+    def _dump_tensors(self, order: DumpTensors) -> Ready:
+        for call, tensor in zip(order.calls, order.tensors, strict=True):
+            block, theirs = self._block_in_hand(), self._candidate_heap()
+            dump(Path(order.folder), block, theirs, self._expected[call], call, tensor)
+        return Ready()
 
     def _compare_outputs(self, order: CompareOutputs) -> Compared:
         with torch.device(self._device.torch_device):  # of tensors that a rule makes without saying where

@@ -10,6 +10,7 @@ from typing import TypeVar
 from pkb_gym.engine.compare.check import RankCheck
 from pkb_gym.engine.compare.layout import Workload, align
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.ranks.dumped_tensor import Dumped
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.gang import Gang, Processors
 from pkb_gym.engine.ranks.handover_server import HandoverLibraries
@@ -26,7 +27,9 @@ from pkb_gym.engine.ranks.reference_orders import (
     Compared,
     CompareOutputs,
     DeliveryTimed,
+    DumpTensors,
     EndBlock,
+    KeepBlock,
     MakeInputs,
     MapHeaps,
     Ready,
@@ -234,6 +237,14 @@ class ReferenceGang:
     def warm_up(self, calls: int) -> None:
         """Runs the baseline without looking at the clock or keeping results."""
         self._ask(WarmUp(calls), Ready)
+
+    def keep(self, folder: str, calls: int) -> None:
+        """Has each rank write its part of the block's calls; see `KeepBlock`."""
+        self._ask(KeepBlock(folder, calls), Ready)
+
+    def dump(self, folder: str, calls: Sequence[int], tensors: Sequence[Dumped]) -> None:
+        """Has each rank write some of its tensors; see `DumpTensors`."""
+        self._ask(DumpTensors(folder, tuple(calls), tuple(tensors)), Ready)
 
     def compare(self, claims: Sequence[Sequence[Claims]], dialect: Dialect) -> list[RankCheck]:
         """Judges the candidate's outputs of the block.

@@ -13,6 +13,7 @@ from typing import TypeAlias, cast
 from pkb_gym.engine.compare.layout import Workload
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import frozen_axes
+from pkb_gym.engine.ranks.dumped_tensor import Dumped
 from pkb_gym.engine.rankside.messages import Message
 from pkb_gym.engine.rankside.orders import Claims, DeviceName, Dialect, RunNullBlock
 
@@ -217,6 +218,30 @@ class LateOutput:
 
 
 @dataclass(frozen=True)
+class Overrun:
+    """Bytes beside a tensor of this rank that were written to, by whatever rank.
+
+    Attributes:
+        call: number within the block, of the call whose tensor it is.
+        tensor: name of the argument or output.
+        nbytes: how many hold other values now.
+        distance_bytes: between the tensor and the nearest of them.
+        is_behind: whether they lie behind the tensor, not in front of it.
+    """
+
+    call: int
+    tensor: str
+    nbytes: int
+    distance_bytes: int
+    is_behind: bool
+
+    def __str__(self) -> str:
+        where = "behind" if self.is_behind else "in front of"
+        gap = f", {self.distance_bytes} bytes away from it," if self.distance_bytes else ""
+        return f"{self.nbytes} bytes {where} `{self.tensor}`{gap}"
+
+
+@dataclass(frozen=True)
 class BlockEnded(Message):
     """What the handovers of a block have shown.
 
@@ -224,11 +249,13 @@ class BlockEnded(Message):
         complete: whether all calls have departed.
         late: outputs that have changed since.
         calls_us: from the arrival of each call to its departure, where whole arguments were handed over.
+        overruns: writes outside of tensors, where whole arguments were handed over.
     """
 
     complete: bool
     late: tuple[LateOutput, ...]
     calls_us: tuple[float, ...] = ()
+    overruns: tuple[Overrun, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -335,6 +362,34 @@ class BlockSettled(Message):
 
     idle_us: float | None
     host_ns: int
+
+
+@dataclass(frozen=True)
+class KeepBlock(Message):
+    """Write the block's calls, and what they should return, to files; see `kept_block`. Answered by `Ready`.
+
+    Attributes:
+        folder: absolute path.
+        calls: how many, from the first.
+    """
+
+    folder: str
+    calls: int
+
+
+@dataclass(frozen=True)
+class DumpTensors(Message):
+    """Write tensors of the block, as the candidate has them and as they should be. Answered by `Ready`.
+
+    Attributes:
+        folder: absolute path.
+        calls: numbers within the block, of each tensor that of its call.
+        tensors: which.
+    """
+
+    folder: str
+    calls: tuple[int, ...]
+    tensors: tuple[Dumped, ...]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from . import abi
 from .arguments import CallSpec, unroll
+from .crash import trace_native_code, trace_python_code
 from .devices import AnyHeap, Device, make_device
 from .failures import CandidateError, kind_of
 from .handover import Handover, Handovers, NullCall, make_handovers, run_null_calls
@@ -151,11 +152,15 @@ def _run_block(
 
 def _load(order: Load, fds: list[int], heap: AnyHeap, device: Device, rank: int, world_size: int) -> Solution:
     if order.dialect == "native":
-        from .native import Native
+        from .native import Native, library_path
 
-        return Native(order, fds[0], heap, device, rank, world_size)
+        native = Native(order, fds[0], heap, device, rank, world_size)
+        if order.stack_trace is not None:
+            trace_native_code(f"/proc/self/fd/{fds[order.stack_trace]}", library_path(rank))
+        return native
     from .python import Python
 
+    trace_python_code()
     libraries = {name: f"/proc/self/fd/{fds[place]}" for name, place in order.extensions.items()}
     return Python(order, fds[0], libraries, heap, device, rank)
 

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-_CODES = {
+DTYPE_CODES = {
     "bfloat16": (4, 16),
     "float16": (2, 16),
     "float32": (2, 32),
@@ -23,6 +23,7 @@ _CODES = {
     "uint8": (1, 8),
     "bool": (6, 8),
 }
+"""Name of a dtype -> DLPack's type code, and bits."""
 
 
 _CUDA, _CPU = 2, (1, 0)  # kDLCUDA; kDLCPU and its index
@@ -69,7 +70,7 @@ class HeapTensor:
         for dim in reversed(range(len(shape))):
             strides[dim], step = step, step * max(1, shape[dim])
         self._strides = (ctypes.c_int64 * max(1, len(shape)))(*strides)
-        code, bits = _CODES[dtype]
+        code, bits = DTYPE_CODES[dtype]
         as_pointer = ctypes.POINTER(ctypes.c_int64)
         tensor = _DLTensor(
             address,

@@ -19,13 +19,18 @@ from .results import Destination, bad_result
 from .usage import usage_since
 
 
+def library_path(rank: int) -> str:
+    """By which a rank loads its candidate's library."""
+    return os.path.join(os.getcwd(), f"kernel-{rank}.so")
+
+
 class Native:
     """A loaded kernel and the argument sets it is called on."""
 
     def __init__(self, order: Load, library_fd: int, heap: AnyHeap, device: Device, rank: int, world_size: int) -> None:
         import tvm_ffi
 
-        path = os.path.join(os.getcwd(), f"kernel-{rank}.so")
+        path = library_path(rank)
         os.symlink(f"/proc/self/fd/{library_fd}", path)
         try:
             self._module = tvm_ffi.load_module(path)

@@ -109,7 +109,7 @@ class NullDone(Message):
 
 @dataclass(frozen=True)
 class Load(Message):
-    """Load a candidate. The descriptor of its source or library comes along, then those of extensions.
+    """Load a candidate. The descriptor of its source or library comes along, then those of extensions and stack trace.
 
     Attributes:
         dialect: of the candidate.
@@ -119,6 +119,7 @@ class Load(Message):
         returns: "value", "tuple" or "dict": how a solution of the python dialect returns its results.
         signature: that a native kernel should have, for errors.
         extensions: C++ extensions that a module built -> place among the descriptors.
+        stack_trace: place of the library that tells where a crashed rank stood; None for none.
     """
 
     dialect: Dialect
@@ -128,6 +129,7 @@ class Load(Message):
     returns: Literal["value", "tuple", "dict"]
     signature: str
     extensions: dict[str, int]
+    stack_trace: int | None = None
 
 
 @dataclass(frozen=True)

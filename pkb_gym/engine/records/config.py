@@ -17,6 +17,7 @@ Device: TypeAlias = Literal["cpu", "cuda"]
 Language: TypeAlias = Literal["cpp", "cuda", "triton", "python"]
 Protocol: TypeAlias = Literal["robust", "published"]
 Until: TypeAlias = Literal["compile", "check", "time", "profile"]
+Sanitizer: TypeAlias = Literal["address", "undefined", "thread"]
 
 DIALECTS: dict[Language, Dialect] = {"cpp": "native", "cuda": "native", "triton": "python", "python": "python"}
 
@@ -56,6 +57,12 @@ class EvalConfig(Record):
     """Memory that each rank may allocate beside the symmetric heap; by default a share of the machine's."""
     trace: bool = Field(default=False, strict=True)
     """Whether the profile holds every kernel, copy and call as well, for a timeline."""
+    debug: bool = Field(default=False, strict=True)
+    """Whether native sources are compiled for finding mistakes: not optimised, with whole debug information and checks
+    of bounds. Such a build is checked and never timed, and no reward is paid for it."""
+    sanitize: tuple[Sanitizer, ...] = ()
+    """Sanitizers of g++ that the checked calls are run under first, in the standalone harness; C++ sources alone.
+    Includes `debug`."""
 
     @field_validator("size")
     @classmethod
@@ -82,6 +89,8 @@ class ResolvedConfig(Record):
     timing_budget_s: float
     memory_bytes: int
     trace: bool = False
+    debug: bool = False
+    sanitize: tuple[Sanitizer, ...] = ()
 
     @field_validator("size")
     @classmethod
@@ -128,6 +137,9 @@ def resolve(
     """
     if (config.language == "cpp" and device == "cuda") or (config.language in ("cuda", "triton") and device == "cpu"):
         raise ConfigError(f"{problem.name}: language {config.language!r} does not run on device {device!r}")
+    debug = config.debug or bool(config.sanitize)
+    resolved_language = language if config.language == "auto" else config.language
+    _check_debug(problem, resolved_language, config)
     world_size = config.world_size or default_world_size(gpus if device == "cuda" else 0)
     if device == "cuda" and 0 < gpus < world_size:
         raise ConfigError(f"{problem.name}: world size {world_size} needs as many GPUs; this machine has {gpus}")
@@ -139,9 +151,9 @@ def resolve(
         world_size=world_size,
         size=size,
         dtype=dtype,
-        language=language if config.language == "auto" else config.language,
+        language=resolved_language,
         protocol=config.protocol,
-        until=config.until,
+        until="check" if debug and config.until != "compile" else config.until,
         trials=max(config.trials or (5 if config.protocol == "published" else 4), checked_calls(world_size)),
         seed=config.seed,
         turn=config.turn,
@@ -150,7 +162,19 @@ def resolve(
         timing_budget_s=config.timing_budget_s or _timing_budget_s(device, size),
         memory_bytes=config.memory_bytes or max(1 << 30, memory_total_bytes // (2 * world_size)),
         trace=config.trace,
+        debug=debug,
+        sanitize=tuple(dict.fromkeys(config.sanitize)),
     )
+
+
+def _check_debug(problem: Problem, language: Language, config: EvalConfig) -> None:
+    if config.debug and DIALECTS[language] != "native":
+        raise ConfigError(f"{problem.name}: debug builds are of C++ and CUDA sources; this one is {language!r}")
+    if config.sanitize and language != "cpp":
+        raise ConfigError(
+            f"{problem.name}: sanitizers are for C++ sources; this one is {language!r}. For CUDA sources keep the run "
+            "(`pkb eval --keep DIR`) and call `DIR/run.sh memcheck`"
+        )
 
 
 def _timing_budget_s(device: Device, size: object) -> float:

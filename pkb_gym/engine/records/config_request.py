@@ -24,6 +24,8 @@ EXPECTED = {
     "timing_budget_s": "a number of seconds above 0",
     "memory_bytes": "a whole number of bytes above 0",
     "trace": "True or False",
+    "debug": "True or False",
+    "sanitize": "any of 'address', 'undefined' and 'thread', in a tuple",
 }
 """Field of `EvalConfig` -> what it takes, of those that take no choice of words."""
 

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.check_report import CheckReport, Race
 from pkb_gym.engine.records.compiler_report import InstructionCounts, KernelResources
-from pkb_gym.engine.records.config import ResolvedConfig
+from pkb_gym.engine.records.config import ResolvedConfig, Sanitizer
 from pkb_gym.engine.records.mechanisms import Mechanism
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.engine.records.timing import Timing
@@ -52,7 +52,7 @@ class Failure(StrEnum):
     LOAD_ERROR = "load_error"
     """It could not be loaded: `solution` is missing or has another signature, or a symbol is undefined."""
     RUNTIME_ERROR = "runtime_error"
-    """It raised, crashed or ended its process."""
+    """It raised, crashed, ended its process, or wrote outside of its tensors."""
     OUT_OF_MEMORY = "out_of_memory"
     """It asked for more memory than a rank may have."""
     DEADLOCK = "deadlock"
@@ -111,6 +111,19 @@ class CompileReport(Record):
     """Resources of each GPU kernel, in the compiler's order, at most 64; native CUDA sources only."""
     transfers: InstructionCounts | None = None
     """Instructions of all GPU kernels together; None where there are none or the machine code could not be read."""
+
+
+class SanitizerReport(Record):
+    """What a run of the checked calls under one sanitizer has shown."""
+
+    sanitizer: Sanitizer
+    """Of g++."""
+    found: bool
+    """Whether this is a finding."""
+    summary: str
+    """One line: kind, line of the source, function; or that nothing was found."""
+    report: str
+    """The sanitizer's own words on all ranks, cut in the middle; with the first finding alone."""
 
 
 class RankProfile(Record):
@@ -258,6 +271,8 @@ class Feedback(Record):
     custom communication kernel: by its text, by traffic of its ranks' network while it ran (whatever its dialect), or
     by NCCL's kernels in its profile, which are an untrusted rank report. None where nothing tells."""
     compile: CompileReport | None = None
+    sanitizers: tuple[SanitizerReport, ...] = ()
+    """In the order of `config.sanitize`."""
     race: Race | None = None
     """Present exactly when `failure` is "race"."""
     check: CheckReport | None = None

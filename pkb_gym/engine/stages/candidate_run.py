@@ -17,6 +17,7 @@ from pkb_gym.engine.compare.check import merge
 from pkb_gym.engine.compare.layout import BlockPlan, Workload
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.candidate_gang import CandidateGang, Job
+from pkb_gym.engine.ranks.crash_trace import without_traces
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.handover_server import HandoverEnds, HandoverLibraries
 from pkb_gym.engine.ranks.reference_gang import ReferenceGang
@@ -29,6 +30,8 @@ from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.feedback import LAST_OUTPUT, Failure
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages.block_staging import BlockStaging, plain
+from pkb_gym.engine.stages.crash_places import crash_places
+from pkb_gym.engine.stages.debug_tools import DebugTools
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
 from pkb_gym.engine.stages.heap_layout import lay_out
 
@@ -73,11 +76,13 @@ class CandidateRun:
         new_gang: lends a gang for the candidate, started at once or before, and ends it afterwards.
         libraries: the compiled handovers.
         key: the evaluator's secret.
+        tools: to find mistakes with; none by default.
 
     Attributes:
         feedback: see above.
         artifact: see above.
         reference: see above.
+        tools: see above.
         workload: what is evaluated.
         layout: of the heaps.
         right_trials: of the last checked block, all outputs of which were right.
@@ -91,9 +96,11 @@ class CandidateRun:
         new_gang: Callable[[], AbstractContextManager[CandidateGang]],
         libraries: HandoverLibraries,
         key: bytes,
+        tools: DebugTools | None = None,
     ) -> None:
         config = feedback.config
         self.feedback, self.artifact, self.reference = feedback, artifact, reference
+        self.tools = tools or DebugTools()
         self.workload = Workload(
             problem=feedback.problem,
             size=config.axes_asked,
@@ -122,7 +129,7 @@ class CandidateRun:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.feedback.output = self._gang.output
+        self.feedback.output = without_traces(self._gang.output)
         self._resources.close()
 
     def _release(self) -> None:
@@ -195,7 +202,13 @@ class CandidateRun:
         Raises:
             Stopped: it could not be loaded.
         """
-        job = Job(self.workload.problem, self.dialect, self.layout.scratch_bytes, self.config.memory_bytes)
+        job = Job(
+            self.workload.problem,
+            self.dialect,
+            self.layout.scratch_bytes,
+            self.config.memory_bytes,
+            self.tools.stack_trace,
+        )
         with self._failures():
             self._gang.load(job, self.artifact, self.feedback.source.text)
 
@@ -203,7 +216,8 @@ class CandidateRun:
         """Calls the candidate once on each of these sets of a block, then freezes it.
 
         Raises:
-            Stopped: a rank fell, the deadline passed, or calls went on without their handovers.
+            Stopped: a rank fell, the deadline passed, calls went on without their handovers, or a rank wrote outside
+                of its tensors.
         """
         with self._failures():
             self._gang.thaw()
@@ -213,6 +227,7 @@ class CandidateRun:
             for rank, of_rank in enumerate(ended):
                 if not of_rank.complete:
                     raise GangFailed(Failure.INTEGRITY, rank, f"rank {rank} went on without waiting for its arguments")
+            _check_bounds(ended)
         return FinishedBlock(plan, nanoseconds, done, ended)
 
     @contextlib.contextmanager
@@ -279,8 +294,24 @@ class CandidateRun:
             raise self._stopped(failed) from None
 
     def _stopped(self, failed: GangFailed) -> Stopped:
-        output = self._gang.output.strip()
+        output = without_traces(self._gang.output).strip()
         tail = f"{LAST_OUTPUT}{output[-2000:]}" if output else ""
         if failed.failure is Failure.INTEGRITY:
             self.feedback.suspect(integrity.tampering(str(failed)))
-        return self.feedback.stop(failed.failure, f"{failed}{tail}", failed.rank, killed=failed.killed)
+        written = [self._gang.output_of(rank) for rank in range(self.config.world_size)]
+        places = crash_places(self.artifact.binary, written)
+        message = f"{failed}\n{places}" if places else str(failed)
+        return self.feedback.stop(failed.failure, f"{message}{tail}", failed.rank, killed=failed.killed)
+
+
+def _check_bounds(ended: Sequence[BlockEnded]) -> None:
+    """Looks for writes outside of tensors.
+
+    Raises:
+        GangFailed: there was one; it names the first.
+    """
+    found = [(overrun.call, rank, overrun) for rank, of_rank in enumerate(ended) for overrun in of_rank.overruns]
+    if found:
+        call, rank, overrun = min(found, key=lambda one: one[:2])
+        what = f"{overrun} of rank {rank} were overwritten in call {call}, by rank {rank} or a peer"
+        raise GangFailed(Failure.RUNTIME_ERROR, rank, f"{what}: no tensor lies there")

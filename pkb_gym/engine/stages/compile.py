@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.debug_build import Build, gxx_flags, nvcc_flags
 from pkb_gym.engine.compile.gxx import compile_cpp
 from pkb_gym.engine.compile.nvcc import compile_cuda
 from pkb_gym.engine.compile.python import build_python
@@ -34,10 +35,11 @@ def compile_source(feedback: FeedbackBuilder, cache: CompileCache, build_zygote:
         InfrastructureError: this machine failed.
     """
     text, language, timeout_s = feedback.source.text, feedback.config.language, feedback.config.compile_timeout_s
+    build: Build = "debug" if feedback.config.debug else "release"
     if language == "cpp":
-        artifact = compile_cpp(text, cache, timeout_s)
+        artifact = compile_cpp(text, cache, timeout_s, gxx_flags(build))
     elif language == "cuda":
-        artifact = compile_cuda(text, cache, timeout_s)
+        artifact = compile_cuda(text, cache, timeout_s, flags=nvcc_flags(build) if feedback.config.debug else None)
     else:
         artifact = build_python(text, cache, build_zygote(), timeout_s)
     feedback.compile = CompileReport(

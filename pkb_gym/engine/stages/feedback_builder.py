@@ -11,7 +11,16 @@ from pathlib import Path
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.check_report import CheckReport, Race
 from pkb_gym.engine.records.config import ResolvedConfig
-from pkb_gym.engine.records.feedback import CompileReport, Environment, Failure, Feedback, Finding, Profile, Stage
+from pkb_gym.engine.records.feedback import (
+    CompileReport,
+    Environment,
+    Failure,
+    Feedback,
+    Finding,
+    Profile,
+    SanitizerReport,
+    Stage,
+)
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.records.timing import Timing
@@ -42,7 +51,7 @@ class FeedbackBuilder:
         source: the source.
         config: how it is judged.
         stopwatch: of the evaluation.
-        compile, race, check, timing, profile, roofline, output, calls_torch_distributed: see `Feedback`.
+        compile, sanitizers, race, check, timing, profile, roofline, output, calls_torch_distributed: see `Feedback`.
 
     Raises:
         OSError: the problem's files cannot be read.
@@ -59,6 +68,7 @@ class FeedbackBuilder:
         self.problem, self.source, self.config = problem, source, config
         self.stopwatch = stopwatch or Stopwatch()
         self.compile: CompileReport | None = None
+        self.sanitizers: tuple[SanitizerReport, ...] = ()
         self.race: Race | None = None
         self.check: CheckReport | None = None
         self.timing: Timing | None = None
@@ -132,6 +142,7 @@ class FeedbackBuilder:
             output=printable(self.output),
             calls_torch_distributed=self.calls_torch_distributed,
             compile=self.compile,
+            sanitizers=self.sanitizers,
             race=self.race,
             check=self.check,
             timing=self.timing if timed else None,

@@ -20,6 +20,9 @@ from pkb_gym.engine.stages.timing_statistics import MAX_CALLS
 CPU_BLOCK_BYTES, GPU_BLOCK_BYTES = 512 << 20, 2 << 30
 """Room for the argument sets of one block: of all ranks together, which share a memory, or of each GPU."""
 
+ZONES_SHARE = 64
+"""The inverse of what red zones may add to that room, so that sets of round sizes are as many as without."""
+
 MIN_SCRATCH_BYTES = 16 << 20
 
 MIN_CHECKED_CALLS = 3
@@ -86,7 +89,7 @@ def _lay_out(
     one = timed[0].sets[0]
     scratch_bytes = align(max(MIN_SCRATCH_BYTES, 2 * (one.nbytes - _resident_bytes(problem, one))), PAGE_BYTES)
     room = GPU_BLOCK_BYTES if device == "cuda" else CPU_BLOCK_BYTES // world_size
-    most_calls = max(1, room // (one.nbytes or 1))
+    most_calls = max(1, (room + room // ZONES_SHARE) // (one.nbytes or 1))
     # Pages in between belong to the gaps.
     few_checked = min(MIN_CHECKED_CALLS, trials) * (largest_checked + PAGE_BYTES)
     all_checked = trials * (largest_checked + PAGE_BYTES)

@@ -10,6 +10,7 @@ from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages.block_staging import CallConditions, conducted, longest_delay_s
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
+from pkb_gym.engine.stages.dump import dump_mismatches
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.race import find_race, late_output
 
@@ -44,6 +45,7 @@ def failed_check(
         Stopped: the candidate failed in another way while the cause was looked for.
         InfrastructureError: this machine failed.
     """
+    dump_mismatches(run, finished.plan, report)
     first_trial = finished.plan.sets[0].trial
     worst = report.mismatches[0] if report.mismatches else None
     if worst is not None and worst.reason != "values":
@@ -70,7 +72,7 @@ def failed_check(
 
 def _wrong(run: CandidateRun, report: CheckReport) -> Stopped:
     worst = report.mismatches[0]
-    return run.feedback.stop(FAILURES[worst.reason], "\n".join(map(str, report.mismatches)), worst.rank)
+    return run.feedback.stop(FAILURES[worst.reason], str(worst), worst.rank)
 
 
 def _first_delayed(report: CheckReport, conditions: Sequence[CallConditions], first_trial: int) -> Mismatch:
@@ -89,6 +91,7 @@ def failed_while_timed(run: CandidateRun, finished: FinishedBlock, report: Check
         report: on its outputs.
         baseline_us: microseconds a call of the baseline.
     """
+    dump_mismatches(run, finished.plan, report)
     race = late_output(finished)
     if race is None:
         first = min(report.mismatches, key=lambda mismatch: mismatch.trial)

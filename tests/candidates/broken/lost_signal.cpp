@@ -1,4 +1,4 @@
-// expect: deadlock rank 0; waits in call 0 for signal 5 to be at least 1; it is 0; every unfinished rank waits
+// expect: deadlock rank 0; waits in call 0 for signal 5 to be at least 1; it is 0; every unfinished rank waits; rank 0 stood at kernel.cpp:7, in pkb::Comm::wait
 // Rank 0 waits for a signal that nobody sends.
 #include "pkb/bf16.h"
 #include "pkb/symm.h"

@@ -1,4 +1,4 @@
-// expect: runtime_error rank 1 was killed by SIGSEGV; address outside
+// expect: runtime_error rank 1 was killed by SIGSEGV; address outside; rank 1 stood at kernel.cpp:7
 // Rank 1 writes to address 8; the others wait for it.
 #include "pkb/bf16.h"
 #include "pkb/symm.h"

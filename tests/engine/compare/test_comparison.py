@@ -135,7 +135,8 @@ def test_no_more_is_compared_together_than_memory_allows(block: Block, monkeypat
 
 def test_calls_that_have_nothing_but_empty_tensors_are_right() -> None:
     empty = Block(find_problem("SampleSort"), 3, {"counts": 0})
-    assert {planned.nbytes for planned in empty.plan.sets} == {0}
+    leaves = [placed.leaf for planned in empty.plan.sets for placed in planned.leaves[RANK].values()]
+    assert {leaf.capacity_bytes for leaf in leaves} == {0}
     assert empty.found() == RankCheck(rank=RANK, outputs=3, elements=0, elements_right=0, mismatches=())
 
 

@@ -39,6 +39,8 @@ OTHERS = {
     "timing_budget_s": 1.0,
     "memory_bytes": 1,
     "trace": True,
+    "debug": True,
+    "sanitize": ("address",),
 }
 
 

@@ -223,6 +223,9 @@ class FakeCandidateGang:
         self.job, self.source = job, source
         self._note("load", f"in {self.timeout_s:g} s")
 
+    def output_of(self, rank: int) -> str:
+        return self.output
+
     def thaw(self) -> None:
         self._note("thaw")
 

@@ -1,0 +1,96 @@
+"""Options for finding mistakes: debug builds, sanitizers, runs and tensors that are kept."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.config import EvalConfig, Sanitizer
+from pkb_gym.engine.records.feedback import Stage
+
+from .command import stderr
+
+if TYPE_CHECKING:
+    from pkb_gym.engine.evaluators.evaluator import Evaluator
+    from pkb_gym.engine.records.feedback import Feedback
+
+SANITIZERS: tuple[str, ...] = get_args(Sanitizer)
+
+
+def add_debug_options(parser: argparse.ArgumentParser) -> None:
+    """Adds what `debug_config` and `open_for_debugging` read."""
+    parser.add_argument(
+        "--debug",
+        action="store_true",
+        help="compile without optimisation, with checks of bounds; ends with the check, and no reward is given",
+    )
+    parser.add_argument(
+        "--sanitize",
+        type=_sanitizers,
+        default=(),
+        metavar="NAME,..",
+        help="first run the checked calls under address, undefined or thread; C++ sources; implies --debug",
+    )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="write source, library and checked calls there, with a run.sh for gdb and sanitizers; native sources",
+    )
+    parser.add_argument(
+        "--dump", type=Path, metavar="DIR", help="write wrong outputs there: .npy as got and expected, and a heat map"
+    )
+
+
+def _sanitizers(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    unknown = [name for name in names if name not in SANITIZERS]
+    if unknown:
+        hint = "; for CUDA sources keep the run (--keep DIR) and call DIR/run.sh memcheck" if "check" in text else ""
+        raise argparse.ArgumentTypeError(f"no sanitizer {unknown[0]!r} among {', '.join(SANITIZERS)}{hint}")
+    return names
+
+
+def debug_config(config: EvalConfig, args: argparse.Namespace) -> EvalConfig:
+    """A configuration with what `add_debug_options` was told."""
+    if not (args.debug or args.sanitize):
+        return config
+    return config.model_copy(update={"debug": True, "sanitize": args.sanitize})
+
+
+def open_for_debugging(args: argparse.Namespace, key: bytes | None) -> Evaluator | None:
+    """An evaluator of this process, which writes files; None where none are asked for.
+
+    Args:
+        args: as `add_debug_options` and `add_evaluator_options` add them.
+        key: of the inputs; None where a service draws them.
+
+    Raises:
+        ConfigError: a service is asked for too.
+    """
+    if args.keep is None and args.dump is None:
+        return None
+    if args.service is not None or key is None:
+        raise ConfigError("--keep and --dump write what this machine evaluates; leave out --service")
+    from pkb_gym.engine.evaluators.local import LocalEvaluator
+    from pkb_gym.engine.stages.debug_tools import DebugFolders
+
+    return LocalEvaluator(key=key, folders=DebugFolders(args.keep, args.dump))
+
+
+def tell_files(args: argparse.Namespace, feedback: Feedback) -> None:
+    """Says what was written, or why nothing was."""
+    if args.keep is not None:
+        if feedback.config.dialect != "native":
+            what = f"nothing was kept in {args.keep}: there is no standalone harness for Python sources"
+        elif Stage.CHECK not in feedback.durations_s:
+            what = f"nothing was kept in {args.keep}: no call was made"
+        else:
+            what = f"the checked calls are in {args.keep}; {args.keep / 'run.sh'} runs them by themselves"
+        stderr().print(what, soft_wrap=True)
+    if args.dump is not None:
+        wrong = feedback.check is not None and feedback.check.mismatches
+        what = f"wrong outputs are in {args.dump}" if wrong else "nothing was dumped: no output was compared and wrong"
+        stderr().print(what, soft_wrap=True)

@@ -1,0 +1,172 @@
+"""Builds for finding mistakes: what they are called, the compiler's flags, and the standalone harness.
+
+release      as judged
+debug        not optimised, whole debug information; indices of arrays and containers of known size are checked
+address, undefined, thread
+             the sanitizers of g++, in the standalone harness alone: they need a process of their own
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pkb_gym.engine.compile import gxx, nvcc
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
+from pkb_gym.engine.compile.library_headers import included_libraries, options
+from pkb_gym.engine.compile.opened_files import GXX_FLAGS, NVCC_FLAGS
+from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
+from pkb_gym.engine.compile.toolchain import (
+    DEBUG_INFORMATION,
+    INCLUDE,
+    compiler_version,
+    ffi_root,
+    header_digest,
+    include_arguments,
+    library_arguments,
+)
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.records.artifact import Artifact
+from pkb_gym.engine.records.config import Sanitizer
+
+Build: TypeAlias = Literal["release", "debug", "address", "undefined", "thread"]
+
+HARNESS = Path(__file__).resolve().parent.parent / "debugging" / "harness.cpp"
+BUILDS: Mapping[str, tuple[Build, ...]] = {
+    "cpp": ("release", "debug", "address", "undefined", "thread"),
+    "cuda": ("release", "debug"),
+}
+"""Language -> its builds."""
+
+GPU_TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+"""Of compute-sanitizer, which runs a build as it is."""
+
+_WHOLE_DEBUG_INFORMATION = ("-gdwarf-4", "-g", "-fno-omit-frame-pointer")
+_BOUNDS = ("-D_GLIBCXX_ASSERTIONS", "-fsanitize=bounds", "-fsanitize-undefined-trap-on-error")
+"""A failed check ends the process by SIGABRT or SIGILL; none needs a library."""
+
+
+def gxx_flags(build: Build) -> tuple[str, ...]:
+    """Of g++, for a source."""
+    if build == "release":
+        return gxx.FLAGS
+    kept = tuple(flag for flag in gxx.FLAGS if flag not in ("-O3", *DEBUG_INFORMATION))
+    if build == "debug":
+        return ("-O0", *_WHOLE_DEBUG_INFORMATION, *_BOUNDS, *kept)
+    # Each rank of the thread build is a thread that loads a copy of its own: no variable may be shared by name. That
+    # sanitizer does not model the FFI's fences (-Wno-tsan), which guard its reference counts alone.
+    return ("-O1", *_WHOLE_DEBUG_INFORMATION, f"-fsanitize={build}", "-Wno-tsan", "-fno-gnu-unique", *kept)
+
+
+def nvcc_flags(build: Build) -> tuple[str, ...]:
+    """Of nvcc, for a source; lines of device code in either build, so that compute-sanitizer names them."""
+    flags = (nvcc.gencode(nvcc.default_architecture()), *nvcc.FLAGS)
+    if build == "release":
+        return (*flags, "-lineinfo")
+    lines, whole = (",".join(names) for names in (DEBUG_INFORMATION, _WHOLE_DEBUG_INFORMATION))
+    kept = (flag.replace(lines, whole) for flag in flags if flag != "-O3")
+    return ("-O0", "-g", "-G", *kept)
+
+
+def harness_command(language: str, build: Build) -> list[str]:
+    """Compiles `harness.cpp`, which lies in the working folder, to `harness-BUILD`."""
+    folder = ffi_root() / "lib"
+    ending = (*include_arguments(), HARNESS.name, "-o", f"harness-{build}", *library_arguments(), "-ldl")
+    if language == "cuda":
+        compiler = str(nvcc.find_toolkit() / "bin" / "nvcc")
+        return [compiler, "-x", "cu", "-DPKB_CUDA", "-std=c++17", "-g", "-O1", *ending, f"-Xlinker=-rpath,{folder}"]
+    sanitizer = [] if build in ("release", "debug") else [f"-fsanitize={build}", "-Wno-tsan"]
+    return ["g++", "-std=c++17", "-g", "-O1", "-pthread", *sanitizer, *ending, f"-Wl,-rpath,{folder}"]
+
+
+def kernel_command(language: str, build: Build, source: str) -> list[str]:
+    """Compiles the source, which lies in the working folder, to `kernel-BUILD.so`."""
+    ending = [*include_arguments(), f"kernel.{'cu' if language == 'cuda' else 'cpp'}", "-o", f"kernel-{build}.so"]
+    listing = {*GXX_FLAGS, *NVCC_FLAGS}  # is for the evaluator
+    if language == "cuda":
+        toolkit = nvcc.find_toolkit()
+        libraries = options(included_libraries(source, toolkit), nvcc.default_architecture(), toolkit)
+        compiler, flags = str(toolkit / "bin" / "nvcc"), (*libraries, *nvcc_flags(build))
+    else:
+        compiler, flags = "g++", gxx_flags(build)
+    return [compiler, *(flag for flag in flags if flag not in listing), *ending, *library_arguments()]
+
+
+def build_script(language: str, source: str) -> str:
+    """A shell script that makes the harness and library of the build that it is told, where they are not there yet."""
+    cases = []
+    for build in BUILDS[language]:
+        kernel = shlex.join(kernel_command(language, build, source))
+        harness = shlex.join(harness_command(language, build))
+        lines = [f"[ -e kernel-{build}.so ] || {kernel} || exit 3", f"[ -e harness-{build} ] || {harness} || exit 3"]
+        cases.append(f"  {build})\n    " + "\n    ".join(lines) + "\n    ;;")
+    body = "\n".join(cases)
+    return f"""#!/usr/bin/env bash
+# Makes kernel-BUILD.so and harness-BUILD: ./build.sh [{"|".join(BUILDS[language])}]
+cd "$(dirname "$0")" || exit 3
+case "${{1:-release}}" in
+{body}
+  *)
+    echo "no build '$1'; there are {" ".join(BUILDS[language])}" >&2
+    exit 64
+    ;;
+esac
+"""
+
+
+def compile_sanitized(source: str, sanitizer: Sanitizer, cache: CompileCache, timeout_s: float) -> Artifact:
+    """A C++ source with a sanitizer, or the result from the cache.
+
+    Args:
+        source: one translation unit.
+        sanitizer: which.
+        cache: where results are kept.
+        timeout_s: deadline of the compiler.
+
+    Raises:
+        InfrastructureError: there is no compiler.
+    """
+    return gxx.compile_cpp(source, cache, timeout_s, gxx_flags(sanitizer))
+
+
+def build_harness(sanitizer: Sanitizer, cache: CompileCache) -> bytes:
+    """The harness with a sanitizer.
+
+    Args:
+        sanitizer: which.
+        cache: where results are kept.
+
+    Raises:
+        InfrastructureError: it does not compile here, as where the sanitizer's library is missing.
+    """
+    command, content = harness_command("cpp", sanitizer), HARNESS.read_bytes()
+    key = CompileCache.key(
+        harness=content.decode(),
+        command=command,
+        compiler=compiler_version(),
+        headers=header_digest(),
+        ffi=importlib.metadata.version("apache-tvm-ffi"),
+    )
+
+    def compile_now() -> Compiled:
+        limits = Limits(_HARNESS_TIMEOUT_S)
+        run = run_sandboxed(
+            command,
+            files={HARNESS.name: content},
+            result=f"harness-{sanitizer}",
+            readable=(INCLUDE, ffi_root()),
+            limits=limits,
+        )
+        return compiled_of(run, limits)
+
+    artifact = cached_compile(cache, key, compile_now)
+    if artifact.binary is None:
+        raise InfrastructureError(f"the harness of the {sanitizer} sanitizer does not compile: {artifact.log[:2000]}")
+    return artifact.binary
+
+
+_HARNESS_TIMEOUT_S = 120.0

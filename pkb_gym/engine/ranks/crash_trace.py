@@ -1,0 +1,55 @@
+"""What a rank that a signal ended wrote of where it stood; see `debugging/stack_trace.cpp`.
+
+It comes by the rank's stderr, where a candidate can write whatever it likes: it is shown, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pkb_gym.engine.rankside.python import FILE_NAME
+
+_TRACE = re.compile(r"^pkb-trace \d{1,3}(?P<places>(?: [0-9a-f]{1,12}:(?:at|by))*)$", re.MULTILINE)
+
+
+def places_in(output: str) -> list[int]:
+    """Offsets in the candidate's library where a rank stood, innermost first.
+
+    Args:
+        output: that the rank wrote; its last trace counts.
+    """
+    traces = list(_TRACE.finditer(output))
+    if not traces:
+        return []
+    places = (place.split(":") for place in traces[-1]["places"].split())
+    # A return address belongs to what follows the call, unless one looks just before it.
+    return [int(offset, 16) - (kind == "by") for offset, kind in places]
+
+
+_PYTHON = re.compile(rf'^  File "(?:[^"\n]*/)?{re.escape(FILE_NAME)}", line (\d{{1,6}}) in (\w+)$', re.MULTILINE)
+_DUMP = re.compile(r"^(?:Fatal Python error: |Current thread |Thread )", re.MULTILINE)
+
+
+def python_lines_in(output: str) -> list[str]:
+    """Lines of a candidate of the python dialect where a rank stood, innermost first, as `faulthandler` writes them.
+
+    Args:
+        output: that the rank wrote; of several threads the last that runs the candidate counts.
+    """
+    dumps = [_PYTHON.findall(part) for part in _DUMP.split(output)[1:]]
+    last: list[tuple[str, str]] = next((lines for lines in reversed(dumps) if lines), [])
+    return [f"{FILE_NAME}:{line} ({function})" for line, function in last]
+
+
+def without_traces(output: str) -> str:
+    """A gang's output, the number of the rank in front of each line, without traces and the line breaks before them."""
+    kept: list[str] = []
+    for line in output.splitlines(keepends=True):
+        rank, _, words = line.partition(": ")
+        if not _TRACE.match(words.rstrip("\n")):
+            kept.append(line)
+            continue
+        own = next((i for i in reversed(range(len(kept))) if kept[i].startswith(f"{rank}: ")), None)
+        if own is not None and kept[own].strip() == f"{rank}:":
+            del kept[own]
+    return "".join(kept)

@@ -1,0 +1,38 @@
+"""The lines of a candidate's source where its ranks stood when they were ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pkb_gym.engine.compile.source_lines import SourceLine, source_lines
+from pkb_gym.engine.compile.toolchain import EXPORTED
+from pkb_gym.engine.ranks.crash_trace import places_in, python_lines_in
+
+MOST_CALLS = 6
+"""Lines of one rank that are told, innermost first."""
+
+
+def crash_places(binary: bytes | None, outputs: Sequence[str]) -> str:
+    """A line for each rank that told where it stood; empty where none did.
+
+    Args:
+        binary: the candidate's library; None for a Python source.
+        outputs: what each rank wrote.
+    """
+    if binary is None:
+        found = [", called from ".join(python_lines_in(output)[:MOST_CALLS]) for output in outputs]
+    else:
+        found = [_in_words(lines) for lines in source_lines(binary, [places_in(output) for output in outputs])]
+    places = list(enumerate(found))
+    return "\n".join(f"rank {rank} stood at {place}" for rank, place in places if place)
+
+
+def _in_words(lines: Sequence[SourceLine]) -> str:
+    """Such as `kernel.cpp:11, in pkb::Comm::barrier`; lines of headers where nothing else is known."""
+    own = [line for line in lines if line.is_candidates and line.function != EXPORTED]
+    if not own:
+        return ", called from ".join(map(str, lines[:MOST_CALLS]))
+    operation = next((f", in {line.function}" for line in reversed(lines[: lines.index(own[0])])), "")
+    numbers = list(dict.fromkeys(f"{line.file}:{line.line}" for line in own))
+    innermost, *callers = numbers[:MOST_CALLS]
+    return ", called from ".join([innermost + operation, *callers])

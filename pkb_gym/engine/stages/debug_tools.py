@@ -1,0 +1,36 @@
+"""What an evaluation takes to find mistakes with, beside its configuration: nothing of it changes what is judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pkb_gym.engine.compile.cache import CompileCache
+
+
+@dataclass(frozen=True)
+class DebugFolders:
+    """Where to write what can be looked at afterwards.
+
+    Attributes:
+        keep_to: folder for the checked calls, with a harness that runs them by themselves; None for none.
+        dump_to: folder for the tensors of wrong outputs; None for none.
+    """
+
+    keep_to: Path | None = None
+    dump_to: Path | None = None
+
+
+@dataclass(frozen=True)
+class DebugTools:
+    """See the module.
+
+    Attributes:
+        folders: see there.
+        stack_trace: the library that tells where a crashed rank stood; None for none.
+        compile_cache: where builds with sanitizers are kept; None where there are none.
+    """
+
+    folders: DebugFolders = DebugFolders()
+    stack_trace: bytes | None = None
+    compile_cache: CompileCache | None = None

@@ -1,0 +1,55 @@
+"""Wrong outputs as files: `pkb eval --dump`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from pkb_gym.engine.compare.layout import BlockPlan
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.ranks.dumped_tensor import Dumped
+from pkb_gym.engine.records.check_report import CheckReport
+from pkb_gym.engine.stages.candidate_run import CandidateRun
+from pkb_gym.engine.stages.heat_map import distances, heat_map
+
+MOST_DUMPED = 4
+"""Tensors of a report that are written, of all ranks each."""
+
+
+def dump_mismatches(run: CandidateRun, plan: BlockPlan, report: CheckReport) -> None:
+    """Writes the first few wrong outputs of a report, of every rank, and pictures of them; if that was asked for.
+
+    Args:
+        run: whose heap still holds the block.
+        plan: of the block.
+        report: on it.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    folder = run.tools.folders.dump_to
+    if folder is None:
+        return
+    found = [Dumped(one.trial, one.output) for one in report.mismatches if one.reason != "shape_or_dtype"]
+    calls = {planned.trial: call for call, planned in enumerate(plan.sets)}
+    wanted = [one for one in dict.fromkeys(found) if one.trial in calls][:MOST_DUMPED]
+    if not wanted:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        run.reference.dump(str(folder.resolve()), [calls[one.trial] for one in wanted], wanted)
+        for one in wanted:
+            _draw(run, folder, one)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {folder}: {error.strerror or error}") from None
+
+
+def _draw(run: CandidateRun, folder: Path, one: Dumped) -> None:
+    ranks = {}
+    for rank in range(run.config.world_size):
+        got, expected = (one.path(folder, rank, which) for which in ("got", "expected"))
+        if got.exists():
+            ranks[rank] = distances(np.load(got, allow_pickle=False), np.load(expected, allow_pickle=False))
+    title = f"{run.config.language} kernel of {run.feedback.problem.name}: {one.name} in trial {one.trial}"
+    (folder / f"trial{one.trial}-{one.name}.svg").write_text(heat_map(title, ranks), encoding="utf-8")

@@ -1,0 +1,61 @@
+"""The options of `pkb eval` for finding mistakes."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from pkb_gym.cli.command import Session
+from pkb_gym.cli.debug_options import add_debug_options, debug_config, open_for_debugging, tell_files
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.rewards.examples import failed
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_debug_options(parser)
+    return parser.parse_args(words)
+
+
+def test_sanitizers_imply_a_debug_build():
+    config = debug_config(EvalConfig(), parsed("--sanitize", "address, thread,address"))
+    assert config.debug and config.sanitize == ("address", "thread")
+    assert debug_config(EvalConfig(), parsed()) == EvalConfig()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("leak", "no sanitizer 'leak' among address, undefined, thread"),
+        ("memcheck", "for CUDA sources keep the run (--keep DIR) and call DIR/run.sh memcheck"),
+    ],
+)
+def test_an_unknown_sanitizer_is_answered(name: str, words: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        parsed("--sanitize", name)
+    assert words in capsys.readouterr().err
+
+
+def test_files_are_written_by_an_evaluator_of_this_process():
+    opened: list[object] = []
+    session = Session((), lambda key: opened.append(key))  # type: ignore[arg-type, return-value, func-returns-value]
+    open_for_debugging(parsed(), session, b"key")
+    assert opened == [b"key"]
+    evaluator = open_for_debugging(parsed("--keep", "kept"), session, b"key")
+    try:
+        assert opened == [b"key"]
+    finally:
+        evaluator.close()
+
+
+def test_it_is_told_where_files_are_and_why_there_are_none(capsys: pytest.CaptureFixture[str]):
+    args = parsed("--keep", "kept", "--dump", "wrong")
+    mismatch = failed("output_mismatch").model_copy(update={"durations_s": {"check": 1.0}})
+    tell_files(args, mismatch)
+    said = capsys.readouterr().err
+    assert "the checked calls are in kept; kept/run.sh runs them by themselves" in said
+    assert "wrong outputs are in wrong" in said
+    tell_files(args, failed("compile_error"))
+    said = capsys.readouterr().err
+    assert "nothing was kept in kept: no call was made" in said and "nothing was dumped" in said

@@ -1,0 +1,48 @@
+"""Where ranks stood, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pkb_gym.engine.compile.source_lines import SourceLine
+from pkb_gym.engine.stages import crash_places as module
+from pkb_gym.engine.stages.crash_places import MOST_CALLS, crash_places
+
+WAIT = (
+    SourceLine("pkb/symm_cpu.h", 109, "pkb::Comm::wait_slowly"),
+    SourceLine("pkb/symm_cpu.h", 62, "pkb::Comm::barrier"),
+)
+EXPORT = SourceLine("kernel.cpp", 40, "__tvm_ffi_solution")
+
+
+def at(*numbers: int) -> list[SourceLine]:
+    return [SourceLine("kernel.cpp", number, "solution") for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([*at(5, 10), EXPORT], "rank 0 stood at kernel.cpp:5, called from kernel.cpp:10"),
+        ([*WAIT, *at(11), EXPORT], "rank 0 stood at kernel.cpp:11, in pkb::Comm::barrier"),
+        (at(5, 5, 5), "rank 0 stood at kernel.cpp:5"),
+        (list(WAIT[:1]), "rank 0 stood at pkb/symm_cpu.h:109 (pkb::Comm::wait_slowly)"),
+        ([], ""),
+    ],
+)
+def test_a_place_in_words(lines: list[SourceLine], words: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "source_lines", lambda binary, stacks: [lines for _ in stacks])
+    assert crash_places(b"library", ["output"]) == words
+
+
+def test_ranks_that_told_nothing_are_left_out(monkeypatch: pytest.MonkeyPatch):
+    def lines_of(binary: bytes, stacks: Sequence[Sequence[int]]) -> list[list[SourceLine]]:
+        return [at(*stack) for stack in stacks]
+
+    monkeypatch.setattr(module, "source_lines", lines_of)
+    outputs = ["nothing", "pkb-trace 11 7:at", "pkb-trace 3 " + " ".join(f"{n:x}:at" for n in range(1, 20))]
+    told = crash_places(b"library", outputs).splitlines()
+    assert told[0] == "rank 1 stood at kernel.cpp:7"
+    assert told[1].count("kernel.cpp") == MOST_CALLS and len(told) == 2
+    assert crash_places(None, outputs) == "", "a Python source"
