@@ -6,8 +6,9 @@ import argparse
 
 import pytest
 
-from pkb_gym.cli.command import Session
 from pkb_gym.cli.debug_options import add_debug_options, debug_config, open_for_debugging, tell_files
+from pkb_gym.cli.evaluator_choice import add_evaluator_options
+from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.rewards.examples import failed
 
@@ -15,6 +16,7 @@ from pkb_gym.rewards.examples import failed
 def parsed(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_debug_options(parser)
+    add_evaluator_options(parser)
     return parser.parse_args(words)
 
 
@@ -38,15 +40,16 @@ def test_an_unknown_sanitizer_is_answered(name: str, words: str, capsys: pytest.
 
 
 def test_files_are_written_by_an_evaluator_of_this_process():
-    opened: list[object] = []
-    session = Session((), lambda key: opened.append(key))  # type: ignore[arg-type, return-value, func-returns-value]
-    open_for_debugging(parsed(), session, b"key")
-    assert opened == [b"key"]
-    evaluator = open_for_debugging(parsed("--keep", "kept"), session, b"key")
-    try:
-        assert opened == [b"key"]
-    finally:
-        evaluator.close()
+    assert open_for_debugging(parsed(), b"key") is None
+    evaluator = open_for_debugging(parsed("--keep", "kept"), b"key")
+    assert evaluator is not None
+    evaluator.close()
+
+
+@pytest.mark.parametrize("option", ["--keep", "--dump"])
+def test_a_service_writes_no_files(option: str):
+    with pytest.raises(ConfigError, match="leave out --service"):
+        open_for_debugging(parsed(option, "folder", "--service", "http://localhost:1"), None)
 
 
 def test_it_is_told_where_files_are_and_why_there_are_none(capsys: pytest.CaptureFixture[str]):

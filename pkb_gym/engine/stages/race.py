@@ -41,6 +41,9 @@ def find_race(run: CandidateRun, conditions: CallConditions, mismatch: Mismatch,
         InfrastructureError: this machine failed.
     """
     late, held = conditions.late_rank, conditions.held_ranks
+    slow = [*held, *([] if late is None else [late])]
+    if not slow:
+        return Race(kind="unknown", rank=mismatch.rank, evidence=str(mismatch))
     if late is not None:
         found = _first_wrong(run, CallConditions(late_rank=late), _tensors(run, [late], withdrawn=False), baseline_us)
         if found is not None:
@@ -58,11 +61,8 @@ def find_race(run: CandidateRun, conditions: CallConditions, mismatch: Mismatch,
         if found is not None and found[0].names:
             alone, wrong = found
             return _read(wrong, "late_read", alone)
-    slow = [*held, *([] if late is None else [late])]
-    if slow:
-        rank = mismatch.rank if mismatch.rank in slow else slow[0]
-        return Race(kind="reuse", rank=rank, evidence=str(mismatch))
-    return Race(kind="unknown", rank=mismatch.rank, evidence=str(mismatch))
+    rank = mismatch.rank if mismatch.rank in slow else slow[0]
+    return Race(kind="reuse", rank=rank, evidence=str(mismatch))
 
 
 def _read(wrong: Mismatch, kind: Literal["early_read", "late_read"], alone: Withheld) -> Race:

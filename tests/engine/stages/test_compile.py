@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.debug_build import gxx_flags
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.compiler_report import InstructionCounts
@@ -30,7 +31,7 @@ def compiled(
     given: list[object] = []
 
     def compiler(name: str):
-        return lambda *args: given.extend((name, *args)) or artifact
+        return lambda *args, **options: given.extend((name, *args, *options.values())) or artifact
 
     for name in ("compile_cpp", "compile_cuda", "build_python"):
         monkeypatch.setattr(stage, name, compiler(name))
@@ -49,7 +50,8 @@ def compiled(
 def test_each_language_has_its_compiler(monkeypatch: pytest.MonkeyPatch, language: Language, compiler: str) -> None:
     feedback, given = compiled(GOOD, monkeypatch, language)
     zygote = ["the zygote"] if compiler == "build_python" else []
-    assert given == [compiler, feedback.source.text, CACHE, *zygote, 7.0]
+    flags = {"compile_cpp": [gxx_flags("release")], "compile_cuda": [None]}.get(compiler, [])
+    assert given == [compiler, feedback.source.text, CACHE, *zygote, 7.0, *flags]
 
 
 def test_the_report_says_what_the_compiler_said(monkeypatch: pytest.MonkeyPatch) -> None:
