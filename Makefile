@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 EXTRAS ?=
 
-.PHONY: install demo smoke test lint format docs clean
+.PHONY: install demo smoke test pytest lint format docs clean
 
 install: $(BIN)/python
 	$(PIP) --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
@@ -23,7 +23,10 @@ demo: $(VENV)/.installed
 smoke: $(VENV)/.installed-dev
 	$(BIN)/python -m pkb_gym.training.smoke --output runs/smoke
 
-test: lint
+test: $(VENV)/.installed-dev
+	$(MAKE) --jobs=2 lint pytest
+
+pytest: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev

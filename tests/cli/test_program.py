@@ -127,9 +127,9 @@ def test_ctrl_c_closes_the_evaluator_and_is_exit_status_130(pkb):
 def test_ctrl_c_during_an_import_or_at_the_end_leaves_no_traceback():
     """Commands were imported before anything was caught, and exit handlers ran with Python's own Ctrl-C."""
     code = """
-import atexit, os, signal, sys
+import atexit, signal, sys
 from pkb_gym.cli import main, program
-def interrupt(*_): os.kill(os.getpid(), signal.SIGINT)
+def interrupt(*_): signal.raise_signal(signal.SIGINT)
 program.importlib.import_module = interrupt
 if sys.argv.pop() == "twice":
     atexit.register(interrupt)

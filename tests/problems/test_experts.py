@@ -1,4 +1,4 @@
-"""Expert kernels of the CPU device: right under the robust protocol at tiny on 1, 2 and 4 ranks, and at published."""
+"""Expert kernels of the CPU device: right under robust rules at tiny on 1, 2 and 4 ranks, and at a larger size."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pkb_gym.problems.catalogue import catalogue, expert_source
 from tests.engine.compiling import compile_ahead
 
 EXPERTS = [problem for problem in catalogue() if expert_source(problem) is not None]
+
+LARGER = {name: {"M": 520, "K": 264, "N": 512} for name in ("AllGatherGemm", "GemmAllReduce")}
+"""In place of `published`, whose references take a second a call here; no multiple of a tile."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,7 +26,8 @@ def compiled(local_evaluator: LocalEvaluator) -> None:
 def test_expert_is_right(problem, local_evaluator: LocalEvaluator):
     source = expert_source(problem)
     assert source is not None
-    for size, world_size, trials in (("tiny", 1, 8), ("tiny", 2, 8), ("tiny", 4, 8), ("published", 2, 2)):
+    larger = LARGER.get(problem.name, "published")
+    for size, world_size, trials in (("tiny", 1, 8), ("tiny", 2, 8), ("tiny", 4, 8), (larger, 2, 2)):
         config = EvalConfig(
             device="cpu", world_size=world_size, size=size, until="check", trials=trials, seed=world_size, timeout_s=30
         )

@@ -152,7 +152,9 @@ def test_what_nobody_waits_for_any_more_ends_at_its_next_stage(owners):
 def test_what_goes_on_unwanted_is_ended_with_its_evaluator(owners):
     """A kernel that never ends held the devices for minutes after its command was interrupted."""
     with make_service(owners, unwanted_s=0.05) as service:
-        service.give_up(unwanted := ask(service, "run"))
+        unwanted = ask(service, "run")
+        until(lambda: service.status().running == 1)
+        service.give_up(unwanted)
         assert answer(service, unwanted).failure is Failure.INFRASTRUCTURE
         assert answer(service, ask(service, "speedup 1")).passed and len(owners.opened) == 2
 
