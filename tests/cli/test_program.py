@@ -129,6 +129,7 @@ def test_ctrl_c_during_an_import_or_at_the_end_leaves_no_traceback():
     code = """
 import atexit, signal, sys
 from pkb_gym.cli import main, program
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 def interrupt(*_): signal.raise_signal(signal.SIGINT)
 program.importlib.import_module = interrupt
 if sys.argv.pop() == "twice":

@@ -78,7 +78,11 @@ class GangPool:
         with self._lock:
             self.start_zygotes()
             zygote = self._zygotes[trusted]
-        zygote.wait_until_ready()
+        try:
+            zygote.wait_until_ready()
+        except InfrastructureError:
+            self._check_open()  # closing ends a zygote that is still starting
+            raise
         return zygote
 
     def start_zygotes(self) -> None:

@@ -296,11 +296,12 @@ def test_memory_is_limited_beyond_what_is_mapped() -> None:
 
 def test_files_are_limited(tmp_path) -> None:
     def work() -> None:
-        confine.limit_resources({"RLIMIT_FSIZE": 1 << 20, "RLIMIT_CORE": 0, "RLIMIT_NOFILE": 64})
+        files = max(map(int, os.listdir("/proc/self/fd"))) + 64
+        confine.limit_resources({"RLIMIT_FSIZE": 1 << 20, "RLIMIT_CORE": 0, "RLIMIT_NOFILE": files})
         with open(tmp_path / "big", "wb", buffering=0) as file:
             assert file.write(bytes(2 << 20)) == 1 << 20
             refused(lambda: file.write(b"x"), errno.EFBIG)
-        refused(lambda: [os.dup(0) for _ in range(64)], errno.EMFILE)
+        refused(lambda: [os.dup(0) for _ in range(files)], errno.EMFILE)
 
     in_child(work)
 
