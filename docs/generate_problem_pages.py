@@ -239,9 +239,9 @@ def _work_table(title: str, costs: Sequence[Cost], words: Mapping[str, str]) -> 
 def _weaknesses(problem: Problem) -> str:
     if not problem.weaknesses:
         return "## Weaknesses of the published benchmark\n\nNone known.\n"
-    from tests.problems.counterfeit_runs import known
+    from tests.problems.counterfeit_runs import evidence_of
 
-    found = known(problem.folder)
+    found = evidence_of(problem.folder)
     rows = []
     for number, weakness in enumerate(problem.weaknesses):
         shown = [f"{fake.name}: {fake.why}" for fake in found.of(number)] if found else []

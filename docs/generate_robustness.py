@@ -87,10 +87,10 @@ class Totals:
 
 def totals(problems: Sequence[Problem]) -> Totals:
     """Counts what is declared."""
-    from tests.problems.counterfeit_runs import known
+    from tests.problems.counterfeit_runs import evidence_of
 
     weaknesses = [(problem, number) for problem in problems for number in range(len(problem.weaknesses))]
-    found = {problem.name: known(problem.folder) for problem in problems}
+    found = {problem.name: evidence_of(problem.folder) for problem in problems}
     shown = sum(bool(its and its.of(number)) for problem, number in weaknesses for its in [found[problem.name]])
     return Totals(
         problems=len(problems),
@@ -104,10 +104,10 @@ def totals(problems: Sequence[Problem]) -> Totals:
 
 def measure(problem: Problem) -> Measured:
     """Runs a problem's counterfeits and its reference in float32."""
-    from tests.problems.counterfeit_runs import judge, known, references
+    from tests.problems.counterfeit_runs import evidence_of, judge, references
     from tests.problems.finer_runs import evaluated_in_float32, has_float32_answer, shares_wrong
 
-    found = known(problem.folder)
+    found = evidence_of(problem.folder)
     counterfeits = found.counterfeits if found else ()
     comparable = has_float32_answer(problem)
     if not counterfeits and not comparable:
@@ -192,11 +192,11 @@ def _percent(share: float | None) -> str:
 
 
 def _not_shown(problems: Sequence[Problem]) -> list[tuple[str, str, str]]:
-    from tests.problems.counterfeit_runs import known
+    from tests.problems.counterfeit_runs import evidence_of
 
     rows = []
     for problem in problems:
-        found = known(problem.folder)
+        found = evidence_of(problem.folder)
         for number, weakness in enumerate(problem.weaknesses):
             if not (found and found.of(number)):
                 rows.append((problem.name, weakness, (found and found.reason(number)) or "no counterfeit written yet"))

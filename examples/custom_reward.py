@@ -11,12 +11,12 @@ from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.problems.catalogue import expert_source, find_problem
 from pkb_gym.rewards import Correctness, LogSpeedup, Reward
-from pkb_gym.rewards.reward import is_our_fault, is_right
+from pkb_gym.rewards.reward import is_infrastructure_failure, is_right
 
 
 def squared_speedup(feedback: Feedback) -> float | None:
     """Pays right kernels for the square of their speedup; None where this machine could not judge one."""
-    if is_our_fault(feedback):
+    if is_infrastructure_failure(feedback):
         return None
     return (feedback.speedup or 0.0) ** 2 if is_right(feedback) else 0.0
 

@@ -16,7 +16,7 @@ from itertools import product
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.composition import flatten, in_brackets, joined, refuse_infinite
-from pkb_gym.rewards.reward import is_our_fault
+from pkb_gym.rewards.reward import is_infrastructure_failure
 
 
 def component(value: Component | float) -> Component:
@@ -58,7 +58,7 @@ class Constant(Component):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        return None if is_our_fault(feedback) else self.value
+        return None if is_infrastructure_failure(feedback) else self.value
 
     def bounds(self) -> Bounds:
         """See `Component`."""

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from pkb_gym.engine.records.check_report import CheckReport, Mismatch
 from pkb_gym.engine.records.feedback import Feedback, Stage
 from pkb_gym.rewards.component import Bounds, Component
-from pkb_gym.rewards.reward import is_caught, is_our_fault, is_right
+from pkb_gym.rewards.reward import is_caught, is_infrastructure_failure, is_right
 
 Share: TypeAlias = Literal["outputs", "elements", "trials", "ranks"]
 """What is counted: whole outputs of each rank and trial, their elements, whole trials, or whole ranks."""
@@ -55,7 +55,7 @@ class PartialCorrectness(Component):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        if is_our_fault(feedback):
+        if is_infrastructure_failure(feedback):
             return None
         if is_right(feedback):
             return 1.0

@@ -9,7 +9,7 @@ from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.ladder import Ladder
 from pkb_gym.rewards.performance import LogPerformance
-from pkb_gym.rewards.reward import is_our_fault, is_right
+from pkb_gym.rewards.reward import is_infrastructure_failure, is_right
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class LadderThenPerformance(Component):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        return None if is_our_fault(feedback) else sum(self.parts(feedback).values())
+        return None if is_infrastructure_failure(feedback) else sum(self.parts(feedback).values())
 
     def bounds(self) -> Bounds:
         """See `Component`."""

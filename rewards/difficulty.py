@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.feedback import Feedback
-from pkb_gym.rewards.reward import is_our_fault, is_right
+from pkb_gym.rewards.reward import is_infrastructure_failure, is_right
 
 JEFFREYS = (0.5, 0.5)
 """Prior counts of right and wrong submissions that favour no rate under any scale (Jeffreys 1946)."""
@@ -79,7 +79,7 @@ def difficulties(feedbacks: Iterable[Feedback], prior: tuple[float, float] = JEF
     right: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
     for feedback in feedbacks:
-        if not is_our_fault(feedback):
+        if not is_infrastructure_failure(feedback):
             (right if is_right(feedback) else wrong)[feedback.problem] += 1
     found = {name: Difficulty(right[name], wrong[name], prior) for name in {*right, *wrong}}
     return dict(sorted(found.items(), key=lambda item: (item[1].pass_rate, item[0])))

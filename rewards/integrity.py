@@ -7,7 +7,7 @@ from math import isfinite
 
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.component import Bounds, Component
-from pkb_gym.rewards.reward import is_caught, is_our_fault
+from pkb_gym.rewards.reward import is_caught, is_infrastructure_failure
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Honest(Component):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        return None if is_our_fault(feedback) else float(not is_caught(feedback))
+        return None if is_infrastructure_failure(feedback) else float(not is_caught(feedback))
 
     def bounds(self) -> Bounds:
         """See `Component`."""

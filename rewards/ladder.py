@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.rewards.component import Bounds, Component
-from pkb_gym.rewards.reward import is_caught, is_our_fault, is_right
+from pkb_gym.rewards.reward import is_caught, is_infrastructure_failure, is_right
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Ladder(Component):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        if is_our_fault(feedback):
+        if is_infrastructure_failure(feedback):
             return None
         if feedback.stage is None or is_caught(feedback):
             return 0.0

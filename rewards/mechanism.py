@@ -8,7 +8,7 @@ from typing import ClassVar, get_args
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.records.mechanisms import Mechanism
 from pkb_gym.rewards.component import Bounds, Component
-from pkb_gym.rewards.reward import is_our_fault, is_right
+from pkb_gym.rewards.reward import is_infrastructure_failure, is_right
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class UsesMechanism(Component):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        if is_our_fault(feedback):
+        if is_infrastructure_failure(feedback):
             return None
         if feedback.profile is None or not is_right(feedback):
             return 0.0
@@ -72,7 +72,7 @@ class OwnCommunication(Component):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        if is_our_fault(feedback):
+        if is_infrastructure_failure(feedback):
             return None
         calls = feedback.calls_torch_distributed
         return float(calls is False or (calls is None and feedback.config.dialect == "native"))

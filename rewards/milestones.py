@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.baseline import Baseline, Estimate, refuse_baseline, refuse_estimate
 from pkb_gym.rewards.component import Bounds, Component
-from pkb_gym.rewards.reward import is_our_fault
+from pkb_gym.rewards.reward import is_infrastructure_failure
 from pkb_gym.rewards.simple import Correctness
 from pkb_gym.rewards.speedup import paid_speedup
 
@@ -55,7 +55,7 @@ class Milestones(Component):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        if is_our_fault(feedback):
+        if is_infrastructure_failure(feedback):
             return None
         if not Correctness()(feedback):
             return -1.0

@@ -8,7 +8,7 @@ from math import isfinite, log
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.baseline import Baseline, baseline_us, refuse_baseline, speedup_over
 from pkb_gym.rewards.component import Bounds, Component
-from pkb_gym.rewards.reward import is_our_fault
+from pkb_gym.rewards.reward import is_infrastructure_failure
 from pkb_gym.rewards.speedup import paid_speedup
 
 MIN_HEADROOM = 1.25
@@ -98,7 +98,7 @@ class LogPerformance(Component):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        if is_our_fault(feedback):
+        if is_infrastructure_failure(feedback):
             return None
         speedup = paid_speedup(feedback, "low", self.baseline)
         if speedup is None:

@@ -23,7 +23,7 @@ from typing import ClassVar
 
 from pkb_gym.engine.records.feedback import Feedback, RankProfile
 from pkb_gym.rewards.component import Bounds, Component
-from pkb_gym.rewards.reward import is_our_fault, is_right
+from pkb_gym.rewards.reward import is_infrastructure_failure, is_right
 
 COPIES = ("Memcpy", "Memset")
 LIBRARIES = re.compile(
@@ -114,7 +114,7 @@ class OwnKernelShare(Component):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        if is_our_fault(feedback):
+        if is_infrastructure_failure(feedback):
             return None
         if not is_right(feedback):
             return 0.0
@@ -153,7 +153,7 @@ class BottleneckCoverage(Component):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        if is_our_fault(feedback):
+        if is_infrastructure_failure(feedback):
             return None
         if not is_right(feedback):
             return 0.0

@@ -18,7 +18,7 @@ class Reward(Protocol):
             feedback: what its evaluation found.
 
         Returns:
-            A finite number; None where nothing is to be learnt from it (`is_our_fault`).
+            A finite number; None where nothing is to be learnt from it (`is_infrastructure_failure`).
         """
 
 
@@ -30,7 +30,7 @@ class ItemisedReward(Reward, Protocol):
         """Named summands of the value; empty where the fault was ours."""
 
 
-def is_our_fault(feedback: Feedback) -> bool:
+def is_infrastructure_failure(feedback: Feedback) -> bool:
     """Whether the candidate is not why it was not judged: the machine failed, has no GPU, or made a debug build."""
     return feedback.config.debug or feedback.failure in (Failure.INFRASTRUCTURE, Failure.COMPILED_ONLY)
 

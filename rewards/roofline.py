@@ -8,7 +8,7 @@ from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.baseline import Baseline, Estimate, refuse_baseline, refuse_estimate
 from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.performance import headroom
-from pkb_gym.rewards.reward import is_our_fault
+from pkb_gym.rewards.reward import is_infrastructure_failure
 from pkb_gym.rewards.speedup import paid_speedup, refuse_limits
 
 
@@ -42,7 +42,7 @@ class RooflinePosition(Component):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        if is_our_fault(feedback):
+        if is_infrastructure_failure(feedback):
             return None
         speedup = paid_speedup(feedback, self.estimate, self.baseline)
         if speedup is None:
@@ -78,7 +78,7 @@ class Utilisation(Component):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        if is_our_fault(feedback):
+        if is_infrastructure_failure(feedback):
             return None
         speedup = paid_speedup(feedback, self.estimate, "eager")
         if speedup is None or feedback.timing is None or feedback.roofline is None or feedback.timing.baseline_us <= 0:

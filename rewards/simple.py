@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.baseline import Baseline, Estimate, refuse_baseline, refuse_estimate
 from pkb_gym.rewards.component import Bounds, Component
-from pkb_gym.rewards.reward import is_our_fault, is_right
+from pkb_gym.rewards.reward import is_infrastructure_failure, is_right
 from pkb_gym.rewards.speedup import paid_speedup
 
 
@@ -25,7 +25,7 @@ class Correctness(Component):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        return None if is_our_fault(feedback) else float(is_right(feedback))
+        return None if is_infrastructure_failure(feedback) else float(is_right(feedback))
 
     def bounds(self) -> Bounds:
         """See `Component`."""
@@ -62,7 +62,7 @@ class FastP(Component):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        if is_our_fault(feedback):
+        if is_infrastructure_failure(feedback):
             return None
         speedup = paid_speedup(feedback, self.estimate, self.baseline)
         return float(speedup is not None and speedup > self.p)

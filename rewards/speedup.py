@@ -8,7 +8,7 @@ from math import isfinite, log2
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.baseline import Baseline, Estimate, refuse_baseline, refuse_estimate, speedup_over
 from pkb_gym.rewards.component import Bounds, Component
-from pkb_gym.rewards.reward import is_our_fault, is_right
+from pkb_gym.rewards.reward import is_infrastructure_failure, is_right
 
 
 def paid_speedup(feedback: Feedback, estimate: Estimate, baseline: Baseline) -> float | None:
@@ -55,7 +55,7 @@ class Speedup(Component):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        if is_our_fault(feedback):
+        if is_infrastructure_failure(feedback):
             return None
         speedup = paid_speedup(feedback, self.estimate, self.baseline)
         return 0.0 if speedup is None else min(self.cap, speedup)
@@ -94,7 +94,7 @@ class LogSpeedup(Component):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        if is_our_fault(feedback):
+        if is_infrastructure_failure(feedback):
             return None
         speedup = paid_speedup(feedback, self.estimate, self.baseline)
         return self.floor if speedup is None else min(self.cap, max(self.floor, log2(speedup)))

@@ -36,7 +36,7 @@ COMMANDS = {
 
 
 COLLECT_AFTER = 100_000
-"""Allocations between two runs of the garbage collector, which otherwise take a seventh of a short command."""
+"""Allocations between two runs of the garbage collector: a short command ends before the first."""
 
 
 def open_local_evaluator(key: bytes | None) -> Evaluator:

@@ -85,14 +85,14 @@ def test_only_right_attempts_are_timed_and_none_beside_another(capsys):
     assert [(source in evaluator.wrong, config) for _, source, config in second] == [(False, CONFIG)] * 2
 
 
-def test_our_fault_is_exit_status_3_and_closes(capsys):
+def test_an_infrastructure_failure_is_exit_status_3_and_closes(capsys):
     evaluator = DemoEvaluator(fault=InfrastructureError("no memory"))
     assert main(["demo"], lambda key: evaluator) == 3
     assert capsys.readouterr().err.endswith("pkb: error: no memory\n")
     assert evaluator.closed
 
 
-def test_missing_expert_is_our_fault(monkeypatch, capsys):
+def test_missing_expert_is_infrastructure_failure(monkeypatch, capsys):
     evaluator = DemoEvaluator()
     monkeypatch.setattr(demo, "expert_source", lambda problem, suffix: None)
     assert main(["demo"], lambda key: evaluator) == 3

@@ -94,7 +94,7 @@ def test_a_source_that_is_no_text_is_judged_once(pkb, folder):
     assert pkb("eval-dir", folder).evaluators == []
 
 
-def test_our_fault_is_no_result_and_is_tried_again(pkb, folder):
+def test_an_infrastructure_failure_is_no_result_and_is_tried_again(pkb, folder):
     (folder / "sample_sort.cpp").write_text("infrastructure")
     (folder / "gather.cpp").write_text("broken")
     ran = pkb("eval-dir", folder)
@@ -170,7 +170,7 @@ def test_ctrl_c_keeps_what_was_judged_and_leaves(pkb, folder):
     assert [name for name, _, _ in again.calls] == ["SampleSort"]
 
 
-def test_full_disk_is_our_fault_and_leaves_whole_lines(folder):
+def test_full_disk_is_infrastructure_failure_and_leaves_whole_lines(folder):
     """The limit on file sizes makes writes fall short as a full disk does."""
     code = f"""
 import resource, signal, sys

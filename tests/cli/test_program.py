@@ -104,7 +104,7 @@ def test_unknown_problem_suggests_the_nearest_in_one_line(pkb):
     assert not ran.evaluators
 
 
-def test_our_fault_is_exit_status_3(pkb):
+def test_an_infrastructure_failure_is_exit_status_3(pkb):
     ran = pkb("eval", "AllReduce", "-", stdin=b"broken")
     assert (ran.status, ran.out) == (3, "")
     assert ran.err.endswith("pkb: error: the machine is on fire\n")

@@ -10,7 +10,7 @@ import pytest
 from pkb_gym.problems.catalogue import catalogue, find_problem
 from pkb_gym.problems.loading import load_module
 from tests.docs.pages import DOCS
-from tests.problems.counterfeit_runs import known, references
+from tests.problems.counterfeit_runs import evidence_of, references
 from tests.problems.finer_runs import evaluated_in_float32, shares_wrong
 
 generator = load_module(DOCS / "generate_robustness.py", "tests.docs.generate_robustness")
@@ -32,7 +32,7 @@ def test_a_row_tells_weaknesses_rules_and_counterfeits(problem):
     row = ROWS[problem.name]
     assert all(weakness in row for weakness in problem.weaknesses), STALE
     assert all(out.check.describe() in row for out in problem.outputs), STALE
-    found = known(problem.folder)
+    found = evidence_of(problem.folder)
     for fake in found.counterfeits if found else ():
         verdict = re.search(rf"{re.escape(fake.name)}: accepts / (refuses, \d of \d trials|falls over)", row)
         assert verdict, f"{fake.name}: {STALE}"

@@ -24,7 +24,7 @@ TRIALS = {"published": 3, "robust": 4}
 
 
 @dataclass(frozen=True)
-class Known:
+class WeaknessEvidence:
     """What is known of a problem's weaknesses.
 
     Attributes:
@@ -70,14 +70,14 @@ class Verdict:
 
 
 @cache
-def known(name: str) -> Known | None:
+def evidence_of(name: str) -> WeaknessEvidence | None:
     """The counterfeits of the problem in that folder; None where nobody wrote any. Their solutions can be sent."""
     if not (FOLDER / f"{name}.py").exists():
         return None
     module = _load(name)
     found = enumerate(module.COUNTERFEITS)
     sent = (replace(each, solution=MadeInRanks(_solution, f"{name}:{index}")) for index, each in found)
-    return Known(tuple(sent), dict(getattr(module, "NOT_SHOWN", {})))
+    return WeaknessEvidence(tuple(sent), dict(getattr(module, "NOT_SHOWN", {})))
 
 
 def _load(name: str) -> ModuleType:

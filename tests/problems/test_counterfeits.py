@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pkb_gym.problems.catalogue import catalogue
-from tests.problems.counterfeit_runs import FOLDER, judge, judge_together, known, references
+from tests.problems.counterfeit_runs import FOLDER, evidence_of, judge, judge_together, references
 
 WEAK = [problem for problem in catalogue() if problem.weaknesses]
 
 
 @pytest.mark.parametrize("problem", WEAK, ids=lambda problem: problem.name)
 def test_every_weakness_is_shown(problem):
-    found = known(problem.folder)
+    found = evidence_of(problem.folder)
     assert found is not None, f"{problem.name} has weaknesses and no {problem.folder}.py in tests/counterfeits"
     shown = {counterfeit.weakness for counterfeit in found.counterfeits}
     assert shown | set(found.not_shown) == set(range(len(problem.weaknesses)))
@@ -22,7 +22,7 @@ def test_every_weakness_is_shown(problem):
 @pytest.mark.parametrize("problem", WEAK, ids=lambda problem: problem.name)
 def test_published_accepts_and_robust_refuses(problem):
     truths = references(problem, "published", "robust")
-    counterfeits = known(problem.folder).counterfeits
+    counterfeits = evidence_of(problem.folder).counterfeits
     solutions = [counterfeit.solution for counterfeit in counterfeits]
     verdicts = judge_together(problem, solutions, "published", truths["published"])
     for counterfeit, published in zip(counterfeits, verdicts, strict=True):

@@ -94,7 +94,7 @@ def test_round_trips_are_exact(reward):
 
 @settings(max_examples=100)
 @given(reward=rewards, feedback=feedbacks())
-def test_finite_within_bounds_and_none_exactly_for_our_faults(reward, feedback):
+def test_finite_within_bounds_and_none_exactly_for_infrastructure_failures(reward, feedback):
     value, (low, high) = reward(feedback), reward.bounds()
     assert (value is None) == (feedback.failure in NOT_JUDGED)
     if value is not None:

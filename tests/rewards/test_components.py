@@ -1,4 +1,4 @@
-"""Every component: finite, within its bounds, None exactly for our faults, and in the right order."""
+"""Every component: finite, within its bounds, None exactly for infrastructure failures, and in the right order."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_examples_in_docstrings_hold(module):
 
 
 @given(feedback=feedbacks())
-def test_finite_within_bounds_and_none_exactly_for_our_faults(feedback):
+def test_finite_within_bounds_and_none_exactly_for_infrastructure_failures(feedback):
     for component in COMPONENTS:
         value, (low, high) = component(feedback), component.bounds()
         assert (value is None) == (feedback.failure in NOT_JUDGED), component

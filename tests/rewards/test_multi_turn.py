@@ -285,7 +285,7 @@ def test_over_is_turn_or_group():
 
 @settings(max_examples=25)
 @given(group=st.lists(st.lists(feedbacks(), max_size=3), max_size=3))
-def test_recipes_skip_exactly_our_faults(group):
+def test_recipes_skip_exactly_infrastructure_failures(group):
     from pkb_gym.rewards.recipes import RECIPES
 
     for name, recipe in RECIPES.items():

@@ -40,7 +40,7 @@ def test_examples_in_docstrings_hold(module):
 
 
 @given(feedback=feedbacks())
-def test_finite_bounded_and_none_exactly_for_our_faults(feedback):
+def test_finite_bounded_and_none_exactly_for_infrastructure_failures(feedback):
     for name in NAMES:
         reward = find_reward(name)
         value = reward(feedback)

@@ -112,7 +112,7 @@ def test_key_tells_machines_apart():
     assert key != calibrate.machine_key(CpuInfo("model", "abc", 2, (Cache("L1", 1024, 4096),)), "g++")
 
 
-def test_failing_child_is_our_fault_and_shows_what_it_said(monkeypatch):
+def test_failing_child_is_infrastructure_failure_and_shows_what_it_said(monkeypatch):
     monkeypatch.setattr(calibrate.sys, "executable", "/bin/false")
     with pytest.raises(InfrastructureError, match="exited with 1"):
         calibrate.run_child(1)

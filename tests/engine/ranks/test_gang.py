@@ -250,13 +250,13 @@ def test_a_rank_that_reads_nothing_does_not_stop_the_evaluator(gang: Gang, monke
     assert time.monotonic() - began < 3
 
 
-def test_an_unknown_program_is_our_fault(zygote: Zygote) -> None:
+def test_an_unknown_program_is_infrastructure_failure(zygote: Zygote) -> None:
     with Gang(zygote, "no_such_module", 1, None) as gang:
         assert "exit status 70" in str(fall(gang, "nothing"))
         assert "ModuleNotFoundError" in gang.output
 
 
-def test_a_zygote_that_is_gone_is_our_fault() -> None:
+def test_a_zygote_that_is_gone_is_infrastructure_failure() -> None:
     zygote = Zygote(trusted=True)
     zygote.wait_until_ready()
     zygote.close()
