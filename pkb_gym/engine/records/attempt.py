@@ -27,7 +27,9 @@ class TokenCounts(Record):
     prompt: int = Field(ge=0)
     """All that it read."""
     completion: int = Field(ge=0)
-    """All that it wrote."""
+    """All that it wrote, reasoning included."""
+    reasoning: int = Field(default=0, ge=0)
+    """Of those, the tokens of its reasoning; 0 where the model does not tell."""
 
 
 class Attempt(Record):
@@ -35,6 +37,8 @@ class Attempt(Record):
 
     schema_version: Literal[1] = 1
     problem: str
+    agent: str | None = None
+    """Who wrote it, as tables name it; None where nobody said."""
     sample: int = Field(default=0, ge=0)
     """Number of the episode among those on the same problem and configuration."""
     turn: int = Field(default=0, ge=0)
@@ -49,6 +53,8 @@ class Attempt(Record):
     """What was submitted; None where the reply holds no submission."""
     reply: Text | None = None
     """What the model wrote; None where no model did."""
+    reasoning: Text | None = None
+    """The model's reasoning, where it came apart from the reply."""
     messages: tuple[ChatMessage, ...] | None = None
     """What the model read, where it was kept."""
     feedback: Feedback | None = None
@@ -58,6 +64,10 @@ class Attempt(Record):
     reward_name: str | None = None
     """The reward, as `find_reward` takes it."""
     tokens: TokenCounts | None = None
+    cost_usd: float | None = Field(default=None, ge=0)
+    """Price of the reply; None where no prices are known."""
+    reply_s: float | None = Field(default=None, ge=0)
+    """Wall time of the reply, waiting and retries included."""
     duration_s: float | None = None
     """Wall time of the evaluation as its caller saw it, waiting included."""
 
