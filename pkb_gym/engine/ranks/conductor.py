@@ -8,7 +8,6 @@ again, and its outputs are copied. One rank at a time is delayed, so that ranks 
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,10 +18,10 @@ from pkb_gym.engine.compare.layout import PlacedLeaf, SetPlan, placed_results
 from pkb_gym.engine.compare.stacked import byte_slot, word_slot
 from pkb_gym.engine.problem.tensors import argument_leaves
 from pkb_gym.engine.ranks.bound_block import BoundBlock
+from pkb_gym.engine.ranks.call_progress import CallProgress
 from pkb_gym.engine.ranks.handover_script import POISON
 from pkb_gym.engine.ranks.red_zones import RedZones
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, CheckedCall, LateOutput
-from pkb_gym.engine.rankside import abi
 from pkb_gym.engine.rankside.arguments import TensorSlot
 from pkb_gym.engine.rankside.wire import Wire
 
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
 
     from pkb_gym.engine.rankside.devices import AnyHeap, Device
 
-SETTLED_S = 300e-6
-"""Ranks that have gone no further for so long do not without the one that is delayed."""
-
-POLL_S = 20e-6
 INTEGERS = ("int64", "int32", "uint8", "bool")
 POISONS = (POISON, 0xFF)
 """Bytes of float tensors that are not there: a large negative number, NaN. One of them alone might be ignored."""
@@ -75,14 +70,13 @@ class Conductor:
         fds: tuple[int, ...],
     ) -> None:
         self._problem, self._plan, self._rank = block.problem, block.plan.sets, block.rank
-        self._calls, self._world_size = calls, world_size
+        self._calls = calls
         self._mine, self._theirs, self._device = block.heap, heap, device
         self._request_fd, self._reply_fd = fds
+        self._progress = CallProgress(calls, self._rank, world_size, self._mine, self._theirs)
         self._departed: list[_Departed] = []
         self._calls_us: list[float] = []
         self._red_zones = RedZones(self._plan, self._rank)
-        progress = self._mine.progress(self._rank)
-        progress.reached = progress.arrived = 0
 
     def stage(self) -> None:
         """Puts poison, or for some calls the arguments themselves, where they will be."""
@@ -97,25 +91,24 @@ class Conductor:
 
     def conduct(self, wire: Wire) -> None:
         """Serves the candidate's rank until all calls have departed, or the evaluator orders something else."""
-        begun = 0.0
+        begun, progress = 0.0, self._progress
         for crossing in range(len(self._calls) + 1):
-            if not self._wait_for_request(wire):
+            if not progress.wait_for_request(wire, self._request_fd, crossing):
                 return
             if crossing:
                 self._calls_us.append((time.perf_counter() - begun) * 1e6)
-            progress = self._mine.progress(self._rank)
-            progress.reached = crossing + 1
+            progress.reach(crossing)
             if crossing:
-                if self._calls[crossing - 1].together and not self._wait_until_all(wire, crossing, arrived=False):
+                if self._calls[crossing - 1].together and not progress.wait_until_all(wire, crossing, arrived=False):
                     return
                 self._depart(crossing - 1)
             if crossing < len(self._calls):
                 call = self._calls[crossing]
                 if call.late_rank == self._rank:
-                    self._be_late(crossing, call.delay_s)
+                    progress.be_late(crossing, call.delay_s)
                 self._arrive(crossing)
-                progress.arrived = crossing + 1
-                if call.together and not self._wait_until_all(wire, crossing, arrived=True):
+                progress.arrive(crossing)
+                if call.together and not progress.wait_until_all(wire, crossing, arrived=True):
                     return
             begun = time.perf_counter()
             os.eventfd_write(self._reply_fd, 1)
@@ -203,55 +196,6 @@ class Conductor:
 
     def _result_leaves(self, planned: SetPlan) -> list[PlacedLeaf]:
         return [leaf for _, leaf in placed_results(self._problem, planned, self._rank)]
-
-    # ---- waiting ----------------------------------------------------------------------------------------------------
-
-    def _wait_for_request(self, wire: Wire) -> bool:
-        """Waits for the candidate's rank; False where the evaluator orders something first."""
-        ready = select.select([self._request_fd, wire.fileno()], [], [])[0]
-        if self._request_fd not in ready:
-            return False
-        os.eventfd_read(self._request_fd)
-        return True
-
-    def _wait_until_all(self, wire: Wire, crossing: int, arrived: bool) -> bool:
-        """Waits until all ranks have come to a crossing, or have their arguments in place there; False as above."""
-        while not all(self._is_at(rank, crossing, arrived) for rank in range(self._world_size)):
-            if wire.pending():
-                return False
-            time.sleep(POLL_S)
-        return True
-
-    def _is_at(self, rank: int, crossing: int, arrived: bool) -> bool:
-        progress = self._mine.progress(rank)
-        return bool((progress.arrived if arrived else progress.reached) > crossing)
-
-    def _be_late(self, crossing: int, delay_s: float) -> None:
-        """Stands still until the other ranks have gone as far as they do without this one, at most for that long."""
-        deadline = time.monotonic() + delay_s
-        settled_since: float | None = None
-        while (now := time.monotonic()) < deadline:
-            if all(self._goes_no_further(rank, crossing) for rank in range(self._world_size) if rank != self._rank):
-                settled_since = settled_since or now
-                if now - settled_since > SETTLED_S:
-                    return
-            else:
-                settled_since = None
-            time.sleep(POLL_S)
-
-    def _goes_no_further(self, rank: int, crossing: int) -> bool:
-        """Whether another rank goes no further before this one, which is late at a crossing, goes on.
-
-        It has finished all calls, or waits for a signal, as far as it tells; or it has come to a call that all begin
-        together; or it is late itself, in an earlier call: of two late ranks the one that is ahead goes on first.
-        """
-        progress = self._mine.progress(rank)
-        at = int(progress.reached) - 1
-        if at == len(self._calls) or self._theirs.place(rank).state == abi.State.WAITING:
-            return True
-        if at > crossing:
-            return self._calls[at].together
-        return bool(0 <= at < crossing and progress.arrived == at and self._calls[at].late_rank == rank)
 
 
 def _is_among(leaf: PlacedLeaf, names: tuple[str, ...] | None) -> bool:

@@ -148,6 +148,7 @@ class CheckedCall:
         together: whether all arguments arrive before any rank begins, and no rank departs before all have finished.
         late_rank: whose arguments arrive late; None for nobody's.
         delay_s: how late at most.
+        is_held: whether this rank stands still after each wait and barrier of `pkb/symm.h`.
         withheld: arguments that hold poison before the call; None for all of them.
         withdrawn: arguments that hold poison after it, of those that it may not modify; None for all of them.
     """
@@ -155,6 +156,7 @@ class CheckedCall:
     together: bool
     late_rank: int | None = None
     delay_s: float = 0.0
+    is_held: bool = False
     withheld: tuple[str, ...] | None = None
     withdrawn: tuple[str, ...] | None = None
 

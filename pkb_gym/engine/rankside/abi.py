@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from enum import IntEnum
 
-MAGIC, VERSION = 0x504B4243, 3
+MAGIC, VERSION = 0x504B4243, 4
 MAX_RANKS, MAX_GROUPS = 16, 4
 USER_SIGNALS = 1024
 BARRIER_SIGNALS = (MAX_GROUPS + 1) * MAX_RANKS
@@ -32,7 +32,7 @@ assert (USER_SIGNALS + BARRIER_SIGNALS + (MAX_BLOCKS + 1) * MAX_RANKS) * 8 <= SI
 class State(IntEnum):
     """pkb::State."""
 
-    IDLE, LOADING, AT_GATE, IN_CALL, WAITING, DONE = range(6)
+    IDLE, LOADING, AT_GATE, IN_CALL, WAITING, DONE, HELD = range(7)
 
 
 class Place(ctypes.Structure):
@@ -43,6 +43,8 @@ class Place(ctypes.Structure):
         ("slot", ctypes.c_int32),
         ("want", ctypes.c_uint64),
         ("call", ctypes.c_uint64),
+        ("holds", ctypes.c_uint64),
+        ("released", ctypes.c_uint64),
     ]
 
 

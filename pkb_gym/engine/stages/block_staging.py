@@ -159,12 +159,11 @@ def conducted(
     """
     world_size = config.world_size
     delay_s, hold_s = _delays_s(config, baseline_us)
-    calls = [CheckedCall(one.together, one.late_rank, delay_s) for one in conditions]
     orders = []
     for rank in range(world_size):
-        of_rank = calls
+        of_rank = [CheckedCall(one.together, one.late_rank, delay_s, rank in one.held_ranks) for one in conditions]
         if withheld:
-            of_rank = [_withheld_alone(call, alone, rank) for call, alone in zip(calls, withheld, strict=True)]
+            of_rank = [_withheld_alone(call, alone, rank) for call, alone in zip(of_rank, withheld, strict=True)]
         orders.append(ConductCalls(tuple(of_rank)))
     holds_ns = tuple(
         tuple(int(one.holds * hold_s * 1e9) if rank in one.held_ranks else 0 for one in conditions)

@@ -4,7 +4,8 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
@@ -121,6 +122,15 @@ def conducts(*calls: CheckedCall):
     return pytest.mark.parametrize("gang", [list(calls)], indirect=True)
 
 
+def eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + SOON_S
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(1e-3)
+    return True
+
+
 def is_poison(tensor: torch.Tensor, *poisons: int) -> bool:
     held = set(tensor.contiguous().view(torch.uint8).unique().tolist())
     return len(held) == 1 and held <= set(poisons)
@@ -207,6 +217,33 @@ def test_a_late_rank_waits_no_longer_than_the_others_wait_for_it(gang: Gang) -> 
     assert not late.is_answered()
     other.heap.place(1).state = abi.State.WAITING
     assert late.is_answered(SOON_S)
+
+
+@conducts(CheckedCall(together=False, is_held=True))
+def test_a_held_rank_is_released_once_the_others_go_no_further(gang: Gang) -> None:
+    """A hold of several calls of the baseline is 60 ms where many ranks share a processor."""
+    held, other = gang.ranks
+    held.cross()
+    other.cross()
+    place = held.heap.place(0)
+    place.holds, place.state = 1, abi.State.HELD
+    time.sleep(LATER_S)
+    assert place.released == 0, "the other one goes on"
+    other.heap.place(1).state = abi.State.WAITING
+    assert eventually(lambda: place.released == 1)
+    place.holds = 2
+    assert eventually(lambda: place.released == 2), "each hold ends by itself"
+
+
+@conducts(CheckedCall(False, is_held=True), CheckedCall(False, late_rank=1, delay_s=60), APART)
+def test_a_late_rank_does_not_wait_for_one_that_is_held_in_an_earlier_call(gang: Gang) -> None:
+    held, late = gang.ranks
+    held.cross()
+    late.cross()
+    held.heap.place(0).holds, held.heap.place(0).state = 1, abi.State.HELD
+    late.ask()
+    assert late.is_answered(SOON_S)
+    assert held.heap.place(0).released == 0, "the other one has just begun"
 
 
 @conducts(CheckedCall(together=False, late_rank=0, delay_s=0.05))

@@ -69,7 +69,7 @@ class Comm : public HostComm {
     const std::atomic<uint64_t>* word = signal_word(slot, rank);
     if (word->load(std::memory_order_acquire) >= value) return;
     const uint64_t begin = stats ? now_ns() : 0;
-    *place = Place{State::kWaiting, slot, value, place->call};
+    place->slot = slot, place->want = value, place->state = State::kWaiting;
     wait_slowly(word, value);
     place->state = State::kInCall;
     if (stats) {
@@ -78,11 +78,17 @@ class Comm : public HostComm {
     }
   }
 
-  // In some checked calls this rank stands still here, while others go on as far as they may.
+  // In some checked calls this rank stands still here, while others go on as far as they may: until the evaluator sees
+  // that they go no further, or `hold_ns` are over.
   void hold() const {
     if (!hold_ns) return;
-    const timespec nap{time_t(hold_ns / 1000000000u), long(hold_ns % 1000000000u)};
-    nanosleep(&nap, nullptr);
+    const uint64_t deadline = now_ns() + hold_ns, mine = __atomic_add_fetch(&place->holds, 1, __ATOMIC_RELAXED);
+    const timespec nap{0, 50000};
+    place->state = State::kHeld;
+    do {
+      nanosleep(&nap, nullptr);
+    } while (__atomic_load_n(&place->released, __ATOMIC_ACQUIRE) < mine && now_ns() < deadline);
+    place->state = State::kInCall;
   }
 
   void copy(void* to, const void* from, uint64_t bytes, uint64_t* counter) const {
