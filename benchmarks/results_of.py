@@ -17,7 +17,12 @@ CPU_HEADERS = tuple(
     f"pkb_gym/engine/include/pkb/{name}.h" for name in ("symm", "symm_cpu", "comm", "host_comm", "bf16", "fp16")
 )
 CPU_KERNELS = ("problems/*/{folder}/expert.cpp", *CPU_HEADERS)
-GPU_KERNELS = ("problems/*/{folder}/expert.cu", HEADERS)
+GPU_HEADERS = (
+    *(f"pkb_gym/engine/include/pkb/{name}.h" for name in ("symm", "comm", "host_comm")),
+    "pkb_gym/engine/include/pkb/*_cuda.h",
+    "pkb_gym/engine/include/pkb/gemm_*.h",
+)
+GPU_KERNELS = ("problems/*/{folder}/expert.cu", *GPU_HEADERS)
 REFERENCES = ("problems/*/{folder}/reference.py",)
 TIMING = (
     *(f"pkb_gym/engine/stages/{name}.py" for name in ("time", "timing_statistics", "null_blocks", "overhead")),
@@ -51,8 +56,8 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
     "steady": (*TIMING, *GANGS),
     "repeatability": (f"{ALL_REDUCE}.cpp", *TIMING),
     "colocated*": TIMING,
-    "gpu_colocated*": (HEADERS, *TIMING),
-    "gpu_evaluator*": (f"{ALL_REDUCE}.cu", HEADERS, *TIMING, *GANGS),
+    "gpu_colocated*": (*GPU_HEADERS, *TIMING),
+    "gpu_evaluator*": (f"{ALL_REDUCE}.cu", *GPU_HEADERS, *TIMING, *GANGS),
     "gpu_corpus*": ("pkb_gym/corpus/families/*", *TIMING),
     "fault_drill": (
         *(f"pkb_gym/engine/{room}/*.py" for room in ("evaluators", "compile")),

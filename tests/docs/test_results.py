@@ -7,12 +7,13 @@ import datetime as dt
 import json
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from benchmarks.common import RESULTS
-from benchmarks.results_of import CPU_HEADERS, REWRITTEN, SPEAKS_OF, paths_of
+from benchmarks.results_of import CPU_HEADERS, GPU_HEADERS, REWRITTEN, SPEAKS_OF, paths_of
 from tests.docs.pages import DOCS, ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -105,17 +106,20 @@ def test_what_results_speak_of_exists(name: str):
         assert list(ROOT.glob(path.format(folder="all_reduce"))), path
 
 
-def test_headers_of_cpu_kernels_are_all_listed():
-    """Those that their sources include, and so on; what is for GPUs says so in its name."""
+@pytest.mark.parametrize(("suffix", "others", "listed"), [("cpp", "_cuda", CPU_HEADERS), ("cu", "_cpu", GPU_HEADERS)])
+def test_headers_of_kernels_are_all_listed(suffix: str, others: str, listed: Sequence[str]):
+    """Those that their sources include, and so on; what is for the other device says so in its name."""
     include = re.compile(r'#include "pkb/(\w+)\.h"')
     headers = ROOT / "pkb_gym/engine/include/pkb"
     found: set[str] = set()
-    left = [text.read_text(encoding="utf-8") for text in ROOT.glob("problems/*/*/expert.cpp")]
+    left = [text.read_text(encoding="utf-8") for text in ROOT.glob(f"problems/*/*/expert.{suffix}")]
     while left:
-        new = {name for name in include.findall(left.pop()) if not name.endswith("_cuda")} - found
+        new = {name for name in include.findall(left.pop()) if not name.endswith(others)} - found
         found |= new
         left += [(headers / f"{name}.h").read_text(encoding="utf-8") for name in new]
-    assert {f"pkb_gym/engine/include/pkb/{name}.h" for name in found} == set(CPU_HEADERS)
+    assert {f"pkb_gym/engine/include/pkb/{name}.h" for name in found} == {
+        str(path.relative_to(ROOT)) for pattern in listed for path in ROOT.glob(pattern)
+    }
 
 
 def test_a_result_that_is_not_listed_is_an_error(tmp_path: Path):

@@ -104,14 +104,14 @@ class CallProgress:
 
     def _release(self, hold: _Hold, call: int) -> None:
         """Ends the hold of the candidate's rank once the others have gone as far as they do without it."""
-        place, now = self._theirs.place(self._rank), time.monotonic()
-        if place.state != abi.State.HELD or place.holds != hold.number:
-            hold.number, hold.began, hold.settled_since = place.holds, now, None
+        theirs, now = self._theirs.hold(self._rank), time.monotonic()
+        if not theirs.is_on or theirs.number != hold.number:
+            hold.number, hold.began, hold.settled_since = theirs.number, now, None
             return
         hold.settled_since = (hold.settled_since or now) if self._others_go_no_further(call) else None
         settled = hold.settled_since is not None and now - hold.settled_since > SETTLED_S
         if settled and now - hold.began > LEAST_HOLD_S:
-            place.released = hold.number
+            theirs.released = hold.number
 
     def _is_at(self, rank: int, crossing: int, arrived: bool) -> bool:
         progress = self._mine.progress(rank)
@@ -126,14 +126,14 @@ class CallProgress:
         It has finished all calls, or waits for a signal, as far as it tells; or it has come to a call that all begin
         together; or it stands still itself, in an earlier call: of two such ranks the one that is ahead goes on first.
         """
-        progress, state = self._mine.progress(rank), self._theirs.place(rank).state
+        progress = self._mine.progress(rank)
         at = int(progress.reached) - 1
-        if at == len(self._calls) or state == abi.State.WAITING:
+        if at == len(self._calls) or self._theirs.place(rank).state == abi.State.WAITING:
             return True
         if at > crossing:
             return self._calls[at].together
         if not 0 <= at <= crossing:
             return False
-        if state == abi.State.HELD:
+        if self._theirs.hold(rank).is_on:
             return True
         return bool(at < crossing and progress.arrived == at and self._calls[at].late_rank == rank)

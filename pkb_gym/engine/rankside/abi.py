@@ -8,13 +8,13 @@ from __future__ import annotations
 import ctypes
 from enum import IntEnum
 
-MAGIC, VERSION = 0x504B4243, 4
+MAGIC, VERSION = 0x504B4243, 3
 MAX_RANKS, MAX_GROUPS = 16, 4
 USER_SIGNALS = 1024
 BARRIER_SIGNALS = (MAX_GROUPS + 1) * MAX_RANKS
 
 CONTROL_BYTES = 4096
-PLACE_OFFSET, STATS_OFFSET, BARRIER_COUNTS_OFFSET, PROGRESS_OFFSET = 0, 64, 128, 256
+PLACE_OFFSET, HOLD_OFFSET, STATS_OFFSET, BARRIER_COUNTS_OFFSET, PROGRESS_OFFSET = 0, 32, 64, 128, 256
 MAILBOX_BYTES = 12288
 """Of `handover/mailbox.h`."""
 MEETING_OFFSET = 512
@@ -32,7 +32,7 @@ assert (USER_SIGNALS + BARRIER_SIGNALS + (MAX_BLOCKS + 1) * MAX_RANKS) * 8 <= SI
 class State(IntEnum):
     """pkb::State."""
 
-    IDLE, LOADING, AT_GATE, IN_CALL, WAITING, DONE, HELD = range(7)
+    IDLE, LOADING, AT_GATE, IN_CALL, WAITING, DONE = range(6)
 
 
 class Place(ctypes.Structure):
@@ -43,9 +43,18 @@ class Place(ctypes.Structure):
         ("slot", ctypes.c_int32),
         ("want", ctypes.c_uint64),
         ("call", ctypes.c_uint64),
-        ("holds", ctypes.c_uint64),
-        ("released", ctypes.c_uint64),
     ]
+
+
+class Hold(ctypes.Structure):
+    """pkb::Hold."""
+
+    _fields_ = [("number", ctypes.c_uint64), ("released", ctypes.c_uint64)]
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the rank stands still."""
+        return bool(self.number % 2)
 
 
 class Progress(ctypes.Structure):

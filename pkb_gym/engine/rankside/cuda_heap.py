@@ -79,6 +79,10 @@ class CudaHeap:
         """Where a rank stands, live."""
         return abi.Place.from_buffer(self._control, rank * abi.HOST_CONTROL_BYTES + abi.PLACE_OFFSET)
 
+    def hold(self, rank: int) -> abi.Hold:
+        """Whether a rank stands still, live."""
+        return abi.Hold.from_buffer(self._control, rank * abi.HOST_CONTROL_BYTES + abi.HOLD_OFFSET)
+
     def progress(self, rank: int) -> abi.Progress:
         """How far a rank has come, live."""
         return abi.Progress.from_buffer(self._control, rank * abi.HOST_CONTROL_BYTES + abi.PROGRESS_OFFSET)

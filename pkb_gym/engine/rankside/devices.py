@@ -26,6 +26,7 @@ class AnyHeap(Protocol):
 
     def segment(self, rank: int) -> int: ...  # noqa: D102
     def place(self, rank: int) -> abi.Place: ...  # noqa: D102
+    def hold(self, rank: int) -> abi.Hold: ...  # noqa: D102
     def stats(self) -> abi.Stats: ...  # noqa: D102
     def zero(self) -> None: ...  # noqa: D102
     def replace_control(self, fd: int) -> None: ...  # noqa: D102

@@ -45,6 +45,10 @@ class Heap:
         """Where a rank stands, live."""
         return abi.Place.from_buffer(self._map, rank * self.segment_bytes + abi.PLACE_OFFSET)
 
+    def hold(self, rank: int) -> abi.Hold:
+        """Whether a rank stands still, live."""
+        return abi.Hold.from_buffer(self._map, rank * self.segment_bytes + abi.HOLD_OFFSET)
+
     def progress(self, rank: int) -> abi.Progress:
         """How far a rank has come, live."""
         return abi.Progress.from_buffer(self._map, rank * self.segment_bytes + abi.PROGRESS_OFFSET)

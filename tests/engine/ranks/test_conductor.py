@@ -225,14 +225,14 @@ def test_a_held_rank_is_released_once_the_others_go_no_further(gang: Gang) -> No
     held, other = gang.ranks
     held.cross()
     other.cross()
-    place = held.heap.place(0)
-    place.holds, place.state = 1, abi.State.HELD
+    hold = held.heap.hold(0)
+    hold.number = 1
     time.sleep(LATER_S)
-    assert place.released == 0, "the other one goes on"
+    assert hold.released == 0, "the other one goes on"
     other.heap.place(1).state = abi.State.WAITING
-    assert eventually(lambda: place.released == 1)
-    place.holds = 2
-    assert eventually(lambda: place.released == 2), "each hold ends by itself"
+    assert eventually(lambda: hold.released == 1)
+    hold.number = 3
+    assert eventually(lambda: hold.released == 3), "each hold ends by itself"
 
 
 @conducts(CheckedCall(False, is_held=True), CheckedCall(False, late_rank=1, delay_s=60), APART)
@@ -240,10 +240,10 @@ def test_a_late_rank_does_not_wait_for_one_that_is_held_in_an_earlier_call(gang:
     held, late = gang.ranks
     held.cross()
     late.cross()
-    held.heap.place(0).holds, held.heap.place(0).state = 1, abi.State.HELD
+    held.heap.hold(0).number = 1
     late.ask()
     assert late.is_answered(SOON_S)
-    assert held.heap.place(0).released == 0, "the other one has just begun"
+    assert held.heap.hold(0).released == 0, "the other one has just begun"
 
 
 @conducts(CheckedCall(together=False, late_rank=0, delay_s=0.05))

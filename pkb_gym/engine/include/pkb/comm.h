@@ -9,7 +9,7 @@
 namespace pkb {
 
 constexpr uint32_t kMagic = 0x504b4243;  // "PKBC"
-constexpr uint32_t kVersion = 4;
+constexpr uint32_t kVersion = 3;
 constexpr int kMaxRanks = 16;
 constexpr int kMaxGroups = 4;
 
@@ -39,14 +39,12 @@ struct Stats {
 };
 
 // Where this rank stands, for the report when a deadline passes. Written by the rank, read by the evaluator.
-enum class State : uint32_t { kIdle, kLoading, kAtGate, kInCall, kWaiting, kDone, kHeld };
+enum class State : uint32_t { kIdle = 0, kLoading = 1, kAtGate = 2, kInCall = 3, kWaiting = 4, kDone = 5 };
 struct Place {
   State state;
   int32_t slot;                 // kWaiting: word of the signal pad
   uint64_t want;                // kWaiting: value waited for
   uint64_t call;                // number of the call within its block, from 0
-  uint64_t holds;               // kHeld: number of the hold
-  uint64_t released;            // holds that are over, by number; written by the evaluator alone, on the CPU
 };
 
 struct CommData {
@@ -65,7 +63,7 @@ struct CommData {
   uint64_t* barrier_counts;     // this rank's own counter per group, world first; host memory
   Stats* stats;                 // null unless profiling; GPU memory on a GPU
   Place* place;                 // host memory, which a GPU can write too
-  uint64_t hold_ns;             // in some checked calls: how long wait() and barriers hold this rank back afterwards, at most
+  uint64_t hold_ns;             // in some checked calls: how long wait() and barriers hold this rank back afterwards
   char* segments[kMaxRanks];    // where each rank's segment lies in this process
   Group groups[kMaxGroups];     // the problem's group arguments, by index
 };

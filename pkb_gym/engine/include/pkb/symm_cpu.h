@@ -19,6 +19,13 @@ inline uint64_t now_ns() {
   return uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
 }
 
+// Of the rank that stands still in hold(), in its control page, kHoldOffset bytes from its place on.
+struct Hold {
+  uint64_t number;    // counted up at the beginning and at the end: odd while it stands still
+  uint64_t released;  // number of the hold that is over; written by the evaluator alone
+};
+constexpr int kHoldOffset = 32;
+
 class Comm : public HostComm {
  public:
   // Copies `bytes` from `from` to rank r's counterpart of `to`.
@@ -69,7 +76,7 @@ class Comm : public HostComm {
     const std::atomic<uint64_t>* word = signal_word(slot, rank);
     if (word->load(std::memory_order_acquire) >= value) return;
     const uint64_t begin = stats ? now_ns() : 0;
-    place->slot = slot, place->want = value, place->state = State::kWaiting;
+    *place = Place{State::kWaiting, slot, value, place->call};
     wait_slowly(word, value);
     place->state = State::kInCall;
     if (stats) {
@@ -82,13 +89,13 @@ class Comm : public HostComm {
   // that they go no further, or `hold_ns` are over.
   void hold() const {
     if (!hold_ns) return;
-    const uint64_t deadline = now_ns() + hold_ns, mine = __atomic_add_fetch(&place->holds, 1, __ATOMIC_RELAXED);
+    Hold* own = reinterpret_cast<Hold*>(reinterpret_cast<char*>(place) + kHoldOffset);
+    const uint64_t deadline = now_ns() + hold_ns, mine = __atomic_add_fetch(&own->number, 1, __ATOMIC_RELEASE);
     const timespec nap{0, 50000};
-    place->state = State::kHeld;
     do {
       nanosleep(&nap, nullptr);
-    } while (__atomic_load_n(&place->released, __ATOMIC_ACQUIRE) < mine && now_ns() < deadline);
-    place->state = State::kInCall;
+    } while (__atomic_load_n(&own->released, __ATOMIC_ACQUIRE) < mine && now_ns() < deadline);
+    __atomic_add_fetch(&own->number, 1, __ATOMIC_RELEASE);
   }
 
   void copy(void* to, const void* from, uint64_t bytes, uint64_t* counter) const {
