@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +24,19 @@ settings.register_profile("project", deadline=None, derandomize=True)
 settings.load_profile("project")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     os.environ["PKB_EVALUATOR"] = "fresh"  # a background evaluator would outlive the test
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        _use_temporary_folder(Path(config.option.basetemp) / "tmp")
     # Orphans become children of this process instead of vanishing to init, so that they are found.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _use_temporary_folder(folder: Path) -> None:
+    """Locks that evaluators of one machine share lie there: test processes side by side do not wait for each other."""
+    folder.mkdir(parents=True)
+    os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = None  # which was looked up before
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
