@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -81,6 +82,9 @@ class Runner:
         for attempt in earlier:
             self.tally.count(attempt)
         self._stopped: str | None = None
+        self._failures = 0
+        """Episodes that failed since the last one that did not."""
+        self._lock = threading.Lock()
         self._player = EpisodePlayer(results.identity, provider, evaluator, self._may_go_on, self._record)
 
     def play(self, plans: Sequence[EpisodePlan], jobs: int) -> Outcome:
@@ -97,25 +101,33 @@ class Runner:
         outcome = Outcome()
         waiting = [plan for plan in plans if not self._results.is_complete(plan.problem.name, plan.sample)]
         outcome.complete = len(plans) - len(waiting)
-        failures = 0
         with side_by_side(waiting, self._play, jobs, name="pkb-run", give_up=self._give_up) as done:
             for _ in waiting:
                 plan, ending = done.get()
-                words = self._account(plan, ending, outcome)
-                if ending is Ending.COMPLETE:
-                    failures = 0
-                elif ending is Ending.NOT_JUDGED or isinstance(ending, AgentError):
-                    failures += 1
-                if failures >= MOST_FAILURES and self._stopped is None:
-                    self._stopped = f"{failures} episodes in a row failed, the last one so: {words}"
-                self._progress.ended(plan, words)
+                self._progress.ended(plan, self._account(plan, ending, outcome))
         outcome.stopped = self._stopped or (self.budget.exhausted if outcome.open else None)
         return outcome
 
     def _play(self, plan: EpisodePlan) -> Ending:
         if not self._may_go_on():
             return Ending.STOPPED
-        return self._player.play(plan, self._results.episode(plan.problem.name, plan.sample))
+        try:
+            ending = self._player.play(plan, self._results.episode(plan.problem.name, plan.sample))
+        except AgentError as error:
+            self._count_failure(str(error))
+            raise
+        if ending is Ending.NOT_JUDGED:
+            self._count_failure(self._evaluators_words(plan))
+        elif ending is Ending.COMPLETE:
+            self._failures = 0
+        return ending
+
+    def _count_failure(self, words: str) -> None:
+        """Here, not where endings are read: the thread would have begun further episodes by then."""
+        with self._lock:
+            self._failures += 1
+            if self._failures >= MOST_FAILURES and self._stopped is None:
+                self._stopped = f"{self._failures} episodes in a row failed, the last one so: {_in_one_line(words)}"
 
     def _account(self, plan: EpisodePlan, ending: Ending | BaseException, outcome: Outcome) -> str:
         """Enters how an episode ended; what there is to say of it."""
@@ -138,9 +150,8 @@ class Runner:
             words = str(ending)
         else:  # a mistake in the agent costs its own episode alone
             words = f"the agent crashed: {type(ending).__name__}: {ending}"
-        words = printable(" ".join(words.split()), MOST_WORDS_CHARS)
-        outcome.failed.append((*place, words))
-        return words
+        outcome.failed.append((*place, _in_one_line(words)))
+        return _in_one_line(words)
 
     def _evaluators_words(self, plan: EpisodePlan) -> str:
         turns = self._results.episode(plan.problem.name, plan.sample)
@@ -164,3 +175,7 @@ class Runner:
         self._results.close()
         self._evaluator.close()
         self._provider.close()
+
+
+def _in_one_line(words: str) -> str:
+    return printable(" ".join(words.split()), MOST_WORDS_CHARS)
