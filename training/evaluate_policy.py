@@ -29,6 +29,7 @@ from rich.table import Table
 from transformers import AutoTokenizer
 from trl import ModelConfig
 
+from pkb_gym.agents.run.identity import differences
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
@@ -132,11 +133,11 @@ def refuse_other_run(output: Path, asked: Row, *, writes: bool) -> None:
     """
     path = output / ASKED
     if path.exists():
-        before = json.loads(path.read_bytes())
-        differing = sorted(name for name in before.keys() | asked.keys() if before.get(name) != asked.get(name))
-        if differing:
+        found = differences(json.loads(path.read_bytes()), asked)
+        if found:
             raise ConfigError(
-                f"{output} was begun with another {', '.join(differing)}; give the same to go on, or another --output"
+                f"{output} was begun with other arguments: {'; '.join(found)}; give the same to go on, or another "
+                "--output"
             )
     elif writes:
         write_atomically(path, json.dumps(asked, indent=2) + "\n")
