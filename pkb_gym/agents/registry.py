@@ -24,19 +24,21 @@ class AgentKind:
         module: in this folder; its `open_provider(argument, options)` makes the provider.
         argument: what follows the name and a colon; None where nothing does.
         about: in one line.
+        jobs: episodes at a time unless told otherwise, of agents that are mostly waited for; None for one on each core.
     """
 
     module: str
     argument: str | None
     about: str
+    jobs: int | None = None
 
 
 AGENTS = {
     "reference": AgentKind("reference", None, "submits the baseline: the floor"),
     "expert": AgentKind("expert", None, "submits the known-good kernel of a problem, where there is one"),
     "replay": AgentKind("replay", "PATH", "submits the sources of a folder, or of a file of results, again"),
-    "openai": AgentKind("openai_chat", "MODEL", "a model behind an OpenAI-compatible endpoint"),
-    "transformers": AgentKind("local_model", "PATH", "a model whose weights are loaded here"),
+    "openai": AgentKind("openai_chat", "MODEL", "a model behind an OpenAI-compatible endpoint", jobs=16),
+    "transformers": AgentKind("local_model", "PATH", "a model whose weights are loaded here", jobs=16),
     "command": AgentKind("command", "PROGRAM ARGS", "a program that reads the conversation and prints its reply"),
     "evolve": AgentKind("evolve", None, "searches the kernel families of the corpus, without a model"),
 }

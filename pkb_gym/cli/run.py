@@ -101,7 +101,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add_evaluation_options(parser)
     add_reward_option(parser)
     parser.add_argument(
-        "--jobs", type=positive_int, metavar="N", help="episodes side by side; timing takes turns (default: cores)"
+        "--jobs",
+        type=positive_int,
+        metavar="N",
+        help="episodes side by side; timing takes turns (default: cores; 16 for models)",
     )
     _add_limit_options(parser)
     parser.add_argument(
@@ -198,7 +201,7 @@ def _play(args: argparse.Namespace, workload: Workload, parts: Parts) -> RunSumm
     with RunCounter(len(plans), complete) as progress:
         runner = Runner(results, parts.provider, parts.evaluator, limits, progress)
         progress.watch(runner)
-        outcome = runner.play(plans, args.jobs or min(MOST_JOBS, len(os.sched_getaffinity(0))))
+        outcome = runner.play(plans, args.jobs or _default_jobs(args.agent))
     problems, passed, faster = runner.tally.problems()
     return RunSummary(
         results=str(results.path),
@@ -215,6 +218,10 @@ def _play(args: argparse.Namespace, workload: Workload, parts: Parts) -> RunSumm
         failed={f"{problem} sample {sample}": why for problem, sample, why in outcome.failed},
         stopped=outcome.stopped,
     )
+
+
+def _default_jobs(agent: str) -> int:
+    return split_name(agent)[0].jobs or min(MOST_JOBS, len(os.sched_getaffinity(0)))
 
 
 def _identity(args: argparse.Namespace, provider: AgentProvider, workload: Workload) -> RunIdentity:

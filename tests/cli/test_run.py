@@ -8,6 +8,8 @@ import re
 import pytest
 
 from pkb_gym.engine.records.attempt_file import read_attempts
+from pkb_gym.serve.server import HttpServer
+from tests.serve.fake_owner import TOKEN, Owners, make_service
 
 
 @pytest.fixture
@@ -89,3 +91,15 @@ def test_ctrl_c(pkb, folder, tmp_path):
     (folder / "all_reduce.cpp").write_text("interrupt")
     ran = pkb("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", *HERE, "--output", "o")
     assert ran.status == 130 and read_attempts(tmp_path / "o/results.jsonl") == []
+
+
+def test_a_service_judges(pkb, folder, tmp_path, monkeypatch):
+    """Sources alone travel; nothing is started here."""
+    (folder / "all_reduce.cpp").write_text("speedup 2.0")
+    monkeypatch.setenv("PKB_TOKEN", TOKEN)
+    with make_service(Owners()) as service, HttpServer(service, TOKEN) as server:
+        agent = f"replay:{folder}"
+        ran = pkb("run", "--agent", agent, "--problems", "AllReduce", *HERE, "--service", server.url, "--output", "o")
+    assert ran.status == 0 and ran.evaluators == [] and "1 of 1 problems passed, 1 faster" in ran.out
+    (attempt,) = read_attempts(tmp_path / "o/results.jsonl")
+    assert attempt.verdict == "passed" and attempt.feedback.config.world_size == 2
