@@ -36,19 +36,31 @@ TOOL = {
     "type": "function",
     "function": {
         "name": SUBMIT,
-        "description": "Compile a kernel, run it on all ranks, check it against the reference and time it.",
+        "description": (
+            "Compile a kernel, run it on all ranks, check it against the reference and time it against the baseline."
+        ),
         "parameters": {
             "type": "object",
-            "properties": {"source": {"type": "string", "description": "The complete source file of the kernel."}},
+            "properties": {
+                "source": {
+                    "type": "string",
+                    "description": (
+                        "The complete source file of the kernel, in one of the languages that the task accepts."
+                    ),
+                }
+            },
             "required": ["source"],
         },
     },
 }
+"""The tool as models know it that were trained with `KernelTool`."""
 
 TOO_LONG = ("context_length_exceeded", "maximum context length", "context length exceeded")
 """How servers say that a conversation has become too long for the model."""
 
 MOST_ERROR_CHARS = 500
+
+BROKEN_OFF = "the endpoint broke off each of its replies; --set stream=false asks for them in one piece"
 
 
 class ChatOptions(Record):
@@ -169,7 +181,7 @@ class ChatAgent:
                 raise ConfigError(f"the endpoint refuses model {self.provider.model!r}: {_words(error)}") from None
             except _BrokenOff:  # within a reply, where the client does not try again by itself
                 if left == 0:
-                    raise AgentError("the endpoint broke off each of its replies") from None
+                    raise AgentError(BROKEN_OFF) from None
             except (openai.OpenAIError, ValueError) as error:  # ValueError: an answer that is no JSON
                 raise AgentError(f"the endpoint failed: {_words(error)}") from None
             else:

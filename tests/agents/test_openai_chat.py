@@ -7,11 +7,13 @@ import json
 import pytest
 
 from pkb_gym.agents.chat_format import chat_messages
+from pkb_gym.agents.openai_chat import TOOL
 from pkb_gym.agents.protocol import AgentError, Message
 from pkb_gym.agents.registry import open_agent
 from pkb_gym.agents.submissions import read_submission
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import TokenCounts
+from pkb_gym.envs.trl import KernelTool
 from tests.agents.conversations import ASKED, answered, task
 from tests.agents.fake_endpoint import USAGE, Answer, Endpoint, chunks, failure, whole
 
@@ -210,3 +212,10 @@ def test_neither_endpoint_nor_key_is_wrong_usage(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="set OPENAI_API_KEY, or OPENAI_BASE_URL"):
         open_agent("openai:tiny")
+
+
+def test_the_tool_is_the_one_that_policies_are_trained_with():
+    utils = pytest.importorskip("transformers.utils", reason="needs the extra `train`")
+    schema = utils.get_json_schema(KernelTool.submit)
+    del schema["function"]["return"]
+    assert schema == TOOL

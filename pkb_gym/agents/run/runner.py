@@ -12,7 +12,7 @@ from pkb_gym.agents.run.budget import Budget, Limits
 from pkb_gym.agents.run.episode import Ending, EpisodePlan, EpisodePlayer
 from pkb_gym.agents.run.results import RunResults
 from pkb_gym.agents.run.tally import Tally
-from pkb_gym.engine.errors import ConfigError, InfrastructureError, StoreError
+from pkb_gym.engine.errors import ConfigError, InfrastructureError, SizeError, StoreError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.support.printable import printable
@@ -138,7 +138,7 @@ class Runner:
         if ending is Ending.STOPPED:
             outcome.open += 1
             return str(ending)
-        if isinstance(ending, NotCovered):
+        if isinstance(ending, NotCovered | SizeError):  # SizeError: of a service on another machine
             outcome.skipped[plan.problem.name] = str(ending)
             return f"skipped: {ending}"
         if ending is Ending.NOT_JUDGED:
