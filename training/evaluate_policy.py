@@ -202,11 +202,13 @@ def _play(
         base = EvalConfig(until="time", timing_budget_s=args.timing_budget_s, timeout_s=args.kernel_timeout_s)
         rollouts = Rollouts(evaluator, find_reward(args.reward), args.max_turns, base)
         player = Player(sampler, tokenizer, rollouts, schedule, host, limits, multi_turn=not args.single_turn)
+        agent = Path(str(model.model_name_or_path)).name
         for batch in _batches(waiting, args.batch_size, state.process_index, state.num_processes):
             episodes = player.play([prompts[prompt] for prompt, _ in batch], _seed(args.seed, batch))
             for (prompt, sample), episode in zip(batch, episodes, strict=True):
-                attempts = [attempt.model_dump(mode="json") for attempt in attempts_of(sample, episode, args.reward)]
-                finished.append(json.dumps({"prompt": prompt, "sample": sample, "attempts": attempts}))
+                attempts = attempts_of(sample, episode, args.reward, agent)
+                dumped = [attempt.model_dump(mode="json") for attempt in attempts]
+                finished.append(json.dumps({"prompt": prompt, "sample": sample, "attempts": dumped}))
 
 
 def _batches(

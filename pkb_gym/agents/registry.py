@@ -40,6 +40,7 @@ AGENTS = {
     "openai": AgentKind("openai_chat", "MODEL", "a model behind an OpenAI-compatible endpoint", jobs=16),
     "transformers": AgentKind("local_model", "PATH", "a model whose weights are loaded here", jobs=16),
     "command": AgentKind("command", "PROGRAM ARGS", "a program that reads the conversation and prints its reply"),
+    "python": AgentKind("python_agent", "MODULE:FUNCTION", "an agent of your own: a function of the episode's task"),
     "evolve": AgentKind("evolve", None, "searches the kernel families of the corpus, without a model"),
 }
 """Name -> kind."""
@@ -77,7 +78,7 @@ def split_name(text: str) -> tuple[AgentKind, str]:
         Traceback (most recent call last):
         ...
         pkb_gym.engine.errors.ConfigError: no agent 'expret'; there are reference, expert, replay:PATH, openai:MODEL, \
-transformers:PATH, command:PROGRAM ARGS and evolve. Did you mean 'expert'?
+transformers:PATH, command:PROGRAM ARGS, python:MODULE:FUNCTION and evolve. Did you mean 'expert'?
     """
     name, colon, argument = text.partition(":")
     if name not in AGENTS:

@@ -10,12 +10,15 @@ from pkb_gym.agents.chat_format import chat_messages
 from pkb_gym.agents.openai_chat import TOOL
 from pkb_gym.agents.protocol import AgentError, Message
 from pkb_gym.agents.registry import open_agent
+from pkb_gym.agents.run.budget import Limits
 from pkb_gym.agents.submissions import read_submission
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import TokenCounts
 from pkb_gym.envs.trl import KernelTool
 from tests.agents.conversations import ASKED, answered, task
 from tests.agents.fake_endpoint import USAGE, Answer, Endpoint, chunks, failure, whole
+from tests.agents.run.runs import Run, recorded
+from tests.envs.fake_evaluator import FakeEvaluator
 
 pytest.importorskip("openai", reason="needs the extra `agents`")
 
@@ -219,3 +222,21 @@ def test_the_tool_is_the_one_that_policies_are_trained_with():
     schema = utils.get_json_schema(KernelTool.submit)
     del schema["function"]["return"]
     assert schema == TOOL
+
+
+def test_a_run_shows_the_model_its_calls_and_their_answers_also_when_resumed(monkeypatch, tmp_path):
+    """The conversation is put together from the record, without what the endpoint itself remembers."""
+    endpoint = Endpoint([chunks(*call(0, f'{{"source": "speedup {n}"}}'), usage=USAGE) for n in (1, 2)])
+    monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+    for limits in (Limits(evaluations=1), Limits()):
+        provider = open_agent("openai:tiny", {"tools": "true"})
+        run = Run(tmp_path, provider, FakeEvaluator(), turns=2, limits=limits, settings=dict(provider.settings))
+        provider.close()
+    endpoint.close()
+    assert run.outcome.complete == 1 and run.runner.budget.tokens == 2 * 120
+    first, second = (asked["messages"] for asked in endpoint.asked)
+    assert [message["role"] for message in second] == ["system", "user", "assistant", "tool"] and second[:2] == first
+    (made,) = second[2]["tool_calls"]
+    assert json.loads(made["function"]["arguments"]) == {"source": "speedup 1"}
+    assert second[3]["tool_call_id"] == made["id"] and "speedup 1.00" in second[3]["content"]
+    assert [attempt.source for attempt in recorded(tmp_path)] == ["speedup 1", "speedup 2"]

@@ -16,6 +16,7 @@ from pkb_gym.agents.protocol import Message
 from pkb_gym.agents.registry import AGENTS, open_agent
 from pkb_gym.cli.program import COMMANDS, make_parser
 from pkb_gym.envs.episode import Episode
+from pkb_gym.problems.catalogue import find_problem, reference_source
 from pkb_gym.rewards import find_reward
 from pkb_gym.rewards.examples import timed
 from tests.agents.conversations import ASKED, task
@@ -40,7 +41,7 @@ def commands() -> list[list[str]]:
 
 
 def test_every_agent_has_a_row():
-    named = [re.findall(r"^`(\w+)(?::([\w ]+))?`", row[0])[0] for row in table("| agent | submits |")]
+    named = [re.findall(r"^`(\w+)(?::([\w :]+))?`", row[0])[0] for row in table("| agent | submits |")]
     assert dict(named) == {name: kind.argument or "" for name, kind in AGENTS.items()}
 
 
@@ -80,15 +81,19 @@ def test_the_program_plays(tmp_path):
     assert agent.act(later) is None
 
 
-def test_the_agent_in_python_plays():
-    (code,) = code_blocks(FILE, "agent").values()
-    names: dict[str, object] = {}
-    exec(code, names)
-    agent, episode = names["LastWord"](), Episode(find_reward("default"))
-    assert agent.act(ASKED) is None
+def test_the_agent_in_python_plays(tmp_path, monkeypatch):
+    ((name, code),) = code_blocks(FILE, "agent").items()
+    (command,) = re.findall(r"`pkb run --agent (python:\S+)`", PAGE)
+    (tmp_path / name).write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_agents", raising=False)
+    agent, episode = open_agent(command).begin(task()), Episode(find_reward("default"))
+    first = agent.act(ASKED).submission
+    assert first == "# 0\n" + reference_source(find_problem("AllReduce"))
     turns = [episode.record(f"kernel {speedup}", timed(speedup=speedup)) for speedup in (1.0, 3.0, 2.0)]
     messages = [*ASKED, *(Message("tool", "", turn=turn) for turn in turns)]
-    assert agent.act(messages).submission == "// 3\nkernel 3.0"
+    assert agent.act(messages).submission == "# 3\nkernel 3.0"
 
 
 def test_the_error_is_that_of_the_command():

@@ -14,18 +14,20 @@ from pkb_gym.training.inputs.rows import Row, read_jsonl
 from pkb_gym.training.rollout.episodes import RolloutEpisode, Submission
 
 
-def attempts_of(sample: int, episode: RolloutEpisode, reward_name: str) -> list[Attempt]:
+def attempts_of(sample: int, episode: RolloutEpisode, reward_name: str, agent: str | None = None) -> list[Attempt]:
     """An episode in order: one attempt for each submission, and for each reply in which none could be read.
 
     Args:
         sample: number of the episode on its prompt.
         episode: as it ended.
         reward_name: the reward that valued the submissions.
+        agent: who played, as tables name it.
     """
-    submitted = [_submitted(sample, episode, submission, reward_name) for submission in episode.submissions]
+    submitted = [_submitted(sample, episode, submission, reward_name, agent) for submission in episode.submissions]
     unread = [
         Attempt(
             problem=episode.task.problem.name,
+            agent=agent,
             sample=sample,
             turn=reply,
             asked=episode.task.config,
@@ -39,10 +41,13 @@ def attempts_of(sample: int, episode: RolloutEpisode, reward_name: str) -> list[
     return sorted([*submitted, *unread], key=lambda attempt: attempt.turn)
 
 
-def _submitted(sample: int, episode: RolloutEpisode, submission: Submission, reward_name: str) -> Attempt:
+def _submitted(
+    sample: int, episode: RolloutEpisode, submission: Submission, reward_name: str, agent: str | None
+) -> Attempt:
     reply = submission.reply
     attempt = Attempt(
         problem=episode.task.problem.name,
+        agent=agent,
         sample=sample,
         turn=submission.message if reply is None else reply,
         asked=episode.task.config,
