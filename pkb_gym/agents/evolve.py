@@ -3,10 +3,12 @@
     population   the submissions of the episode so far, with the value that their feedback earned
     parents      the best `elite` of them
     child        with probability `crossover` each knob from one of two parents, else one parent; then `mutations` knobs
-                 take a neighbouring value, a random one where there is no order between them
+                 take another value, of numbers every second time the next one
+    submission   of the kernels that were not submitted yet and have the changed knobs, the nearest to the child: some
+                 values make sense together with others alone, so that one change can ask for a second
 
-A child that was submitted before, or that makes no sense, is drawn again. The first `initial` submissions are random,
-the plainest kernel first. Equal seeds and equal findings give equal searches.
+The first `initial` submissions are the plainest kernel and those that differ most from the ones before; so is, with
+probability `explore`, any later one. Equal seeds and equal findings give equal searches.
 """
 
 from __future__ import annotations
@@ -26,19 +28,24 @@ from pkb_gym.engine.records.base import Record
 LANGUAGE = {"cpu": "cpp", "cuda": "cuda"}
 """Device -> language of its families."""
 
-TRIES = 200
-"""Children that are drawn before one of the untried kernels is taken instead."""
+FAR = 0.5
+"""Share of the changes of numbers that lead to any other value."""
+
+TRIES = 20
+"""Children that are drawn before any of the untried kernels is taken: none has the changed knobs any more."""
 
 
 class EvolveOptions(Record):
     """Options of the search."""
 
     initial: int = Field(default=3, ge=1)
-    """Submissions that are drawn at random."""
+    """Submissions before the first child, as different as they come."""
     elite: int = Field(default=3, ge=1)
     """Best submissions that are bred from."""
     crossover: float = Field(default=0.5, ge=0, le=1)
     """Probability that a child has two parents."""
+    explore: float = Field(default=0.1, ge=0, le=1)
+    """Probability of a submission that is as different as it comes in place of a child."""
     mutations: int = Field(default=1, ge=1)
     """Knobs of a child that are changed, at most."""
 
@@ -88,30 +95,30 @@ class EvolveAgent:
         """Submits the next kernel; None when the whole family has been submitted."""
         variants = {variant.source: variant for variant in self.family.variants}
         turns = [message.turn for message in messages if message.turn is not None]
-        tried = {turn.source for turn in turns}
-        untried = [variant for source, variant in variants.items() if source not in tried]
+        tried = [variants[turn.source] for turn in turns]
+        submitted = {turn.source for turn in turns}
+        untried = [variant for source, variant in variants.items() if source not in submitted]
         if not untried:
             return None
         draw = random.Random(f"{self.seed} {len(turns)}")
-        judged = [(turn.value, variants[turn.source]) for turn in turns if turn.value is not None]
-        if not turns:
-            child = untried[0]
-        elif len(turns) < self.options.initial or not judged:
-            child = draw.choice(untried)
+        judged = [(turn.value, variant) for turn, variant in zip(turns, tried, strict=True) if turn.value is not None]
+        if not tried:
+            chosen = untried[0]
+        elif len(tried) < self.options.initial or not judged or draw.random() < self.options.explore:
+            chosen = _farthest(untried, tried, draw)
         else:
             parents = [variant for _, variant in sorted(judged, key=lambda pair: -pair[0])[: self.options.elite]]
-            child = self._child(parents, tried, draw) or draw.choice(untried)
-        return Reply(child.name, submission=child.source)
+            chosen = self._child(parents, untried, draw)
+        return Reply(chosen.name, submission=chosen.source)
 
-    def _child(self, parents: Sequence[Variant], tried: set[str], draw: random.Random) -> Variant | None:
-        """One that was not submitted yet; None where none is found."""
-        variants = {_values(variant.knobs): variant for variant in self.family.variants}
+    def _child(self, parents: Sequence[Variant], untried: Sequence[Variant], draw: random.Random) -> Variant:
         for _ in range(TRIES):
-            knobs = self._mutated(self._crossed(parents, draw), draw)
-            child = variants.get(_values(knobs))
-            if child is not None and child.source not in tried:
-                return child
-        return None
+            crossed = self._crossed(parents, draw)
+            changes = self._mutations(crossed, draw)
+            fitting = [variant for variant in untried if changes.items() <= variant.knobs.items()]
+            if fitting:
+                return _nearest(fitting, {**crossed, **changes}, draw)
+        return draw.choice(untried)
 
     def _crossed(self, parents: Sequence[Variant], draw: random.Random) -> Knobs:
         # The better ones are drawn more often: of two the first, as parents come in the order of their values.
@@ -122,21 +129,35 @@ class EvolveAgent:
         pair = (parents[first].knobs, parents[second].knobs)
         return {knob: draw.choice(pair)[knob] for knob in self.family.choices}
 
-    def _mutated(self, knobs: Knobs, draw: random.Random) -> Knobs:
+    def _mutations(self, knobs: Knobs, draw: random.Random) -> Knobs:
+        """Knobs that change, with their new values."""
         movable = [knob for knob, values in self.family.choices.items() if len(values) > 1]
         changed = draw.sample(movable, min(len(movable), draw.randint(1, self.options.mutations)))
-        return {**knobs, **{knob: _neighbour(self.family.choices[knob], knobs[knob], draw) for knob in changed}}
+        return {knob: _other_value(self.family.choices[knob], knobs[knob], draw) for knob in changed}
 
 
-def _neighbour(values: Sequence[Knob], value: Knob, draw: random.Random) -> Knob:
-    """The next larger or smaller number; of words any other."""
+def _nearest(variants: Sequence[Variant], knobs: Knobs, draw: random.Random) -> Variant:
+    """The one that differs in the fewest knobs."""
+    least = min(_distance(variant.knobs, knobs) for variant in variants)
+    return draw.choice([variant for variant in variants if _distance(variant.knobs, knobs) == least])
+
+
+def _farthest(variants: Sequence[Variant], others: Sequence[Variant], draw: random.Random) -> Variant:
+    """The one whose nearest among the others is as far away as can be."""
+    gaps = [min(_distance(variant.knobs, other.knobs) for other in others) for variant in variants]
+    return draw.choice([variant for variant, gap in zip(variants, gaps, strict=True) if gap == max(gaps)])
+
+
+def _distance(knobs: Knobs, others: Knobs) -> int:
+    """Knobs that differ."""
+    return sum(others[name] != value for name, value in knobs.items())
+
+
+def _other_value(values: Sequence[Knob], value: Knob, draw: random.Random) -> Knob:
+    """Of numbers the next larger or smaller one every second time; else any other value."""
     others = [other for other in values if other != value]
-    if not all(isinstance(other, int) for other in values):
+    if not all(isinstance(other, int) for other in values) or draw.random() < FAR:
         return draw.choice(others)
     ordered = sorted(values, key=int)
     place = ordered.index(value)
     return draw.choice([ordered[near] for near in (place - 1, place + 1) if 0 <= near < len(ordered)])
-
-
-def _values(knobs: Knobs) -> tuple[Knob, ...]:
-    return tuple(knobs[name] for name in sorted(knobs))

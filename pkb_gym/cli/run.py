@@ -32,7 +32,7 @@ pkb run --agent openai:gpt-5 --problems train --turns 20 --plateau 5 --max-token
 
 EXIT_STATUSES = (
     "exit status: 0 every episode is complete, 2 wrong usage, 3 some are not, as a budget is used up or agent or "
-    "evaluator failed: the same command goes on"
+    "evaluator failed: the same command goes on; or sources for GPUs were compiled and not run"
 )
 
 MOST_JOBS = 8
@@ -55,6 +55,8 @@ class RunSummary(Record):
     """Of them, those with a right submission in any episode."""
     faster: int
     """Of them, those with a right submission whose speedup is more than 1."""
+    compiled_only: int
+    """Submissions for GPUs that were compiled and not run, as this machine has none: nothing is known of them."""
     evaluations: int
     tokens: int
     cost_usd: float
@@ -170,7 +172,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
         print(summary.model_dump_json())
     else:
         _print(summary)
-    return Status.PASSED if summary.stopped is None and not summary.failed else Status.NOT_JUDGED
+    is_judged = summary.stopped is None and not summary.failed and not summary.compiled_only
+    return Status.PASSED if is_judged else Status.NOT_JUDGED
 
 
 @dataclass(frozen=True)
@@ -211,6 +214,7 @@ def _play(args: argparse.Namespace, workload: Workload, parts: Parts) -> RunSumm
         problems=problems,
         passed=passed,
         faster=faster,
+        compiled_only=runner.tally.compiled_only,
         evaluations=runner.budget.evaluations,
         tokens=runner.budget.tokens,
         cost_usd=runner.budget.cost_usd,
@@ -257,6 +261,8 @@ def _print(summary: RunSummary) -> None:
     for title, others in (("skipped", summary.skipped), ("not complete", summary.failed)):
         for name, why in others.items():
             told.print(f"{title}: {name}: {why}", soft_wrap=True)
+    if summary.compiled_only:
+        told.print(f"{summary.compiled_only} submissions were compiled and not run: this machine has no GPU")
     if summary.stopped is not None:
         told.print(f"stopped: {summary.stopped}; the same command goes on", soft_wrap=True)
 

@@ -63,6 +63,12 @@ def test_an_evaluator_that_fails_is_told_by_the_exit_status(pkb, folder):
     assert "0 of 1 problems passed" in ran.out
 
 
+def test_what_was_compiled_only_is_told_by_the_exit_status(pkb, folder):
+    (folder / "all_reduce.cpp").write_text("compiled_only")
+    ran = pkb("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", *HERE)
+    assert ran.status == 3 and "1 submissions were compiled and not run: this machine has no GPU" in ran.err
+
+
 def test_a_budget_is_told_by_the_exit_status(pkb, folder):
     argv = ("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", "Scatter", *HERE, "--jobs", "1")
     ran = pkb(*argv, "--max-evaluations", "1")

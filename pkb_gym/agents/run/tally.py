@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from pkb_gym.engine.records.attempt import Attempt
-from pkb_gym.rewards.reward import is_right
+from pkb_gym.rewards.reward import is_right, was_only_compiled
 
 
 def is_passed(attempt: Attempt) -> bool:
@@ -20,17 +20,21 @@ def is_faster(attempt: Attempt) -> bool:
 
 
 class Tally:
-    """Episodes and problems with a right, and with a faster, submission; safe to use from several threads."""
+    """Episodes and problems with a right, and with a faster, submission; safe to use from several threads.
+
+    Attributes:
+        compiled_only: submissions that were compiled and not run.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._best: dict[tuple[str, int], Attempt] = {}
-        self.submissions = 0
+        self.compiled_only = 0
 
     def count(self, attempt: Attempt) -> None:
         """Adds one attempt."""
         with self._lock:
-            self.submissions += attempt.source is not None
+            self.compiled_only += attempt.feedback is not None and was_only_compiled(attempt.feedback)
             best = self._best.get((attempt.problem, attempt.sample))
             if best is None or _rank(attempt) > _rank(best):
                 self._best[attempt.problem, attempt.sample] = attempt
