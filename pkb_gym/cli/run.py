@@ -240,9 +240,17 @@ def _identity(args: argparse.Namespace, provider: AgentProvider, workload: Workl
         style=args.style,
         reward=args.reward,
         seed=args.seed,
+        hardware=None if args.service is not None else _hardware(workload),
         asked=evaluation_config(args),
         resolved=workload.resolved,
     )
+
+
+def _hardware(workload: Workload) -> str:
+    from pkb_gym.engine.stages.execution_environment import describe
+
+    config = next(iter(workload.resolved.values()))
+    return describe(config.device, config.dialect).hardware
 
 
 def _print(summary: RunSummary) -> None:

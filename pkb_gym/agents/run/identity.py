@@ -40,6 +40,8 @@ class RunIdentity(Record):
     """As `find_reward` takes it."""
     seed: int
     """Of inputs and agents."""
+    hardware: str | None = None
+    """Processor or GPU that kernels run on; None where a service judges."""
     asked: EvalConfig
     """How submissions are judged, as requested."""
     resolved: dict[str, ResolvedConfig]
