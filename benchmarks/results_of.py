@@ -53,6 +53,7 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
         "pkb_gym/serve/background.py",
         *(f"pkb_gym/engine/compile/{name}.py" for name in ("gxx", "precompiled", "sandboxed_compiler")),
     ),
+    "agent_runs": (*(f"pkb_gym/agents/run/{name}.py" for name in ("episode", "runner", "results")), *GANGS),
     "steady": (*TIMING, *GANGS),
     "repeatability": (f"{ALL_REDUCE}.cpp", *TIMING),
     "colocated*": TIMING,

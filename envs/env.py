@@ -16,7 +16,7 @@ from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.hardware.lookup import known_hardware
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import AxisValue
-from pkb_gym.engine.records.config import Protocol, ResolvedConfig
+from pkb_gym.engine.records.config import EvalConfig, Protocol, ResolvedConfig, Until
 from pkb_gym.engine.records.config_request import checked_config
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.stages.execution_environment import can_run, check_memory, resolve_here
@@ -106,6 +106,8 @@ class PKBEnv(gym.Env[Observation, str]):
     | `dtype`       | one of the problem's                                  | the problem's first                 |
     | `language`    | "auto", "cpp", "cuda", "triton", "python"             | "auto": told by the source          |
     | `protocol`    | "robust", "published"                                 | "robust"                            |
+    | `until`       | last stage: "compile", "check", "time", "profile"     | "profile"                           |
+    | `timeout_s`   | deadline of a block of calls, in seconds              | 10, or 30 times the baseline        |
     | `reward`      | a name, "module:function", or a function of Feedback  | "default"                           |
     | `evaluator`   | "local", a url, an `add_evaluator` name, or an object | "local"                             |
     | `render_mode` | None, "ansi", "rgb_array"                             | None                                |
@@ -128,6 +130,8 @@ class PKBEnv(gym.Env[Observation, str]):
         dtype: str | None = None,
         language: Literal["auto", "cpp", "cuda", "triton", "python"] = "auto",
         protocol: Protocol = "robust",
+        until: Until = "profile",
+        timeout_s: float | None = None,
         reward: str | Reward = "default",
         evaluator: str | Evaluator = "local",
         render_mode: Literal["ansi", "rgb_array"] | None = None,
@@ -148,6 +152,8 @@ class PKBEnv(gym.Env[Observation, str]):
                 "dtype": dtype,
                 "language": language,
                 "protocol": protocol,
+                "until": until,
+                "timeout_s": timeout_s,
             }
         )
         self._reward = find_reward(reward)
@@ -189,6 +195,16 @@ class PKBEnv(gym.Env[Observation, str]):
     def config(self) -> ResolvedConfig:
         """How submissions are judged, where the source does not decide it."""
         return self._config
+
+    @property
+    def request(self) -> EvalConfig:
+        """The request under which the next submission is judged: what was asked for, with seed and turn.
+
+        Device, world size, size and dtype are those that the task text tells, whatever an evaluation service on another
+        machine would choose.
+        """
+        fixed = {name: getattr(self._config, name) for name in ("device", "world_size", "size", "dtype")}
+        return self._asked.model_copy(update=fixed | {"seed": self._input_seed, "turn": len(self._episode.turns)})
 
     @property
     def episode(self) -> Episode:
@@ -248,10 +264,7 @@ class PKBEnv(gym.Env[Observation, str]):
         return self._observe(), turn.reward, False, turn.is_fault, info
 
     def _evaluate(self, source: str) -> Feedback:
-        # As the task text says, whatever an evaluation service on another machine would choose.
-        fixed = {name: getattr(self._config, name) for name in ("device", "world_size", "size", "dtype")}
-        config = self._asked.model_copy(update=fixed | {"seed": self._input_seed, "turn": len(self._episode.turns)})
-        return evaluator_registry.find_evaluator(self._evaluator).evaluate(self._problem, source, config)
+        return evaluator_registry.find_evaluator(self._evaluator).evaluate(self._problem, source, self.request)
 
     def render(self) -> Frame | None:
         """The last submission as a card ("ansi") or as a roofline picture ("rgb_array": (height, width, 3) uint8)."""

@@ -37,6 +37,7 @@ from typing import get_args
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.support.suggestions import did_you_mean
+from pkb_gym.engine.support.user_objects import is_reference
 from pkb_gym.rewards.baseline import Baseline, with_baseline
 from pkb_gym.rewards.component import Recorded
 from pkb_gym.rewards.default import LadderThenPerformance
@@ -47,7 +48,7 @@ from pkb_gym.rewards.roofline import Utilisation
 from pkb_gym.rewards.shaping import BestSoFar
 from pkb_gym.rewards.simple import Correctness, FastP
 from pkb_gym.rewards.speedup import Speedup
-from pkb_gym.rewards.user_rewards import checked_reward, is_reference, load_reward
+from pkb_gym.rewards.user_rewards import checked_reward, load_reward
 
 PRESETS: dict[str, Reward] = {
     "default": BestSoFar(LadderThenPerformance()),

@@ -6,28 +6,16 @@ of a run, far from where it came from.
 
 from __future__ import annotations
 
-import importlib
 import pickle
-import re
-import sys
 from collections.abc import Mapping
 from math import isfinite
 from numbers import Real
-from pathlib import Path
-from types import ModuleType
 from typing import cast
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.support.suggestions import did_you_mean
+from pkb_gym.engine.support.user_objects import load_object
 from pkb_gym.rewards.examples import failed, timed
 from pkb_gym.rewards.reward import Reward
-
-_REFERENCE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)")
-
-
-def is_reference(text: str) -> bool:
-    """Whether a text has the form `module:function`."""
-    return _REFERENCE.fullmatch(text) is not None
 
 
 def load_reward(reference: str) -> Reward:
@@ -39,14 +27,7 @@ def load_reward(reference: str) -> Reward:
     Raises:
         ConfigError: there is no such module or function, or it is no reward.
     """
-    found = _REFERENCE.fullmatch(reference)
-    if found is None:
-        raise ConfigError(f"reward {reference!r}: expected module:function")
-    module = _import(found[1], reference)
-    if not hasattr(module, found[2]):
-        hint = did_you_mean(found[2], vars(module))
-        raise ConfigError(f"reward {reference!r}: module {found[1]!r} ({module.__file__}) has no {found[2]!r}.{hint}")
-    return checked_reward(getattr(module, found[2]))
+    return checked_reward(load_object(reference, "reward"))
 
 
 def checked_reward(reward: object) -> Reward:
@@ -116,19 +97,3 @@ def name_of(reward: object) -> str:
     """A function by its module and name, an object as it prints."""
     name, module = getattr(reward, "__qualname__", None), getattr(reward, "__module__", None)
     return f"{module}.{name}" if name else repr(reward)
-
-
-def _import(name: str, reference: str) -> ModuleType:
-    if name not in sys.modules and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # scripts have their own folder there instead; it stays, for unpickling
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise ConfigError(f"reward {reference!r}: importing {name!r} failed: {error}") from error
-        raise ConfigError(
-            f"reward {reference!r}: no module {error.name!r}, neither installed nor in {Path.cwd()}"
-        ) from None
-    except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"reward {reference!r}: importing {name!r} failed: {what}") from error

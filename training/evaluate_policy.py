@@ -29,6 +29,7 @@ from rich.table import Table
 from transformers import AutoTokenizer
 from trl import ModelConfig
 
+from pkb_gym.agents.run.identity import differences
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
@@ -132,11 +133,11 @@ def refuse_other_run(output: Path, asked: Row, *, writes: bool) -> None:
     """
     path = output / ASKED
     if path.exists():
-        before = json.loads(path.read_bytes())
-        differing = sorted(name for name in before.keys() | asked.keys() if before.get(name) != asked.get(name))
-        if differing:
+        found = differences(json.loads(path.read_bytes()), asked)
+        if found:
             raise ConfigError(
-                f"{output} was begun with another {', '.join(differing)}; give the same to go on, or another --output"
+                f"{output} was begun with other arguments: {'; '.join(found)}; give the same to go on, or another "
+                "--output"
             )
     elif writes:
         write_atomically(path, json.dumps(asked, indent=2) + "\n")
@@ -201,11 +202,13 @@ def _play(
         base = EvalConfig(until="time", timing_budget_s=args.timing_budget_s, timeout_s=args.kernel_timeout_s)
         rollouts = Rollouts(evaluator, find_reward(args.reward), args.max_turns, base)
         player = Player(sampler, tokenizer, rollouts, schedule, host, limits, multi_turn=not args.single_turn)
+        agent = Path(str(model.model_name_or_path)).name
         for batch in _batches(waiting, args.batch_size, state.process_index, state.num_processes):
             episodes = player.play([prompts[prompt] for prompt, _ in batch], _seed(args.seed, batch))
             for (prompt, sample), episode in zip(batch, episodes, strict=True):
-                attempts = [attempt.model_dump(mode="json") for attempt in attempts_of(sample, episode, args.reward)]
-                finished.append(json.dumps({"prompt": prompt, "sample": sample, "attempts": attempts}))
+                attempts = attempts_of(sample, episode, args.reward, agent)
+                dumped = [attempt.model_dump(mode="json") for attempt in attempts]
+                finished.append(json.dumps({"prompt": prompt, "sample": sample, "attempts": dumped}))
 
 
 def _batches(

@@ -19,8 +19,8 @@ from pkb_gym.engine.support.fences import fenced_blocks
 THOUGHT_TAGS = ("think", "thinking", "thought", "reasoning")
 """Tags around text that a model writes for itself."""
 
-_THOUGHT = re.compile(rf"<({'|'.join(THOUGHT_TAGS)})>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
-_END_OF_THOUGHT = re.compile(rf"\A.*</(?:{'|'.join(THOUGHT_TAGS)})>", re.DOTALL | re.IGNORECASE)
+_THOUGHT = re.compile(rf"<({'|'.join(THOUGHT_TAGS)})>(.*?)(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
+_END_OF_THOUGHT = re.compile(rf"\A(.*)</(?:{'|'.join(THOUGHT_TAGS)})>", re.DOTALL | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,36 @@ class TakenSource:
 
     source: str | None
     taken: str
+
+
+@dataclass(frozen=True)
+class SplitReply:
+    """A reply in two parts.
+
+    Attributes:
+        thoughts: between tags, without these; None where there are none.
+        answer: all else.
+    """
+
+    thoughts: str | None
+    answer: str
+
+
+def split_thoughts(reply: str) -> SplitReply:
+    """Takes a model's thoughts out of its reply; one that ends within them has no answer.
+
+    Example:
+        >>> split_thoughts("<think>a sum, then</think>Here it is.")
+        SplitReply(thoughts='a sum, then', answer='Here it is.')
+        >>> split_thoughts("Here it is.").thoughts is None
+        True
+    """
+    thoughts = [found[2] for found in _THOUGHT.finditer(reply)]
+    answer = _THOUGHT.sub("", reply)
+    if (end := _END_OF_THOUGHT.match(answer)) is not None:  # templates may put the first tag into the prompt
+        thoughts.insert(0, end[1])
+        answer = answer[end.end() :]
+    return SplitReply("\n".join(thoughts).strip() if thoughts else None, answer)
 
 
 def take_source(reply: str) -> TakenSource:
@@ -50,7 +80,7 @@ def take_source(reply: str) -> TakenSource:
         >>> take_source("I do not know.")
         TakenSource(source=None, taken='nothing: no fenced block of code in the reply')
     """
-    text = _END_OF_THOUGHT.sub("", _THOUGHT.sub("", reply))  # templates may put the first tag into the prompt
+    text = split_thoughts(reply).answer
     fenced = fenced_blocks(text)
     blocks = fenced.blocks
     if len(blocks) == 1:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import queue
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,23 +16,23 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.attempt import Attempt, request_key
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.support.side_by_side import side_by_side
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.envs.text.formatting import time_text
 from pkb_gym.problems.catalogue import all_problems
+from pkb_gym.problems.source_files import Found, find_sources
 
 from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, print_table, stderr, stdout
 from .options import add_evaluation_options, add_reward_option, evaluation_config, positive_int
 from .problem_options import add_problem_option, register_problems
 from .results_file import ResultsFile
-from .sources import Found, find_sources, language_of, read_source
+from .sources import language_of, read_source
 from .verdict import cells, first_line, print_reasons, result_table, reward_of
 
 EXAMPLE = """pkb eval-dir solutions/ --size published --world-size 2 --output results.jsonl
 where solutions/ holds files such as hyena_cp.cpp, AllReduce.cpp and 72_hyena_forward_cp_cuda.py"""
 DEFAULT_OUTPUT = "results.jsonl"
 MOST_JOBS = 8
-ENDING_S = 3.0
-"""How long evaluations that were broken off may take to notice."""
 
 
 @dataclass
@@ -156,13 +154,20 @@ def _judge(
 ) -> None:
     """Judges the tasks on `jobs` threads; results are recorded here, by one thread, as they come."""
     console, width = stderr(), len(str(len(tasks)))
-    with _workers(evaluator, tasks, config, jobs) as verdicts:
+
+    def judge_one(task: SourceFile) -> tuple[Feedback, float]:
+        began = time.monotonic()
+        found = evaluator.evaluate(task.problem, task.source, language_of(task.file, config))
+        return found, time.monotonic() - began
+
+    with side_by_side(tasks, judge_one, jobs, name="eval-dir", give_up=evaluator.close) as done:
         for number in range(1, len(tasks) + 1):
-            task, verdict, duration_s = verdicts.get()
-            if isinstance(verdict, Feedback):
-                results.append(_result(task, verdict, duration_s, config, reward))
-                outcome.judged[task.file] = verdict
-                words = _in_brief(verdict)
+            task, verdict = done.get()
+            if isinstance(verdict, tuple):
+                feedback, duration_s = verdict
+                results.append(_result(task, feedback, duration_s, config, reward))
+                outcome.judged[task.file] = feedback
+                words = _in_brief(feedback)
             elif isinstance(verdict, PkbError):
                 ours = isinstance(verdict, InfrastructureError)
                 (outcome.unjudged if ours else outcome.skipped).append((task.file, str(verdict)))
@@ -184,49 +189,6 @@ def _result(task: SourceFile, feedback: Feedback, duration_s: float, asked: Eval
         reward_name=reward,
         duration_s=duration_s,
     )
-
-
-Verdicts = queue.SimpleQueue[tuple[SourceFile, Feedback | BaseException, float]]
-"""File, its feedback or an error, seconds of the evaluation."""
-
-
-@contextmanager
-def _workers(evaluator: Evaluator, tasks: Sequence[SourceFile], config: EvalConfig, jobs: int) -> Iterator[Verdicts]:
-    """Threads that put one verdict per task; leaving early (Ctrl-C) ends them by closing the evaluator."""
-    waiting: queue.SimpleQueue[SourceFile] = queue.SimpleQueue()
-    verdicts: Verdicts = queue.SimpleQueue()
-    for task in tasks:
-        waiting.put(task)
-
-    def work() -> None:
-        while True:
-            try:
-                task = waiting.get_nowait()
-            except queue.Empty:
-                return
-            began = time.monotonic()
-            try:
-                found = evaluator.evaluate(task.problem, task.source, language_of(task.file, config))
-                verdicts.put((task, found, time.monotonic() - began))
-            except BaseException as error:  # noqa: BLE001  # raised again where the verdict is read
-                verdicts.put((task, error, time.monotonic() - began))
-
-    # Daemons, so that one that is stuck cannot keep an interrupted process alive.
-    threads = [threading.Thread(target=work, name=f"eval-dir-{i}", daemon=True) for i in range(jobs)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield verdicts
-    except BaseException:
-        with suppress(queue.Empty):
-            while True:
-                waiting.get_nowait()
-        evaluator.close()
-        raise
-    finally:
-        deadline = time.monotonic() + ENDING_S
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _say_where_we_are(tasks: Sequence[SourceFile], outcome: Outcome, output: Path) -> None:

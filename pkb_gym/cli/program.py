@@ -25,6 +25,7 @@ COMMANDS = {
     "new": "new",
     "eval": "evaluate",
     "eval-dir": "evaluate_folder",
+    "run": "run",
     "export": "export",
     "demo": "demo",
     "serve": "serve",

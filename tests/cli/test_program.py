@@ -13,7 +13,8 @@ import pkb_gym
 from pkb_gym.cli.program import COMMANDS, main, make_parser
 
 NAMES = (
-    *("list", "show", "new", "eval", "eval-dir", "export", "demo", "serve", "evaluator", "doctor", "check-problem"),
+    *("list", "show", "new", "eval", "eval-dir", "run", "export", "demo", "serve", "evaluator", "doctor"),
+    "check-problem",
 )
 
 

@@ -25,6 +25,8 @@ WRONG = [
     ({"world_size": 2.0}, r"world_size=2\.0: expected a whole number of ranks"),
     ({"language": "c++"}, r"language='c\+\+': expected .* or 'python'. Did you mean 'cpp'\?"),
     ({"protocol": "publishd"}, r"protocol='publishd': .* Did you mean 'published'\?"),
+    ({"until": "checks"}, r"until='checks': expected .* Did you mean 'check'\?"),
+    ({"timeout_s": 0.0}, "timeout_s=0.0: expected a number of seconds above 0"),
     ({"size": "tinny"}, r"AllReduce: no size 'tinny'; there are .* Did you mean 'tiny'\?"),
     ({"size": ""}, "AllReduce: no size ''"),
     ({"size": 5}, "size=5: expected the name of a size, or axes by name"),

@@ -62,6 +62,8 @@ def test_all_arguments_survive_json():
         "dtype": "float32",
         "language": "cpp",
         "protocol": "published",
+        "until": "check",
+        "timeout_s": 5.0,
         "reward": "fast_p:2.0",
         "evaluator": "fake",
         "render_mode": "ansi",

@@ -227,7 +227,10 @@ def test_it_goes_on_where_it_was_interrupted(evaluate, tmp_path):
 
 def test_a_folder_holds_the_answer_to_one_question(evaluate, tmp_path):
     evaluate(knows_all_reduce, "--limit", "1")
-    with pytest.raises(ConfigError, match="was begun with another limit, prompts, temperature"):
+    with pytest.raises(
+        ConfigError,
+        match=r"was begun with other arguments: (?=.*limit was)(?=.*prompts was)(?=.*temperature was 1.0, is)",
+    ):
         evaluate(knows_all_reduce, "--temperature", "0.5", "--limit", "2")
 
 

@@ -5,26 +5,29 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pkb_gym.engine.records.attempt import Attempt, TokenCounts, request_key
+from pkb_gym.engine.records.attempt import Attempt, TokenCounts
 from pkb_gym.engine.records.attempt_file import read_attempts
 from pkb_gym.engine.support.source_digest import source_sha256
+from pkb_gym.envs.attempts import judged_attempt
 from pkb_gym.rewards.reward import is_right
 from pkb_gym.training.inputs.rows import Row, read_jsonl
 from pkb_gym.training.rollout.episodes import RolloutEpisode, Submission
 
 
-def attempts_of(sample: int, episode: RolloutEpisode, reward_name: str) -> list[Attempt]:
+def attempts_of(sample: int, episode: RolloutEpisode, reward_name: str, agent: str | None = None) -> list[Attempt]:
     """An episode in order: one attempt for each submission, and for each reply in which none could be read.
 
     Args:
         sample: number of the episode on its prompt.
         episode: as it ended.
         reward_name: the reward that valued the submissions.
+        agent: who played, as tables name it.
     """
-    submitted = [_submitted(sample, episode, submission, reward_name) for submission in episode.submissions]
+    submitted = [_submitted(sample, episode, submission, reward_name, agent) for submission in episode.submissions]
     unread = [
         Attempt(
             problem=episode.task.problem.name,
+            agent=agent,
             sample=sample,
             turn=reply,
             asked=episode.task.config,
@@ -38,23 +41,21 @@ def attempts_of(sample: int, episode: RolloutEpisode, reward_name: str) -> list[
     return sorted([*submitted, *unread], key=lambda attempt: attempt.turn)
 
 
-def _submitted(sample: int, episode: RolloutEpisode, submission: Submission, reward_name: str) -> Attempt:
-    turn, problem = submission.turn, episode.task.problem.name
+def _submitted(
+    sample: int, episode: RolloutEpisode, submission: Submission, reward_name: str, agent: str | None
+) -> Attempt:
     reply = submission.reply
-    return Attempt(
-        problem=problem,
+    attempt = Attempt(
+        problem=episode.task.problem.name,
+        agent=agent,
         sample=sample,
         turn=submission.message if reply is None else reply,
         asked=episode.task.config,
-        request_key=None if turn.feedback is None else request_key(problem, turn.source, turn.feedback),
-        source=turn.source,
         reply=None if reply is None else episode.replies[reply].text,
-        feedback=turn.feedback,
-        reward=turn.value,
         reward_name=reward_name,
         tokens=None if reply is None else _tokens(episode, reply),
-        duration_s=submission.verdict.waited_s,
     )
+    return judged_attempt(attempt, submission.turn, submission.verdict.waited_s)
 
 
 def _tokens(episode: RolloutEpisode, reply: int) -> TokenCounts:

@@ -9,9 +9,8 @@ from functools import cached_property
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.envs.text.reply import take_source
 from pkb_gym.envs.trl import KernelTool
-from pkb_gym.rewards.examples import failed
+from pkb_gym.rewards.empty_value import empty_value
 from pkb_gym.rewards.reward import Reward
-from pkb_gym.rewards.user_rewards import checked_value
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.inputs.chat import Message
 from pkb_gym.training.rollout.episodes import RolloutEpisode, RolloutTask
@@ -37,8 +36,8 @@ class Rollouts:
 
     @cached_property
     def empty_value(self) -> float:
-        """Value of an episode without any submission: as much as a text that is no source at all."""
-        return checked_value(self.reward, self.reward(failed("rejected"))) or 0.0
+        """Value of an episode without any submission."""
+        return empty_value(self.reward)
 
     def begin(self, row: Mapping[str, object]) -> RolloutEpisode:
         """An episode on a row of the prompts; see `RolloutTask.of_row`."""

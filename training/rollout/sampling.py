@@ -12,6 +12,7 @@ from accelerate import PartialState
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from trl import ModelConfig
 
+from pkb_gym.agents.local_model import end_tokens
 from pkb_gym.engine.errors import ConfigError
 
 Tokens = list[int]
@@ -97,7 +98,7 @@ class TransformersSampler:
         self._model = model.eval()
         self._batch_size = config.batch_size
         self._pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-        self._ends = _end_tokens(model.generation_config, tokenizer)
+        self._ends = end_tokens(model.generation_config, tokenizer)
         self._settings = {"do_sample": config.temperature > 0, "eos_token_id": self._ends, "pad_token_id": self._pad}
         if config.temperature > 0:
             self._settings |= {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
@@ -194,10 +195,3 @@ class VllmSampler:
         ]
         prompts = [{"prompt_token_ids": sequence} for sequence in sequences]
         return [list(answer.outputs[0].token_ids) for answer in self._model.generate(prompts, asked, use_tqdm=False)]
-
-
-def _end_tokens(config: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """A model may have several, any of which ends a reply."""
-    ends = getattr(config, "eos_token_id", None)
-    listed = ends if isinstance(ends, list) else [] if ends is None else [ends]
-    return sorted({*listed, tokenizer.eos_token_id})

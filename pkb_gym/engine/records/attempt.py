@@ -56,7 +56,7 @@ class Attempt(Record):
     reasoning: Text | None = None
     """The model's reasoning, where it came apart from the reply."""
     messages: tuple[ChatMessage, ...] | None = None
-    """What the model read, where it was kept."""
+    """What the model read before it replied, where it was kept: the messages that are new since its last turn."""
     feedback: Feedback | None = None
     """None where nothing was submitted, or where the evaluator raised an error or was late."""
     reward: float | None = None

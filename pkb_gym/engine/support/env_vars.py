@@ -9,6 +9,7 @@
 - PKB_EVALUATOR_IDLE_S: seconds without a request after which a background evaluator ends (default: 600).
 - XDG_RUNTIME_DIR: of the XDG base directory specification; a folder that the user alone can enter.
 - PYTHONPATH: Python's own; reference ranks import from it what declarations of problems outside this package import.
+- OPENAI_BASE_URL, OPENAI_API_KEY: endpoint of the agent `openai`, and its key.
 - CUDA_HOME, CUDA_PATH: where the CUDA toolkit lies, if nvcc is not on PATH.
 - CUTLASS_PATH, THUNDERKITTENS_ROOT, CCCL_ROOT, NVSHMEM_HOME: header libraries for CUDA kernels (header_libraries.py).
 - LOCAL_RANK: of `accelerate launch` and `torchrun`; number of a training process among those of its node.
@@ -76,6 +77,16 @@ def runtime_dir() -> Path:
     if of_user and Path(of_user).is_dir():
         return Path(of_user, "pkb-gym")
     return cache_dir().absolute() / "run"
+
+
+def openai_base_url() -> str | None:
+    """Endpoint of models; None where it is not set."""
+    return os.environ.get("OPENAI_BASE_URL") or None
+
+
+def openai_api_key() -> str | None:
+    """Key of that endpoint; None where it is not set."""
+    return os.environ.get("OPENAI_API_KEY") or None
 
 
 def cuda_home() -> Path | None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pkb_gym.cli.sources import DIALECTS, aliases, find_sources, stem
 from pkb_gym.problems.catalogue import catalogue
+from pkb_gym.problems.source_files import DIALECTS, aliases, find_sources, stem
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Agents: what writes kernels. `pkb run` has them play episodes and records every turn."""

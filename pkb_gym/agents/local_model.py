@@ -1,0 +1,231 @@
+"""A model whose weights are loaded here, by transformers: a folder, a GGUF file, or a name on the Hub.
+
+Episodes that wait for a reply at the same time are generated together.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from pkb_gym.agents.chat_format import chat_messages
+from pkb_gym.agents.options import parse_options
+from pkb_gym.agents.protocol import Agent, AgentError, AgentProvider, AgentTask, Message, Reply, Setting
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.attempt import TokenCounts
+from pkb_gym.engine.records.base import Record
+from pkb_gym.envs.text.reply import split_thoughts
+
+NEEDED = "agent transformers needs the package `transformers`: pip install 'pkb-gym[train]'"
+
+
+class LocalOptions(Record):
+    """Options of the agent."""
+
+    temperature: float = Field(default=1.0, ge=0)
+    """Of the sampling; 0 takes the likeliest token."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Share of probability to choose from."""
+    max_tokens: int = Field(default=4096, ge=1)
+    """Longest reply in tokens."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of the weights."""
+    device: str = "auto"
+    """Where the model lies: auto, cpu, cuda:0; kernels that are judged need memory too."""
+    batch_size: int = Field(default=16, ge=1)
+    """Replies that are generated together, at most; with 1, and one episode at a time, equal seeds reply alike."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A conversation that waits for its reply, None where it is too long for the model."""
+
+    ids: list[int]
+    seed: int
+    reply: Future[Reply | None] = field(default_factory=Future)
+
+
+def open_provider(argument: str, options: Mapping[str, str]) -> AgentProvider:
+    """See `registry.open_agent`.
+
+    Raises:
+        ConfigError: the package is missing, or there is no such model.
+    """
+    chosen = parse_options("transformers", LocalOptions, options)
+    try:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+    except ImportError:
+        raise ConfigError(NEEDED) from None
+    name, more = _where(argument.strip())
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, **more)
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=chosen.dtype, **more)
+    except (OSError, ValueError, ImportError) as error:
+        words = " ".join(str(error).split())
+        raise ConfigError(f"agent transformers: {argument!r} could not be loaded: {words}") from None
+    if not tokenizer.chat_template:
+        raise ConfigError(f"agent transformers: {argument!r} has no chat template; take an instruction-tuned model")
+    return LocalProvider(argument, chosen, tokenizer, model)
+
+
+def _where(argument: str) -> tuple[str, dict[str, str]]:
+    """Folder or name of a model, and the GGUF file in it, if it is one."""
+    path = Path(argument).expanduser()
+    if path.suffix == ".gguf":
+        return str(path.parent), {"gguf_file": path.name}
+    return (str(path) if path.exists() else argument), {}
+
+
+class LocalProvider:
+    """Agents of one model; a thread generates for all of them.
+
+    Args:
+        name: of the model, as it was given.
+        options: see `LocalOptions`.
+        tokenizer: of the model.
+        model: of transformers, on the CPU.
+    """
+
+    def __init__(self, name: str, options: LocalOptions, tokenizer: Any, model: Any) -> None:  # noqa: ANN401  # of many classes
+        import torch
+
+        self._name, self._options, self._tokenizer = name, options, tokenizer
+        device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+        self._model = model.to(device).eval()
+        self._ends = end_tokens(model.generation_config, tokenizer)
+        self._context = int(getattr(model.config, "max_position_embeddings", 0)) or None
+        self._waiting: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._generate_all, name="pkb-local-model", daemon=True)
+        self._thread.start()
+
+    @property
+    def settings(self) -> Mapping[str, Setting]:
+        """See `AgentProvider`."""
+        return {"model": Path(self._name).name, **self._options.model_dump(exclude={"device", "batch_size"})}
+
+    def begin(self, task: AgentTask) -> Agent:
+        """See `AgentProvider`."""
+        return LocalAgent(self, task.seed)
+
+    def close(self) -> None:
+        """Ends the thread after the replies that are being generated."""
+        self._waiting.put(None)
+
+    def reply(self, messages: Sequence[Message], seed: int) -> Reply | None:
+        """The model's reply; None where the conversation is too long for it.
+
+        Raises:
+            AgentError: the model failed.
+        """
+        text = self._tokenizer.apply_chat_template(
+            chat_messages(messages, with_tools=False), tokenize=False, add_generation_prompt=True
+        )
+        asked = _Asked(self._tokenizer(text, add_special_tokens=False)["input_ids"], seed)
+        if self._room([asked]) < 1:
+            return None
+        self._waiting.put(asked)
+        return asked.reply.result()
+
+    def _room(self, batch: Sequence[_Asked]) -> int:
+        """How many tokens the replies may have."""
+        longest = max(len(asked.ids) for asked in batch)
+        room = self._options.max_tokens if self._context is None else self._context - longest
+        return min(room, self._options.max_tokens)
+
+    def _generate_all(self) -> None:
+        while (asked := self._waiting.get()) is not None:
+            batch = [asked]
+            ended = False
+            while len(batch) < self._options.batch_size:
+                try:
+                    another = self._waiting.get_nowait()
+                except queue.Empty:
+                    break
+                if another is None:
+                    ended = True
+                    break
+                batch.append(another)
+            try:
+                replies = self._generate(batch)
+            except Exception as error:  # noqa: BLE001  # raised again where the reply is waited for
+                for one in batch:
+                    one.reply.set_exception(AgentError(f"the model failed: {error}"))
+            else:
+                for one, reply in zip(batch, replies, strict=True):
+                    one.reply.set_result(reply)
+            if ended:
+                return
+
+    def _generate(self, batch: Sequence[_Asked]) -> list[Reply]:
+        import torch
+
+        width = max(len(asked.ids) for asked in batch)
+        pad = self._ends[0]
+        ids = torch.full((len(batch), width), pad)
+        mask = torch.zeros_like(ids)
+        for row, asked in enumerate(batch):  # padded on the left: replies begin in one column
+            ids[row, width - len(asked.ids) :] = torch.tensor(asked.ids)
+            mask[row, width - len(asked.ids) :] = 1
+        sampled = self._options.temperature > 0
+        how = {"temperature": self._options.temperature, "top_p": self._options.top_p, "top_k": 0} if sampled else {}
+        device = self._model.device
+        torch.manual_seed(batch[0].seed)
+        with torch.inference_mode():
+            out = self._model.generate(
+                input_ids=ids.to(device),
+                attention_mask=mask.to(device),
+                max_new_tokens=self._room(batch),
+                do_sample=sampled,
+                eos_token_id=self._ends,
+                pad_token_id=pad,
+                **how,
+            )
+        return [self._read(asked, row) for asked, row in zip(batch, out[:, width:].tolist(), strict=True)]
+
+    def _read(self, asked: _Asked, ids: list[int]) -> Reply:
+        end = next((at + 1 for at, token in enumerate(ids) if token in self._ends), len(ids))
+        split = split_thoughts(self._tokenizer.decode(ids[:end], skip_special_tokens=True))
+        tokens = TokenCounts(prompt=len(asked.ids), completion=end)
+        return Reply(split.answer, split.thoughts, tokens=tokens)
+
+
+@dataclass(frozen=True)
+class LocalAgent:
+    """One conversation with the model.
+
+    Attributes:
+        provider: generates.
+        seed: of the episode.
+    """
+
+    provider: LocalProvider
+    seed: int
+
+    def act(self, messages: Sequence[Message]) -> Reply | None:
+        """See `Agent`."""
+        return self.provider.reply(messages, self.seed + len(messages))
+
+
+def end_tokens(config: Any, tokenizer: Any) -> list[int]:  # noqa: ANN401  # of many classes
+    """Tokens that end a reply: a model may have several.
+
+    Args:
+        config: how the model generates; None where it does not say.
+        tokenizer: of the model.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    ends = getattr(config, "eos_token_id", None)
+    listed = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    found = sorted({*listed, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])})
+    if not found:
+        raise ConfigError("the model has no token that ends a reply")
+    return found

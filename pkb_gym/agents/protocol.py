@@ -1,0 +1,122 @@
+"""What an agent is: something that reads a conversation and replies.
+
+An agent keeps nothing that the conversation does not hold, so that an episode that was broken off goes on from its
+records as if it had not been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.attempt import TokenCounts
+from pkb_gym.engine.records.config import ResolvedConfig
+from pkb_gym.envs.episode import Turn
+
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+
+Setting: TypeAlias = str | int | float | bool | None
+"""A setting of an agent, as it is recorded."""
+
+SUBMIT = "submit"
+"""Name of the tool that submits a source."""
+
+
+class AgentError(InfrastructureError):
+    """Raised when an agent could not reply, for a reason that may pass: its endpoint is down, its program crashed."""
+
+
+class NotCovered(ConfigError):
+    """Raised when an agent has nothing to offer for a problem."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of the conversation.
+
+    Attributes:
+        role: "tool" for what answers a call of the tool `submit`.
+        content: its text.
+        submission: of an assistant, the source that it handed to the tool `submit`; None where the text holds it.
+        turn: what was found of the submission that the message answers; None where it answers none.
+    """
+
+    role: Role
+    content: str
+    submission: str | None = None
+    turn: Turn | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What an agent says.
+
+    Attributes:
+        content: its text, without reasoning.
+        reasoning: that came apart from it.
+        submission: source that it hands to the tool `submit`; where it is None, the source is taken out of `content`.
+        tokens: read and written for this reply; None where they are not counted.
+        cost_usd: price of the reply; None where no prices are known.
+    """
+
+    content: str
+    reasoning: str | None = None
+    submission: str | None = None
+    tokens: TokenCounts | None = None
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True)
+class AgentTask:
+    """One episode, as its agent is told of it.
+
+    Attributes:
+        problem: to be solved.
+        config: how submissions are judged, where the source does not decide it.
+        sample: number of the episode among those on the same problem.
+        seed: of whatever the agent draws.
+    """
+
+    problem: Problem
+    config: ResolvedConfig
+    sample: int
+    seed: int
+
+
+class Agent(Protocol):
+    """The author of the submissions of one episode."""
+
+    def act(self, messages: Sequence[Message]) -> Reply | None:
+        """Replies to a conversation.
+
+        Args:
+            messages: all of it, the system's first; the last one asks for this reply.
+
+        Returns:
+            The reply; None where the agent has nothing more to say, which ends the episode.
+
+        Raises:
+            AgentError: it could not reply; the episode is taken up again when the run is resumed.
+            ConfigError: no episode of it can succeed: a wrong key, a model that does not exist.
+        """
+
+
+class AgentProvider(Protocol):
+    """Makes the agents of a run; safe to use from several threads, as are its agents."""
+
+    @property
+    def settings(self) -> Mapping[str, Setting]:
+        """All that the replies depend on, for the record; no secrets."""
+
+    def begin(self, task: AgentTask) -> Agent:
+        """The agent of one episode.
+
+        Raises:
+            NotCovered: it has nothing to offer for the problem.
+        """
+
+    def close(self) -> None:
+        """Ends what the agents started, also what they are waiting for; calling it again changes nothing."""

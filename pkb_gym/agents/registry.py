@@ -1,0 +1,108 @@
+"""Agents by name; the module of one is imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.support.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from pkb_gym.agents.protocol import AgentProvider
+
+
+@dataclass(frozen=True)
+class AgentKind:
+    """A kind of agent.
+
+    Attributes:
+        module: in this folder; its `open_provider(argument, options)` makes the provider.
+        argument: what follows the name and a colon; None where nothing does.
+        about: in one line.
+        jobs: episodes at a time unless told otherwise, of agents that are mostly waited for; None for one on each core.
+    """
+
+    module: str
+    argument: str | None
+    about: str
+    jobs: int | None = None
+
+
+AGENTS = {
+    "reference": AgentKind("reference", None, "submits the baseline: the floor"),
+    "expert": AgentKind("expert", None, "submits the known-good kernel of a problem, where there is one"),
+    "replay": AgentKind("replay", "PATH", "submits the sources of a folder, or of a file of results, again"),
+    "openai": AgentKind("openai_chat", "MODEL", "a model behind an OpenAI-compatible endpoint", jobs=16),
+    "transformers": AgentKind("local_model", "PATH", "a model whose weights are loaded here", jobs=16),
+    "command": AgentKind("command", "PROGRAM ARGS", "a program that reads the conversation and prints its reply"),
+    "python": AgentKind("python_agent", "MODULE:FUNCTION", "an agent of your own: a function of the episode's task"),
+    "evolve": AgentKind("evolve", None, "searches the kernel families of the corpus, without a model"),
+}
+"""Name -> kind."""
+
+SYNONYMS = {"baseline": "reference", "hf": "transformers", "gpt": "openai", "cmd": "command", "search": "evolve"}
+"""Other words for some of them."""
+
+
+def open_agent(text: str, options: Mapping[str, str] | None = None) -> AgentProvider:
+    """The agent of a name.
+
+    Args:
+        text: "reference", or a name and its argument: "openai:gpt-5", "replay:runs/first".
+        options: name -> value, as words; see the agent's module.
+
+    Raises:
+        ConfigError: there is none, its argument is missing or of no use, or a package that it needs is.
+    """
+    kind, argument = split_name(text)
+    module = importlib.import_module(f".{kind.module}", __package__)
+    provider: AgentProvider = module.open_provider(argument, options or {})
+    return provider
+
+
+def split_name(text: str) -> tuple[AgentKind, str]:
+    """The kind of an agent and its argument, which is empty where it takes none; imports nothing.
+
+    Raises:
+        ConfigError: there is no such agent, or its argument is missing or too much.
+
+    Example:
+        >>> split_name("openai:gpt-5")[1]
+        'gpt-5'
+        >>> split_name("expret")
+        Traceback (most recent call last):
+        ...
+        pkb_gym.engine.errors.ConfigError: no agent 'expret'; there are reference, expert, replay:PATH, openai:MODEL, \
+transformers:PATH, command:PROGRAM ARGS, python:MODULE:FUNCTION and evolve. Did you mean 'expert'?
+    """
+    name, colon, argument = text.partition(":")
+    if name not in AGENTS:
+        *others, last = (f"{known}:{kind.argument}" if kind.argument else known for known, kind in AGENTS.items())
+        hint = did_you_mean(name, AGENTS, SYNONYMS)
+        raise ConfigError(f"no agent {text!r}; there are {', '.join(others)} and {last}.{hint}")
+    kind = AGENTS[name]
+    if kind.argument is None and colon:
+        raise ConfigError(f"agent {name} takes nothing after its name, got {argument!r}")
+    if kind.argument is not None and not argument.strip():
+        raise ConfigError(f"agent {name} needs {kind.argument.lower()}: write {name}:{kind.argument}")
+    return kind, argument
+
+
+def default_label(text: str) -> str:
+    """How tables name an agent unless they are told otherwise: without the folders of a path.
+
+    Example:
+        >>> default_label("openai:org/model"), default_label("command:/opt/tools/coder --fast"), default_label("evolve")
+        ('openai:org/model', 'command:coder', 'evolve')
+    """
+    name, _, argument = text.partition(":")
+    if name in ("replay", "transformers"):
+        return f"{name}:{PurePath(argument).name}"
+    if name == "command":
+        return f"{name}:{PurePath(shlex.split(argument)[0]).name}"
+    return text

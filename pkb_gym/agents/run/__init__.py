@@ -1,0 +1,1 @@
+"""A run: an agent plays episodes on many problems, and every turn is recorded."""

@@ -1,0 +1,71 @@
+"""Limits of a run: submissions, tokens, hours."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pkb_gym.engine.records.attempt import Attempt
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run may use; None for no limit.
+
+    Attributes:
+        evaluations: submissions, those of earlier calls included.
+        tokens: read and written, those of earlier calls included.
+        hours: of this call.
+    """
+
+    evaluations: int | None = None
+    tokens: int | None = None
+    hours: float | None = None
+
+
+class Budget:
+    """What is left of the limits; safe to use from several threads.
+
+    A turn that has begun is finished, so that as many more may be used as episodes are played at a time.
+
+    Args:
+        limits: of the run.
+        attempts: of earlier calls.
+
+    Attributes:
+        evaluations: submissions so far.
+        tokens: so far.
+        cost_usd: of all replies whose price is known, so far.
+    """
+
+    def __init__(self, limits: Limits, attempts: Iterable[Attempt]) -> None:
+        self._limits = limits
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+        self.evaluations = self.tokens = 0
+        self.cost_usd = 0.0
+        for attempt in attempts:
+            self.count(attempt)
+
+    def count(self, attempt: Attempt) -> None:
+        """Takes off what an attempt used."""
+        with self._lock:
+            self.evaluations += attempt.source is not None
+            if attempt.tokens is not None:
+                self.tokens += attempt.tokens.prompt + attempt.tokens.completion
+            self.cost_usd += attempt.cost_usd or 0.0
+
+    @property
+    def exhausted(self) -> str | None:
+        """Which limit is reached, in words; None while there is more."""
+        limits = self._limits
+        with self._lock:
+            if limits.evaluations is not None and self.evaluations >= limits.evaluations:
+                return f"the budget of {limits.evaluations} evaluations is used up"
+            if limits.tokens is not None and self.tokens >= limits.tokens:
+                return f"the budget of {limits.tokens} tokens is used up"
+        if limits.hours is not None and time.monotonic() - self._began >= limits.hours * 3600:
+            return f"the budget of {limits.hours:g} hours is used up"
+        return None

@@ -1,0 +1,108 @@
+"""What a run is: all that its results depend on, written down when it begins and compared when it is resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from pkb_gym.agents.protocol import Setting
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.base import Record
+from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
+from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.envs.text.turn import Style
+
+MOST_NAMED = 4
+"""Differences that an error names."""
+
+
+class RunIdentity(Record):
+    """All that the results of a run depend on; samples, problems and budgets may change from call to call."""
+
+    schema_version: Literal[1] = 1
+    agent: str
+    """Who plays, as tables name it."""
+    kind: str
+    """Of the agent, as `open_agent` takes it without its argument."""
+    settings: dict[str, Setting]
+    """Of the agent."""
+    turns: int = Field(ge=1)
+    """Replies of an episode, at most."""
+    plateau: int | None = Field(default=None, ge=1)
+    """An episode ends after so many turns in a row that did not improve its best; None for all its turns."""
+    style: Style
+    """Length of tasks and feedback."""
+    reward: str
+    """As `find_reward` takes it."""
+    seed: int
+    """Of inputs and agents."""
+    hardware: str | None = None
+    """Processor or GPU that kernels run on; None where a service judges."""
+    asked: EvalConfig
+    """How submissions are judged, as requested."""
+    resolved: dict[str, ResolvedConfig]
+    """Problem -> what that comes to, where the source does not decide it."""
+
+
+def write_or_compare(path: Path, identity: RunIdentity, option: str) -> RunIdentity:
+    """Writes a run's identity, or sees to it that a run which is resumed has the same.
+
+    Args:
+        path: of the file.
+        identity: of the run that begins.
+        option: names another place, for errors.
+
+    Returns:
+        The identity with the problems of both.
+
+    Raises:
+        ConfigError: the run was begun with another one, or the file is of no use.
+    """
+    if path.exists():
+        try:
+            before = RunIdentity.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            words = str(error).splitlines()[0]
+            raise ConfigError(f"{path} does not tell how its run was begun: {words}; {option} names another") from None
+        shared = before.resolved.keys() & identity.resolved.keys()
+        found = differences(_compared(before, shared), _compared(identity, shared))
+        if found:
+            more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+            raise ConfigError(
+                f"{path.parent} holds a run under another configuration: {'; '.join(found[:MOST_NAMED])}{more}. "
+                f"Give the same options to resume, or another {option}"
+            )
+        identity = identity.model_copy(update={"resolved": before.resolved | identity.resolved})
+        if identity == before:
+            return identity
+    write_atomically(path, json.dumps(identity.model_dump(mode="json"), indent=2) + "\n")
+    return identity
+
+
+def differences(before: Mapping[str, object], now: Mapping[str, object], within: str = "") -> list[str]:
+    """What differs between two configurations, by name; nested ones are looked into.
+
+    Example:
+        >>> differences({"turns": 1, "asked": {"size": "tiny"}}, {"turns": 1, "asked": {"size": "large"}})
+        ["asked.size was 'tiny', is 'large'"]
+    """
+    found: list[str] = []
+    for name in dict.fromkeys([*before, *now]):
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += differences(old, new, f"{within}{name}.")
+        elif old != new:
+            found.append(f"{within}{name} was {old!r}, is {new!r}")
+    return found
+
+
+def _compared(identity: RunIdentity, problems: set[str]) -> dict[str, object]:
+    resolved = {name: identity.resolved[name] for name in sorted(problems)}
+    content: dict[str, object] = json.loads(
+        json.dumps(identity.model_copy(update={"resolved": resolved}).model_dump(mode="json"))
+    )
+    return content

@@ -1,0 +1,77 @@
+"""Which episodes a run is made of, and under which configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pkb_gym.engine.errors import ConfigError, SizeError
+from pkb_gym.engine.problem import CATEGORIES, Problem
+from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
+from pkb_gym.engine.stages.execution_environment import check_memory, resolve_here
+from pkb_gym.envs.suite import split_names
+from pkb_gym.problems.catalogue import find_problem
+
+SPLITS = ("all", "train", "test", *CATEGORIES)
+
+
+@dataclass
+class Workload:
+    """The problems of a run.
+
+    Attributes:
+        problems: that fit the configuration, in order.
+        resolved: problem -> its configuration, where a source does not decide it.
+        skipped: problem -> why it does not fit.
+    """
+
+    problems: list[Problem] = field(default_factory=list)
+    resolved: dict[str, ResolvedConfig] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+def choose_problems(words: Sequence[str]) -> list[Problem]:
+    """The problems of names, splits and categories, each once, in the order in which they are named.
+
+    Args:
+        words: names such as "AllReduce", "all", "train", "test", or categories; several in one word, with commas.
+
+    Raises:
+        ProblemNotFound: a word is none of these.
+    """
+    names: dict[str, None] = {}
+    for word in (part.strip() for each in words for part in each.split(",")):
+        names |= dict.fromkeys(split_names(word) if word in SPLITS else [find_problem(word).name] if word else [])
+    return [find_problem(name) for name in names]
+
+
+def resolve_all(problems: Sequence[Problem], asked: EvalConfig, *, judged_here: bool) -> Workload:
+    """What a configuration comes to for each problem; those that it does not fit are left out, with the reason.
+
+    Args:
+        problems: in order.
+        asked: the configuration as requested.
+        judged_here: whether this machine's memory has to suffice.
+
+    Raises:
+        ConfigError: it cannot be met on this machine, or fits none of the problems.
+    """
+    found = Workload()
+    for problem in problems:
+        try:
+            config = resolve_here(asked, problem)
+        except SizeError as error:
+            found.skipped[problem.name] = str(error)
+            continue
+        try:
+            if judged_here:
+                check_memory(problem, config)
+        except ConfigError as error:
+            found.skipped[problem.name] = str(error)
+            continue
+        found.problems.append(problem)
+        found.resolved[problem.name] = config
+    if not found.problems:
+        why = next(iter(found.skipped.values()), "none is named")
+        raise ConfigError(f"no problem to play: {why}")
+    return found

@@ -1,0 +1,181 @@
+"""Plays all episodes of a run, several at a time, until they are complete or a budget is used up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pkb_gym.agents.protocol import AgentError, AgentProvider, NotCovered
+from pkb_gym.agents.run.budget import Budget, Limits
+from pkb_gym.agents.run.episode import Ending, EpisodePlan, EpisodePlayer
+from pkb_gym.agents.run.results import RunResults
+from pkb_gym.agents.run.tally import Tally
+from pkb_gym.engine.errors import ConfigError, InfrastructureError, SizeError, StoreError
+from pkb_gym.engine.evaluators.evaluator import Evaluator
+from pkb_gym.engine.records.attempt import Attempt
+from pkb_gym.engine.support.printable import printable
+from pkb_gym.engine.support.side_by_side import side_by_side
+
+MOST_FAILURES = 5
+"""Episodes in a row that fail by the agent, or by the evaluator, before the run stops: the next would fail as well."""
+
+MOST_WORDS_CHARS = 400
+
+
+class RunProgress(Protocol):
+    """Is told of a run as it goes; from several threads."""
+
+    def attempted(self, attempt: Attempt) -> None:
+        """A turn was recorded."""
+
+    def ended(self, plan: EpisodePlan, words: str) -> None:
+        """An episode ended; the words say how where it is not complete, and are empty where it is."""
+
+
+@dataclass
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        complete: episodes that are, those of earlier calls included.
+        open: episodes that are not, and that nothing was wrong with.
+        skipped: problem -> why its episodes were not played.
+        failed: (problem, sample, why) of episodes that could not be completed.
+        stopped: why the run stopped before its end; None where it did not.
+    """
+
+    complete: int = 0
+    open: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
+    failed: list[tuple[str, int, str]] = field(default_factory=list)
+    stopped: str | None = None
+
+
+class Runner:
+    """Plays the episodes of a run.
+
+    Args:
+        results: of earlier calls, and where turns are recorded.
+        provider: of the agents.
+        evaluator: that judges for all episodes.
+        limits: of the run.
+        progress: is told of every turn and episode.
+
+    Attributes:
+        budget: what was used.
+        tally: how the run stands.
+    """
+
+    def __init__(
+        self,
+        results: RunResults,
+        provider: AgentProvider,
+        evaluator: Evaluator,
+        limits: Limits,
+        progress: RunProgress,
+    ) -> None:
+        self._results, self._provider, self._evaluator, self._progress = results, provider, evaluator, progress
+        earlier = [attempt for turns in results.episodes().values() for attempt in turns.values()]
+        self.budget, self.tally = Budget(limits, earlier), Tally()
+        for attempt in earlier:
+            self.tally.count(attempt)
+        self._stopped: str | None = None
+        self._failures = 0
+        """Episodes that failed since the last one that did not."""
+        self._lock = threading.Lock()
+        self._player = EpisodePlayer(results.identity, provider, evaluator, self._may_go_on, self._record)
+
+    def play(self, plans: Sequence[EpisodePlan], jobs: int) -> Outcome:
+        """Plays the episodes that are not complete yet, in order.
+
+        Args:
+            plans: of the run.
+            jobs: episodes at a time.
+
+        Raises:
+            ConfigError: the agent or the evaluator can play none at all.
+            StoreError: the turns cannot be recorded.
+        """
+        outcome = Outcome()
+        waiting = [plan for plan in plans if not self._results.is_complete(plan.problem.name, plan.sample)]
+        outcome.complete = len(plans) - len(waiting)
+        with side_by_side(waiting, self._play, jobs, name="pkb-run", give_up=self._give_up) as done:
+            for _ in waiting:
+                plan, ending = done.get()
+                self._progress.ended(plan, self._account(plan, ending, outcome))
+        outcome.stopped = self._stopped or (self.budget.exhausted if outcome.open else None)
+        return outcome
+
+    def _play(self, plan: EpisodePlan) -> Ending:
+        if not self._may_go_on():
+            return Ending.STOPPED
+        try:
+            ending = self._player.play(plan, self._results.episode(plan.problem.name, plan.sample))
+        except AgentError as error:
+            self._count_failure(str(error))
+            raise
+        if ending is Ending.NOT_JUDGED:
+            self._count_failure(self._evaluators_words(plan))
+        elif ending is Ending.COMPLETE:
+            self._failures = 0
+        return ending
+
+    def _count_failure(self, words: str) -> None:
+        """Here, not where endings are read: the thread would have begun further episodes by then."""
+        with self._lock:
+            self._failures += 1
+            if self._failures >= MOST_FAILURES and self._stopped is None:
+                self._stopped = f"{self._failures} episodes in a row failed, the last one so: {_in_one_line(words)}"
+
+    def _account(self, plan: EpisodePlan, ending: Ending | BaseException, outcome: Outcome) -> str:
+        """Enters how an episode ended; what there is to say of it."""
+        place = (plan.problem.name, plan.sample)
+        if ending is Ending.COMPLETE:
+            outcome.complete += 1
+            return ""
+        if ending is Ending.STOPPED:
+            outcome.open += 1
+            return str(ending)
+        if isinstance(ending, NotCovered | SizeError):  # SizeError: of a service on another machine
+            outcome.skipped[plan.problem.name] = str(ending)
+            return f"skipped: {ending}"
+        if ending is Ending.NOT_JUDGED:
+            words = self._evaluators_words(plan)
+        elif isinstance(ending, StoreError | ConfigError) or not isinstance(ending, Exception):
+            assert isinstance(ending, BaseException)
+            raise ending
+        elif isinstance(ending, InfrastructureError):
+            words = str(ending)
+        else:  # a mistake in the agent costs its own episode alone
+            words = f"the agent crashed: {type(ending).__name__}: {ending}"
+        outcome.failed.append((*place, _in_one_line(words)))
+        return _in_one_line(words)
+
+    def _evaluators_words(self, plan: EpisodePlan) -> str:
+        turns = self._results.episode(plan.problem.name, plan.sample)
+        last = turns[max(turns)].feedback if turns else None
+        return "the evaluator failed" + ("" if last is None or not last.message else f": {last.message}")
+
+    def _may_go_on(self) -> bool:
+        return self._stopped is None and self.budget.exhausted is None
+
+    def _record(self, attempt: Attempt) -> None:
+        is_new = attempt.turn not in self._results.episode(attempt.problem, attempt.sample)
+        self._results.append(attempt)
+        if is_new:  # one that was taken up again had its reply counted before
+            self.budget.count(attempt)
+        self.tally.count(attempt)
+        self._progress.attempted(attempt)
+
+    def _give_up(self) -> None:
+        """Ends what is under way; what it comes to is not recorded."""
+        self._stopped = "interrupted"
+        self._results.close()
+        self._evaluator.close()
+        self._provider.close()
+
+
+def _in_one_line(words: str) -> str:
+    return printable(" ".join(words.split()), MOST_WORDS_CHARS)

@@ -1,0 +1,71 @@
+"""How a run stands: episodes, problems that were solved, and what it cost."""
+
+from __future__ import annotations
+
+import threading
+
+from pkb_gym.engine.records.attempt import Attempt
+from pkb_gym.rewards.reward import is_right, was_only_compiled
+
+
+def is_passed(attempt: Attempt) -> bool:
+    """Whether a submission is right."""
+    return attempt.feedback is not None and is_right(attempt.feedback)
+
+
+def is_faster(attempt: Attempt) -> bool:
+    """Whether a submission is right and its speedup over the baseline more than 1."""
+    timing = None if attempt.feedback is None else attempt.feedback.timing
+    return is_passed(attempt) and timing is not None and timing.speedup > 1
+
+
+class Tally:
+    """Episodes and problems with a right, and with a faster, submission; safe to use from several threads.
+
+    Attributes:
+        compiled_only: submissions that were compiled and not run.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._best: dict[tuple[str, int], Attempt] = {}
+        self.compiled_only = 0
+
+    def count(self, attempt: Attempt) -> None:
+        """Adds one attempt."""
+        with self._lock:
+            self.compiled_only += attempt.feedback is not None and was_only_compiled(attempt.feedback)
+            best = self._best.get((attempt.problem, attempt.sample))
+            if best is None or _rank(attempt) > _rank(best):
+                self._best[attempt.problem, attempt.sample] = attempt
+
+    def best(self, problem: str, sample: int) -> Attempt | None:
+        """The best attempt of an episode: right before wrong, then the fastest; None where there is none."""
+        with self._lock:
+            return self._best.get((problem, sample))
+
+    @property
+    def passed(self) -> int:
+        """Episodes with a right submission."""
+        with self._lock:
+            return sum(map(is_passed, self._best.values()))
+
+    @property
+    def faster(self) -> int:
+        """Episodes with a right submission that is faster than the baseline."""
+        with self._lock:
+            return sum(map(is_faster, self._best.values()))
+
+    def problems(self) -> tuple[int, int, int]:
+        """Problems that were tried, that were passed in any episode, and that were faster in any."""
+        with self._lock:
+            attempts = list(self._best.values())
+        tried = {attempt.problem for attempt in attempts}
+        passed = {attempt.problem for attempt in attempts if is_passed(attempt)}
+        return len(tried), len(passed), len({attempt.problem for attempt in attempts if is_faster(attempt)})
+
+
+def _rank(attempt: Attempt) -> tuple[bool, float, float]:
+    timing = None if attempt.feedback is None else attempt.feedback.timing
+    reward = attempt.reward if attempt.reward is not None else float("-inf")
+    return is_passed(attempt), 0.0 if timing is None else timing.speedup, reward

@@ -1,0 +1,292 @@
+"""`pkb run`: an agent writes kernels for many problems; every turn is recorded, and a run that was stopped resumes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pkb_gym.agents.registry import AGENTS, default_label, split_name
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.base import Record
+
+from .command import Session, Status, add_json_option, add_parser, stderr, stdout
+from .evaluator_choice import open_chosen
+from .options import add_evaluation_options, add_reward_option, evaluation_config, positive_float, positive_int
+from .problem_options import add_problem_option, register_problems
+
+if TYPE_CHECKING:
+    from pkb_gym.agents.protocol import AgentProvider
+    from pkb_gym.agents.run.identity import RunIdentity
+    from pkb_gym.agents.run.plan import Workload
+    from pkb_gym.agents.run.results import RunResults
+    from pkb_gym.engine.evaluators.evaluator import Evaluator
+
+EXAMPLE = """pkb run --agent reference --until check
+pkb run --agent openai:gpt-5 --set max_tokens=32000 --samples 3 --world-size 4
+pkb run --agent openai:gpt-5 --problems train --turns 20 --plateau 5 --max-tokens 5000000"""
+
+EXIT_STATUSES = (
+    "exit status: 0 every episode is complete, 2 wrong usage, 3 some are not, as a budget is used up or agent or "
+    "evaluator failed: the same command goes on; or sources for GPUs were compiled and not run"
+)
+
+MOST_JOBS = 8
+OUTPUT = Path("runs")
+
+
+class RunSummary(Record):
+    """What `pkb run --json` prints."""
+
+    results: str
+    """Path of the attempts."""
+    agent: str
+    episodes: int
+    """Of the run."""
+    complete: int
+    """Of them, those that are."""
+    problems: int
+    """Problems that were tried."""
+    passed: int
+    """Of them, those with a right submission in any episode."""
+    faster: int
+    """Of them, those with a right submission whose speedup is more than 1."""
+    compiled_only: int
+    """Submissions for GPUs that were compiled and not run, as this machine has none: nothing is known of them."""
+    evaluations: int
+    tokens: int
+    cost_usd: float
+    """Of all replies whose price is known."""
+    skipped: dict[str, str]
+    """Problem -> why it was not played."""
+    failed: dict[str, str]
+    """Episode, as problem and sample -> why it could not be completed."""
+    stopped: str | None
+    """Why the run stopped before its end."""
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `pkb run`."""
+    parser = add_parser(
+        commands,
+        "run",
+        run,
+        summary="Have an agent write kernels for many problems, and record every turn; called again, it resumes.",
+        example=EXAMPLE,
+        exit_statuses=f"agents:\n{_agents_text()}\n\n{EXIT_STATUSES}",
+    )
+    _add_agent_options(parser)
+    parser.add_argument(
+        "--problems",
+        nargs="+",
+        default=["all"],
+        metavar="NAME",
+        help="problems, categories, train, test or all (default: all)",
+    )
+    add_problem_option(parser)
+    parser.add_argument(
+        "--samples", type=positive_int, default=1, metavar="K", help="episodes of each problem; may be raised later"
+    )
+    parser.add_argument(
+        "--turns", type=positive_int, default=1, metavar="T", help="replies of an episode, with feedback between them"
+    )
+    parser.add_argument(
+        "--plateau", type=positive_int, metavar="N", help="end an episode after N turns that did not improve its best"
+    )
+    parser.add_argument(
+        "--style", choices=("full", "brief"), default="full", help="length of tasks and feedback (default: full)"
+    )
+    add_evaluation_options(parser)
+    add_reward_option(parser)
+    parser.add_argument(
+        "--jobs",
+        type=positive_int,
+        metavar="N",
+        help="episodes side by side; timing takes turns (default: cores; 16 for models)",
+    )
+    _add_limit_options(parser)
+    parser.add_argument(
+        "--service", metavar="URL", help="have it judged by the `pkb serve` at this url, with the token in PKB_TOKEN"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="folder of results.jsonl, an attempt a line, and run.json, its configuration (default: runs/AGENT)",
+    )
+    add_json_option(parser, "a summary record")
+
+
+def _agents_text() -> str:
+    named = {f"{name}:{kind.argument}" if kind.argument else name: kind.about for name, kind in AGENTS.items()}
+    return "\n".join(f"  {name:<22} {about}" for name, about in named.items())
+
+
+def _add_agent_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--agent", required=True, metavar="NAME[:ARGUMENT]", help="who writes the kernels, see below")
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="OPTION=VALUE",
+        help="an option of the agent, such as temperature=0.8; once more for each further one",
+    )
+    parser.add_argument("--name", help="how tables name the agent (default: NAME:ARGUMENT, without folders)")
+
+
+def _add_limit_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-evaluations", type=positive_int, metavar="N", help="stop after N submissions, earlier calls included"
+    )
+    parser.add_argument(
+        "--max-tokens", type=positive_int, metavar="N", help="stop after N tokens read and written, likewise"
+    )
+    parser.add_argument("--max-hours", type=positive_float, metavar="H", help="stop H hours after this call")
+
+
+def run(args: argparse.Namespace, session: Session) -> int:
+    """Plays what is missing and prints how the run stands.
+
+    Raises:
+        PkbError: the agent, the problems or the output are of no use, or this machine could not even begin.
+    """
+    split_name(args.agent)
+    settings = parse_settings(args.settings)
+    register_problems(args)
+    from pkb_gym.agents.registry import open_agent
+    from pkb_gym.agents.run.plan import choose_problems, resolve_all
+    from pkb_gym.agents.run.results import RunResults
+
+    workload = resolve_all(choose_problems(args.problems), evaluation_config(args), judged_here=args.service is None)
+    with closing(open_agent(args.agent, settings)) as provider:
+        identity = _identity(args, provider, workload)
+        output: Path = args.output or OUTPUT / re.sub(r"[^\w.-]+", "_", identity.agent)
+        with RunResults(output, identity) as results, closing(open_chosen(args, session, None)) as evaluator:
+            summary = _play(args, workload, Parts(results, provider, evaluator))
+    if args.json:
+        print(summary.model_dump_json())
+    else:
+        _print(summary)
+    is_judged = summary.stopped is None and not summary.failed and not summary.compiled_only
+    return Status.PASSED if is_judged else Status.NOT_JUDGED
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run needs beside its problems."""
+
+    results: RunResults
+    provider: AgentProvider
+    evaluator: Evaluator
+
+
+def _play(args: argparse.Namespace, workload: Workload, parts: Parts) -> RunSummary:
+    from pkb_gym.agents.run.budget import Limits
+    from pkb_gym.agents.run.episode import EpisodePlan
+    from pkb_gym.agents.run.runner import Runner
+    from pkb_gym.engine.hardware.lookup import find_hardware
+
+    from .run_progress import RunCounter
+
+    if any(config.device == "cpu" for config in workload.resolved.values()):
+        find_hardware("cpu")  # measured once: task texts must not depend on what was evaluated before
+    results = parts.results
+    plans = [EpisodePlan(each, sample) for sample in range(args.samples) for each in workload.problems]
+    complete = sum(results.is_complete(plan.problem.name, plan.sample) for plan in plans)
+    already = f"{complete} episodes already complete, " if complete else ""
+    stderr().print(f"{already}{len(plans) - complete} to play; results in {results.path}", soft_wrap=True)
+    limits = Limits(args.max_evaluations, args.max_tokens, args.max_hours)
+    with RunCounter(len(plans), complete) as progress:
+        runner = Runner(results, parts.provider, parts.evaluator, limits, progress)
+        progress.watch(runner)
+        outcome = runner.play(plans, args.jobs or _default_jobs(args.agent))
+    problems, passed, faster = runner.tally.problems()
+    return RunSummary(
+        results=str(results.path),
+        agent=results.identity.agent,
+        episodes=len(plans),
+        complete=outcome.complete,
+        problems=problems,
+        passed=passed,
+        faster=faster,
+        compiled_only=runner.tally.compiled_only,
+        evaluations=runner.budget.evaluations,
+        tokens=runner.budget.tokens,
+        cost_usd=runner.budget.cost_usd,
+        skipped=workload.skipped | outcome.skipped,
+        failed={f"{problem} sample {sample}": why for problem, sample, why in outcome.failed},
+        stopped=outcome.stopped,
+    )
+
+
+def _default_jobs(agent: str) -> int:
+    return split_name(agent)[0].jobs or min(MOST_JOBS, len(os.sched_getaffinity(0)))
+
+
+def _identity(args: argparse.Namespace, provider: AgentProvider, workload: Workload) -> RunIdentity:
+    from pkb_gym.agents.run.identity import RunIdentity
+
+    return RunIdentity(
+        agent=args.name or default_label(args.agent),
+        kind=args.agent.partition(":")[0],
+        settings=dict(provider.settings),
+        turns=args.turns,
+        plateau=args.plateau,
+        style=args.style,
+        reward=args.reward,
+        seed=args.seed,
+        hardware=None if args.service is not None else _hardware(workload),
+        asked=evaluation_config(args),
+        resolved=workload.resolved,
+    )
+
+
+def _hardware(workload: Workload) -> str:
+    from pkb_gym.engine.stages.execution_environment import describe
+
+    config = next(iter(workload.resolved.values()))
+    return describe(config.device, config.dialect).hardware
+
+
+def _print(summary: RunSummary) -> None:
+    console = stdout()
+    used = [f"{summary.evaluations} evaluations"]
+    if summary.tokens:
+        used.append(f"{summary.tokens} tokens")
+    if summary.cost_usd:
+        used.append(f"${summary.cost_usd:.2f}")
+    console.print(
+        f"{summary.agent}: {summary.passed} of {summary.problems} problems passed, {summary.faster} faster than the "
+        f"baseline; {summary.complete} of {summary.episodes} episodes complete; {', '.join(used)}",
+        soft_wrap=True,
+    )
+    told = stderr()
+    for title, others in (("skipped", summary.skipped), ("not complete", summary.failed)):
+        for name, why in others.items():
+            told.print(f"{title}: {name}: {why}", soft_wrap=True)
+    if summary.compiled_only:
+        told.print(f"{summary.compiled_only} submissions were compiled and not run: this machine has no GPU")
+    if summary.stopped is not None:
+        told.print(f"stopped: {summary.stopped}; the same command goes on", soft_wrap=True)
+
+
+def parse_settings(words: list[str]) -> dict[str, str]:
+    """OPTION=VALUE, each once.
+
+    Raises:
+        ConfigError: a word is none, or an option is given twice.
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (equals and name):
+            raise ConfigError(f"--set {word}: write OPTION=VALUE, for example --set temperature=0.8")
+        if name in found:
+            raise ConfigError(f"--set {word}: {name} is given twice")
+        found[name] = value
+    return found

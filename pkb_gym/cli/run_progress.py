@@ -1,0 +1,84 @@
+"""Tells of a run on stderr: a line for each episode and, on a terminal, one that counts."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from pkb_gym.engine.records.attempt import Attempt
+from pkb_gym.envs.text.formatting import time_text
+
+from .command import stderr
+
+if TYPE_CHECKING:
+    from pkb_gym.agents.run.episode import EpisodePlan
+    from pkb_gym.agents.run.runner import Runner
+
+
+class RunCounter:
+    """Counts episodes, those that passed and those that were faster; used as a context manager around the run.
+
+    Args:
+        total: episodes of the run.
+        complete: of them, those of earlier calls.
+    """
+
+    def __init__(self, total: int, complete: int) -> None:
+        self._total, self._ended = total, complete
+        self._console = stderr()
+        self._status = self._console.status("starting") if sys.stderr.isatty() else None
+        self._lock = threading.Lock()
+        self._runner: Runner | None = None
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def watch(self, runner: Runner) -> None:
+        """From now on the counts are those of this runner."""
+        self._runner = runner
+
+    def attempted(self, _attempt: Attempt) -> None:
+        """See `RunProgress`."""
+        if self._status is not None:
+            with self._lock:
+                self._status.update(self._counts())
+
+    def ended(self, plan: EpisodePlan, words: str) -> None:
+        """See `RunProgress`."""
+        with self._lock:
+            self._ended += 1
+            width = len(str(self._total))
+            sample = f" sample {plan.sample}" if plan.sample else ""
+            best = None if self._runner is None else self._runner.tally.best(plan.problem.name, plan.sample)
+            found = words or ("nothing" if best is None else in_brief(best))
+            line = f"[{self._ended:>{width}}/{self._total}] {plan.problem.name}{sample}: {found}; {self._counts()}"
+            self._console.print(line, soft_wrap=True)
+
+    def _counts(self) -> str:
+        if self._runner is None:
+            return ""
+        tally, budget = self._runner.tally, self._runner.budget
+        parts = [f"{tally.passed} passed", f"{tally.faster} faster", f"{budget.evaluations} evaluations"]
+        if budget.tokens:
+            parts.append(f"{budget.tokens} tokens")
+        if budget.cost_usd:
+            parts.append(f"${budget.cost_usd:.2f}")
+        return ", ".join(parts)
+
+
+def in_brief(attempt: Attempt) -> str:
+    """An attempt in a few words."""
+    timing = None if attempt.feedback is None else attempt.feedback.timing
+    if timing is None or attempt.verdict != "passed":
+        return attempt.verdict
+    return f"passed, {time_text(timing.candidate_us)}, {timing.speedup:.2f}x"

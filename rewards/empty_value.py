@@ -1,0 +1,21 @@
+"""What an episode, or a reply, without any submission is worth."""
+
+from __future__ import annotations
+
+from pkb_gym.rewards.examples import failed
+from pkb_gym.rewards.reward import Reward
+from pkb_gym.rewards.user_rewards import checked_value
+
+
+def empty_value(reward: Reward) -> float:
+    """As much as a text that is no source at all; 0 where the reward does not value one.
+
+    Raises:
+        ConfigError: the reward returned something else than a finite number or None.
+
+    Example:
+        >>> from pkb_gym.rewards import find_reward
+        >>> empty_value(find_reward("default"))
+        0.0
+    """
+    return checked_value(reward, reward(failed("rejected"))) or 0.0

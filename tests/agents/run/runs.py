@@ -1,0 +1,77 @@
+"""Runs over a fake evaluator, with scripted agents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pkb_gym.agents.run.budget import Limits
+from pkb_gym.agents.run.episode import EpisodePlan
+from pkb_gym.agents.run.identity import RunIdentity
+from pkb_gym.agents.run.plan import choose_problems, resolve_all
+from pkb_gym.agents.run.results import RunResults
+from pkb_gym.agents.run.runner import Outcome, Runner
+from pkb_gym.engine.records.attempt import Attempt
+from pkb_gym.engine.records.attempt_file import read_attempts
+from pkb_gym.engine.records.config import EvalConfig
+from tests.agents.conversations import Scripted
+from tests.envs.fake_evaluator import FakeEvaluator
+
+ASKED = EvalConfig(device="cpu", world_size=2, size="tiny", until="check")
+
+
+class Told:
+    """Progress that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.attempts: list[tuple[str, int, int]] = []
+        self.ends: dict[tuple[str, int], str] = {}
+
+    def attempted(self, attempt: Attempt) -> None:
+        self.attempts.append((attempt.problem, attempt.sample, attempt.turn))
+
+    def ended(self, plan: EpisodePlan, words: str) -> None:
+        self.ends[plan.problem.name, plan.sample] = words
+
+
+def identity_of(problems: Sequence[str], **fields: object) -> RunIdentity:
+    workload = resolve_all(choose_problems(problems), ASKED, judged_here=True)
+    given = {"agent": "scripted", "kind": "scripted", "settings": {}, "turns": 1, "style": "brief", "reward": "default"}
+    return RunIdentity(**given | {"seed": 0, "asked": ASKED, "resolved": workload.resolved} | fields)
+
+
+class Run:
+    """One call of a run.
+
+    Attributes:
+        outcome: what came of it.
+        told: what its progress was told.
+        runner: with budget and tally.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        provider: Scripted,
+        evaluator: FakeEvaluator,
+        *,
+        problems: Sequence[str] = ("AllReduce",),
+        samples: int = 1,
+        jobs: int = 1,
+        limits: Limits = Limits(),  # noqa: B008  # frozen
+        **fields: object,
+    ) -> None:
+        identity = identity_of(problems, **fields)
+        self.told = Told()
+        with RunResults(folder, identity) as results:
+            self.runner = Runner(results, provider, evaluator, limits, self.told)
+            plans = [EpisodePlan(each, sample) for sample in range(samples) for each in choose_problems(problems)]
+            self.outcome: Outcome = self.runner.play(plans, jobs)
+
+
+def recorded(folder: Path) -> list[Attempt]:
+    return read_attempts(folder / "results.jsonl")
+
+
+def places(folder: Path) -> list[tuple[str, int, int]]:
+    return [(attempt.problem, attempt.sample, attempt.turn) for attempt in recorded(folder)]

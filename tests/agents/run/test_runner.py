@@ -1,0 +1,193 @@
+"""Runs: many episodes, their order, their failures, their limits, and going on."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from pkb_gym.agents.protocol import AgentError, NotCovered, Reply
+from pkb_gym.agents.run.budget import Limits
+from pkb_gym.agents.run.runner import MOST_FAILURES
+from pkb_gym.engine.errors import ConfigError, StoreError
+from pkb_gym.engine.records.attempt import TokenCounts
+from tests.agents.conversations import Scripted, turn_of
+from tests.agents.run.runs import Run, places, recorded
+from tests.envs.fake_evaluator import FakeEvaluator
+
+THREE = ("AllReduce", "Scatter", "Gather")
+RIGHT = Reply("", submission="speedup 2", tokens=TokenCounts(prompt=90, completion=10), cost_usd=0.25)
+
+
+def always(reply=RIGHT):
+    return Scripted(lambda *_: reply)
+
+
+def test_first_samples_of_all_problems_come_first(tmp_path):
+    """Stopped early, a run has something of every problem."""
+    run = Run(tmp_path, always(), FakeEvaluator(), problems=THREE, samples=2)
+    assert places(tmp_path) == [(problem, sample, 0) for sample in (0, 1) for problem in THREE]
+    assert (run.outcome.complete, run.outcome.open, run.outcome.stopped) == (6, 0, None)
+    assert (run.runner.tally.passed, run.runner.tally.faster, run.runner.tally.problems()) == (6, 6, (3, 3, 3))
+    assert set(run.told.ends.values()) == {""} and len(run.told.attempts) == 6
+
+
+def test_episodes_are_played_side_by_side(tmp_path):
+    evaluator = FakeEvaluator(meet=threading.Barrier(3))
+    assert Run(tmp_path, always(), evaluator, problems=THREE, jobs=3).outcome.complete == 3
+
+
+def test_samples_can_be_raised_and_nothing_is_played_twice(tmp_path):
+    agent = always()
+    Run(tmp_path, agent, FakeEvaluator(), problems=THREE)
+    run = Run(tmp_path, agent, FakeEvaluator(), problems=THREE, samples=3)
+    assert agent.begun == [(problem, sample) for sample in (0, 1, 2) for problem in THREE]
+    assert run.outcome.complete == 9
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"turns": 2}, "turns was 1, is 2"),
+        ({"settings": {"temperature": 1.0}}, "settings.temperature was None, is 1.0"),
+        ({"plateau": 3}, "plateau was None, is 3"),
+        ({"seed": 1}, "seed was 0, is 1"),
+        ({"reward": "kevin"}, "reward was 'default', is 'kevin'"),
+    ],
+)
+def test_a_run_goes_on_under_its_own_configuration_alone(tmp_path, change, words):
+    Run(tmp_path, always(), FakeEvaluator())
+    with pytest.raises(ConfigError, match=f"holds a run under another configuration: {words}. Give the same"):
+        Run(tmp_path, always(), FakeEvaluator(), **change)
+
+
+def test_problems_may_be_added(tmp_path):
+    Run(tmp_path, always(), FakeEvaluator())
+    Run(tmp_path, always(), FakeEvaluator(), problems=THREE[:2])
+    assert places(tmp_path) == [("AllReduce", 0, 0), ("Scatter", 0, 0)]
+    assert set(json.loads((tmp_path / "run.json").read_text())["resolved"]) == {"AllReduce", "Scatter"}
+
+
+def test_results_of_something_else_are_left_alone(tmp_path):
+    Run(tmp_path, always(), FakeEvaluator())
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(ConfigError, match="holds results of something else"):
+        Run(tmp_path, always(), FakeEvaluator())
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match="does not tell how its run was begun"):
+        Run(tmp_path, always(), FakeEvaluator())
+
+
+def failing(error, problem="Scatter"):
+    def script(task, _):
+        if task.problem.name == problem:
+            raise error
+        return RIGHT
+
+    return Scripted(script)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (AgentError("the endpoint failed: \x1b[2J"), "the endpoint failed: \\x1b[2J"),
+        (ZeroDivisionError("division"), "the agent crashed: ZeroDivisionError: division"),
+    ],
+)
+def test_an_agents_failure_costs_its_own_episode_and_is_no_wrong_answer(tmp_path, error, words):
+    run = Run(tmp_path, failing(error), FakeEvaluator(), problems=THREE)
+    assert run.outcome.failed == [("Scatter", 0, words)] and run.outcome.complete == 2
+    assert [problem for problem, _, _ in places(tmp_path)] == ["AllReduce", "Gather"]
+    run = Run(tmp_path, always(), FakeEvaluator(), problems=THREE)
+    assert run.outcome.complete == 3 and len(recorded(tmp_path)) == 3
+
+
+def test_what_no_episode_can_succeed_with_ends_the_run(tmp_path):
+    with pytest.raises(ConfigError, match="wrong key"):
+        Run(tmp_path, failing(ConfigError("wrong key"), "AllReduce"), FakeEvaluator(), problems=THREE)
+
+
+def test_a_problem_that_the_agent_does_not_cover_is_skipped(tmp_path):
+    class Partial(Scripted):
+        def begin(self, task):
+            if task.problem.name == "Scatter":
+                raise NotCovered("Scatter has no expert.cpp")
+            return super().begin(task)
+
+    run = Run(tmp_path, Partial(lambda *_: RIGHT), FakeEvaluator(), problems=THREE)
+    assert run.outcome.skipped == {"Scatter": "Scatter has no expert.cpp"}
+    assert (run.outcome.complete, run.outcome.open, run.outcome.failed) == (2, 0, [])
+
+
+def test_a_run_whose_agent_fails_again_and_again_stops(tmp_path):
+    """An endpoint that is down would be asked for every one of hundreds of episodes."""
+    agent = failing(AgentError("down"), "AllReduce")
+    run = Run(tmp_path, agent, FakeEvaluator(), samples=20)
+    assert len(run.outcome.failed) == MOST_FAILURES and run.outcome.open == 20 - MOST_FAILURES
+    assert "5 episodes in a row failed, the last one so: down" in run.outcome.stopped
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [(Limits(evaluations=2), "budget of 2 evaluations"), (Limits(tokens=150), "budget of 150 tokens")],
+)
+def test_a_budget_ends_the_run_after_the_turn_that_reaches_it(tmp_path, limits, words):
+    run = Run(tmp_path, always(), FakeEvaluator(), problems=THREE, limits=limits)
+    assert len(recorded(tmp_path)) == 2 and run.outcome.open == 1
+    assert words in run.outcome.stopped and run.runner.budget.cost_usd == 0.5
+    run = Run(tmp_path, always(), FakeEvaluator(), problems=THREE, limits=limits)
+    assert len(recorded(tmp_path)) == 2, "what earlier calls used counts"
+    assert Run(tmp_path, always(), FakeEvaluator(), problems=THREE).outcome.complete == 3
+
+
+def test_a_budget_ends_an_episode_between_two_turns(tmp_path):
+    counting = Scripted(lambda _, messages: Reply("", submission=f"speedup 1.{turn_of(messages)}"))
+    run = Run(tmp_path, counting, FakeEvaluator(), turns=4, limits=Limits(evaluations=3))
+    assert len(recorded(tmp_path)) == 3 and run.outcome.open == 1
+    Run(tmp_path, counting, FakeEvaluator(), turns=4)
+    assert places(tmp_path) == [("AllReduce", 0, turn) for turn in range(4)]
+
+
+def test_hours_are_those_of_the_call(tmp_path):
+    run = Run(tmp_path, always(), FakeEvaluator(), limits=Limits(hours=1e-9))
+    assert recorded(tmp_path) == [] and "budget of 1e-09 hours" in run.outcome.stopped
+
+
+def test_ctrl_c_ends_agent_and_evaluator_and_leaves_whole_lines(tmp_path):
+    """What comes after it is not recorded: an evaluator that was closed finds failures of its own."""
+    waiting, go_on = threading.Event(), threading.Event()
+
+    class Interrupted(FakeEvaluator):
+        def close(self):
+            super().close()
+            go_on.set()
+
+    def script(task, _):
+        if task.problem.name == "AllReduce":
+            return RIGHT
+        if task.problem.name == "Scatter":
+            waiting.set()
+            assert go_on.wait(10)
+            return RIGHT
+        assert waiting.wait(10)
+        raise KeyboardInterrupt
+
+    agent, evaluator = Scripted(script), Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        Run(tmp_path, agent, evaluator, problems=THREE, jobs=3)
+    assert agent.closed and evaluator.closed
+    assert [problem for problem, _, _ in places(tmp_path)] == ["AllReduce"]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pkb-run")]
+
+
+def test_a_full_disk_ends_the_run(tmp_path, monkeypatch):
+    from pkb_gym.engine.errors import InfrastructureError
+    from pkb_gym.engine.records.attempt_file import AttemptFile
+
+    def refuse(*_):
+        raise InfrastructureError("the disk is full")
+
+    monkeypatch.setattr(AttemptFile, "append", refuse)
+    with pytest.raises(StoreError, match="the disk is full"):
+        Run(tmp_path, always(), FakeEvaluator())

@@ -1,0 +1,140 @@
+"""A program as an agent: what it reads, what it prints, and what becomes of it when it fails."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pkb_gym.agents.command import as_text, read_reply
+from pkb_gym.agents.protocol import AgentError, Message, Reply
+from pkb_gym.agents.registry import open_agent
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.attempt import TokenCounts
+from tests.agents.conversations import ASKED, answered, task
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Makes a provider whose program is this Python code."""
+
+    def make(code, **options):
+        path = tmp_path / "program.py"
+        path.write_text(f"import json, os, sys, time, subprocess\n{code}\n")
+        return open_agent(f"command:{sys.executable} {path}", {name: str(value) for name, value in options.items()})
+
+    return make
+
+
+def test_text_in_and_text_out(program):
+    reply = program("print('read', sys.stdin.read())").begin(task()).act(ASKED)
+    assert reply == Reply("read Write kernels.\n\n# AllReduce\n\n")
+
+
+def test_json_in_and_json_out(program):
+    code = """
+episode = json.load(sys.stdin)
+environment = [os.environ["PKB_" + name] for name in ("PROBLEM", "SAMPLE", "TURN")]
+print(json.dumps({"content": json.dumps([episode, environment]), "source": "int a;", "reasoning": "why",
+                  "tokens": {"prompt": 5, "completion": 6}, "cost_usd": 0.25}))
+"""
+    messages = [*ASKED, *answered("int b;", 0.0)]
+    reply = program(code, stdin="json").begin(task(sample=3)).act(messages)
+    episode, environment = json.loads(reply.content)
+    assert environment == ["AllReduce", "3", "1"]
+    assert (episode["problem"], episode["sample"], episode["turn"]) == ("AllReduce", 3, 1)
+    assert [message["role"] for message in episode["messages"]] == ["system", "user", "assistant", "tool"]
+    assert episode["messages"][2]["source"] == "int b;"
+    assert (reply.submission, reply.reasoning, reply.cost_usd) == ("int b;".replace("b", "a"), "why", 0.25)
+    assert reply.tokens == TokenCounts(prompt=5, completion=6)
+
+
+def test_the_turns_of_an_episode_share_a_folder_that_goes_with_it(program):
+    agent = program("notes = open('notes', 'a+'); notes.seek(0); print('notes:', notes.read()); notes.write('x')")
+    one, other = agent.begin(task()), agent.begin(task(sample=1))
+    said = [one.act(ASKED).content.strip(), one.act(ASKED).content.strip(), other.act(ASKED).content.strip()]
+    assert said == ["notes:", "notes: x", "notes:"]
+    folder = one._folder
+    assert folder.is_dir()
+    del one
+    assert not folder.exists()
+
+
+def test_no_output_ends_the_episode(program):
+    assert program("print()").begin(task()).act(ASKED) is None
+
+
+def test_a_failure_is_the_agents_and_is_told_without_control_characters(program):
+    """A program's words reach the terminal."""
+    with pytest.raises(AgentError, match=r"ended with status 3: no \\x1b\[31mkey"):
+        program("sys.stderr.write('no \\x1b[31mkey'); sys.exit(3)").begin(task()).act(ASKED)
+
+
+def test_a_late_program_is_ended_with_all_that_it_started(program, tmp_path):
+    code = f"child = subprocess.Popen(['sleep', '60']); open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))"
+    began = time.monotonic()
+    with pytest.raises(AgentError, match="did not reply within 1 s"):
+        program(f"{code}\ntime.sleep(60)", timeout_s=1).begin(task()).act(ASKED)
+    assert time.monotonic() - began < 30
+    ended(int((tmp_path / "pid").read_text()))
+
+
+def ended(pid):
+    try:
+        process = psutil.Process(pid)
+        process.wait(timeout=10)
+    except psutil.NoSuchProcess:
+        pass
+
+
+def test_close_ends_a_program_that_runs(program, tmp_path):
+    provider = program(f"open({str(tmp_path / 'up')!r}, 'w').close()\ntime.sleep(60)")
+    errors = []
+
+    def act():
+        try:
+            provider.begin(task()).act(ASKED)
+        except AgentError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "up").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    provider.close()
+    thread.join(30)
+    assert not thread.is_alive() and "ended with status -9" in errors[0]
+
+
+def test_a_missing_program_is_wrong_usage():
+    with pytest.raises(ConfigError, match="no program 'pkb-no-such-program' on PATH"):
+        open_agent("command:pkb-no-such-program --fast")
+    with pytest.raises(ConfigError, match="No closing quotation"):
+        open_agent("command:echo 'a")
+
+
+def test_an_entry_that_is_not_understood_is_an_error():
+    with pytest.raises(AgentError, match="sauce: Extra inputs are not permitted; entries are content, source"):
+        read_reply('{"sauce": "int a;"}')
+    assert read_reply("{not json").content == "{not json"
+
+
+def test_the_conversation_as_text():
+    text = as_text([*ASKED, Message("assistant", "Mine:", submission="int a;\n"), Message("tool", "Turn 1: wrong")])
+    expected = "Write kernels.\n\n# AllReduce\n\n# Your reply\n\nMine:\n```\nint a;\n```\n\n# What was found\n\n"
+    assert text == f"{expected}Turn 1: wrong\n"
+
+
+def test_programs_are_found_from_another_folder(monkeypatch, tmp_path):
+    """It is started in the episode's folder, where a relative path would lead nowhere."""
+    (tmp_path / "here.sh").write_text("#!/bin/sh\necho hello\n")
+    (tmp_path / "here.sh").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    assert open_agent("command:./here.sh").begin(task()).act(ASKED).content == "hello\n"
+    assert Path.cwd() == tmp_path

@@ -1,0 +1,111 @@
+"""`pkb run`: its agents, its output, its exit statuses."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from pkb_gym.engine.records.attempt_file import read_attempts
+from pkb_gym.serve.server import HttpServer
+from tests.serve.fake_owner import TOKEN, Owners, make_service
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Sources that the fake evaluator understands."""
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "all_reduce.cpp").write_text("passed")
+    (sources / "scatter.cpp").write_text("race")
+    return sources
+
+
+@pytest.fixture(autouse=True)
+def in_tmp(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+HERE = ("--world-size", "2", "--device", "cpu")
+
+
+def test_a_run_and_its_resumption(pkb, folder, tmp_path):
+    argv = ("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", "Scatter", "Gather", *HERE)
+    ran = pkb(*argv)
+    assert ran.status == 0
+    assert ran.out == (
+        "replay:sources: 1 of 2 problems passed, 1 faster than the baseline; 2 of 3 episodes complete; 2 evaluations\n"
+    )
+    assert "AllReduce: passed, 50 us, 2.00x; 1 passed, 1 faster, " in ran.err
+    assert "skipped: Gather: " in ran.err and "Scatter: race; " in ran.err
+    attempts = read_attempts(tmp_path / "runs/replay_sources/results.jsonl")
+    assert {(attempt.problem, attempt.verdict) for attempt in attempts} == {
+        ("AllReduce", "passed"),
+        ("Scatter", "race"),
+    }
+    again = pkb(*argv)
+    assert again.calls == [] and "2 episodes already complete, 1 to play" in again.err
+    assert again.out == ran.out
+
+
+def test_json_prints_a_summary_alone(pkb, folder):
+    ran = pkb("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", *HERE, "--json", "--output", "here")
+    found = json.loads(ran.out)
+    assert (found["complete"], found["passed"], found["results"]) == (1, 1, "here/results.jsonl")
+
+
+def test_an_evaluator_that_fails_is_told_by_the_exit_status(pkb, folder):
+    (folder / "all_reduce.cpp").write_text("broken")
+    ran = pkb("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", *HERE)
+    assert ran.status == 3 and "not complete: AllReduce sample 0: the evaluator failed" in ran.err
+    assert pkb("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", *HERE).status == 3
+    assert "0 of 1 problems passed" in ran.out
+
+
+def test_what_was_compiled_only_is_told_by_the_exit_status(pkb, folder):
+    (folder / "all_reduce.cpp").write_text("compiled_only")
+    ran = pkb("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", *HERE)
+    assert ran.status == 3 and "1 submissions were compiled and not run: this machine has no GPU" in ran.err
+
+
+def test_a_budget_is_told_by_the_exit_status(pkb, folder):
+    argv = ("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", "Scatter", *HERE, "--jobs", "1")
+    ran = pkb(*argv, "--max-evaluations", "1")
+    assert ran.status == 3 and "stopped: the budget of 1 evaluations is used up; the same command goes on" in ran.err
+    assert pkb(*argv).status == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--agent", "expret"), "no agent 'expret'; .* Did you mean 'expert'"),
+        (("--agent", "expert", "--set", "speed"), "--set speed: write OPTION=VALUE"),
+        (("--agent", "expert", "--set", "a=1", "--set", "a=2"), "a is given twice"),
+        (("--agent", "expert", "--set", "a=1"), "agent expert: no option 'a'; it has none"),
+        (("--agent", "expert", "--problems", "AllReduze"), "Did you mean 'AllReduce'"),
+        (("--agent", "expert", "--problems", "AllReduce", "--size", "huge"), "no problem to play: .*no size 'huge'"),
+        (("--agent", "expert", "--samples", "0"), "must be a whole number above 0"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(pkb, argv, words):
+    ran = pkb("run", *argv, *HERE)
+    assert ran.status == 2 and re.search(words, ran.err) and ran.evaluators == []
+
+
+def test_ctrl_c(pkb, folder, tmp_path):
+    (folder / "all_reduce.cpp").write_text("interrupt")
+    ran = pkb("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", *HERE, "--output", "o")
+    assert ran.status == 130 and read_attempts(tmp_path / "o/results.jsonl") == []
+
+
+def test_a_service_judges(pkb, folder, tmp_path, monkeypatch):
+    """Sources alone travel; nothing is started here."""
+    (folder / "all_reduce.cpp").write_text("speedup 2.0")
+    monkeypatch.setenv("PKB_TOKEN", TOKEN)
+    with make_service(Owners()) as service, HttpServer(service, TOKEN) as server:
+        agent = f"replay:{folder}"
+        ran = pkb("run", "--agent", agent, "--problems", "AllReduce", *HERE, "--service", server.url, "--output", "o")
+    assert ran.status == 0 and ran.evaluators == [] and "1 of 1 problems passed, 1 faster" in ran.out
+    (attempt,) = read_attempts(tmp_path / "o/results.jsonl")
+    assert attempt.verdict == "passed" and attempt.feedback.config.world_size == 2
