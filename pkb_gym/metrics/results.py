@@ -202,16 +202,31 @@ def _columns(names: tuple[str, ...], outcomes: Mapping[Key, Outcome]) -> tuple[T
     lengths = np.diff(np.r_[starts, len(order)])
     found = list(outcomes.values())
     ordered = [found[row] for row in order]
-    by_name = dict(zip(Outcome._fields, zip(*ordered, strict=True), strict=True))
-    flags = {name: np.array(by_name[name], dtype=np.bool_) for name in ("is_judged", "is_evaluation", "is_right")}
-    numbers = {name: np.array(by_name[name], dtype=np.float64) for name in NUMBERS}
+    columns = dict(zip(Outcome._fields, zip(*ordered, strict=True), strict=True))
+
+    def flags(name: str) -> Bools:
+        return np.array(columns[name], dtype=np.bool_)
+
+    def numbers(name: str) -> Floats:
+        return np.array(columns[name], dtype=np.float64)  # None becomes NaN
+
     turns = Turns(
         outcomes=ordered,
         episode=np.repeat(np.arange(len(starts)), lengths),
         position=np.arange(len(order)) - np.repeat(starts, lengths),
         problem=problem,
-        **flags,
-        **numbers,
+        is_judged=flags("is_judged"),
+        is_evaluation=flags("is_evaluation"),
+        is_right=flags("is_right"),
+        speedup=numbers("speedup"),
+        captured_speedup=numbers("captured_speedup"),
+        utilisation=numbers("utilisation"),
+        prompt_tokens=numbers("prompt_tokens"),
+        completion_tokens=numbers("completion_tokens"),
+        reasoning_tokens=numbers("reasoning_tokens"),
+        cost_usd=numbers("cost_usd"),
+        reply_s=numbers("reply_s"),
+        duration_s=numbers("duration_s"),
     )
     episodes = Episodes(
         problem=problem[starts],
@@ -223,13 +238,6 @@ def _columns(names: tuple[str, ...], outcomes: Mapping[Key, Outcome]) -> tuple[T
         utilisation=np.fmax.reduceat(turns.utilisation, starts),
     )
     return turns, episodes
-
-
-NUMBERS = (
-    *("speedup", "captured_speedup", "utilisation", "prompt_tokens", "completion_tokens", "reasoning_tokens"),
-    *("cost_usd", "reply_s", "duration_s"),
-)
-"""Columns of `Turns` that hold numbers."""
 
 
 def _group_means(values: Floats, group: Ints, groups: int) -> Floats:
