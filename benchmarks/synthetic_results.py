@@ -67,7 +67,7 @@ def _feedback(draw: random.Random, skill: float, lines: list[str]) -> Feedback:
         speedup = draw.lognormvariate(0.2, 0.7)
         baseline_us = draw.lognormvariate(4, 1)
         captured_us = baseline_us * draw.uniform(0.6, 1.0)
-        return timed(baseline_us, baseline_us / 8, 0.95 * speedup, speedup, captured_us)
+        return timed(baseline_us, baseline_us * draw.uniform(0.02, 0.5), 0.95 * speedup, speedup, captured_us)
     failure = draw.choice(FAILURES)
     feedback = failed(failure, right_share=draw.random(), message=" ".join(draw.choices(lines, k=2)))
     log = "\n".join(f"kernel.cpp:{draw.randrange(200)}:7: error: {line}" for line in draw.choices(lines, k=12))

@@ -31,6 +31,10 @@ class FastPCurve(Record):
     """Lower ends of the 95 % intervals, pointwise; None for a single problem."""
     high: tuple[float, ...] | None
 
+    def at(self, p: float) -> float:
+        """fast_p at the point of the grid that is nearest to p."""
+        return self.fast[min(range(len(self.p)), key=lambda place: abs(self.p[place] - p))]
+
 
 def fast_p(results: AgentResults, p: float, k: int = 1, baseline: TimedBaseline = "eager") -> Estimate | None:
     """Chance that at least one of k samples is right and more than p times as fast as the baseline.
