@@ -60,9 +60,7 @@ def bundle_of(attempts: Sequence[Attempt], max_bytes: int) -> Bundle:
     if bundle.nbytes <= max_bytes:
         return bundle
     while True:
-        words = (
-            f"Of {len(ordered)} attempts, {len(best)} are shown, for the size of the page: the best of each problem."
-        )
+        words = f"{len(best)} of {len(ordered)} attempts are shown, for the size of the page: the best of each problem."
         bundle = _bundle(best, with_replies=False, left_out=words)
         if bundle.nbytes <= max_bytes or not best:
             return bundle

@@ -17,6 +17,9 @@ CAPTIONS: dict[Metric, str] = {
 }
 
 
+NOT_PUBLISHED = "-"
+
+
 @dataclass(frozen=True)
 class Head:
     """Of a column."""
@@ -51,7 +54,7 @@ def solved_tables(content: ReportContent) -> list[WrittenTable]:
 def _written(table: CategoryTable) -> WrittenTable:
     known = published()
     total = sum(column.problems for column in table.columns)
-    everything = Head("All", f"{total}, published {known.problems}; its columns {known.sum_of_categories}")
+    everything = Head("All", f"{total}, published {known.problems} (columns: {known.sum_of_categories})")
     return WrittenTable(
         caption=CAPTIONS[table.metric],
         header=(everything, Head("k", "samples"), *map(_head, table.columns)),
@@ -65,7 +68,7 @@ def _written(table: CategoryTable) -> WrittenTable:
                     *(
                         solved_text(row.categories.get(column.name), column.problems)
                         if not row.is_published
-                        else "not published"
+                        else NOT_PUBLISHED
                         for column in table.columns
                     ),
                 ),
@@ -87,10 +90,10 @@ def solved_text(solved: Solved | None, of: int | None) -> str:
 
     Example:
         >>> solved_text(Solved(at_1=1.5, at_k=2.0, of=3), 8), solved_text(None, 8)
-        ('1.5 → 2 of 3', '-')
+        ('1.5 → 2 of 3', '')
     """
     if solved is None:
-        return "-"
+        return ""
     text = _count(solved.at_1) if solved.at_k is None else f"{_count(solved.at_1)} → {_count(solved.at_k)}"
     return text if of is None or solved.of == of else f"{text} of {solved.of}"
 

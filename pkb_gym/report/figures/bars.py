@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pkb_gym.metrics.figures import AgentFigures
 from pkb_gym.metrics.shares import Share
 from pkb_gym.report.figures.drawing import Drawing
-from pkb_gym.report.figures.theme import Theme, add_legend, new_figure
+from pkb_gym.report.figures.theme import Theme, add_legend, new_figure, short
 
 MOST_NAMES = 14
 
@@ -17,7 +17,7 @@ def draw_shares(
 ) -> Drawing:
     """Shares by name, a bar for each agent, with 95 % intervals."""
     names = names_of(agents, shares_of)[:MOST_NAMES]
-    figure, axes = new_figure(height_in=max(2.4, 0.6 + 0.16 * len(names) * (len(agents) + 1)))
+    figure, axes = new_figure(height_in=max(1.4, 0.8 + 0.16 * len(names) * (len(agents) + 1)))
     drawing = Drawing(figure)
     height = 0.8 / max(1, len(agents))
     for number, each in enumerate(agents):
@@ -27,11 +27,11 @@ def draw_shares(
             continue
         places = [place + (number - (len(agents) - 1) / 2) * height for place, _ in found]
         means = [share.share.mean for _, share in found]
-        bars = axes.barh(places, means, height, color=theme.colour(number), label=each.agent)
+        bars = axes.barh(places, means, height, color=theme.colour(number), label=short(each.agent))
         titles = [f"{each.agent}: {share.name}, {share.count} ({share.share.mean:.1%})" for _, share in found]
         drawing.tell_each(bars.patches, titles, agent=number)
         _add_intervals(drawing, places, [share for _, share in found], number, theme)
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), [short(name) for name in names])
     axes.invert_yaxis()
     axes.set(xlabel=label, xlim=(0, None))
     axes.grid(visible=False, axis="y")
@@ -50,7 +50,7 @@ def names_of(agents: Sequence[AgentFigures], shares_of: Callable[[AgentFigures],
 
 def draw_effort(agents: Sequence[AgentFigures], quantity: str, label: str, theme: Theme) -> Drawing:
     """What a right kernel costs each agent, with 95 % intervals."""
-    figure, axes = new_figure(height_in=max(1.8, 0.8 + 0.35 * len(agents)))
+    figure, axes = new_figure(height_in=0.9 + 0.3 * len(agents))
     drawing = Drawing(figure)
     names: list[str] = []
     for number, each in enumerate(agents):
@@ -63,8 +63,8 @@ def draw_effort(agents: Sequence[AgentFigures], quantity: str, label: str, theme
         if cost.low is not None and cost.high is not None:
             (line,) = axes.plot([cost.low, cost.high], [len(names)] * 2, color=theme.ink, linewidth=1)
             drawing.tell(line, f"95 % interval {cost.low:.4g} to {cost.high:.4g}", agent=number)
-        names.append(each.agent)
-    axes.set_yticks(range(len(names)), names)
+        names.append(short(each.agent))
+    axes.set_yticks(range(len(names)), [short(name) for name in names])
     axes.invert_yaxis()
     axes.set(xlabel=label, xlim=(0, None))
     axes.grid(visible=False, axis="y")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pkb_gym.metrics.figures import AgentFigures
 from pkb_gym.metrics.outcomes import TimedBaseline
 from pkb_gym.report.figures.drawing import Drawing
-from pkb_gym.report.figures.theme import Theme, add_legend, dash_of, mark_of, new_figure, plain_ticks
+from pkb_gym.report.figures.theme import Theme, add_legend, dash_of, mark_of, new_figure, plain_ticks, short
 
 
 def draw_fast_p(agents: Sequence[AgentFigures], baseline: TimedBaseline, theme: Theme) -> Drawing:
@@ -20,7 +20,7 @@ def draw_fast_p(agents: Sequence[AgentFigures], baseline: TimedBaseline, theme: 
         if curve is None:
             continue
         colour = theme.colour(number)
-        (line,) = axes.plot(curve.p, curve.fast, dash_of(number), color=colour, label=each.agent, linewidth=1.6)
+        (line,) = axes.plot(curve.p, curve.fast, dash_of(number), color=colour, label=short(each.agent), linewidth=1.6)
         drawing.tell(line, f"{each.agent}: fast_1 = {curve.at(1.0):.3f}", agent=number)
         if curve.low is not None and curve.high is not None:
             band = axes.fill_between(curve.p, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
@@ -46,7 +46,11 @@ def draw_turns(agents: Sequence[AgentFigures], theme: Theme) -> Drawing:
         turns = [figures.turns for figures in each.turns]
         means = [figures.area.mean for figures in each.turns]
         (line,) = axes.plot(
-            *(turns, means, dash_of(number)), color=colour, label=each.agent, marker=mark_of(number), markersize=4
+            *(turns, means, dash_of(number)),
+            color=colour,
+            label=short(each.agent),
+            marker=mark_of(number),
+            markersize=4,
         )
         drawing.tell(line, agent=number)
         titles = [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pkb_gym.metrics.figures import AgentFigures
 from pkb_gym.report.content import RooflinePoint
 from pkb_gym.report.figures.drawing import Drawing
-from pkb_gym.report.figures.theme import Theme, add_legend, mark_of, new_figure, plain_ticks
+from pkb_gym.report.figures.theme import Theme, add_legend, mark_of, new_figure, plain_ticks, short
 
 
 def draw_roofline(agents: Sequence[AgentFigures], points: Sequence[RooflinePoint], theme: Theme) -> Drawing:
@@ -26,7 +26,7 @@ def draw_roofline(agents: Sequence[AgentFigures], points: Sequence[RooflinePoint
             color=theme.colour(number),
             alpha=0.7,
             linewidths=0,
-            label=each.agent,
+            label=short(each.agent),
         )
         titles = [
             f"{point.problem} by {each.agent}, sample {point.sample}, turn {point.turn}: "
@@ -64,13 +64,13 @@ def draw_speedups(agents: Sequence[AgentFigures], theme: Theme) -> Drawing:
             color=theme.colour(number),
             alpha=0.8,
             linewidths=0,
-            label=each.agent,
+            label=short(each.agent),
         )
         drawing.tell(marks, *(f"{problem}: {speedup:.2f} by {each.agent}" for problem, speedup in own), agent=number)
     axes.axvline(1.0, color=theme.muted, linewidth=0.8)
     axes.set_xscale("log")
     plain_ticks(axes, "x")
-    axes.set_yticks(range(len(order)), order, fontsize=7)
+    axes.set_yticks(range(len(order)), [short(name) for name in order], fontsize=7)
     axes.set_ylim(len(order) - 0.5, -0.5)
     axes.set(xlabel="best speedup over the eager baseline")
     add_legend(axes)

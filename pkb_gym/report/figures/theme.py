@@ -7,12 +7,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from pkb_gym.engine.support.printable import printable
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 AGENT_COLOURS = 8
 """Agents beyond them share a colour and have another mark."""
+
+NAME_CHARS = 30
+"""Of a label; longer names would leave no room for the axes."""
 
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":")
@@ -111,6 +116,17 @@ def new_figure(width_in: float = 7.0, height_in: float = 3.8) -> tuple[Figure, A
 
     figure = Figure(figsize=(width_in, height_in), layout="constrained")
     return figure, figure.add_subplot()
+
+
+def short(name: str) -> str:
+    """A name as it fits beside axes.
+
+    Example:
+        >>> short("a-model-with-a-very-long-name-of-its-own")
+        'a-model-with-a-very-long-na...'
+    """
+    text = printable(name).replace("\n", " ")
+    return text if len(text) <= NAME_CHARS else f"{text[: NAME_CHARS - 3]}..."
 
 
 def plain_ticks(axes: Axes, *which: Literal["x", "y"]) -> None:
