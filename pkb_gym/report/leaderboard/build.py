@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import ValidationError
+
 from pkb_gym import __version__
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
@@ -16,7 +18,7 @@ from pkb_gym.metrics.figures import agent_figures
 from pkb_gym.metrics.results import results_by_agent
 from pkb_gym.metrics.sources import ResultsSource, read_results
 from pkb_gym.report.content import Setting, report_content
-from pkb_gym.report.leaderboard.entry import EntryKernel, LeaderboardEntry, ResultsDigest
+from pkb_gym.report.leaderboard.entry import EntryKernel, LeaderboardEntry, ResultsDigest, complaint
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,8 @@ def make_entry(results: Sequence[str], text: EntryText) -> LeaderboardEntry:
             figures=agent_figures(agents[0]),
             kernels=_kernels(attempts),
         )
-    except ValueError as error:
-        raise ConfigError(f"no entry of the leaderboard: {error}") from None
+    except ValidationError as error:
+        raise ConfigError(f"no entry of the leaderboard: {complaint(error)}") from None
 
 
 def _setting(attempts: Sequence[Attempt]) -> Setting:

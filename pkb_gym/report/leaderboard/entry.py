@@ -98,12 +98,16 @@ def read_entry(path: Path) -> LeaderboardEntry:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the entry"
-        raise ConfigError(f"{path} is no entry of the leaderboard: {place}: {first['msg']}") from None
+        raise ConfigError(f"{path} is no entry of the leaderboard: {complaint(error)}") from None
     if path.stem != entry.name:
         raise ConfigError(f"{path} holds the entry {entry.name!r}; call it {entry.name}.json")
     return entry
+
+
+def complaint(error: ValidationError) -> str:
+    """The first field that is wrong, in one line."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the entry'}: {first['msg']}"
 
 
 def read_entries(paths: Iterable[Path]) -> list[LeaderboardEntry]:
