@@ -46,8 +46,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     """
     from pkb_gym.metrics.comparison import compare
 
-    (a, _), (b, _) = read_agent(args.a), read_agent(args.b)
-    found = compare(a, b, args.baseline)
+    found = compare(read_agent(args.a), read_agent(args.b), args.baseline)
     if found is None:
         raise ConfigError(f"{args.a} and {args.b} share no problem that was judged in both")
     if args.json:

@@ -104,7 +104,7 @@ def bootstrap_interval(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
         low, high = np.nanquantile(means, [tail, 1 - tail], axis=0)
         low[empty] = high[empty] = np.nan
         return low, high
-    low, high = np.quantile(means, [tail, 1 - tail], axis=0)
+    low, high = np.quantile(np.ascontiguousarray(means.T), [tail, 1 - tail], axis=1)  # rows are faster than columns
     return low, high
 
 

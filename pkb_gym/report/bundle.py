@@ -10,7 +10,6 @@ from pkb_gym.engine.support.printable import printable
 from pkb_gym.metrics.results import key_of
 from pkb_gym.report.categories import category_of, title_of
 from pkb_gym.report.embedding import compressed, json_for_script
-from pkb_gym.report.highlighting import KINDS
 from pkb_gym.report.trajectories import order_of, trajectory
 from pkb_gym.rewards.reward import is_right
 
@@ -120,7 +119,6 @@ def _bundle(attempts: Sequence[Attempt], *, with_replies: bool, left_out: str = 
         "problems": problems.names,
         "categories": [title_of(category_of(name)) for name in problems.names],
         "verdicts": verdicts.names,
-        "kinds": KINDS,
         "columns": COLUMNS,
         "attempts": rows,
     }

@@ -13,7 +13,6 @@ from pkb_gym.engine.records.check_report import Mismatch
 from pkb_gym.engine.records.feedback import Feedback, RankProfile, TraceEvent
 from pkb_gym.engine.support.printable import printable
 from pkb_gym.envs.text.formatting import cut_middle, time_text
-from pkb_gym.report.highlighting import highlighted
 from pkb_gym.rewards.presets import find_reward
 from pkb_gym.rewards.reward import ItemisedReward, is_infrastructure_failure
 from pkb_gym.rewards.user_rewards import is_reference
@@ -58,8 +57,8 @@ class Trajectory(Record):
     """The details of one attempt; texts are printable, parts that are not known are left out."""
 
     source: str | None = None
-    runs: tuple[int, ...] = ()
-    """Colours of the source; see `highlighted`."""
+    is_python: bool = False
+    """Whether the source is Python, and else C++."""
     reply: str | None = None
     reasoning: str | None = None
     message: str | None = None
@@ -87,7 +86,7 @@ def trajectory(attempt: Attempt, *, with_replies: bool = True) -> Trajectory:
     language = attempt.asked.language if feedback is None else feedback.config.language
     told = Trajectory(
         source=source,
-        runs=() if source is None else highlighted(source, language),
+        is_python=language in ("python", "triton"),
         reply=_text(attempt.reply, REPLY_CHARS) if with_replies else None,
         reasoning=_text(attempt.reasoning, REPLY_CHARS) if with_replies else None,
         reward_parts=reward_parts(attempt),

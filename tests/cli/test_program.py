@@ -14,6 +14,7 @@ from pkb_gym.cli.program import COMMANDS, main, make_parser
 
 NAMES = (
     *("list", "show", "new", "eval", "eval-dir", "export", "demo", "serve", "evaluator", "doctor", "check-problem"),
+    *("report", "compare", "best", "verify", "leaderboard"),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -114,6 +115,63 @@ def test_source_is_coloured_and_compared_with_the_turn_before(opened):
     ]
     opened.press("d")
     opened.wait_for("document.querySelector('#source .added') === null")
+
+
+CPP = r"""#include <cstdint>  // why
+#define TWICE(x) \
+  (2 * x)
+/* int
+   y */
+float f(int a) { return 1.5f + g("a\"b // c", 'x') + R"m(int )" z)m"; }
+"""
+PYTHON = """# why
+@triton.jit
+def f(x: int):
+    '''int
+    y'''
+    return f"{x}" + 'a' + 0x1f
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "is_python", "expected"),
+    [
+        (
+            CPP,
+            False,
+            [
+                *(("preprocessor", "#include <cstdint>  "), ("comment", "// why")),
+                ("preprocessor", "#define TWICE(x) \\\n  (2 * x)"),
+                *(("comment", "/* int\n   y */"), ("type", "float"), ("name", "f"), ("type", "int")),
+                *(("keyword", "return"), ("number", "1.5f"), ("name", "g"), ("string", r'"a\"b // c"')),
+                *(("string", "'x'"), ("string", 'R"m(int )" z)m"')),
+            ],
+        ),
+        (
+            PYTHON,
+            True,
+            [
+                *(("comment", "# why"), ("preprocessor", "@triton.jit"), ("keyword", "def"), ("name", "f")),
+                *(("type", "int"), ("string", "'''int\n    y'''"), ("keyword", "return"), ("string", 'f"{x}"')),
+                *(("string", "'a'"), ("number", "0x1f")),
+            ],
+        ),
+    ],
+    ids=["C++", "Python"],
+)
+def test_colours(opened, source, is_python, expected):
+    pieces = opened.run(f"coloursOf({json.dumps(source)}, {json.dumps(is_python)})")
+    assert "".join(text for _, text in pieces) == source
+    assert [(kind, text) for kind, text in pieces if kind] == expected
+
+
+@pytest.mark.parametrize("start", ["/*", 'R"(', '"', "'", "#", "'''", "(", "0", "_", "\\", "#\\\n", 'u8R"x'])
+def test_colours_of_a_hostile_source_take_one_pass(opened, start):
+    """Patterns that look for an end that never comes must not begin anew at every character."""
+    source = start * (200_000 // len(start))
+    for is_python in ("true", "false"):
+        pieces = f"coloursOf({json.dumps(source)}, {is_python})"
+        assert opened.run(f"{pieces}.map((piece) => piece[1]).join('').length") == len(source)
 
 
 def test_what_was_found_is_shown(opened):

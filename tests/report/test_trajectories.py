@@ -1,4 +1,4 @@
-"""Attempts as the page shows them: printable, coloured, and nothing of a user's is run."""
+"""Attempts as the page shows them: printable, and nothing of a user's is run."""
 
 from __future__ import annotations
 
@@ -6,53 +6,14 @@ import sys
 
 import pytest
 
-from pkb_gym.report.highlighting import KINDS, highlighted
 from pkb_gym.report.trajectories import MOST_EVENTS, order_of, reward_parts, trajectory
 from pkb_gym.rewards import find_reward
 from tests.metrics.attempts import attempt
 
 
-def kinds(text, language="cpp"):
-    """(kind, text) of each run."""
-    runs, place, found = highlighted(text, language), 0, []
-    for kind, length in zip(runs[::2], runs[1::2], strict=True):
-        found.append((KINDS[kind], text[place : place + length].strip()))
-        place += length
-    assert place == len(text)
-    return found
-
-
-def test_sources_are_coloured():
-    assert kinds('#include <x>\nint f() { return "a" + 1; } // why\n') == [
-        ("preprocessor", "#include <x>"),
-        ("type", "int"),
-        ("name", "f"),
-        ("plain", "() {"),
-        ("keyword", "return"),
-        ("string", '"a"'),
-        ("plain", "+"),
-        ("number", "1"),
-        ("plain", "; }"),
-        ("comment", "// why"),
-    ]
-    assert ("keyword", "def") in kinds("def f(): pass\n", "triton")
-
-
-def test_lengths_are_those_of_browsers():
-    """A browser counts a character beyond the first plane as two."""
-    runs = highlighted("// \U0001f600\nint x;", "cpp")
-    assert sum(runs[1::2]) == len("// xx\nint x;")
-
-
-def test_a_huge_source_stays_plain():
-    text = "x" * 300_000
-    assert highlighted(text, "cpp") == (0, 300_000)
-
-
 def test_texts_are_printable():
     found = trajectory(attempt(source="int x; // \u202e\x1b[31m\ud800", reply="\x07", agent="a"))
     assert found.source == r"int x; // \u202e\x1b[31m\ud800" and found.reply == r"\x07"
-    assert sum(found.runs[1::2]) == len(found.source)
 
 
 def test_long_texts_are_cut():
@@ -69,8 +30,9 @@ def test_what_was_found_is_told():
     assert facts["speedup"] == "2 (95 % interval 2 to 2)" and facts["captured baseline"] == "80 us"
     assert facts["tokens"] == "50 read, 5 written" and facts["cost"] == "$0.2500"
     assert facts["of the roofline"] == "50.0%, bound by link"
+    assert not found.is_python
     nothing = trajectory(attempt(failure="no_submission", reply="sorry"))
-    assert nothing.source is None and nothing.reply == "sorry" and nothing.runs == ()
+    assert nothing.source is None and nothing.reply == "sorry"
 
 
 def test_a_timeline_is_cut():

@@ -40,14 +40,9 @@ function sourceOf(found, earlier) {
       block.append(element("span", `${sign} ${line}\n`, { class: kind }));
     }
   } else {
-    let place = 0;
-    const runs = found.runs || [0, found.source.length];
-    for (let i = 0; i < runs.length; i += 2) {
-      const text = found.source.slice(place, place + runs[i + 1]);
-      place += runs[i + 1];
-      block.append(runs[i] ? element("span", text, { class: INDEX.kinds[runs[i]] }) : text);
+    for (const [kind, text] of coloursOf(found.source, found.is_python)) {
+      block.append(kind ? element("span", text, { class: kind }) : text);
     }
-    block.append(found.source.slice(place));
   }
   parts.push(block);
   return parts;

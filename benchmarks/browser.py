@@ -10,9 +10,9 @@ import select
 import shutil
 import subprocess
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((path for name in NAMES if (path := shutil.which(name))), None)
@@ -57,8 +57,8 @@ class Browser:
         os.close(ours[0])
         os.close(theirs[1])
         self._out, self._in = ours[1], theirs[0]
-        self._number, self._unread, self._session = 0, b"", None
-        self._events: deque[dict] = deque()
+        self._number, self._unread = 0, b""
+        self._session: str | None = None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -66,7 +66,13 @@ class Browser:
 
     @property
     def pid(self) -> int:
+        """Of the process."""
         return self._process.pid
+
+    @property
+    def version(self) -> str:
+        """Name and version of the browser."""
+        return str(self.call("Browser.getVersion")["product"])
 
     def open(self, path: Path, *, width: int = 1280, scheme: str = "light", ready: str = "") -> None:
         """Opens a file and waits until a piece of JavaScript is true."""
@@ -87,7 +93,7 @@ class Browser:
                 raise BrowserFailure(f"never true: {script}; {self.problems}")
             time.sleep(0.02)
 
-    def run(self, script: str):
+    def run(self, script: str) -> Any:  # noqa: ANN401  # whatever the page has
         """The value of a piece of JavaScript, of a promise once it is kept."""
         found = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in found:
@@ -104,18 +110,19 @@ class Browser:
         """What is seen, as PNG."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
-    def call(self, method: str, **parameters: object) -> dict:
+    def call(self, method: str, **parameters: object) -> dict[str, Any]:
         """One call of the protocol."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
-        if self._session:
+        if self._session and not method.startswith("Browser."):
             message["sessionId"] = self._session
         os.write(self._out, json.dumps(message).encode() + b"\0")
         while (answer := self._read()).get("id") != self._number:
             self._note(answer)
         if "error" in answer:
             raise BrowserFailure(f"{method}: {answer['error']['message']}")
-        return answer["result"]
+        result: dict[str, Any] = answer["result"]
+        return result
 
     def close(self) -> None:
         """Ends the process."""
@@ -129,7 +136,7 @@ class Browser:
             os.close(self._out)
             os.close(self._in)
 
-    def _read(self) -> dict:
+    def _read(self) -> dict[str, Any]:
         while b"\0" not in self._unread:
             if not select.select([self._in], [], [], DEADLINE_S)[0]:
                 raise BrowserFailure("no answer")
@@ -137,9 +144,10 @@ class Browser:
                 raise BrowserFailure("Chromium has ended")
             self._unread += more
         line, _, self._unread = self._unread.partition(b"\0")
-        return json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
-    def _note(self, event: dict) -> None:
+    def _note(self, event: dict[str, Any]) -> None:
         method, parameters = event.get("method"), event.get("params", {})
         if method == "Network.requestWillBeSent":
             self.requests.append(parameters["request"]["url"])
@@ -154,7 +162,7 @@ class Browser:
 def _pipe() -> tuple[int, int]:
     """A pipe whose ends have high numbers."""
     low = os.pipe()
-    high = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, FREE_FD) for end in low)
+    reads, writes = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, FREE_FD) for end in low)
     for end in low:
         os.close(end)
-    return high
+    return reads, writes
