@@ -11,7 +11,7 @@ from pydantic import Field
 
 from pkb_gym.engine.records.base import Record
 
-RESAMPLES = 2000
+RESAMPLES = 1000
 CONFIDENCE = 0.95
 SEED = 0
 

@@ -20,7 +20,7 @@ from pkb_gym.metrics.fast_p import (
 )
 from pkb_gym.metrics.outcomes import TimedBaseline
 from pkb_gym.metrics.results import AgentResults
-from pkb_gym.metrics.shares import Share, failure_modes, mechanism_usage
+from pkb_gym.metrics.shares import Share, failure_modes, mechanism_usage, verdict_counts
 from pkb_gym.metrics.turns import Plateau, TurnFigures, plateau, turn_figures
 
 FASTER = 1.0
@@ -151,8 +151,8 @@ def _problems(
 ) -> tuple[ProblemFigures, ...]:
     every, rows_of = results.every_episode, {problem: row for row, problem in enumerate(results.problems)}
     verdicts: list[Counter[str]] = [Counter() for _ in results.names]
-    for number, outcome in zip(results.every_turn.problem.tolist(), results.every_turn.outcomes, strict=True):
-        verdicts[number][outcome.verdict] += 1
+    for (number, verdict), count in verdict_counts(results).items():
+        verdicts[number][verdict] = count
     found = []
     for number, problem in enumerate(results.names):
         rows = every.problem == number

@@ -55,11 +55,10 @@ def outcome_of(attempt: Attempt) -> Outcome:
     """Of one attempt."""
     feedback, tokens = attempt.feedback, attempt.tokens
     submitted = attempt.source is not None
-    right = feedback is not None and is_right(feedback)
     judged = not submitted if feedback is None else not is_infrastructure_failure(feedback)
-    timing = feedback.timing if feedback is not None and right else None
-    roofline = feedback.roofline if feedback is not None and right else None
-    profile = feedback.profile if feedback is not None and right else None
+    right, timing, roofline, profile = False, None, None, None
+    if feedback is not None and is_right(feedback):
+        right, timing, roofline, profile = True, feedback.timing, feedback.roofline, feedback.profile
     return Outcome(
         attempt.verdict,
         judged,

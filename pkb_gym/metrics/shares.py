@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from pydantic import Field
 
 from pkb_gym.engine.records.base import Record
 from pkb_gym.metrics.estimates import Estimate, estimate_columns
-from pkb_gym.metrics.outcomes import Outcome
 from pkb_gym.metrics.results import AgentResults
 
 LIBRARY, UNTOLD = "library collectives", "not told"
 """Mechanisms beside those of `Mechanism`: calls of the baseline's library that no trace shows, and no evidence."""
+
+
+Item: TypeAlias = tuple[int, tuple[str, ...]]
+"""Number of a problem, and the names that one attempt has."""
 
 
 class Share(Record):
@@ -31,10 +34,16 @@ def failure_modes(results: AgentResults) -> tuple[Share, ...]:
 
     share = attempts with the verdict / attempts
     """
-    verdicts: list[list[tuple[str]]] = [[] for _ in results.names]
-    for problem, outcome in zip(results.every_turn.problem.tolist(), results.every_turn.outcomes, strict=True):
-        verdicts[problem].append((outcome.verdict,))
-    return _shares(verdicts)
+    items: Counter[Item] = Counter(
+        {(problem, (verdict,)): count for (problem, verdict), count in verdict_counts(results).items()}
+    )
+    return _shares(items, len(results.names))
+
+
+def verdict_counts(results: AgentResults) -> Counter[tuple[int, str]]:
+    """Attempts by the number of their problem in `results.names` and their verdict."""
+    turns = results.every_turn
+    return Counter(zip(turns.problem.tolist(), (outcome.verdict for outcome in turns.outcomes), strict=True))
 
 
 def mechanism_usage(results: AgentResults) -> tuple[Share, ...]:
@@ -45,10 +54,15 @@ def mechanism_usage(results: AgentResults) -> tuple[Share, ...]:
     Shares add up to more than 1 where kernels use several. A profile is an untrusted rank report, and on the CPU tells
     of no mechanism: `not told`.
     """
-    found: list[list[tuple[str, ...]]] = [[] for _ in results.problems]
-    for row in best_turns(results):
-        found[results.turns.problem[row]].append(_mechanisms(results.turns.outcomes[row]))
-    return _shares(found)
+    turns, rows = results.turns, best_turns(results)
+    outcomes = (turns.outcomes[row] for row in rows)
+    told = Counter(
+        zip(turns.problem[rows].tolist(), ((each.mechanisms, each.calls_library) for each in outcomes), strict=True)
+    )
+    items: Counter[Item] = Counter()
+    for (problem, (mechanisms, calls_library)), count in told.items():
+        items[problem, _mechanisms(mechanisms, calls_library)] += count
+    return _shares(items, len(results.problems))
 
 
 def best_turns(results: AgentResults) -> list[int]:
@@ -60,25 +74,32 @@ def best_turns(results: AgentResults) -> list[int]:
     return [int(row) for row in order[first]]
 
 
-def _mechanisms(turn: Outcome) -> tuple[str, ...]:
-    known = tuple(dict.fromkeys(turn.mechanisms or ()))
-    if turn.calls_library and "NCCL" not in known:
+def _mechanisms(mechanisms: tuple[str, ...] | None, calls_library: bool | None) -> tuple[str, ...]:
+    known = tuple(dict.fromkeys(mechanisms or ()))
+    if calls_library and "NCCL" not in known:
         known = (*known, LIBRARY)
     return known or (UNTOLD,)
 
 
-def _shares(clusters: Sequence[Sequence[Iterable[str]]]) -> tuple[Share, ...]:
-    """Of each name among the items of all clusters; an item may have several names."""
-    counted = [Counter(name for item in cluster for name in item) for cluster in clusters]
-    total: Counter[str] = sum(counted, Counter())
-    names = [name for name, _ in sorted(total.items(), key=lambda entry: (-entry[1], entry[0]))]
-    if not names:
+def _shares(items: Counter[Item], clusters: int) -> tuple[Share, ...]:
+    """Of each name among all items."""
+    total: Counter[str] = Counter()
+    of_cluster = np.zeros((clusters, 1))
+    for (cluster, names), count in items.items():
+        of_cluster[cluster] += count
+        for name in names:
+            total[name] += count
+    ordered = sorted(total, key=lambda name: (-total[name], name))
+    if not ordered:
         return ()
-    sums = np.array([[float(of_cluster[name]) for name in names] for of_cluster in counted])
-    counts = np.repeat([[float(len(cluster))] for cluster in clusters], len(names), axis=1)
-    shares = estimate_columns(sums, counts)
+    place = {name: column for column, name in enumerate(ordered)}
+    sums = np.zeros((clusters, len(ordered)))
+    for (cluster, names), count in items.items():
+        for name in names:
+            sums[cluster, place[name]] += count
+    shares = estimate_columns(sums, np.repeat(of_cluster, len(ordered), axis=1))
     return tuple(
         Share(name=name, count=total[name], share=share)
-        for name, share in zip(names, shares, strict=True)
+        for name, share in zip(ordered, shares, strict=True)
         if share is not None
     )
