@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.records.feedback import CompileReport
+from pkb_gym.engine.records.feedback import CompileReport, Profile, RankProfile, TraceEvent
 from pkb_gym.report.content import report_content
 from pkb_gym.report.page import page_html
 from pkb_gym.rewards.examples import failed
@@ -26,6 +26,19 @@ def compiled(log):
     return {"compile": report, "stage": feedback.stage, "durations_s": {"compile": 1.5, "run": 0.5}}
 
 
+PROFILE = Profile(
+    ranks=tuple(
+        RankProfile(
+            **dict.fromkeys(RankProfile.model_fields, 0) | {"rank": rank, "compute_us": 3.0, "waiting_us": 1.0 + rank}
+        )
+        for rank in range(2)
+    ),
+    trace=tuple(
+        TraceEvent(rank=rank, kind=kind, name=HOSTILE, stream=0, start_us=rank, duration_us=2.0)
+        for rank in range(2)
+        for kind in ("call", "kernel")
+    ),
+)
 ATTEMPTS = [
     attempt(
         *("AllReduce", "alpha"),
@@ -37,7 +50,7 @@ ATTEMPTS = [
     ),
     attempt("AllReduce", "alpha", turn=1, speedup=2.0, source="int a;\nfloat b;\n// mine\n"),
     attempt("AllReduce", "alpha", sample=1, failure="output_mismatch"),
-    attempt("Gather", "alpha", speedup=0.5, captured_us=80.0, tokens=100, cost_usd=0.5),
+    attempt("Gather", "alpha", speedup=0.5, captured_us=80.0, tokens=100, cost_usd=0.5, feedback={"profile": PROFILE}),
     attempt("AllReduce", f"beta{HOSTILE}", speedup=1.5),
     attempt("HyenaCP", f"beta{HOSTILE}", failure="deadlock"),
 ]
@@ -187,6 +200,20 @@ def test_what_was_found_is_shown(opened):
     assert opened.run("document.querySelectorAll('#viewer-body svg rect title').length") >= 2
 
 
+def test_times_are_drawn(opened):
+    opened.run("choose(3)")
+    shown(opened, 3)
+    labels = "[...document.querySelectorAll('#viewer-body svg')].map((svg) => svg.getAttribute('aria-label'))"
+    assert opened.run(labels) == ["Parts of the reward", "Time of a call on each rank", "Timeline of the ranks"]
+    words = "[...document.querySelectorAll('#viewer-body svg rect title')].map((title) => title.textContent)"
+    titles = opened.run(words)
+    assert "waiting: 2 us" in titles and f"rank 1, kernel {HOSTILE[:20]}"[:20] in "".join(titles)
+    timeline = "document.querySelectorAll('#viewer-body svg')[2]"
+    assert opened.run(f"{timeline}.querySelectorAll('rect').length") == 4
+    lefts = f"[...{timeline}.querySelectorAll('rect')].map((rect) => Number(rect.getAttribute('x')))"
+    assert opened.run(f"new Set({lefts}).size") == 2, "rank 1 begins later"
+
+
 def test_filters(opened):
     assert opened.run("document.getElementById('count').textContent") == "6 of 6 attempts"
     set_value(opened, "verdict", "passed")
@@ -209,7 +236,7 @@ def test_keys(opened):
     for key, number in (("j", 0), ("j", 1), ("k", 0), ("n", 2), ("n", 3), ("p", 2), ("p", 0), ("k", 0)):
         opened.press(key)
         shown(opened, number)
-    assert opened.run("document.querySelectorAll('#list tr[aria-selected=true]').length") == 1
+    assert opened.run("document.querySelectorAll('#list tr[aria-current]').length") == 1
     opened.press("/")
     assert opened.run("document.activeElement.id") == "filter-text"
     opened.press("j")

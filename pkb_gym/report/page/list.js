@@ -11,7 +11,7 @@ function number(value, digits) {
 }
 
 function rowOf(attempt, place) {
-  const row = element("tr", null, { id: `attempt-${attempt.number}`, "aria-selected": "false" });
+  const row = element("tr", null, { id: `attempt-${attempt.number}` });
   row.append(element("td", attempt.problemName), element("td", attempt.agentName), element("td", attempt.sample), element("td", attempt.turn),
     element("td", attempt.verdictName, { class: attempt.right ? "good" : "bad" }),
     element("td", number(attempt.speedup, 2)), element("td", number(attempt.reward, 3)));
@@ -42,10 +42,10 @@ function applyFilters() {
 
 function mark(place) {
   addRows(Math.max(place + 1, rowsOfList.children.length));
-  if (chosen >= 0) rowsOfList.children[chosen].setAttribute("aria-selected", "false");
+  if (chosen >= 0) rowsOfList.children[chosen].removeAttribute("aria-current");
   chosen = place;
   const row = rowsOfList.children[place];
-  row.setAttribute("aria-selected", "true");
+  row.setAttribute("aria-current", "true");
   row.scrollIntoView({ block: "nearest" });
 }
 
