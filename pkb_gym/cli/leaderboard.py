@@ -6,7 +6,6 @@ import argparse
 import datetime as dt
 import re
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.support.atomic_write import write_atomically
@@ -19,10 +18,6 @@ EXAMPLE = """pkb leaderboard add expert=results.jsonl --name expert-cpu --kind e
 pkb leaderboard table leaderboard/entries --output leaderboard/README.md"""
 
 COMMIT = re.compile(r"[0-9a-f]{12}")
-
-
-EntryKind: TypeAlias = Literal["expert", "reference", "search", "model"]
-"""As `LeaderboardEntry.kind`, without the imports of that record."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -6,7 +6,6 @@ import datetime as dt
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import ValidationError
 
@@ -18,6 +17,7 @@ from pkb_gym.metrics.figures import agent_figures
 from pkb_gym.metrics.results import results_by_agent
 from pkb_gym.metrics.sources import ResultsSource, read_results
 from pkb_gym.report.content import Setting, report_content
+from pkb_gym.report.entry_kinds import EntryKind
 from pkb_gym.report.leaderboard.entry import EntryKernel, LeaderboardEntry, ResultsDigest, complaint
 
 
@@ -27,7 +27,7 @@ class EntryText:
 
     name: str
     title: str
-    kind: Literal["expert", "reference", "search", "model"]
+    kind: EntryKind
     description: str
     command: str
     commit: str

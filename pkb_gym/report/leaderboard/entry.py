@@ -14,6 +14,7 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.config import Device, Protocol
 from pkb_gym.metrics.figures import AgentFigures
+from pkb_gym.report.entry_kinds import EntryKind
 
 NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 SHA256 = r"^[0-9a-f]{64}$"
@@ -48,7 +49,7 @@ class LeaderboardEntry(Record):
     """Of the entry's file, without `.json`."""
     title: str = Field(min_length=1, max_length=80)
     """As the table shows it."""
-    kind: Literal["expert", "reference", "search", "model"]
+    kind: EntryKind
     """Kernels written by hand; the baseline as its own candidate; a search such as evolution; a model's kernels."""
     description: str = Field(min_length=1, max_length=1000)
     """What was measured: model and prompt, or where kernels come from; turns and samples."""
