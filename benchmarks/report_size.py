@@ -44,8 +44,9 @@ def main() -> None:
     gc.set_threshold(COLLECT_AFTER)  # as `pkb` does
     attempts = list(synthetic_attempts(AGENTS, SAMPLES))
     with tempfile.TemporaryDirectory() as folder:
+        metrics = _metrics(attempts, Path(folder))
         pages = [_page(list(synthetic_attempts(AGENTS, SAMPLES, turns)), turns, Path(folder)) for turns in (1, 4)]
-        save("report_size", {"metrics": _metrics(attempts, Path(folder)), "pages": pages})
+        save("report_size", {"metrics": metrics, "pages": pages})
 
 
 def _metrics(attempts: Sequence[Attempt], folder: Path) -> dict[str, Any]:
