@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from pkb_gym.engine.hardware.cpu_info import cpu_info
 from pkb_gym.engine.hardware.host import processors
 from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.report.leaderboard.checkout import checkout_commit
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -59,11 +59,7 @@ def _command() -> str:
 
 def commit() -> str:
     """The commit of this checkout, with "-dirty" where files differ from it; from PKB_GYM_COMMIT where git has none."""
-    command = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return os.environ["PKB_GYM_COMMIT"]
+    return checkout_commit() or os.environ["PKB_GYM_COMMIT"]
 
 
 def save(name: str, result: dict[str, Any], folder: Path = RESULTS) -> None:

@@ -74,6 +74,10 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
         *REFERENCES,
         *CPU_HEADERS,
     ),
+    "report_size": (
+        *("pkb_gym/metrics/*.py", "pkb_gym/report/*.py", "pkb_gym/report/figures/*.py", "pkb_gym/report/page/*"),
+        "benchmarks/synthetic_results.py",
+    ),
     # Plain loops of references, without an evaluation.
     "gpu_baselines*": REFERENCES,
     "reference_variants": REFERENCES,

@@ -35,6 +35,7 @@ from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.engine.support.jsonl import LineFile
+from pkb_gym.metrics.estimates import Estimate
 from pkb_gym.rewards.presets import find_reward
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.evaluation.owner import OwnerMode, start_evaluation
@@ -42,7 +43,7 @@ from pkb_gym.training.inputs.arguments import parse_arguments, run_recipe
 from pkb_gym.training.inputs.rows import Row, load_prompts, read_jsonl
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.results.attempts import attempts_of, read_rows, row_of
-from pkb_gym.training.results.policy_summary import Estimate, PolicySummary, summarise
+from pkb_gym.training.results.policy_summary import PolicySummary, summarise
 from pkb_gym.training.rollout.kernel_environment import Rollouts
 from pkb_gym.training.rollout.player import EpisodeLimits, Player
 from pkb_gym.training.rollout.sampling import Backend, SamplingConfig, open_sampler

@@ -14,7 +14,7 @@ from pkb_gym.cli.program import COMMANDS, main, make_parser
 
 NAMES = (
     *("list", "show", "new", "eval", "eval-dir", "run", "export", "demo", "serve", "evaluator", "doctor"),
-    "check-problem",
+    *("check-problem", "report", "compare", "best", "verify", "leaderboard"),
 )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pkb_gym.engine.records.attempt import NO_SUBMISSION
 from pkb_gym.engine.records.base import Record
+from pkb_gym.metrics.estimates import Estimate, estimate
+from pkb_gym.metrics.pass_at_k import pass_at_k
 from pkb_gym.training.inputs.rows import Row
 
 PROMPT_KEY = ("problem", "language", "size", "dtype", "world_size", "seed")
@@ -19,17 +20,11 @@ BASELINE = 1.0
 """Speedup above which a right kernel counts for fast_p."""
 
 
-class Estimate(Record):
-    """A mean over prompts."""
-
-    mean: float
-    standard_error: float | None
-    """Of the mean, from the scatter of the prompts' own means: samples of one prompt are no independent evidence. None
-    for a single prompt."""
-
-
 class Figures(Record):
-    """Of the prompts of one problem, or of all. Each prompt counts the same; None where nothing could be judged."""
+    """Of the prompts of one problem, or of all. Each prompt counts the same; None where nothing could be judged.
+
+    Errors and intervals of all prompts are clustered by problem, and those of one problem by prompt.
+    """
 
     prompts: int
     samples: int
@@ -82,10 +77,10 @@ def summarise(rows: Sequence[Row], before: Sequence[Row] | None = None) -> Polic
     prompts = episodes_by_prompt(rows)
     by_problem: dict[str, dict[str, list[EpisodeResult]]] = {}
     for key, episodes in prompts.items():
-        by_problem.setdefault(json.loads(key)[0], {})[key] = episodes
+        by_problem.setdefault(_problem(key), {})[key] = episodes
     return PolicySummary(
-        total=_figures(prompts),
-        problems={problem: _figures(of_problem) for problem, of_problem in sorted(by_problem.items())},
+        total=_figures(prompts, _problem),
+        problems={problem: _figures(of_problem, lambda key: key) for problem, of_problem in sorted(by_problem.items())},
         gain=None if before is None else gain(episodes_by_prompt(before), prompts),
     )
 
@@ -105,46 +100,14 @@ def prompt_key(row: Mapping[str, object]) -> str:
     return json.dumps([size if column == "size" else row[column] for column in PROMPT_KEY])
 
 
-def pass_at_k(samples: int, correct: int, k: int) -> float:
-    """Unbiased estimate of the chance that at least one of k samples is right, from n samples of which c are.
-
-        pass@k = 1 - C(n - c, k) / C(n, k)
-
-    Source: Chen et al., Evaluating Large Language Models Trained on Code, arXiv:2107.03374, equation 1.
-
-    Raises:
-        ValueError: there are fewer than k samples.
-
-    Example:
-        >>> pass_at_k(4, 1, 1), pass_at_k(4, 1, 4), pass_at_k(4, 2, 2)
-        (0.25, 1.0, 0.8333333333333334)
-    """
-    if not 1 <= k <= samples:
-        raise ValueError(f"pass@{k} needs at least {k} samples, got {samples}")
-    return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
-
-
-def estimate(of_prompts: Sequence[float]) -> Estimate | None:
-    """Mean of the prompts' values and its standard error; None without any.
-
-    Example:
-        >>> estimate([0.0, 1.0, 2.0]).standard_error
-        0.5773502691896258
-    """
-    if not of_prompts:
-        return None
-    error = statistics.stdev(of_prompts) / math.sqrt(len(of_prompts)) if len(of_prompts) > 1 else None
-    return Estimate(mean=statistics.fmean(of_prompts), standard_error=error)
-
-
 def gain(before: Mapping[str, list[EpisodeResult]], after: Mapping[str, list[EpisodeResult]]) -> Estimate | None:
     """Difference of the mean rewards over the prompts that both answered: prompts that are hard for both cancel."""
-    differences = []
-    for key in before.keys() & after.keys():
+    differences: dict[str, list[float]] = {}
+    for key in sorted(before.keys() & after.keys()):  # a set has no order, and sums of floats depend on it
         old, new = _mean(before[key], _reward), _mean(after[key], _reward)
         if old is not None and new is not None:
-            differences.append(new - old)
-    return estimate(sorted(differences))  # a set has no order, and sums of floats depend on it
+            differences.setdefault(_problem(key), []).append(new - old)
+    return estimate(differences.values())
 
 
 def _episode(rows: Sequence[Row]) -> EpisodeResult:
@@ -159,21 +122,38 @@ def _episode(rows: Sequence[Row]) -> EpisodeResult:
     )
 
 
-def _figures(prompts: Mapping[str, list[EpisodeResult]]) -> Figures:
+def _problem(key: str) -> str:
+    """Of a prompt."""
+    return str(json.loads(key)[0])
+
+
+def _figures(prompts: Mapping[str, list[EpisodeResult]], cluster_of: Callable[[str], str]) -> Figures:
+    """Figures of the prompts; those with the same cluster are no independent evidence."""
     judged = {key: [episode for episode in of if episode.reward is not None] for key, of in prompts.items()}
     judged = {key: episodes for key, episodes in judged.items() if episodes}
     everything = [episode for episodes in judged.values() for episode in episodes]
     fewest = min(map(len, judged.values()), default=0)
     speedups = [episode.speedup for episode in everything if episode.speedup is not None]
+
+    def over_prompts(value: Callable[[list[EpisodeResult]], float | None]) -> Estimate | None:
+        clusters: dict[str, list[float]] = {}
+        for key, episodes in judged.items():
+            if (found := value(episodes)) is not None:
+                clusters.setdefault(cluster_of(key), []).append(found)
+        return estimate(clusters.values())
+
+    def pass_at(k: int) -> Estimate | None:
+        return over_prompts(lambda of: pass_at_k(len(of), sum(episode.is_correct for episode in of), k))
+
     return Figures(
         prompts=len(prompts),
         samples=len(everything),
         unjudged=sum(map(len, prompts.values())) - len(everything),
-        reward=_over_prompts(judged, _reward),
-        correct=_over_prompts(judged, lambda episode: float(episode.is_correct)),
-        fast=_over_prompts(judged, lambda episode: float((episode.speedup or 0.0) > BASELINE)),
+        reward=over_prompts(lambda of: _mean(of, _reward)),
+        correct=over_prompts(lambda of: _mean(of, lambda episode: float(episode.is_correct))),
+        fast=over_prompts(lambda of: _mean(of, lambda episode: float((episode.speedup or 0.0) > BASELINE))),
         speedup_median=statistics.median(speedups) if speedups else None,
-        pass_at={str(k): at for k in _powers_of_two(fewest) if (at := _pass_at(judged, k)) is not None},
+        pass_at={str(k): at for k in _powers_of_two(fewest) if (at := pass_at(k)) is not None},
     )
 
 
@@ -184,17 +164,6 @@ def _reward(episode: EpisodeResult) -> float | None:
 def _mean(episodes: Iterable[EpisodeResult], value: Callable[[EpisodeResult], float | None]) -> float | None:
     values = [found for episode in episodes if (found := value(episode)) is not None]
     return statistics.fmean(values) if values else None
-
-
-def _over_prompts(
-    prompts: Mapping[str, list[EpisodeResult]], value: Callable[[EpisodeResult], float | None]
-) -> Estimate | None:
-    means = (_mean(episodes, value) for episodes in prompts.values())
-    return estimate([mean for mean in means if mean is not None])
-
-
-def _pass_at(prompts: Mapping[str, list[EpisodeResult]], k: int) -> Estimate | None:
-    return estimate([pass_at_k(len(of), sum(episode.is_correct for episode in of), k) for of in prompts.values()])
 
 
 def _powers_of_two(limit: int) -> list[int]:

@@ -20,6 +20,6 @@ def printable(text: str, max_chars: int | None = None) -> str:
     if max_chars is not None and len(text) > max_chars:
         text = f"{text[:max_chars]} ..."
     text = text.replace("\r\n", "\n")
-    if text.isprintable():
+    if text.replace("\n", "").replace("\t", "").isprintable():  # most texts are
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations
 
 import pytest
 
-from pkb_gym.training.results.policy_summary import episodes_by_prompt, estimate, gain, pass_at_k, summarise
+from pkb_gym.training.results.policy_summary import episodes_by_prompt, gain, summarise
 
 
 def row(problem: str, seed: int, sample: int, reward: float | None, speedup: float | None = None, turn: int = 0):
@@ -37,25 +36,14 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("n", "c", "k"), [(5, 2, 1), (5, 2, 3), (5, 4, 2), (6, 0, 3), (4, 4, 4)])
-def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(n, c, k):
-    subsets = list(combinations(range(n), k))
-    assert math.isclose(pass_at_k(n, c, k), sum(min(subset) < c for subset in subsets) / len(subsets))
-
-
-def test_pass_at_k_needs_k_samples():
-    with pytest.raises(ValueError, match="pass@3 needs at least 3 samples, got 2"):
-        pass_at_k(2, 1, 3)
-
-
 def test_figures_by_hand():
     total = summarise(ROWS).total
     assert (total.prompts, total.samples, total.unjudged) == (3, 6, 0)
     prompts = [(1.5 + 0.5) / 2, (1.0 + 1.2) / 2, (0.0 + 0.3) / 2]
     mean = sum(prompts) / 3
     assert math.isclose(total.reward.mean, mean)
-    variance = sum((value - mean) ** 2 for value in prompts) / 2
-    assert math.isclose(total.reward.standard_error, math.sqrt(variance / 3))
+    residuals = [prompts[0] + prompts[1] - 2 * mean, prompts[2] - mean]
+    assert math.isclose(total.reward.standard_error, math.sqrt(2 / 1 * sum(r * r for r in residuals)) / 3)
     assert math.isclose(total.correct.mean, (0.5 + 1.0 + 0.0) / 3)
     assert math.isclose(total.fast.mean, (0.5 + 0.5 + 0.0) / 3)
     assert total.speedup_median == 1.5
@@ -78,6 +66,14 @@ def test_more_samples_of_the_same_prompts_do_not_shrink_the_error():
     assert summarise(twice).total.reward == summarise(ROWS).total.reward
 
 
+def test_more_prompts_of_the_same_problems_do_not_shrink_the_error_of_all():
+    """Prompts of one problem are no independent evidence; within a problem they are what there is."""
+    more = [{**entry, "seed": entry["seed"] + 2} for entry in ROWS]
+    once, twice = summarise(ROWS), summarise([*ROWS, *more])
+    assert twice.total.reward == once.total.reward and twice.total.prompts == 6
+    assert twice.problems["A"].reward.standard_error < once.problems["A"].reward.standard_error
+
+
 def test_the_gain_is_paired_by_prompt():
     """Each prompt gains exactly 0.1: no error is left, however much prompts differ."""
     after = [{**entry, "reward": entry["reward"] + 0.1} for entry in ROWS]
@@ -90,7 +86,3 @@ def test_the_gain_is_paired_by_prompt():
 def test_sizes_that_are_spelt_differently_are_one_prompt():
     rows = [{**ROWS[0], "size": '{"M": 64, "K": 32}'}, {**ROWS[2], "size": '{"K":32,"M":64}'}]
     assert len(episodes_by_prompt(rows)) == 1
-
-
-def test_nothing_has_no_mean():
-    assert estimate([]) is None and estimate([1.0]).standard_error is None

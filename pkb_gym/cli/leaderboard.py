@@ -1,0 +1,134 @@
+"""`pkb leaderboard`: makes entries of results, and the table of entries."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import re
+from pathlib import Path
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.support.atomic_write import write_atomically
+
+from .command import Session, Status, add_parser
+from .results_options import add_results_argument
+
+EXAMPLE = """pkb leaderboard add expert=results.jsonl --name expert-cpu --kind expert --title "Expert kernels" \\
+    --description "The kernels of this package." --command "pkb eval-dir experts/" --folder leaderboard
+pkb leaderboard table leaderboard/entries --output leaderboard/README.md"""
+
+COMMIT = re.compile(r"[0-9a-f]{12}")
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `pkb leaderboard` with `add`, `table` and `schema`."""
+    parser = add_parser(
+        commands, "leaderboard", run_table, summary="Make entries of the leaderboard, and its table.", example=EXAMPLE
+    )
+    kinds = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    add = kinds.add_parser("add", help="make an entry of results", description="Make an entry of one agent's results.")
+    add.set_defaults(run=run_add)
+    add_results_argument(add)
+    add.add_argument("--name", required=True, help="of the entry's file: lower case letters, digits, dots, - and _")
+    add.add_argument(
+        "--kind", required=True, choices=("expert", "reference", "search", "model"), help="what was measured"
+    )
+    add.add_argument("--title", required=True, help="as the table shows it")
+    add.add_argument("--description", required=True, help="model and prompt, or where kernels come from")
+    add.add_argument("--command", required=True, help="that made the results, as it is typed")
+    add.add_argument("--commit", help="that they were measured at, 12 digits (default: this checkout's, if unchanged)")
+    add.add_argument("--date", type=_date, help="of the measurement, YYYY-MM-DD (default: today)")
+    add.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("leaderboard"),
+        metavar="DIR",
+        help="entries lie in DIR/entries (default: leaderboard)",
+    )
+    table = kinds.add_parser("table", help="make the table of entries", description="Make the table of entries.")
+    table.set_defaults(run=run_table)
+    table.add_argument("entries", nargs="+", type=Path, metavar="ENTRIES", help="files of entries, or folders of them")
+    table.add_argument("--output", type=Path, metavar="FILE", help="Markdown file (default: print it)")
+    schema = kinds.add_parser("schema", help="print the JSON schema", description="Print the JSON schema of an entry.")
+    schema.set_defaults(run=run_schema)
+
+
+def run_add(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # every command has this signature
+    """Writes an entry.
+
+    Raises:
+        ConfigError: results cannot be read or make no entry, the commit is none, or the file cannot be written.
+    """
+    from pkb_gym.report.leaderboard.build import EntryText, make_entry
+
+    text = EntryText(
+        name=args.name,
+        title=args.title,
+        kind=args.kind,
+        description=args.description,
+        command=args.command,
+        commit=_commit(args.commit),
+        date=args.date or dt.datetime.now(dt.UTC).date(),
+    )
+    entry = make_entry(args.results, text)
+    path = args.folder / "entries" / f"{entry.name}.json"
+    _write(path, entry.to_json())
+    print(path)
+    return Status.PASSED
+
+
+def run_table(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # every command has this signature
+    """Writes or prints the table.
+
+    Raises:
+        ConfigError: a file is no entry, or cannot be read or written.
+    """
+    from pkb_gym.report.leaderboard.entry import read_entries
+    from pkb_gym.report.leaderboard.table import leaderboard_markdown
+
+    text = leaderboard_markdown(read_entries(args.entries))
+    if args.output is None:
+        print(text, end="")
+    else:
+        _write(args.output, text)
+        print(args.output)
+    return Status.PASSED
+
+
+def run_schema(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # every command has this signature
+    """Prints the schema."""
+    from pkb_gym.report.leaderboard.entry import json_schema
+
+    print(json_schema(), end="")
+    return Status.PASSED
+
+
+def _commit(given: str | None) -> str:
+    """The commit as given, or that of this checkout.
+
+    Raises:
+        ConfigError: it has no 12 hexadecimal digits, or the checkout has changes.
+    """
+    from pkb_gym.report.leaderboard.checkout import checkout_commit
+
+    commit = given if given is not None else checkout_commit()
+    if commit is None:
+        raise ConfigError("no commit is known: this package lies in no git checkout. Give --commit")
+    if COMMIT.fullmatch(commit) is None:
+        hint = "commit the changes, or give --commit" if commit.endswith("-dirty") else "give its first 12 digits"
+        raise ConfigError(f"a commit has 12 hexadecimal digits, got {commit!r}; {hint}")
+    return commit
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _date(text: str) -> dt.date:
+    try:
+        return dt.date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a date such as 2026-01-31, got {text!r}") from None

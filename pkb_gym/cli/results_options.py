@@ -1,0 +1,34 @@
+"""Arguments that name files of results."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from pkb_gym.engine.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pkb_gym.metrics.results import AgentResults
+
+RESULTS_HELP = "file of attempts, or AGENT=FILE for those of one agent, or to name it"
+
+
+def add_results_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds `RESULTS...`, which `read_results` reads."""
+    parser.add_argument("results", metavar="RESULTS", nargs="+", help=RESULTS_HELP)
+
+
+def read_agent(argument: str) -> AgentResults:
+    """The results of a file of one agent.
+
+    Raises:
+        ConfigError: the file cannot be read, or has several agents.
+    """
+    from pkb_gym.metrics.results import results_by_agent
+    from pkb_gym.metrics.sources import read_results
+
+    agents = results_by_agent(read_results([argument]))
+    if len(agents) > 1:
+        names = ", ".join(each.agent for each in agents)
+        raise ConfigError(f"{argument} holds results of several agents: {names}. Choose one by AGENT={argument}")
+    return agents[0]

@@ -1,0 +1,127 @@
+"""Means with their uncertainty: values of one cluster (a problem, say) are no independent evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from pkb_gym.engine.records.base import Record
+
+RESAMPLES = 1000
+CONFIDENCE = 0.95
+SEED = 0
+
+Floats = npt.NDArray[np.float64]
+
+
+class Estimate(Record):
+    """A mean over clusters."""
+
+    mean: float
+    standard_error: float | None
+    """Of the mean, from the scatter of the clusters; None for a single cluster."""
+    low: float | None = None
+    """Lower end of the 95 % interval, by bootstrap over clusters; None for a single cluster."""
+    high: float | None = None
+    """Upper end of the same interval."""
+    clusters: int = Field(default=1, ge=1)
+    """Clusters that have a value."""
+
+
+def estimate(clusters: Iterable[Sequence[float]]) -> Estimate | None:
+    """Mean of all values, its standard error and its interval; None without any value.
+
+        mean = sum_g S_g / sum_g N_g                 S_g: sum of cluster g's values, N_g: their number
+        se^2 = G / (G - 1) * sum_g (S_g - mean * N_g)^2 / (sum_g N_g)^2
+
+    Source of the standard error: Cameron, Miller, A Practitioner's Guide to Cluster-Robust Inference, Journal of Human
+    Resources 50 (2015), section II.B; for evaluations of models: Miller, Adding Error Bars to Evals, arXiv:2411.00640,
+    section 2.2. Interval: percentiles of the mean over resampled clusters (Efron, Tibshirani, An Introduction to the
+    Bootstrap, 1993, section 13.3).
+
+    Args:
+        clusters: the values of each; clusters without values are passed over.
+
+    Example:
+        >>> round(estimate([[0.0], [1.0], [2.0]]).standard_error, 6)
+        0.57735
+        >>> estimate([[0.0, 0.0], [1.0, 1.0]]).standard_error == estimate([[0.0], [1.0]]).standard_error
+        True
+    """
+    filled = [values for values in clusters if values]
+    if not filled:
+        return None
+    sums = np.array([sum(values) for values in filled])
+    counts = np.array([float(len(values)) for values in filled])
+    return estimate_columns(sums[:, None], counts[:, None])[0]
+
+
+def estimate_means(values: Floats) -> list[Estimate | None]:
+    """One estimate for each column of values, shape (clusters, columns), one value a cluster; NaN for none."""
+    present = ~np.isnan(values)
+    return estimate_columns(np.where(present, values, 0.0), present.astype(np.float64))
+
+
+def estimate_columns(sums: Floats, counts: Floats) -> list[Estimate | None]:
+    """One estimate for each column; see `estimate` for the formulas.
+
+    Args:
+        sums: of each cluster's values, shape (clusters, columns).
+        counts: of the values, of the same shape; 0 where a cluster has none. For a ratio, what the sums are per.
+    """
+    totals = counts.sum(axis=0)
+    clusters = ((counts > 0) | (sums != 0)).sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = sums.sum(axis=0) / totals
+        scatter = ((sums - means * counts) ** 2).sum(axis=0)
+        errors = np.sqrt(clusters / (clusters - 1.0) * scatter) / totals
+    low, high = bootstrap_interval(sums, counts)
+    return [
+        None
+        if totals[i] == 0
+        else Estimate(
+            mean=float(means[i]),
+            standard_error=float(errors[i]) if clusters[i] > 1 else None,
+            low=float(low[i]) if clusters[i] > 1 else None,
+            high=float(high[i]) if clusters[i] > 1 else None,
+            clusters=int(clusters[i]),
+        )
+        for i in range(sums.shape[1])
+    ]
+
+
+def bootstrap_interval(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
+    """Both ends of the interval of each column's mean; NaN for a column without values. See `estimate_columns`."""
+    means = bootstrap_means(sums, counts)
+    tail = (1 - CONFIDENCE) / 2
+    if np.isnan(means).any():  # resamples without a value count for nothing
+        empty = np.isnan(means).all(axis=0)
+        means[:, empty] = 0.0
+        low, high = np.nanquantile(means, [tail, 1 - tail], axis=0)
+        low[empty] = high[empty] = np.nan
+        return low, high
+    low, high = np.quantile(np.ascontiguousarray(means.T), [tail, 1 - tail], axis=1)  # rows are faster than columns
+    return low, high
+
+
+def bootstrap_means(sums: Floats, counts: Floats) -> Floats:
+    """Means of each column over resampled clusters, shape (resamples, columns); NaN where a resample has no value."""
+    weights = _weights(len(sums))
+    if len(counts) and (counts == 1).all():  # every resample draws as many clusters as there are
+        return np.asarray(weights @ sums / len(sums))
+    drawn = weights @ counts
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(drawn > 0, (weights @ sums) / drawn, np.nan)
+
+
+@cache
+def _weights(clusters: int) -> Floats:
+    """How often each resample draws each cluster, shape (resamples, clusters); the same in every process."""
+    if clusters == 0:
+        return np.zeros((RESAMPLES, 0))
+    random = np.random.default_rng([SEED, clusters])
+    return random.multinomial(clusters, np.full(clusters, 1 / clusters), size=RESAMPLES).astype(np.float64)

@@ -1,0 +1,91 @@
+"""What figures need of an attempt."""
+
+from __future__ import annotations
+
+import json
+from typing import Literal, NamedTuple, TypeAlias
+
+from pkb_gym.engine.records.attempt import Attempt
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.rewards.baseline import speedup_over
+from pkb_gym.rewards.reward import is_infrastructure_failure, is_right
+
+TimedBaseline: TypeAlias = Literal["eager", "captured"]
+"""The baseline as it is, or as CUDA graphs; where it was not captured, the eager one by both names."""
+
+BASELINES: tuple[TimedBaseline, ...] = ("eager", "captured")
+
+
+class Outcome(NamedTuple):
+    """One attempt, as far as figures need it.
+
+    Attributes:
+        verdict: see `Attempt.verdict`.
+        is_judged: False where the evaluator or its machine failed.
+        is_evaluation: whether something was submitted.
+        is_right: whether every check passed and nothing failed afterwards.
+        speedup: of a right and timed kernel over the eager baseline, as measured.
+        captured_speedup: the same over the captured baseline.
+        was_captured: whether the baseline was timed as CUDA graphs.
+        utilisation: ceiling of the roofline over the time of a right kernel.
+        mechanisms: by which a right kernel moved data; None where it was not profiled.
+        calls_library: `Feedback.calls_torch_distributed`.
+        completion_tokens: None where no model told.
+    """
+
+    verdict: str
+    is_judged: bool
+    is_evaluation: bool
+    is_right: bool
+    speedup: float | None
+    captured_speedup: float | None
+    was_captured: bool
+    utilisation: float | None
+    mechanisms: tuple[str, ...] | None
+    calls_library: bool | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    reasoning_tokens: int | None
+    cost_usd: float | None
+    reply_s: float | None
+    duration_s: float | None
+
+
+def outcome_of(attempt: Attempt) -> Outcome:
+    """Of one attempt."""
+    feedback, tokens = attempt.feedback, attempt.tokens
+    submitted = attempt.source is not None
+    judged = not submitted if feedback is None else not is_infrastructure_failure(feedback)
+    right, timing, roofline, profile = False, None, None, None
+    if feedback is not None and is_right(feedback):
+        right, timing, roofline, profile = True, feedback.timing, feedback.roofline, feedback.profile
+    return Outcome(
+        attempt.verdict,
+        judged,
+        submitted,
+        right,
+        None if timing is None else timing.speedup,
+        None if timing is None else speedup_over(timing, "captured", "point"),
+        timing is not None and timing.baseline_graph_us is not None,
+        None if roofline is None else roofline.candidate_utilisation,
+        None if profile is None else profile.mechanisms,
+        None if feedback is None else feedback.calls_torch_distributed,
+        None if tokens is None else tokens.prompt,
+        None if tokens is None else tokens.completion,
+        None if tokens is None else tokens.reasoning,
+        attempt.cost_usd,
+        attempt.reply_s,
+        attempt.duration_s,
+    )
+
+
+Task: TypeAlias = tuple[object, ...]
+"""What an agent is asked to solve: the problem's configuration without the seed of its inputs."""
+
+
+def task_of(asked: EvalConfig) -> Task:
+    """The task that a configuration asks for; sizes that are spelt differently are one."""
+    size = asked.size
+    if isinstance(size, dict):
+        size = json.dumps(size, sort_keys=True, default=str)
+    return (asked.device, asked.world_size, size, asked.dtype, asked.language, asked.protocol)

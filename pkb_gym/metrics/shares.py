@@ -1,0 +1,105 @@
+"""How attempts end, and by which mechanisms right kernels move data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TypeAlias
+
+import numpy as np
+from pydantic import Field
+
+from pkb_gym.engine.records.base import Record
+from pkb_gym.metrics.estimates import Estimate, estimate_columns
+from pkb_gym.metrics.results import AgentResults
+
+LIBRARY, UNTOLD = "library collectives", "not told"
+"""Mechanisms beside those of `Mechanism`: calls of the baseline's library that no trace shows, and no evidence."""
+
+
+Item: TypeAlias = tuple[int, tuple[str, ...]]
+"""Number of a problem, and the names that one attempt has."""
+
+
+class Share(Record):
+    """One of several outcomes."""
+
+    name: str
+    count: int = Field(ge=1)
+    share: Estimate
+    """Of all that were counted; its interval is clustered by problem."""
+
+
+def failure_modes(results: AgentResults) -> tuple[Share, ...]:
+    """Verdicts of all attempts, most frequent first: `passed`, each failure, `no_submission`.
+
+    share = attempts with the verdict / attempts
+    """
+    items: Counter[Item] = Counter(
+        {(problem, (verdict,)): count for (problem, verdict), count in verdict_counts(results).items()}
+    )
+    return _shares(items, len(results.names))
+
+
+def verdict_counts(results: AgentResults) -> Counter[tuple[int, str]]:
+    """Attempts by the number of their problem in `results.names` and their verdict."""
+    turns = results.every_turn
+    return Counter(zip(turns.problem.tolist(), (outcome.verdict for outcome in turns.outcomes), strict=True))
+
+
+def mechanism_usage(results: AgentResults) -> tuple[Share, ...]:
+    """Mechanisms of the best right kernel of each judged episode, most frequent first.
+
+        share = right kernels with the mechanism / right kernels
+
+    Shares add up to more than 1 where kernels use several. A profile is an untrusted rank report, and on the CPU tells
+    of no mechanism: `not told`.
+    """
+    turns, rows = results.turns, best_turns(results)
+    outcomes = (turns.outcomes[row] for row in rows)
+    told = Counter(
+        zip(turns.problem[rows].tolist(), ((each.mechanisms, each.calls_library) for each in outcomes), strict=True)
+    )
+    items: Counter[Item] = Counter()
+    for (problem, (mechanisms, calls_library)), count in told.items():
+        items[problem, _mechanisms(mechanisms, calls_library)] += count
+    return _shares(items, len(results.problems))
+
+
+def best_turns(results: AgentResults) -> list[int]:
+    """Rows of `results.turns`: the fastest right turn of each episode, the first of those where none was timed."""
+    turns = results.turns
+    right = np.flatnonzero(turns.is_right)
+    order = right[np.lexsort((turns.position[right], -np.nan_to_num(turns.speedup[right]), turns.episode[right]))]
+    _, first = np.unique(turns.episode[order], return_index=True)
+    return [int(row) for row in order[first]]
+
+
+def _mechanisms(mechanisms: tuple[str, ...] | None, calls_library: bool | None) -> tuple[str, ...]:
+    known = tuple(dict.fromkeys(mechanisms or ()))
+    if calls_library and "NCCL" not in known:
+        known = (*known, LIBRARY)
+    return known or (UNTOLD,)
+
+
+def _shares(items: Counter[Item], clusters: int) -> tuple[Share, ...]:
+    """Of each name among all items."""
+    total: Counter[str] = Counter()
+    of_cluster = np.zeros((clusters, 1))
+    for (cluster, names), count in items.items():
+        of_cluster[cluster] += count
+        for name in names:
+            total[name] += count
+    ordered = sorted(total, key=lambda name: (-total[name], name))
+    if not ordered:
+        return ()
+    place = {name: column for column, name in enumerate(ordered)}
+    sums = np.zeros((clusters, len(ordered)))
+    for (cluster, names), count in items.items():
+        for name in names:
+            sums[cluster, place[name]] += count
+    shares = estimate_columns(sums, np.repeat(of_cluster, len(ordered), axis=1))
+    return tuple(
+        Share(name=name, count=total[name], share=share)
+        for name, share in zip(ordered, shares, strict=True)
+        if share is not None
+    )

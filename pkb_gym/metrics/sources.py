@@ -1,0 +1,81 @@
+"""Files of attempts, as a user names them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.attempt import Attempt
+from pkb_gym.engine.records.attempt_file import read_attempts
+from pkb_gym.metrics.results import last_of_each
+
+UNTOLD_STEMS = ("results", "attempts")
+"""Names of files that say nothing of who wrote the kernels: their folder's name does."""
+
+
+@dataclass(frozen=True)
+class ResultsSource:
+    """Where results come from, written `FILE` or `AGENT=FILE`.
+
+    Attributes:
+        path: of a file of attempts.
+        agent: only this agent's attempts count, and those that name none get this name; None for all.
+    """
+
+    path: Path
+    agent: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Of an argument; a path that exists is one, whatever is in it.
+
+        Raises:
+            ConfigError: the agent or the path is empty.
+        """
+        agent, equals, path = text.partition("=")
+        if not equals or Path(text).exists():
+            return cls(Path(text))
+        if not (agent and path):
+            raise ConfigError(f"results are given as FILE or AGENT=FILE, got {text!r}")
+        return cls(Path(path), agent)
+
+    @property
+    def default_agent(self) -> str:
+        """The name of an agent that no attempt names."""
+        if self.agent is not None:
+            return self.agent
+        stem = self.path.stem
+        folder = self.path.resolve().parent.name
+        return folder if folder and stem in UNTOLD_STEMS else stem
+
+    def read(self) -> list[Attempt]:
+        """The attempts, each with its agent.
+
+        Raises:
+            ConfigError: the file cannot be read, a line is no attempt, or there is none of the agent.
+        """
+        attempts = read_attempts(self.path)
+        found = [
+            attempt if attempt.agent is not None else attempt.model_copy(update={"agent": self.default_agent})
+            for attempt in attempts
+            if self.agent is None or attempt.agent in (None, self.agent)
+        ]
+        if not found:
+            agents = ", ".join(sorted({attempt.agent or self.default_agent for attempt in attempts}))
+            raise ConfigError(
+                f"{self.path} holds no attempts"
+                + (f" of the agent {self.agent!r}; it has those of {agents}" if attempts else "")
+            )
+        return found
+
+
+def read_results(arguments: Iterable[str]) -> list[Attempt]:
+    """The attempts of several `FILE` or `AGENT=FILE`, each with its agent.
+
+    Raises:
+        ConfigError: as `ResultsSource.parse` and `ResultsSource.read`.
+    """
+    return last_of_each([attempt for text in arguments for attempt in ResultsSource.parse(text).read()])

@@ -1,0 +1,1 @@
+"""Figures -> pages, tables and pictures, and the leaderboard."""

@@ -1,0 +1,48 @@
+"""A picture with what its parts say when they are pointed at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is known of one group of shapes.
+
+    Attributes:
+        titles: one for the whole group, or one for each shape in it, in the order in which they are drawn.
+        agent: number of the agent that it belongs to, so that the page can hide it.
+    """
+
+    titles: tuple[str, ...] = ()
+    agent: int | None = None
+
+
+@dataclass
+class Drawing:
+    """A picture and its parts.
+
+    Attributes:
+        figure: of matplotlib.
+        parts: by the id of the group in the SVG.
+    """
+
+    figure: Figure
+    parts: dict[str, Part] = field(default_factory=dict)
+
+    def tell(self, artist: Artist, *titles: str, agent: int | None = None) -> None:
+        """Names what an artist draws."""
+        name = f"part-{len(self.parts)}"
+        artist.set_gid(name)
+        self.parts[name] = Part(titles, agent)
+
+    def tell_each(self, artists: Sequence[Artist], titles: Sequence[str], agent: int | None = None) -> None:
+        """Names what each of several artists draws."""
+        for artist, title in zip(artists, titles, strict=True):
+            self.tell(artist, title, agent=agent)

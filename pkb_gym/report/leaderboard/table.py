@@ -1,0 +1,94 @@
+"""Entries -> the table of the leaderboard, as Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pkb_gym.metrics.estimates import Estimate
+from pkb_gym.metrics.figures import AtK, at
+from pkb_gym.report.figures.charts import interval_text
+from pkb_gym.report.leaderboard.entry import LeaderboardEntry
+from pkb_gym.report.markdown import escaped, markdown_table
+
+HEADER = (
+    *("entry", "kind", "problems", "samples", "pass@1", "pass@k", "fast_1", "fast_1 captured", "area", "speedup"),
+    *("roofline", "commit", "date"),
+)
+
+INTRODUCTION = """# Leaderboard
+
+Results of kernels and agents on the problems of this catalogue. `pkb leaderboard table` makes this page of the files in
+`entries/`; [docs/reports.md](../docs/reports.md#the-leaderboard) says how an entry is made and what the columns mean.
+[schema.json](schema.json) is the JSON schema of an entry.
+
+Entries are grouped by hardware and protocol: speedups of different groups do not compare. Brackets are 95 % intervals
+by bootstrap over problems; problems that were not tried are not in the figures."""
+
+NONE = "No entries."
+
+
+def leaderboard_markdown(entries: Sequence[LeaderboardEntry]) -> str:
+    """The page: a table for each hardware and protocol, best first, and how each entry was measured."""
+    groups: dict[tuple[str, str, str], list[LeaderboardEntry]] = {}
+    for entry in entries:
+        groups.setdefault((entry.device, entry.hardware, entry.protocol), []).append(entry)
+    parts = [INTRODUCTION]
+    for (device, hardware, protocol), found in sorted(groups.items(), reverse=True):
+        found.sort(key=_rank)
+        parts += [
+            f"## {escaped(hardware)} ({device}), protocol {protocol}",
+            markdown_table(HEADER, [_row(entry) for entry in found]),
+            *(_told(entry) for entry in found),
+        ]
+    return "\n\n".join(parts if entries else [*parts, NONE]) + "\n"
+
+
+def _rank(entry: LeaderboardEntry) -> tuple[float, float, str]:
+    """By fast_1, then pass@1, the greatest first."""
+    return -_mean(entry.figures.eager.fast_1_at), -_mean(entry.figures.pass_at), entry.name
+
+
+def _mean(figures: tuple[AtK, ...]) -> float:
+    found = at(figures, 1)
+    return 0.0 if found is None else found.mean
+
+
+def _row(entry: LeaderboardEntry) -> tuple[str, ...]:
+    figures = entry.figures
+    k = len(figures.pass_at)
+    log, captured = figures.eager.log_speedup, figures.captured
+    return (
+        entry.title,
+        entry.kind,
+        str(sum(problem.samples > 0 for problem in figures.problems)),
+        str(figures.samples),
+        interval_text(at(figures.pass_at, 1), ".2f"),
+        "" if k < 2 else f"{interval_text(at(figures.pass_at, k), '.2f')} (k = {k})",
+        interval_text(at(figures.eager.fast_1_at, 1), ".2f"),
+        "" if captured is None else interval_text(at(captured.fast_1_at, 1), ".2f"),
+        interval_text(figures.eager.area, ".2f"),
+        interval_text(None if log is None else _exponential(log), ".2f"),
+        interval_text(figures.utilisation, ".2f"),
+        entry.commit,
+        entry.date.isoformat(),
+    )
+
+
+def _exponential(log: Estimate) -> Estimate:
+    """The geometric mean of a mean logarithm, whose error has no meaning on that scale."""
+    low, high = (None if end is None else math.exp(end) for end in (log.low, log.high))
+    return Estimate(mean=math.exp(log.mean), standard_error=None, low=low, high=high, clusters=log.clusters)
+
+
+def _told(entry: LeaderboardEntry) -> str:
+    ranks, sizes = ", ".join(map(str, entry.world_sizes)), ", ".join(entry.sizes)
+    return (
+        f"**{escaped(entry.title)}** ([{entry.name}.json](entries/{entry.name}.json), {escaped(ranks)} ranks, sizes "
+        f"{escaped(sizes)}): {escaped(entry.description)}\n\n```console\n{_code(entry.command)}\n```"
+    )
+
+
+def _code(command: str) -> str:
+    """A command inside of a fence, which it cannot close."""
+    return "\n".join(line for line in command.splitlines() if line.strip()).replace("```", "'''")

@@ -1,0 +1,107 @@
+"""Whether results hold: a sample of them, evaluated again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from pkb_gym.engine.records.attempt import Attempt
+from pkb_gym.engine.records.base import Record
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.rewards.reward import is_infrastructure_failure, is_right
+
+TOLERANCE = 0.1
+"""Share of a speedup that another run on the same machine may lack."""
+
+
+class Verification(Record):
+    """One attempt and its second evaluation."""
+
+    agent: str | None
+    problem: str
+    sample: int
+    turn: int
+    before: str
+    """The recorded verdict."""
+    again: str
+    speedup: float | None
+    """As recorded."""
+    speedup_again: float | None
+    holds: bool | None
+    """None where this machine could not judge it."""
+    reason: str
+
+
+def draw_sample(attempts: Sequence[Attempt], count: int, seed: int) -> list[Attempt]:
+    """Attempts to evaluate again, half of them right as far as there are: claims of right kernels are what counts.
+
+    Args:
+        attempts: of any agents; those without a source or a judgement are passed over.
+        count: how many.
+        seed: of the draw.
+    """
+    judged = [one for one in attempts if one.source is not None and one.feedback is not None]
+    judged = [one for one in judged if one.feedback is not None and not is_infrastructure_failure(one.feedback)]
+    right = [one for one in judged if one.feedback is not None and is_right(one.feedback)]
+    wrong = [one for one in judged if one.feedback is not None and not is_right(one.feedback)]
+    of_right = min(len(right), max((count + 1) // 2, count - len(wrong)))
+    draw = random.Random(seed)
+    return [*draw.sample(right, of_right), *draw.sample(wrong, min(len(wrong), count - of_right))]
+
+
+def config_again(attempt: Attempt) -> EvalConfig:
+    """The configuration as asked, with the choices that it left open as they were resolved.
+
+    Limits of time and memory are left to the machine that evaluates again.
+    """
+    config = attempt.config
+    if config is None:
+        return attempt.asked
+    names = ("device", "world_size", "size", "dtype", "language", "protocol", "trials")
+    return attempt.asked.model_copy(update={name: getattr(config, name) for name in names})
+
+
+def verify(attempt: Attempt, again: Feedback, tolerance: float = TOLERANCE) -> Verification:
+    """Whether a recorded result holds.
+
+        right before <=> right again, and for right kernels that were timed on the same hardware
+        speedup_high again >= (1 - tolerance) * speedup_low before
+
+    Args:
+        attempt: with its recorded feedback.
+        again: what the second evaluation found.
+        tolerance: share of the recorded speedup that may be missing.
+    """
+    before = attempt.feedback
+    assert before is not None, "`draw_sample` passes over attempts without feedback"
+    holds, reason = _holds(before, again, tolerance)
+    return Verification(
+        agent=attempt.agent,
+        problem=attempt.problem,
+        sample=attempt.sample,
+        turn=attempt.turn,
+        before=attempt.verdict,
+        again="passed" if again.failure is None else again.failure.value,
+        speedup=before.speedup,
+        speedup_again=again.speedup,
+        holds=holds,
+        reason=reason,
+    )
+
+
+def _holds(before: Feedback, again: Feedback, tolerance: float) -> tuple[bool | None, str]:
+    if is_infrastructure_failure(again):
+        return None, "could not be judged here"
+    if is_right(before) != is_right(again):
+        return False, "is not right again" if is_right(before) else "is right now"
+    if not is_right(before):
+        return True, "fails again" if before.failure == again.failure else "fails again, in another way"
+    if before.timing is None or again.timing is None:
+        return True, "is right again; not timed both times"
+    if before.environment.hardware != again.environment.hardware:
+        return True, "is right again; speedups on other hardware do not compare"
+    needed = (1 - tolerance) * before.timing.speedup_low
+    if again.timing.speedup_high < needed:
+        return False, f"is slower: at most {again.timing.speedup_high:.3g}x, expected {needed:.3g}x or more"
+    return True, "is right and as fast again"

@@ -1,0 +1,20 @@
+"""A browser, where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.browser import CHROMIUM, Browser
+from tests.leaks import Lasting
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory, lasting: Lasting) -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    opened = Browser(tmp_path_factory.mktemp("chromium"))
+    lasting.keep_process(opened.pid)
+    yield opened
+    opened.close()

@@ -1,0 +1,103 @@
+"""Pictures: what is drawn, its words, and files for papers."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import sys
+
+import pytest
+
+from pkb_gym.report.content import report_content
+from pkb_gym.report.figures import theme
+from pkb_gym.report.figures.charts import charts
+from pkb_gym.report.figures.files import write_pictures
+from pkb_gym.report.figures.svg import page_svg
+from pkb_gym.report.figures.theme import PAGE, VARIABLES, style
+from pkb_gym.report.markdown import report_markdown
+from tests.metrics.attempts import attempt
+
+NAME = "$x_1$ <b>&"
+ATTEMPTS = [
+    attempt("AllReduce", NAME, turn=0),
+    attempt("AllReduce", NAME, turn=1, speedup=2.0, captured_us=90.0),
+    attempt("Gather", NAME, speedup=0.5, tokens=10, cost_usd=0.1),
+    *(attempt(problem, f"agent {i}", speedup=1.0 + i) for i in range(9) for problem in ("AllReduce", "Gather")),
+    attempt("HyenaCP", "with a very long name indeed, as those of models and their settings often are"),
+]
+CONTENT = report_content(ATTEMPTS)
+NAMES = ["fast_p_eager", "fast_p_captured", "failure_modes", "mechanisms", "roofline", "speedup_by_problem", "turns"]
+
+
+def drawn(name):
+    (chart,) = (chart for chart in charts(CONTENT) if chart.name == name)
+    with style(PAGE):
+        return page_svg(chart.draw(PAGE), name, chart.title)
+
+
+def test_there_is_a_picture_for_all_that_was_measured():
+    assert [chart.name for chart in charts(CONTENT)] == [*NAMES, "evaluations"], "not all tell tokens and prices"
+    nothing = report_content([attempt(failure="infrastructure")])
+    assert [chart.name for chart in charts(nothing)] == ["failure_modes"]
+    single = report_content([attempt(speedup=1.0, tokens=5, cost_usd=0.1)])
+    assert "turns" not in [chart.name for chart in charts(single)]
+    assert {"completion_tokens", "cost_usd"} <= {chart.name for chart in charts(single)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_picture_of_the_page_has_its_colours_and_no_styles(name):
+    svg = drawn(name)
+    assert "style=" not in svg and "<style" not in svg and "<svg:" not in svg
+    assert not set(VARIABLES) & set(re.findall(r"#[0-9a-f]{6}", svg))
+    assert "var(--ink)" in svg and "var(--agent-0)" in svg and 'data-agent="0"' in svg
+    assert all(found.startswith(f"{name}-") for found in re.findall(r'\bid="([^"]*)"', svg))
+    assert set(re.findall(r'href="#([^"]*)"', svg)) <= set(re.findall(r'\bid="([^"]*)"', svg))
+
+
+def test_names_are_text_in_pictures():
+    """A name is neither a formula nor markup."""
+    svg = drawn("fast_p_eager")
+    assert "$x_1$ &lt;b&gt;&amp;: fast_1 = " in svg and ">$x_1$ &lt;b&gt;&amp;</text>" in svg
+    assert "with a very long name indeed, ..." not in svg and "with a very long name indee..." in svg
+
+
+def test_points_carry_the_words_of_their_kernel():
+    svg = drawn("roofline")
+    assert len(re.findall(r"<title>", svg)) == 20
+    assert "AllReduce by agent 8, sample 0, turn 0: 225.0% of the roofline (link), baseline 25.0%, speedup 9.00" in svg
+
+
+def test_tables_of_pictures_by_hand():
+    tables = {chart.name: (chart.header, chart.rows) for chart in charts(CONTENT)}
+    header, rows = tables["fast_p_eager"]
+    row = dict(zip(header, rows[0], strict=True))
+    assert (row["fast_0.5"], row["fast_1.5"], row["fast_2"]) == ("0.500", "0.500", "0.000")
+    assert row["fast_1"] == "0.500 (0.000 to 1.000)"
+    assert row["geometric mean speedup of right kernels"] == "1.000 (0.500 to 2.000)"
+    assert tables["failure_modes"][1][0][:2] == ("passed", "2 (66.7%)")
+    assert dict(zip(*(tables["turns"][0], tables["turns"][1][0]), strict=True))["right after 1"].startswith("0.500")
+    assert tables["speedup_by_problem"][1][0][:2] == ("AllReduce", "2.00")
+
+
+def test_pictures_for_papers(tmp_path):
+    chosen = [chart for chart in charts(CONTENT) if chart.name in ("turns", "roofline")]
+    paths = write_pictures(chosen, tmp_path / "pictures")
+    assert [path.name for path in paths] == ["roofline.svg", "roofline.png", "turns.svg", "turns.png"]
+    for path in paths:
+        data = path.read_bytes()
+        assert data.startswith(b"\x89PNG") if path.suffix == ".png" else b"#0072b2" in data
+    again = [path.read_bytes() for path in paths]
+    write_pictures(chosen, tmp_path / "pictures")
+    assert [path.read_bytes() for path in paths] == again
+
+
+def test_markdown_has_the_same_tables_and_no_markup_of_others():
+    text = report_markdown(CONTENT)
+    assert "| $x\\_1$ \\<b\\>\\& | 1 → 1.5" not in text  # one sample: there is no second number
+    assert "| $x\\_1$ \\<b\\>\\& | 2 of 2 | 1 | 2 of 2 |" in text
+    assert "| GPT-5.5 (published) | 28 → 36 | 3 | - |" in text
+    assert text.count("\n## ") == 3 + len(NAMES) + 1 + 1
+
+
+def test_examples():
+    assert all(doctest.testmod(sys.modules[one.__module__]).failed == 0 for one in (theme.short, charts))

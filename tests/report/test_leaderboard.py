@@ -1,0 +1,129 @@
+"""Entries of the leaderboard and the table of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import subprocess
+
+import pytest
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.report.leaderboard import leaderboard_markdown, make_entry, read_entries, read_entry
+from pkb_gym.report.leaderboard.build import EntryText
+from pkb_gym.report.leaderboard.checkout import checkout_commit
+from tests.metrics.attempts import attempt, write
+
+TEXT = EntryText(
+    name="expert-cpu",
+    title="Expert | kernels",
+    kind="expert",
+    description="Written by hand.",
+    command="pkb eval-dir experts/\n```\n",
+    commit="0123456789ab",
+    date=dt.date(2026, 1, 31),
+)
+ATTEMPTS = [
+    attempt("AllReduce", speedup=2.0, low=1.9, captured_us=90.0),
+    attempt("AllReduce", sample=1, speedup=1.0),
+    attempt("Gather"),
+]
+
+
+def entry_of(tmp_path, attempts=ATTEMPTS, **changes):
+    path = tmp_path / "r.jsonl"
+    path.unlink(missing_ok=True)
+    return make_entry([str(write(path, attempts))], EntryText(**(vars(TEXT) | changes)))
+
+
+def test_an_entry_holds_figures_kernels_and_where_they_come_from(tmp_path):
+    entry = entry_of(tmp_path)
+    assert entry.figures.pass_at[0].estimate.mean == 0.5
+    assert [(kernel.problem, kernel.suffix, kernel.speedup_low) for kernel in entry.kernels] == [
+        ("AllReduce", "cpp", 1.9)
+    ]
+    assert (entry.device, entry.hardware, entry.world_sizes, entry.sizes) == ("cpu", "example", (4,), ("tiny",))
+    (digest,) = entry.results
+    found = subprocess.run(["sha256sum", tmp_path / "r.jsonl"], capture_output=True, text=True, check=True)
+    assert (digest.name, digest.attempts) == ("r.jsonl", 3) and digest.sha256 == found.stdout.split()[0]
+
+
+def test_an_entry_is_read_as_it_was_written(tmp_path):
+    entry = entry_of(tmp_path)
+    path = tmp_path / "entries" / "expert-cpu.json"
+    path.parent.mkdir()
+    path.write_text(entry.to_json())
+    assert read_entry(path) == entry and read_entries([path.parent]) == [entry]
+    with pytest.raises(ConfigError, match="there is another entry 'expert-cpu'"):
+        read_entries([path, path])
+    path.rename(path.with_name("other.json"))
+    with pytest.raises(ConfigError, match=r"holds the entry 'expert-cpu'; call it expert-cpu\.json"):
+        read_entry(path.with_name("other.json"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schema_version": 2}, "schema_version: Input should be 1"),
+        ({"commit": "main"}, "commit: String should match pattern"),
+        ({"date": "yesterday"}, "date: "),
+        ({"extra": 1}, "extra: Extra inputs are not permitted"),
+        ({"kernels": []}, "the entry: Value error, no kernel for the solved problems AllReduce"),
+        ({"hardware": None}, "hardware: Input should be a valid string"),
+    ],
+)
+def test_what_is_no_entry_is_named_by_file_and_field(tmp_path, change, words):
+    path = tmp_path / "expert-cpu.json"
+    path.write_text(json.dumps(json.loads(entry_of(tmp_path).to_json()) | change))
+    with pytest.raises(ConfigError) as error:
+        read_entry(path)
+    assert str(error.value).startswith(f"{path} is no entry of the leaderboard: {words}")
+
+
+def test_results_that_make_no_entry(tmp_path):
+    with pytest.raises(ConfigError, match="of one agent, got those of a, b"):
+        entry_of(tmp_path, [attempt(), attempt(agent="b")])
+    with pytest.raises(ConfigError, match="on one machine under one protocol, got none"):
+        entry_of(tmp_path, [attempt(failure="no_submission")])
+    with pytest.raises(ConfigError, match=r"^no entry of the leaderboard: name: String should match"):
+        entry_of(tmp_path, name="Not A Name")
+
+
+def test_the_table_groups_by_hardware_and_ranks_by_speed(tmp_path):
+    first = entry_of(tmp_path)
+    second = entry_of(tmp_path, [attempt("AllReduce", speedup=3.0)], name="model", title="model", kind="model")
+    other = first.model_copy(update={"name": "gpu", "title": "gpu", "hardware": "H200", "device": "cuda"})
+    text = leaderboard_markdown([first, second, other])
+    lines = [line for line in text.splitlines() if line.startswith(("## ", "| model", "| Expert", "| gpu"))]
+    assert [line.split("|")[1].strip() if line.startswith("|") else line for line in lines] == [
+        "## H200 (cuda), protocol robust",
+        "gpu",
+        "## example (cpu), protocol robust",
+        "model",
+        "Expert \\",
+    ]
+    assert "| Expert \\| kernels | expert | 2 | 3 | 0.50 (0.00 to 1.00) | 1.00 (k = 2) | 0.25 (0.00 to 0.50) |" in text
+    assert text.count("```") == 6, "a command cannot close its fence"
+    assert leaderboard_markdown([]).endswith("No entries.\n")
+
+
+def test_the_commit_is_that_of_the_checkout():
+    commit = checkout_commit()
+    assert commit is None or commit.removesuffix("-dirty").isalnum()
+
+
+def test_a_package_inside_of_another_checkout_has_no_commit(tmp_path, monkeypatch):
+    """An environment in a project's checkout gave the commit of that project."""
+    from pkb_gym.report.leaderboard import checkout
+
+    def run(*words):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
+
+    run("init")
+    run("-c", "user.name=x", "-c", "user.email=x", "commit", "--allow-empty", "-m", "x")
+    installed = tmp_path / "checkout.py"
+    installed.write_text("")
+    monkeypatch.setattr(checkout, "__file__", str(installed))
+    assert checkout_commit() is None
+    run("add", "checkout.py")
+    assert checkout_commit().endswith("-dirty")
