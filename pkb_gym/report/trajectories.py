@@ -12,10 +12,10 @@ from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.check_report import Mismatch
 from pkb_gym.engine.records.feedback import Feedback, RankProfile, TraceEvent
 from pkb_gym.engine.support.printable import printable
+from pkb_gym.engine.support.user_objects import is_reference
 from pkb_gym.envs.text.formatting import cut_middle, time_text
 from pkb_gym.rewards.presets import find_reward
 from pkb_gym.rewards.reward import ItemisedReward, is_infrastructure_failure
-from pkb_gym.rewards.user_rewards import is_reference
 
 SOURCE_CHARS, LOG_CHARS, REPLY_CHARS = 200_000, 20_000, 20_000
 """Longer texts are cut in the middle."""
