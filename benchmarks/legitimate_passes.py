@@ -36,13 +36,16 @@ PASSES: Sequence[Pass] = (
     Pass(
         ("LoadBalancingLoss",),
         "inputs: 8-bit integers",
-        "Errors of single logits average out: the loss moves by up to 0.13 %, and the baseline's own rounding of "
-        "probabilities by some 0.2 %. Logits must be read to be rounded, so that nothing is saved.",
+        "Errors of single logits average out: the loss moves by 0.02 % in the median of 12 trials, and by 0.04 % where "
+        "the softmax is done in float32, which is more exact than the baseline's. Logits must be read to be rounded, so "
+        "that nothing is saved.",
     ),
     Pass(
         ("LoadBalancingLoss",),
         "inputs: float8",
-        "As with 8-bit integers; the loss moves by up to 0.3 %, and 1 % is allowed.",
+        "As with 8-bit integers; the loss moves by 0.2 % in the median of 12 trials, and by 0.9 % in one. The baseline's "
+        "rounding of mean probabilities comes to 0.4 % at most, and 0.5 % is allowed: in some of the thousands of trials "
+        "of an evaluation this is refused.",
         (4,),
     ),
     Pass(
@@ -76,12 +79,6 @@ PASSES: Sequence[Pass] = (
         ("SampleSort",),
         "collective 4",
         "Positions of samples tell equal values apart, whose order does not show.",
-    ),
-    Pass(
-        ("TileParallelVAEDecode",),
-        "inputs: 8-bit integers",
-        "Within the tolerance of a decoder in 16 bits: off by up to 0.023 where values reach 3. Rows have 7 numbers at "
-        "size tiny; larger sizes have longer rows, with coarser steps, and were not run.",
     ),
 )
 

@@ -12,7 +12,7 @@ from math import prod, sqrt
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, LeastWork, Stream, with_link
-from pkb_gym.engine.problem.rules import Check, CheckContext, outside, rms, rule, wide
+from pkb_gym.engine.problem.rules import Check, CheckContext, far, outside, rms, rule, wide
 
 if TYPE_CHECKING:
     import torch
@@ -196,8 +196,7 @@ def _far(got: torch.Tensor, expected: torch.Tensor, unit: torch.Tensor, rel: Rel
     import torch
 
     bound = (rel[0] + rel[1] / sqrt(max(1, unit.numel()))) * torch.linalg.vector_norm(unit)
-    far: torch.Tensor = ~(torch.linalg.vector_norm(wide(got) - expected) <= bound)
-    return far
+    return far(wide(got), expected, bound)
 
 
 def _outside_pieces(

@@ -18,7 +18,7 @@ from pkb_gym.engine.problem import (
     Tensor,
     Trials,
 )
-from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, outside, rule, wide
+from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, far, outside, rule, wide
 
 if TYPE_CHECKING:
     import torch
@@ -77,8 +77,7 @@ def mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     exact = a * inverse * context.tensor("gamma").float()
     scale = DTYPE_SCALE[ax.dtype]
     bad_elements = outside(wide(got), exact, ELEMENT_ERROR * scale * exact.abs().clamp(min=1.0))
-    error = torch.linalg.vector_norm(wide(got) - exact, dim=-1, keepdim=True)
-    bad_rows = ~(error <= ROW_ERROR * scale * torch.linalg.vector_norm(exact, dim=-1, keepdim=True))
+    bad_rows = far(wide(got), exact, ROW_ERROR * scale * torch.linalg.vector_norm(exact, dim=-1, keepdim=True), dim=-1)
     bad: torch.Tensor = bad_elements | (bad_rows & ~exact.isnan().any(-1, keepdim=True))
     return bad
 

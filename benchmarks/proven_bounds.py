@@ -1,0 +1,179 @@
+"""Rules whose bound is a theorem's: no right kernel exceeds them, whatever its order of summation.
+
+u is the unit roundoff of the output's dtype. A rounded number is off by u / (1 + u) of itself at most. A floating sum
+of n numbers, in any order, is off by (n - 1) u sum |x_i| at most, and by n u sum |x_i| where the numbers are themselves
+rounded: C.-P. Jeannerod and S. M. Rump, "Improved error bounds for inner products in floating-point arithmetic", SIAM
+Journal on Matrix Analysis and Applications 34 (2013), 338-344; these bounds have no terms of second order.
+
+Errors of float32 accumulators are far below the last rounding to 16 bits: with probability 1 - 2 exp(-t^2 / 2) they
+are below t sqrt(n) 2^-24 sum |a_i b_i| (N. J. Higham and T. Mary, "A new approach to probabilistic rounding error
+analysis", SIAM Journal on Scientific Computing 41 (2019), A2815-A2835), which the slack of the rules named here covers
+for t = 9.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ProvenBound:
+    """The reason why a rule refuses no right kernel.
+
+    Attributes:
+        problems: their names.
+        outputs: their names; empty for all.
+        reason: why.
+        kinds: comparisons of the rule that it holds for; see `rule_shares.Kind`.
+        log_chance: natural logarithm of one element's chance of being refused.
+    """
+
+    problems: tuple[str, ...]
+    outputs: tuple[str, ...]
+    reason: str
+    kinds: tuple[str, ...] = ("elements",)
+    log_chance: float = -math.inf
+
+
+PROVEN: Sequence[ProvenBound] = (
+    ProvenBound(
+        ("AllReduce", "Reduce", "ReduceScatter"),
+        (),
+        "W u sum |x_r| is allowed, and a sum of W numbers is off by (W - 1) u sum |x_r| at most.",
+    ),
+    ProvenBound(
+        ("MoELoRAGroupGemmBackward",),
+        (),
+        "G u sum |g_s| is allowed, and a sum of G numbers is off by (G - 1) u sum |g_s| at most.",
+    ),
+    ProvenBound(
+        ("GemmAllReduce", "GemmReduceScatter"),
+        (),
+        "W rounded partial products in any order are off by W u sum |C_r|; besides, half a rounding step of a typical "
+        "element is allowed, for float32 accumulators that need a hundredth of it.",
+    ),
+    ProvenBound(
+        ("LayerNormBackward",),
+        ("d_beta",),
+        "W rounded partial sums in any order are off by W u sum |p_r|; besides, 4 2^-24 W B is allowed for float32 "
+        "accumulators, whose error has a tenth of that for its standard deviation.",
+    ),
+    ProvenBound(
+        ("LayerNormBackward",),
+        ("d_gamma",),
+        "As d_beta; the products' own rounding is off by 0.41 u |q| (standard deviation), and 3.5 u sqrt(sum q^2), 8.5 "
+        "standard deviations of their sum, are allowed.",
+        log_chance=math.log(2) - 8.5**2 / 2,
+    ),
+    ProvenBound(
+        ("RopeAllGather",),
+        (),
+        "Two rounded products and their rounded sum are off by 2 u (|x c| + |x' s|) at most, which is allowed.",
+    ),
+    ProvenBound(
+        ("TPRMSNorm",),
+        (),
+        "Two roundings to 16 bits come to 7.9e-3 of the element at most, float32 sums of squares, all positive, to "
+        "n W 2^-24 = 2.4e-4: together less than 1e-2.",
+    ),
+    ProvenBound(
+        ("QuantizedGradAllReduce",),
+        (),
+        "Codes come out alike but where a quotient lies within 2^-13 of a border, where either is allowed; float32 "
+        "divisions are off by 127 * 3 * 2^-24 = 2.3e-5 at most. The last rounding is off by u / (1 + u) = 3.89e-3 of "
+        "the mean; 4e-3 is allowed, and 0.05 of a code's step for float32 sums.",
+    ),
+    ProvenBound(
+        ("LoadBalancingLoss",),
+        (),
+        "Mean probabilities are rounded by u = 3.9e-3 of each at most, and those of single tokens, which average out, "
+        "by less than 1e-3 in the mean; 5e-3 is allowed.",
+    ),
+    ProvenBound(
+        ("GradAccLoss",),
+        (),
+        "Each rounding of counts, products and sums is counted by the rule with its largest error, u.",
+    ),
+    ProvenBound(
+        ("BlockedFP8Quantize",),
+        ("y_global",),
+        "A float32 quotient, by division or by a reciprocal, is off by 1.5 * 2^-23 = 1.8e-7 of itself at most; on "
+        "either side of a border it may be off by 2e-6.",
+    ),
+    ProvenBound(
+        ("BlockedFP8Quantize",),
+        ("s_global",),
+        "A scale is a maximum over 448: two float32 roundings, 1.2e-7, at most; 1e-5 is allowed.",
+    ),
+    ProvenBound(
+        ("GNNNegativeScoring",),
+        (),
+        "A float32 sigmoid may be off by 2^-21 of itself, 8 roundings, before ties of its rounded values count.",
+    ),
+    ProvenBound(
+        ("DistributedKNN",),
+        ("labels",),
+        "A label's similarity may be a whole step from that of its sample; float32 dot products that are rounded once "
+        "are off by half a step.",
+    ),
+    ProvenBound(
+        ("KalmanFilterOptimizer",),
+        ("lambda_next",),
+        "Three float64 roundings, 3.4e-16; 1e-9 is allowed.",
+    ),
+    ProvenBound(
+        ("VocabParallelCrossEntropy",),
+        ("vocab_parallel_logits",),
+        "One difference of two given numbers, rounded once: every right kernel has the same bits.",
+    ),
+    ProvenBound(
+        ("FusedMoE", "MoEBalanced", "MoEWide", "MoENarrow"),
+        (),
+        "Logits below 8 are rounded by 2^-6 at most, which moves a row by 2 % (the logarithm of a weight p1 moves by "
+        "d1 - sum p_j d_j), weights by 2^-8, and the MLPs' own roundings by 0.7 %: 3.1 % if all of them pull in one "
+        "direction; 3.2 % are allowed.",
+        kinds=("rows",),
+    ),
+    ProvenBound(
+        ("FusedMoELoRA",),
+        (),
+        "As for the layer without branches, 3.1 %; weights that are merged with their branches and rounded move a row "
+        "by 1.2 % more; 4.5 % are allowed.",
+        kinds=("rows",),
+    ),
+    ProvenBound(
+        ("ImportanceSamplingLoss",),
+        ("loss", "metrics"),
+        "Sums over a rank's tokens are rounded, and so are W - 1 additions: W u = 1.6e-2 of the sum of magnitudes at "
+        "most; 2e-2 are allowed, 4e-2 for the mean ratio. The smallest and the largest ratio move by the rounding of "
+        "two logarithms, 0.06 at most; 0.15 is allowed.",
+    ),
+    ProvenBound(
+        ("FP8ReduceScatterGrads",),
+        ("out_shard",),
+        "W - 1 additions on either side are off by 2 (W - 1) u = 2.4e-2 of the mean addend; 2e-2 and an eighth of the "
+        "largest addend over W, 3.1e-2 of the mean one at least, are allowed, for the one rank whose quotient lies at "
+        "a border.",
+    ),
+    ProvenBound(
+        ("FP8AllGatherParams",),
+        ("full",),
+        "A float32 quotient at the border of two codes, one in 10^5, may take either, which is allowed; 3 % of them "
+        "may. All other elements have the same bits: one product of a code and the scale, rounded once.",
+        kinds=("elements", "count", "norm"),
+    ),
+)
+
+
+def proven_bound(problem: str, output: str, kind: str) -> ProvenBound | None:
+    """The reason for one output's comparisons of a kind, or None."""
+    return next(
+        (
+            entry
+            for entry in PROVEN
+            if problem in entry.problems and kind in entry.kinds and (not entry.outputs or output in entry.outputs)
+        ),
+        None,
+    )
