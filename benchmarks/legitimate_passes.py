@@ -37,15 +37,15 @@ PASSES: Sequence[Pass] = (
         ("LoadBalancingLoss",),
         "inputs: 8-bit integers",
         "Errors of single logits average out: the loss moves by 0.02 % in the median of 12 trials, and by 0.04 % where "
-        "the softmax is done in float32, which is more exact than the baseline's. Logits must be read to be rounded, so "
-        "that nothing is saved.",
+        "the softmax is done in float32, more exactly than the baseline does it. Logits must be read to be rounded, "
+        "so that nothing is saved.",
     ),
     Pass(
         ("LoadBalancingLoss",),
         "inputs: float8",
-        "As with 8-bit integers; the loss moves by 0.2 % in the median of 12 trials, and by 0.9 % in one. The baseline's "
-        "rounding of mean probabilities comes to 0.4 % at most, and 0.5 % is allowed: in some of the thousands of trials "
-        "of an evaluation this is refused.",
+        "As with 8-bit integers; the loss moves by 0.2 % in the median of 12 trials, and by 0.9 % in one. Rounding "
+        "mean probabilities, as the baseline does, comes to 0.4 % at most, and 0.5 % is allowed: some of the thousands "
+        "of trials of an evaluation refuse this.",
         (4,),
     ),
     Pass(

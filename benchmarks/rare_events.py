@@ -133,7 +133,7 @@ def _pareto(excesses: Sequence[float]) -> tuple[float, float]:
 
 def chance_of_any(log_chance: float, values: float) -> float:
     """The probability that any of so many values is as improbable as that."""
-    return -math.expm1(-min(700.0, values * math.exp(max(-700.0, log_chance))))
+    return -math.expm1(-min(700.0, values * math.exp(log_chance)))
 
 
 def log_chance_beyond_rounding(total: float, squares: float, largest: float, values: int) -> float:
