@@ -18,7 +18,8 @@ about 1.15 / sqrt(m) near 0.
 
 Either is moved towards the longer tail by `DEVIATIONS` standard deviations, and the smaller of the two chances counts:
 sums of rounding errors are nearly normal, where the second is far too large unless they are bounded, and errors below a
-worst-case bound are bounded, which the first does not know. Where k is clearly below 0, the second counts alone.
+worst-case bound are bounded, which the first does not know. Where theta is above 1, the tail is longer than
+exponential, and the second counts alone.
 
 *Results that differ by their last rounding alone* (`log_chance_beyond_rounding`). Values c and r before it, rounded to
 neighbours of spacing s, are told apart with probability |c - r| / s, so that E |fl(c) - fl(r)| = E |c - r| while this
@@ -105,8 +106,8 @@ def fit_tail(largest: Sequence[float], values: int) -> Tail:
         return Tail(0.0, 1.0, None, 0.0, 0.0)
     threshold = ordered[-1]
     shape, scale = _pareto([value - threshold for value in ordered])
-    is_heavy = shape + 2 * DEVIATIONS * SHAPE_DEVIATION / math.sqrt(m) < 0  # it was moved once already
-    return Tail(threshold, m / values, None if is_heavy else _weibull(ordered, values), shape, scale)
+    theta = _weibull(ordered, values)
+    return Tail(threshold, m / values, None if theta is not None and theta > 1 else theta, shape, scale)
 
 
 def _weibull(ordered: Sequence[float], values: int) -> float | None:

@@ -127,9 +127,8 @@ def group_norm(context: CheckContext) -> torch.Tensor:
     """The exact norm of the gradients of this rank's group."""
     groups = groups_of(context.ax) or ((context.rank,),)
     ranks = next(group for group in groups if context.rank in group)
-    return exact_norm(
-        (g for rank in ranks for g in context.tensors("grad_tensors", rank)), context.ax.real("norm_type")
-    )
+    gradients = (g for rank in ranks for g in context.tensors("grad_tensors", rank))
+    return [exact_norm(gradients, context.ax.real("norm_type"))]
 
 
 def cost(ax: Axes) -> Cost:

@@ -121,16 +121,18 @@ def published_inputs(make: InputMaker) -> Lists:
     return drawn[: len(dense)], drawn[len(dense) :]
 
 
-def global_norm(context: CheckContext) -> torch.Tensor:
-    """The exact norm of all ranks' gradients, the expert ones divided by the expert-parallel size and not rounded.
+def global_norms(context: CheckContext) -> list[torch.Tensor]:
+    """The exact norm of all ranks' gradients, with quotients of the expert ones rounded, and with them as they are.
 
-    The baseline rounds the quotients, which matters where the size is no power of two; a kernel may fuse both steps.
+    The baseline rounds them, which matters where the expert-parallel size is no power of two; a kernel may do both
+    steps at once.
     """
-    ranks, ep_size = range(context.world_size), ep_size_of(context.ax)
-    dense = (g for rank in ranks for g in context.tensors("non_ep_grad_tensors", rank))
-    expert = (g for rank in ranks for g in context.tensors("ep_grad_tensors", rank))
-    divided = (None if g is None else g.double() / ep_size for g in expert)
-    return exact_norm((*dense, *divided), context.ax.real("norm_type"))
+    ranks, ep_size, p = range(context.world_size), ep_size_of(context.ax), context.ax.real("norm_type")
+    dense = [g for rank in ranks for g in context.tensors("non_ep_grad_tensors", rank)]
+    expert = [g for rank in ranks for g in context.tensors("ep_grad_tensors", rank)]
+    rounded = (None if g is None else g * (1 / ep_size) for g in expert)
+    fused = (None if g is None else g.double() / ep_size for g in expert)
+    return [exact_norm((*dense, *rounded), p), exact_norm((*dense, *fused), p)]
 
 
 def elements(ax: Axes, name: str) -> int:
@@ -214,7 +216,7 @@ PROBLEM = Problem(
             "total_norm",
             (),
             dtype="float32",
-            check=rule(partial(norm_mark, exact=global_norm), says=NORM_RULE, batched=False),
+            check=rule(partial(norm_mark, exact=global_norms), says=NORM_RULE, batched=False),
             about="norm before clipping",
         ),
         InPlace("non_ep_grad_tensors", check=CLIPPED),
