@@ -60,7 +60,7 @@ TIMED_CALLS = (MAX_BLOCKS["cuda"] + 2) * MAX_CALLS
 PART = 0.003
 """The tail of a rule's shares: this part of them, at most `TAIL`."""
 
-ENOUGH, FEWEST_TRIALS, MOST_TRIALS, PROVEN_TRIALS = 400_000, 4, 16, 2
+ENOUGH, FEWEST_TRIALS, MOST_TRIALS, PROVEN_TRIALS = 400_000, 3, 16, 2
 """Elements of each kind of trial that tell a tail; trials that are run for them; and where nothing is fitted."""
 
 FEW_VALUES = 4000
@@ -69,7 +69,7 @@ FEW_VALUES = 4000
 Model: TypeAlias = Literal["worst case", "last rounding", "tail", "normal", "norm", "count", "none"]
 
 MLP: Mapping[str, AxisValue] = {"batch": 512, "d_in": 64, "hid": 128, "d_out": 64}
-TRIALS: Mapping[str, int] = {"DDP": 12, "ZeRO1": 12, "ZeRO2": 12, "FSDPStep": 12, "FSDPTensorParallel": 6}
+TRIALS: Mapping[str, int] = dict.fromkeys(("DDP", "ZeRO1", "ZeRO2", "FSDPStep", "FSDPTensorParallel"), 6)
 """More trials, for norms whose scale hangs on the step, or on the groups."""
 
 STUDIED: Mapping[str, Mapping[str, AxisValue]] = {
@@ -229,7 +229,7 @@ def chance_of(rule: Rule, shares: Shares, proven: ProvenBound | None) -> tuple[M
     if not shares.differing:
         return "none", -math.inf
     if rule.kind == "norm":
-        return "norm", log_chance_of_norm(shares.distinct())
+        return "norm", log_chance_of_norm(shares.distinct(), shares.noise)
     if rule.kind == "count":
         return "count", log_chance_of_count(shares.distinct())
     found: list[tuple[float, Model]] = []

@@ -31,7 +31,9 @@ mean is raised by its confidence limit, and by `SPREAD`.
 *Norms of errors* (`log_chance_of_norm`): a norm is a Lipschitz function of the errors, so that beyond its mean it has a
 normal tail, P(X > mean + t) <= exp(-t^2 / (2 L)), with L the largest variance of a direction (S. Boucheron, G. Lugosi
 and P. Massart, "Concentration inequalities", 2013, theorem 5.6); for errors of one variance, L is twice the norm's own.
-That is taken, with the norm's mean and variance moved by their confidence limits.
+That is taken. The norm's variance within a trial, doubled for safety, comes from how pieces of the tensor differ. The
+mean hangs on axes that trials draw from their ranges: the largest norm seen is taken for it, raised by the standard
+deviation between trials.
 
 *Counts of elements* (`log_chance_of_count`): the gamma distribution of the same mean and variance, whose tail is longer
 than Poisson's, by its Chernoff bound P(X > r mean) <= exp(-a (r - 1 - ln r)) for shape a, both moved likewise.
@@ -150,12 +152,18 @@ def log_chance_beyond_rounding(total: float, squares: float, largest: float, val
     return -1 / (SPREAD * mean)
 
 
-def log_chance_of_norm(values: Sequence[float]) -> float:
-    """Natural logarithm of the chance that a norm exceeds 1; the values are independent, and above 0."""
+def log_chance_of_norm(values: Sequence[float], noise: float) -> float:
+    """Natural logarithm of the chance that a norm exceeds 1.
+
+    Args:
+        values: norms of different trials or ranks, above 0.
+        noise: the largest variance of one of them within its trial.
+    """
     if not values:
         return -math.inf
-    mean, variance = _moments(values)
-    return 0.0 if mean >= 1 else -((1 - mean) ** 2) / (4 * variance)
+    mean = sum(values) / len(values)
+    level = max(values) + math.sqrt(sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1))
+    return 0.0 if level >= 1 else -((1 - level) ** 2) / (4 * 2 * max(noise, 1e-9))
 
 
 def log_chance_of_count(values: Sequence[float]) -> float:

@@ -33,6 +33,9 @@ TAIL = 2000
 TINY = 2.0**-6
 """Errors of this share of the bound may be several steps, where a result is so near 0 that steps are small."""
 
+BLOCKS = 16
+"""Pieces of a tensor that tell how much its norm varies."""
+
 FEW_ROWS = 16
 """Norms of a tensor's parts are rows if there are more of them than this."""
 
@@ -66,6 +69,7 @@ class Shares:
         steps, step_squares, largest_step: sums of error / (bound - roundings), of its squares, and its largest value,
             while `is_one_step`.
         differing: errors that are not 0.
+        noise: largest variance of a norm's share, by how the parts of its tensor differ.
     """
 
     count: int = 0
@@ -79,14 +83,17 @@ class Shares:
     step_squares: float = 0.0
     largest_step: float = 0.0
     differing: int = 0
+    noise: float = 0.0
 
-    def add(self, shares: torch.Tensor, rounding: Rounding | None = None) -> None:
+    def add(self, shares: torch.Tensor, rounding: Rounding | None = None, noise: float = 0.0) -> None:
         """Notes those of one tensor.
 
         Args:
             shares: any shape.
             rounding: what the last rounding makes of them; None where that is unknown, or leaves no room.
+            noise: variance of a norm's share.
         """
+        self.noise = max(self.noise, noise)
         flat = shares.reshape(-1).double()
         self.count += flat.numel()
         self.largest = _largest(self.largest, flat)
@@ -142,6 +149,7 @@ class _Seen:
     kind: Kind
     shares: torch.Tensor
     rounding: Rounding | None
+    noise: float = 0.0
 
 
 def parts(rule: Check) -> Sequence[Check]:
@@ -176,7 +184,7 @@ def shares_of(pairs: Sequence[tuple[Run, Run]]) -> dict[Rule, Shares]:
                         place = 0 if seen.kind in ("elements", "rows") else places.get(seen.kind, 0)
                         places[seen.kind] = place + 1
                         found.setdefault(Rule(owner, number, seen.kind, place), Shares()).add(
-                            seen.shares, seen.rounding
+                            seen.shares, seen.rounding, seen.noise
                         )
     return found
 
@@ -238,6 +246,18 @@ def rounding_of(
     return Rounding((error / room)[where].double(), beyond.double().reshape(-1), not bool(larger.any()))
 
 
+def _parts_of(errors: torch.Tensor, dim: int | None) -> Sequence[torch.Tensor]:
+    """The tensors, or rows, that norms are taken of."""
+    return [errors.reshape(-1)] if dim is None else list(errors.reshape(-1, errors.shape[dim]))
+
+
+def _relative_noise(errors: torch.Tensor) -> float:
+    """Variance of the norm of so many errors, as a share of its square: from the sums of squares of `BLOCKS` pieces."""
+    squares = torch.stack([piece.double().square().sum() for piece in errors.tensor_split(BLOCKS)])
+    total = float(squares.sum())
+    return BLOCKS * float(squares.var()) / (4 * total**2) if total else 0.0
+
+
 @contextlib.contextmanager
 def _noted(seen: list[_Seen], dtype: torch.dtype) -> Iterator[None]:
     """Has the comparing functions, in every module that took them, note what they compare."""
@@ -258,7 +278,9 @@ def _noted(seen: list[_Seen], dtype: torch.dtype) -> Iterator[None]:
         errors = difference(got, expected)
         norms = torch.linalg.vector_norm(errors, dim=dim, keepdim=dim is not None)
         kind: Kind = "rows" if norms.numel() > FEW_ROWS else "norm"
-        seen.append(_Seen(kind, quotients(norms, bound), None))
+        shares = quotients(norms, bound)
+        noise = 0.0 if kind == "rows" else max(map(_relative_noise, _parts_of(errors, dim)), default=0.0)
+        seen.append(_Seen(kind, shares, None, noise * float(shares.max()) ** 2 if shares.numel() else 0.0))
         return far(got, expected, bound, dim)
 
     @functools.wraps(more_than)

@@ -24,7 +24,16 @@ from benchmarks.rare_events import (
     log_chance_of_count,
     log_chance_of_norm,
 )
-from benchmarks.rule_shares import LARGEST_SHARE, TAIL, Rule, Shares, half_steps, rounding_of, shares_of
+from benchmarks.rule_shares import (
+    LARGEST_SHARE,
+    TAIL,
+    Rule,
+    Shares,
+    _relative_noise,
+    half_steps,
+    rounding_of,
+    shares_of,
+)
 from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF
 from pkb_gym.problems.catalogue import catalogue
 from tests.problems.support import Job, Run, find_problem, run_jobs
@@ -62,15 +71,18 @@ def test_a_heavy_tail_is_not_taken_for_a_light_one() -> None:
 def test_no_error_has_no_chance() -> None:
     assert fit_tail([0.0] * 50, 1000).log_chance_above(1.0) == -math.inf
     assert chance_of_any(-math.inf, 1e6) == 0.0
-    assert log_chance_of_norm([]) == log_chance_of_count([]) == -math.inf
+    assert log_chance_of_norm([], 0.0) == log_chance_of_count([]) == -math.inf
 
 
 def test_the_chance_of_a_norm_is_above_that_of_its_distribution_and_not_far() -> None:
-    """Norms of 50 normal errors, 12 of them; r times their mean square has the chance e^-(25 (r - 1 - ln r))."""
-    draws = random.Random(3)
-    norms = [0.32 * math.sqrt(sum(draws.gauss(0, 1) ** 2 for _ in range(50)) / 50) for _ in range(12)]
-    true = -25 * (0.32**-2 - 1 + 2 * math.log(0.32))
-    assert 10 * true < true < log_chance_of_norm(norms) < -20
+    """Norms of 800 normal errors, 8 of them; r times their mean square has the chance e^-(400 (r - 1 - ln r))."""
+    torch.manual_seed(3)
+    errors = 0.5 * torch.randn(8, 800, dtype=torch.float64) / math.sqrt(800)
+    norms = torch.linalg.vector_norm(errors, dim=1).tolist()
+    noise = max(_relative_noise(row) * norm**2 for row, norm in zip(errors, norms, strict=True))
+    assert noise == pytest.approx(0.5**2 / 1600, rel=1.5), "the norm's variance is that over twice the elements"
+    true = -400 * (0.5**-2 - 1 + 2 * math.log(0.5))
+    assert true < log_chance_of_norm(norms, noise) < -30
 
 
 def test_the_chance_of_a_count_is_above_poissons() -> None:
