@@ -98,6 +98,28 @@ PROVEN: Sequence[ProvenBound] = (
         "sums in blocks of a million are off by less.",
     ),
     ProvenBound(
+        ("DDP", "ZeRO1", "ZeRO2", "FSDPStep"),
+        (),
+        "A mean gradient g differs by up to 2 (2 W - 1) roundings of its W parts and their sums, 0.012 of its rms "
+        "(standard deviation, W = 4), and Adam's own eight roundings by 0.005 of each change. Allowed are 22 standard "
+        "deviations for the first moment and 30 for a change; for the second, whose error grows with g as well, 9.",
+        log_chance=math.log(2) - 9**2 / 2,
+    ),
+    ProvenBound(
+        ("GemvDecode",),
+        ("logits",),
+        "Three roundings at most, u of the product and 2 u of the logit; to exceed the bound, a product must be 9 of its "
+        "standard deviations, and the bias nearly its negative.",
+        log_chance=math.log(2) - 9**2 / 2,
+    ),
+    ProvenBound(
+        ("RingAttention",),
+        ("out",),
+        "Everything is float32 until the result is rounded: were each element to fall to the neighbour, a row would be "
+        "off by 2 u = 7.8e-3; 2e-2 are allowed, and 1e-2 for all rows together.",
+        kinds=("rows", "norm"),
+    ),
+    ProvenBound(
         ("GradAccLoss",),
         (),
         "Each rounding of counts, products and sums is counted by the rule with its largest error, u.",

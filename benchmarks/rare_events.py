@@ -167,8 +167,8 @@ def log_chance_of_norm(values: Sequence[float], noise: float) -> float:
 
 
 def log_chance_of_count(values: Sequence[float]) -> float:
-    """Natural logarithm of the chance that a count exceeds 1; the values are independent, and above 0."""
-    if not values:
+    """Natural logarithm of the chance that a count exceeds 1; the values are independent, and not all 0."""
+    if not any(values):
         return -math.inf
     mean, variance = _moments(values)
     return 0.0 if mean >= 1 else -(mean**2 / variance) * (1 / mean - 1 + math.log(mean))

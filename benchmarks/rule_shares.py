@@ -232,7 +232,7 @@ def rounding_of(
     Returns:
         None where results are not of that dtype, or where roundings alone may exceed the bound.
     """
-    if not dtype.is_floating_point or not bool((got.to(dtype).to(got.dtype) == got).all()):
+    if got.is_complex() or not dtype.is_floating_point or not bool((got.to(dtype).to(got.dtype) == got).all()):
         return None
     error = (got - expected).abs()
     rounded = expected.to(dtype).to(expected.dtype) == expected
