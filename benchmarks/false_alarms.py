@@ -71,11 +71,12 @@ Model: TypeAlias = Literal["worst case", "last rounding", "tail", "normal", "nor
 MLP: Mapping[str, AxisValue] = {"batch": 512, "d_in": 256, "hid": 256, "d_out": 128}
 TRIALS: Mapping[str, int] = {
     **dict.fromkeys(("DDP", "ZeRO1", "ZeRO2", "FSDPStep", "GemvDecode"), 4),
-    **{"FSDPTensorParallel": 6, "FP8ReduceScatterGrads": 16},
+    "FSDPTensorParallel": 6,
+    "FP8ReduceScatterGrads": 16,
 }
 """Of problems with norms whose scale hangs on the step or on the groups, or with counts."""
 
-STUDIED: Mapping[str, Mapping[str, AxisValue]] = {
+STUDIED: Mapping[str, str | Mapping[str, AxisValue]] = {
     **{name: {"M": 128} for name in ("AllReduce", "Reduce", "ReduceScatter", "TPRMSNorm")},
     **{name: {"M": 128} for name in ("AllGatherGemm", "AllGatherGemmAT", "GemmAllReduce", "GemmAllGather")},
     "LayerNormBackward": {"H": 128},
@@ -99,10 +100,11 @@ STUDIED: Mapping[str, Mapping[str, AxisValue]] = {
     "VocabParallelCrossEntropy": {"S": 256},
     "Conv3dAllReduce": {"C": 128, "Co": 64, "size": (5, 18, 18)},
     "Conv2dBoundaryExchange": {"C": 128, "Co": 64, "Hl": 8, "width": 64},
+    "CSOAttention": "tiny",
     "TileParallelVAEDecode": {"H": 18, "width": 18, "tile_height": 8, "tile_width": 8, "spatial_upsample": 4},
     "SinkhornKnopp": {"b": 64, "K": 1024},
 }
-"""Axes in place of the published ones."""
+"""Axes in place of the published ones, or a size."""
 
 
 @dataclass(frozen=True)
