@@ -101,6 +101,7 @@ STUDIED: Mapping[str, str | Mapping[str, AxisValue]] = {
     "Conv3dAllReduce": {"C": 128, "Co": 64, "size": (5, 18, 18)},
     "Conv2dBoundaryExchange": {"C": 128, "Co": 64, "Hl": 8, "width": 64},
     "CSOAttention": "tiny",
+    "DistributedKNN": {"Q": 8, "k": 50, "pool": 2048, "fewest_samples": 256},
     "TileParallelVAEDecode": {"H": 18, "width": 18, "tile_height": 8, "tile_width": 8, "spatial_upsample": 4},
     "SinkhornKnopp": {"b": 64, "K": 1024},
 }
