@@ -41,14 +41,6 @@ PASSES: Sequence[Pass] = (
         "so that nothing is saved.",
     ),
     Pass(
-        ("LoadBalancingLoss",),
-        "inputs: float8",
-        "As with 8-bit integers; the loss moves by 0.2 % in the median of 12 trials, and by 0.9 % in one. Rounding "
-        "mean probabilities, as the baseline does, comes to 0.4 % at most, and 0.5 % is allowed: some of the thousands "
-        "of trials of an evaluation refuse this.",
-        (4,),
-    ),
-    Pass(
         ("ImportanceSamplingLoss",),
         "means for sums",
         "Every result is a quotient of two sums over ranks, or a minimum or maximum.",

@@ -98,7 +98,7 @@ PROBLEM = Problem(
     ),
     # Wider than for the plain layer: merging W + B A into one bfloat16 weight moves a row by up to 1.2 %, logits that
     # round otherwise by up to 2.5 %; few rows of a whole output meet with that.
-    outputs=(replace(moe_layer.OUTPUT, check=all_of((rows_close(4.5e-2), norm_close(1.8e-2)))),),
+    outputs=(replace(moe_layer.OUTPUT, check=all_of((rows_close(4e-2), norm_close(1.65e-2)))),),
     derive=derive,
     robust=Trials(robust_inputs, vary=moe_layer.vary),
     published=Trials(published_inputs),
