@@ -155,6 +155,11 @@ PROVEN: Sequence[ProvenBound] = (
     ),
     ProvenBound(
         ("DistributedKNN",),
+        ("sims",),
+        "A float32 dot product, rounded once, is off by a step at most; a step and a half is allowed.",
+    ),
+    ProvenBound(
+        ("DistributedKNN",),
         ("labels",),
         "A label's similarity may be a whole step from that of its sample; float32 dot products that are rounded once "
         "are off by half a step.",

@@ -34,7 +34,10 @@ TINY = 2.0**-6
 """Errors of this share of the bound may be several steps, where a result is so near 0 that steps are small."""
 
 BLOCKS = 16
-"""Pieces of a tensor that tell how much its norm varies."""
+"""Parts of a tensor that tell how much its norm varies; each has every so many-th run of elements."""
+
+LONGEST_RUN = 64
+"""Elements of a run, which may have errors in common."""
 
 FEW_ROWS = 16
 """Norms of a tensor's parts are rows if there are more of them than this."""
@@ -252,8 +255,12 @@ def _parts_of(errors: torch.Tensor, dim: int | None) -> Sequence[torch.Tensor]:
 
 
 def _relative_noise(errors: torch.Tensor) -> float:
-    """Variance of the norm of so many errors, as a share of its square: from the sums of squares of `BLOCKS` pieces."""
-    squares = torch.stack([piece.double().square().sum() for piece in errors.tensor_split(BLOCKS)])
+    """Variance of the norm of so many errors, as a share of its square: from the sums of squares of `BLOCKS` parts."""
+    length = max(1, min(LONGEST_RUN, errors.numel() // (4 * BLOCKS)))
+    runs = (
+        torch.nn.functional.pad(errors.double().abs().square(), (0, -errors.numel() % length)).view(-1, length).sum(1)
+    )
+    squares = runs.new_zeros(BLOCKS).index_add_(0, torch.arange(len(runs)) % BLOCKS, runs)
     total = float(squares.sum())
     return BLOCKS * float(squares.var()) / (4 * total**2) if total else 0.0
 
