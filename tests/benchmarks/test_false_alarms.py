@@ -80,7 +80,7 @@ def test_the_chance_of_a_norm_is_above_that_of_its_distribution_and_not_far() ->
     errors = 0.5 * torch.randn(8, 800, dtype=torch.float64) / math.sqrt(800)
     norms = torch.linalg.vector_norm(errors, dim=1).tolist()
     noise = max(_relative_noise(row) * norm**2 for row, norm in zip(errors, norms, strict=True))
-    assert noise == pytest.approx(0.5**2 / 1600, rel=1.5), "the norm's variance is that over twice the elements"
+    assert 0.5 < noise / (0.5**2 / 1600) < 4, "the norm's variance is its square over twice the elements"
     true = -400 * (0.5**-2 - 1 + 2 * math.log(0.5))
     assert true < log_chance_of_norm(norms, noise) < -30
 

@@ -123,8 +123,8 @@ def published_inputs(make: InputMaker) -> tuple[list[torch.Tensor | None]]:
     return ([None if shape is None else stream.randn(*shape).to(make.dtype) for shape in shapes],)
 
 
-def group_norm(context: CheckContext) -> torch.Tensor:
-    """The exact norm of the gradients of this rank's group."""
+def group_norm(context: CheckContext) -> list[torch.Tensor]:
+    """The exact norm of the gradients of this rank's group, in a list of one."""
     groups = groups_of(context.ax) or ((context.rank,),)
     ranks = next(group for group in groups if context.rank in group)
     gradients = (g for rank in ranks for g in context.tensors("grad_tensors", rank))
