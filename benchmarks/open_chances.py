@@ -12,8 +12,8 @@ _SECOND_MOMENT = (
 WHY_OPEN: Mapping[str, str] = {
     **dict.fromkeys(("DDP", "ZeRO1", "ZeRO2", "FSDPStep"), _SECOND_MOMENT),
     "FP8ReduceScatterGrads": (
-        "Elements and counts are shown. The norm of errors reaches 0.27 of what is allowed; gradients of very different "
-        "size leave few elements that carry it, so that 16 trials do not tell how much it varies."
+        "Elements and counts are shown. The norm of errors reaches 0.27 of what is allowed; gradients differ much in "
+        "size and leave few elements that carry it, so that 16 trials do not tell how much it varies."
     ),
     "RingAttentionTP": (
         "Largest share 0.19 of 6.6e5 elements. With a causal mask the first positions, which see few keys, have the "
