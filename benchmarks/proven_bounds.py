@@ -130,7 +130,7 @@ PROVEN: Sequence[ProvenBound] = (
         ("ContrastiveLoss",),
         (),
         "Sum and quotient of each block are rounded, W - 1 additions and the kernel's own result: (W + 2) u at most; "
-        "(W + 5) u is allowed. Roundings of single logits average out: in 64 losses all errors came to 2.7 u.",
+        "(W + 3) u is allowed. Roundings of single logits average out: in 64 losses all errors came to 2.7 u.",
     ),
     ProvenBound(
         ("GradAccLoss",),
