@@ -36,14 +36,9 @@ PASSES: Sequence[Pass] = (
     Pass(
         ("LoadBalancingLoss",),
         "inputs: 8-bit integers",
-        "Errors of single logits average out: the loss moves by up to 0.13 %, and the baseline's own rounding of "
-        "probabilities by some 0.2 %. Logits must be read to be rounded, so that nothing is saved.",
-    ),
-    Pass(
-        ("LoadBalancingLoss",),
-        "inputs: float8",
-        "As with 8-bit integers; the loss moves by up to 0.3 %, and 1 % is allowed.",
-        (4,),
+        "Errors of single logits average out: the loss moves by 0.02 % in the median of 12 trials, and by 0.04 % where "
+        "the softmax is done in float32, more exactly than the baseline does it. Logits must be read to be rounded, "
+        "so that nothing is saved.",
     ),
     Pass(
         ("ImportanceSamplingLoss",),
@@ -76,12 +71,6 @@ PASSES: Sequence[Pass] = (
         ("SampleSort",),
         "collective 4",
         "Positions of samples tell equal values apart, whose order does not show.",
-    ),
-    Pass(
-        ("TileParallelVAEDecode",),
-        "inputs: 8-bit integers",
-        "Within the tolerance of a decoder in 16 bits: off by up to 0.023 where values reach 3. Rows have 7 numbers at "
-        "size tiny; larger sizes have longer rows, with coarser steps, and were not run.",
     ),
 )
 

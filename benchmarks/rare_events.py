@@ -18,7 +18,30 @@ about 1.15 / sqrt(m) near 0.
 
 Either is moved towards the longer tail by `DEVIATIONS` standard deviations, and the smaller of the two chances counts:
 sums of rounding errors are nearly normal, where the second is far too large unless they are bounded, and errors below a
-worst-case bound are bounded, which the first does not know. Where k is clearly below 0, the second counts alone.
+worst-case bound are bounded, which the first does not know. Where theta is above 1, the tail is longer than
+exponential, and the second counts alone.
+
+*Results that differ by their last rounding alone* (`log_chance_beyond_rounding`). Values c and r before it, rounded to
+neighbours of spacing s, are told apart with probability |c - r| / s, so that E |fl(c) - fl(r)| = E |c - r| while this
+is below s: the mean of the few differences that are seen is that of the error before the rounding. The rounding adds s
+at most. A normal error whose variance itself is distributed exponentially over the elements has an exponential tail
+(Laplace's distribution), so that P(|c - r| > room) = exp(-room / mean) for the room between rounding and bound; the
+mean is raised by its confidence limit, and by `SPREAD`.
+
+*Norms of errors* (`log_chance_of_norm`): a norm is a Lipschitz function of the errors, so that beyond its mean it has a
+normal tail, P(X > mean + t) <= exp(-t^2 / (2 L)), with L the largest variance of a direction (S. Boucheron, G. Lugosi
+and P. Massart, "Concentration inequalities", 2013, theorem 5.6); for errors of one variance, L is twice the norm's own.
+That is taken. The norm's variance within a trial, doubled for safety, comes from how pieces of the tensor differ. The
+mean hangs on axes that trials draw from their ranges: the largest norm seen is taken for it, raised by the standard
+deviation between trials.
+
+*Counts of elements* (`log_chance_of_count`): the gamma distribution of the same mean and variance, whose tail is longer
+than Poisson's, by its Chernoff bound P(X > r mean) <= exp(-a (r - 1 - ln r)) for shape a, both moved likewise.
+
+*Few values* (`log_chance_normal`): a sum of independent rounding errors, each uniform, is strictly sub-Gaussian
+(J. Arbel, O. Marchal and H. D. Nguyen, "On strict sub-Gaussianity, optimal proxy variance and symmetry for bounded
+random variables", ESAIM: Probability and Statistics 24 (2020), 39-55): P(|X| > x) <= 2 exp(-x^2 / (2 variance)), with
+the upper confidence limit of the variance.
 """
 
 from __future__ import annotations
@@ -35,6 +58,9 @@ SHAPE_DEVIATION = 1.15
 
 FEW = 20
 """So few values tell no shape: their tail is taken as exponential."""
+
+SPREAD = 4.0
+"""How many times the mean error of all elements that of the least accurate ones is taken to be."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +108,8 @@ def fit_tail(largest: Sequence[float], values: int) -> Tail:
         return Tail(0.0, 1.0, None, 0.0, 0.0)
     threshold = ordered[-1]
     shape, scale = _pareto([value - threshold for value in ordered])
-    is_heavy = shape + 2 * DEVIATIONS * SHAPE_DEVIATION / math.sqrt(m) < 0  # it was moved once already
-    return Tail(threshold, m / values, None if is_heavy else _weibull(ordered, values), shape, scale)
+    theta = _weibull(ordered, values)
+    return Tail(threshold, m / values, None if theta is not None and theta > 1 else theta, shape, scale)
 
 
 def _weibull(ordered: Sequence[float], values: int) -> float | None:
@@ -111,3 +137,63 @@ def _pareto(excesses: Sequence[float]) -> tuple[float, float]:
 def chance_of_any(log_chance: float, values: float) -> float:
     """The probability that any of so many values is as improbable as that."""
     return -math.expm1(-min(700.0, values * math.exp(log_chance)))
+
+
+def log_chance_beyond_rounding(total: float, squares: float, largest: float, values: int) -> float:
+    """Natural logarithm of the chance that an error before the last rounding exceeds the room that this leaves.
+
+    Args:
+        total: of the differences as shares of their room, not 0.
+        squares: the sum of their squares.
+        largest: of them.
+        values: how many elements were compared.
+    """
+    mean = (total + DEVIATIONS * math.sqrt(squares) + DEVIATIONS * largest) / values
+    return -1 / (SPREAD * mean)
+
+
+def log_chance_of_norm(values: Sequence[float], noise: float) -> float:
+    """Natural logarithm of the chance that a norm exceeds 1.
+
+    Args:
+        values: norms of different trials or ranks, above 0.
+        noise: the largest variance of one of them within its trial.
+    """
+    if not values:
+        return -math.inf
+    mean = sum(values) / len(values)
+    level = max(values) + math.sqrt(sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1))
+    return 0.0 if level >= 1 else -((1 - level) ** 2) / (4 * 2 * max(noise, 1e-9))
+
+
+def log_chance_of_count(values: Sequence[float]) -> float:
+    """Natural logarithm of the chance that a count exceeds 1; the values are independent, and not all 0."""
+    if not any(values):
+        return -math.inf
+    mean, variance = _moments(values)
+    return 0.0 if mean >= 1 else -(mean**2 / variance) * (1 / mean - 1 + math.log(mean))
+
+
+def _moments(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and variance, moved by their confidence limits."""
+    mean = sum(values) / len(values)
+    variance = sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
+    variance = max(variance, 1e-6 * mean**2) * _variance_factor(len(values))
+    return mean + DEVIATIONS * math.sqrt(variance / len(values)), variance
+
+
+def log_chance_normal(mean_square: float, independent: int) -> float:
+    """Natural logarithm of the chance that an error exceeds 1.
+
+    Args:
+        mean_square: of the errors that were seen, not 0.
+        independent: how many of them are.
+    """
+    return min(0.0, math.log(2) - 1 / (2 * mean_square * _variance_factor(independent)))
+
+
+def _variance_factor(independent: int) -> float:
+    """From a variance to its upper confidence limit, by Wilson and Hilferty's quantile of chi-square."""
+    degrees = max(2, independent - 1)
+    spread = 2 / (9 * degrees)
+    return 1 / max(0.05, 1 - spread - DEVIATIONS * math.sqrt(spread)) ** 3

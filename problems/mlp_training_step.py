@@ -12,7 +12,7 @@ from math import prod, sqrt
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, LeastWork, Stream, with_link
-from pkb_gym.engine.problem.rules import Check, CheckContext, outside, rms, rule, wide
+from pkb_gym.engine.problem.rules import Check, CheckContext, far, outside, rms, rule, wide
 
 if TYPE_CHECKING:
     import torch
@@ -132,7 +132,8 @@ def published_sharded_state_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]
 # Tolerances. A float32 evaluation of the whole step, or another order of the sums, comes to a third or half of each.
 # Norms of errors spread the more the fewer the elements, hence the second number of each pair:
 # ||error|| <= (rel[0] + rel[1] / sqrt(elements)) ||out||. Single elements may differ by about an ulp, and by a share
-# of the root mean square of what is averaged or changes, as sums of 16-bit gradients cancel.
+# of the root mean square of what is averaged or changes, as sums of 16-bit gradients cancel: of the elements of an
+# evaluation some by four times as much as the worst of 10^5.
 
 Rel = tuple[float, float]
 Start = Callable[[CheckContext], "torch.Tensor"]
@@ -160,7 +161,7 @@ def updated(start: Start, cut: Cut = whole, rel: Rel = CHANGE) -> Check:
     """Rule for parameters after the step; `start` gives them as they were before."""
     mark = partial(_mark_updated, start=start, cut=cut, rel=rel)
     change = f"({rel[0]:g} + {rel[1]:g} / sqrt(elements)) ||change||"
-    return rule(mark, f"||error|| <= 1e-2 ||out|| and {change}; |error| <= 2^-7 |out| + 0.25 rms(change)")
+    return rule(mark, f"||error|| <= 1e-2 ||out|| and {change}; |error| <= 2^-7 |out| + 0.4 rms(change)")
 
 
 def averaged_gradient(cut: Cut = whole) -> Check:
@@ -176,19 +177,19 @@ def averaged_square(cut: Cut = whole) -> Check:
 def _averaged(rtol: float, rel: Rel, cut: Cut) -> Check:
     mark = partial(_mark_averaged, rtol=rtol, rel=rel, cut=cut)
     norm = f"({rel[0]:g} + {rel[1]:g} / sqrt(elements)) ||out||"
-    return rule(mark, f"||error|| <= {norm}; |error| <= {rtol:.3g} |out| + 0.12 rms(out)")
+    return rule(mark, f"||error|| <= {norm}; |error| <= {rtol:.3g} |out| + 0.2 rms(out)")
 
 
 def _mark_updated(got: torch.Tensor, context: CheckContext, *, start: Start, cut: Cut, rel: Rel) -> torch.Tensor:
     expected = wide(context.expected)
     change = expected - wide(start(context))
     norms = _far(got, expected, expected, (1e-2, 0.0)) | _far(got, expected, change, rel)
-    return _outside_pieces(got, expected, change, cut(context), 2.0**-7, 0.25) | norms
+    return _outside_pieces(got, expected, change, cut(context), 2.0**-7, 0.4) | norms
 
 
 def _mark_averaged(got: torch.Tensor, context: CheckContext, *, rtol: float, rel: Rel, cut: Cut) -> torch.Tensor:
     expected = wide(context.expected)
-    return _outside_pieces(got, expected, expected, cut(context), rtol, 0.12) | _far(got, expected, expected, rel)
+    return _outside_pieces(got, expected, expected, cut(context), rtol, 0.2) | _far(got, expected, expected, rel)
 
 
 def _far(got: torch.Tensor, expected: torch.Tensor, unit: torch.Tensor, rel: Rel) -> torch.Tensor:
@@ -196,8 +197,7 @@ def _far(got: torch.Tensor, expected: torch.Tensor, unit: torch.Tensor, rel: Rel
     import torch
 
     bound = (rel[0] + rel[1] / sqrt(max(1, unit.numel()))) * torch.linalg.vector_norm(unit)
-    far: torch.Tensor = ~(torch.linalg.vector_norm(wide(got) - expected) <= bound)
-    return far
+    return far(wide(got), expected, bound)
 
 
 def _outside_pieces(

@@ -24,7 +24,7 @@ from pkb_gym.engine.problem import (
     Tensor,
     Trials,
 )
-from pkb_gym.engine.problem.rules import rows_close
+from pkb_gym.engine.problem.rules import all_of, norm_close, rows_close
 from pkb_gym.problems.expert_parallel.routing import interleaved, ragged_rows
 
 if TYPE_CHECKING:
@@ -236,8 +236,15 @@ COUNT_ARGS = (
 )
 GROUP_ARG = Group("group", about="expert-parallel group of G ranks; rank d of it hosts experts d*L .. (d+1)*L-1")
 
-OUTPUT = Output("out", ("T", "H"), check=rows_close(2e-2), about="the layer's output, tokens in their order")
-"""The baseline is within 0.7 % of an exact evaluation; a logit that rounds the other way moves a row by up to 1.6 %."""
+OUTPUT = Output(
+    "out",
+    ("T", "H"),
+    check=all_of((rows_close(3.2e-2), norm_close(1.2e-2))),
+    about="the layer's output, tokens in their order",
+)
+"""The baseline is within 0.7 % of an exact evaluation, as the norm of all rows shows. Besides, it rounds logits, by up
+to 2^-6 where they lie in 4 .. 8, and weights by 2^-8: a kernel that does not moves a row by up to 2 % and 0.4 % more.
+Few rows come near that."""
 
 ORIGIN = "VeOmni, fused expert-parallel MoE forward; helpers of Megatron-LM"
 NEARLY_ONE_HOT = "An unscaled router is nearly one-hot: leaving the second expert out passes on {share} of the rows."

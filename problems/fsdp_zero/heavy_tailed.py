@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from math import gamma, pi, prod, sqrt
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import InputMaker
+from pkb_gym.engine.problem.rules import CheckContext, outside
 
 if TYPE_CHECKING:
     import torch
@@ -15,6 +17,10 @@ OUTLIERS = 8
 
 LEAST, MOST = 0.75, 1.25
 """Range of an outlier's size, that of an equal share in this half being 1."""
+
+
+NORM_ERROR = 1e-4
+NORM_RULE = "rtol=1e-4 of the baseline's norm, or as near as that to the exact one"
 
 
 def outliers_of(elements: int) -> int:
@@ -42,3 +48,36 @@ def expected_powers(shape: tuple[int, ...], scale: float, p: float) -> float:
     outlier = (MOST ** (p + 1) - LEAST ** (p + 1)) / ((p + 1) * (MOST - LEAST))  # E u^p of uniform u
     share = (elements / count) ** (p / 2) if count else 0.0
     return float(scale**p * ((elements - count) * normal + count * outlier * share))
+
+
+def exact_norm(gradients: Iterable[torch.Tensor | None], p: float) -> torch.Tensor:
+    """The p-norm of all elements of all gradients, 0-dim float64."""
+    import torch
+
+    powers = [g.double().abs().pow(p).sum() for g in gradients if g is not None]
+    return torch.stack(powers).sum() ** (1 / p) if powers else torch.zeros((), dtype=torch.float64)
+
+
+def norm_mark(
+    got: torch.Tensor, context: CheckContext, exact: Callable[[CheckContext], Sequence[torch.Tensor]]
+) -> torch.Tensor:
+    """Marks a norm that is off by more than 1e-4, unless it is as near an exact norm as the baseline, to within 1e-4.
+
+    The baseline's own float32 sum may be worse: on a CPU, torch adds the cubes of a million elements one after another,
+    and is off by 7e-4.
+
+    Args:
+        got: the norm, 0-dim.
+        context: see there.
+        exact: gives the norm in float64 of what the baseline sums, then of what else may be summed.
+    """
+    import torch
+
+    expected, value = context.expected.double(), got.double()
+    bad = outside(value, expected, NORM_ERROR * expected)
+    if not bad.any():
+        return bad
+    truths = [truth.to(expected.device) for truth in exact(context)]
+    own_error = (expected - truths[0]).abs()
+    marks = [outside(value, truth, NORM_ERROR * truth + own_error) for truth in truths]
+    return torch.stack(marks).all(dim=0)

@@ -80,20 +80,21 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
 
 
 def channel_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-    """Marks |got - expected| > 2e-2 |expected| + 1.5e-2 max(1, |x1|) R.
+    """Marks |got - expected| > 2e-2 |expected| + 2.5e-2 max(1, |x1|) R.
 
     R is the rms over time in that batch and channel, at least half of that of the whole output (short pieces of time
     may be small by chance). Rounding u and y moves y by a few thousandths of its rms, which the gate x1 then scales; a
     kernel may keep them in float32. Such a kernel, more exact than the baseline, differs from it by up to 2.6 times
     2e-2 |expected| + 5e-3 R, in one of 1500 elements by more than that, and by 5.1e-3 in the norm (24 trials at size
-    tiny); it reaches 0.57 of what is allowed here. The convolution is done in float32 for every dtype, which bounds
-    the tolerance.
+    tiny); among 10^6 elements of longer sequences it reaches 0.3 of what is allowed here, which leaves room for the
+    10^10 of an evaluation. The norm of all errors keeps the rule sharp. The convolution is done in float32
+    for every dtype, which bounds the tolerance.
     """
     expected = wide(context.expected)
     scale = max(DTYPE_SCALE[context.ax.dtype], 2.0**-8)
     channel_rms = expected.square().mean(dim=1, keepdim=True).sqrt().maximum(rms(expected) / 2)
     gate = wide(context.tensor("x1_seq")).transpose(1, 2).abs().clamp(min=1)
-    return outside(wide(got), expected, scale * (2e-2 * expected.abs() + 1.5e-2 * gate * channel_rms))
+    return outside(wide(got), expected, scale * (2e-2 * expected.abs() + 2.5e-2 * gate * channel_rms))
 
 
 def cost(ax: Axes) -> Cost:
@@ -173,7 +174,7 @@ PROBLEM = Problem(
             ("B", "l", "C"),
             check=all_of(
                 (
-                    rule(channel_mark, says="|out - ref| <= 2e-2 |ref| + 1.5e-2 max(1, |x1|) rms of ref over time"),
+                    rule(channel_mark, says="|out - ref| <= 2e-2 |ref| + 2.5e-2 max(1, |x1|) rms of ref over time"),
                     norm_close(8e-3),
                 )
             ),

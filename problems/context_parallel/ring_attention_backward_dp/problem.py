@@ -21,7 +21,7 @@ from pkb_gym.engine.problem import (
     Trials,
     with_link,
 )
-from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, all_of, norm_close, rms, rule, wide
+from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, all_of, far, norm_close, rms, rule, wide
 
 if TYPE_CHECKING:
     import torch
@@ -129,11 +129,10 @@ def mark_rows(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     import torch
 
     expected = wide(context.expected)
-    error = torch.linalg.vector_norm(wide(got) - expected, dim=-1, keepdim=True)
     norm = torch.linalg.vector_norm(expected, dim=-1, keepdim=True)
     floor = 0.5 * rms(expected) * expected.shape[-1] ** 0.5
-    bad: torch.Tensor = ~(error <= ROW_TOLERANCE * DTYPE_SCALE[context.ax.dtype] * norm.maximum(floor))
-    return bad.expand(got.shape)
+    bound = ROW_TOLERANCE * DTYPE_SCALE[context.ax.dtype] * norm.maximum(floor)
+    return far(wide(got), expected, bound, dim=-1).expand(got.shape)
 
 
 def cost(ax: Axes) -> Cost:

@@ -134,7 +134,7 @@ PROBLEM = Problem(
         Scalar("causal", "bool", about="whether a head ignores the later heads of its rank"),
     ),
     # Correct bfloat16 variants differ by 0.004 in norm.
-    outputs=(Output("out", ("B", "S", "D_out"), check=all_of((norm_close(rel=1e-2), close(rtol=2e-2, atol=2e-2)))),),
+    outputs=(Output("out", ("B", "S", "D_out"), check=all_of((norm_close(rel=1e-2), close(rtol=2e-2, atol=4e-2)))),),
     derive=derive,
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs, vary=published_vary),

@@ -83,7 +83,7 @@ def published_inputs(make: InputMaker) -> tuple[Value, ...]:
 
 
 def weighted_sum(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sum of loss * tokens over ranks, and what the roundings of products and sum may amount to."""
+    """The sum of loss * tokens over ranks, and what roundings of counts, products and sum may amount to: (W + 1) u."""
     import torch
 
     total = torch.zeros((), dtype=torch.float64, device=context.expected.device)
@@ -93,24 +93,23 @@ def weighted_sum(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
         weighted = torch.where(n > 0, loss * n, 0.0)  # whatever the loss of no tokens is
         total = total + weighted
         size = size + weighted.abs()
-    steps = 2.5 + context.world_size / 4
-    return total, steps * HALF_STEP * DTYPE_SCALE[context.ax.dtype] * size
+    return total, (context.world_size + 1) * HALF_STEP * DTYPE_SCALE[context.ax.dtype] * size
 
 
 def normalized(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
-    """`weighted_sum` over G, and one more rounding."""
+    """`weighted_sum` over G, which is itself rounded, and the rounding of the quotient."""
     total, bound = weighted_sum(context)
-    bound = bound + HALF_STEP * DTYPE_SCALE[context.ax.dtype] * total.abs()
+    bound = bound + 2 * HALF_STEP * DTYPE_SCALE[context.ax.dtype] * total.abs()
     return total / context.tensor("global_valid_tokens"), bound / context.tensor("global_valid_tokens")
 
 
 def gradient(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient by this rank's loss, and four roundings of its terms."""
+    """The gradient by this rank's loss, and five roundings: of n and G, product, quotient and sum."""
     n = context.tensor("local_valid_tokens").double()
     first = context.tensor("grad_normalized_loss").double() * n / context.tensor("global_valid_tokens")
     second = context.own["grad_loss_sum"]
     added = n * 0 if second is None else context.tensor("grad_loss_sum").double() * n
-    return first + added, 4 * HALF_STEP * DTYPE_SCALE[context.ax.dtype] * (first.abs() + added.abs())
+    return first + added, 5 * HALF_STEP * DTYPE_SCALE[context.ax.dtype] * (first.abs() + added.abs())
 
 
 def cost(ax: Axes) -> Cost:
@@ -126,7 +125,7 @@ def cost(ax: Axes) -> Cost:
 
 
 MODES = {"has_grad_sum": True, "idle_rank": None, "idle_loss": "nan", "micro_batches": 1}
-STEPS = "(2.5 + W / 4) 2^-8 (bfloat16)"
+STEPS = "(W + 1) 2^-8 (bfloat16)"
 
 PROBLEM = Problem(
     name="GradAccLoss",
@@ -154,9 +153,9 @@ PROBLEM = Problem(
     ),
     returns="tuple",
     outputs=(
-        Output("normalized_loss", (), check=within(normalized, says=f"loss_sum's over G: {STEPS} and 2^-8 more")),
+        Output("normalized_loss", (), check=within(normalized, says=f"loss_sum's over G: {STEPS} and 2 2^-8 more")),
         Output("loss_sum", (), check=within(weighted_sum, says=f"|out - sum| <= {STEPS} sum |loss n|")),
-        Output("grad_loss", (), check=within(gradient, says="4 2^-8 (bfloat16) times the sum of both terms")),
+        Output("grad_loss", (), check=within(gradient, says="5 2^-8 (bfloat16) times the sum of both terms")),
     ),
     derive=derive,
     robust=Trials(robust_inputs, vary=robust_vary),

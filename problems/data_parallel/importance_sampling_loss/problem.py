@@ -128,6 +128,14 @@ def tolerance(context: CheckContext, bfloat16: float) -> float:
     return bfloat16 if context.ax.dtype == "bfloat16" else FLOAT32_ERROR
 
 
+def sum_tolerance(context: CheckContext) -> float:
+    """For sums over ranks: 2e-2, or W + 1 roundings to bfloat16 where these are more.
+
+    Each rank's sum is rounded, and so are the W - 1 additions; errors of single tokens average out.
+    """
+    return tolerance(context, max(2e-2, (context.world_size + 1) * 2.0**-8))
+
+
 def logprobs_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     """Off by more than 2e-2 of the value; 0 where the label is ignored.
 
@@ -148,7 +156,7 @@ def token_loss_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
 
 
 def loss_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-    """Off by more than 2e-2 of the mean |ratio * advantage| over all ranks' valid tokens.
+    """Off by more than `sum_tolerance` times the mean |ratio * advantage| over all ranks' valid tokens.
 
     That is taken as the mean ratio times the mean |advantage|, or as the loss itself where that is larger.
     """
@@ -163,12 +171,12 @@ def loss_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     ratio_mean = context.outputs["metrics"][0].double()
     expected = context.expected.double()
     magnitude = torch.maximum(expected.abs(), ratio_mean * size / count.clamp(min=1))
-    return outside(got.double(), expected, tolerance(context, 2e-2) * magnitude)
+    return outside(got.double(), expected, sum_tolerance(context) * magnitude)
 
 
 def metrics_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     """Each statistic has its own tolerance; infinities must be equal."""
-    relative = [tolerance(context, bound) for bound in (4e-2, 15e-2, 15e-2, 15e-2, 2e-2)]
+    relative = [*(tolerance(context, bound) for bound in (4e-2, 15e-2, 15e-2, 15e-2)), sum_tolerance(context)]
     absolute = [0.0, 0.0, 0.0, tolerance(context, 1e-2), 0.0]
     expected = context.expected.double()
     bound = expected.new_tensor(relative) * expected.abs() + expected.new_tensor(absolute)

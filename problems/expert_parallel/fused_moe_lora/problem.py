@@ -96,9 +96,9 @@ PROBLEM = Problem(
         *moe_layer.COUNT_ARGS,
         moe_layer.GROUP_ARG,
     ),
-    # Wider than for the plain layer: merging W + B A into one bfloat16 weight moves a row by up to 1.2 %, a logit that
-    # rounds the other way by up to 1.6 %; few rows of a whole output meet with that.
-    outputs=(replace(moe_layer.OUTPUT, check=all_of((rows_close(3e-2), norm_close(1.8e-2)))),),
+    # Wider than for the plain layer: merging W + B A into one bfloat16 weight moves a row by up to 1.2 %, logits that
+    # round otherwise by up to 2.5 %; few rows of a whole output meet with that.
+    outputs=(replace(moe_layer.OUTPUT, check=all_of((rows_close(4e-2), norm_close(1.65e-2)))),),
     derive=derive,
     robust=Trials(robust_inputs, vary=moe_layer.vary),
     published=Trials(published_inputs),

@@ -231,7 +231,8 @@ PROBLEM = Problem(
     ),
     outputs=(
         # Probabilities and their means are rounded to bfloat16, which moves the loss by some 2e-3.
-        Output("loss", (), dtype="float32", check=allclose(rtol=1e-2, atol=0.0), about="equal on all ranks"),
+        # The baseline rounds the mean probability of each expert to 16 bits, by 2^-8 at most; a kernel need not.
+        Output("loss", (), dtype="float32", check=allclose(rtol=5e-3, atol=0.0), about="equal on all ranks"),
     ),
     derive=derive,
     robust=Trials(robust_inputs, vary=robust_vary),

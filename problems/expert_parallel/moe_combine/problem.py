@@ -19,6 +19,7 @@ from pkb_gym.engine.problem import (
     Trials,
     close,
 )
+from pkb_gym.engine.problem.rules import all_of, norm_close
 from pkb_gym.problems.expert_parallel.routing import (
     derive_routing,
     mask_of,
@@ -121,8 +122,16 @@ PROBLEM = Problem(
         Scalar("org_hidden_states_shape", "ints", about="(T, H)"),
         Group("group", about="expert-parallel group of G ranks; rank d of it hosts experts d*L .. (d+1)*L-1"),
     ),
-    # A partial sum formed at the expert's rank rounds once more than the baseline.
-    outputs=(Output("out", ("T", "H"), check=close(rtol=1.6e-2, atol_rms=1e-2), about="weighted sums per token"),),
+    # The baseline rounds each weighted row: where two of them cancel, what is left is off by up to 2^-7 of either, and
+    # rows reach eight standard deviations in an evaluation. A partial sum formed at the expert's rank rounds once more.
+    outputs=(
+        Output(
+            "out",
+            ("T", "H"),
+            check=all_of((close(rtol=1.6e-2, atol_rms=4e-2), norm_close(4.5e-3))),
+            about="weighted sums per token",
+        ),
+    ),
     derive=derive,
     robust=Trials(robust_inputs, vary=vary_routing),
     published=Trials(published_inputs),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,8 +22,8 @@ from pkb_gym.engine.problem import (
     Trials,
     close,
 )
-from pkb_gym.engine.problem.rules import allclose
-from pkb_gym.problems.fsdp_zero.heavy_tailed import expected_powers, heavy_tailed
+from pkb_gym.engine.problem.rules import CheckContext, rule
+from pkb_gym.problems.fsdp_zero.heavy_tailed import NORM_RULE, exact_norm, expected_powers, heavy_tailed, norm_mark
 
 if TYPE_CHECKING:
     import torch
@@ -122,6 +123,14 @@ def published_inputs(make: InputMaker) -> tuple[list[torch.Tensor | None]]:
     return ([None if shape is None else stream.randn(*shape).to(make.dtype) for shape in shapes],)
 
 
+def group_norm(context: CheckContext) -> list[torch.Tensor]:
+    """The exact norm of the gradients of this rank's group, in a list of one."""
+    groups = groups_of(context.ax) or ((context.rank,),)
+    ranks = next(group for group in groups if context.rank in group)
+    gradients = (g for rank in ranks for g in context.tensors("grad_tensors", rank))
+    return [exact_norm(gradients, context.ax.real("norm_type"))]
+
+
 def cost(ax: Axes) -> Cost:
     """Gradients are read once and written once where they change; one all-reduce of a float32 scalar."""
     elements = sum(prod(shape) for shape in ax.shapes("local_shapes") if shape is not None)
@@ -165,7 +174,13 @@ PROBLEM = Problem(
         Group("fsdp_group", about="ranks to sum over; None skips the sum"),
     ),
     outputs=(
-        Output("total_norm", (), dtype="float32", check=allclose(rtol=1e-4, atol=0.0), about="norm before clipping"),
+        Output(
+            "total_norm",
+            (),
+            dtype="float32",
+            check=rule(partial(norm_mark, exact=group_norm), says=NORM_RULE, batched=False),
+            about="norm before clipping",
+        ),
         # A coefficient rounded to bfloat16 and the rounding of the product stay within this.
         InPlace("grad_tensors", check=close(rtol=1e-2, atol_rms=1e-3)),
     ),

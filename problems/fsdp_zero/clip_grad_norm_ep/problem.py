@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,8 +22,8 @@ from pkb_gym.engine.problem import (
     Trials,
     close,
 )
-from pkb_gym.engine.problem.rules import allclose
-from pkb_gym.problems.fsdp_zero.heavy_tailed import expected_powers, heavy_tailed
+from pkb_gym.engine.problem.rules import CheckContext, rule
+from pkb_gym.problems.fsdp_zero.heavy_tailed import NORM_RULE, exact_norm, expected_powers, heavy_tailed, norm_mark
 
 if TYPE_CHECKING:
     import torch
@@ -120,6 +121,20 @@ def published_inputs(make: InputMaker) -> Lists:
     return drawn[: len(dense)], drawn[len(dense) :]
 
 
+def global_norms(context: CheckContext) -> list[torch.Tensor]:
+    """The exact norm of all ranks' gradients, with quotients of the expert ones rounded, and with them as they are.
+
+    The baseline rounds them, which matters where the expert-parallel size is no power of two; a kernel may do both
+    steps at once.
+    """
+    ranks, ep_size, p = range(context.world_size), ep_size_of(context.ax), context.ax.real("norm_type")
+    dense = [g for rank in ranks for g in context.tensors("non_ep_grad_tensors", rank)]
+    expert = [g for rank in ranks for g in context.tensors("ep_grad_tensors", rank)]
+    rounded = (None if g is None else g * (1 / ep_size) for g in expert)
+    fused = (None if g is None else g.double() / ep_size for g in expert)
+    return [exact_norm((*dense, *rounded), p), exact_norm((*dense, *fused), p)]
+
+
 def elements(ax: Axes, name: str) -> int:
     """Elements of one of this rank's lists."""
     return sum(prod(shape) for shape in ax.shapes(name) if shape is not None)
@@ -197,7 +212,13 @@ PROBLEM = Problem(
         Group("ep_group", about="sums the expert part next; consecutive ranks"),
     ),
     outputs=(
-        Output("total_norm", (), dtype="float32", check=allclose(rtol=1e-4, atol=0.0), about="norm before clipping"),
+        Output(
+            "total_norm",
+            (),
+            dtype="float32",
+            check=rule(partial(norm_mark, exact=global_norms), says=NORM_RULE, batched=False),
+            about="norm before clipping",
+        ),
         InPlace("non_ep_grad_tensors", check=CLIPPED),
         InPlace("ep_grad_tensors", check=CLIPPED),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import Axes, Cost, InputMaker, LeastWork, Output, Problem, Tensor, Trials
-from pkb_gym.engine.problem.rules import CheckContext, outside, rule, same_bits, wide
+from pkb_gym.engine.problem.rules import CheckContext, far, more_than, outside, rule, same_bits, wide
 from pkb_gym.problems.fsdp_zero.amax_history import history_values, published_values, scale_of, spread_values
 
 if TYPE_CHECKING:
@@ -42,10 +42,8 @@ def all_rounded(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     bfloat16_step = 2.0**-7 * expected.abs()
     float8_step = torch.maximum(expected.abs() / 8, scales[:, None] * 2.0**-9)
     bad = outside(value, expected, float8_step + bfloat16_step)
-    coarse = outside(value, expected, bfloat16_step)
-    bad |= coarse & (coarse.sum() > 0.03 * coarse.numel())
-    error = torch.linalg.vector_norm(value - expected, dim=1, keepdim=True)
-    bad |= ~(error <= 1.2e-2 * torch.linalg.vector_norm(expected, dim=1, keepdim=True))
+    bad |= more_than(0.03, value, expected, bfloat16_step)
+    bad |= far(value, expected, 1.2e-2 * torch.linalg.vector_norm(expected, dim=1, keepdim=True), dim=1)
     return bad.view(-1)
 
 

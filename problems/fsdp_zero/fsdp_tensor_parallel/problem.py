@@ -93,10 +93,10 @@ def published_inputs(make: InputMaker) -> Inputs:
 
 
 def tolerance(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
-    """The baseline's output, and 3e-2 sqrt(n_tp / 2) rms + 1e-2 |out|: its sum rounds once per rank of the group."""
+    """The baseline's output, and 5.5e-2 sqrt(n_tp / 2) rms + 1e-2 |out|: its sum rounds once per rank of the group."""
     expected = wide(context.expected)
     steps = sqrt(max(1.0, context.ax.n_tp / 2))
-    return expected, 3e-2 * steps * rms(expected) + 1e-2 * expected.abs()
+    return expected, 5.5e-2 * steps * rms(expected) + 1e-2 * expected.abs()
 
 
 def cost(ax: Axes) -> Cost:
@@ -157,7 +157,7 @@ PROBLEM = Problem(
             "out",
             ("Bf", "D"),
             check=all_of(
-                (norm_close(1e-2), within(tolerance, says="|out - y| <= 3e-2 sqrt(n_tp / 2) rms(y) + 1e-2 |y|"))
+                (norm_close(1e-2), within(tolerance, says="|out - y| <= 5.5e-2 sqrt(n_tp / 2) rms(y) + 1e-2 |y|"))
             ),
             about="the layer's output, equal for equal j",
         ),

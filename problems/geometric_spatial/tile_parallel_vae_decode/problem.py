@@ -21,7 +21,7 @@ from pkb_gym.engine.problem import (
     Tensor,
     Trials,
 )
-from pkb_gym.engine.problem.rules import CheckContext, outside, rule, wide
+from pkb_gym.engine.problem.rules import CheckContext, far, outside, rule, wide
 
 if TYPE_CHECKING:
     import torch
@@ -81,13 +81,17 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor]:
 
 
 def video_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-    """Marks |got - expected| > 2e-2 + 2^-7 |expected|.
+    """Marks |got - expected| > 2e-2 + 3e-2 |expected|, and all if ||got - expected|| > 4e-3 ||expected||.
 
-    The video is bfloat16 whatever the dtype of the latent: one unit in the last place of the interpolation, and of the
-    two parts of a blend.
+    The video is bfloat16 whatever the dtype of the latent. The baseline rounds pixels, both parts of a blend and their
+    sum, along each of three axes: eight half steps at most, where a kernel that blends in float32 has one. Of that
+    kernel the norm of all errors is below 2.3e-3; with latents in 8 bits it is 5.5e-3 and more.
     """
+    import torch
+
     expected = wide(context.expected)
-    return outside(wide(got), expected, 2e-2 + 2.0**-7 * expected.abs())
+    bad = outside(wide(got), expected, 2e-2 + 3e-2 * expected.abs())
+    return bad | far(wide(got), expected, 4e-3 * torch.linalg.vector_norm(expected))
 
 
 def cost(ax: Axes) -> Cost:
@@ -189,7 +193,10 @@ PROBLEM = Problem(
             "video",
             ("B", 3, "T_out", "H_out", "W_out"),
             dtype="bfloat16",
-            check=rule(video_mark, says="|out - ref| <= 2e-2 + 2^-7 |ref|, whatever the dtype of z"),
+            check=rule(
+                video_mark,
+                says="|out - ref| <= 2e-2 + 3e-2 |ref|, ||out - ref|| <= 4e-3 ||ref||, whatever the dtype of z",
+            ),
             about="equal on all ranks",
         ),
     ),

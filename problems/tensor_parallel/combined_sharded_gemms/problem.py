@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import Axes, Cost, InputMaker, LeastWork, Output, Problem, Tensor, Trials, close, with_link
+from pkb_gym.engine.problem.rules import all_of, norm_close
 
 if TYPE_CHECKING:
     import torch
@@ -74,7 +75,10 @@ PROBLEM = Problem(
         Output(
             "y_local",
             ("m", "H2"),
-            check=close(rtol=1e-2, atol_rms=1e-2),
+            # The baseline rounds the hidden values to 16 bits, twice; a kernel may keep them in float32. That moves an
+            # element by 2.5e-3 of the root mean square (standard deviation): of the 10^8 elements of an evaluation some
+            # by 6 times as much. The norm of all together is held to what it moves them by on average.
+            check=all_of((close(rtol=1e-2, atol_rms=3e-2), norm_close(5e-3))),
             about="rows r*m .. (r+1)*m-1 of silu(X W1) W2",
         ),
     ),

@@ -68,10 +68,14 @@ def published_inputs(make: InputMaker) -> Inputs:
 
 
 def row_scaled(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
-    """The logits, and 1e-2 (|logit| + root mean square of its row) for bfloat16."""
+    """The logits, and 1e-2 |logit| + 2.5e-2 root mean square of its row for bfloat16.
+
+    The baseline rounds the product before it adds the bias: where these nearly cancel, the sum is off by up to 2^-8 of
+    either, and products reach six times their standard deviation in an evaluation.
+    """
     expected = wide(context.expected)
     row_rms = expected.square().mean(dim=1, keepdim=True).sqrt()
-    return expected, 1e-2 * DTYPE_SCALE[context.ax.dtype] * (expected.abs() + row_rms)
+    return expected, 1e-2 * DTYPE_SCALE[context.ax.dtype] * (expected.abs() + 2.5 * row_rms)
 
 
 def cost(ax: Axes) -> Cost:
@@ -117,7 +121,7 @@ PROBLEM = Problem(
             ("T", "V"),
             check=all_of(
                 (
-                    within(row_scaled, says="|logit - expected| <= 1e-2 (|expected| + rms of its row) (bfloat16)"),
+                    within(row_scaled, says="|logit - expected| <= 1e-2 |expected| + 2.5e-2 rms of its row (bfloat16)"),
                     norm_close(rel=5e-3),
                 )
             ),

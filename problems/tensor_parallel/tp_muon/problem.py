@@ -19,7 +19,7 @@ from pkb_gym.engine.problem import (
     Tensor,
     Trials,
 )
-from pkb_gym.engine.problem.rules import CheckContext, rms, rule, wide
+from pkb_gym.engine.problem.rules import CheckContext, outside, rms, rule, wide
 
 if TYPE_CHECKING:
     import torch
@@ -107,8 +107,7 @@ def near(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     """Marks |got - expected| > 2^-7 |expected| + 0.02 rms(expected), scaled by dtype."""
     expected = wide(context.expected)
     bound = LOOSENESS[context.ax.dtype] * (2.0**-7 * expected.abs() + 0.02 * rms(expected))
-    bad: torch.Tensor = ~((wide(got) - expected).abs() <= bound)
-    return bad & ~(got.isnan() & expected.isnan())
+    return outside(wide(got), expected, bound)
 
 
 def cost(ax: Axes) -> Cost:
