@@ -26,8 +26,8 @@ settings.load_profile("project")
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ["PKB_EVALUATOR"] = "fresh"  # a background evaluator would outlive the test
-    if os.environ.get("PYTEST_XDIST_WORKER"):
-        _use_temporary_folder(Path(config.option.basetemp) / "tmp")
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        _use_temporary_folder(Path(config.option.basetemp).parent / worker / "tmp")
     # Orphans become children of this process instead of vanishing to init, so that they are found.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
