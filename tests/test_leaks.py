@@ -3,12 +3,11 @@
 import os
 import subprocess
 import sys
-import uuid
 
 import pytest
 
 from tests import leaks
-from tests.leaks import SHM, Descendants, Lasting, leftovers, snapshot
+from tests.leaks import Descendants, Lasting, leftovers, snapshot
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -90,29 +89,30 @@ def test_a_lasting_process_may_stay_with_its_descendants(sleeper):
         os.kill(child, 9)
 
 
-def test_a_file_in_shm_is_found_unless_it_lasts():
+@pytest.fixture
+def shm(tmp_path, monkeypatch):
+    """A folder in place of /dev/shm, where tests of other processes would find the file."""
+    monkeypatch.setattr(leaks, "SHM", tmp_path)
+    return tmp_path
+
+
+def test_a_file_in_shm_is_found_unless_it_lasts(shm):
     before = snapshot()
-    path = SHM / f"pkb-test-{uuid.uuid4().hex}"
+    path = shm / "left"
     path.touch()
-    try:
-        assert leftovers(before, Lasting(), grace_s=0) == [f"file {path}"]
-        lasting = Lasting()
-        lasting.keep_file(path.name)
-        assert leftovers(before, lasting, grace_s=0) == []
-    finally:
-        path.unlink()
+    assert leftovers(before, Lasting(), grace_s=0) == [f"file {path}"]
+    lasting = Lasting()
+    lasting.keep_file(path.name)
+    assert leftovers(before, lasting, grace_s=0) == []
 
 
-def test_a_file_in_shm_of_somebody_else_is_not_counted(sleeper, monkeypatch):
+def test_a_file_in_shm_of_somebody_else_is_not_counted(shm, sleeper, monkeypatch):
     """Two test runs on one machine once failed each other's tests."""
     before = snapshot()
-    path = SHM / f"pkb-test-{uuid.uuid4().hex}"
+    path = shm / "open"
     code = f"import time; f = open({str(path)!r}, 'w'); print('open', flush=True); time.sleep(60)"
-    try:
-        other = sleeper([sys.executable, "-c", code])
-        assert other.stdout.readline() == "open\n"
-        assert f"file {path}" in leftovers(before, Lasting(), grace_s=0), "a child's file is ours"
-        monkeypatch.setattr("tests.leaks.descendants", frozenset)
-        assert leftovers(before, Lasting(), grace_s=0) == []
-    finally:
-        path.unlink(missing_ok=True)
+    other = sleeper([sys.executable, "-c", code])
+    assert other.stdout.readline() == "open\n"
+    assert f"file {path}" in leftovers(before, Lasting(), grace_s=0), "a child's file is ours"
+    monkeypatch.setattr("tests.leaks.descendants", frozenset)
+    assert leftovers(before, Lasting(), grace_s=0) == []

@@ -29,6 +29,9 @@ from pkb_gym.engine.support.env_vars import for_candidates, python_path, with_ch
 from pkb_gym.engine.support.ownership import TemporaryFolder
 
 START_TIMEOUT_S = 120.0
+MOST_OUTPUT = 2000
+"""Bytes that an error quotes of what a zygote wrote last."""
+
 TEMPORARY_BYTES = 256 << 20
 """Of /tmp and of /dev/shm in each gang."""
 
@@ -112,15 +115,20 @@ class Zygote:
     def _wait_until_ready(self) -> None:
         if self._ready:
             return
-        self._control.sock.settimeout(START_TIMEOUT_S)
         try:
+            self._control.sock.settimeout(START_TIMEOUT_S)
             self._control.receive(ZygoteReady)
-        except (WireError, TimeoutError) as error:
+        except (WireError, OSError) as error:  # closed meanwhile, or too late, among others
             self._process.kill()
-            assert self._process.stderr is not None
-            output = self._process.stderr.read().decode(errors="replace")[-2000:]
-            raise InfrastructureError(f"the zygote did not start: {error}\n{output}") from None
+            raise InfrastructureError(f"the zygote did not start: {error}\n{self._last_output()}") from None
         self._ready = True
+
+    def _last_output(self) -> str:
+        assert self._process.stderr is not None
+        try:
+            return self._process.stderr.read().decode(errors="replace")[-MOST_OUTPUT:]
+        except ValueError:  # closed meanwhile, by another thread
+            return ""
 
     def fork(self, request: GangRequest, fds: list[int]) -> int:
         """Forks a gang.
