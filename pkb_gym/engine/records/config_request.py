@@ -14,6 +14,7 @@ from pkb_gym.engine.support.suggestions import did_you_mean
 
 EXPECTED = {
     "world_size": "a whole number of ranks, at least 1",
+    "ranks_per_gpu": "a whole number of ranks, at least 1",
     "size": "the name of a size, or axes by name such as {'M': 1024}: numbers, texts, None and tuples of them",
     "dtype": "the name of a dtype, such as 'bfloat16'",
     "trials": "a whole number, at least 1",
