@@ -17,7 +17,13 @@ Device: TypeAlias = Literal["cpu", "cuda"]
 Language: TypeAlias = Literal["cpp", "cuda", "triton", "python"]
 Protocol: TypeAlias = Literal["robust", "published"]
 Until: TypeAlias = Literal["compile", "check", "time", "profile"]
-Sanitizer: TypeAlias = Literal["address", "undefined", "thread"]
+Sanitizer: TypeAlias = Literal["address", "undefined", "thread", "memcheck", "racecheck", "synccheck", "initcheck"]
+
+SANITIZERS: dict[Language, tuple[Sanitizer, ...]] = {
+    "cpp": ("address", "undefined", "thread"),
+    "cuda": ("memcheck", "racecheck", "synccheck", "initcheck"),
+}
+"""Language -> its sanitizers: those of g++, and the tools of compute-sanitizer."""
 
 DIALECTS: dict[Language, Dialect] = {"cpp": "native", "cuda": "native", "triton": "python", "python": "python"}
 
@@ -64,8 +70,8 @@ class EvalConfig(Record):
     """Whether native sources are compiled for finding mistakes: not optimised, with whole debug information and checks
     of bounds. Such a build is checked and never timed, and no reward is paid for it."""
     sanitize: tuple[Sanitizer, ...] = ()
-    """Sanitizers of g++ that the checked calls are run under first, in the standalone harness; C++ sources alone.
-    Includes `debug`."""
+    """Sanitizers that the checked calls are run under first, in the standalone harness: those of g++ for C++ sources,
+    tools of compute-sanitizer for CUDA sources. Includes `debug`."""
 
     @field_validator("size")
     @classmethod
@@ -193,11 +199,12 @@ def _ranks(problem: Problem, config: EvalConfig, device: Device, gpus: int) -> t
 def _check_debug(problem: Problem, language: Language, config: EvalConfig) -> None:
     if config.debug and DIALECTS[language] != "native":
         raise ConfigError(f"{problem.name}: debug builds are of C++ and CUDA sources; this one is {language!r}")
-    if config.sanitize and language != "cpp":
-        raise ConfigError(
-            f"{problem.name}: sanitizers are for C++ sources; this one is {language!r}. For CUDA sources keep the run "
-            "(`pkb eval --keep DIR`) and call `DIR/run.sh memcheck`"
-        )
+    if config.sanitize and language not in SANITIZERS:
+        raise ConfigError(f"{problem.name}: sanitizers are for C++ and CUDA sources; this one is {language!r}")
+    for sanitizer in config.sanitize:
+        if sanitizer not in SANITIZERS[language]:
+            known = ", ".join(SANITIZERS[language])
+            raise ConfigError(f"{problem.name}: sanitizers of {language!r} sources are {known}; {sanitizer!r} is not")
 
 
 def _timing_budget_s(device: Device, size: object) -> float:

@@ -9,7 +9,7 @@ from typing import Literal, get_args, get_origin
 from pydantic import ValidationError
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.config import EvalConfig, Sanitizer
 from pkb_gym.engine.support.suggestions import did_you_mean
 
 EXPECTED = {
@@ -26,7 +26,7 @@ EXPECTED = {
     "memory_bytes": "a whole number of bytes above 0",
     "trace": "True or False",
     "debug": "True or False",
-    "sanitize": "any of 'address', 'undefined' and 'thread', in a tuple",
+    "sanitize": f"any of {', '.join(map(repr, get_args(Sanitizer)))}, in a tuple",
 }
 """Field of `EvalConfig` -> what it takes, of those that take no choice of words."""
 
