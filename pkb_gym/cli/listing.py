@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pkb_gym
 from pkb_gym.engine.support import env_vars
@@ -83,12 +83,14 @@ def _kept(path: Path, key: str) -> list[ListedProblem] | None:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["state"] != key:
             return None
-        return [
-            ListedProblem(**{name: tuple(value) if isinstance(value, list) else value for name, value in one.items()})
-            for one in found["problems"]
-        ]
+        return [_listed(one) for one in found["problems"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _listed(one: dict[str, Any]) -> ListedProblem:
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in one.items()}
+    return ListedProblem(**values)
 
 
 def _state() -> str:
