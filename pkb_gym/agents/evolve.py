@@ -1,4 +1,4 @@
-"""A search without a model: kernels of the corpus's families, bred by what was found of them.
+"""A search without a model: kernels of families, bred by what was found of them.
 
     population   the submissions of the episode so far, with the value that their feedback earned
     parents      the best `elite` of them
@@ -21,8 +21,8 @@ from pydantic import Field
 
 from pkb_gym.agents.options import parse_options
 from pkb_gym.agents.protocol import Agent, AgentProvider, AgentTask, Message, NotCovered, Reply, Setting
-from pkb_gym.corpus.families import FAMILIES, Family
-from pkb_gym.corpus.families.family import Knob, Knobs, Variant
+from pkb_gym.agents.search_spaces import SEARCH_SPACES
+from pkb_gym.corpus.families.family import Family, Knob, Knobs, Variant
 from pkb_gym.engine.records.base import Record
 
 LANGUAGE = {"cpu": "cpp", "cuda": "cuda"}
@@ -64,9 +64,9 @@ class EvolveProvider:
     def begin(self, task: AgentTask) -> Agent:
         """See `AgentProvider`."""
         key = (task.problem.name, LANGUAGE[task.config.device])
-        if key not in FAMILIES:
+        if key not in SEARCH_SPACES:
             raise NotCovered(f"there is no family of {key[1]} kernels for {task.problem.name}")
-        return EvolveAgent(FAMILIES[key], self.options, task.seed)
+        return EvolveAgent(SEARCH_SPACES[key], self.options, task.seed)
 
     def close(self) -> None:
         """Nothing was started."""
