@@ -7,8 +7,8 @@
     submission   of the kernels that were not submitted yet and have the changed knobs, the nearest to the child: some
                  values make sense together with others alone, so that one change can ask for a second
 
-The first `initial` submissions are the plainest kernel and those that differ most from the ones before; so is, with
-probability `explore`, any later one. Equal seeds and equal findings give equal searches.
+The first `initial` submissions are the plainest kernel (or, with `start=random`, any) and those that differ most from
+the ones before; so is, with probability `explore`, any later one. Equal seeds and equal findings give equal searches.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import Field
 
@@ -38,6 +39,8 @@ TRIES = 20
 class EvolveOptions(Record):
     """Options of the search."""
 
+    start: Literal["plainest", "random"] = "plainest"
+    """First submission; "random" makes samples of a single turn differ."""
     initial: int = Field(default=3, ge=1)
     """Submissions before the first child, as different as they come."""
     elite: int = Field(default=3, ge=1)
@@ -103,7 +106,7 @@ class EvolveAgent:
         draw = random.Random(f"{self.seed} {len(turns)}")
         judged = [(turn.value, variant) for turn, variant in zip(turns, tried, strict=True) if turn.value is not None]
         if not tried:
-            chosen = untried[0]
+            chosen = untried[0] if self.options.start == "plainest" else draw.choice(untried)
         elif len(tried) < self.options.initial or not judged or draw.random() < self.options.explore:
             chosen = _farthest(untried, tried, draw)
         else:

@@ -36,6 +36,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add.add_argument("--title", required=True, help="as the table shows it")
     add.add_argument("--description", required=True, help="model and prompt, or where kernels come from")
     add.add_argument("--command", required=True, help="that made the results, as it is typed")
+    add.add_argument(
+        "--target",
+        metavar="RESULTS",
+        help="results of another agent, such as the experts: turns until its best kernels are reached",
+    )
     add.add_argument("--commit", help="that they were measured at, 12 digits (default: this checkout's, if unchanged)")
     add.add_argument("--date", type=_date, help="of the measurement, YYYY-MM-DD (default: today)")
     add.add_argument(
@@ -70,7 +75,7 @@ def run_add(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001 
         commit=_commit(args.commit),
         date=args.date or dt.datetime.now(dt.UTC).date(),
     )
-    entry = make_entry(args.results, text)
+    entry = make_entry(args.results, text, args.target)
     path = args.folder / "entries" / f"{entry.name}.json"
     _write(path, entry.to_json())
     print(path)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from pkb_gym.metrics.estimates import Estimate
 from pkb_gym.metrics.figures import AtK, at
+from pkb_gym.metrics.reach import Reach
+from pkb_gym.metrics.reach_text import reach_text
 from pkb_gym.report.figures.charts import interval_text
 from pkb_gym.report.leaderboard.entry import LeaderboardEntry
 from pkb_gym.report.markdown import escaped, markdown_table
@@ -83,10 +85,15 @@ def _exponential(log: Estimate) -> Estimate:
 
 def _told(entry: LeaderboardEntry) -> str:
     ranks, sizes = ", ".join(map(str, entry.world_sizes)), ", ".join(entry.sizes)
+    reached = "" if entry.reach is None else f"\n\n{escaped(_reached(entry.reach))}"
     return (
         f"**{escaped(entry.title)}** ([{entry.name}.json](entries/{entry.name}.json), {escaped(ranks)} ranks, sizes "
-        f"{escaped(sizes)}): {escaped(entry.description)}\n\n```console\n{_code(entry.command)}\n```"
+        f"{escaped(sizes)}): {escaped(entry.description)}{reached}\n\n```console\n{_code(entry.command)}\n```"
     )
+
+
+def _reached(found: Reach) -> str:
+    return f"As fast as the best kernels of {found.target}: {reach_text(found)}."
 
 
 def _code(command: str) -> str:
