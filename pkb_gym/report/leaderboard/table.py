@@ -32,18 +32,22 @@ NONE = "No entries."
 
 def leaderboard_markdown(entries: Sequence[LeaderboardEntry]) -> str:
     """The page: a table for each hardware and protocol, best first, and how each entry was measured."""
-    groups: dict[tuple[str, str, str], list[LeaderboardEntry]] = {}
-    for entry in entries:
-        groups.setdefault((entry.device, entry.hardware, entry.protocol), []).append(entry)
     parts = [INTRODUCTION]
-    for (device, hardware, protocol), found in sorted(groups.items(), reverse=True):
-        found.sort(key=_rank)
+    for found in entry_groups(entries):
         parts += [
-            f"## {escaped(hardware)} ({device}), protocol {protocol}",
+            f"## {escaped(found[0].hardware)} ({found[0].device}), protocol {found[0].protocol}",
             markdown_table(HEADER, [_row(entry) for entry in found]),
             *(_told(entry) for entry in found),
         ]
     return "\n\n".join(parts if entries else [*parts, NONE]) + "\n"
+
+
+def entry_groups(entries: Sequence[LeaderboardEntry]) -> list[list[LeaderboardEntry]]:
+    """The entries of each device, hardware and protocol, GPUs first; within a group the best first."""
+    groups: dict[tuple[str, str, str], list[LeaderboardEntry]] = {}
+    for entry in entries:
+        groups.setdefault((entry.device, entry.hardware, entry.protocol), []).append(entry)
+    return [sorted(found, key=_rank) for _, found in sorted(groups.items(), reverse=True)]
 
 
 def _rank(entry: LeaderboardEntry) -> tuple[float, float, str]:
