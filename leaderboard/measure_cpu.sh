@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures the entries expert-cpu, evolve-cpu-single and evolve-cpu-agentic on this machine, and makes the table.
+# Measures the entries expert-cpu, evolve-cpu-single and evolve-cpu-agentic on this machine, and makes table and pictures.
 #
 #   leaderboard/measure_cpu.sh [FOLDER]     results go to FOLDER (default: runs/leaderboard); called again, it resumes
 #
@@ -32,3 +32,4 @@ add "$out/evolve-agentic/results.jsonl" --target "$target" --name evolve-cpu-age
     --title "Evolve, 16 turns" --command "$agentic" \
     --description "A search of 16 turns in each problem's family, from the plainest kernel, size tiny: problems with an expert"
 pkb leaderboard table leaderboard/entries --output leaderboard/README.md
+pkb leaderboard pictures leaderboard/entries
