@@ -33,6 +33,7 @@ from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.evaluation.owner import EvaluationSchedule, OwnerMode, start_evaluation
 from pkb_gym.training.inputs.arguments import checkpoint_to_resume, parse_arguments, run_recipe
 from pkb_gym.training.inputs.rows import load_prompts
+from pkb_gym.training.learner.sequence_options import refuse_sequence_options
 from pkb_gym.training.learner.trainer import KernelGRPOTrainer, TrainerSettings
 from pkb_gym.training.learner.turn_credit import AdvantageName, Credit, CreditName, find_credit
 from pkb_gym.training.processes.host_group import HostGroup
@@ -147,6 +148,7 @@ def check(args: GrpoArguments, config: GRPOConfig) -> None:
         GrpoArguments.advantages,
     ):
         raise ConfigError(f"recipe {args.recipe} has a reward, credit and advantages of its own; leave those out")
+    refuse_sequence_options(config, 1 if args.single_turn else args.max_turns)
     if args.generation_chunk is not None and config.use_vllm:
         raise ConfigError("generation_chunk is for transformers; vLLM makes batches of its own")
 

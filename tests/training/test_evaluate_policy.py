@@ -106,7 +106,7 @@ def test_a_call_that_cannot_be_made_is_answered_as_in_training(tokenizer):
     wrong = submit("x").replace('"source"', '"text"')
     sampler, (episode,) = play(tokenizer, by_turn(wrong, say("Done.")), [row()])
     assert episode.submissions == []
-    assert "{'error': \"KernelEnvironment.submit() got an unexpected keyword argument 'text'\"}" in sampler.read[1]
+    assert "{'error': \"submit: missing a required argument: 'source'\"}" in sampler.read[1]
 
 
 def test_replies_are_kept_whether_or_not_they_submit(tokenizer):

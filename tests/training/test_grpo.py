@@ -81,17 +81,17 @@ def log_probability(policy: Path, trainer: KernelGRPOTrainer, before: list[int],
 def test_advantages_and_masks_of_two_turns_by_hand(monkeypatch, policy, evaluator, tmp_path):
     """Two rollouts; one improves on its second turn and closes, the other is right at once and closes.
 
-    Improvements are (BROKEN, FAST - BROKEN) and (SLOW); the second turn has nothing to be compared with.
+    Improvements are (BROKEN, FAST - BROKEN, 0) and (SLOW, 0): to close is the second's second turn.
     """
     first, second, fix, bye = submit("compile_error"), submit("speedup 1"), submit("speedup 10"), say("Bye.")
     follow(monkeypatch, lines(first, second, fix, bye, bye))
     trainer = run(policy, evaluator, config(tmp_path), max_turns=3, trainer_class=Watched)
     (batch,) = trainer.batches
     tokenizer = tokenizer_of(policy)
-    gap = SLOW - BROKEN
+    gap, gain = SLOW - BROKEN, FAST - BROKEN
     expected = {
-        "compile_error": [(first, -gap), (None, 0.0), (fix, 0.0), (None, 0.0), (bye, 0.0)],
-        "speedup 1": [(second, gap), (None, 0.0), (bye, gap)],
+        "compile_error": [(first, -gap), (None, 0.0), (fix, gain), (None, 0.0), (bye, 0.0)],
+        "speedup 1": [(second, gap), (None, 0.0), (bye, -gain)],
     }
     for ids, mask, said, advantages in zip(
         batch["completion_ids"], batch["completion_mask"], batch["tool_mask"], batch["advantages"], strict=True
@@ -113,6 +113,46 @@ def test_advantages_and_masks_of_two_turns_by_hand(monkeypatch, policy, evaluato
             at += size
         assert at == len(ids)
     assert trainer.state.log_history[0]["reward/AllReduce"] == pytest.approx((FAST + SLOW) / 2)
+
+
+def test_a_malformed_second_call_has_an_advantage_of_its_own(monkeypatch, policy, evaluator, tmp_path):
+    """Own values are (FAST, 0) and (SLOW, SLOW): the malformed call has -SLOW, not FAST - SLOW of its first turn."""
+    cut = submit("speedup 20").replace("}\n</tool_call>", "")
+    follow(monkeypatch, lines(submit("speedup 10"), submit("speedup 1"), cut, submit("speedup 1")))
+    arguments = {"credit": "own_value", "advantages": "leave_one_out", "max_turns": 2}
+    trainer = run(policy, evaluator, config(tmp_path), trainer_class=Watched, **arguments)
+    (batch,) = trainer.batches
+    tokenizer = tokenizer_of(policy)
+    at = next(row for row, ids in enumerate(batch["completion_ids"]) if "speedup 10" in tokenizer.decode(ids))
+    found = batch["advantages"][at]
+    begin = len(tokenizer(submit("speedup 10"))["input_ids"])
+    size = len(tokenizer(cut)["input_ids"])
+    end = int(batch["completion_mask"][at].sum())
+    assert tokenizer.decode(batch["completion_ids"][at][end - size : end]) == cut
+    assert found[:begin].tolist() == pytest.approx([FAST - SLOW] * begin)
+    assert found[end - size : end].tolist() == pytest.approx([-SLOW] * size)
+
+
+def test_an_exception_in_a_tool_takes_its_rollout_out_of_the_group(monkeypatch, policy, evaluator, tmp_path):
+    """Of values 1, none and FAST the mean is that of the two that are known."""
+    from pkb_gym.training.rollout.episodes import RolloutEpisode
+
+    judge = RolloutEpisode.submit
+
+    async def fragile(self, source):
+        if source == "speedup 5":
+            raise KeyError("a bug of this project")
+        return await judge(self, source)
+
+    monkeypatch.setattr(RolloutEpisode, "submit", fragile)
+    follow(monkeypatch, lines(*map(submit, ("speedup 1", "speedup 5", "speedup 10"))))
+    settings = config(tmp_path, num_generations=3, per_device_train_batch_size=3)
+    trainer = run(policy, evaluator, settings, max_turns=1, trainer_class=Watched, advantages="group_mean")
+    half = (FAST - SLOW) / 2
+    (batch,) = trainer.batches
+    assert sorted(batch["advantages"][:, 0].tolist()) == pytest.approx([-half, 0.0, half])
+    logged = trainer.state.log_history[0]
+    assert logged["faults/crashed"] == 1 and logged["reward/AllReduce"] == pytest.approx((FAST + SLOW) / 2)
 
 
 def test_the_environments_words_have_no_loss(monkeypatch, policy, evaluator, tmp_path):
@@ -256,7 +296,8 @@ def test_a_call_that_cannot_be_carried_out_is_answered_and_earns_nothing(monkeyp
     (batch,) = trainer.batches
     said = (batch["completion_mask"] * batch["tool_mask"]).bool()
     found = sorted(sorted(set(own[mask].tolist())) for own, mask in zip(batch["advantages"], said, strict=True))
-    assert found == [[pytest.approx(-FAST / 3)], [pytest.approx(-FAST / 3), pytest.approx(2 * FAST / 3)]]
+    # Own values are (0, FAST) and, with the reply that gives up, (0, 0); their mean is FAST / 4.
+    assert found == [[pytest.approx(-FAST / 4)], [pytest.approx(-FAST / 4), pytest.approx(3 * FAST / 4)]]
 
 
 def test_rollouts_without_room_for_more_end(monkeypatch, policy, evaluator, tmp_path):

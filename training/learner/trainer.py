@@ -13,12 +13,14 @@ from typing import Any
 
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from trl import GRPOConfig
 from trl.chat_template_utils import parse_response
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.inputs.chat import Message
 from pkb_gym.training.learner.resumable import ResumableGRPOTrainer
+from pkb_gym.training.learner.sequence_options import refuse_sequence_options
 from pkb_gym.training.learner.turn_credit import Credit, token_advantages
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.offload import GpuMemory, Offload
@@ -76,7 +78,8 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
         **kwargs: arguments of `GRPOTrainer`, without reward functions, tools and environments.
 
     Raises:
-        ConfigError: weights shall be offloaded that are sharded over ranks, or generation is chunked that ranks share.
+        ConfigError: weights shall be offloaded that are sharded over ranks, generation is chunked that ranks share, or
+            an option weighs whole sequences (see `sequence_options`).
 
     Attributes:
         clock: measures where the time of each step goes.
@@ -96,6 +99,8 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
         self._rows: list[int] | None = None
         self._single_turn_episodes: list[RolloutEpisode] = []
         self.clock = PhaseClock(torch.cuda.synchronize if torch.cuda.is_available() else lambda: None)
+        if isinstance(args := kwargs.get("args"), GRPOConfig):  # before the model is loaded
+            refuse_sequence_options(args, settings.rollouts.max_turns if settings.multi_turn else 1)
         if settings.multi_turn:
             kwargs["environment_factory"] = partial(KernelEnvironment, settings.rollouts)
         else:
@@ -139,7 +144,11 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
         size = self.num_generations if mode == "train" else self.num_generations_eval
         groups = [records[begin : begin + size] for begin in range(0, len(records), size)]
         credit = self._settings.credit
-        return [turns for group in groups for turns in credit.of_group([record.values for record in group])]
+        return [
+            turns
+            for group in groups
+            for turns in credit.of_group([record.values for record in group], [record.submitted for record in group])
+        ]
 
     def _report(self, records: Sequence[EpisodeRecord], advantages: Sequence[Sequence[float]], mode: str) -> None:
         for name, value in episode_metrics(records).items():
@@ -296,7 +305,8 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
 
     def _tool_box(self, row: int, counts: CallCounts) -> ToolBox:
         tools = {**self._sync_tool_dicts[row], **self._async_tool_dicts[row]}
-        return ToolBox(tools, self._episodes()[row].begin_message, counts)
+        episode = self._episodes()[row]
+        return ToolBox(tools, episode.begin_message, episode.record_fault, counts)
 
     def _go_on(
         self, rollouts: Sequence[Rollout], answers: Mapping[int, Sequence[Message]]

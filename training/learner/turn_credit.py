@@ -3,10 +3,12 @@
 An episode's values (one for each turn) become returns, the returns of a group of episodes become advantages, and every
 token of a turn's message gets the advantage of that turn:
 
-     prompt | assistant: turn 0 | tool | assistant: turn 1 | tool | assistant: closing words
-            |  A0  A0  A0  A0   |  0 0 |  A1  A1  A1       |  0 0 |  A1  A1  A1
+     prompt | assistant: turn 0 | tool | assistant: turn 1 | tool | assistant: turn 2, a malformed call
+            |  A0  A0  A0  A0   |  0 0 |  A1  A1  A1       |  0 0 |  A2  A2  A2
 
-A message after the answer to the last submission belongs to that last turn: it ended the episode there.
+Every message of the policy is a turn. One without a submission (a malformed call, or closing words) has the empty value
+and never the advantage of a message that submitted: credits by turn give it a return of its own, those of the whole
+episode (`OF_EPISODE`) give it advantage 0. An episode without any submission has the empty value for all its messages.
 The environment's tokens have no advantage, and no loss either.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from typing import Literal, TypeAlias
 
 import torch
@@ -70,6 +73,10 @@ def outcome(values: Values) -> list[float | None]:
     return best_of_episode(values)[:1]
 
 
+OF_EPISODE: tuple[Returns, ...] = (outcome, best_of_episode, last_of_episode)
+"""Credits that give one value to every turn of an episode."""
+
+
 @dataclass(frozen=True)
 class Credit:
     """From the values of a group's turns to their advantages.
@@ -82,14 +89,46 @@ class Credit:
     returns: Returns
     advantages: Callable[[Group], Advantages]
 
-    def of_group(self, episodes: Sequence[Values]) -> list[list[float]]:
+    def of_group(
+        self, episodes: Sequence[Values], submitted: Sequence[Sequence[bool]] | None = None
+    ) -> list[list[float]]:
         """The advantages of each episode's turns; 0 where the fault was ours, and such episodes count for nobody.
 
         Args:
             episodes: values of the turns of all rollouts of one prompt.
+            submitted: of each turn, whether it submitted anything; None where all did.
+
+        Returns:
+            One advantage for each turn.
+
+        Example:
+            >>> by_turn, of_episode = find_credit("own_value", "group_mean"), find_credit("outcome", "group_mean")
+            >>> values, submitted = [[1.0, 0.0], [0.5, 0.5]], [[True, False], [True, True]]
+            >>> by_turn.of_group(values, submitted), of_episode.of_group(values, submitted)
+            ([[0.25, -0.25], [-0.25, 0.25]], [[0.25, 0.0], [-0.25, -0.25]])
         """
-        found = self.advantages([self.returns(values) for values in episodes])
-        return [[0.0 if advantage is None else advantage for advantage in turns] for turns in found]
+        made = [[True] * len(values) for values in episodes] if submitted is None else submitted
+        if self.returns not in OF_EPISODE:
+            return [_filled(turns) for turns in self.advantages([self.returns(values) for values in episodes])]
+        shares = [turns if any(turns) else [True] * len(turns) for turns in made]
+        returns = [self.returns(list(compress(*row))) for row in zip(episodes, shares, strict=True)]
+        if self.returns is outcome:  # one action, whatever turns it has
+            found = self.advantages(returns)
+            return [
+                [_filled(one)[0] if share else 0.0 for share in row] for one, row in zip(found, shares, strict=True)
+            ]
+        found = self.advantages([_placed(of, share) for of, share in zip(returns, shares, strict=True)])
+        return [_filled(turns) for turns in found]
+
+
+def _filled(turns: Sequence[float | None]) -> list[float]:
+    return [0.0 if advantage is None else advantage for advantage in turns]
+
+
+def _placed(returns: Sequence[float | None], shares: Sequence[bool]) -> list[float | None]:
+    """The returns at the turns that have a share in them, None at the others."""
+    rest = iter(returns)
+    return [next(rest) if share else None for share in shares]
 
 
 def find_credit(

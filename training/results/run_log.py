@@ -36,6 +36,7 @@ class EpisodeRecord:
     Attributes:
         problem: that it was about.
         values: of its messages, see `RolloutEpisode.values`.
+        submitted: of its messages, see `RolloutEpisode.submitted`.
         episode_value: see `Episode`.
         submissions: lines of `rollouts.jsonl`, without the number of the sample.
         unread: likewise, of replies in which no submission could be read.
@@ -43,6 +44,7 @@ class EpisodeRecord:
 
     problem: str
     values: Values
+    submitted: Sequence[bool]
     episode_value: float | None
     submissions: tuple[LogLine, ...]
     unread: tuple[LogLine, ...] = ()
@@ -52,7 +54,9 @@ class EpisodeRecord:
         """The record of an episode that ended."""
         lines = tuple(submission_record(step, episode, submission) for submission in episode.submissions)
         unread = tuple(unread_record(step, episode, reply) for reply in episode.unread_replies)
-        return cls(episode.task.problem.name, episode.values(), episode.episode_value, lines, unread)
+        return cls(
+            episode.task.problem.name, episode.values(), episode.submitted(), episode.episode_value, lines, unread
+        )
 
     @property
     def speedup(self) -> float | None:

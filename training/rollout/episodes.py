@@ -140,6 +140,17 @@ class RolloutEpisode(Episode):
         if self.refusal is None:
             self._evaluator.prefetch(self.task.problem, source, self.task.config)
 
+    def record_fault(self, source: str) -> str:
+        """Takes the episode out, as a tool raised an exception of its own: its message, and no value for any turn.
+
+        Args:
+            source: that the tool was called with, as far as it is known.
+        """
+        turn = self.record(source, None)
+        answer = self.message(self.task.style)
+        self._add(turn, Verdict(None, "crashed", 0.0, is_duplicate=False), answer)
+        return answer
+
     async def submit(self, source: str) -> str:
         """Evaluates a source and returns the tool message that answers it."""
         if (refusal := self.refusal) is not None:
@@ -147,21 +158,34 @@ class RolloutEpisode(Episode):
         verdict = await self._evaluator.evaluate(self.task.problem, source, self.task.config)
         turn = self.record(source, verdict.feedback)
         answer = self.message(self.task.style)
-        reply = len(self.replies) - 1 if self.replies else None
-        self.submissions.append(Submission(reply, max(0, self._messages - 1), turn, verdict, answer))
+        self._add(turn, verdict, answer)
         return answer
 
-    def values(self) -> list[float | None]:
-        """Value of each message: that of the best of its submissions.
+    def _add(self, turn: Turn, verdict: Verdict, answer: str) -> None:
+        reply = len(self.replies) - 1 if self.replies else None
+        self.submissions.append(Submission(reply, max(0, self._messages - 1), turn, verdict, answer))
 
+    def values(self) -> list[float | None]:
+        """Value of each message: that of the best of its submissions, or the empty value without any.
+
+        A message whose call could not be read, or that calls no tool, counts as one: it ends the rollout.
         An episode without any message has one value, the empty one. One in which the evaluator failed has no values,
         as those of the other messages are not known.
         """
-        messages = max(1, self._messages)
         if self.episode_value is None:
-            return [None] * messages
-        judged: list[list[float]] = [[] for _ in range(messages)]
+            return [None] * self._message_count
+        judged: list[list[float]] = [[] for _ in range(self._message_count)]
         for submission in self.submissions:
             if submission.turn.value is not None:
                 judged[submission.message].append(submission.turn.value)
         return [max(values, default=self.empty_value) for values in judged]
+
+    def submitted(self) -> list[bool]:
+        """Of each message, in the order of `values`: whether a submission of it was evaluated."""
+        made = {submission.message for submission in self.submissions}
+        return [message in made for message in range(self._message_count)]
+
+    @property
+    def _message_count(self) -> int:
+        """Tools are not called for the last reply where no call could be read in it."""
+        return max(1, self._messages, len(self.replies))

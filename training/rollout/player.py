@@ -180,4 +180,4 @@ def answer_ids(tokenizer: PreTrainedTokenizerBase, answers: Sequence[Message]) -
 
 def _tool_box(one: Played) -> ToolBox:
     tools: Mapping[str, Any] = {KernelEnvironment.submit.__name__: one.environment.submit}
-    return ToolBox(tools, one.episode.begin_message)
+    return ToolBox(tools, one.episode.begin_message, one.episode.record_fault)

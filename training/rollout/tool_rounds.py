@@ -8,11 +8,15 @@ one that needs most; else each rank goes its own way.
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, get_type_hints
 
 from pkb_gym.training.inputs.chat import Message
+
+logger = logging.getLogger(__name__)
 
 ToolCall: TypeAlias = dict[str, Any]
 """A parsed tool call: {"type": "function", "function": {"name": ..., "arguments": {...}}}."""
@@ -85,11 +89,13 @@ class ToolBox:
     Attributes:
         tools: name -> function; asynchronous ones are awaited.
         begin_message: called before the tools of a message.
+        on_fault: takes the rollout out where a tool raises: is given the source of the call, and returns the answer.
         counts: of all rollouts.
     """
 
     tools: Mapping[str, Tool]
     begin_message: Callable[[], None]
+    on_fault: Callable[[str], str]
     counts: CallCounts = field(default_factory=CallCounts)
 
     async def answer(self, tool_calls: Sequence[ToolCall]) -> list[Message]:
@@ -98,18 +104,37 @@ class ToolBox:
         return [await self._answer(call) for call in tool_calls]
 
     async def _answer(self, call: ToolCall) -> Message:
+        """A call that cannot be carried out is answered with the reason; an exception of a tool is no fault of it."""
         self.counts.calls += 1
         function = call.get("function") or {}
-        name, arguments = str(function.get("name", "unknown")), function.get("arguments")
-        try:
-            if name not in self.tools:
-                raise ValueError(f"Tool {name} not found.")
-            found = self.tools[name](**(arguments or {}))
-            answer = await found if isinstance(found, Awaitable) else found
-        except Exception as error:  # noqa: BLE001  # whatever is wrong with a call, the policy is told
+        name, arguments = str(function.get("name", "unknown")), function.get("arguments") or {}
+        if (reason := self._refusal(name, arguments)) is not None:
             self.counts.failures += 1
-            answer = {"error": str(error)}
-        return {"role": "tool", "name": name, "content": str(answer)}
+            return {"role": "tool", "name": name, "content": str({"error": reason})}
+        try:
+            found = self.tools[name](**arguments)
+            answer = str(await found if isinstance(found, Awaitable) else found)
+        except Exception:  # the call was right: whatever goes wrong from here on is not the policy's doing
+            logger.warning("the tool %s failed; its rollout counts for nothing", name, exc_info=True)
+            answer = self.on_fault(str(arguments.get("source", "")))
+        return {"role": "tool", "name": name, "content": answer}
+
+    def _refusal(self, name: str, arguments: object) -> str | None:
+        """Why a call cannot be carried out; None where it can."""
+        if name not in self.tools:
+            return f"Tool {name} not found."
+        if not isinstance(arguments, dict):
+            return f"{name}: arguments must be an object, got {type(arguments).__name__}"
+        tool = self.tools[name]
+        try:
+            inspect.signature(tool).bind(**arguments)
+        except TypeError as error:
+            return f"{name}: {error}"
+        kinds = get_type_hints(tool)
+        for argument, value in arguments.items():
+            if kinds.get(argument) is str and not isinstance(value, str):
+                return f"{name}: {argument} must be a text, got {type(value).__name__}"
+        return None
 
 
 def side_by_side(work: Mapping[int, Coroutine[None, None, Done]]) -> dict[int, Done]:

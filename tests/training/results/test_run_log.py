@@ -17,7 +17,7 @@ def line(source: str = "a", *, duplicate: bool = False, **changes) -> dict:
 
 
 def episode(*lines: dict, problem: str = "AllReduce", value: float | None = 1.0) -> EpisodeRecord:
-    return EpisodeRecord(problem, [value], value, tuple({**one, "problem": problem} for one in lines))
+    return EpisodeRecord(problem, [value], [bool(lines)], value, tuple({**one, "problem": problem} for one in lines))
 
 
 def test_figures_are_of_episodes_that_could_be_judged():
@@ -68,7 +68,7 @@ def test_replies_without_a_submission_are_logged_and_count_as_no_submission(tmp_
     """What a policy wrote instead of a submission was lost, and with it the reason why it failed."""
     log = RunLog(tmp_path)
     unread = (line(None, is_right=False, reward=0.0, speedup=None, failure="no_submission", reply="I give up."),)
-    record = EpisodeRecord("AllReduce", [0.0], 0.0, (line("a"),), unread)
+    record = EpisodeRecord("AllReduce", [0.0], [True], 0.0, (line("a"),), unread)
     log.add_episodes([record])
     log.close()
     written = read_jsonl(tmp_path / "rollouts.jsonl")
