@@ -67,9 +67,14 @@ class Speedup(Component):
 
 @dataclass(frozen=True)
 class LogSpeedup(Component):
-    """Doublings of the speed of a right kernel; the floor for whatever is not right or not timed.
+    """Doublings d of a right kernel's speed, bent towards a floor; the floor for whatever is not right or not timed.
 
-        r = min(cap, max(floor, log2(baseline_us / candidate_us)))
+        d = log2(baseline_us / candidate_us)
+        r = min(cap, d)           d >= 0
+        r = d / (1 + d / floor)   d < 0
+
+    A slow right kernel comes near the floor and never reaches it: of two right kernels the faster one earns more, up to
+    the cap. The slope at the baseline is 1 on either side.
 
     Each further factor adds the same, whether the baseline is near the roofline or far from it; `LogPerformance`
     divides by that distance.
@@ -79,7 +84,7 @@ class LogSpeedup(Component):
     Example:
         >>> from .examples import failed, timed
         >>> LogSpeedup()(timed(speedup_low=4.0)), LogSpeedup()(timed(speedup_low=0.5)), LogSpeedup()(failed("timeout"))
-        (2.0, -1.0, -2.0)
+        (2.0, -0.6666666666666666, -2.0)
     """
 
     floor: float = -2.0
@@ -97,7 +102,12 @@ class LogSpeedup(Component):
         if is_infrastructure_failure(feedback):
             return None
         speedup = paid_speedup(feedback, self.estimate, self.baseline)
-        return self.floor if speedup is None else min(self.cap, max(self.floor, log2(speedup)))
+        if speedup is None:
+            return self.floor
+        doublings = log2(speedup)
+        if doublings >= 0:
+            return min(self.cap, doublings)
+        return doublings / (1 + doublings / self.floor) if self.floor else 0.0
 
     def bounds(self) -> Bounds:
         """See `Component`."""
