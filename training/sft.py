@@ -28,6 +28,8 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.training.inputs.arguments import checkpoint_to_resume, output_folder, parse_arguments, run_recipe
 from pkb_gym.training.inputs.chat import Message, render, submit_tools
+from pkb_gym.training.inputs.reward_weights import best_of_each_problem, weighed_by_reward
+from pkb_gym.training.inputs.rings import RingSplit, without_rings
 from pkb_gym.training.inputs.rows import load_corpus
 from pkb_gym.training.scratch_model import PresetName, write_scratch_model
 
@@ -51,6 +53,19 @@ class SftArguments:
     min_reward: float | None = field(
         default=None, metadata={"help": "Leave out conversations whose last submission has a lower reward."}
     )
+    best_per_problem: int | None = field(
+        default=None, metadata={"help": "Only so many conversations of each problem, those of the greatest rewards."}
+    )
+    reward_temperature: float | None = field(
+        default=None,
+        metadata={
+            "help": "Weigh conversations of a problem by exp(reward / temperature); see inputs/reward_weights.py."
+        },
+    )
+    rings: str | None = field(
+        default=None,
+        metadata={"help": "Folder of ring_prompts.py: learn nothing about the problems that it leaves out."},
+    )
     imitate_failures: bool = field(
         default=False,
         metadata={"help": "Also learn to write the submissions that failed, which are context otherwise."},
@@ -64,10 +79,26 @@ def main(argv: list[str] | None = None) -> None:
         ConfigError: an argument or the corpus is of no use.
     """
     args, config, model = parse_arguments((SftArguments, SFTConfig, ModelConfig), argv, prog="sft")
-    corpus = filter_corpus(load_corpus(args.corpus), kinds=args.kinds, min_reward=args.min_reward)
+    corpus = select_corpus(load_corpus(args.corpus), args, config.seed)
     if args.scratch is not None:
         use_scratch_model(model, corpus, output_folder(config), args.scratch, config.seed)
     fine_tune(corpus, config, model, imitate_failures=args.imitate_failures)
+
+
+def select_corpus(corpus: Dataset, args: SftArguments, seed: int) -> Dataset:
+    """The conversations to learn from, those that weigh more in several copies.
+
+    Raises:
+        ConfigError: an argument is of no use, or none is left.
+    """
+    if args.rings is not None:
+        corpus = without_rings(corpus, RingSplit.read(Path(args.rings)))
+    corpus = filter_corpus(corpus, kinds=args.kinds, min_reward=args.min_reward)
+    if args.best_per_problem is not None:
+        corpus = best_of_each_problem(corpus, args.best_per_problem)
+    if args.reward_temperature is not None:
+        corpus = weighed_by_reward(corpus, args.reward_temperature, seed)
+    return corpus
 
 
 def filter_corpus(corpus: Dataset, *, kinds: Iterable[str], min_reward: float | None) -> Dataset:
