@@ -3,8 +3,9 @@ r"""Evaluates a policy on prompts: samples episodes, has every submission judged
     accelerate launch --config_file training/configs/accelerate/one_gpu.yaml \
         training/evaluate_policy.py --model_name_or_path runs/grpo --prompts data --output runs/grpo/held_out
 
-Writes `results.jsonl`, an `Attempt` for each submission and for each reply without one, and `summary.json` into the
-folder. Called again after it was interrupted or a budget was used up, with the same arguments, it goes on where it was.
+Writes `results.jsonl`, an `Attempt` for each submission and for each reply without one, `summary.json`, and `rings.json`
+where the prompts have rings (see `ring_prompts.py`), into the folder. Called again after it was interrupted or a budget
+was used up, with the same arguments, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if __name__ == "__main__":
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -45,11 +46,13 @@ from pkb_gym.training.inputs.rows import Row, load_prompts, read_jsonl
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.results.attempts import attempts_of, read_rows, row_of
 from pkb_gym.training.results.policy_summary import PolicySummary, summarise
+from pkb_gym.training.results.ring_summary import RingFigures, rings_of, summarise_rings
 from pkb_gym.training.rollout.kernel_environment import Rollouts
 from pkb_gym.training.rollout.player import EpisodeLimits, Player
 from pkb_gym.training.rollout.sampling import Backend, SamplingConfig, open_sampler
 
-RESULTS, SUMMARY, ASKED, PARTS = "results.jsonl", "summary.json", "asked.json", "parts"
+RESULTS, SUMMARY, RING_SUMMARY = "results.jsonl", "summary.json", "rings.json"
+ASKED, PARTS = "asked.json", "parts"
 """Names of the files in the output folder, and of the folder with each process's episodes."""
 
 TABLE_WIDTH = 120
@@ -131,10 +134,15 @@ def main(argv: list[str] | None = None) -> PolicySummary:
     attempts = [attempt for line in lines for attempt in line["attempts"]]
     rows = [row_of(attempt) for line in lines for attempt in _attempts(line)]
     summary = summarise(rows, before)
+    rings = summarise_rings(rows, rings_of(prompts))
     if host.rank == 0:
         write_atomically(output / RESULTS, "".join(json.dumps(attempt) + "\n" for attempt in attempts))
         write_atomically(output / SUMMARY, summary.model_dump_json(indent=2) + "\n")
         Console(width=TABLE_WIDTH).print(summary_table(summary))
+        if rings:
+            dumped = {ring: figures.model_dump(mode="json") for ring, figures in rings.items()}
+            write_atomically(output / RING_SUMMARY, json.dumps(dumped, indent=2) + "\n")
+            Console(width=TABLE_WIDTH).print(ring_table(rings))
         if stopped is not None:
             open_episodes = len(episodes) - len(lines)
             Console(stderr=True).print(f"stopped, {open_episodes} episodes open: {stopped}; the same command goes on")
@@ -171,6 +179,17 @@ def summary_table(summary: PolicySummary) -> Table:
         )
     if summary.gain is not None:
         table.caption = f"gain in reward: {_estimate_text(summary.gain)}"
+    return table
+
+
+def ring_table(rings: Mapping[str, RingFigures]) -> Table:
+    """The rings for people: a line after each turn."""
+    table = Table("ring", "turns", "reward", "correct", "faster", "faster, captured", "solved", box=None)
+    for ring, found in rings.items():
+        for number, turn in enumerate(found.turns, start=1):
+            estimates = (turn.reward, turn.correct, turn.fast, turn.fast_captured)
+            solved = str(len(found.solved_problems)) if number == len(found.turns) else ""
+            table.add_row(ring, str(number), *map(_estimate_text, estimates), solved)
     return table
 
 

@@ -9,6 +9,7 @@ from pkb_gym.engine.records.attempt import Attempt, TokenCounts
 from pkb_gym.engine.records.attempt_file import read_attempts
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.envs.attempts import judged_attempt
+from pkb_gym.rewards.baseline import speedup_over
 from pkb_gym.rewards.reward import is_right
 from pkb_gym.training.inputs.rows import Row, read_jsonl
 from pkb_gym.training.rollout.episodes import RolloutEpisode, Submission
@@ -67,6 +68,7 @@ def row_of(attempt: Attempt) -> Row:
     """The columns of an attempt that summaries and `rft.py` read, as those of `rollouts.jsonl`."""
     asked, feedback = attempt.asked, attempt.feedback
     source = attempt.source
+    timing = None if feedback is None else feedback.timing
     return {
         "problem": attempt.problem,
         "language": asked.language,
@@ -83,6 +85,7 @@ def row_of(attempt: Attempt) -> Row:
         "is_right": feedback is not None and is_right(feedback),
         "reward": attempt.reward,
         "speedup": None if feedback is None else feedback.speedup,
+        "captured_speedup": None if timing is None else speedup_over(timing, "captured", "point"),
     }
 
 

@@ -59,12 +59,14 @@ class EpisodeResult:
     Attributes:
         reward: value of its best submission; None where the evaluator failed.
         is_correct: whether one was right.
-        speedup: the best of those that were right; None without any.
+        speedup: the best of those that were right, over the eager baseline; None without any.
+        captured_speedup: likewise over the captured baseline.
     """
 
     reward: float | None
     is_correct: bool
     speedup: float | None
+    captured_speedup: float | None = None
 
 
 def summarise(rows: Sequence[Row], before: Sequence[Row] | None = None) -> PolicySummary:
@@ -77,20 +79,27 @@ def summarise(rows: Sequence[Row], before: Sequence[Row] | None = None) -> Polic
     prompts = episodes_by_prompt(rows)
     by_problem: dict[str, dict[str, list[EpisodeResult]]] = {}
     for key, episodes in prompts.items():
-        by_problem.setdefault(_problem(key), {})[key] = episodes
+        by_problem.setdefault(problem_of(key), {})[key] = episodes
     return PolicySummary(
-        total=_figures(prompts, _problem),
-        problems={problem: _figures(of_problem, lambda key: key) for problem, of_problem in sorted(by_problem.items())},
+        total=figures_of(prompts, problem_of),
+        problems={
+            problem: figures_of(of_problem, lambda key: key) for problem, of_problem in sorted(by_problem.items())
+        },
         gain=None if before is None else gain(episodes_by_prompt(before), prompts),
     )
 
 
 def episodes_by_prompt(rows: Iterable[Row]) -> dict[str, list[EpisodeResult]]:
     """Episodes of each prompt, whose key is `prompt_key`."""
+    return {key: [episode_result(rows) for rows in episodes] for key, episodes in turns_by_prompt(rows).items()}
+
+
+def turns_by_prompt(rows: Iterable[Row]) -> dict[str, list[list[Row]]]:
+    """The rows of each episode, of each prompt."""
     turns: dict[str, dict[int, list[Row]]] = {}
     for row in rows:
         turns.setdefault(prompt_key(row), {}).setdefault(row["sample"], []).append(row)
-    return {key: [_episode(samples[sample]) for sample in sorted(samples)] for key, samples in turns.items()}
+    return {key: [samples[sample] for sample in sorted(samples)] for key, samples in turns.items()}
 
 
 def prompt_key(row: Mapping[str, object]) -> str:
@@ -106,28 +115,31 @@ def gain(before: Mapping[str, list[EpisodeResult]], after: Mapping[str, list[Epi
     for key in sorted(before.keys() & after.keys()):  # a set has no order, and sums of floats depend on it
         old, new = _mean(before[key], _reward), _mean(after[key], _reward)
         if old is not None and new is not None:
-            differences.setdefault(_problem(key), []).append(new - old)
+            differences.setdefault(problem_of(key), []).append(new - old)
     return estimate(differences.values())
 
 
-def _episode(rows: Sequence[Row]) -> EpisodeResult:
+def episode_result(rows: Sequence[Row]) -> EpisodeResult:
+    """What the rows of one episode, as many as there are turns, come to."""
     # A reply without a submission has the value of none, which may be more than that of a bad one.
     submitted = [row for row in rows if row.get("failure") != NO_SUBMISSION] or rows
     rewards = [row["reward"] for row in submitted]
     speedups = [row["speedup"] for row in rows if row["is_right"] and row["speedup"] is not None]
+    captured = [row["captured_speedup"] for row in rows if row["is_right"] and row.get("captured_speedup") is not None]
     return EpisodeResult(
         reward=None if None in rewards else max(rewards),
         is_correct=any(row["is_right"] for row in rows),
         speedup=max(speedups, default=None),
+        captured_speedup=max(captured, default=None),
     )
 
 
-def _problem(key: str) -> str:
-    """Of a prompt."""
+def problem_of(key: str) -> str:
+    """The problem of a prompt, from its key."""
     return str(json.loads(key)[0])
 
 
-def _figures(prompts: Mapping[str, list[EpisodeResult]], cluster_of: Callable[[str], str]) -> Figures:
+def figures_of(prompts: Mapping[str, list[EpisodeResult]], cluster_of: Callable[[str], str]) -> Figures:
     """Figures of the prompts; those with the same cluster are no independent evidence."""
     judged = {key: [episode for episode in of if episode.reward is not None] for key, of in prompts.items()}
     judged = {key: episodes for key, episodes in judged.items() if episodes}
