@@ -3,9 +3,9 @@ r"""Evaluates a policy on prompts: samples episodes, has every submission judged
     accelerate launch --config_file training/configs/accelerate/one_gpu.yaml \
         training/evaluate_policy.py --model_name_or_path runs/grpo --prompts data --output runs/grpo/held_out
 
-Writes `results.jsonl`, an `Attempt` for each submission and for each reply without one, `summary.json`, and `rings.json`
-where the prompts have rings (see `ring_prompts.py`), into the folder. Called again after it was interrupted or a budget
-was used up, with the same arguments, it goes on where it was.
+Writes `results.jsonl`, an `Attempt` for each submission and for each reply without one, `summary.json`, and for prompts
+of `ring_prompts.py` also `rings.json`, into the folder. Called again after it was interrupted or a budget was used up,
+with the same arguments, it goes on where it was.
 """
 
 from __future__ import annotations

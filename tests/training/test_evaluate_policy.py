@@ -178,6 +178,16 @@ def knows_all_reduce(text: str) -> str:
     return submit("speedup 2.0" if "<tool_response>\n" in text else "compile_error")
 
 
+def test_prompts_with_rings_are_summed_up_by_ring(evaluate, tmp_path, capsys):
+    rows = [row(ring="sizes", part="held_out"), row("AllGather", ring="test", part="held_out")]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    evaluate(knows_all_reduce, "--prompts", str(tmp_path / "prompts.jsonl"))
+    rings = json.loads((tmp_path / "out" / "rings.json").read_text())
+    assert [turn["correct"]["mean"] for turn in rings["sizes"]["turns"]] == [0.0, 1.0]
+    assert rings["sizes"]["solved_problems"] == ["AllReduce"] and rings["test"]["solved_problems"] == []
+    assert "faster, captured" in capsys.readouterr().out
+
+
 def test_a_row_for_each_submission_and_a_summary(evaluate, tmp_path, capsys):
     summary, _ = evaluate(knows_all_reduce, "--limit", "3")
     attempts = read_attempts(tmp_path / "out" / "results.jsonl")
