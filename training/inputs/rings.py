@@ -130,7 +130,7 @@ def training_rows(split: RingSplit, settings: PromptSettings) -> list[PromptRow]
     """
     if settings.style == "full":
         examples = {example_for(name, language) for name in split.trained for language in settings.languages}
-        if shown := sorted(examples & {*split.left_out}):
+        if shown := [name for name in split.left_out if name in examples]:
             raise ConfigError(
                 f"full prompts show kernels of {', '.join(shown)}, which the split leaves out; take the style brief"
             )

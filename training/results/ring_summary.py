@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import comb
 
 from pkb_gym.engine.records.base import Record
@@ -106,7 +107,7 @@ def _ring(prompts: Mapping[str, list[list[Row]]]) -> RingFigures:
         best_of={
             str(k): found
             for k in (2**power for power in range(fewest.bit_length()))
-            if (found := _over_prompts(whole, lambda of, k=k: expected_best(_rewards(of), k))) is not None
+            if (found := _over_prompts(whole, partial(_best_of, k))) is not None
         },
         turns=tuple(_turn(_after(judged, turn + 1)) for turn in range(turns)),
         solved_problems=tuple(
@@ -137,6 +138,10 @@ def _over_prompts(prompts: Episodes, value: Value) -> Estimate | None:
         if episodes and (found := value(episodes)) is not None:
             clusters.setdefault(problem_of(key), []).append(found)
     return estimate(clusters.values())
+
+
+def _best_of(k: int, episodes: Sequence[EpisodeResult]) -> float:
+    return expected_best(_rewards(episodes), k)
 
 
 def _fast_captured(episodes: Sequence[EpisodeResult]) -> float:
