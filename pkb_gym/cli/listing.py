@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pkb_gym
 from pkb_gym.engine.support import env_vars
@@ -83,12 +83,17 @@ def _kept(path: Path, key: str) -> list[ListedProblem] | None:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["state"] != key:
             return None
-        return [
-            ListedProblem(**{name: tuple(value) if isinstance(value, list) else value for name, value in one.items()})
-            for one in found["problems"]
-        ]
+        return [_read(one) for one in found["problems"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _read(record: Mapping[str, Any]) -> ListedProblem:
+    """The problem of a record; JSON has no tuples."""
+    fields_read: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
+    }
+    return ListedProblem(**fields_read)
 
 
 def _state() -> str:
