@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,17 +83,14 @@ def _kept(path: Path, key: str) -> list[ListedProblem] | None:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["state"] != key:
             return None
-        return [_read(one) for one in found["problems"]]
+        return [_listed(one) for one in found["problems"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _read(record: Mapping[str, Any]) -> ListedProblem:
-    """The problem of a record; JSON has no tuples."""
-    fields_read: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
-    }
-    return ListedProblem(**fields_read)
+def _listed(one: dict[str, Any]) -> ListedProblem:
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in one.items()}
+    return ListedProblem(**values)
 
 
 def _state() -> str:
