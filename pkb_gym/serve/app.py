@@ -1,7 +1,8 @@
 """The evaluation service over HTTP.
 
     POST   /v1/evaluations              an `EvaluationRequest`; answered with an `EvaluationState`
-    GET    /v1/evaluations/{id}?wait_s= its `EvaluationState`, once it has finished or after so many seconds
+    GET    /v1/evaluations/{id}?wait_s= its `EvaluationState`, once it has finished or after so many seconds; with
+                                        &reward= and a preset, the reward too
     DELETE /v1/evaluations/{id}         gives up interest in it
     GET    /v1/status                   a `ServiceStatus`
     POST   /v1/pause?wait_s=            leaves the devices to somebody else; a `PauseState`
@@ -27,6 +28,7 @@ from starlette.responses import Response
 
 from pkb_gym import __version__
 from pkb_gym.engine.errors import (
+    ConfigError,
     EvaluationNotFound,
     InfrastructureError,
     PermissionRefused,
@@ -45,6 +47,8 @@ from pkb_gym.engine.records.service import (
     PauseState,
     ServiceStatus,
 )
+from pkb_gym.rewards.presets import PRESETS
+from pkb_gym.rewards.reward import Reward
 from pkb_gym.serve.clients import Clients
 from pkb_gym.serve.ending import Ending
 from pkb_gym.serve.evaluation import Evaluation
@@ -168,8 +172,11 @@ class _Endpoints:
         evaluation_id = self._service.submit(asked, client)
         return _answer(_state(self._service.find(evaluation_id, client)), 202)
 
-    async def state(self, evaluation_id: str, request: Request, wait_s: float = 0.0) -> Response:
+    async def state(
+        self, evaluation_id: str, request: Request, wait_s: float = 0.0, reward: str | None = None
+    ) -> Response:
         """The state of an evaluation, once it has finished or `wait_s` (at most 30) has passed."""
+        preset = None if reward is None else _preset(reward)
         evaluation = self._service.find(evaluation_id, client_of(request.scope))
         ready, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -181,7 +188,10 @@ class _Endpoints:
             evaluation.answer.add_done_callback(wake)
             with self._ending.calling(wake), contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(ready.wait(), min(wait_s, MAX_WAIT_S))
-        return _answer(_state(evaluation))
+        state = _state(evaluation)
+        if preset is not None and state.feedback is not None:
+            state = state.model_copy(update={"reward": preset(state.feedback)})
+        return _answer(state)
 
     def give_up(self, evaluation_id: str, request: Request) -> Response:
         """Takes a submission back; what no other client asks for never begins, or ends before its next stage."""
@@ -216,6 +226,17 @@ def _check_may_pause(request: Request) -> None:
     client = client_of(request.scope)
     if not client.may_pause:
         raise PermissionRefused(f"client {client.name} may not pause this service; its entry needs may_pause = true")
+
+
+def _preset(name: str) -> Reward:
+    """A reward that a request may name: of the presets alone, as other names import modules.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if (preset := PRESETS.get(name)) is None:
+        raise ConfigError(f"no preset of rewards {name!r}; expected one of {', '.join(PRESETS)}")
+    return preset
 
 
 def _state(evaluation: Evaluation) -> EvaluationState:

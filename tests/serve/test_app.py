@@ -57,6 +57,17 @@ def test_an_answer_is_waited_for(http):
     assert again == state, "what is known is answered at once"
 
 
+def test_a_reward_is_computed_for_clients_that_cannot(http):
+    rewards = {}
+    for source in ("speedup 2", "compile_error", "infrastructure"):
+        url = f"/v1/evaluations/{post(http, source).json()['id']}?wait_s=10"
+        assert http.get(url).json()["reward"] is None
+        rewards[source] = http.get(f"{url}&reward=default").json()["reward"]
+    assert rewards["speedup 2"] > rewards["compile_error"] > 0 and rewards["infrastructure"] is None
+    refused = http.get(f"{url}&reward=os:getpid")
+    assert refused.status_code == 400 and "no preset of rewards 'os:getpid'; expected one of" in refused.text
+
+
 def test_giving_up(http, service):
     evaluation = post(http, "run").json()["id"]
     assert http.delete(f"/v1/evaluations/{evaluation}").status_code == 200
