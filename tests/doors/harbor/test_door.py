@@ -120,7 +120,10 @@ def test_the_contract(tasks, tmp_path):
             continue
         assert result.exception_info is None, (each.id, result.exception_info)
         rewards = result.verifier_result.rewards
-        assert rewards["reward"] == pytest.approx(each.value), each.id
+        if each.failure is None:  # measured anew
+            assert rewards["reward"] > contract.find(each.problem, "wrong").value and rewards["speedup"] > 0, each.id
+        else:
+            assert rewards["reward"] == pytest.approx(each.value), each.id
         assert rewards["passed"] == (each.failure is None)
         feedback = json.loads(next(tmp_path.glob(f"{result.trial_name}/verifier/feedback.json")).read_text())
         assert feedback["failure"] == each.failure
