@@ -1,0 +1,1 @@
+"""Foreign frameworks, one folder each: their protocol on one side, `SubmissionSession` on the other. No verdicts here."""
