@@ -6,7 +6,6 @@ from typing import Any
 
 from openenv.core import EnvClient
 from openenv.core.client_types import StepResult
-
 from pkb_openenv.models import KernelAction, KernelObservation, PKBState
 
 

@@ -1,1 +1,1 @@
-"""Foreign frameworks, one folder each: their protocol on one side, `SubmissionSession` on the other. No verdicts here."""
+"""Foreign frameworks: their protocol on one side, `SubmissionSession` on the other, and no verdicts in between."""

@@ -143,11 +143,25 @@ def service(contract: Path, token: str) -> Iterator[subprocess.Popen[str]]:
 
 def run_tests(door: Door, contract: Path, token: str) -> bool:
     """The tests of one door, in its environment."""
-    command = [door.python, "-m", "pytest", "-c", str(HERE / "pytest.ini"), f"--rootdir={ROOT}", "-p", "no:cacheprovider"]
+    command = [
+        door.python,
+        "-m",
+        "pytest",
+        "-c",
+        str(HERE / "pytest.ini"),
+        f"--rootdir={ROOT}",
+        "-p",
+        "no:cacheprovider",
+    ]
     command += [f"--confcutdir={HERE}", str(door.folder)]
     # Task texts tell the speed of a machine that was measured, so no door may see measurements of another.
     caches = str(contract.with_name(f"caches-{door.name}"))
-    shared = {"PKB_CACHE_DIR": caches, "PKB_DOORS_CONTRACT": str(contract), "PKB_TOKEN": token, "PKB_DOORS_PYTHON": sys.executable}
+    shared = {
+        "PKB_CACHE_DIR": caches,
+        "PKB_DOORS_CONTRACT": str(contract),
+        "PKB_TOKEN": token,
+        "PKB_DOORS_PYTHON": sys.executable,
+    }
     return _run(command, TESTS_S, echo=True, **shared).returncode == 0
 
 

@@ -42,7 +42,7 @@ SETTINGS = {
 }
 """Of `EpisodeSettings`, without evaluator and split."""
 
-AROUND = '''
+AROUND = """
 import functools as _functools
 
 _reference = solution
@@ -58,7 +58,7 @@ def _zeros(value):
 
 @_functools.wraps(_reference)
 def solution(*args, **kwargs):
-'''
+"""
 BODIES = {
     "wrong": "    return _zeros(_reference(*args, **kwargs))\n",
     "crash": "    import os\n    os.abort()\n",

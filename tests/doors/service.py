@@ -1,6 +1,6 @@
 """The evaluation service that all doors share: it judges the contract once, says so, and serves until its input ends.
 
-    python -m tests.doors.service CONTRACT.json     (PKB_TOKEN is the token)
+python -m tests.doors.service CONTRACT.json     (PKB_TOKEN is the token)
 """
 
 from __future__ import annotations

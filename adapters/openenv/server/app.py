@@ -7,12 +7,12 @@ import os
 from functools import partial
 
 from fastapi import FastAPI
+
 from openenv.core.env_server.http_server import create_app
 from openenv.core.env_server.types import ConcurrencyConfig
+from pkb_gym.adapters.settings import EpisodeSettings
 from pkb_openenv.models import KernelAction, KernelObservation, PKBState
 from pkb_openenv.server.environment import KernelEnvironment
-
-from pkb_gym.adapters.settings import EpisodeSettings
 
 MAX_SESSIONS = 256
 SESSION_TIMEOUT_S = 900.0

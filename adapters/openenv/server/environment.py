@@ -8,14 +8,13 @@ from typing import Any
 
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import EnvironmentMetadata
-from pkb_openenv.models import KernelAction, KernelObservation, PKBState
-
 from pkb_gym import __version__
 from pkb_gym.adapters.settings import EpisodeSettings
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.envs.session import Reply, SubmissionSession
 from pkb_gym.envs.suite import split_names
 from pkb_gym.problems.catalogue import find_problem
+from pkb_openenv.models import KernelAction, KernelObservation, PKBState
 
 SPLITS = ("train", "test", "all")
 
@@ -116,7 +115,7 @@ class KernelEnvironment(Environment[KernelAction, KernelObservation, PKBState]):
         """For the web page and `/metadata`."""
         return EnvironmentMetadata(
             name="pkb",
-            description="87 multi-GPU kernel problems: submit a source; it is compiled, run, checked, timed and profiled",
+            description="87 multi-GPU kernel problems: a source is compiled, run, checked, timed and profiled",
             version=__version__,
         )
 

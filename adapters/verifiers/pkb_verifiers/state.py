@@ -6,11 +6,11 @@ from typing import Any
 
 import verifiers.v1 as vf
 from pydantic import BaseModel, Field
-from pkb_verifiers.config import JudgeConfig
 
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.envs.episode import Episode
 from pkb_gym.rewards import find_reward
+from pkb_verifiers.config import JudgeConfig
 
 INFO = "pkb"
 """Key of the submissions in `Trace.info`, from which a stored trace is scored again."""

@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Iterator
 
 import verifiers.v1 as vf
-from pkb_verifiers.config import JudgeConfig, KernelTasksetConfig, SubmitConfig
-from pkb_verifiers.state import INFO, KernelState, episode_of
-from pkb_verifiers.toolset import KernelToolset
 
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.problem import CATEGORIES
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.envs.session import SubmissionSession
 from pkb_gym.envs.suite import split_names
 from pkb_gym.problems.catalogue import expert_source, find_problem, reference_source
+from pkb_verifiers.config import JudgeConfig, KernelTasksetConfig, SubmitConfig
+from pkb_verifiers.state import INFO, KernelState, episode_of
+from pkb_verifiers.toolset import KernelToolset
 
 NO_OP = "\n\ndef solution(*args, **kwargs):\n    return None\n"
 
@@ -101,14 +102,11 @@ class KernelTaskset(vf.Taskset[KernelTask, KernelTasksetConfig]):
     def load(self) -> Iterator[KernelTask]:
         """One task for each problem, in upstream order."""
         config = self.config
-        split: str | list[str] = config.split
-        if "," in config.split:
-            split = [name.strip() for name in config.split.split(",")]
-        for name in split_names(split):
+        is_split = config.split in ("train", "test", "all", *CATEGORIES)
+        listed = config.split if is_split else [name.strip() for name in config.split.split(",")]
+        for name in split_names(listed):
             prompt = config.task.episode(name).open_session(name).reset(name, config.seed)
-            yield KernelTask(
-                KernelData(id=name, name=name, prompt=prompt, problem=name, seed=config.seed), config.task
-            )
+            yield KernelTask(KernelData(id=name, name=name, prompt=prompt, problem=name, seed=config.seed), config.task)
 
     @classmethod
     def toolsets(cls, config: KernelTasksetConfig) -> list[vf.Toolset]:

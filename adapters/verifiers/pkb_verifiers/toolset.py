@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import verifiers.v1 as vf
-from pkb_verifiers.config import SubmitConfig
-from pkb_verifiers.state import Attempt, KernelState, judged
 
 from pkb_gym.envs.session import Reply
+from pkb_verifiers.config import SubmitConfig
+from pkb_verifiers.state import Attempt, KernelState, judged
 
 SIDE_BY_SIDE = 256
 """Submissions that wait for the service at a time; the service has its own order."""

@@ -30,7 +30,10 @@ def find_hardware(device: Literal["cpu", "cuda"]) -> HardwareSpec:
 
 
 def known_hardware(device: Literal["cpu", "cuda"]) -> HardwareSpec | None:
-    """As `find_hardware`, but None where the CPU was not measured yet, torch is not installed or the GPU is not in the table."""
+    """As `find_hardware`, but None where that would take long or fails.
+
+    That is where the CPU was not measured yet, where torch is not installed, and where the GPU is not in the table.
+    """
     if device == "cpu":
         # Measuring takes seconds, which a reset must not; the first evaluation does it.
         try:

@@ -18,10 +18,10 @@ import httpx
 import pytest
 import uvicorn
 from openenv import GenericEnvClient
-from pkb_openenv import KernelAction, KernelEnv
-from pkb_openenv.server.app import make_app
 
 from pkb_gym.adapters.settings import EpisodeSettings
+from pkb_openenv import KernelAction, KernelEnv
+from pkb_openenv.server.app import make_app
 from tests.doors import contract
 
 PATIENCE_S = 60.0
