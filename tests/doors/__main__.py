@@ -31,8 +31,10 @@ CONTRACT_S, INSTALL_S, TESTS_S = 600, 600, 600
 
 NEWEST_PYTHON = {"verl": (3, 12)}
 """Door -> the newest Python that its framework takes."""
-SHARES_TORCH = {"verl"}
-"""Doors whose framework imports torch: it is that of this environment, as it takes half a gigabyte."""
+DISTRIBUTIONS = {"trl": "openenv"}
+"""Door -> the folder of adapters/ that is installed for it, where that has another name."""
+SHARES_PACKAGES = {"trl", "verl"}
+"""Doors that see the packages of this environment behind their own: torch takes half a gigabyte."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Door:
 
     @property
     def distribution(self) -> Path | None:
-        folder = ROOT / "adapters" / self.name
+        folder = ROOT / "adapters" / DISTRIBUTIONS.get(self.name, self.name)
         return folder if folder.is_dir() else None
 
 
@@ -87,10 +89,10 @@ def install(door: Door) -> str | None:
             if done.returncode != 0:
                 lines = [line for line in done.stdout.splitlines() if line.strip() and "WARNING" not in line]
                 return "; ".join(lines[-3:]) or f"{' '.join(command)} failed"
-    if door.name in SHARES_TORCH:
+    if door.name in SHARES_PACKAGES:
         packages = sysconfig.get_path("purelib")
         library = sysconfig.get_path("purelib", vars={"base": str(door.venv), "platbase": str(door.venv)})
-        Path(library, "zz_shared_torch.pth").write_text(f"{packages}\n", encoding="utf-8")
+        Path(library, "zz_main_environment.pth").write_text(f"{packages}\n", encoding="utf-8")
     state.write_text(digest, encoding="utf-8")
     return None
 
@@ -98,13 +100,13 @@ def install(door: Door) -> str | None:
 def _installation(door: Door, temporary: Path) -> Iterator[list[str]]:
     pip = [door.python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     yield [sys.executable, "-m", "venv", "--clear", str(door.venv)]
-    named = ["--requirement", str(door.folder / "requirements.txt")]
-    # Every package of these environments is pinned there; `--no-deps` keeps torch out, where a framework asks for it.
+    # Every package is pinned there; `--no-deps` keeps those out that this environment has.
     pins = door.folder / "constraints.txt"
-    if door.name in SHARES_TORCH:
+    if door.name in SHARES_PACKAGES:
         yield [*pip, "install", "--no-deps", "--requirement", str(pins)]
     else:
-        yield [*pip, "install", *named, "--constraint", str(pins)]
+        requirements = str(door.folder / "requirements.txt")
+        yield [*pip, "install", "--requirement", requirements, "--constraint", str(pins)]
     if door.distribution is not None:
         # Built from a copy: setuptools leaves folders where it builds.
         copy = temporary / door.distribution.name
