@@ -188,7 +188,7 @@ class Completions(BaseHTTPRequestHandler):
 
 
 def test_rollouts_of_the_asynchronous_trainer(policy):
-    """`AsyncGRPOTrainer` starts this loop in a process of its own beside vLLM, which is not here: a server speaks for it.
+    """`AsyncGRPOTrainer` starts this loop in a process of its own; a server speaks for vLLM, which is not here.
 
     Two rollouts of one group: one is judged, the other meets a failure of the evaluator.
     """
