@@ -97,6 +97,13 @@ def install(door: Door) -> str | None:
     return None
 
 
+def install_all(chosen: list[Door]) -> dict[str, str]:
+    """Installs two at a time, as that waits for the index and the disk; the doors that could not be, and why."""
+    with ThreadPoolExecutor(2) as threads:
+        reasons = dict(zip((door.name for door in chosen), threads.map(install, chosen), strict=True))
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
 def _installation(door: Door, temporary: Path) -> Iterator[list[str]]:
     pip = [door.python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     yield [sys.executable, "-m", "venv", "--clear", str(door.venv)]
@@ -168,7 +175,7 @@ def run_tests(door: Door, contract: Path, token: str) -> bool:
 
 
 def _environment(**changes: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **changes}
+    return {**os.environ, "PYTHONPATH": str(ROOT), **changes}
 
 
 def _run(command: list[str], limit_s: float, *, echo: bool = False, **changes: str) -> subprocess.CompletedProcess[str]:
@@ -206,7 +213,7 @@ def main() -> int:
             assert judging.stdout is not None
             judged = threads.submit(judging.stdout.readline)  # while packages are installed
             say(f"installing {', '.join(door.name for door in chosen)}; the contract is being judged")
-            missing = {door.name: reason for door in chosen if (reason := install(door)) is not None}
+            missing = install_all(chosen)
             say("installed")
             try:
                 line = judged.result(timeout=CONTRACT_S).strip()

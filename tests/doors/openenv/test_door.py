@@ -23,6 +23,7 @@ from pkb_gym.adapters.settings import EpisodeSettings
 from pkb_openenv import KernelAction, KernelEnv
 from pkb_openenv.server.app import make_app
 from tests.doors import contract
+from tests.doors.examples import example
 
 PATIENCE_S = 60.0
 ROOT = Path(__file__).resolve().parents[3]
@@ -196,3 +197,16 @@ def test_openenv_validates_package_and_server(url):
     assert package.returncode == 0 and "Verdict: PASS" in package.stdout, package.stdout
     running = openenv("--url", url)
     assert running.returncode == 0 and "Verdict: PASS" in running.stdout and "FAIL" not in running.stdout
+
+
+def test_the_example_of_the_page_runs(url, capsys):
+    expert = contract.find("AllReduce", "expert").source
+    tasks = []
+
+    def write_kernel(task: str) -> str:
+        tasks.append(task.splitlines()[0])
+        return expert
+
+    exec(example("openenv", server=url), {"write_kernel": write_kernel})
+    reward, done, speedup = capsys.readouterr().out.split()
+    assert tasks == ["# AllReduce"] and float(reward) > 0.75 and done == "False" and float(speedup) > 0

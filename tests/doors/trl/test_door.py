@@ -31,6 +31,7 @@ from pkb_gym.envs import KernelTool
 from pkb_openenv.server.app import make_app
 from pkb_openenv.trl import RemoteKernelTool
 from tests.doors import contract
+from tests.doors.examples import example
 from tests.training.conversations import tiny_corpus
 from tests.training.scripted import say, script_generation, submit, write_tiny_policy
 
@@ -244,3 +245,15 @@ def test_rollouts_of_the_asynchronous_trainer(policy):
 def test_trl_still_has_what_this_test_uses():
     parameters = inspect.signature(async_rollout_worker._AsyncRolloutLoop.__init__).parameters
     assert {"environment_factory", "vllm_server_url", "rollout_buffer"} <= set(parameters)
+
+
+def test_the_example_of_the_page_runs(policy, tmp_path, monkeypatch):
+    cases = short("AllReduce-expert", "AllReduce-compile_error", "Gather-expert", "Gather-compile_error")
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", script_generation(replies(*cases, *cases * 4)))
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    names: dict = {}
+    exec(example("trl", model=str(policy), output=str(tmp_path)), names)
+    trainer = names["trainer"]
+    values = [tool.episode_value for tool in trainer.environments]
+    assert None not in values, [turn.feedback or tool for tool in trainer.environments for turn in tool.submissions]
+    assert trainer.state.global_step == 1 and len(values) == 4 and max(values) > 0.5 and min(values) < 0.1

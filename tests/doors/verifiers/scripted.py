@@ -14,15 +14,14 @@ NAME = "pkb_scripted_harness"
 
 
 class ScriptedHarness(vf.Harness[vf.HarnessConfig]):
-    """Submits, of each problem, the sources of its next plan, and keeps what the tool answers."""
+    """Submits, of each problem, the sources of its next plan, those of a tuple at once; keeps what the tool answers."""
 
     APPENDS_SYSTEM_PROMPT = True
     SUPPORTS_MCP = True
     EXECUTES_CODE = False
     NEEDS_CONTAINER = False
 
-    plans: dict[str, list[list[str]]]
-    side_by_side = False
+    plans: dict[str, list[list[str] | tuple[str, ...]]]
 
     async def launch(
         self,
@@ -44,7 +43,7 @@ class ScriptedHarness(vf.Harness[vf.HarnessConfig]):
             assert not result.is_error, result.content
             return result.content[0].text
 
-        if type(self).side_by_side:
+        if isinstance(plan, tuple):
             replies = await asyncio.gather(*map(submit, plan))
         else:
             replies = [await submit(source) for source in plan]

@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +28,7 @@ from pkb_verifiers.config import KernelTasksetConfig
 from pkb_verifiers.state import INFO, Attempt, KernelState
 from pkb_verifiers.taskset import KernelTask, KernelTaskset
 from tests.doors import contract
+from tests.doors.examples import example
 from tests.doors.verifiers import scripted
 
 PATIENCE_S = 120.0
@@ -64,24 +66,31 @@ def value_of(attempt: dict) -> float:
     return find_reward(contract.SETTINGS["reward"])(Feedback.model_validate(attempt["feedback"]))
 
 
-def played(plans: dict[str, list[list[str]]], *, side_by_side: bool = False) -> list[vf.Trace]:
-    """Rollouts of a harness that submits the sources of each plan; as many for each problem as it has plans."""
-    scripted.install()
-    scripted.ScriptedHarness.plans = {problem: list(each) for problem, each in plans.items()}
-    scripted.ScriptedHarness.side_by_side = side_by_side
-    (count,) = {len(each) for each in plans.values()}
-    return asyncio.run(rollouts(environment(scripted.NAME, *plans), context(), count))
+SIDE = [contract.find("AllReduce", name).source for name in ("compile_error", "wrong", "expert")]
+MANY = [f"{contract.find('Gather', 'compile_error').source}# {number}\n" for number in range(5)]
 
 
 @pytest.fixture(scope="module")
-def traces() -> dict[tuple[str, str], vf.Trace]:
-    """Every submission of the contract in a rollout of its own, all at a time."""
-    sources = {
-        problem: [[contract.find(problem, case).source] for case in contract.CASES] for problem in contract.PROBLEMS
-    }
-    found = played(sources)
+def played() -> list[vf.Trace]:
+    """Every submission of the contract in a rollout of its own, and one more rollout of each problem, all at a time.
+
+    That one submits several sources: of AllReduce at once, of Gather more than are judged, of the others one again.
+    """
+    plans = {name: [[contract.find(name, case).source] for case in contract.CASES] for name in contract.PROBLEMS}
+    last = {"AllReduce": tuple(SIDE), "Gather": MANY}
+    for name in contract.PROBLEMS:
+        plans[name].append(last.get(name, [contract.find(name, "compile_error").source] * 2))
+    scripted.install()
+    scripted.ScriptedHarness.plans = plans
+    env = environment(scripted.NAME, *contract.PROBLEMS)
+    return asyncio.run(rollouts(env, context(), len(contract.CASES) + 1))
+
+
+@pytest.fixture(scope="module")
+def traces(played) -> dict[tuple[str, str], vf.Trace]:
+    """Those of the contract."""
     cases = {each.source: (each.problem, each.case) for each in contract.expected()}
-    return {cases[trace.info[INFO][0]["source"]]: trace for trace in found}
+    return {cases[trace.info[INFO][0]["source"]]: trace for trace in played if len(trace.info[INFO]) == 1}
 
 
 @pytest.mark.parametrize("case", contract.expected(), ids=lambda case: case.id)
@@ -100,18 +109,17 @@ def test_contract(traces, case):
     assert (trace.metrics["roofline"] > 0) is (case.speedup > 0)
 
 
-def test_submissions_of_one_message_all_count():
+def test_submissions_of_one_message_all_count(played):
     """The framework keeps the last of states that are written side by side: a submission would be free."""
-    cases = [contract.find("AllReduce", name) for name in ("compile_error", "wrong", "expert")]
-    (trace,) = played({"AllReduce": [[case.source for case in cases]]}, side_by_side=True)
-    assert {attempt["source"] for attempt in trace.info[INFO]} == {case.source for case in cases}
+    (trace,) = [trace for trace in played if len(trace.info[INFO]) == len(SIDE)]
+    assert {attempt["source"] for attempt in trace.info[INFO]} == set(SIDE)
     assert trace.reward == max(map(value_of, trace.info[INFO])) > 0.75
 
 
-def test_the_budget_ends_a_rollout():
-    source = contract.find("Gather", "compile_error").source
-    (trace,) = played({"Gather": [[f"{source}# {number}\n" for number in range(5)]]})
-    assert len(trace.info[INFO]) == 4 and trace.info["replies"][4].startswith("All 4 submissions")
+def test_the_budget_ends_a_rollout(played):
+    (trace,) = [trace for trace in played if len(trace.info[INFO]) == 4]
+    assert [attempt["source"] for attempt in trace.info[INFO]] == MANY[:4]
+    assert trace.info["replies"][4].startswith("All 4 submissions")
     assert trace.state.is_over and asyncio.run(task("Gather").budget(trace))
 
 
@@ -261,14 +269,15 @@ def endpoint() -> Iterator[str]:
             thread.join()
 
 
+async def prepared(self, script, env=None, *, activate=True) -> list[str]:
+    """In place of `uv`, which would fetch the packages of a harness's program: they are installed here."""
+    path = self.workdir / "program.py"
+    path.write_text(script)
+    return [sys.executable, str(path)]
+
+
 def test_end_to_end_against_an_endpoint(monkeypatch):
-    """The framework's own harness `null` and its program, on this interpreter: `uv` would fetch the same packages."""
-
-    async def prepared(self, script, env=None, *, activate=True) -> list[str]:
-        path = self.workdir / "program.py"
-        path.write_text(script)
-        return [sys.executable, str(path)]
-
+    """The framework's own harness `null` and its program."""
     monkeypatch.setattr(SubprocessRuntime, "prepare_uv_script", prepared)
     problems = ("AllReduce", "Gather")
     with endpoint() as url:
@@ -281,3 +290,21 @@ def test_end_to_end_against_an_endpoint(monkeypatch):
         assert [attempt["source"] for attempt in trace.info[INFO]] == [wrong.source, expert.source]
         assert trace.reward == value_of(trace.info[INFO][1]) > 0.75 and trace.num_turns == 3
         assert trace.tool_messages[0].content.startswith("Turn 1\n")
+
+
+def test_the_example_of_the_page_runs(monkeypatch, capsys):
+    monkeypatch.setattr(SubprocessRuntime, "prepare_uv_script", prepared)
+    with endpoint() as url:
+        exec(example("verifiers", endpoint=url), {"__name__": "__main__"})
+    key, value, _ = capsys.readouterr().out.split(maxsplit=2)
+    assert key == "AllReduce-v0/0" and float(value) > 0.75
+
+
+def test_the_configuration_for_prime_rl_is_one_of_an_environment():
+    """prime-rl is not installed here; its entries of environments are configurations of verifiers, and a name."""
+    path = Path(__file__).resolve().parents[3] / "adapters" / "verifiers" / "prime_rl.toml"
+    (entry,) = tomllib.loads(path.read_text())["orchestrator"]["train"]["env"]
+    assert entry.pop("name") == "pkb"
+    config = vf.SingleAgentEnvConfig.model_validate(entry)
+    assert type(config.taskset) is KernelTasksetConfig and config.taskset.task.max_turns == 4
+    assert type(vf.load_environment(config)) is vf.SingleAgentEnv

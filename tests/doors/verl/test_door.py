@@ -11,6 +11,7 @@ import weakref
 from dataclasses import asdict
 from pathlib import Path
 
+import hydra
 import numpy as np
 import pandas as pd
 import pytest
@@ -33,6 +34,7 @@ from pkb_gym.adapters.verl.dataset import AGENT, main, prompt_rows
 from pkb_gym.adapters.verl.tool import SCORE
 from pkb_gym.training.scratch_model import Preset, train_tokenizer
 from tests.doors import contract
+from tests.doors.examples import example
 from tests.training.conversations import tiny_corpus
 
 PRESET = Preset(1024, 48, width=32, layers=2, heads=2, key_value_heads=1, feed_forward=64, context=4096)
@@ -333,3 +335,27 @@ def test_verl_still_has_what_is_relied_on():
     assert {"agent_data"} <= set(inspect.signature(ToolAgentLoop._handle_processing_tools_state).parameters)
     assert weakref.ref(AgentData([], None, None, None, None, {}, "r", {})) and Path(reward.__file__).exists()
     assert MultiTurnConfig().max_tool_response_length == 256
+
+
+def test_the_configuration_of_the_page_makes_an_agent_loop(tokenizer):
+    """As `AgentLoopWorker` makes it of the file."""
+    (entry,) = OmegaConf.create(example("verl"))
+    assert entry.name == AGENT
+    config = configuration()
+
+    async def make():
+        return hydra.utils.instantiate(
+            config=entry,
+            trainer_config=DictConfigWrap(config=config),
+            server_manager=Server(tokenizer),
+            tokenizer=tokenizer,
+            processor=None,
+            dataset_cls=RLHFDataset,
+            data_config=DictConfigWrap(config.data),
+            hf_model_type="qwen3",
+            tools=ToolListWrap([]),
+        )
+
+    loop = asyncio.run(make())
+    assert type(loop) is KernelAgentLoop and list(loop.tools) == ["submit"]
+    assert loop._settings == EpisodeSettings(evaluator=contract.url(), device="cpu", world_size=2, max_turns=4)
