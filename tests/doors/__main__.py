@@ -1,10 +1,11 @@
 """Sets up a virtual environment for each foreign framework and runs the tests of its door there: `make doors`.
 
-    python -m tests.doors [--venvs FOLDER] [--python NAME=PATH ...] [NAME ...]
+    python -m tests.doors [--venvs FOLDER] [NAME ...]
 
-Doors: the folders beside this file that hold a requirements.txt, installed from the package index as constraints.txt
-pins them. The service that judges runs in the environment of this interpreter, so that they need no torch. A door that
-cannot be installed here is skipped and named at the end; a test that fails fails all.
+Doors: the folders beside this file. The packages of a constraints.txt are installed from the package index; they were
+resolved from the requirements.txt beside it. The service that judges runs in the environment of this interpreter, so
+that the doors need no torch. A door that cannot be installed here is skipped and named at the end; a test that fails
+fails all.
 """
 
 from __future__ import annotations
@@ -107,13 +108,8 @@ def install_all(chosen: list[Door]) -> dict[str, str]:
 def _installation(door: Door, temporary: Path) -> Iterator[list[str]]:
     pip = [door.python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     yield [sys.executable, "-m", "venv", "--clear", str(door.venv)]
-    # Every package is pinned there; `--no-deps` keeps those out that this environment has.
-    pins = door.folder / "constraints.txt"
-    if door.name in SHARES_PACKAGES:
-        yield [*pip, "install", "--no-deps", "--requirement", str(pins)]
-    else:
-        requirements = str(door.folder / "requirements.txt")
-        yield [*pip, "install", "--requirement", requirements, "--constraint", str(pins)]
+    # All packages are pinned there, which spares the search for versions that fit.
+    yield [*pip, "install", "--no-deps", "--requirement", str(door.folder / "constraints.txt")]
     if door.distribution is not None:
         # Built from a copy: setuptools leaves folders where it builds.
         copy = temporary / door.distribution.name
