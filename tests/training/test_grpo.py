@@ -416,9 +416,3 @@ def test_it_says_where_the_time_of_a_step_went(monkeypatch, policy, evaluator, t
 def test_what_cannot_be_trained_is_refused(policy, evaluator, tmp_path, changes, words):
     with pytest.raises(ConfigError, match=words):
         run(policy, evaluator, config(tmp_path, **changes))
-
-
-def test_trl_still_has_what_is_replaced_here():
-    """Names of TRL's that `KernelGRPOTrainer` overrides: were one renamed, the override would silently be dead."""
-    for name in ("_generate_single_turn", "_tool_call_loop", "_calculate_rewards", "_get_train_sampler"):
-        assert callable(getattr(GRPOTrainer, name))

@@ -19,6 +19,7 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.inputs.chat import Message
 from pkb_gym.training.learner.resumable import ResumableGRPOTrainer
+from pkb_gym.training.learner.trl_names import check_attributes, check_methods
 from pkb_gym.training.learner.turn_credit import Credit, token_advantages
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.offload import GpuMemory, Offload
@@ -76,7 +77,8 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
         **kwargs: arguments of `GRPOTrainer`, without reward functions, tools and environments.
 
     Raises:
-        ConfigError: weights shall be offloaded that are sharded over ranks, or generation is chunked that ranks share.
+        ConfigError: weights shall be offloaded that are sharded over ranks, or generation is chunked that ranks share;
+            or TRL has changed what this class overrides, see `trl_names`.
 
     Attributes:
         clock: measures where the time of each step goes.
@@ -92,6 +94,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
     _logs: dict[str, Any]
 
     def __init__(self, settings: TrainerSettings, **kwargs: Any) -> None:
+        check_methods()
         self._settings = settings
         self._rows: list[int] | None = None
         self._single_turn_episodes: list[RolloutEpisode] = []
@@ -103,6 +106,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="You are using 'environment_factory'")  # so we are
             super().__init__(**kwargs)
+        check_attributes(self)
         if settings.multi_turn:
             self.max_tool_calling_iterations = settings.rollouts.max_turns
         if settings.offload == "all" and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
