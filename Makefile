@@ -1,6 +1,7 @@
 # make demo     sets up .venv and evaluates four kernels of one problem on the CPU
 # make install  sets up .venv with the package alone; EXTRAS=cuda,serve adds extras (docs/install.md)
 # make test     sets up .venv with the development tools, then lints and tests
+# make doors    runs the tests of each foreign framework in an environment of its own (docs/frameworks.md); DOORS names some
 # make smoke    trains a tiny model on the CPU: export, SFT, GRPO, evaluation (docs/training.md)
 #
 # Needs Python >= 3.11 with venv, a C++ compiler and, on a GPU machine, nvcc. PYTHON chooses the interpreter.
@@ -12,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 EXTRAS ?=
 
-.PHONY: install demo smoke test pytest lint format docs clean
+.PHONY: install demo doors smoke test pytest lint format docs clean
 
 install: $(BIN)/python
 	$(PIP) --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
@@ -22,6 +23,9 @@ demo: $(VENV)/.installed
 
 smoke: $(VENV)/.installed-dev
 	$(BIN)/python -m pkb_gym.training.smoke --output runs/smoke
+
+doors: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.doors $(DOORS)
 
 test: $(VENV)/.installed-dev
 	$(MAKE) --jobs=2 lint pytest
@@ -49,7 +53,7 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/fault_tables.py
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-doors build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The files in .venv say when it was last brought in line with pyproject.toml and constraints.txt.

@@ -5,26 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.envs.episode import Episode, Turn
-from pkb_gym.envs.suite import SuiteEnv
-from pkb_gym.envs.wrappers import chat_message
+from pkb_gym.envs.episode import Turn
+from pkb_gym.envs.session import SubmissionSession
 
 COUNTED_TWICE = (
     "the reward of a rollout was read twice: TRL adds KernelTool.get_reward to the reward functions that it is given. "
     "Take SubmissionTool beside a function that reads the environments"
 )
-
-
-class _LimitedSuite(SuiteEnv):
-    """A suite whose episodes judge a limited number of submissions."""
-
-    def __init__(self, split: str | list[str], max_turns: int, **kwargs: Any) -> None:
-        self._max_turns = max_turns
-        super().__init__(split, **kwargs)
-
-    def _new_episode(self) -> Episode:
-        return Episode(self._reward, self._max_turns)
 
 
 class SubmissionTool:
@@ -48,18 +35,18 @@ class SubmissionTool:
     """
 
     def __init__(self, split: str | list[str] = "train", max_turns: int = 8, **kwargs: Any) -> None:
-        self._env = _LimitedSuite(split, max_turns, **kwargs)
+        self._session = SubmissionSession(split, max_turns, **kwargs)
         self._reads = 0
 
     @property
     def episode_value(self) -> float | None:
         """The value of the best submission, 0 without any; None where one was not judged."""
-        return self._env.episode.episode_value
+        return self._session.episode.episode_value
 
     @property
     def submissions(self) -> tuple[Turn, ...]:
         """Those of this rollout, with source, feedback and value."""
-        return tuple(self._env.episode.turns)
+        return tuple(self._session.episode.turns)
 
     def reset(self, *, problem: str | None = None, seed: int | None = None, **_: object) -> str:
         """Begins a rollout.
@@ -72,10 +59,8 @@ class SubmissionTool:
         Returns:
             The task text.
         """
-        options = {} if problem is None else {"problem": problem}
-        observation, _info = self._env.reset(seed=seed, options=options)
         self._reads = 0
-        return chat_message(observation)
+        return self._session.reset(problem, seed)
 
     def submit(self, source: str) -> str:
         """Compile a kernel, run it on all ranks, check it against the reference and time it against the baseline.
@@ -86,17 +71,8 @@ class SubmissionTool:
         Returns:
             What was found: compiler errors, wrong outputs, times, the roofline, and where the time went.
         """
-        episode = self._env.episode
         self._reads = 0
-        if (refusal := episode.refusal) is not None:
-            return refusal
-        try:
-            observation, *_ = self._env.step(source)
-        except InfrastructureError as error:
-            episode.record(source, None)
-            return f"The evaluator failed: {error}; nothing more is judged in this episode."
-        left = episode.turns_left
-        return f"{chat_message(observation)}\n{left} submission{'' if left == 1 else 's'} left."
+        return self._session.submit(source).text
 
 
 class KernelTool(SubmissionTool):

@@ -79,7 +79,7 @@ def test_a_problem_of_ones_own_has_its_own_and_it_ends_when_idle(folder: Path, m
     (first,) = running(folder)
     monkeypatch.setattr(problem_folders, "_REGISTERED", {})
     problem = choose_problem(OWN)
-    with opened(folder, idle_s=0.5) as evaluator:
+    with opened(folder, idle_s=5) as evaluator:
         assert evaluator.evaluate(problem, SOURCE, CONFIG).problem == "ShardedSoftmax"
         assert ended(first.pid), "it had nothing to do, and would only keep memory"
         for second in running(folder):

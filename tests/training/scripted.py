@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,7 @@ def row(problem: str = "AllReduce", seed: int = 7, **columns: Any) -> dict[str, 
 def script_generation(script: Callable[[str], str]) -> Callable[..., Any]:
     """In place of `GRPOTrainer._generate_single_turn`: says what a script says to all text before."""
 
+    @functools.wraps(GRPOTrainer._generate_single_turn)  # with its signature, which the trainer looks at
     def generate(self: GRPOTrainer, prompt_ids: list[list[int]], *_: object, **__: object) -> Any:
         texts = [script(self._tokenizer.decode(ids)) for ids in prompt_ids]
         return [self._tokenizer(text)["input_ids"] for text in texts], None

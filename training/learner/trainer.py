@@ -21,6 +21,7 @@ from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.inputs.chat import Message
 from pkb_gym.training.learner.resumable import ResumableGRPOTrainer
 from pkb_gym.training.learner.sequence_options import refuse_sequence_options
+from pkb_gym.training.learner.trl_names import check_attributes, check_methods
 from pkb_gym.training.learner.turn_credit import Credit, token_advantages
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.offload import GpuMemory, Offload
@@ -78,8 +79,9 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
         **kwargs: arguments of `GRPOTrainer`, without reward functions, tools and environments.
 
     Raises:
-        ConfigError: weights shall be offloaded that are sharded over ranks, generation is chunked that ranks share, or
-            an option weighs whole sequences (see `sequence_options`).
+        ConfigError: weights shall be offloaded that are sharded over ranks, generation is chunked that ranks share, an
+            option weighs whole sequences (see `sequence_options`), or TRL has changed what this class overrides (see
+            `trl_names`).
 
     Attributes:
         clock: measures where the time of each step goes.
@@ -95,6 +97,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
     _logs: dict[str, Any]
 
     def __init__(self, settings: TrainerSettings, **kwargs: Any) -> None:
+        check_methods()
         self._settings = settings
         self._rows: list[int] | None = None
         self._single_turn_episodes: list[RolloutEpisode] = []
@@ -108,6 +111,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="You are using 'environment_factory'")  # so we are
             super().__init__(**kwargs)
+        check_attributes(self)
         if settings.multi_turn:
             self.max_tool_calling_iterations = settings.rollouts.max_turns
         if settings.offload == "all" and (self.is_fsdp_enabled or self.is_deepspeed_enabled):

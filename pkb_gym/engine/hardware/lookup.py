@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from functools import cache
 from typing import Literal
 
@@ -29,10 +30,16 @@ def find_hardware(device: Literal["cpu", "cuda"]) -> HardwareSpec:
 
 
 def known_hardware(device: Literal["cpu", "cuda"]) -> HardwareSpec | None:
-    """As `find_hardware`, but None where the CPU was not measured yet or the GPU is not in the table."""
+    """As `find_hardware`, but None where that would take long or fails.
+
+    That is where the CPU was not measured yet, where torch is not installed, and where the GPU is not in the table.
+    """
     if device == "cpu":
         # Measuring takes seconds, which a reset must not; the first evaluation does it.
-        measured = env_vars.cache_dir() / "hardware" / f"cpu-{_cpu_key()}.json"
+        try:
+            measured = env_vars.cache_dir() / "hardware" / f"cpu-{_cpu_key()}.json"
+        except importlib.metadata.PackageNotFoundError:  # no torch: kernels are judged elsewhere
+            return None
         return cpu_hardware() if measured.exists() else None
     try:
         return find_hardware(device)

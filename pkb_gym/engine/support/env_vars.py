@@ -9,6 +9,7 @@
 - PKB_EVALUATOR_IDLE_S: seconds without a request after which a background evaluator ends (default: 600).
 - XDG_RUNTIME_DIR: of the XDG base directory specification; a folder that the user alone can enter.
 - PYTHONPATH: Python's own; reference ranks import from it what declarations of problems outside this package import.
+- PKB_EPISODE: settings of episodes as JSON, for servers that foreign frameworks start (docs/frameworks.md).
 - OPENAI_BASE_URL, OPENAI_API_KEY: endpoint of the agent `openai`, and its key.
 - CUDA_HOME, CUDA_PATH: where the CUDA toolkit lies, if nvcc is not on PATH.
 - CUTLASS_PATH, THUNDERKITTENS_ROOT, CCCL_ROOT, NVSHMEM_HOME: header libraries for CUDA kernels (header_libraries.py).
@@ -77,6 +78,11 @@ def runtime_dir() -> Path:
     if of_user and Path(of_user).is_dir():
         return Path(of_user, "pkb-gym")
     return cache_dir().absolute() / "run"
+
+
+def episode_settings() -> str:
+    """Settings of episodes as JSON; an empty object where it is not set."""
+    return os.environ.get("PKB_EPISODE") or "{}"
 
 
 def openai_base_url() -> str | None:

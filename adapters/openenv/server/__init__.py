@@ -1,0 +1,1 @@
+"""The server side, which needs pkb-gym."""

@@ -1,0 +1,64 @@
+"""Configuration: which problems, and how submissions are judged."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import verifiers.v1 as vf
+from pydantic import Field
+
+from pkb_gym.adapters.settings import EpisodeSettings
+
+
+class JudgeConfig(vf.TaskConfig):
+    """How submissions are judged, under `--env.taskset.task.*`; see `EpisodeSettings`."""
+
+    evaluator: str = "http://127.0.0.1:8900"
+    """Url of `pkb serve`; its token is read from PKB_TOKEN."""
+    max_turns: int = Field(default=8, ge=1)
+    """Submissions of a rollout that are judged."""
+    reward: str = "default"
+    """Name of a reward of pkb-gym."""
+    device: Literal["cpu", "cuda"] = "cuda"
+    """Device of the service."""
+    world_size: int = 4
+    """Ranks."""
+    size: str | None = None
+    """Name of a size."""
+    dtype: str | None = None
+    """Floating dtype."""
+    language: Literal["auto", "cpp", "cuda", "triton", "python"] | None = None
+    """Language of the submissions."""
+    protocol: Literal["robust", "published"] | None = None
+    """Inputs, tolerances and timing."""
+    until: Literal["compile", "check", "time", "profile"] | None = None
+    """Last stage of an evaluation."""
+    timeout_s: float | None = None
+    """Deadline of a block of calls, in seconds."""
+
+    def episode(self, problem: str) -> EpisodeSettings:
+        """The settings of an episode on one problem.
+
+        Raises:
+            ConfigError: they make no sense.
+        """
+        own = set(EpisodeSettings.model_fields) & set(type(self).model_fields)
+        return EpisodeSettings.of({**self.model_dump(include=own, exclude_none=True), "split": [problem]})
+
+
+class KernelTasksetConfig(vf.TasksetConfig):
+    """Which problems, under `--env.taskset.*`."""
+
+    split: str = "train"
+    """"train", "test", "all", a category, or names of problems with commas between them."""
+    seed: int = 0
+    """Fixes the inputs of every episode."""
+    task: JudgeConfig = JudgeConfig()
+    tools: vf.SharedToolsetConfig = vf.SharedToolsetConfig()
+    """Where the server of `submit` runs; by default beside the environment worker."""
+
+
+class SubmitConfig(vf.SharedToolsetConfig):
+    """Of the server of `submit`."""
+
+    judge: JudgeConfig = JudgeConfig()

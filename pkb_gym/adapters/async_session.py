@@ -1,0 +1,37 @@
+"""A session for frameworks that run on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+from pkb_gym.envs.session import Reply, SubmissionSession
+
+SIDE_BY_SIDE = 256
+"""Submissions of a process that wait for the evaluator at a time; the evaluator has its own order."""
+
+
+class AsyncSession:
+    """Has the submissions of one episode judged one after another, while others of the event loop go on.
+
+    Args:
+        session: of the episode.
+
+    Attributes:
+        session: see above.
+    """
+
+    def __init__(self, session: SubmissionSession) -> None:
+        self.session = session
+        self._one_at_a_time = asyncio.Lock()
+
+    async def submit(self, source: str) -> Reply:
+        """See `SubmissionSession.submit`."""
+        async with self._one_at_a_time:
+            return await asyncio.get_running_loop().run_in_executor(_threads(), self.session.submit, source)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="pkb-submit")

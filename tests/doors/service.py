@@ -1,0 +1,102 @@
+"""The evaluation service that all doors share: it judges the contract once, says so, and serves until its input ends.
+
+python -m tests.doors.service CONTRACT.json     (PKB_TOKEN is the token)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from pkb_gym.adapters.settings import EpisodeSettings
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
+from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.stages.progress import Progress
+from pkb_gym.envs.evaluator_registry import close_evaluators
+from pkb_gym.serve.server import HttpServer
+from pkb_gym.serve.service import EvaluationService
+from tests.doors.contract import CASES, FAILURES, INFRASTRUCTURE, PROBLEMS, SEED, SETTINGS, Expected, source_of, write
+
+SIDE_BY_SIDE = 8
+
+
+@dataclass
+class FailingAtMarkedSources:
+    """The local evaluator, whose machine fails wherever a source asks for it."""
+
+    local: LocalEvaluator
+
+    def resolve(self, problem: Problem, source: str, config: EvalConfig) -> ResolvedConfig:
+        return self.local.resolve(problem, source, config)
+
+    def evaluate(
+        self,
+        problem: Problem,
+        source: str,
+        config: EvalConfig,
+        progress: Progress | None = None,
+        *,
+        replay_key: bytes | None = None,
+    ) -> Feedback:
+        if INFRASTRUCTURE not in source:
+            return self.local.evaluate(problem, source, config, progress, replay_key=replay_key)
+        rejected = self.local.evaluate(problem, "", config, progress, replay_key=replay_key)
+        changes = {"failure": Failure.INFRASTRUCTURE, "message": "a disk of this machine is full"}
+        return Feedback.model_validate(rejected.model_copy(update=changes).model_dump())
+
+    def pause(self, timeout_s: float | None = None) -> bool:
+        return self.local.pause(timeout_s)
+
+    def resume(self) -> None:
+        self.local.resume()
+
+    def close(self) -> None:
+        self.local.close()
+
+
+def task_of(url: str, problem: str) -> str:
+    """Its text; made before anything is judged, as it tells the speed of this machine once that was measured."""
+    return EpisodeSettings.of({**SETTINGS, "evaluator": url}).open_session(problem).reset(problem, seed=SEED)
+
+
+def judge(url: str, problem: str, case: str, task: str) -> Expected:
+    """The outcome of one submission, alone in its episode, in the environment of pkb-gym itself."""
+    session = EpisodeSettings.of({**SETTINGS, "evaluator": url}).open_session(problem)
+    session.reset(problem, seed=SEED)
+    source = source_of(problem, case)
+    reply = session.submit(source)
+    turn = reply.turn
+    assert turn is not None and turn.feedback is not None, reply.text
+    assert turn.feedback.failure == FAILURES[case], f"{problem}, {case}: {reply.text}"
+    value = turn.value
+    reward = turn.reward if turn.is_valid else None
+    return Expected(problem, case, source, task, reply.text, FAILURES[case], value, reward, turn.speedup)
+
+
+def main(path: Path) -> None:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pkb-doors-"))
+        service = stack.enter_context(
+            EvaluationService(lambda: FailingAtMarkedSources(LocalEvaluator(cache_dir=Path(folder))))
+        )
+        server = stack.enter_context(HttpServer(service, os.environ["PKB_TOKEN"]))
+        stack.callback(close_evaluators)
+        threads = stack.enter_context(ThreadPoolExecutor(SIDE_BY_SIDE))
+        tasks = {problem: task_of(server.url, problem) for problem in PROBLEMS}
+        cases = [(problem, case, tasks[problem]) for case in CASES for problem in PROBLEMS]
+        expected = list(threads.map(lambda each: judge(server.url, *each), cases))
+        write(path, server.url, expected)
+        sys.stdout.write(f"{len(expected)} submissions judged\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

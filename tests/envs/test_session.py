@@ -1,0 +1,63 @@
+"""One episode as a conversation, for foreign frameworks."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.envs import session as module
+from pkb_gym.envs.session import SubmissionSession
+
+
+@pytest.fixture
+def session(evaluator):
+    session = SubmissionSession(["AllReduce"], max_turns=4, evaluator="fake", device="cpu", world_size=2)
+    session.reset("AllReduce", seed=1)
+    return session
+
+
+def test_examples_in_docstrings_hold():
+    result = doctest.testmod(module)
+    assert result.attempted and not result.failed
+
+
+def test_gains_add_up_to_the_value_of_the_best(session):
+    sources = ("compile_error", "speedup 2", "speedup 1", "speedup 10")
+    gains = [session.submit(source).gain for source in sources]
+    assert gains[2] == 0 and sum(gains) == pytest.approx(session.episode.episode_value) == pytest.approx(2.0)
+    late = session.submit("speedup 20")
+    assert session.is_over and late.turn is None and late.gain == 0
+
+
+def test_what_was_not_judged_has_no_gain(session, evaluator, monkeypatch):
+    reply = session.submit("infrastructure")
+    assert reply.gain is None and session.is_over and session.episode.episode_value is None
+
+    def evaluate(*_: object) -> None:
+        raise InfrastructureError("the service is gone")
+
+    session.reset("AllReduce")
+    monkeypatch.setattr(evaluator, "evaluate", evaluate)
+    reply = session.submit("speedup 2")
+    assert reply.gain is None and reply.turn.feedback is None and "the service is gone" in reply.text
+
+
+def test_a_restored_session_goes_on_where_it_was(session, evaluator):
+    for source in ("compile_error", "speedup 2"):
+        session.submit(source)
+    other = SubmissionSession(["AllReduce"], max_turns=4, evaluator="fake", device="cpu", world_size=2)
+    other.reset("AllReduce", seed=1)
+    other.restore((turn.source, turn.feedback) for turn in session.episode.turns)
+    assert other.submit("speedup 3") == session.submit("speedup 3")
+    assert evaluator.asked[-1] == evaluator.asked[-2]
+
+
+def test_a_closed_session_judges_nothing(session, evaluator):
+    session.close()
+    session.close()
+    assert session.is_over and session.submit("speedup 2").text.startswith("This episode has been closed")
+    assert evaluator.asked == []
+    session.reset("AllReduce")
+    assert session.submit("speedup 2").turn.number == 1
