@@ -219,7 +219,7 @@ class Body {
       if (const auto found = scope.registers.find(name); found != scope.registers.end()) return found->second;
       if (digits == name.size()) continue;
       if (const auto found = scope.ranges.find(name.substr(0, digits)); found != scope.ranges.end()) {
-        return found->second + int(read_number("0" + std::string(name.substr(digits)) == "00" ? "0" : name.substr(digits)).bits);
+        return found->second + std::stoi(std::string(name.substr(digits)));
       }
     }
     return std::nullopt;

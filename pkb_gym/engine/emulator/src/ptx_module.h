@@ -103,6 +103,9 @@ struct PtxModule {
 };
 
 // Reads PTX. Throws PtxError.
+// Bytes of an element of a type name such as ".b32".
+uint32_t type_bytes(std::string_view type);
+
 std::shared_ptr<const PtxModule> parse_ptx(std::string_view text);
 
 // Fills `meets`: immediate post-dominators of branches.

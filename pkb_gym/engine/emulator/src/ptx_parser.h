@@ -26,8 +26,6 @@ class LineTable {
   SourceLine current_{};
 };
 
-// Bytes of an element of a type name such as ".b32".
-uint32_t type_bytes(std::string_view type);
 // A number token as PTX writes it: decimal, 0x.., 0f.. (float bits), 0d.. (double bits), 1.5.
 Operand read_number(std::string_view text);
 // A variable without its place: .align 4 .b8 name[16] = {...}. Up to the ',', ';' or ')' after it.
