@@ -149,7 +149,7 @@ class LocalEvaluator:
         if runs:
             self._pool.start_zygotes()  # they load torch while the compiler runs
         # Compilers take processors from what ranks of the CPU compute with.
-        beside = work_beside_others() if config.device == "cpu" else contextlib.nullcontext()
+        beside = work_beside_others() if config.host_device == "cpu" else contextlib.nullcontext()
         with (
             _in_turn(self._compilers, feedback, report),
             feedback.waiting_for(beside),
@@ -177,9 +177,9 @@ class LocalEvaluator:
     def _new_run(self, feedback: FeedbackBuilder, artifact: Artifact, key: bytes) -> CandidateRun:
         config = feedback.config
         self._pool.check_hidden(Path(feedback.problem.declared_in).parent)
-        reference = self._pool.reference(config.device, config.world_size)
+        reference = self._pool.reference(config.host_device, config.world_size)
         new_gang = functools.partial(self._pool.candidate_gang, config, feedback.source.text)
-        handovers = self._pool.handovers(config.device)
+        handovers = self._pool.handovers(config.host_device)
         stack_trace = self._pool.stack_trace() if config.dialect == "native" else None
         tools = DebugTools(self._folders, stack_trace, self._compile_cache)
         return CandidateRun(feedback, artifact, reference, new_gang, handovers, key, tools)

@@ -40,7 +40,7 @@ from pkb_gym.engine.rankside.orders import (
     RunNullBlock,
 )
 from pkb_gym.engine.records.artifact import Artifact
-from pkb_gym.engine.records.config import Device
+from pkb_gym.engine.records.config import HostDevice
 from pkb_gym.engine.records.feedback import Failure
 
 PREPARE_TIMEOUT_S = 60.0
@@ -96,9 +96,9 @@ class CandidateGang:
         allow_processes: whether ranks may start programs.
     """
 
-    def __init__(self, zygote: Zygote, device: Device, world_size: int, *, allow_processes: bool = False) -> None:
+    def __init__(self, zygote: Zygote, device: HostDevice, world_size: int, *, allow_processes: bool = False) -> None:
         self.timeout_s = PREPARE_TIMEOUT_S
-        self._device: Device = device
+        self._device: HostDevice = device
         self._epoch = 1
         self._job: Job | None = None
         self._heap: SymmetricHeap | None = None

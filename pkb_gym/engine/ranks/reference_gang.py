@@ -77,6 +77,7 @@ class ReferenceGang:
     def __init__(
         self, zygote: Zygote, device: Device, world_size: int, threads: int, libraries: HandoverLibraries
     ) -> None:
+        assert device != "emulated", "the baseline has processes of its own on every device"
         self.device: Device = device
         self.world_size = world_size
         self.idle_us: float | None = None
