@@ -19,6 +19,7 @@ from pkb_gym.engine.ranks.gang import Confinement, Gang, Processors
 from pkb_gym.engine.ranks.handover_server import HandoverEnds
 from pkb_gym.engine.ranks.heaps import SymmetricHeap, memory_file
 from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.rankside.emulated_orders import Schedule
 from pkb_gym.engine.rankside.messages import Message
 from pkb_gym.engine.rankside.orders import (
     Bind,
@@ -78,12 +79,14 @@ class BlockSetting:
         pad_ns: see `EnqueuedHandover`.
         holds_ns: of each rank as in `RunBlock`; empty for none.
         stopped_rank: a rank that is stopped now and then for about a millisecond; None for none.
+        schedule: of emulated ranks; None for all together.
     """
 
     handovers: HandoverKind = "none"
     pad_ns: int = 0
     holds_ns: tuple[tuple[int, ...], ...] = ()
     stopped_rank: int | None = None
+    schedule: Schedule | None = None
 
 
 class CandidateGang:
