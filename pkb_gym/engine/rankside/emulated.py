@@ -299,24 +299,14 @@ class EmulatedRanks:
         for call in (before, after):
             if call is not None:
                 self._copy(rank, call, to_gpu=True)
-                self._tell(rank, call, begins=call is after, within=block.order.schedule.policy != "together")
+        if after is not None:
+            self._initialise(rank, after)
 
-    def _tell(self, rank: int, call: CallMemory, *, begins: bool, within: bool) -> None:
-        """Tells the detector what a handover has touched: outputs are taken and arguments withdrawn, or put in place.
-
-        Args:
-            rank: whose.
-            call: that departs or arrives.
-            begins: whether it arrives.
-            within: whether the handover is an operation of the rank's stream, whose accesses are ordered by it.
-        """
+    def _initialise(self, rank: int, call: CallMemory) -> None:
+        """Notes that a call's arguments have been written, and its outputs not yet."""
         for tensor in call.tensors[rank]:
             address = self._segments[rank] + tensor.offset
-            if within:
-                is_write = begins or not tensor.is_output
-                self._emulator.pkb_emu_touched(self._world, address, tensor.nbytes, int(is_write))
-            if begins:
-                self._emulator.pkb_emu_set_initialised(self._world, address, tensor.nbytes, int(not tensor.is_output))
+            self._emulator.pkb_emu_set_initialised(self._world, address, tensor.nbytes, int(not tensor.is_output))
 
     # ---- reports ----------------------------------------------------------------------------------------------------
 

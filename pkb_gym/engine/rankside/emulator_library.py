@@ -95,7 +95,6 @@ _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "pkb_emu_arrival": (_INT, (_POINTER, _U64)),
     "pkb_emu_departure": (_INT, (_POINTER, _U64)),
     "pkb_emu_enqueue": (_INT, (_POINTER, FUNCTION, _POINTER, _TEXT)),
-    "pkb_emu_touched": (_INT, (_POINTER, _POINTER, _U64, _INT)),
     "pkb_emu_synchronize": (_INT, (_POINTER,)),
     "pkb_emu_detector_create": (_POINTER, (ctypes.POINTER(DetectorOptions),)),
     "pkb_emu_detector_observer": (_POINTER, (_POINTER,)),

@@ -9,10 +9,13 @@ class LinkTraffic(Record):
     """Bytes that the threads of one rank moved to and from the memory of another."""
 
     rank: int
+    """Whose threads."""
     owner: int
     """Whose memory it is."""
     read_bytes_per_call: float
+    """By loads, copies and atomics."""
     written_bytes_per_call: float
+    """By stores, copies and atomics."""
 
 
 class Emulation(Record):
@@ -29,3 +32,4 @@ class Emulation(Record):
     advice: tuple[str, ...] = ()
     """Accesses that move more than they need, by line of the source."""
     links: tuple[LinkTraffic, ...] = ()
+    """Between each two ranks."""
