@@ -9,14 +9,14 @@ from pkb_gym.engine.compile import nvcc
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
 from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
-from pkb_gym.engine.compile.toolchain import compiler_version, ffi_root
+from pkb_gym.engine.compile.toolchain import compiler_version, ffi_root, library_arguments
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.records.artifact import Artifact
 
 SOURCES = Path(__file__).resolve().parent.parent / "emulator" / "src"
 ARCHITECTURE = "sm_90a"
 TIMEOUT_S = 600.0
-FLAGS = ("-std=c++20", "-O2", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden")
+FLAGS = ("-std=c++20", "-O2", "-shared", "-fPIC", "-pthread")
 
 CANDIDATE_FLAGS = (
     # The PTX is run, and the machine code tells registers, which decide how many blocks are resident.
@@ -81,7 +81,7 @@ def _contents() -> dict[str, bytes]:
 
 def _command(contents: Mapping[str, bytes]) -> list[str]:
     sources = [name for name in contents if name.endswith(".cpp")]
-    return ["g++", *FLAGS, f"-I{ffi_root() / 'include'}", *sources, "-o", "out.so", "-ldl"]
+    return ["g++", *FLAGS, f"-I{ffi_root() / 'include'}", *sources, "-o", "out.so", *library_arguments(), "-ldl"]
 
 
 def _key(contents: Mapping[str, bytes]) -> str:

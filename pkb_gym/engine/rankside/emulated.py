@@ -53,6 +53,7 @@ from .wire import Wire
 FAULTS: dict[Outcome, str] = {
     Outcome.DEADLOCK: "deadlock",
     Outcome.STEP_LIMIT: "timeout",
+    Outcome.STOPPED: "timeout",
 }
 """Outcome -> value of `Failure`; all others are runtime errors."""
 
@@ -235,18 +236,15 @@ class EmulatedRanks:
         """Has all ranks hand over, then all make their call, and so on."""
         order, ranks = block.order, range(self._world_size)
         report = Report(outcome=Outcome.OK)
-        steps = 0
         for call, index in enumerate(order.sets):
             for rank in ranks:
                 self._hand_over(block, rank, call)
             report = self._run(self._body(block, functools.partial(self._call_one, block, call, index)))
-            steps += report.steps
             if report.outcome != Outcome.OK:
                 break
         else:
             for rank in ranks:
                 self._hand_over(block, rank, len(order.sets))
-        report.steps = steps
         return report
 
     def _call_one(self, block: _Block, call: int, index: int, rank: int) -> None:

@@ -172,7 +172,7 @@ class DetectorFinding:
 
 @dataclass(frozen=True)
 class LinkBytes:
-    """What a rank's threads moved to and from another rank's memory, over the block."""
+    """What a rank's threads moved to and from another rank's memory so far."""
 
     rank: int
     owner: int
@@ -187,9 +187,9 @@ class RanksDone(Message):
     Attributes:
         claims: of each rank, of each call; none after a fault.
         fault: None where all ranks have finished all calls.
-        instructions: of warps, that were executed.
-        findings: of the detector.
-        advice: a line each on what is slow.
+        instructions: of warps, that were executed so far.
+        findings: of the detector, of this block and those before it.
+        advice: a line each on what is slow, likewise.
         links: see there.
     """
 

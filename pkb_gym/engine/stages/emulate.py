@@ -81,7 +81,6 @@ class _EmulatedCheck:
         self._earlier: CheckReport | None = None
         self._schedules: list[str] = []
         self._calls = 0
-        self._instructions = 0
 
     def check(self) -> None:
         """Loads the candidate and compares its outputs."""
@@ -123,11 +122,10 @@ class _EmulatedCheck:
         self._calls += calls
         if done is None:
             return
-        self._instructions += done.instructions
         self._run.feedback.emulation = Emulation(
             schedules=tuple(self._schedules),
             calls=self._calls,
-            warp_instructions=self._instructions,
+            warp_instructions=done.instructions,
             findings=tuple(finding.text for finding in done.findings),
             advice=done.advice,
             links=_traffic(done.links, self._calls),

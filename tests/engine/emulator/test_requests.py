@@ -65,7 +65,7 @@ def test_auto_never_stands_for_it(monkeypatch: pytest.MonkeyPatch, names: tuple[
 
 def test_without_nvcc_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution_environment, "nvcc_available", lambda: False)
-    with pytest.raises(ConfigError, match="device 'emulated' is not available here: .* install the CUDA toolkit"):
+    with pytest.raises(ConfigError, match=r"device 'emulated' is not available here: .* install the CUDA toolkit"):
         execution_environment.choose_device("emulated")
 
 
