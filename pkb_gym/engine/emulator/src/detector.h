@@ -1,5 +1,5 @@
 // The C interface of the race detector: an observer for pkb_emu_observe (driver.h), and its findings as JSON
-// (findings.h). Functions that return a pointer give null where memory is short.
+// (findings.h). pkb_emu_detector_create gives null where memory is short or struct_bytes is another version's.
 #pragma once
 
 #include <stddef.h>
