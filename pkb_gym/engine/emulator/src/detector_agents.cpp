@@ -52,6 +52,8 @@ int Agents::rank_of(Key who) const {
 }
 
 Scope Agents::distance(Key a, Key b) const {
+  if (kind_of(a) == AgentKind::kChannel) a = channels_[index_of(a)].warp;
+  if (kind_of(b) == AgentKind::kChannel) b = channels_[index_of(b)].warp;
   if (kind_of(a) == AgentKind::kWarp && kind_of(b) == AgentKind::kWarp) {
     const uint32_t of_a = block_index_of(a), of_b = block_index_of(b);
     if (of_a == of_b) return Scope::kCta;

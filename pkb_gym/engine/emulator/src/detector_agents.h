@@ -101,7 +101,7 @@ class Agents : public AgentTree {
   const ChannelInfo& channel(Key key) const { return channels_[index_of(key)]; }
 
   int rank_of(Key who) const;
-  // The smallest scope that holds both: kCta .. kSys. Streams and channels are as far as their rank.
+  // The smallest scope that holds both: kCta .. kSys. Of channels their issuers count; streams are as far as their rank.
   Scope distance(Key a, Key b) const;
 
   // Whether all of a record's accesses are in a clock.

@@ -117,7 +117,8 @@ MissingEdge Races::missing_between(const Record& earlier, const Accessor& who, c
   if (kind_of(earlier.who) == AgentKind::kChannel) {
     const ChannelInfo& channel = agents_.channel(earlier.who);
     const bool issuer_is_known =
-        channel.warp == who.own_warp || agents_.ordered(who, Record{channel.warp, earlier.time, earlier.site, channel.lanes}, false);
+        agents_.distance(channel.warp, access.who) == Scope::kCta ||
+        agents_.ordered(who, Record{channel.warp, earlier.time, earlier.site, channel.lanes}, false);
     if (issuer_is_known) return MissingEdge::kCompletion;
   }
   const auto warp_of = [&](Key key) {
