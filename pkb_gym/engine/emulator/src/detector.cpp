@@ -7,7 +7,7 @@
 #include "detector_observer.h"
 
 struct pkb_emu_detector {
-  std::unique_ptr<pkb::emulator::Detector> detector;
+  std::unique_ptr<pkb::emulator::detector::Detector> detector;
   std::string json;
 };
 
@@ -26,7 +26,7 @@ pkb_emu_detector* pkb_emu_detector_create(const pkb_emu_detector_options* option
     std::function<void(const std::string&)> tell;
     if (found) tell = [=](const std::string& message) { found(user, message.c_str()); };
     const uint32_t most = options->max_findings ? options->max_findings : kMostFindings;
-    of->detector = std::make_unique<pkb::emulator::Detector>(options->races != 0, most, std::move(tell));
+    of->detector = std::make_unique<pkb::emulator::detector::Detector>(options->races != 0, most, std::move(tell));
     return of.release();
   } catch (const std::bad_alloc&) {
     return nullptr;
@@ -42,6 +42,6 @@ void* pkb_emu_detector_observer(pkb_emu_detector* detector) {
 uint64_t pkb_emu_detector_count(pkb_emu_detector* detector) { return detector->detector->count(); }
 
 const char* pkb_emu_detector_json(pkb_emu_detector* detector) {
-  detector->json = pkb::emulator::to_json(detector->detector->report());
+  detector->json = pkb::emulator::detector::to_json(detector->detector->report());
   return detector->json.c_str();
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 namespace {
 
@@ -115,4 +115,4 @@ std::vector<Link> Statistics::links() const {
   return all;
 }
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

@@ -10,7 +10,7 @@
 #include "detector_regions.h"
 #include "findings.h"
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 class Statistics {
  public:
@@ -36,4 +36,4 @@ class Statistics {
   std::map<std::tuple<int, int, int64_t>, Bytes> links_;
 };
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

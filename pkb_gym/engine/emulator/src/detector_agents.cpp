@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 Agents::Agents() : warp_blocks_(1), blocks_(1), grids_(1), streams_(1), channels_(1) {}
 
@@ -112,6 +112,22 @@ uint32_t Sites::of(const Access& access) {
   return find(hash, like, access.warp.opcode);
 }
 
+uint32_t Sites::of(const RangeAccess& access) {
+  if (last_range_.site && last_range_.line && last_range_.what == access.what && last_range_.line == access.line &&
+      last_range_.operation == access.operation && last_range_.proxy == access.proxy && last_range_.space == access.space) {
+    return last_range_.site;
+  }
+  Site like{};
+  like.what = access.what ? access.what : "";
+  like.line = access.line;
+  like.operation = access.operation;
+  like.space = access.space;
+  like.proxy = access.proxy;
+  like.element_bytes = 1;
+  last_range_ = {access.what, access.line, access.operation, access.proxy, access.space, of(like)};
+  return last_range_.site;
+}
+
 uint32_t Sites::of(const Site& site) {
   const uint64_t hash = std::hash<std::string>()(site.what) ^ (reinterpret_cast<uintptr_t>(site.line) * 31) ^
                         uint64_t(site.operation);
@@ -138,4 +154,4 @@ uint32_t Sites::find(uint64_t hash, const Site& like, const char* what) {
   return uint32_t(sites_.size() - 1);
 }
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

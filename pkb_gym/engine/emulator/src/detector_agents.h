@@ -10,7 +10,7 @@
 #include "detector_clock.h"
 #include "events.h"
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 constexpr Time kAlways = ~Time(0);
 
@@ -139,13 +139,23 @@ class Sites {
   Sites() : sites_(1) {}
 
   uint32_t of(const Access& access);
+  uint32_t of(const RangeAccess& access);
   uint32_t of(const Site& site);
   const Site& operator[](uint32_t number) const { return sites_[number]; }
 
  private:
   uint32_t find(uint64_t hash, const Site& like, const char* what);
 
+  struct LastRange {
+    const void *what = nullptr, *line = nullptr;
+    Operation operation{};
+    Proxy proxy{};
+    Space space{};
+    uint32_t site = 0;
+  };
+
   std::vector<Site> sites_;
+  LastRange last_range_;  // matrix products read tile by tile
   std::unordered_multimap<uint64_t, uint32_t> numbers_;
 };
 
@@ -160,4 +170,4 @@ inline bool releases(Order order) {
   return order == Order::kRelease || order == Order::kAcquireRelease || order == Order::kSequential;
 }
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 Key AsyncOperations::channel(uint32_t grid, Key warp, uint32_t lanes, Completion completion, bool reads) {
   return agents_.add_channel({grid, warp, lanes, completion, reads});
@@ -105,4 +105,4 @@ void AsyncOperations::forget_launch(uint64_t launch) {
   at_barriers_.clear();  // channels of warps that are still running are made anew
 }
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

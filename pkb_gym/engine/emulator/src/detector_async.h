@@ -10,7 +10,7 @@
 
 #include "detector_barriers.h"
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 class AsyncOperations {
  public:
@@ -65,4 +65,4 @@ class AsyncOperations {
   std::map<AtBarrier, Key> at_barriers_;
 };
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 namespace {
 
@@ -185,4 +185,4 @@ std::vector<Barriers::Leak> Barriers::end(uint64_t address, uint64_t bytes) {
   return leaks;
 }
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

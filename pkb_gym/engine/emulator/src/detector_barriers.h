@@ -9,7 +9,7 @@
 
 #include "detector_kernels.h"
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 class Barriers {
  public:
@@ -63,4 +63,4 @@ class Barriers {
   std::unordered_map<uint64_t, Mbarrier> mbarriers_;
 };
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

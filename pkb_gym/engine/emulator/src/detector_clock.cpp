@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 namespace {
 
@@ -60,25 +60,31 @@ ClockRef Clocks::join(const ClockRef& a, const ClockRef& b) {
 }
 
 ClockRef Clocks::with(const ClockRef& base, const Entry* entries, int count) {
-  bool adds = false;
-  for (int i = 0; i < count && !adds; ++i) adds = entries[i].time > (base ? base->time_of(entries[i].key) : 0);
-  if (!adds) return base;
+  std::vector<Entry>& news = scratch_;
+  news.clear();
+  for (int i = 0; i < count; ++i) {
+    if (entries[i].time > (base ? base->time_of(entries[i].key) : 0)) news.push_back(entries[i]);
+  }
+  if (news.empty()) return base;
+  std::sort(news.begin(), news.end(), [](const Entry& a, const Entry& b) {
+    return a.key != b.key ? a.key < b.key : a.time > b.time;  // the latest of a key comes first and stays
+  });
+  news.erase(std::unique(news.begin(), news.end(), [](const Entry& a, const Entry& b) { return a.key == b.key; }), news.end());
   auto* clock = new Clock;
   const ClockRef result(clock);
-  if (base) {
-    clock->entries.reserve(base->entries.size() + size_t(count));
-    clock->entries = base->entries;
-    clock->pruned_size = base->pruned_size;
+  if (!base) {
+    clock->entries = news;
+    return result;
   }
-  for (int i = 0; i < count; ++i) {
-    if (entries[i].time == 0) continue;
-    const auto at = std::lower_bound(clock->entries.begin(), clock->entries.end(), entries[i].key, before);
-    if (at != clock->entries.end() && at->key == entries[i].key) {
-      at->time = std::max(at->time, entries[i].time);
-    } else {
-      clock->entries.insert(at, entries[i]);
-    }
+  clock->entries.reserve(base->entries.size() + news.size());
+  auto j = news.begin();
+  for (const Entry& entry : base->entries) {
+    while (j != news.end() && j->key < entry.key) clock->entries.push_back(*j++);
+    if (j != news.end() && j->key == entry.key) clock->entries.push_back(*j++);  // later than the base's
+    else clock->entries.push_back(entry);
   }
+  clock->entries.insert(clock->entries.end(), j, news.end());
+  clock->pruned_size = base->pruned_size;
   prune(*clock);
   return result;
 }
@@ -101,4 +107,4 @@ void Clocks::prune(Clock& clock) const {
   clock.pruned_size = uint32_t(clock.entries.size());
 }
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

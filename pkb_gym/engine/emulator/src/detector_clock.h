@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 using Key = uint32_t;  // kind in the upper 3 bits, index below
 using Time = uint32_t;  // from 1; 0: never
@@ -99,6 +99,7 @@ class Clocks {
   const AgentTree& tree_;
   Time now_ = 1;
   std::vector<Join> joins_;
+  std::vector<Entry> scratch_;
 };
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

@@ -3,7 +3,7 @@
 
 #include "detector_races.h"
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 namespace {
 
@@ -36,7 +36,7 @@ void Races::explain(Finding& finding, const Record& earlier, const Accessor& who
              kind_of(access.who) == AgentKind::kWarp) {
     finding.missing = MissingEdge::kWeakFlag;
   } else {
-    finding.missing = missing_between(earlier, who, access);
+    finding.missing = missing_between(finding, earlier, who, access);
   }
 }
 
@@ -102,16 +102,19 @@ bool Races::explain_by_failed_edge(Finding& finding, const Record& earlier, cons
 }
 
 // Where no flag was read at all: by who the two are.
-MissingEdge Races::missing_between(const Record& earlier, const Accessor& who, const Record& access) const {
+MissingEdge Races::missing_between(const Finding& finding, const Record& earlier, const Accessor& who,
+                                   const Record& access) const {
   const Site &of_earlier = sites_[earlier.site], &of_access = sites_[access.site];
-  const bool has_arrival = begins(of_earlier.what, "arrival") || begins(of_access.what, "arrival");
-  const bool has_departure = begins(of_earlier.what, "departure") || begins(of_access.what, "departure");
-  if (has_arrival || has_departure) {
-    // A thread that is in a later call than the departure came too early; in an earlier call than the arrival, too late.
-    const bool contract_is_first = begins(of_earlier.what, "arrival") || begins(of_earlier.what, "departure");
+  const bool is_of_call = finding.region == "argument" || finding.region == "output";
+  if (is_of_call && (kind_of(earlier.who) == AgentKind::kStream) != (kind_of(access.who) == AgentKind::kStream)) {
+    // The stream's own work on a call's tensors: what comes before its arrival or after its departure. A thread that is
+    // in a later call than a departure came too early; in an earlier call than an arrival, too late.
+    const bool contract_is_first = kind_of(earlier.who) == AgentKind::kStream;
     const int64_t of_contract = report_.call_of(contract_is_first ? earlier : access);
     const int64_t of_thread = report_.call_of(contract_is_first ? access : earlier);
-    if (has_departure) return of_thread > of_contract ? MissingEdge::kArrival : MissingEdge::kDeparture;
+    if (begins((contract_is_first ? of_earlier : of_access).what, "departure")) {
+      return of_thread > of_contract ? MissingEdge::kArrival : MissingEdge::kDeparture;
+    }
     return of_thread < of_contract ? MissingEdge::kDeparture : MissingEdge::kArrival;
   }
   if (kind_of(earlier.who) == AgentKind::kChannel) {
@@ -138,4 +141,4 @@ MissingEdge Races::missing_between(const Record& earlier, const Accessor& who, c
   return MissingEdge::kNoSynchronisation;
 }
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

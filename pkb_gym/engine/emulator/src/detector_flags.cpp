@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 namespace {
 
@@ -262,4 +262,4 @@ std::vector<const FailedEdge*> Flags::failed() const {
   return all;
 }
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

@@ -15,7 +15,7 @@
 #include "detector_state.h"
 #include "findings.h"
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 // A strong load that observed a strong store without getting to know all that came before the store.
 struct FailedEdge {
@@ -83,4 +83,4 @@ class Flags {
   size_t next_failed_ = 0;
 };
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

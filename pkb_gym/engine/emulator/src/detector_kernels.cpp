@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 // ---- kernels ----
 
@@ -190,4 +190,4 @@ int64_t Kernels::call_at(int rank, Time time) const {
   return after == found->second.begin() ? -1 : int64_t(std::prev(after)->number);
 }
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

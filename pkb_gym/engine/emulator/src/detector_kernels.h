@@ -9,7 +9,7 @@
 #include "detector_flags.h"
 #include "detector_state.h"
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 class Kernels {
  public:
@@ -71,4 +71,4 @@ class Kernels {
   BlockState* last_ = nullptr;
 };
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 namespace {
 
@@ -178,20 +178,13 @@ void Detector::range_access(const RangeAccess& access) {
   }
   if (!races_are_looked_for_) return;
   const bool is_async = async_.is_operation(access.agent);
-  Site like{};
-  like.what = access.what ? access.what : "";
-  like.line = access.line;
-  like.operation = access.operation;
-  like.space = access.space;
-  like.proxy = access.proxy;
-  like.element_bytes = 1;
-  const uint32_t site = sites_.of(like);
+  const uint32_t site = sites_.of(access);
   const Accessor who = is_async ? async_.accessor(access.agent, !writes, access.space, access.proxy)
                                 : kernels_.stream_accessor(access.agent, access.rank);
   if (reads && is_async) check_written(access.address, access.bytes, {who.who, who.time, site, who.lanes});
   if (writes) {
     races_.write(who, site, access.address, access.bytes);
-    shadow_.set_written(access.address, access.bytes, true);
+    shadow_.mark_written(access.address, access.bytes);
   } else {
     races_.read(who, site, access.address, access.bytes);
   }
@@ -368,4 +361,4 @@ void Detector::whole_tensors(const char* what, int rank, RegionKind kind, Operat
   }
 }
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

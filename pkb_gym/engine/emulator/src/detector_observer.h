@@ -14,7 +14,7 @@
 #include "detector_report.h"
 #include "events.h"
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 class Detector : public Observer {
  public:
@@ -95,4 +95,4 @@ class Detector : public Observer {
   uint64_t arrival_operation_ = 0;  // the stream operation that has begun last
 };
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 void Races::read(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes) {
   const Record access{who.who, who.time, site, who.lanes};
@@ -133,4 +133,4 @@ bool Races::is_observed(const Cell& cell, const Record& earlier, const Accessor&
   return std::any_of(set.begin(), set.end(), observes);
 }
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

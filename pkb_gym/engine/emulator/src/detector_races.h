@@ -8,7 +8,7 @@
 #include "detector_report.h"
 #include "detector_shadow.h"
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 class Races {
  public:
@@ -32,7 +32,8 @@ class Races {
   void explain(Finding& finding, const Record& earlier, const Accessor& who, const Record& access);
   bool explain_flags(Finding& finding, const Record& earlier, const Accessor& who, const Record& access);
   bool explain_by_failed_edge(Finding& finding, const Record& earlier, const Accessor& who);
-  MissingEdge missing_between(const Record& earlier, const Accessor& who, const Record& access) const;
+  MissingEdge missing_between(const Finding& finding, const Record& earlier, const Accessor& who,
+                              const Record& access) const;
   bool release_covers(const FailedEdge& edge, const Record& earlier) const;
   bool reader_is_known(const FailedEdge& edge, const Accessor& who) const;
 
@@ -43,4 +44,4 @@ class Races {
   Report& report_;
 };
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

@@ -1,6 +1,6 @@
 #include "detector_regions.h"
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 namespace {
 
@@ -102,4 +102,4 @@ const char* text_of(RegionKind kind) {
   return kTexts[size_t(kind)];
 }
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

@@ -9,7 +9,7 @@
 
 #include "events.h"
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 class Regions {
  public:
@@ -40,4 +40,4 @@ class Regions {
 
 const char* text_of(RegionKind kind);
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

@@ -1,6 +1,6 @@
 #include "detector_report.h"
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 namespace {
 
@@ -84,11 +84,11 @@ void Report::describe_place(Finding& finding, uint64_t address, uint64_t bytes) 
     finding.offset = address;
     return;
   }
-  finding.region = pkb::emulator::text_of(region->kind);
+  finding.region = detector::text_of(region->kind);
   finding.tensor = region->name ? region->name : "";
   finding.owner = region->rank;
   finding.offset = address - region->address;
   if (region->element_bytes) finding.index = int64_t(finding.offset / region->element_bytes);
 }
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

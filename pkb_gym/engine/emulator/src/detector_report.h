@@ -11,7 +11,7 @@
 #include "detector_regions.h"
 #include "findings.h"
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 class Report {
  public:
@@ -46,4 +46,4 @@ class Report {
   uint64_t dropped_ = 0;
 };
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 Shadow::Page& Shadow::load_page(uint64_t number) {
   std::unique_ptr<Page>& page = pages_[number];
@@ -197,4 +197,4 @@ uint64_t Shadow::first_unwritten(uint64_t address, uint64_t bytes) {
   return end;
 }
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

@@ -12,7 +12,7 @@
 
 #include "detector_agents.h"
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 constexpr uint32_t kManyReads = ~0u;  // as `site` of a cell's read: its `time` is 1 + the index of a set
 
@@ -45,14 +45,12 @@ class Shadow {
   void forget(uint64_t address, uint64_t bytes);
 
   void set_written(uint64_t address, uint64_t bytes, bool written);
-  // Marks a short range as written: of an access.
-  void mark_written(uint64_t address, uint32_t bytes) {
-    Page& page = page_of(address);
-    const uint64_t at = address % kPageBytes;
-    if (at % 64 + bytes <= 64) {
-      page.written[at / 64] |= mask_of(at % 64, bytes);
-    } else {
-      set_written(address, bytes, true);
+  // The same of what an access has written: pages are there already.
+  void mark_written(uint64_t address, uint64_t bytes) {
+    for (const uint64_t end = address + bytes; address < end;) {
+      const uint64_t in_word = std::min<uint64_t>(64 - address % 64, end - address);
+      page_of(address).written[address % kPageBytes / 64] |= mask_of(address % 64, in_word);
+      address += in_word;
     }
   }
   // The first byte of a range that nobody has written, or the range's end.
@@ -118,4 +116,4 @@ void Shadow::for_cells(uint64_t address, uint64_t bytes, const Visit& visit) {
   }
 }
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

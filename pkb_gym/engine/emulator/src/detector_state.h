@@ -8,7 +8,7 @@
 
 #include "detector_agents.h"
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 // A value of each lane of a warp, kept once while all are the same.
 template <class T>
@@ -123,4 +123,4 @@ struct GridState {
   std::unordered_map<uint32_t, std::array<Meeting, 2>> clusters;    // barriers of clusters, by cluster
 };
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 namespace {
 
@@ -266,4 +266,4 @@ std::string to_json(const FindingReport& report) {
       .json();
 }
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector

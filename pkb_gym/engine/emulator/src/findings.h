@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace pkb::emulator {
+namespace pkb::emulator::detector {
 
 enum class FindingKind : uint8_t {
   kRace,                 // "race"
@@ -114,4 +114,4 @@ std::string describe(const Finding& finding);
 std::string describe(const Advice& advice);
 std::string to_json(const FindingReport& report);
 
-}  // namespace pkb::emulator
+}  // namespace pkb::emulator::detector
