@@ -78,9 +78,13 @@ void Statistics::access(const Access& access, uint32_t site) {
 }
 
 void Statistics::link(int rank, int owner, int64_t call, uint64_t bytes, bool reads, bool writes) {
-  Bytes& all = links_[{rank, owner, call}];
-  if (reads) all.read += bytes;
-  if (writes) all.written += bytes;
+  const LinkKey key{rank, owner, call};
+  if (!last_link_ || last_key_ != key) {
+    last_link_ = &links_[key];
+    last_key_ = key;
+  }
+  if (reads) last_link_->read += bytes;
+  if (writes) last_link_->written += bytes;
 }
 
 std::vector<Advice> Statistics::advice(const Sites& sites) const {

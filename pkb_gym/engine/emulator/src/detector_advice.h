@@ -33,7 +33,11 @@ class Statistics {
   };
 
   std::vector<Counts> of_sites_;
-  std::map<std::tuple<int, int, int64_t>, Bytes> links_;
+  using LinkKey = std::tuple<int, int, int64_t>;  // rank, owner, call
+
+  std::map<LinkKey, Bytes> links_;
+  LinkKey last_key_;
+  Bytes* last_link_ = nullptr;
 };
 
 }  // namespace pkb::emulator::detector

@@ -111,6 +111,17 @@ class Agents : public AgentTree {
   bool ordered(const Accessor& to, const Record& record, bool record_is_generic) const;
 
  private:
+  // The latest time that a clock has for an agent or what is above it; remembered, since neighbours are asked for alike.
+  Time time_above(const Clock& clock, Key who) const;
+
+  struct Remembered {
+    uint64_t clock = 0;  // serial
+    Key who = 0;
+    Time time = 0;
+  };
+  static constexpr size_t kRemembered = 1024;
+
+  mutable std::vector<Remembered> remembered_;
   std::vector<uint32_t> warp_blocks_;
   std::vector<BlockInfo> blocks_;
   std::vector<GridInfo> grids_;

@@ -20,6 +20,8 @@ bool contains(const Clock& a, const Clock& b) {
 
 }  // namespace
 
+void ClockRef::release(const Clock* clock) { delete clock; }
+
 Time Clock::time_of(Key key) const {
   const auto at = std::lower_bound(entries.begin(), entries.end(), key, before);
   return at != entries.end() && at->key == key ? at->time : 0;
@@ -37,7 +39,7 @@ ClockRef Clocks::join(const ClockRef& a, const ClockRef& b) {
   } else if (contains(*b.get(), *a.get())) {
     result = b;
   } else {
-    auto* clock = new Clock;
+    auto* clock = new Clock(++made_);
     result = ClockRef(clock);
     clock->entries.reserve(a->entries.size() + b->entries.size());
     auto i = a->entries.begin();
@@ -53,6 +55,7 @@ ClockRef Clocks::join(const ClockRef& a, const ClockRef& b) {
       }
     }
     clock->pruned_size = std::max(a->pruned_size, b->pruned_size);
+    clock->latest = std::max(a->latest, b->latest);
     prune(*clock);
   }
   known = {a, b, result};
@@ -70,8 +73,10 @@ ClockRef Clocks::with(const ClockRef& base, const Entry* entries, int count) {
     return a.key != b.key ? a.key < b.key : a.time > b.time;  // the latest of a key comes first and stays
   });
   news.erase(std::unique(news.begin(), news.end(), [](const Entry& a, const Entry& b) { return a.key == b.key; }), news.end());
-  auto* clock = new Clock;
+  auto* clock = new Clock(++made_);
   const ClockRef result(clock);
+  clock->latest = base ? base->latest : 0;
+  for (const Entry& entry : news) clock->latest = std::max(clock->latest, entry.time);
   if (!base) {
     clock->entries = news;
     return result;

@@ -32,8 +32,12 @@ struct Entry {
 
 // A clock that never changes once it is shared. Entries are sorted by key.
 struct Clock {
+  explicit Clock(uint64_t serial) : serial(serial) {}
+
+  const uint64_t serial;     // of all clocks there have been, from 1
   uint32_t references = 0;
   uint32_t pruned_size = 0;  // entries when those that ancestors cover were last dropped
+  Time latest = 0;           // of all entries
   std::vector<Entry> entries;
 
   Time time_of(Key key) const;
@@ -50,7 +54,7 @@ class ClockRef {
     return *this;
   }
   ~ClockRef() {
-    if (clock_ && --clock_->references == 0) delete clock_;
+    if (clock_ && --clock_->references == 0) release(clock_);
   }
 
   const Clock* get() const { return clock_; }
@@ -59,6 +63,7 @@ class ClockRef {
   bool operator==(const ClockRef& other) const { return clock_ == other.clock_; }
 
  private:
+  static void release(const Clock* clock);
   void take() {
     if (clock_) ++clock_->references;
   }
@@ -98,6 +103,7 @@ class Clocks {
 
   const AgentTree& tree_;
   Time now_ = 1;
+  uint64_t made_ = 0;
   std::vector<Join> joins_;
   std::vector<Entry> scratch_;
 };

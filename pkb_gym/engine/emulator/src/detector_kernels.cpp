@@ -180,7 +180,10 @@ Accessor Kernels::lane_accessor(const WarpState& warp, uint32_t lanes) const {
 
 // ---- calls ----
 
-void Kernels::arrived(int rank, uint64_t call) { calls_[rank].push_back({clocks_.now(), call}); }
+void Kernels::arrived(int rank, uint64_t call) {
+  calls_[rank].push_back({clocks_.now(), call});
+  current_calls_[rank] = int64_t(call);
+}
 
 int64_t Kernels::call_at(int rank, Time time) const {
   const auto found = calls_.find(rank);

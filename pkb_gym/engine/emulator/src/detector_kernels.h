@@ -38,7 +38,10 @@ class Kernels {
 
   // The call that a rank's stream was in at some time; -1 before the first.
   int64_t call_at(int rank, Time time) const;
-  int64_t call_of(int rank) const { return call_at(rank, kAlways); }
+  int64_t call_of(int rank) const {
+    const auto found = current_calls_.find(rank);
+    return found == current_calls_.end() ? -1 : found->second;
+  }
   void arrived(int rank, uint64_t call);
 
  private:
@@ -66,6 +69,7 @@ class Kernels {
   std::unordered_map<uint64_t, std::unordered_map<uint64_t, ClockRef>> events_;  // by event and generation
   std::unordered_map<uint64_t, std::unique_ptr<GridState>> grids_;       // by launch
   std::unordered_map<int, std::vector<Call>> calls_;
+  std::unordered_map<int, int64_t> current_calls_;
   uint64_t last_launch_ = 0;
   uint32_t last_block_ = 0;
   BlockState* last_ = nullptr;
