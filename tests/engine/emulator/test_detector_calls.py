@@ -33,7 +33,7 @@ def test_a_call_that_waits_at_both_ends_keeps_the_contract(detector: DetectorLib
         (call(READ, begun=""), "arrival", "x", ("write", "read")),
         (call(WRITE, begun=""), "arrival", "out", ("write", "write")),
         (call(READ, done=""), "departure", "x", ("read", "write")),
-        (call(WRITE, done=""), "departure", "out", ("write", "read")),
+        (call(WRITE, done=""), "departure", "out", ("write", "write")),
     ],
     ids=["early read", "early write", "late read", "late output"],
 )

@@ -113,6 +113,9 @@ mbarrier.complete 0x900100 0
     "stream, host, stream": "launch 1 0 10 1 32\n1 0 0 st.u32 0x102000 :1\nfinish 1\nsync 0 10\n"
     "launch 2 0 11 1 32\n2 0 0 ld.u32 0x102000 :2\n",
     "copy after kernel": "launch 1 0 10 1 32\n1 0 0 st.u32 0x102000 :1\nfinish 1\ncopy 0 10 0x202000 0x102000 4\n",
+    "relaxed load, end of the kernel": "launch 1 0 10 1 32\nlaunch 2 1 20 1 32\n1 0 0 st.u32 0x202000 :1\n"
+    "1 0 0 st.release.sys.u64 0x204000 :2\n2 0 0 ld.relaxed.sys.u64 0x204000 :3\nfinish 2\nlaunch 3 1 20 1 32\n"
+    "3 0 0 ld.u32 0x202000 :4\n",
     "relaxed flag of what came before the kernel": "arrive 0 10 1\nlaunch 1 0 10 1 32\nlaunch 2 1 20 1 32\n"
     "1 0 0 st.relaxed.sys.u64 0x204000 :1\n2 0 0 ld.acquire.sys.u64 0x204000 :2\n2 0 0 ld.u32 0x100000 :3\n",
 }

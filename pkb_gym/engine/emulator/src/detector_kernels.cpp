@@ -73,9 +73,13 @@ void Kernels::block_end(const Launch& launch, uint32_t index) {
   GridState& of = grid(launch);
   const BlockState& state = block(launch, index);
   for (const WarpState& warp : state.warps) {
+    const bool is_uniform = warp.known.is_uniform() && warp.fences.is_uniform();
     for (uint32_t lanes = warp.all_lanes; lanes; lanes &= lanes - 1) {
-      of.end = clocks_.join(of.end, warp.known.at(__builtin_ctz(lanes)).base);
-      if (warp.known.is_uniform()) break;
+      const int lane = __builtin_ctz(lanes);
+      of.end = clocks_.join(of.end, warp.known.at(lane).base);
+      // The boundary of a kernel is a fence: what relaxed loads have seen is known afterwards.
+      for (const ClockRef& read : warp.fences.at(lane).read) of.end = clocks_.join(of.end, read);
+      if (is_uniform) break;
     }
   }
   last_ = nullptr;

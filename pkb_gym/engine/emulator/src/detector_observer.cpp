@@ -335,30 +335,27 @@ void Detector::host_waited_event(int rank, uint64_t event, uint64_t generation) 
 // Arrival: earlier work of the stream has written the arguments, and has the outputs' memory until then.
 void Detector::arrival(int rank, uint64_t call) {
   kernels_.arrived(rank, call);
-  whole_tensors("arrival", rank, RegionKind::kArgument, Operation::kWrite);
-  whole_tensors("arrival", rank, RegionKind::kOutput, Operation::kWrite);
+  write_tensors("arrival", rank, RegionKind::kArgument);
+  write_tensors("arrival", rank, RegionKind::kOutput);
 }
 
 // Departure: later work takes the outputs and may overwrite everything.
 void Detector::departure(int rank, uint64_t /*call*/) {
-  whole_tensors("departure", rank, RegionKind::kOutput, Operation::kRead);
-  whole_tensors("departure", rank, RegionKind::kArgument, Operation::kWrite);
+  write_tensors("departure", rank, RegionKind::kOutput);
+  write_tensors("departure", rank, RegionKind::kArgument);
 }
 
-void Detector::whole_tensors(const char* what, int rank, RegionKind kind, Operation operation) {
+void Detector::write_tensors(const char* what, int rank, RegionKind kind) {
   if (!races_are_looked_for_) return;
   Site like{};
   like.what = what;
-  like.operation = operation;
+  like.operation = Operation::kWrite;
   like.space = Space::kGlobal;
   like.proxy = Proxy::kHost;
   like.element_bytes = 1;
   const uint32_t site = sites_.of(like);
   const Accessor who = kernels_.stream_accessor(arrival_operation_, rank);
-  for (const Region* region : regions_.of(rank, kind)) {
-    if (operation == Operation::kWrite) races_.write(who, site, region->address, region->bytes);
-    else races_.read(who, site, region->address, region->bytes);
-  }
+  for (const Region* region : regions_.of(rank, kind)) races_.write(who, site, region->address, region->bytes);
 }
 
 }  // namespace pkb::emulator::detector

@@ -75,7 +75,7 @@ class Detector : public Observer {
   void store_flags(const Access& access, WarpState& warp, uint32_t site);
   const Span& span_of(uint64_t address, uint32_t bytes, const Record& access, int rank);
   void check_written(uint64_t address, uint64_t bytes, const Record& access);
-  void whole_tensors(const char* what, int rank, RegionKind kind, Operation operation);
+  void write_tensors(const char* what, int rank, RegionKind kind);
   void mbarrier_access(const Warp& warp, uint64_t address, Operation operation, Order order);
 
   const bool races_are_looked_for_;
