@@ -15,7 +15,9 @@ from pkb_gym.engine.records.artifact import Artifact
 
 SOURCES = Path(__file__).resolve().parent.parent / "emulator" / "src"
 ARCHITECTURE = "sm_90a"
-TIMEOUT_S = 600.0
+TIMEOUT_S = 1800.0
+"""A processor takes about a minute for it; a busy machine leaves it a fraction of one."""
+
 FLAGS = ("-std=c++20", "-O2", "-shared", "-fPIC", "-pthread")
 
 CANDIDATE_FLAGS = (
@@ -57,7 +59,8 @@ def build_emulator(cache: CompileCache) -> bytes:
 
     def compile_now() -> Compiled:
         limits = Limits(TIMEOUT_S)
-        run = run_sandboxed(_command(contents), files=contents, result="out.so", readable=(ffi_root(),), limits=limits)
+        folders = (ffi_root(), *nvcc.readable(nvcc.find_toolkit()))
+        run = run_sandboxed(_command(contents), files=contents, result="out.so", readable=folders, limits=limits)
         return compiled_of(run, limits)
 
     artifact = cached_compile(cache, _key(contents), compile_now)
@@ -81,7 +84,9 @@ def _contents() -> dict[str, bytes]:
 
 def _command(contents: Mapping[str, bytes]) -> list[str]:
     sources = [name for name in contents if name.endswith(".cpp")]
-    return ["g++", *FLAGS, f"-I{ffi_root() / 'include'}", *sources, "-o", "out.so", *library_arguments(), "-ldl"]
+    folders = [ffi_root() / "include", nvcc.find_toolkit() / "include"]
+    included = [f"-I{folder}" for folder in folders]
+    return ["g++", *FLAGS, *included, *sources, "-o", "out.so", *library_arguments(), "-ldl"]
 
 
 def _key(contents: Mapping[str, bytes]) -> str:
