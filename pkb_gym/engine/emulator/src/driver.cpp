@@ -106,6 +106,13 @@ void* pkb_emu_segment(pkb_emu_world* world, int rank) {
   return world->world->ranks[size_t(rank)]->segment.data();
 }
 
+int pkb_emu_schedule(pkb_emu_world* world, int policy, uint64_t seed, uint64_t max_seconds) {
+  if (policy < PKB_EMU_FAIR || policy > PKB_EMU_MIXED) return refuse(world, "there is no policy " + std::to_string(policy));
+  world->world->schedule(Policy{policy, seed});
+  world->world->max_seconds = max_seconds;
+  return 0;
+}
+
 int pkb_emu_observe(pkb_emu_world* world, void* observer) {
   world->world->engine.observer = static_cast<Observer*>(observer);
   world->world->engine.memory.set_observer(static_cast<Observer*>(observer));

@@ -86,6 +86,9 @@ PKB_EMU_API const char* pkb_emu_error(pkb_emu_world* world);
 // Where a rank's heap segment begins: an address of this process, the same for all ranks.
 PKB_EMU_API void* pkb_emu_segment(pkb_emu_world* world, int rank);
 
+// The policy and seed of all runs from now on, and the wall-clock time that each may take (0: no limit).
+PKB_EMU_API int pkb_emu_schedule(pkb_emu_world* world, int policy, uint64_t seed, uint64_t max_seconds);
+
 // An observer (pkb::emulator::Observer*, events.h) of all runs from now on; null: none.
 PKB_EMU_API int pkb_emu_observe(pkb_emu_world* world, void* observer);
 

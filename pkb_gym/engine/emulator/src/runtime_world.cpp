@@ -79,6 +79,12 @@ void World::choose_policy(const Policy& policy) {
   engine.choose(choice);
 }
 
+void World::schedule(const Policy& policy) {
+  held_arrival_ = early_departure_ = -1;
+  std::sort(host_order_.begin(), host_order_.end());
+  choose_policy(policy);
+}
+
 void World::fail(const Fault& fault) {
   if (!fault_) fault_ = fault;
 }

@@ -122,6 +122,8 @@ class World {
   // Runs all bodies to their end; the fault that ended the run, if any.
   std::optional<Fault> run(const std::function<int(int)>& body);
   void stop(const std::string& message);
+  // Between runs: who goes on from now on.
+  void schedule(const Policy& policy);
   bool failed() const { return fault_.has_value(); }
   void fail(const Fault& fault);
 
