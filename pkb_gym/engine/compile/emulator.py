@@ -17,7 +17,9 @@ from pkb_gym.engine.records.artifact import Artifact
 
 SOURCES = Path(__file__).resolve().parent.parent / "emulator" / "src"
 ARCHITECTURE = "sm_90a"
-TIMEOUT_S = 600.0
+TIMEOUT_S = 1800.0
+"""A processor takes about a minute for it; a busy machine leaves it a fraction of one."""
+
 FLAGS = ("-std=c++20", "-fPIC", "-pthread", "-march=native", "-ffp-contract=off", "-fvisibility=hidden")
 FAST = ("alu_", "matrix_", "executor_run")
 """Beginnings of the sources whose loops are to be vectorised; -O1 compiles the others sooner."""
