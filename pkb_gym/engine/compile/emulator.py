@@ -63,7 +63,13 @@ def build_emulator(cache: CompileCache) -> bytes:
 
     def compile_now() -> Compiled:
         limits = Limits(TIMEOUT_S)
-        run = run_sandboxed(_command(contents), files=contents, result="out.so", readable=(ffi_root(), *nvcc.readable(nvcc.find_toolkit())), limits=limits)
+        run = run_sandboxed(
+            _command(contents),
+            files=contents,
+            result="out.so",
+            readable=(ffi_root(), *nvcc.readable(nvcc.find_toolkit())),
+            limits=limits,
+        )
         return compiled_of(run, limits)
 
     artifact = cached_compile(cache, _key(contents), compile_now)
@@ -94,7 +100,16 @@ def _command(contents: Mapping[str, bytes]) -> list[str]:
         level = "-O3" if name.startswith(FAST) else "-O1"
         objects.append(name.replace(".cpp", ".o"))
         lines.append(shlex.join(["g++", *FLAGS, level, *folders, "-c", name, "-o", objects[-1]]))
-    link = ["g++", "-shared", *objects, "-Wl,--version-script=exports.map", "-o", "out.so", *library_arguments(), "-ldl"]
+    link = [
+        "g++",
+        "-shared",
+        *objects,
+        "-Wl,--version-script=exports.map",
+        "-o",
+        "out.so",
+        *library_arguments(),
+        "-ldl",
+    ]
     jobs = shlex.join(["xargs", "-d", "\\n", "-P", str(os.cpu_count() or 1), "-I{}", "sh", "-c", "{}"])
     return ["sh", "-c", f"printf '%s\\n' {shlex.join(lines)} | {jobs} && {shlex.join(link)}"]
 

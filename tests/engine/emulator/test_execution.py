@@ -213,7 +213,9 @@ def test_a_spin_on_a_block_that_cannot_start_is_a_deadlock(emulator: EmulatorLib
     waits_in_turn = entry(SPIN.replace("LAST", "7"))
     assert emulator.run(waits_in_turn, blocks=8, threads=1024).outcome == Outcome.OK
     wait_for_the_next = SPIN.replace("SIGNAL:", "SIGNAL:\nbra WAIT2;\nWAIT2:").replace("setp.ne.u32 %p3, %r1, 0;", "")
-    spin = wait_for_the_next.replace("@%p3 ret;", "ld.relaxed.gpu.global.u32 %r4, [%rd0+64];\nsetp.eq.u32 %p3, %r4, 0;\n@%p3 bra WAIT2;")
+    spin = wait_for_the_next.replace(
+        "@%p3 ret;", "ld.relaxed.gpu.global.u32 %r4, [%rd0+64];\nsetp.eq.u32 %p3, %r4, 0;\n@%p3 bra WAIT2;"
+    )
     ended = emulator.run(entry(spin.replace("LAST", "7")), blocks=8, threads=1024)
     assert ended.outcome == Outcome.DEADLOCK
     assert "blocks that are not resident: 4" in ended.message
@@ -258,7 +260,7 @@ def test_a_signal_that_never_comes_is_a_deadlock_of_all(emulator: EmulatorLibrar
 
 
 def test_an_unknown_instruction_is_named_with_its_line(emulator: EmulatorLibrary) -> None:
-    body = '.loc 1 42 3\n    txq.width.b32 %r2, [%rd0];\n'
+    body = ".loc 1 42 3\n    txq.width.b32 %r2, [%rd0];\n"
     ended = emulator.run(entry(body) + '.file 1 "/work/kernel.cu"\n')
     assert ended.outcome == Outcome.UNKNOWN_INSTRUCTION
     assert "unknown instruction txq.width.b32 at kernel.cu:42" in ended.message

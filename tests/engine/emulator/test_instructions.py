@@ -10,8 +10,46 @@ import pytest
 from pkb_gym.engine.rankside.emulator_library import Outcome
 from tests.engine.emulator.worlds import EmulatorLibrary, entry, store_each
 
-A = np.array([0, 1, 2, 3, 7, 31, 32, 100, 2**31 - 1, 2**31, 2**31 + 5, 2**32 - 1, 2**32 - 7, 65535, 65536, 12345] * 2, np.uint32)
-B = np.array([1, 2, 3, 32, 5, 33, 8, 7, 2, 2**32 - 1, 3, 2, 9, 10, 11, 4, 0, 31, 64, 6, 2**31, 13, 1, 255, 0, 5, 7, 2**32 - 1, 16, 3, 1, 2], np.uint32)
+A = np.array(
+    [0, 1, 2, 3, 7, 31, 32, 100, 2**31 - 1, 2**31, 2**31 + 5, 2**32 - 1, 2**32 - 7, 65535, 65536, 12345] * 2, np.uint32
+)
+B = np.array(
+    [
+        1,
+        2,
+        3,
+        32,
+        5,
+        33,
+        8,
+        7,
+        2,
+        2**32 - 1,
+        3,
+        2,
+        9,
+        10,
+        11,
+        4,
+        0,
+        31,
+        64,
+        6,
+        2**31,
+        13,
+        1,
+        255,
+        0,
+        5,
+        7,
+        2**32 - 1,
+        16,
+        3,
+        1,
+        2,
+    ],
+    np.uint32,
+)
 C = np.roll(A, 5)
 WORDS = np.concatenate([A, B, C])
 LOADS = """
@@ -101,8 +139,14 @@ def test_integer_instructions(integer_results: dict[str, np.ndarray], instructio
     np.testing.assert_array_equal(integer_results[instruction], expected)
 
 
-X = np.array([0.0, -0.0, 1.0, -1.5, 3.7, 1e-40, 1e38, np.inf, -np.inf, np.nan, 0.1, 2.5, 3.5, -2.5, 65520.0, 1e-8] * 2, np.float32)
-Y = np.array([1.0, 2.0, 3.0, 0.3, -7.1, 1e-3, 1e10, -np.inf, 1.0, 2.0, 0.2, np.nan, -0.0, 5.0, 3.0, 1e-8] + [0.7] * 16, np.float32)
+X = np.array(
+    [0.0, -0.0, 1.0, -1.5, 3.7, 1e-40, 1e38, np.inf, -np.inf, np.nan, 0.1, 2.5, 3.5, -2.5, 65520.0, 1e-8] * 2,
+    np.float32,
+)
+Y = np.array(
+    [1.0, 2.0, 3.0, 0.3, -7.1, 1e-3, 1e10, -np.inf, 1.0, 2.0, 0.2, np.nan, -0.0, 5.0, 3.0, 1e-8] + [0.7] * 16,
+    np.float32,
+)
 
 
 def half(values: np.ndarray) -> np.ndarray:
@@ -131,7 +175,9 @@ FLOAT: dict[str, Callable[[], np.ndarray]] = {
     "cvt.rni.f32.f32 %f9, %f10": lambda: np.rint(X),
     "cvt.rmi.f32.f32 %f9, %f10": lambda: np.floor(X),
     "cvt.rn.f16.f32 %rs1, %f10;\ncvt.f32.f16 %f9, %rs1": lambda: X.astype(np.float16).astype(np.float32),
-    "cvt.rzi.s32.f32 %r9, %f11;\ncvt.rn.f32.s32 %f9, %r9": lambda: np.nan_to_num(np.trunc(np.clip(Y, -2.0**31, 2.0**31)), nan=0),
+    "cvt.rzi.s32.f32 %r9, %f11;\ncvt.rn.f32.s32 %f9, %r9": lambda: np.nan_to_num(
+        np.trunc(np.clip(Y, -(2.0**31), 2.0**31)), nan=0
+    ),
     "cvt.f64.f32 %fd1, %f10;\nmul.f64 %fd1, %fd1, %fd1;\ncvt.rn.f32.f64 %f9, %fd1": lambda: X * X,
     "add.rz.f32 %f9, %f10, 0f3DCCCCCD": lambda: truncated_sum(X, np.float32(0.1)),
 }
@@ -168,7 +214,9 @@ def test_float_instructions(float_results: dict[str, np.ndarray], instruction: s
 
 
 def test_pairs_of_small_floats_are_rounded_once(emulator: EmulatorLibrary) -> None:
-    body = LOADS + """
+    body = (
+        LOADS
+        + """
     mov.b32 %f10, %r10;
     mov.b32 %f11, %r11;
     cvt.rn.f16x2.f32 %r20, %f10, %f11;
@@ -176,6 +224,7 @@ def test_pairs_of_small_floats_are_rounded_once(emulator: EmulatorLibrary) -> No
     st.global.u32 [%rd2+4096], %r20;
     st.global.u32 [%rd2+4224], %r21;
 """
+    )
     ended = emulator.run(entry(body), fill=lambda _: np.concatenate([X, Y]))
     words = ended.words(1088)
     with np.errstate(all="ignore"):
@@ -193,8 +242,7 @@ def test_a_product_of_tensor_cores(emulator: EmulatorLibrary) -> None:
     for i in range(4):
         at = (row + 8 * (i % 2), pair + 8 * (i // 2))
         registers.append(half_pair(a[at[0], at[1]], a[at[0], at[1] + 1]))
-    for i in range(2):
-        registers.append(half_pair(b[pair + 8 * i, row], b[pair + 8 * i + 1, row]))
+    registers += [half_pair(b[pair + 8 * i, row], b[pair + 8 * i + 1, row]) for i in range(2)]
     loads = "".join(f"ld.global.u32 %r{20 + i}, [%rd2+{128 * i}];\n" for i in range(6))
     zero = "".join(f"mov.f32 %f{i}, 0f00000000;\n" for i in range(4))
     body = f"""
@@ -273,7 +321,9 @@ def test_registers_of_each_width(emulator: EmulatorLibrary) -> None:
     add.u32 %r5, %r5, %r4;
     st.global.u8 [%rd0+4], %r5;
 """
-    ended = emulator.run(entry(body + store_each("%r5").replace("[%rd50]", "[%rd50+128]")), fill=lambda _: np.array([0xFF80], np.uint32))
+    ended = emulator.run(
+        entry(body + store_each("%r5").replace("[%rd50]", "[%rd50+128]")), fill=lambda _: np.array([0xFF80], np.uint32)
+    )
     total = (-128 + 128 - 128) % 2**32
     assert set(ended.words(64)[32:]) == {total}
     assert ended.segments[0][4] == total % 256

@@ -53,7 +53,7 @@ class EmulatorLibrary:
             ctypes.POINTER(ctypes.c_void_p),
         )
 
-    def run(  # noqa: PLR0913  # each is a property of a launch
+    def run(
         self,
         ptx: str,
         *,
@@ -115,7 +115,7 @@ class EmulatorLibrary:
 
 
 def entry(body: str, *, ranks: int = 1, before: str = "") -> str:
-    """A kernel `kernel`: %rd0 is the address of rank 0's heap, %rd1 that of rank 1, %r0 is this rank, %r1 the thread."""
+    """A kernel `kernel`: %rd0 is the address of rank 0's heap, %rd1 that of rank 1, %r0 the rank, %r1 the thread."""
     heaps = ", ".join(f".param .u64 heap{rank}" for rank in range(ranks))
     loads = "\n".join(f"ld.param.u64 %rd{rank}, [heap{rank}];" for rank in range(ranks))
     return f"""{before}
