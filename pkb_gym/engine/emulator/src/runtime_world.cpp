@@ -14,7 +14,7 @@ constexpr int kForcedRounds = 40;  // in which nobody gets further, before that 
 
 thread_local RankState* World::current = nullptr;
 
-World::World(int count, uint64_t segment_bytes, const Device& device, const Policy& policy) : engine(device, count), policy_(policy) {
+World::World(int count, uint64_t segment_bytes, const Device& device, const Policy& policy) : engine(device, count) {
   for (int rank = 0; rank < count; ++rank) {
     auto& state = *ranks.emplace_back(std::make_unique<RankState>());
     state.world = this;
@@ -41,6 +41,8 @@ World::~World() {
 }
 
 void World::choose_policy(const Policy& policy) {
+  held_arrival_ = early_departure_ = -1;
+  std::sort(host_order_.begin(), host_order_.end());
   std::mt19937_64 random(policy.seed * 0x9e3779b97f4a7c15ull + 12345);
   const auto count = int(ranks.size());
   int kind = policy.kind;
@@ -60,10 +62,18 @@ void World::choose_policy(const Policy& policy) {
       break;
     case kHoldArrival:
       held_arrival_ = one;
+      choice.by_priority = true;  // the others depart as soon as they can, while it is still within its call
+      choice.change_points = 0;
+      choice.rank_priority.assign(size_t(count), 2);
+      choice.rank_priority[size_t(one)] = 1;
       choice.delays_copies = random() % 2;
       break;
     case kHoldDeparture:
       early_departure_ = one;
+      choice.by_priority = true;  // it departs while the others are still within their calls
+      choice.change_points = 0;
+      choice.rank_priority.assign(size_t(count), 1);
+      choice.rank_priority[size_t(one)] = 2;
       choice.delays_copies = random() % 2;
       break;
     case kOneAhead:
@@ -77,12 +87,6 @@ void World::choose_policy(const Policy& policy) {
   if (kind != kFair) std::shuffle(host_order_.begin(), host_order_.end(), random);
   if (kind == kOneAhead) std::swap(host_order_[0], *std::find(host_order_.begin(), host_order_.end(), one));
   engine.choose(choice);
-}
-
-void World::schedule(const Policy& policy) {
-  held_arrival_ = early_departure_ = -1;
-  std::sort(host_order_.begin(), host_order_.end());
-  choose_policy(policy);
 }
 
 void World::fail(const Fault& fault) {
@@ -182,7 +186,10 @@ void World::loop() {
       }
     }
     ran |= advance_streams(false);
-    for (int i = 0; i < 64 && engine.run_some(); ++i) ran = true;
+    for (int i = 0; i < 64 && engine.run_some(); ++i) {
+      ran = true;
+      if (engine.choice().by_priority) advance_streams(false);  // what a kernel's end has made possible comes at once
+    }
     if (engine.max_steps && engine.steps > engine.max_steps) throw Fault{Outcome::kStepLimit, -1, std::to_string(engine.max_steps) + " warp instructions have been executed" + engine.standing()};
     if (round % 16 == 0) {
       const std::lock_guard lock(stop_mutex_);
