@@ -13,6 +13,7 @@ from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
 from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.toolchain import compiler_version, ffi_root, library_arguments
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.hardware.cpu_info import cpu_info
 from pkb_gym.engine.records.artifact import Artifact
 
 SOURCES = Path(__file__).resolve().parent.parent / "emulator" / "src"
@@ -119,4 +120,5 @@ def _key(contents: Mapping[str, bytes]) -> str:
         emulator={name: content.decode() for name, content in contents.items()},
         command=_command(contents),
         compiler=compiler_version(),
+        processor=cpu_info().model,  # which -march=native stands for
     )
