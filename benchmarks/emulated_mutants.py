@@ -1,8 +1,8 @@
 """Experts without one of their synchronisations, or with a weak one, on emulated GPUs with the race detector.
 
 A mutant is found if one of its evaluations, with the seeds 0, 1, 2 ... in turn, does not pass. The first such seed, the
-failure, and whether a finding names the line of the mutated operation are recorded. The unchanged experts are judged with
-every seed.
+failure, and whether a finding names the line of the mutated operation are recorded. The unchanged experts are judged
+with every seed.
 
 python -m benchmarks.emulated_mutants [--world-size N] [--problems NAME ...] [--kinds KIND ...] [--seeds N]
                                       [--experts N] [--each N] [--threads N] [--budget-s S] [--out FOLDER]
