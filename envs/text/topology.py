@@ -38,6 +38,21 @@ def topology_text(
     return "\n".join([*lines, *_peak_lines(peaks, dtype)])
 
 
+def emulated_text(world_size: int) -> str:
+    """The same of emulated GPUs, which have no peaks.
+
+    Args:
+        world_size: number of ranks.
+    """
+    return (
+        f"{_count(world_size, 'rank')}, each on an emulated GPU of its own: the kernels' PTX (sm_90a) is executed "
+        "by an interpreter, host code as it is.\nLinks: a peer's tensors can be read and written in place. Multicast "
+        "(NVLS) is not modelled: do not use multimem instructions.\n"
+        "The order in which ranks, blocks and warps go on is chosen to make missing synchronisation show; nothing is "
+        "timed."
+    )
+
+
 def _cpu_lines(hardware: HardwareSpec, world_size: int) -> list[str]:
     cores = hardware.cores or 1
     share = "one core each" if world_size <= cores else f"{cores / world_size:.2g} of a core each when all are busy"

@@ -25,7 +25,7 @@ from pkb_gym.corpus.families import FAMILIES, Family
 from pkb_gym.corpus.families.family import Knob, Knobs, Variant
 from pkb_gym.engine.records.base import Record
 
-LANGUAGE = {"cpu": "cpp", "cuda": "cuda"}
+LANGUAGE = {"cpu": "cpp", "cuda": "cuda", "emulated": "cuda"}
 """Device -> language of its families."""
 
 FAR = 0.5

@@ -13,23 +13,25 @@ from pkb_gym.engine.hardware.peaks import HardwareSpec, find_gpu
 from pkb_gym.engine.support import env_vars
 
 
-def find_hardware(device: Literal["cpu", "cuda"]) -> HardwareSpec:
+def find_hardware(device: Literal["cpu", "cuda", "emulated"]) -> HardwareSpec:
     """The peaks of a device; the CPU is measured if that was not done before.
 
     Raises:
-        ConfigError: the GPU is not in the table, or there is none.
+        ConfigError: the GPU is not in the table or emulated, or there is none.
         InfrastructureError: the CPU could not be measured.
     """
     if device == "cpu":
         return cpu_hardware()
+    if device == "emulated":
+        raise ConfigError("emulated GPUs have no peaks: nothing is timed on them")
     names = gpus.names()
     if not names:
         raise ConfigError("this machine has no NVIDIA GPU")
     return find_gpu(names[0])
 
 
-def known_hardware(device: Literal["cpu", "cuda"]) -> HardwareSpec | None:
-    """As `find_hardware`, but None where the CPU was not measured yet or the GPU is not in the table."""
+def known_hardware(device: Literal["cpu", "cuda", "emulated"]) -> HardwareSpec | None:
+    """As `find_hardware`, but None where the CPU was not measured yet or the GPU is not in the table or emulated."""
     if device == "cpu":
         # Measuring takes seconds, which a reset must not; the first evaluation does it.
         measured = env_vars.cache_dir() / "hardware" / f"cpu-{_cpu_key()}.json"

@@ -15,10 +15,12 @@ from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
-from pkb_gym.engine.ranks.gang import Confinement, Gang, Processors
+from pkb_gym.engine.ranks.gang import Confinement, Gang
 from pkb_gym.engine.ranks.handover_server import HandoverEnds
 from pkb_gym.engine.ranks.heaps import SymmetricHeap, memory_file
+from pkb_gym.engine.ranks.rank_processes import Processors
 from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.rankside.emulated_orders import Schedule
 from pkb_gym.engine.rankside.messages import Message
 from pkb_gym.engine.rankside.orders import (
     Bind,
@@ -40,7 +42,7 @@ from pkb_gym.engine.rankside.orders import (
     RunNullBlock,
 )
 from pkb_gym.engine.records.artifact import Artifact
-from pkb_gym.engine.records.config import Device
+from pkb_gym.engine.records.config import HostDevice
 from pkb_gym.engine.records.feedback import Failure
 
 PREPARE_TIMEOUT_S = 60.0
@@ -78,12 +80,14 @@ class BlockSetting:
         pad_ns: see `EnqueuedHandover`.
         holds_ns: of each rank as in `RunBlock`; empty for none.
         stopped_rank: a rank that is stopped now and then for about a millisecond; None for none.
+        schedule: of emulated ranks; None for all together.
     """
 
     handovers: HandoverKind = "none"
     pad_ns: int = 0
     holds_ns: tuple[tuple[int, ...], ...] = ()
     stopped_rank: int | None = None
+    schedule: Schedule | None = None
 
 
 class CandidateGang:
@@ -96,9 +100,9 @@ class CandidateGang:
         allow_processes: whether ranks may start programs.
     """
 
-    def __init__(self, zygote: Zygote, device: Device, world_size: int, *, allow_processes: bool = False) -> None:
+    def __init__(self, zygote: Zygote, device: HostDevice, world_size: int, *, allow_processes: bool = False) -> None:
         self.timeout_s = PREPARE_TIMEOUT_S
-        self._device: Device = device
+        self._device: HostDevice = device
         self._epoch = 1
         self._job: Job | None = None
         self._heap: SymmetricHeap | None = None
@@ -113,7 +117,7 @@ class CandidateGang:
     @property
     def is_whole(self) -> bool:
         """Whether all ranks are running."""
-        return self._gang.is_whole
+        return self._gang.processes.all_run()
 
     def close(self) -> None:
         """Ends it; calling it again changes nothing."""
@@ -294,16 +298,16 @@ class CandidateGang:
         nanoseconds, replies = self._gang.run_block(
             orders, expect, timeout_s=self.timeout_s, stage=stage, where=self._where, stopped_rank=stopped_rank
         )
-        stopping_ns = self._gang.freeze()
+        stopping_ns = self._gang.processes.freeze()
         return nanoseconds + (stopping_ns if stopping_ns > STOPPING_NS else 0), replies
 
     def processor_ticks(self) -> int:
         """Processor time of all ranks so far, in clock ticks."""
-        return self._gang.processor_ticks()
+        return self._gang.processes.processor_ticks()
 
     def loopback_bytes(self) -> int:
         """Bytes that its ranks have sent each other by the network; 0 where that cannot be told."""
-        return self._gang.loopback_bytes() or 0
+        return self._gang.processes.loopback_bytes() or 0
 
     def run_on(self, seconds: float) -> None:
         """Lets frozen ranks go on for a while.
@@ -311,10 +315,10 @@ class CandidateGang:
         Raises:
             GangFailed: they cannot be frozen again.
         """
-        self._gang.thaw()
+        self._gang.processes.thaw()
         time.sleep(seconds)
-        self._gang.freeze()
+        self._gang.processes.freeze()
 
     def thaw(self) -> None:
         """Lets the ranks go on."""
-        self._gang.thaw()
+        self._gang.processes.thaw()

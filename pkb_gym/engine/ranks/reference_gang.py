@@ -12,9 +12,10 @@ from pkb_gym.engine.compare.layout import Workload, align
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.dumped_tensor import Dumped
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
-from pkb_gym.engine.ranks.gang import Gang, Processors
+from pkb_gym.engine.ranks.gang import Gang
 from pkb_gym.engine.ranks.handover_server import HandoverLibraries
 from pkb_gym.engine.ranks.heaps import DeviceHeap, SharedHeap, SymmetricHeap
+from pkb_gym.engine.ranks.rank_processes import Processors
 from pkb_gym.engine.ranks.reference_orders import (
     AllocateHeaps,
     BlockEnded,
@@ -77,6 +78,7 @@ class ReferenceGang:
     def __init__(
         self, zygote: Zygote, device: Device, world_size: int, threads: int, libraries: HandoverLibraries
     ) -> None:
+        assert device != "emulated", "the baseline has processes of its own on every device"
         self.device: Device = device
         self.world_size = world_size
         self.idle_us: float | None = None

@@ -65,7 +65,7 @@ def lay_out(problem: Problem, config: ResolvedConfig) -> HeapLayout:
     """
     size = config.axes_asked
     named = size if isinstance(size, str) else tuple(sorted(size.items()))
-    return _lay_out(problem, named, config.world_size, config.dtype, config.protocol, config.device, config.trials)
+    return _lay_out(problem, named, config.world_size, config.dtype, config.protocol, config.host_device, config.trials)
 
 
 @lru_cache(maxsize=512)
