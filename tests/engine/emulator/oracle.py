@@ -70,6 +70,7 @@ class Oracle:
         self.touches: dict[int, list[Touch]] = {}
         self.words: dict[int, list[Published]] = {}
         self.first_race: int | None = None
+        self.first_certain: int | None = None
         self.number = 0
 
     def launch(self, launch: int, rank: int) -> None:
@@ -133,11 +134,12 @@ class Oracle:
         past = self.touches.setdefault(word, [])
         last = max((earlier.number for earlier in past if earlier.writes), default=0)
         for earlier in past:
+            if not (earlier.writes or writes) or self._is_ordered(thread, earlier, touch, past):
+                continue
+            self.first_race = self.first_race or self.number
             # Of two strong accesses with a store between them the detector need not remember the first.
-            is_gone = earlier.strong and touch.strong and earlier.number < last
-            conflicts = (earlier.writes or writes) and not is_gone
-            if conflicts and not self._is_ordered(thread, earlier, touch, past):
-                self.first_race = self.first_race or self.number
+            if not (earlier.strong and touch.strong and earlier.number < last):
+                self.first_certain = self.first_certain or self.number
         past.append(touch)
         if writes:
             self._store(thread, word, reads, order, scope)
@@ -182,8 +184,9 @@ class Oracle:
             self.tick(thread)
 
 
-def random_trace(seed: int, events: int = 40) -> tuple[str, int | None]:
-    """A trace, whose accesses have the lines 1, 2, 3 ..., and the line of the first that races."""
+def random_trace(seed: int, events: int = 40) -> tuple[str, int | None, int | None]:
+    """A trace, whose accesses have the lines 1, 2, 3 ..., and the lines of the first that races and of the first that
+    must be found."""
     draw = random.Random(seed)
     oracle = Oracle()
     lines = []
@@ -224,4 +227,4 @@ def random_trace(seed: int, events: int = 40) -> tuple[str, int | None]:
             running[rank] = max(running.values()) + 1
             oracle.launch(running[rank], rank)
             lines.append(f"launch {running[rank]} {rank} {10 * (rank + 1)} {len(BLOCKS)} {BLOCK_THREADS}")
-    return "\n".join(lines) + "\n", oracle.first_race
+    return "\n".join(lines) + "\n", oracle.first_race, oracle.first_certain
