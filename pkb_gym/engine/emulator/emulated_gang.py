@@ -182,7 +182,7 @@ class EmulatedGang:
             raise GangFailed(failure, done.fault.rank, done.fault.text)
         if len(done.claims) != self._world_size or any(len(claims) != len(sets) for claims in done.claims):
             raise GangFailed(Failure.INTEGRITY, None, f"a rank reported other calls than the {len(sets)} that it made")
-        self._gang.freeze()
+        self._gang.processes.freeze()
         return nanoseconds, [BlockDone(claims) for claims in done.claims]
 
     def run_on(self, seconds: float) -> None:
@@ -191,17 +191,17 @@ class EmulatedGang:
         Raises:
             GangFailed: it cannot be frozen again.
         """
-        self._gang.thaw()
+        self._gang.processes.thaw()
         time.sleep(seconds)
-        self._gang.freeze()
+        self._gang.processes.freeze()
 
     def thaw(self) -> None:
         """Lets the process go on."""
-        self._gang.thaw()
+        self._gang.processes.thaw()
 
     def processor_ticks(self) -> int:
         """Processor time so far, in clock ticks."""
-        return self._gang.processor_ticks()
+        return self._gang.processes.processor_ticks()
 
     def loopback_bytes(self) -> int:
         """Bytes that ranks have sent each other by the network: they have none in one process."""

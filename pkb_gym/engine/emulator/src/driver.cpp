@@ -101,6 +101,13 @@ void pkb_emu_destroy(pkb_emu_world* world) { delete world; }
 
 const char* pkb_emu_error(pkb_emu_world* world) { return world ? world->error.c_str() : create_error.c_str(); }
 
+int pkb_emu_schedule(pkb_emu_world* world, int policy, uint64_t seed, uint64_t max_seconds) {
+  if (policy < PKB_EMU_FAIR || policy > PKB_EMU_MIXED) return refuse(world, "there is no policy " + std::to_string(policy));
+  world->world->choose_policy(Policy{policy, seed});
+  world->world->max_seconds = max_seconds;
+  return 0;
+}
+
 void* pkb_emu_segment(pkb_emu_world* world, int rank) {
   if (rank < 0 || size_t(rank) >= world->world->ranks.size()) return nullptr;
   return world->world->ranks[size_t(rank)]->segment.data();

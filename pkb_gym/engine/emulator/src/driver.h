@@ -83,6 +83,9 @@ PKB_EMU_API pkb_emu_world* pkb_emu_create(const pkb_emu_options* options);
 PKB_EMU_API void pkb_emu_destroy(pkb_emu_world* world);
 PKB_EMU_API const char* pkb_emu_error(pkb_emu_world* world);
 
+// Policy, seed and limit of wall-clock time of the runs from now on, instead of those in the options.
+PKB_EMU_API int pkb_emu_schedule(pkb_emu_world* world, int policy, uint64_t seed, uint64_t max_seconds);
+
 // Where a rank's heap segment begins: an address of this process, the same for all ranks.
 PKB_EMU_API void* pkb_emu_segment(pkb_emu_world* world, int rank);
 
@@ -101,8 +104,8 @@ PKB_EMU_API int pkb_emu_set_initialised(pkb_emu_world* world, void* address, uin
 PKB_EMU_API int pkb_emu_kernel_registers(pkb_emu_world* world, const char* kernel, int registers);
 
 // Runs body(user, rank) on each rank's thread under the scheduler; returns when all bodies have returned and all streams
-// are empty, or nobody can go on. After an outcome other than PKB_EMU_OK rank threads that are inside a call stay there
-// until destroy: CUDA calls throw nothing and never return. The process should then end soon.
+// are empty, or nobody can go on. After an outcome other than PKB_EMU_OK calls of CUDA fail with cudaErrorLaunchFailure,
+// so that bodies return; one that never calls CUDA again keeps its thread.
 PKB_EMU_API int pkb_emu_run(pkb_emu_world* world, pkb_emu_body body, void* user, pkb_emu_report* report);
 // From any thread: ends a run with PKB_EMU_STOPPED.
 PKB_EMU_API void pkb_emu_stop(pkb_emu_world* world, const char* message);
@@ -128,7 +131,7 @@ PKB_EMU_API int pkb_emu_touched(pkb_emu_world* world, void* address, uint64_t by
 // Copies and fills in the stream's order, by the host: `name` stands in messages ("arrival of x").
 PKB_EMU_API int pkb_emu_copy(pkb_emu_world* world, void* to, const void* from, uint64_t bytes, const char* name);
 PKB_EMU_API int pkb_emu_fill(pkb_emu_world* world, void* to, int byte, uint64_t bytes, const char* name);
-// Waits until the stream is empty. Returns 0, or does not return if the run has ended.
+// Waits until the stream is empty. Returns 0, or a negative number if the run has ended.
 PKB_EMU_API int pkb_emu_synchronize(pkb_emu_world* world);
 
 #ifdef __cplusplus

@@ -14,7 +14,7 @@ constexpr int kForcedRounds = 40;  // in which nobody gets further, before that 
 
 thread_local RankState* World::current = nullptr;
 
-World::World(int count, uint64_t segment_bytes, const Device& device, const Policy& policy) : engine(device, count), policy_(policy) {
+World::World(int count, uint64_t segment_bytes, const Device& device, const Policy& policy) : engine(device, count) {
   for (int rank = 0; rank < count; ++rank) {
     auto& state = *ranks.emplace_back(std::make_unique<RankState>());
     state.world = this;
@@ -41,6 +41,8 @@ World::~World() {
 }
 
 void World::choose_policy(const Policy& policy) {
+  held_arrival_ = early_departure_ = -1;
+  std::sort(host_order_.begin(), host_order_.end());
   std::mt19937_64 random(policy.seed * 0x9e3779b97f4a7c15ull + 12345);
   const auto count = int(ranks.size());
   int kind = policy.kind;

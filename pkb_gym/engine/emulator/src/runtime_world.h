@@ -122,6 +122,7 @@ class World {
   // Runs all bodies to their end; the fault that ended the run, if any.
   std::optional<Fault> run(const std::function<int(int)>& body);
   void stop(const std::string& message);
+  void choose_policy(const Policy& policy);
   bool failed() const { return fault_.has_value(); }
   void fail(const Fault& fault);
 
@@ -143,7 +144,6 @@ class World {
   const StreamOperation* host_operation = nullptr;
 
  private:
-  void choose_policy(const Policy& policy);
   bool run_hosts();
   bool resume(RankState& rank);
   bool advance_streams(bool held);
@@ -160,7 +160,6 @@ class World {
   std::optional<Fault> fault_;
   std::mutex stop_mutex_;
   std::string stop_;
-  Policy policy_;
   int held_arrival_ = -1, early_departure_ = -1;
   std::vector<int> host_order_;
   std::map<std::string, std::shared_ptr<const PtxModule>, std::less<>> parsed_;
