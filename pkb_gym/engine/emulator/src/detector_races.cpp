@@ -15,6 +15,14 @@ void Races::write(const Accessor& who, uint32_t site, uint64_t address, uint64_t
   if (bytes >= Shadow::kLineBytes) shadow_.merge_lines(address, bytes, access);
 }
 
+void Races::write_same(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes) {
+  const Record access{who.who, who.time, site, who.lanes};
+  shadow_.for_cells(address, bytes, [&](Cell& cell, uint64_t, uint32_t) {
+    if (cell.write.present()) note_read(cell, who, access);
+    else cell.write = access;
+  });
+}
+
 void Races::read_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes) {
   const Record& last = cell.read;
   if (last.who == access.who && last.time == access.time && last.lanes == access.lanes && last.site == access.site) return;
@@ -111,7 +119,10 @@ bool Races::races(const Cell& cell, const Record& earlier, bool earlier_is_read,
   // Reuse of what was read needs no proxy fence: the completion of the reader is enough.
   const bool is_generic = !earlier_is_read && site.proxy != Proxy::kAsync && site.proxy != Proxy::kTensorMap;
   if (agents_.ordered(who, earlier, is_generic)) {
-    return who.initial && !earlier_is_read && !agents_.covers(who.initial, earlier);
+    // Its own kernel's stores may be missing from the cache that ld.global.nc reads; what a peer has stored is not in
+    // that cache unless it was read too early.
+    return who.non_coherent && !earlier_is_read && kind_of(earlier.who) == AgentKind::kWarp &&
+           agents_.block_of(earlier.who).grid == agents_.block(who.block).grid;
   }
   if (!site.is_strong) return true;
   if (sites_[access.site].is_strong) return !is_morally_strong(earlier, access);
