@@ -261,7 +261,7 @@ void Player::warp_event(Warp warp, const string& opcode, std::istringstream& in,
     access.space = has(opcode, "shared") ? Space::kShared : Space::kGlobal;
     access.element_bytes = element_of(opcode);
     access.bytes = access.element_bytes * (has(opcode, "v2") ? 2 : has(opcode, "v4") ? 4 : 1);
-    access.wrote = has(opcode, "failed") ? 0 : warp.lanes;
+    access.wrote = has(opcode, "failed") || has(opcode, "same") ? 0 : warp.lanes;
     access.addresses = addresses;
     access.aligned = base % access.bytes == 0;
     observer.access(access);

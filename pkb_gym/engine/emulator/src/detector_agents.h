@@ -48,7 +48,7 @@ struct Accessor {
   bool in_block = false;
   int rank = 0;
   bool needs_proxy = false;  // accesses by the async proxy
-  const Clock* initial = nullptr;  // of ld.global.nc: what its kernel began with
+  bool non_coherent = false; // loads by ld.global.nc
   const Clock* proxied = nullptr;  // generic accesses that a proxy fence leads from to here
 };
 

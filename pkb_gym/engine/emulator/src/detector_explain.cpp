@@ -27,7 +27,7 @@ void Races::explain(Finding& finding, const Record& earlier, const Accessor& who
   const Site &of_earlier = sites_[earlier.site], &of_access = sites_[access.site];
   if (explain_flags(finding, earlier, who, access)) return;
   const bool is_async = of_earlier.proxy == Proxy::kAsync || of_earlier.proxy == Proxy::kTensorMap;
-  if (who.initial && agents_.ordered(who, earlier, false)) {
+  if (who.non_coherent && agents_.ordered(who, earlier, false)) {
     finding.missing = MissingEdge::kNonCoherent;
   } else if (who.needs_proxy && !is_async && agents_.ordered(who, earlier, false)) {
     finding.missing = MissingEdge::kProxyFence;
@@ -45,7 +45,7 @@ bool Races::explain_flags(Finding& finding, const Record& earlier, const Accesso
   const Site &of_earlier = sites_[earlier.site], &of_access = sites_[access.site];
   if (!of_earlier.is_strong || !of_access.is_strong || is_morally_strong(earlier, access)) return false;
   if (of_earlier.proxy != Proxy::kGeneric || of_access.proxy != Proxy::kGeneric) return false;
-  if (who.initial && agents_.ordered(who, earlier, false)) return false;
+  if (who.non_coherent && agents_.ordered(who, earlier, false)) return false;
   finding.missing = of_earlier.element_bytes != of_access.element_bytes ? MissingEdge::kMixedSize : MissingEdge::kScope;
   finding.edge_from = finding.first;
   finding.edge_to = finding.second;

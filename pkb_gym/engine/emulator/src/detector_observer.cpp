@@ -103,18 +103,21 @@ void Detector::lanes_access(const Access& access, WarpState& warp, uint32_t lane
   if (reads) check_written(address, access.bytes, record);
   Accessor who = kernels_.lane_accessor(warp, lanes);
   const Site& site = sites_[number];
-  if (site.is_non_coherent) who.initial = kernels_.grid(*access.warp.launch).initial.get();
+  who.non_coherent = site.is_non_coherent;
   if (access.proxy == Proxy::kAsync) {
     who.needs_proxy = true;
     const Fences& fences = warp.fences.at(__builtin_ctz(lanes));
     who.proxied = (access.space == Space::kShared ? fences.proxied_shared : fences.proxied_global).get();
   }
-  if (writes) {
+  const bool is_same = access.operation == Operation::kWrite && !site.is_strong && !(access.wrote & lanes);
+  if (is_same) {
+    races_.write_same(who, number, address, access.bytes);
+  } else if (writes) {
     races_.write(who, number, address, access.bytes);
-    shadow_.mark_written(address, access.bytes);
   } else {
     races_.read(who, number, address, access.bytes);
   }
+  if (writes) shadow_.mark_written(address, access.bytes);
   if (reads && site.is_strong) {
     for (uint32_t at = 0; at < access.bytes; at += access.element_bytes) flags_.load(warp, lanes, address + at, site, number);
   }

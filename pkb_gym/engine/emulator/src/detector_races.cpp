@@ -15,6 +15,14 @@ void Races::write(const Accessor& who, uint32_t site, uint64_t address, uint64_t
   if (bytes >= Shadow::kLineBytes) shadow_.merge_lines(address, bytes, access);
 }
 
+void Races::write_same(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes) {
+  const Record access{who.who, who.time, site, who.lanes};
+  shadow_.for_cells(address, bytes, [&](Cell& cell, uint64_t, uint32_t) {
+    if (cell.write.present()) note_read(cell, who, access);
+    else cell.write = access;
+  });
+}
+
 void Races::read_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes) {
   const Record& last = cell.read;
   if (last.who == access.who && last.time == access.time && last.lanes == access.lanes && last.site == access.site) return;
@@ -33,16 +41,17 @@ void Races::write_cell(Cell& cell, const Accessor& who, const Record& access, ui
     if (races(cell, last, false, who, access)) found(last, who, access, address, bytes);
     if (!is_strong && sites_[last.site].is_strong) flags_.forget(address, bytes);
   }
+  // Polls that are not ordered with a strong store stay: a plain store that follows may race with them.
   if (cell.read.site == kManyReads) {
-    for (const Record& read : shadow_.reads_of(cell)) {
+    std::vector<Record>& set = shadow_.reads_of(cell);
+    for (const Record& read : set) {
       if (races(cell, read, true, who, access)) found(read, who, access, address, bytes);
     }
-    shadow_.clear_reads(cell);
+    if (is_strong) std::erase_if(set, [&](const Record& read) { return agents_.ordered(who, read, false); });
+    if (!is_strong || set.empty()) shadow_.clear_reads(cell);
   } else if (cell.read.present()) {
     if (races(cell, cell.read, true, who, access)) found(cell.read, who, access, address, bytes);
-    // A poll that is not ordered with this store: a plain store that follows may race with it.
-    const bool stays = is_strong && !agents_.ordered(who, cell.read, false);
-    if (!stays) cell.read = Record();
+    if (!is_strong || agents_.ordered(who, cell.read, false)) cell.read = Record();
   }
   cell.write = access;
 }
@@ -52,11 +61,14 @@ void Races::note_read(Cell& cell, const Accessor& who, const Record& access) {
     cell.read = access;
     return;
   }
-  // FastTrack: a read takes the place of those before it that are ordered, unless it is strong and they are not, for
-  // then it excuses stores that they do not.
-  const bool is_strong = sites_[access.site].is_strong;
+  // FastTrack: a read takes the place of those before it that are ordered, unless it excuses stores that they do not:
+  // by being strong, or by its scope.
+  const Site& site = sites_[access.site];
+  const auto excuses_more = [&](const Site& old) {
+    return site.is_strong && (!old.is_strong || effective_scope(old.order, old.scope) < effective_scope(site.order, site.scope));
+  };
   const auto replaces = [&](const Record& old) {
-    if (is_strong && !sites_[old.site].is_strong) return false;
+    if (excuses_more(sites_[old.site])) return false;
     return (old.who == access.who && (old.lanes & ~access.lanes) == 0 && kind_of(old.who) == AgentKind::kWarp) ||
            agents_.ordered(who, old, false);
   };
@@ -107,7 +119,10 @@ bool Races::races(const Cell& cell, const Record& earlier, bool earlier_is_read,
   // Reuse of what was read needs no proxy fence: the completion of the reader is enough.
   const bool is_generic = !earlier_is_read && site.proxy != Proxy::kAsync && site.proxy != Proxy::kTensorMap;
   if (agents_.ordered(who, earlier, is_generic)) {
-    return who.initial && !earlier_is_read && !agents_.covers(who.initial, earlier);
+    // Its own kernel's stores may be missing from the cache that ld.global.nc reads; what a peer has stored is not in
+    // that cache unless it was read too early.
+    return who.non_coherent && !earlier_is_read && kind_of(earlier.who) == AgentKind::kWarp &&
+           agents_.block_of(earlier.who).grid == agents_.block(who.block).grid;
   }
   if (!site.is_strong) return true;
   if (sites_[access.site].is_strong) return !is_morally_strong(earlier, access);

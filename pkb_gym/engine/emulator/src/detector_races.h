@@ -17,6 +17,9 @@ class Races {
 
   void read(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes);
   void write(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes);
+  // A plain store of the value that is there races with no earlier access: its order among them changes nothing. Later
+  // stores of other values must be ordered after it.
+  void write_same(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes);
 
  private:
   void read_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes);

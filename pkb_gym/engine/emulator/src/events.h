@@ -68,7 +68,8 @@ struct Access {
   Proxy proxy;
   uint32_t bytes;               // of each lane; vectors are one access
   uint32_t element_bytes;       // bytes / elements of the vector: what is accessed as a whole
-  uint32_t wrote;               // of an atomic: lanes that wrote (a failed compare-and-swap only reads)
+  uint32_t wrote;               // of an atomic: lanes that wrote (a failed compare-and-swap only reads); of a store: lanes
+                                // that changed the bytes (the others stored the value that was there)
   const uint64_t* addresses;    // kLanes of them; those of other lanes have no meaning
   bool aligned;                 // every address is a multiple of `bytes` (of element_bytes for stmatrix and the like)
 };

@@ -79,14 +79,35 @@ Step load_parameter(Executor& x, const Op& op, uint32_t lanes) {
   return Step::kNext;
 }
 
+// Lanes whose bytes a store changes: the others store what is there, or what the lane before them stores to the same place.
+uint32_t changed_by_store(Executor& x, const Detail& detail, const uint64_t (&addresses)[kLanes], uint32_t lanes) {
+  if (detail.element_bytes > 8) return lanes;
+  uint32_t changed = 0;
+  int before = -1;
+  each_lane(lanes, [&](int lane) {
+    const bool follows = before >= 0 && addresses[before] == addresses[lane];
+    for (int e = 0; e < detail.vector; ++e) {
+      const uint64_t value = x.value(detail.values[size_t(e)], lane);
+      const uint64_t earlier = follows ? x.value(detail.values[size_t(e)], before) : 0;
+      const void* const there = follows ? static_cast<const void*>(&earlier)
+                                        : reinterpret_cast<const void*>(addresses[lane] + uint64_t(e) * detail.element_bytes);
+      if (std::memcmp(&value, there, detail.element_bytes) != 0) changed |= 1u << lane;
+    }
+    before = lane;
+  });
+  return changed;
+}
+
 Step store(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
   const uint32_t bytes = detail.element_bytes * uint32_t(detail.vector);
   alignas(64) uint64_t addresses[kLanes];
   x.resolve(op, detail.addresses[0], lanes, bytes, bytes, addresses);
+  const bool is_seen = x.engine.observer && detail.space != Space::kParameter;
+  const uint32_t changed = is_seen ? changed_by_store(x, detail, addresses, lanes) : 0;
   for (int e = 0; e < detail.vector; ++e) store_element(x, detail.values[size_t(e)], detail, addresses, lanes, uint32_t(e) * detail.element_bytes);
   if (detail.space == Space::kParameter) return Step::kNext;
-  if (x.engine.observer) x.report_access(op, lanes, Operation::kWrite, bytes, uint32_t(detail.vector), addresses, lanes);
+  if (is_seen) x.report_access(op, lanes, Operation::kWrite, bytes, uint32_t(detail.vector), addresses, changed);
   x.wrote();
   return Step::kNext;
 }
