@@ -66,6 +66,7 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
         *(f"pkb_gym/engine/support/{name}.py" for name in ("atomic_write", "ownership")),
     ),
     "emulated_experts": (*GPU_KERNELS, "pkb_gym/engine/emulator/src/*"),
+    "service_load": ("pkb_gym/serve/*.py", "pkb_gym/engine/evaluators/*.py", *GANGS),
     "learning": ("pkb_gym/corpus/families/*", *TIMING),
     "catalogue": ("problems/catalogue.py",),
     "starters": (
@@ -97,6 +98,12 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
     "reward_noise_samples": (),
 }
 """Paths by the name of a result, which may hold wildcards."""
+
+FIGURES_KEPT = {
+    ("gpu_experts_2_ranks", "pkb_gym/engine/stages/time.py"): "846ed0877e4f",
+}
+"""Result, file -> a commit whose version of the file gives the same figures: more pairs of blocks are disturbed than at
+the commit that was measured; those that count are run, timed and summarised as they were."""
 
 
 def paths_of(result: Path) -> list[str]:

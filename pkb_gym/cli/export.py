@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.support.atomic_write import write_atomically
-
 from .command import EXIT_STATUSES, Session, Status, add_parser, stderr
+from .export_harbor import EXAMPLE as HARBOR_EXAMPLE
+from .export_harbor import register_harbor
+from .export_results import EXAMPLE as RESULTS_EXAMPLE
+from .export_results import add_to_folder, command_of, register_results
 from .options import positive_float, positive_int
 
 if TYPE_CHECKING:
@@ -35,12 +35,14 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         commands,
         "export",
         run_counts,  # until the kind of data set says what to run
-        summary="Write data sets: prompts, and a corpus of conversations whose every submission was judged.",
-        example=f"{PROMPTS_EXAMPLE}\n{CORPUS_EXAMPLE}\n{COUNTS_EXAMPLE}",
+        summary="Write data sets: prompts, a corpus of judged conversations, results, and tasks for Harbor.",
+        example=f"{PROMPTS_EXAMPLE}\n{CORPUS_EXAMPLE}\n{RESULTS_EXAMPLE}\n{HARBOR_EXAMPLE}\n{COUNTS_EXAMPLE}",
     )
-    kinds = export.add_subparsers(title="data sets", metavar="KIND", required=True)
+    kinds = export.add_subparsers(title="what is exported", metavar="KIND", required=True)
     _register_prompts(kinds)
     _register_corpus(kinds)
+    register_results(kinds)
+    register_harbor(kinds)
     _register_counts(kinds)
 
 
@@ -185,7 +187,7 @@ def run_prompts(args: argparse.Namespace, session: Session) -> int:
             parts["held_out"] += prompt_rows(test, sizes=sizes, seeds=1, part="train", variations=0, **common)
     write_prompts(args.out, parts)
     counts = {part: len(rows) for part, rows in parts.items()}
-    _add_to_manifest(args.out, "prompts", origin(_command(session)) | {"rows": counts, "style": args.style})
+    add_to_folder(args.out, "prompts", origin(command_of(session)) | {"rows": counts, "style": args.style})
     stderr().print(f"{counts['train']} training prompts and {counts['held_out']} held-out ones in {args.out}")
     return Status.PASSED
 
@@ -225,7 +227,7 @@ def run_corpus(args: argparse.Namespace, session: Session) -> int:
         write_corpus(args.out, corpus.rows)
     counts = corpus_counts(corpus.rows, corpus.left_out)
     unanswered = {"faults_of_this_machine": batches.faults, "left": batches.left}
-    _add_to_manifest(args.out, "corpus", origin(_command(session)) | {"style": args.style} | counts | unanswered)
+    add_to_folder(args.out, "corpus", origin(command_of(session)) | {"style": args.style} | counts | unanswered)
     _print_result(args, len(corpus.rows), corpus.left_out.compiled_only, batches.faults, batches.left)
     return Status.NOT_JUDGED if batches.faults or not corpus.rows else Status.PASSED
 
@@ -305,17 +307,6 @@ def _sizes(args: argparse.Namespace, language: str) -> list[str]:
     return args.sizes or (
         ["published"] if execution_environment.choose_device("auto", language) == "cuda" else ["tiny"]
     )
-
-
-def _add_to_manifest(out: Path, part: str, content: dict[str, object]) -> None:
-    """One manifest holds what both exports wrote to the folder."""
-    path = out / "manifest.json"
-    manifest = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    write_atomically(path, json.dumps(manifest | {part: content}, indent=1) + "\n")
-
-
-def _command(session: Session) -> str:
-    return shlex.join(["pkb", *session.argv])
 
 
 def _natural(text: str) -> int:

@@ -6,13 +6,13 @@ import argparse
 import contextlib
 import functools
 import importlib.util
-import json
 import os
 import secrets
 import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.support import env_vars
@@ -21,10 +21,14 @@ from .command import Session, Status, add_parser, stderr
 from .options import parse_key, positive_float, positive_int
 from .problem_options import add_problem_option, register_problems
 
+if TYPE_CHECKING:
+    from pkb_gym.serve.clients import Clients
+    from pkb_gym.serve.ledger import Ledger
+
 EXAMPLE = """pkb serve --port 8900
-pkb serve --host 10.0.0.5 --port 8900 --token-file token"""
+pkb serve --host 10.0.0.5 --port 8900 --clients clients.toml --journal journal.jsonl"""
 EXIT = "exit status: 0 ended by SIGTERM, Ctrl-C, idle or with its parent, 2 wrong usage, 3 the server failed"
-NEEDS = ("fastapi", "uvicorn")
+NEEDS = ("fastapi", "prometheus_client", "uvicorn")
 KEY_BYTES = 16
 UNWANTED_S = 2.0
 """On a socket: what an evaluation may still take once its command was interrupted; then its ranks are ended."""
@@ -65,6 +69,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="holds the token that clients need; made where there is none (default: serve-token in the cache folder)",
     )
     parser.add_argument(
+        "--clients",
+        type=Path,
+        metavar="FILE",
+        help="several clients: a TOML table [NAME] each, with token and quotas max_queued and max_running",
+    )
+    parser.add_argument(
         "--device",
         choices=("auto", "cpu", "cuda"),
         default="auto",
@@ -86,6 +96,15 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--results", type=Path, metavar="FILE", help="append every evaluation there, one JSON record a line"
     )
     parser.add_argument(
+        "--journal",
+        type=Path,
+        metavar="FILE",
+        help="keep accepted evaluations there; after a restart with the same file they go on",
+    )
+    parser.add_argument(
+        "--log", type=Path, metavar="FILE", help="append every event there, one JSON object a line; - is standard error"
+    )
+    parser.add_argument(
         "--idle-timeout", type=positive_float, metavar="S", help="end after this many seconds without a request"
     )
     parser.add_argument(
@@ -103,43 +122,48 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     register_problems(args)
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"pkb serve needs {' and '.join(missing)}: pip install 'pkb-gym[serve]'")
+        raise ConfigError(f"pkb serve needs {', '.join(missing)}: pip install 'pkb-gym[serve]'")
     from pkb_gym.engine.evaluators.local import LocalEvaluator
-    from pkb_gym.engine.records.attempt_file import AttemptFile
+    from pkb_gym.serve.app import Telemetry
+    from pkb_gym.serve.json_log import logging_to
+    from pkb_gym.serve.observer import Observers
     from pkb_gym.serve.parent import when_parent_ends
-    from pkb_gym.serve.results import ResultsLog
-    from pkb_gym.serve.server import HttpServer, is_loopback
+    from pkb_gym.serve.ready_line import ReadyLine, print_ready
+    from pkb_gym.serve.server import HttpServer
     from pkb_gym.serve.service import DEADLINE_S, MAX_ANSWERS, MAX_QUEUED, EvaluationService
-    from pkb_gym.serve.token import read_or_make_token
 
-    if args.token_file is None and not is_loopback(args.host):
-        raise ConfigError(f"--host {args.host} can be reached from other machines: say --token-file FILE as well")
-    token_file = (args.token_file or env_vars.cache_dir() / "serve-token").absolute()
-    token = read_or_make_token(token_file)
+    clients, token_file = _clients(args)
+    if args.journal is not None and args.socket is not None:
+        raise ConfigError("--journal is for a service on an address: the commands that use a --socket end with it")
     key = args.replay_key or secrets.token_bytes(KEY_BYTES)  # one key for evaluators that are replaced, too
     open_evaluator = functools.partial(LocalEvaluator, key=key)
     if args.socket is not None:
         open_evaluator = functools.partial(open_evaluator, standby_gangs=STANDBY_GANGS)
+    max_answers = MAX_ANSWERS if args.socket is None else SOCKET_ANSWERS
     with contextlib.ExitStack() as stack:
-        log = None
-        if args.results is not None:
-            log = ResultsLog(stack.enter_context(AttemptFile(args.results, writer="pkb serve", option="--results")))
+        if args.log is not None:
+            stack.enter_context(logging_to(args.log, clients.hide_tokens))
+        telemetry = Telemetry()
         service = EvaluationService(
             open_evaluator,
             device=args.device,
+            clients=list(clients),
             takes_keys=args.socket is not None,
-            max_answers=MAX_ANSWERS if args.socket is None else SOCKET_ANSWERS,
+            max_answers=max_answers,
             unwanted_s=None if args.socket is None else UNWANTED_S,
             max_queued=args.max_queued or MAX_QUEUED,
             deadline_s=args.deadline or DEADLINE_S,
-            keep=None if log is None else log.add,
+            ledger=_ledger(args, max_answers, stack),
+            observer=Observers([telemetry.metrics, telemetry.events]),
         )
         stack.enter_context(service)
-        server = stack.enter_context(HttpServer(service, token, args.host, args.port, path=args.socket))
+        server = HttpServer(service, clients, args.host, args.port, path=args.socket, telemetry=telemetry)
+        service.recover()
+        stack.enter_context(server)
         told = stack.enter_context(_told_to_end())
         if args.with_parent:
             when_parent_ends(told.set)
-        print(json.dumps({"url": server.url, "pid": os.getpid(), "token_file": str(token_file)}), flush=True)
+        print_ready(ReadyLine(url=server.url, pid=os.getpid(), token_file=str(token_file)))
         stderr().print(f"serving at {server.url}, with the token in {token_file}", soft_wrap=True)
         while not told.wait(LOOK_S):
             if server.ended.is_set():
@@ -150,6 +174,45 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
             args.socket.unlink(missing_ok=True)  # from now on, another may be started there
         service.close()  # before the server, so that whoever waits hears of it
     return Status.PASSED
+
+
+def _clients(args: argparse.Namespace) -> tuple[Clients, Path]:
+    """The clients, and the file that they were read from.
+
+    Raises:
+        ConfigError: the options exclude each other, or the file cannot be used.
+    """
+    from pkb_gym.serve.clients import Clients
+    from pkb_gym.serve.server import is_loopback
+    from pkb_gym.serve.token import read_or_make_token
+
+    if args.clients is not None:
+        if args.token_file is not None:
+            raise ConfigError("--token-file is for one client and --clients for several: choose one of them")
+        return Clients.read(args.clients), args.clients.absolute()
+    if args.token_file is None and not is_loopback(args.host):
+        raise ConfigError(f"--host {args.host} can be reached from other machines: say --token-file FILE as well")
+    token_file = (args.token_file or env_vars.cache_dir() / "serve-token").absolute()
+    return Clients.sole(read_or_make_token(token_file)), token_file
+
+
+def _ledger(args: argparse.Namespace, max_answers: int, stack: contextlib.ExitStack) -> Ledger:
+    """Where evaluations are recorded, until the stack is closed.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    from pkb_gym.engine.records.attempt_file import AttemptFile
+    from pkb_gym.serve.journal import Journal
+    from pkb_gym.serve.ledger import Ledger
+    from pkb_gym.serve.results import ResultsLog
+
+    journal = results = None
+    if args.journal is not None:
+        journal = stack.enter_context(Journal(args.journal, max_answers))
+    if args.results is not None:
+        results = ResultsLog(stack.enter_context(AttemptFile(args.results, writer="pkb serve", option="--results")))
+    return Ledger(journal, results)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import tempfile
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pkb_gym.corpus.cards import parquet_file
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.support.atomic_write import write_atomically
 
@@ -22,7 +24,7 @@ NAMES = ("problem", "language", "device", "size", "dtype", "style")
 
 
 def write_prompts(out: Path, parts: Mapping[str, Sequence[PromptRow]]) -> None:
-    """Writes `prompts/`, a DatasetDict, and `prompts.jsonl`, with the column `part`.
+    """Writes `prompts/`, a DatasetDict, `prompts.jsonl`, with the column `part`, and the files of the card.
 
     Args:
         out: folder of both; made where there is none.
@@ -36,12 +38,13 @@ def write_prompts(out: Path, parts: Mapping[str, Sequence[PromptRow]]) -> None:
 
     sets = {part: Dataset.from_dict(_columns(rows, features), features) for part, rows in parts.items()}
     _save(DatasetDict(sets), out / "prompts")
+    save_parquet(out, "prompts", parts, features)
     lines = [json.dumps({"part": part} | dict(row)) for part, rows in parts.items() for row in rows]
     write_atomically(out / "prompts.jsonl", "".join(f"{line}\n" for line in lines))
 
 
 def write_corpus(out: Path, rows: Sequence[CorpusRow]) -> None:
-    """Writes `corpus/`, a Dataset, and `corpus.jsonl`.
+    """Writes `corpus/`, a Dataset, `corpus.jsonl`, and the file of the card.
 
     Args:
         out: folder of both; made where there is none.
@@ -54,6 +57,7 @@ def write_corpus(out: Path, rows: Sequence[CorpusRow]) -> None:
     from datasets import Dataset
 
     _save(Dataset.from_dict(_columns(rows, features), features), out / "corpus")
+    save_parquet(out, "corpus", {"train": rows}, features)
     write_atomically(out / "corpus.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
 
 
@@ -67,6 +71,29 @@ def read_corpus(out: Path) -> list[CorpusRow]:
     if not path.exists():
         raise ConfigError(f"{path} does not exist: `pkb export corpus --out {out}` writes it")
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def save_parquet(out: Path, name: str, parts: Mapping[str, Sequence[Mapping[str, object]]], features: Features) -> None:
+    """Writes the files that `load_dataset` finds by the card; empty splits, which it could not read, have none.
+
+    Args:
+        out: folder of all data sets.
+        name: of the data set.
+        parts: split -> rows.
+        features: types of the columns.
+
+    Raises:
+        ConfigError: the package `datasets` is missing.
+    """
+    ds = datasets_module()
+    for part, rows in parts.items():
+        path = parquet_file(out, name, part)
+        if not rows:
+            path.unlink(missing_ok=True)
+            continue
+        content = io.BytesIO()
+        ds.Dataset.from_dict(_columns(rows, features), features).to_parquet(content)
+        write_atomically(path, content.getvalue())
 
 
 def _columns(rows: Sequence[Mapping[str, object]], features: Features) -> dict[str, list[object]]:
@@ -86,14 +113,14 @@ def _save(dataset: Any, folder: Path) -> None:  # noqa: ANN401  # Dataset or Dat
 
 
 def _prompt_features() -> Features:
-    ds = _datasets()
+    ds = datasets_module()
     text, whole = ds.Value("string"), ds.Value("int64")
     columns = dict.fromkeys(NAMES, text) | {"world_size": whole, "seed": whole}
     return ds.Features(columns | {"prompt": ds.List({"role": text, "content": text})})
 
 
 def _corpus_features() -> Features:
-    ds = _datasets()
+    ds = datasets_module()
     text, whole, number = ds.Value("string"), ds.Value("int64"), ds.Value("float64")
     call = {"type": text, "function": {"name": text, "arguments": {"source": text}}}
     message = {"role": text, "content": text, "name": text, "tool_calls": ds.List(call)}
@@ -105,7 +132,12 @@ def _corpus_features() -> Features:
     return ds.Features(columns | lists)
 
 
-def _datasets() -> Any:  # noqa: ANN401  # the module, which has no types
+def datasets_module() -> Any:  # noqa: ANN401  # the module, which has no types
+    """The package `datasets`, without its progress bars.
+
+    Raises:
+        ConfigError: it is missing.
+    """
     try:
         import datasets
     except ImportError as error:

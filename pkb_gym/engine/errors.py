@@ -6,6 +6,7 @@ ours.
     PkbError
     ├── DeclarationError
     ├── ConfigError
+    │   ├── PermissionRefused
     │   ├── ProblemNotFound
     │   └── SizeError
     │       └── AxisNotFound
@@ -28,6 +29,10 @@ class DeclarationError(PkbError, ValueError):
 
 class ConfigError(PkbError, ValueError):
     """Raised when an argument is not understood, or an evaluation's configuration cannot be met."""
+
+
+class PermissionRefused(ConfigError):
+    """Raised when an evaluation service does not let this client do that."""
 
 
 class ProblemNotFound(ConfigError, KeyError):

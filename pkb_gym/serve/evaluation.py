@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -60,7 +61,8 @@ class Evaluation:
         key: of the request under the resolved configuration, see `EvaluationRequest`.
         id: by which clients name it.
         state: `QUEUED`, words of the evaluator, or `FINISHED`.
-        interest: how many have asked and not given up.
+        interest: requests of each client for it that were not taken back.
+        client: whose turn it was when it began; empty before.
         unwanted_since_s: when the last of them gave up, by `time.monotonic`; None while somebody asks for it.
         evaluator: who judges it; None before it begins.
         asked_at_s: when it was first asked for, by `time.monotonic`.
@@ -75,13 +77,19 @@ class Evaluation:
     key: str
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     state: str = QUEUED
-    interest: int = 1
+    interest: Counter[str] = field(default_factory=Counter)
+    client: str = ""
     unwanted_since_s: float | None = None
     evaluator: OwningEvaluator | None = None
     asked_at_s: float = field(default_factory=time.monotonic)
     answer: Future[Feedback] = field(default_factory=Future)
     _spent_s: float = 0.0
     _since: float | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a client still asks for it."""
+        return any(requests > 0 for requests in self.interest.values())
 
     def enter(self, state: str) -> None:
         """Notes what it is at. Its clock runs while it is neither queued nor waiting for others."""
@@ -105,6 +113,13 @@ class Evaluation:
         if unwanted_s is None or self.unwanted_since_s is None:
             return left_s
         return min(left_s, self.unwanted_since_s + unwanted_s - now)
+
+    def give(self, answer: Feedback | Exception) -> None:
+        """Lets clients have the answer."""
+        if isinstance(answer, Exception):
+            self.answer.set_exception(answer)
+        else:
+            self.answer.set_result(answer)
 
     def lost(self, why: str) -> Feedback:
         """Its feedback where an infrastructure failure ends it."""

@@ -1,33 +1,44 @@
-"""What every request has to pass before anything of it is read: the token, and a limit on its size."""
+"""What every request has to pass before anything of it is read: the token, and limits on its body."""
 
 from __future__ import annotations
 
-import hmac
+import asyncio
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.records.service import ErrorReport
 from pkb_gym.engine.records.source import MAX_SOURCE_BYTES
+from pkb_gym.serve.clients import Client, Clients
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY_BYTES = 16 * MAX_SOURCE_BYTES
-"""A source may be too long, which its feedback then says, and JSON spends up to six bytes on a character."""
+"""Of a submission. A source may be too long, which its feedback then says, and JSON spends up to six bytes on a
+character."""
 
-OPEN_PATHS = frozenset({"/v1/health"})
+MAX_OTHER_BODY_BYTES = 4096
+"""Of any other request: none of them has a body."""
+
+BODY_S = 60.0
+"""How long a body may take to arrive."""
+
+SUBMISSION = ("POST", "/v1/evaluations")
+OPEN_PATHS = frozenset({"/v1/health", "/openapi.json", "/docs"})
+
+CLIENT = "pkb_client"
+"""In the scope of a request: the `Client` whose token it carries; absent on open paths."""
 
 
 class Guard:
-    """ASGI middleware that answers 401 without the token and 413 to a body that is too large.
+    """ASGI middleware that answers 401 without a token, 413 to a body that is too large, 408 to one that is too slow.
 
     Args:
         app: what lies behind it.
-        token: that requests carry as `Authorization: Bearer <token>`.
+        clients: whose tokens requests carry as `Authorization: Bearer <token>`.
     """
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app = app
-        self._expected = f"Bearer {token}".encode()
+    def __init__(self, app: ASGIApp, clients: Clients) -> None:
+        self._app, self._clients = app, clients
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request."""
@@ -36,18 +47,42 @@ class Guard:
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
         given = headers.get(b"authorization", b"")
-        if scope["path"] not in OPEN_PATHS and not hmac.compare_digest(given, self._expected):
-            what = "the token is wrong" if given else "a token is needed: Authorization: Bearer <token>"
-            await _refuse(send, 401, "ConfigError", what)
+        if scope["path"] not in OPEN_PATHS:
+            client = self._clients.authorized(given)
+            if client is None:
+                what = "the token is wrong" if given else "a token is needed: Authorization: Bearer <token>"
+                await _refuse(send, 401, what)
+                return
+            scope[CLIENT] = client
+        limit = MAX_BODY_BYTES if (scope["method"], scope["path"]) == SUBMISSION else MAX_OTHER_BODY_BYTES
+        if _announced_bytes(headers) > limit:
+            await _refuse(send, 413, f"the request has more than {limit} bytes")
             return
-        body = await _read(receive)
+        try:
+            body = await asyncio.wait_for(_read(receive, limit), BODY_S)
+        except TimeoutError:
+            await _refuse(send, 408, f"the request has not arrived within {BODY_S:g} s")
+            return
         if body is None:
-            await _refuse(send, 413, "ConfigError", f"the request has more than {MAX_BODY_BYTES} bytes")
+            await _refuse(send, 413, f"the request has more than {limit} bytes")
             return
         await self._app(scope, _Replay(body, receive), send)
 
 
-async def _read(receive: Receive) -> bytes | None:
+def client_of(scope: Scope) -> Client:
+    """Who sent a request that the guard let pass."""
+    client = scope[CLIENT]
+    assert isinstance(client, Client)
+    return client
+
+
+def _announced_bytes(headers: dict[bytes, bytes]) -> int:
+    """The length that a request gives for its body; 0 where it gives none."""
+    length = headers.get(b"content-length", b"")
+    return int(length) if length.isdigit() else 0
+
+
+async def _read(receive: Receive, limit: int) -> bytes | None:
     """The whole body; None as soon as it is too large, whatever its headers say."""
     parts: list[bytes] = []
     nbytes = 0
@@ -55,7 +90,7 @@ async def _read(receive: Receive) -> bytes | None:
         message = await receive()
         parts.append(message.get("body", b""))
         nbytes += len(parts[-1])
-        if nbytes > MAX_BODY_BYTES:
+        if nbytes > limit:
             return None
         if not message.get("more_body", False):  # or the client has gone
             return b"".join(parts)
@@ -75,8 +110,8 @@ class _Replay:
         return {"type": "http.request", "body": body, "more_body": False}
 
 
-async def _refuse(send: Send, status: int, error: str, message: str) -> None:
-    body = ErrorReport(error=error, message=message).model_dump_json().encode()
+async def _refuse(send: Send, status: int, message: str) -> None:
+    body = ErrorReport(error="ConfigError", message=message).model_dump_json().encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))

@@ -27,8 +27,11 @@ class ResultsLog:
     def __init__(self, file: AttemptFile) -> None:
         self._file, self._lock = file, threading.Lock()
 
-    def add(self, evaluation: Evaluation, feedback: Feedback) -> None:
-        """Writes one evaluation; a disk that does not take it is logged, as clients want their answer all the same."""
+    def add(self, evaluation: Evaluation, feedback: Feedback) -> bool:
+        """Writes one evaluation; whether it is kept.
+
+        A disk that does not take it is logged, as clients want their answer all the same.
+        """
         attempt = Attempt(
             problem=evaluation.problem.name,
             turn=evaluation.config.turn,
@@ -43,3 +46,9 @@ class ResultsLog:
                 self._file.append(attempt)
             except (InfrastructureError, OSError) as error:
                 logger.warning("this evaluation is not kept: %s", error)
+                return False
+        return True
+
+    def held_before(self, evaluation: Evaluation, feedback: Feedback) -> bool:
+        """Whether the file held this evaluation when it was opened."""
+        return any(one.request_key == evaluation.key and one.feedback == feedback for one in self._file.attempts)

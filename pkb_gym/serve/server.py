@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Self
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators.connections import SOCKET
-from pkb_gym.serve.app import make_app
+from pkb_gym.serve.app import Telemetry, make_app
+from pkb_gym.serve.clients import Clients
+from pkb_gym.serve.ending import Ending
 from pkb_gym.serve.service import EvaluationService
 from pkb_gym.serve.user_socket import listening_at
 
@@ -35,10 +37,11 @@ class HttpServer:
 
     Args:
         service: who answers.
-        token: that requests carry.
+        clients: whose tokens requests carry; a token stands for one client without quotas.
         host: address to listen on.
         port: likewise; 0 for any that is free.
         path: of a socket to listen on instead, which this user alone may connect to; removed in the end.
+        telemetry: is called with each request.
 
     Attributes:
         url: where it is reached.
@@ -51,14 +54,16 @@ class HttpServer:
     def __init__(
         self,
         service: EvaluationService,
-        token: str,
+        clients: Clients | str,
         host: str = "127.0.0.1",
         port: int = 0,
         *,
         path: Path | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
-        self._ending = threading.Event()
-        self._app = make_app(service, token, self._ending)
+        self._ending = Ending()
+        known = Clients.sole(clients) if isinstance(clients, str) else clients
+        self._app = make_app(service, known, self._ending, telemetry or Telemetry())
         self._resources = contextlib.ExitStack()
         if path is None:
             self._socket = self._resources.enter_context(_listen(host, port))

@@ -3,10 +3,10 @@
     submit ─> equal to one that is known? ─ yes ─> join it
                           │ no
                           v
-                  queue, bounded ─> a thread each ─> evaluator ─> answers, the last so many kept
+        journal ─> FairQueue, bounded ─> a thread each ─> evaluator ─> journal ─> answers, the last so many kept
 
 Threads wait where the evaluator has them wait: for a processor to compile on, for the devices. So texts are compiled as
-they come, in a pause too, and the queue holds only what is beyond `max_begun`.
+they come, in a pause too, and the queue holds only what is beyond `max_begun` and the quotas.
 
 An evaluation that has begun and that nobody asks for any more ends where its next stage would begin.
 
@@ -20,25 +20,32 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import wait as wait_for_any
 from typing import Literal, Self
 
-from pkb_gym.engine.errors import ConfigError, EvaluationNotFound, InfrastructureError, ServiceBusy
-from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.errors import ConfigError, EvaluationNotFound, InfrastructureError, PkbError, ServiceBusy
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.records.service import FINISHED, EvaluationRequest, ServiceStatus
-from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.serve.clients import SOLE, Client
+from pkb_gym.serve.current_evaluator import CurrentEvaluator
+from pkb_gym.serve.deadlines import DeadlineWatch
 from pkb_gym.serve.evaluation import Evaluation, OwningEvaluator
+from pkb_gym.serve.fair_queue import FairQueue
+from pkb_gym.serve.intake import Intake
+from pkb_gym.serve.known_evaluations import KnownEvaluations
+from pkb_gym.serve.ledger import Ledger
+from pkb_gym.serve.observer import Observer
+from pkb_gym.serve.quotas import Quotas
 from pkb_gym.serve.statistics import Statistics
 
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED, MAX_BEGUN, MAX_ANSWERS = 1024, 64, 1024
 DEADLINE_S = 300.0
-PAUSE_STEP_S = 0.2
-"""How long a pause waits for one evaluator before it looks whether that was replaced, or the pause ended."""
+MAX_BEGINS = 3
+"""How often an evaluation is begun by services that end while they have it in hand."""
 
 
 class _Unwanted(Exception):
@@ -51,6 +58,7 @@ class EvaluationService:
     Args:
         open_evaluator: makes the evaluator, when it is first needed and whenever one has to be replaced.
         device: the device that this service judges on; "auto" leaves it to the requests.
+        clients: those with quotas.
         takes_keys: whether requests may bring the key of their inputs. Who knows it knows the inputs, so this is for
             clients who would cheat nobody but themselves.
         max_queued: requests that may wait to begin.
@@ -59,7 +67,8 @@ class EvaluationService:
         deadline_s: what an evaluation may take, see above.
         unwanted_s: what it may still take once nobody asks for it any more, before the evaluator is replaced; None for
             as long as any other.
-        keep: called with each evaluation and its feedback before clients hear of it, from several threads.
+        ledger: where evaluations and answers are recorded.
+        observer: is called with what happens.
     """
 
     def __init__(
@@ -67,34 +76,29 @@ class EvaluationService:
         open_evaluator: Callable[[], OwningEvaluator],
         *,
         device: Literal["auto", "cpu", "cuda"] = "auto",
+        clients: Sequence[Client] = (SOLE,),
         takes_keys: bool = False,
         max_queued: int = MAX_QUEUED,
         max_begun: int = MAX_BEGUN,
         max_answers: int = MAX_ANSWERS,
         deadline_s: float = DEADLINE_S,
         unwanted_s: float | None = None,
-        keep: Callable[[Evaluation, Feedback], None] | None = None,
+        ledger: Ledger | None = None,
+        observer: Observer | None = None,
     ) -> None:
-        self._open_evaluator, self._device = open_evaluator, device
-        self._max_queued, self._max_begun, self._max_answers = max_queued, max_begun, max_answers
-        self._deadline_s, self._unwanted_s, self._keep = deadline_s, unwanted_s, keep
-        self._takes_keys = takes_keys
+        self._ledger, self._observer = ledger or Ledger(), observer or Observer()
+        self._accepting = threading.Lock()
         self._lock = threading.RLock()
-        self._clocks_changed = threading.Condition(self._lock)
-        self._one_closed = threading.Condition(self._lock)
-        self._pausing = threading.Lock()
-        self._evaluator: OwningEvaluator | None = None
-        self._closing = 0  # evaluators that are being closed
-        self._queue: deque[Evaluation] = deque()
+        self._evaluator = CurrentEvaluator(open_evaluator)
+        self._intake = Intake(self._evaluator, device, takes_keys=takes_keys)
+        self._queue = FairQueue()
         self._begun: set[Evaluation] = set()
-        self._answered: OrderedDict[str, Evaluation] = OrderedDict()
-        self._by_id: dict[str, Evaluation] = {}
-        self._by_key: dict[str, Evaluation] = {}
+        self._quotas = Quotas(clients, max_queued, max_begun)
+        self._known = KnownEvaluations(max_answers)
         self._statistics = Statistics()
         self._active_s = time.monotonic()
-        self._paused = self._closed = False
-        self._watch = threading.Thread(target=self._watch_clocks, name="pkb-deadlines", daemon=True)
-        self._watch.start()
+        self._closed = False
+        self._deadlines = DeadlineWatch(self._lock, self._begun, deadline_s, unwanted_s, self._end_overdue)
 
     def __enter__(self) -> Self:
         return self
@@ -102,55 +106,74 @@ class EvaluationService:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(self, request: EvaluationRequest) -> str:
+    def submit(self, request: EvaluationRequest, client: Client = SOLE) -> str:
         """Has a source judged, or joins the evaluation of an equal request; returns the evaluation's id.
 
         Who brings the key of the inputs asks for a measurement of its own, and joins none.
 
         Raises:
             ProblemNotFound, ConfigError, SizeError: the request makes no sense here.
-            ServiceBusy: too many wait.
-            InfrastructureError: there is no evaluator, or the service was closed.
+            ServiceBusy: too many wait, of this client or of all.
+            InfrastructureError: there is no evaluator, the service was closed, or the journal cannot be written.
         """
-        if request.replay_key is not None and not self._takes_keys:
-            raise ConfigError("this service draws the inputs by a key of its own; ask without a replay key")
-        problem, source = find_problem(request.problem), request.source
-        asked = self._on_my_device(request.config)
-        resolved = self._current().resolve(problem, source, asked)
-        equal = EvaluationRequest(
-            problem=problem.name, source=source, config=resolved.as_asked(), replay_key=request.replay_key
-        )
-        replay_key, key = None if request.replay_key is None else bytes.fromhex(request.replay_key), equal.key
-        with self._lock:
-            self._active_s = time.monotonic()
-            if replay_key is None and (known := self._by_key.get(key)) is not None:
-                known.interest += 1
-                self._statistics.joined += 1
-                self._use(known)
-                return known.id
-            if self._closed:
-                raise InfrastructureError("this service has been closed")
-            if len(self._queue) >= self._max_queued:
-                self._statistics.refused += 1
-                raise ServiceBusy(f"{len(self._queue)} evaluations wait already, no more are taken; ask again later")
-            evaluation = Evaluation(problem, source, asked, resolved, replay_key, key)
-            self._by_id[evaluation.id] = evaluation
-            if replay_key is None:
-                self._by_key[key] = evaluation
-            self._queue.append(evaluation)
-            self._begin_next()
+        evaluation = self._intake.read(request)
+        evaluation.interest[client.name] = 1
+        # One at a time, so that equal requests meet, and none is known that the journal does not hold.
+        with self._accepting:
+            joined = None if evaluation.replay_key is not None else self._join(evaluation.key, client.name)
+            if joined is not None:
+                evaluation, promise = joined
+            else:
+                self._check_room(client)
+                promise = self._ledger.accepted(evaluation, client.name)
+                self._observer.accepted(evaluation, client.name)
+                self._enqueue(evaluation, [client.name])
+        self._ledger.wait_durable(promise)
         return evaluation.id
 
-    def find(self, evaluation_id: str) -> Evaluation:
+    def recover(self) -> None:
+        """Takes up what an earlier service has left in the journal; to be called before any request.
+
+        Raises:
+            ConfigError: a line of the journal is no entry of this version.
+        """
+        for job in self._ledger.recovered():
+            try:
+                evaluation = self._intake.read(job.accepted.request)
+            except PkbError as error:
+                logger.warning("evaluation %s of an earlier service is given up: %s", job.accepted.id, error)
+                self._ledger.void(job)
+                continue
+            evaluation.id, evaluation.interest = job.accepted.id, Counter(job.interest)
+            evaluation.asked_at_s = time.monotonic() - max(0.0, time.time() - job.accepted.at_s)
+            if job.feedback is not None:
+                self._ledger.keep_again(evaluation, job)
+                with self._lock:
+                    self._known.add(evaluation)
+                    self._conclude(evaluation, job.feedback)
+                evaluation.give(job.feedback)
+            elif not evaluation.is_wanted:
+                self._ledger.void(job)
+            elif job.begun >= MAX_BEGINS:
+                with self._lock:
+                    self._known.add(evaluation)
+                    self._begun.add(evaluation)
+                why = f"the service ended {job.begun} times while it had this evaluation in hand"
+                self._finish(evaluation, evaluation.lost(why))
+            else:
+                self._observer.recovered(evaluation)
+                self._enqueue(evaluation, +evaluation.interest)
+
+    def find(self, evaluation_id: str, client: Client = SOLE) -> Evaluation:
         """The evaluation of that id.
 
         Raises:
-            EvaluationNotFound: it was given up before it began, or forgotten since.
+            EvaluationNotFound: this client did not ask for it, or it was given up before it began, or forgotten since.
         """
         with self._lock:
-            if (evaluation := self._by_id.get(evaluation_id)) is None:
+            evaluation = self._known.find(evaluation_id)
+            if evaluation is None or client.name not in evaluation.interest:
                 raise EvaluationNotFound(f"no evaluation {evaluation_id!r} is known; submit the request again")
-            self._use(evaluation)
             return evaluation
 
     def wait(self, evaluation_id: str, timeout_s: float | None = None) -> Feedback | None:
@@ -166,60 +189,48 @@ class EvaluationService:
         Raises:
             EvaluationNotFound: there is no such evaluation.
             ConfigError, SizeError: the evaluator refused the request.
+            InfrastructureError: the service was closed; it goes on when it is started again.
         """
         answer = self.find(evaluation_id).answer
         done, _ = wait_for_any([answer], timeout_s)
         return answer.result() if done else None
 
-    def give_up(self, evaluation_id: str) -> None:
+    def give_up(self, evaluation_id: str, client: Client = SOLE) -> None:
         """Takes back one `submit`. If nobody else asks for the evaluation, it never begins, or ends early.
 
         Raises:
             EvaluationNotFound: there is no such evaluation.
         """
-        evaluation = self.find(evaluation_id)
+        evaluation = self.find(evaluation_id, client)
         with self._lock:
-            evaluation.interest -= 1
-            if evaluation.interest > 0 or evaluation.answer.done():
+            if evaluation.interest[client.name] == 0 or evaluation.answer.done():
                 return
-            if evaluation in self._queue:
+            evaluation.interest[client.name] -= 1
+            self._ledger.gave_up(evaluation, client.name)
+            queued = evaluation in self._queue
+            if not evaluation.interest[client.name]:
+                self._queue.remove(evaluation, client.name)
+            if evaluation.is_wanted:
+                return
+            if queued:
                 self._queue.remove(evaluation)
-                self._forget(evaluation)
-                evaluation.answer.set_exception(EvaluationNotFound(f"evaluation {evaluation_id} was given up"))
+                self._known.forget(evaluation)
+                self._end(evaluation, EvaluationNotFound(f"evaluation {evaluation_id} was given up"))
             elif evaluation in self._begun:
                 evaluation.unwanted_since_s = time.monotonic()
-                if self._by_key.get(evaluation.key) is evaluation:
-                    del self._by_key[evaluation.key]  # whoever asks again gets an evaluation that goes on to its end
-                self._clocks_changed.notify_all()
+                self._known.join_no_more(evaluation)  # whoever asks again gets one that goes on to its end
+                self._deadlines.look()
 
     def pause(self, timeout_s: float | None = None) -> bool:
         """Leaves the devices to somebody else until `resume`: nothing begins there, while texts are compiled.
 
-        Args:
-            timeout_s: how long to wait for what runs; None for as long as it takes.
-
-        Returns:
-            Whether nothing runs any more. If not, nothing new begins all the same, unless the pause was ended.
+        Returns whether nothing runs any more; see `CurrentEvaluator.pause`.
         """
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._lock:
-            self._paused = True
-        while True:
-            left = PAUSE_STEP_S if until is None else max(0.0, min(PAUSE_STEP_S, until - time.monotonic()))
-            with self._pausing:  # so that `resume` is not overtaken by a pause that it ended
-                if not self._paused:
-                    return False
-                if self._is_idle(left):
-                    return True
-            if until is not None and time.monotonic() >= until:
-                return False
+        return self._evaluator.pause(timeout_s)
 
     def resume(self) -> None:
         """Ends a pause; calling it again changes nothing."""
-        with self._pausing, self._lock:
-            self._paused = False
-            if self._evaluator is not None:
-                self._evaluator.resume()
+        self._evaluator.resume()
 
     def idle_s(self) -> float:
         """Seconds since anything was asked for, begun or finished; 0 while something waits or runs."""
@@ -230,53 +241,74 @@ class EvaluationService:
         """What the service is at, and what it has done."""
         with self._lock:
             states = [evaluation.state for evaluation in (*self._queue, *self._begun)]
-            return self._statistics.status(states, paused=self._paused)
+            return self._statistics.status(states, paused=self._evaluator.paused)
+
+    def load(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Evaluations of each client that wait to begin, and that have begun and not finished."""
+        with self._lock:
+            return self._queue.counts(), self._quotas.begun()
 
     def close(self) -> None:
-        """Ends every process; what has not finished is answered as `infrastructure`. Again, it changes nothing."""
+        """Ends every process. Again, it changes nothing.
+
+        Evaluations that have not finished stay in the journal; without one they are answered as `infrastructure`.
+        """
         with self._lock:
             self._closed = True
             waiting = list(self._queue)
-            self._queue.clear()
+            for evaluation in waiting:
+                self._queue.remove(evaluation)
             self._begun.update(waiting)
-            self._clocks_changed.notify_all()
-        self._watch.join()
+        self._deadlines.close()
+        self._evaluator.refuse()
         for evaluation in waiting:
             self._finish(evaluation, evaluation.lost("the service was closed"))
         self._replace(None, "the service was closed")
+        self._evaluator.wait_closed()
+
+    def _join(self, key: str, client: str) -> tuple[Evaluation, int] | None:
+        """The evaluation of an equal request, which this client asks for from now on, and the number of the promise."""
         with self._lock:
-            self._one_closed.wait_for(lambda: not self._closing)
+            self._active_s = time.monotonic()
+            if (known := self._known.find_equal(key)) is None:
+                return None
+            known.interest[client] += 1
+            self._statistics.joined += 1
+            if known in self._queue:
+                self._queue.push(known, client)
+            self._observer.joined(known, client)
+            return known, 0 if known.answer.done() else self._ledger.joined(known, client)
 
-    def _on_my_device(self, config: EvalConfig) -> EvalConfig:
-        if self._device == "auto" or config.device == self._device:
-            return config
-        if config.device == "auto":
-            return config.model_copy(update={"device": self._device})
-        raise ConfigError(f"this service judges on device {self._device!r}; the request asks for {config.device!r}")
+    def _check_room(self, client: Client) -> None:
+        """Raises what `submit` raises where one more evaluation may not wait."""
+        try:
+            with self._lock:
+                if self._closed:
+                    raise InfrastructureError("this service has been closed")
+                self._quotas.check_room(self._queue, client)
+        except ServiceBusy as busy:
+            self._statistics.refused += 1
+            self._observer.refused(client.name, busy)
+            raise
 
-    def _current(self) -> OwningEvaluator:
-        """The evaluator, made if need be.
-
-        Raises:
-            InfrastructureError: it cannot be made.
-        """
+    def _enqueue(self, evaluation: Evaluation, clients: Iterable[str]) -> None:
         with self._lock:
-            if self._closed:
-                raise InfrastructureError("this service has been closed")
-            if self._evaluator is None:
-                evaluator = self._open_evaluator()
-                if self._paused:
-                    evaluator.pause(0)
-                self._evaluator = evaluator
-            return self._evaluator
+            self._known.add(evaluation)
+            for client in clients:
+                self._queue.push(evaluation, client)
+            self._begin_next()
 
     def _begin_next(self) -> None:
         """Called with the lock held."""
-        while self._queue and len(self._begun) < self._max_begun:
-            evaluation = self._queue.popleft()
+        while (following := self._queue.pop(self._quotas.may_begin)) is not None:
+            evaluation, client = following
+            evaluation.client = client
             evaluation.enter("static")
             self._begun.add(evaluation)
-            self._clocks_changed.notify_all()
+            self._quotas.begin(client)
+            self._ledger.begun(evaluation)
+            self._observer.begun(evaluation)
+            self._deadlines.look()
             # Not a pool: a thread that hangs in an evaluator must not take a place from others, nor keep Python alive.
             threading.Thread(target=self._judge, args=(evaluation,), name="pkb-evaluation", daemon=True).start()
 
@@ -287,12 +319,12 @@ class EvaluationService:
                     if evaluation.unwanted_since_s is not None:
                         raise _Unwanted
                     evaluation.enter(state)
-                    self._clocks_changed.notify_all()
+                    self._deadlines.look()
 
         evaluator: OwningEvaluator | None = None
         try:
             with self._lock:
-                evaluator = evaluation.evaluator = self._current()
+                evaluator = evaluation.evaluator = self._evaluator.get()
             answer: Feedback | Exception = evaluator.evaluate(
                 evaluation.problem,
                 evaluation.source,
@@ -313,97 +345,56 @@ class EvaluationService:
         self._finish(evaluation, answer)
 
     def _finish(self, evaluation: Evaluation, answer: Feedback | Exception) -> None:
-        feedback = answer if isinstance(answer, Feedback) else None
         with self._lock:
             if evaluation not in self._begun:
                 return  # answered already, when its evaluator was replaced
             self._begun.remove(evaluation)
+            if evaluation.client:
+                self._quotas.end(evaluation.client)
             self._active_s = time.monotonic()
-            evaluation.enter(FINISHED)
+            feedback = answer if isinstance(answer, Feedback) else None
+            goes_on = self._closed and self._ledger.is_kept
+            if goes_on:
+                answer = InfrastructureError(
+                    "the service ends; it goes on with this evaluation when it is started again"
+                )
             self._statistics.finish(feedback)
-            self._answered[evaluation.id] = evaluation
-            judged = feedback is not None and feedback.failure is not Failure.INFRASTRUCTURE
-            if not judged and self._by_key.get(evaluation.key) is evaluation:
-                del self._by_key[evaluation.key]  # whoever asks again gets another attempt
-            while len(self._answered) > self._max_answers:
-                self._forget(self._answered.popitem(last=False)[1])
+            self._conclude(evaluation, feedback)
             if not self._closed:
                 self._begin_next()
-        if feedback is not None:
-            if self._keep is not None:
-                self._keep(evaluation, feedback)
-            evaluation.answer.set_result(feedback)
-        elif isinstance(answer, Exception):
-            evaluation.answer.set_exception(answer)
+        if goes_on:
+            evaluation.give(answer)
+        else:
+            self._end(evaluation, answer)
+
+    def _conclude(self, evaluation: Evaluation, feedback: Feedback | None) -> None:
+        """Called with the lock held: an answer is kept for who asks again, unless another attempt may find another."""
+        evaluation.enter(FINISHED)
+        self._known.answered(evaluation)
+        if feedback is None or feedback.failure is Failure.INFRASTRUCTURE:
+            self._known.join_no_more(evaluation)
+
+    def _end(self, evaluation: Evaluation, answer: Feedback | Exception) -> None:
+        """Records an answer, then lets clients have it."""
+        self._ledger.answered(evaluation, answer if isinstance(answer, Feedback) else None)
+        self._observer.finished(evaluation, answer)
+        evaluation.give(answer)
 
     def _replace(self, broken: OwningEvaluator | None, why: str) -> None:
         """Parts with an evaluator, by default the one at work; what it has in hand is lost."""
         with self._lock:
-            if broken is None:
-                broken = self._evaluator
-            elif broken is not self._evaluator:
+            retired = self._evaluator.retire(broken)
+            if retired is None:
                 return  # another of its evaluations has seen to it
-            if broken is None:
-                return
-            self._evaluator = None
             if not self._closed:
                 self._statistics.restarts += 1
-            lost = [evaluation for evaluation in self._begun if evaluation.evaluator is broken]
-            self._closing += 1
+                self._observer.evaluator_replaced(why)
+            lost = [evaluation for evaluation in self._begun if evaluation.evaluator is retired]
         for evaluation in lost:
             self._finish(evaluation, evaluation.lost(f"its evaluator was replaced: {why}"))
-        # In the background, as ending what hangs may hang.
-        threading.Thread(target=self._part_with, args=(broken,), name="pkb-closing", daemon=True).start()
+        self._evaluator.part_with(retired)
 
-    def _part_with(self, evaluator: OwningEvaluator) -> None:
-        try:
-            evaluator.close()
-        except Exception:
-            logger.exception("an evaluator could not be closed")
-        with self._lock:
-            self._closing -= 1
-            self._one_closed.notify_all()
-
-    def _watch_clocks(self) -> None:
-        """Replaces the evaluator when one of its evaluations has had its time."""
-        while True:
-            with self._lock:
-                clocks = [(left, each) for each in self._begun if (left := self._left_s(each)) is not None]
-                soonest, overdue = min(clocks, key=lambda clock: clock[0], default=(None, None))
-                if self._closed:
-                    return
-                if overdue is None or soonest is None or soonest > 0:
-                    self._clocks_changed.wait(soonest)
-                    continue
-                broken, stage = overdue.evaluator, overdue.state
-            why = f"an evaluation outlasted its {self._deadline_s:g} s, at: {stage}"
-            if overdue.unwanted_since_s is not None:
-                why = f"an evaluation that was given up goes on, at: {stage}"
-            logger.warning("%s; the evaluator is replaced", why)
-            if broken is not None:
-                self._replace(broken, why)
-            self._finish(overdue, overdue.lost(why))
-
-    def _left_s(self, evaluation: Evaluation) -> float | None:
-        return evaluation.left_s(self._deadline_s, self._unwanted_s)
-
-    def _is_idle(self, timeout_s: float) -> bool:
-        """Pauses the evaluator of this moment; whether nothing runs any more, of former ones neither."""
-        until = time.monotonic() + timeout_s
-        with self._lock:
-            evaluator = self._evaluator
-        if evaluator is not None and not evaluator.pause(timeout_s):
-            return False
-        with self._lock:  # an evaluator that was opened meanwhile was paused at once
-            return self._one_closed.wait_for(lambda: not self._closing, max(0.0, until - time.monotonic()))
-
-    def _use(self, evaluation: Evaluation) -> None:
-        """Called with the lock held: an answer that is asked for is kept longer."""
-        if evaluation.id in self._answered:
-            self._answered.move_to_end(evaluation.id)
-
-    def _forget(self, evaluation: Evaluation) -> None:
-        """Called with the lock held."""
-        del self._by_id[evaluation.id]
-        if self._by_key.get(evaluation.key) is evaluation:
-            del self._by_key[evaluation.key]
+    def _end_overdue(self, evaluation: Evaluation, why: str) -> None:
+        if evaluation.evaluator is not None:
+            self._replace(evaluation.evaluator, why)
+        self._finish(evaluation, evaluation.lost(why))

@@ -21,8 +21,23 @@ def read_or_make_token(path: Path) -> str:
         if not path.exists():
             write_atomically(path, secrets.token_urlsafe(32) + "\n", FOR_OWNER)
         token = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:  # its words quote what was read
+        token = ""
+    except OSError as error:
         raise ConfigError(f"token file {path}: {error}") from None
-    if len(token) < MIN_CHARS or not token.isprintable() or " " in token:
-        raise ConfigError(f"token file {path}: expected one word of at least {MIN_CHARS} ASCII characters")
+    return check_token(token, f"token file {path}")
+
+
+def check_token(token: str, place: str) -> str:
+    """The token, if it is one.
+
+    Args:
+        token: to be checked.
+        place: where it was found, for the error.
+
+    Raises:
+        ConfigError: it is too short, or cannot be sent in a header. The message does not hold it.
+    """
+    if len(token) < MIN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(f"{place}: expected one word of at least {MIN_CHARS} ASCII characters")
     return token

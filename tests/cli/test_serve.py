@@ -19,7 +19,9 @@ import pytest
 
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
+from pkb_gym.engine.records.attempt_file import read_attempts
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
 PATIENCE_S = 20.0
@@ -81,6 +83,45 @@ def test_who_waits_for_a_killed_server_hears_of_it(tmp_path):
             assert children and time.monotonic() - killed < 5
 
 
+def test_a_killed_server_that_is_started_again_has_lost_and_doubled_nothing(tmp_path):
+    """Killed after the first of 30 answers, with the others on their way."""
+    files = ("--journal", str(tmp_path / "journal.jsonl"), "--results", str(tmp_path / "results.jsonl"))
+    config = EvalConfig(device="cpu", world_size=2, size="tiny")
+    sources = [f"no source {number}" for number in range(30)]
+    with serving(tmp_path, *files) as (process, ready):
+        token = Path(ready["token_file"]).read_text().strip()
+        with RemoteEvaluator(ready["url"], token) as client:
+            accepted = [client.submit(PROBLEM, source, config) for source in sources]
+            client.evaluate(PROBLEM, sources[0], config)
+            process.kill()
+            process.wait()
+    with serving(tmp_path, *files) as (process, ready), RemoteEvaluator(ready["url"], token) as client:
+        for evaluation, source in zip(accepted, sources, strict=True):
+            url = f"{ready['url']}/v1/evaluations/{evaluation}?wait_s=30"
+            state = httpx.get(url, headers={"Authorization": f"Bearer {token}"}, trust_env=False, timeout=60).json()
+            assert state["state"] == "finished" and state["feedback"]["source_sha256"] == source_sha256(source)
+            assert client.submit(PROBLEM, source, config) == evaluation, "and an equal request joins it"
+    assert sorted(attempt.source for attempt in read_attempts(tmp_path / "results.jsonl")) == sorted(sources)
+
+
+def test_clients_and_a_log(tmp_path):
+    token = "a-token-of-this-test"
+    clients = tmp_path / "clients.toml"
+    clients.write_text(f'[trainer]\ntoken = "{token}"\n')
+    clients.chmod(0o600)
+    with serving(tmp_path, "--clients", str(clients), "--log", str(tmp_path / "log.jsonl")) as (process, ready):
+        assert ready["token_file"] == str(clients)
+        with RemoteEvaluator(ready["url"], token) as client:
+            config = EvalConfig(device="cpu", world_size=2, size="tiny")
+            assert not client.evaluate(PROBLEM, token, config).passed
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    log = (tmp_path / "log.jsonl").read_text()
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert {"accepted", "begun", "finished", "request"} <= {line["message"] for line in lines}
+    assert {line["client"] for line in lines} == {"trainer"} and token not in log
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -89,6 +130,11 @@ def test_who_waits_for_a_killed_server_hears_of_it(tmp_path):
         (["--host", "300.1.1.1", "--token-file", "FILE"], "cannot listen on 300.1.1.1, port 0"),
         (["--token-file", "SHORT"], "expected one word of at least 16 ASCII characters"),
         (["--token-file", "FOLDER"], "Is a directory"),
+        (["--token-file", "FILE", "--clients", "FILE"], "--token-file is for one client and --clients for several"),
+        (["--clients", "SHORT"], "other users have access to it: chmod 600"),
+        (["--journal", "FOLDER"], "--journal names another"),
+        (["--journal", "FILE", "--socket", "FILE"], "--journal is for a service on an address"),
+        (["--log", "FOLDER"], "--log names another file"),
         (["--max-queued", "0"], "'0' must be a whole number above 0"),
     ],
 )
@@ -104,4 +150,4 @@ def test_without_the_extra_it_says_what_to_install(pkb, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     ran = pkb("serve")
     assert ran.status == 2
-    assert ran.err == "pkb: error: pkb serve needs fastapi and uvicorn: pip install 'pkb-gym[serve]'\n"
+    assert ran.err == "pkb: error: pkb serve needs fastapi, prometheus_client, uvicorn: pip install 'pkb-gym[serve]'\n"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
 from pkb_gym.serve import guard
+from pkb_gym.serve.app import REFUSALS
 from pkb_gym.serve.server import HttpServer
 from tests.serve.fake_owner import PATIENCE_S, TOKEN, Owners, make_service, until
 
@@ -53,10 +57,21 @@ def test_an_answer_is_waited_for(http):
     assert again == state, "what is known is answered at once"
 
 
+def test_a_reward_is_computed_for_clients_that_cannot(http):
+    rewards = {}
+    for source in ("speedup 2", "compile_error", "infrastructure"):
+        url = f"/v1/evaluations/{post(http, source).json()['id']}?wait_s=10"
+        assert http.get(url).json()["reward"] is None
+        rewards[source] = http.get(f"{url}&reward=default").json()["reward"]
+    assert rewards["speedup 2"] > rewards["compile_error"] > 0 and rewards["infrastructure"] is None
+    refused = http.get(f"{url}&reward=os:getpid")
+    assert refused.status_code == 400 and "no preset of rewards 'os:getpid'; expected one of" in refused.text
+
+
 def test_giving_up(http, service):
     evaluation = post(http, "run").json()["id"]
     assert http.delete(f"/v1/evaluations/{evaluation}").status_code == 200
-    assert service.find(evaluation).interest == 0
+    assert not service.find(evaluation).is_wanted
 
 
 def test_pause_and_resume(http):
@@ -80,8 +95,8 @@ def test_health_needs_no_token(idle):
         ("GET", "/v1/status"),
         ("POST", "/v1/pause"),
         ("POST", "/v1/resume"),
-        ("GET", "/docs"),
-        ("GET", "/openapi.json"),
+        ("GET", "/metrics"),
+        ("GET", "/docs/../metrics"),
         ("GET", "/v1/health/../status"),
     ],
 )
@@ -137,6 +152,73 @@ def test_requests_that_are_too_large_are_not_read(http, monkeypatch):
         yield from [b"x" * 600] * 3
 
     assert http.post("/v1/evaluations", content=parts()).status_code == 413, "no length was announced"
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/pause"), ("GET", "/v1/status"), ("POST", "/v1/health")])
+def test_requests_without_a_body_have_room_for_none(idle, method, path):
+    with connect(idle) as http:
+        reply = http.request(method, path, content=b"x" * 5000)
+    assert reply.status_code == 413 and "more than 4096 bytes" in reply.json()["message"]
+
+
+def test_a_body_that_does_not_arrive_is_not_waited_for(idle, monkeypatch):
+    monkeypatch.setattr(guard, "BODY_S", 0.05)
+    host, port = idle.url.removeprefix("http://").split(":")
+    head = (
+        f"POST /v1/evaluations HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 9\r\n\r\nx"
+    )
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+        connection.sendall(head.encode())
+        with connection.makefile("rb") as reply:
+            assert b" 408 " in reply.readline()
+
+
+def test_a_busy_service_says_when_to_ask_again(owners):
+    with (
+        make_service(owners, max_queued=1, max_begun=1) as service,
+        HttpServer(service, TOKEN) as server,
+        connect(server) as http,
+    ):
+        for source in ("run", "speedup 1"):
+            assert post(http, source).status_code == 202
+        reply = post(http, "speedup 2")
+        assert (reply.status_code, reply.headers["retry-after"]) == (429, "1")
+
+
+def test_who_waits_hears_of_the_end_at_once(owners):
+    with (
+        make_service(owners) as service,
+        HttpServer(service, TOKEN) as server,
+        connect(server) as http,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        evaluation = post(http, "run").json()["id"]
+        waiting = thread.submit(http.get, f"/v1/evaluations/{evaluation}?wait_s=30")
+        until(lambda: server._ending._waiting)
+        server._ending.set()
+        assert waiting.result(10).json()["state"] == "preparing ranks", "sooner than it had to wait"
+
+
+def test_the_description_is_complete_and_open(idle):
+    description = httpx.get(f"{idle.url}/openapi.json", trust_env=False).json()
+    submit = description["paths"]["/v1/evaluations"]["post"]
+    assert submit["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/EvaluationRequest")
+    assert submit["responses"]["202"]["content"]["application/json"]["schema"]["$ref"].endswith("/EvaluationState")
+    assert submit["security"] == [{"token": []}] and description["paths"]["/v1/health"]["get"]["security"] == []
+    assert set(REFUSALS) <= {int(status) for status in submit["responses"]} and "422" not in submit["responses"]
+    assert "speedup_low" in description["components"]["schemas"]["Timing"]["properties"]
+
+
+def test_the_page_of_the_description_needs_nothing_from_elsewhere(idle):
+    reply = httpx.get(f"{idle.url}/docs", trust_env=False)
+    assert reply.headers["content-type"].startswith("text/html") and "default-src 'none'" in str(reply.headers)
+    page = reply.text
+    assert "<script" not in page and "http://" not in page and "https://" not in page
+    description = httpx.get(f"{idle.url}/openapi.json", trust_env=False).json()
+    assert all(f"{path}</code>" in page for path in description["paths"])
+    assert all(f"<h3 id='{name}'>" in page for name in description["components"]["schemas"])
+    links = set(re.findall(r"href='#(\w+)'", page))
+    assert links <= set(re.findall(r"id='(\w+)'", page)) and "Feedback" in links
 
 
 def test_a_fault_of_ours_is_told_and_no_more(http, service, monkeypatch, caplog):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators import connections
 from pkb_gym.engine.evaluators.connections import Connections
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
@@ -54,3 +55,13 @@ def test_a_service_that_was_started_anew_is_found(service: EvaluationService, tm
             with HttpServer(service, TOKEN, path=path):
                 assert client.status().finished == 0
     assert len(opened) == 2
+
+
+def test_a_reply_is_read_up_to_a_limit(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Connections(server.url)
+    monkeypatch.setattr(connections, "MAX_REPLY_BYTES", 12)
+    assert pool.request(*HEALTH)[1] == b'{"ok": true}'
+    monkeypatch.setattr(connections, "MAX_REPLY_BYTES", 11)
+    with pytest.raises(InfrastructureError, match="answers with more than 11 bytes"):
+        pool.request(*HEALTH)
+    pool.close()

@@ -93,6 +93,7 @@ def run_sandboxed(
     limits: Limits,
     result: str = "",
     readable: Sequence[Path] = (),
+    devices: Sequence[str] = (),
 ) -> Run:
     """Runs a command in a folder that holds some files.
 
@@ -102,6 +103,7 @@ def run_sandboxed(
         limits: see there.
         result: name of the file to bring back, if any.
         readable: folders it may read beside those of the system; without bubblewrap it may read what the user may.
+        devices: device files that it may use.
 
     Raises:
         InfrastructureError: its sandbox could not be made, or it failed and the disk is full.
@@ -116,7 +118,7 @@ def run_sandboxed(
             Path(folder or "", name).write_bytes(content)
         limited = [*_LIMITED, *_limit_arguments(limits), str(out), result, folder or "", *command]
         process = subprocess.Popen(
-            limited if folder else _in_bubblewrap(limited, inputs, readable),
+            limited if folder else _in_bubblewrap(limited, inputs, readable, devices),
             cwd=folder,
             env=for_candidates(TMPDIR=folder or "/tmp"),
             stdin=subprocess.PIPE,
@@ -188,10 +190,13 @@ def _limit_arguments(limits: Limits) -> Iterator[str]:
     yield from map(str, (memory, limits.file_blocks, ceil(limits.timeout_s) + 1))
 
 
-def _in_bubblewrap(command: Sequence[str], inputs: Mapping[str, int], readable: Sequence[Path]) -> list[str]:
+def _in_bubblewrap(
+    command: Sequence[str], inputs: Mapping[str, int], readable: Sequence[Path], devices: Sequence[str]
+) -> list[str]:
     """The command in its sandbox, with files made from descriptors in /tmp."""
     policy = Policy(
         read_only=tuple((path, path) for path in dict.fromkeys((*_system(), *map(str, readable)))),
+        devices=tuple(devices),
         hidden=_hidden(),
         dies_with_parent=True,
     )

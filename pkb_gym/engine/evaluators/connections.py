@@ -13,11 +13,16 @@ import threading
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from pkb_gym.engine.errors import InfrastructureError
+
 SOCKET = "unix:"
 """Before the path of a socket, in the url of a service of this machine."""
 
 CONNECT_S = 5.0
 MOST_IDLE = 32
+
+MAX_REPLY_BYTES = 64 << 20
+"""A feedback has kilobytes, a traced one megabytes."""
 
 
 class Connections:
@@ -49,6 +54,7 @@ class Connections:
 
         Raises:
             OSError, http.client.HTTPException: it came to nothing.
+            InfrastructureError: the reply is longer than any of the service's.
         """
         connection = self._take()
         try:
@@ -57,7 +63,9 @@ class Connections:
             connection.sock.settimeout(reply_s)
             connection.request(method, self._prefix + path, content, dict(headers))
             reply = connection.getresponse()
-            status, body = reply.status, reply.read()
+            status, body = reply.status, reply.read(MAX_REPLY_BYTES + 1)
+            if len(body) > MAX_REPLY_BYTES:
+                raise InfrastructureError(f"{self._url} answers with more than {MAX_REPLY_BYTES} bytes")
         except BaseException:
             connection.close()
             raise

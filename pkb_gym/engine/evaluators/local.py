@@ -205,7 +205,7 @@ class LocalEvaluator:
     ) -> CandidateRun:
         config = feedback.config
         self._pool.check_hidden(Path(feedback.problem.declared_in).parent)
-        reference = self._pool.reference(config.host_device, config.world_size)
+        reference = self._pool.reference(config.host_device, config.world_size, config.ranks_per_gpu)
         handovers = self._pool.handovers(config.host_device)
         stack_trace = self._pool.stack_trace() if config.dialect == "native" else None
         tools = DebugTools(self._folders, stack_trace, self._compile_cache)

@@ -18,6 +18,7 @@ from pkb_gym.engine.errors import (
     ConfigError,
     EvaluationNotFound,
     InfrastructureError,
+    PermissionRefused,
     PkbError,
     ProblemNotFound,
     ServiceBusy,
@@ -51,7 +52,15 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 
 RAISED_BY_NAME: dict[str, type[PkbError]] = {
     kind.__name__: kind
-    for kind in (ProblemNotFound, ConfigError, SizeError, ServiceBusy, EvaluationNotFound, InfrastructureError)
+    for kind in (
+        ProblemNotFound,
+        PermissionRefused,
+        ConfigError,
+        SizeError,
+        ServiceBusy,
+        EvaluationNotFound,
+        InfrastructureError,
+    )
 }
 """Errors of the service that are raised here as the same class."""
 
@@ -73,6 +82,8 @@ def check_url(url: str) -> str:
         has_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is no number
         has_address = False
+    if "@" in parts.netloc:  # and in no message
+        raise ConfigError("the url of an evaluation service holds no name or password; its token is that of PKB_TOKEN")
     if not has_address:
         raise ConfigError(f"{url!r} is no url of an evaluation service; expected one like http://127.0.0.1:8900")
     return url.rstrip("/")

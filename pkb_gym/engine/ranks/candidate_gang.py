@@ -98,11 +98,21 @@ class CandidateGang:
         device: what its ranks run on.
         world_size: number of ranks.
         allow_processes: whether ranks may start programs.
+        ranks_per_gpu: neighbouring ranks that share a GPU.
     """
 
-    def __init__(self, zygote: Zygote, device: HostDevice, world_size: int, *, allow_processes: bool = False) -> None:
+    def __init__(
+        self,
+        zygote: Zygote,
+        device: HostDevice,
+        world_size: int,
+        *,
+        allow_processes: bool = False,
+        ranks_per_gpu: int = 1,
+    ) -> None:
         self.timeout_s = PREPARE_TIMEOUT_S
         self._device: HostDevice = device
+        self._ranks_per_gpu = ranks_per_gpu
         self._epoch = 1
         self._job: Job | None = None
         self._heap: SymmetricHeap | None = None
@@ -212,7 +222,7 @@ class CandidateGang:
 
     @property
     def _setting(self) -> RankSetting:
-        return RankSetting(self._device, host.threads_per_rank(self._gang.world_size))
+        return RankSetting(self._device, host.threads_per_rank(self._gang.world_size), self._ranks_per_gpu)
 
     def _ask(
         self,

@@ -68,6 +68,7 @@ class ReferenceGang:
         world_size: number of ranks.
         threads: processor threads that each rank computes with.
         libraries: the compiled handovers.
+        ranks_per_gpu: neighbouring ranks that share a GPU.
 
     Attributes:
         idle_us: what the slowest rank's device took to answer just before the last block, in microseconds; None on
@@ -76,7 +77,13 @@ class ReferenceGang:
     """
 
     def __init__(
-        self, zygote: Zygote, device: Device, world_size: int, threads: int, libraries: HandoverLibraries
+        self,
+        zygote: Zygote,
+        device: Device,
+        world_size: int,
+        threads: int,
+        libraries: HandoverLibraries,
+        ranks_per_gpu: int = 1,
     ) -> None:
         assert device != "emulated", "the baseline has processes of its own on every device"
         self.device: Device = device
@@ -89,7 +96,7 @@ class ReferenceGang:
         store = os.memfd_create("pkb-rendezvous", os.MFD_CLOEXEC)
         try:
             self._gang = Gang(zygote, "pkb_gym.engine.ranks.reference", world_size, None)
-            self._ask(Start(device, threads), Ready, fds=(store, *libraries.reference_fds))
+            self._ask(Start(device, threads, ranks_per_gpu), Ready, fds=(store, *libraries.reference_fds))
         finally:
             os.close(store)
 

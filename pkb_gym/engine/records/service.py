@@ -45,6 +45,8 @@ class EvaluationState(Record):
     """"queued", what it is at in a few words (such as "compile" or "waiting for its turn"), or "finished"."""
     feedback: Feedback | None = None
     """Present exactly when it has finished."""
+    reward: float | None = None
+    """Of the feedback, by the preset that was asked for; None where none was, and for an infrastructure failure."""
 
 
 class PauseState(Record):

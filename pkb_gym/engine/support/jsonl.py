@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.support.atomic_write import FOR_ALL, FOR_OWNER
 
 
 class LineFile:
@@ -18,15 +21,17 @@ class LineFile:
         holds: what its lines are, for errors: "results".
         writer: the command that writes it, for errors: "pkb eval-dir".
         option: of that command, names another place: "--output".
+        private: whether a file that is made is its user's alone.
 
     Raises:
         ConfigError: it cannot be opened, or another process writes it.
     """
 
-    def __init__(self, path: Path, *, holds: str, writer: str, option: str) -> None:
+    def __init__(self, path: Path, *, holds: str, writer: str, option: str, private: bool = False) -> None:
         self.path, self._holds = path, holds
+        self._permissions = FOR_OWNER if private else FOR_ALL
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, self._permissions)
         except OSError as error:
             raise ConfigError(f"cannot write {holds} to {path}: {error.strerror}; {option} names another") from error
         try:
@@ -56,8 +61,12 @@ class LineFile:
         """Takes off what `read` found unfinished; the next line begins a line of its own."""
         os.ftruncate(self._file, os.fstat(self._file).st_size - len(rest))
 
-    def append(self, line: str) -> None:
+    def append(self, line: str, *, durably: bool = True) -> None:
         """Adds one line.
+
+        Args:
+            line: without its end.
+            durably: whether to return when it lies on the disk. Without, it outlives this process alone, until `sync`.
 
         Raises:
             InfrastructureError: the disk would not take it; nothing of it stays behind.
@@ -67,7 +76,47 @@ class LineFile:
         try:
             if os.write(self._file, content) != len(content):
                 raise OSError(0, "the disk is full")
-            os.fsync(self._file)
+            if durably:
+                os.fsync(self._file)
         except OSError as error:
             os.ftruncate(self._file, end)
             raise InfrastructureError(f"cannot write {self._holds} to {self.path}: {error.strerror}") from error
+
+    def sync(self) -> None:
+        """Returns when every line lies on the disk.
+
+        Raises:
+            InfrastructureError: the disk would not take them.
+        """
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            raise InfrastructureError(f"cannot write {self._holds} to {self.path}: {error.strerror}") from error
+
+    def replace(self, lines: Iterable[bytes]) -> None:
+        """Puts other lines in place of all; a reader, and whoever comes after a kill, finds the old or the new ones.
+
+        Args:
+            lines: without their ends.
+
+        Raises:
+            InfrastructureError: the disk would not take them; the old ones stay.
+        """
+        beside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        try:
+            new = os.open(beside, flags, self._permissions)
+            try:
+                fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before others can open it
+                with os.fdopen(os.dup(new), "wb") as file:
+                    file.writelines(line + b"\n" for line in lines)
+                os.fsync(new)
+                beside.replace(self.path)
+            except BaseException:
+                os.close(new)
+                beside.unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            raise InfrastructureError(f"cannot write {self._holds} to {self.path}: {error.strerror}") from error
+        os.close(self._file)
+        self._file = new

@@ -27,6 +27,7 @@ OTHERS = {
     "detect_races": True,
     "device": "cpu",
     "world_size": 2,
+    "ranks_per_gpu": 2,
     "size": "tiny",
     "dtype": "float32",
     "language": "cpp",

@@ -1,0 +1,1 @@
+"""Foreign frameworks: their protocol on one side, `SubmissionSession` on the other, and no verdicts in between."""

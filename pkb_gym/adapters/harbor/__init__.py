@@ -1,0 +1,1 @@
+"""Task folders for Harbor, whose verifier posts the artefact to `pkb serve`."""

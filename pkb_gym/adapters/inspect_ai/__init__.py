@@ -1,0 +1,1 @@
+"""Inspect AI: the tasks of `pkb export harbor` as an evaluation."""

@@ -1,0 +1,52 @@
+"""From a request to an evaluation: what it asks for, on the device and with the keys that the service allows."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.service import EvaluationRequest
+from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.serve.current_evaluator import CurrentEvaluator
+from pkb_gym.serve.evaluation import Evaluation
+
+
+class Intake:
+    """Resolves requests.
+
+    Args:
+        evaluator: whose machine decides what a request comes to.
+        device: the device of the service; "auto" leaves it to the requests.
+        takes_keys: whether requests may bring the key of their inputs.
+    """
+
+    def __init__(
+        self, evaluator: CurrentEvaluator, device: Literal["auto", "cpu", "cuda"], *, takes_keys: bool
+    ) -> None:
+        self._evaluator, self._device, self._takes_keys = evaluator, device, takes_keys
+
+    def read(self, request: EvaluationRequest) -> Evaluation:
+        """The evaluation of a request.
+
+        Raises:
+            ProblemNotFound, ConfigError, SizeError: it makes no sense here.
+            InfrastructureError: there is no evaluator, or the service was closed.
+        """
+        if request.replay_key is not None and not self._takes_keys:
+            raise ConfigError("this service draws the inputs by a key of its own; ask without a replay key")
+        problem, source = find_problem(request.problem), request.source
+        asked = self._on_device(request.config)
+        resolved = self._evaluator.get().resolve(problem, source, asked)
+        equal = EvaluationRequest(
+            problem=problem.name, source=source, config=resolved.as_asked(), replay_key=request.replay_key
+        )
+        replay_key = None if request.replay_key is None else bytes.fromhex(request.replay_key)
+        return Evaluation(problem, source, asked, resolved, replay_key, equal.key)
+
+    def _on_device(self, config: EvalConfig) -> EvalConfig:
+        if self._device == "auto" or config.device == self._device:
+            return config
+        if config.device == "auto":
+            return config.model_copy(update={"device": self._device})
+        raise ConfigError(f"this service judges on device {self._device!r}; the request asks for {config.device!r}")
