@@ -24,19 +24,17 @@ from pkb_gym.engine.support.suggestions import did_you_mean
 from pkb_gym.envs import evaluator_registry
 from pkb_gym.envs.episode import Episode
 from pkb_gym.envs.spaces import Observation, action_space, observation_space, observe
-from pkb_gym.envs.text.task import task_text
+from pkb_gym.envs.text.task import LANGUAGES, task_text
 from pkb_gym.problems.catalogue import choose_problem, lookup_key
 from pkb_gym.rewards import Reward, find_reward
 
 Frame: TypeAlias = "str | np.ndarray[Any, np.dtype[np.uint8]]"
 MAX_SEED = 2**31 - 1
 
-LANGUAGES: dict[str, tuple[str, ...]] = {"cpu": ("cpp", "python"), "cuda": ("cuda", "triton", "python")}
-"""Device -> dialects that are accepted where `language` is "auto"."""
-
 COMPILES_ONLY = (
     "this machine has no GPU: CUDA sources are compiled and not run, their failure is compiled_only, and they earn no "
-    "reward. device='cpu' runs kernels here; evaluator='http://...' has them judged elsewhere"
+    "reward. device='emulated' runs them on a model of GPUs, device='cpu' runs C++ kernels; evaluator='http://...' has "
+    "them judged elsewhere"
 )
 
 
@@ -100,15 +98,16 @@ class PKBEnv(gym.Env[Observation, str]):
     | argument        | values                                                | default                             |
     |-----------------|-------------------------------------------------------|-------------------------------------|
     | `problem`       | of `PKB/Path-v0` alone: path of a problem's folder    |                                     |
-    | `device`        | "auto", "cuda", "cpu"                                 | "auto": GPUs where there are any    |
+    | `device`        | "auto", "cuda", "cpu", "emulated"                     | "auto": GPUs where there are any    |
     | `world_size`    | ranks                                                 | 1, 2, 4 or 8, as GPUs allow; else 4 |
     | `ranks_per_gpu` | ranks that share a GPU; above 1 nothing is timed      | 1                                   |
     | `size`          | "tiny", "published", "large", or a dict of axes       | "published" on GPUs, else "tiny"    |
     | `dtype`         | one of the problem's                                  | the problem's first                 |
     | `language`      | "auto", "cpp", "cuda", "triton", "python"             | "auto": told by the source          |
     | `protocol`      | "robust", "published"                                 | "robust"                            |
-    | `until`         | last stage: "compile", "check", "time", "profile"     | "profile"                           |
+    | `until`         | last stage: "compile", "check", "time", "profile"     | "profile"; "check" if emulated      |
     | `timeout_s`     | deadline of a block of calls, in seconds              | 10, or 30 times the baseline        |
+    | `detect_races`  | whether each access is checked; "emulated" alone      | False                               |
     | `reward`        | a name, "module:function", or a function of Feedback  | "default"                           |
     | `evaluator`     | "local", a url, an `add_evaluator` name, or an object | "local"                             |
     | `render_mode`   | None, "ansi", "rgb_array"                             | None                                |
@@ -125,15 +124,16 @@ class PKBEnv(gym.Env[Observation, str]):
         self,
         problem: str | os.PathLike[str],
         *,
-        device: Literal["auto", "cpu", "cuda"] = "auto",
+        device: Literal["auto", "cpu", "cuda", "emulated"] = "auto",
         world_size: int | None = None,
         ranks_per_gpu: int | None = None,
         size: str | Mapping[str, AxisValue] | None = None,
         dtype: str | None = None,
         language: Literal["auto", "cpp", "cuda", "triton", "python"] = "auto",
         protocol: Protocol = "robust",
-        until: Until = "profile",
+        until: Until | None = None,
         timeout_s: float | None = None,
+        detect_races: bool = False,
         reward: str | Reward = "default",
         evaluator: str | Evaluator = "local",
         render_mode: Literal["ansi", "rgb_array"] | None = None,
@@ -157,6 +157,7 @@ class PKBEnv(gym.Env[Observation, str]):
                 "protocol": protocol,
                 "until": until,
                 "timeout_s": timeout_s,
+                "detect_races": detect_races,
             }
         )
         self._reward = find_reward(reward)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.records.emulation import Emulation
+from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.engine.records.timing import Timing
 from pkb_gym.envs.text.formatting import cut_middle, three_digits, time_text
@@ -15,6 +16,7 @@ MAX_FEEDBACK_CHARS = 8_000
 MAX_LOG_CHARS = 3_000
 MAX_OUTPUT_CHARS = 1_500
 MAX_MISMATCHES = 4
+MAX_FINDINGS, MAX_ADVICE, MAX_LINKS = 6, 4, 8
 
 CALLS_LIBRARY = "It calls torch.distributed, as the baseline does, and so is no custom communication kernel."
 
@@ -51,6 +53,7 @@ def feedback_text(feedback: Feedback, max_chars: int = MAX_FEEDBACK_CHARS) -> st
         _shared_gpus_text(feedback),
         _debug_text(feedback),
         correctness_text(feedback),
+        "" if feedback.emulation is None else _emulation_text(feedback.emulation, feedback.message),
         _output_text(feedback),
         "" if feedback.timing is None else _timing_text(feedback.timing),
         "" if feedback.roofline is None else _roofline_text(feedback.roofline),
@@ -63,6 +66,8 @@ def feedback_text(feedback: Feedback, max_chars: int = MAX_FEEDBACK_CHARS) -> st
 def verdict_text(feedback: Feedback) -> str:
     """What came of it, in one or a few lines."""
     if feedback.failure is None:
+        if feedback.config.device == "emulated" and feedback.stage is Stage.CHECK:
+            return "PASSED on emulated GPUs: every output of every rank was right. Nothing is timed there."
         if feedback.timing is None:
             return f"PASSED as far as was asked for (stage {feedback.stage})."
         low, high = feedback.timing.speedup_low, feedback.timing.speedup_high
@@ -134,6 +139,24 @@ def _debug_text(feedback: Feedback) -> str:
         lines.append(f"{report.sanitizer} sanitizer: {report.summary}")
         if report.found and report.report:
             lines.append(cut_middle(report.report.strip(), MAX_LOG_CHARS))
+    return "\n".join(lines)
+
+
+def _emulation_text(emulation: Emulation, message: str) -> str:
+    """Under which orders of execution it ran, and what the detector has to say beside the verdict."""
+    schedules = "; ".join(emulation.schedules)
+    lines = [
+        f"Emulated GPUs: {emulation.calls} calls of each rank, {emulation.warp_instructions} warp instructions, under "
+        f"these orders of execution (policy, seed): {schedules}."
+    ]
+    others = [finding for finding in emulation.findings if finding not in message]
+    lines += [f"- {finding}" for finding in others[:MAX_FINDINGS]]
+    lines += [f"- {advice}" for advice in emulation.advice[:MAX_ADVICE]]
+    lines += [
+        f"- a call of rank {link.rank} reads {link.read_bytes_per_call:.0f} bytes of rank {link.owner}'s memory and "
+        f"writes {link.written_bytes_per_call:.0f}"
+        for link in emulation.links[:MAX_LINKS]
+    ]
     return "\n".join(lines)
 
 

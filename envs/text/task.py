@@ -11,12 +11,19 @@ from pkb_gym.engine.problem import Argument, Group, InPlace, Linear, Problem, Re
 from pkb_gym.engine.problem.axes import Axes
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, output_leaves
-from pkb_gym.engine.records.config import Device, ResolvedConfig
+from pkb_gym.engine.records.config import Device, Language, ResolvedConfig
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.support import env_vars
 from pkb_gym.envs.text.contracts import native_contract, python_contract
-from pkb_gym.envs.text.topology import SHARED_GPUS, links_text, topology_text
+from pkb_gym.envs.text.topology import SHARED_GPUS, emulated_text, links_text, topology_text
 from pkb_gym.problems.catalogue import reference_source
+
+LANGUAGES: dict[Device, tuple[Language, ...]] = {
+    "cpu": ("cpp", "python"),
+    "cuda": ("cuda", "triton", "python"),
+    "emulated": ("cuda",),
+}
+"""Device -> dialects that are accepted where `language` is "auto"."""
 
 MAX_LISTED = 6
 """Elements of a list, or ranks, that are listed one by one."""
@@ -62,9 +69,16 @@ def task_text(problem: Problem, config: ResolvedConfig, languages: Sequence[str]
         _rules_section(problem, config),
         f"## Machine\n\n{_machine_text(config, hardware)}",
         f"## Answer\n\nOne complete source file ({' or '.join(languages)}), nothing else. It is judged as it stands: "
-        "static checks, compiler, a run on all ranks, outputs of every rank in several trials, then time.",
+        f"static checks, compiler, a run on all ranks, outputs of every rank in several trials{_then(config)}.",
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _then(config: ResolvedConfig) -> str:
+    """What follows the check."""
+    if config.device != "emulated":
+        return ", then time"
+    return "; nothing is timed" + (", and each access to memory is checked for races" if config.detect_races else "")
 
 
 def python_signature(source: str) -> str:
@@ -168,6 +182,8 @@ def _is_mutable(arg: Tensor | TensorList | Linear | Sparse) -> bool:
 
 
 def _machine_text(config: ResolvedConfig, hardware: HardwareSpec | None) -> str:
+    if config.device == "emulated":
+        return emulated_text(config.world_size)
     ranks = f"{config.world_size} ranks, one process each, on"
     if hardware is None and config.device == "cpu":
         return f"{ranks} cores of one CPU machine, sharing memory. Peaks: not measured yet."

@@ -43,6 +43,21 @@ def topology_text(
     return "\n".join([*lines, *_peak_lines(peaks, dtype)])
 
 
+def emulated_text(world_size: int) -> str:
+    """The same of emulated GPUs, which have no peaks.
+
+    Args:
+        world_size: number of ranks.
+    """
+    return (
+        f"{_count(world_size, 'rank')}, each on an emulated GPU of its own: the kernels' PTX (sm_90a) is executed "
+        "by an interpreter, host code as it is.\nLinks: a peer's tensors can be read and written in place. Multicast "
+        "(NVLS) is not modelled: do not use multimem instructions.\n"
+        "The order in which ranks, blocks and warps go on is chosen to make missing synchronisation show; nothing is "
+        "timed."
+    )
+
+
 def _gpus_text(ranks_per_gpu: int, name: str) -> str:
     return f"each on its own {name}" if ranks_per_gpu == 1 else f"up to {ranks_per_gpu} on each {name}: {SHARED_GPUS}"
 

@@ -26,7 +26,7 @@ from pkb_gym.agents.search_spaces import SEARCH_SPACES
 from pkb_gym.corpus.families.family import Family, Knob, Knobs, Variant
 from pkb_gym.engine.records.base import Record
 
-LANGUAGE = {"cpu": "cpp", "cuda": "cuda"}
+LANGUAGE = {"cpu": "cpp", "cuda": "cuda", "emulated": "cuda"}
 """Device -> language of its families."""
 
 FAR = 0.5

@@ -9,7 +9,7 @@ from pkb_gym.agents.options import NoOptions, parse_options
 from pkb_gym.agents.protocol import AgentProvider, AgentTask, NotCovered, Reply
 from pkb_gym.problems.catalogue import expert_source
 
-SUFFIXES = {"cpu": "cpp", "cuda": "cu"}
+SUFFIXES = {"cpu": "cpp", "cuda": "cu", "emulated": "cu"}
 """Device -> suffix of its native kernels."""
 
 

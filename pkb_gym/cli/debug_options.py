@@ -57,7 +57,15 @@ def _sanitizers(text: str) -> tuple[str, ...]:
 
 
 def debug_config(config: EvalConfig, args: argparse.Namespace) -> EvalConfig:
-    """A configuration with what `add_debug_options` was told."""
+    """A configuration with what `add_debug_options` was told.
+
+    Raises:
+        ConfigError: calls of emulated ranks are to be kept.
+    """
+    if args.keep is not None and config.device == "emulated":
+        raise ConfigError(
+            "--keep writes calls for gdb and compute-sanitizer to run; on device emulated leave it out, and use --race"
+        )
     if not (args.debug or args.sanitize):
         return config
     return config.model_copy(update={"debug": True, "sanitize": args.sanitize})

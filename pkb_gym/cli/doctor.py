@@ -15,6 +15,7 @@ from pkb_gym.engine.hardware.lookup import known_hardware
 from pkb_gym.engine.support import env_vars
 
 from .command import Session, Status, add_json_option, add_parser, stdout
+from .doctor_emulator import examine_emulator
 from .doctor_gpus import examine_gpus
 from .doctor_libraries import examine_libraries
 from .finding import Finding, print_findings
@@ -63,6 +64,7 @@ def examine() -> list[Finding]:
         cache(),
         calibration(),
         *examine_gpus(),
+        examine_emulator(),
         *examine_libraries(),
     ]
 

@@ -30,6 +30,7 @@ KEY_BYTES = 16
 EXAMPLE = """pkb eval HyenaCP kernel.cpp --world-size 2 --size published
 pkb eval AllReduce - --size M=256,N=512 --until check --json < kernel.cpp
 pkb eval AllReduce kernel.cu --trace timeline.json
+pkb eval AllReduce kernel.cu --device emulated --race --world-size 2
 pkb eval AllReduce kernel.cpp --watch
 pkb eval AllReduce kernel.cpp --sanitize address,undefined --keep run --dump wrong
 pkb eval ./my_problem kernel.cpp"""
@@ -82,7 +83,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     source = read_source(args.file)
     config = debug_config(language_of(args.file, evaluation_config(args)), args)
     if args.trace is not None:
-        if config.until != "profile":
+        if config.until not in (None, "profile"):
             raise ConfigError(f"--trace needs the profile; leave out --until {config.until}")
         config = config.model_copy(update={"trace": True})
     key: bytes | None = args.replay_key

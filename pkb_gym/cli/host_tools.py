@@ -34,7 +34,7 @@ def hardware_for(device: Device) -> HardwareSpec | None:
         InfrastructureError: the machine could not be measured.
     """
     known = known_hardware(device)
-    if known is not None or device == "cuda":
+    if known is not None or device != "cpu":
         return known
     from pkb_gym.engine.hardware.calibrate import cpu_hardware
 
@@ -43,8 +43,10 @@ def hardware_for(device: Device) -> HardwareSpec | None:
         return cpu_hardware()
 
 
-def why_no_peaks() -> str:
+def why_no_peaks(device: Device) -> str:
     """Why there is no roofline for GPUs here."""
+    if device == "emulated":
+        return "emulated GPUs have no peaks: nothing is timed on them"
     if not gpus.names():
         return (
             "this machine has no GPU; CUDA sources are compiled, and that is all. --device cpu shows its cores' bound"

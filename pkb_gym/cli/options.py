@@ -19,9 +19,10 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     """Adds what decides shapes and bounds: device, world size, size, dtype, protocol."""
     parser.add_argument(
         "--device",
-        choices=("auto", "cpu", "cuda"),
+        choices=("auto", "cpu", "cuda", "emulated"),
         default="auto",
-        help="default: GPUs where there are any, else the CPU; cuda without a GPU compiles, and that is all",
+        help="default: GPUs where there are any, else the CPU; cuda without a GPU compiles, and that is all; emulated "
+        "runs CUDA sources on a model of GPUs, slowly and untimed",
     )
     parser.add_argument(
         "--world-size", type=positive_int, metavar="N", help="ranks (default: 1, 2, 4 or 8, as GPUs allow; 4 without)"
@@ -59,12 +60,19 @@ def add_evaluation_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--until",
         choices=("compile", "check", "time", "profile"),
-        default="profile",
-        help="stop after this stage (default: profile)",
+        help="stop after this stage (default: profile; check on device emulated)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="with the key, fixes the inputs (default: 0)")
     parser.add_argument(
-        "--timeout", type=positive_float, metavar="S", help="seconds that a block of calls may take (default: 10)"
+        "--timeout",
+        type=positive_float,
+        metavar="S",
+        help="seconds that a block of calls may take (default: 10; 120 on device emulated)",
+    )
+    parser.add_argument(
+        "--race",
+        action="store_true",
+        help="on device emulated: check each access to memory for what orders it, and name races by their lines",
     )
 
 
@@ -116,6 +124,7 @@ def evaluation_config(args: argparse.Namespace) -> EvalConfig:
         until=args.until,
         seed=args.seed,
         timeout_s=args.timeout,
+        detect_races=args.race,
     )
 
 

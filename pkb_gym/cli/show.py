@@ -14,12 +14,12 @@ from pkb_gym.engine.hardware.peaks import HardwareSpec
 from pkb_gym.engine.problem import Cost, Problem
 from pkb_gym.engine.problem.axes import Axes, AxisValue
 from pkb_gym.engine.problem.signature import cpp_signature
-from pkb_gym.engine.records.config import Device, Language, ResolvedConfig
+from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.engine.stages.execution_environment import resolve_here
 from pkb_gym.engine.stages.roofline import place
 from pkb_gym.envs.text.formatting import decimal_text, time_text
-from pkb_gym.envs.text.task import task_text
+from pkb_gym.envs.text.task import LANGUAGES, task_text
 from pkb_gym.problems.catalogue import choose_problem
 
 from .command import Session, Status, add_json_option, add_parser, plain_table, print_table, stdout
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EXAMPLE = "pkb show SampleSort --world-size 2 --size published"
-LANGUAGES: dict[Device, tuple[Language, ...]] = {"cpu": ("cpp", "python"), "cuda": ("cuda", "triton", "python")}
 WORK = {
     "matrix_flops": "flop",
     "vector_flops": "flop",
@@ -160,7 +159,7 @@ def _print(
     console.print(f"least work: {work.argument}", soft_wrap=True)
     roofline = work.roofline
     if roofline is None:
-        console.print(f"roofline: {why_no_peaks()}", soft_wrap=True)
+        console.print(f"roofline: {why_no_peaks(config.device)}", soft_wrap=True)
         return
     binds = f"bound by {roofline.binds}" if roofline.binds else "there is nothing to do"
     console.print(f"roofline: {time_text(roofline.ceiling_us)} at the peaks ({binds})", soft_wrap=True)

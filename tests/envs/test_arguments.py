@@ -17,8 +17,8 @@ from tests.envs.fake_evaluator import FakeEvaluator
 pytestmark = pytest.mark.usefixtures("evaluator")
 
 WRONG = [
-    ({"device": "gpu"}, r"device='gpu': expected 'auto', 'cpu' or 'cuda'. Did you mean 'cuda'\?"),
-    ({"device": None}, "device=None: expected 'auto', 'cpu' or 'cuda'"),
+    ({"device": "gpu"}, r"device='gpu': expected 'auto', 'cpu', 'cuda' or 'emulated'. Did you mean 'cuda'\?"),
+    ({"device": None}, "device=None: expected 'auto', 'cpu', 'cuda' or 'emulated'"),
     ({"world_size": 0}, "world_size=0: expected a whole number of ranks, at least 1"),
     ({"world_size": True}, "world_size=True: expected a whole number of ranks"),
     ({"world_size": "2"}, "world_size='2': expected a whole number of ranks"),

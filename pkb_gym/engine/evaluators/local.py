@@ -13,16 +13,20 @@ import functools
 import secrets
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn, Protocol, Self
 
 from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.emulator import build_emulator
+from pkb_gym.engine.emulator.emulated_gang import EmulatedGang
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.gang_pool import STANDBY_GANGS, GangPool
 from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.ranks.candidate_ranks import CandidateRanks
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import Device, EvalConfig, ResolvedConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
@@ -31,6 +35,7 @@ from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.compile import check_loadable, compile_source
 from pkb_gym.engine.stages.debug_tools import DebugFolders, DebugTools
+from pkb_gym.engine.stages.emulate import judge_emulated
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
 from pkb_gym.engine.stages.machine_sharing import work_beside_others
 from pkb_gym.engine.stages.pipeline import judge
@@ -149,7 +154,7 @@ class LocalEvaluator:
         if runs:
             self._pool.start_zygotes()  # they load torch while the compiler runs
         # Compilers take processors from what ranks of the CPU compute with.
-        beside = work_beside_others() if config.device == "cpu" else contextlib.nullcontext()
+        beside = work_beside_others() if config.host_device == "cpu" else contextlib.nullcontext()
         with (
             _in_turn(self._compilers, feedback, report),
             feedback.waiting_for(beside),
@@ -167,19 +172,41 @@ class LocalEvaluator:
         with _in_turn(self._arbiter, feedback, report), contextlib.ExitStack() as ranks:
             try:
                 report(PREPARING)
+                if config.device == "emulated":
+                    self._judge_emulated(feedback, artifact, key, report, ranks)
+                    return
                 with feedback.stopwatch.phase(PREPARING):
-                    run = ranks.enter_context(self._new_run(feedback, artifact, key))
+                    new_gang = functools.partial(self._pool.candidate_gang, config, feedback.source.text)
+                    run = ranks.enter_context(self._new_run(feedback, artifact, key, new_gang))
                 judge(run, self._baseline_cache, idle_devices, report)
             finally:
                 with feedback.stopwatch.phase(ENDING):
                     ranks.close()
 
-    def _new_run(self, feedback: FeedbackBuilder, artifact: Artifact, key: bytes) -> CandidateRun:
+    def _judge_emulated(
+        self, feedback: FeedbackBuilder, artifact: Artifact, key: bytes, report: Progress, ranks: contextlib.ExitStack
+    ) -> None:
+        """The same where one process stands for all ranks."""
+        config = feedback.config
+        with feedback.stopwatch.phase(PREPARING):
+            emulator = build_emulator(self._compile_cache)
+            zygote = self._pool.zygote(trusted=False)
+            gang = EmulatedGang(zygote, config.world_size, emulator, detect_races=config.detect_races)
+            ranks.push(gang)
+            run = ranks.enter_context(self._new_run(feedback, artifact, key, lambda: gang))
+        judge_emulated(run, gang, report)
+
+    def _new_run(
+        self,
+        feedback: FeedbackBuilder,
+        artifact: Artifact,
+        key: bytes,
+        new_gang: Callable[[], AbstractContextManager[CandidateRanks]],
+    ) -> CandidateRun:
         config = feedback.config
         self._pool.check_hidden(Path(feedback.problem.declared_in).parent)
-        reference = self._pool.reference(config.device, config.world_size, config.ranks_per_gpu)
-        new_gang = functools.partial(self._pool.candidate_gang, config, feedback.source.text)
-        handovers = self._pool.handovers(config.device)
+        reference = self._pool.reference(config.host_device, config.world_size, config.ranks_per_gpu)
+        handovers = self._pool.handovers(config.host_device)
         stack_trace = self._pool.stack_trace() if config.dialect == "native" else None
         tools = DebugTools(self._folders, stack_trace, self._compile_cache)
         return CandidateRun(feedback, artifact, reference, new_gang, handovers, key, tools)

@@ -14,25 +14,28 @@ from pkb_gym.engine.hardware.peaks import HardwareSpec, find_gpu
 from pkb_gym.engine.support import env_vars
 
 
-def find_hardware(device: Literal["cpu", "cuda"]) -> HardwareSpec:
+def find_hardware(device: Literal["cpu", "cuda", "emulated"]) -> HardwareSpec:
     """The peaks of a device; the CPU is measured if that was not done before.
 
     Raises:
-        ConfigError: the GPU is not in the table, or there is none.
+        ConfigError: the GPU is not in the table or emulated, or there is none.
         InfrastructureError: the CPU could not be measured.
     """
     if device == "cpu":
         return cpu_hardware()
+    if device == "emulated":
+        raise ConfigError("emulated GPUs have no peaks: nothing is timed on them")
     names = gpus.names()
     if not names:
         raise ConfigError("this machine has no NVIDIA GPU")
     return find_gpu(names[0])
 
 
-def known_hardware(device: Literal["cpu", "cuda"]) -> HardwareSpec | None:
+def known_hardware(device: Literal["cpu", "cuda", "emulated"]) -> HardwareSpec | None:
     """As `find_hardware`, but None where that would take long or fails.
 
-    That is where the CPU was not measured yet, where torch is not installed, and where the GPU is not in the table.
+    That is where the CPU was not measured yet, where torch is not installed, and where the GPU is not in the table or is
+    emulated.
     """
     if device == "cpu":
         # Measuring takes seconds, which a reset must not; the first evaluation does it.

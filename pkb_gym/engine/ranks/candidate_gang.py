@@ -20,6 +20,7 @@ from pkb_gym.engine.ranks.handover_server import HandoverEnds
 from pkb_gym.engine.ranks.heaps import SymmetricHeap, memory_file
 from pkb_gym.engine.ranks.rank_processes import Processors
 from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.rankside.emulated_orders import Schedule
 from pkb_gym.engine.rankside.messages import Message
 from pkb_gym.engine.rankside.orders import (
     Bind,
@@ -41,7 +42,7 @@ from pkb_gym.engine.rankside.orders import (
     RunNullBlock,
 )
 from pkb_gym.engine.records.artifact import Artifact
-from pkb_gym.engine.records.config import Device
+from pkb_gym.engine.records.config import HostDevice
 from pkb_gym.engine.records.feedback import Failure
 
 PREPARE_TIMEOUT_S = 60.0
@@ -79,12 +80,14 @@ class BlockSetting:
         pad_ns: see `EnqueuedHandover`.
         holds_ns: of each rank as in `RunBlock`; empty for none.
         stopped_rank: a rank that is stopped now and then for about a millisecond; None for none.
+        schedule: of emulated ranks; None for all together.
     """
 
     handovers: HandoverKind = "none"
     pad_ns: int = 0
     holds_ns: tuple[tuple[int, ...], ...] = ()
     stopped_rank: int | None = None
+    schedule: Schedule | None = None
 
 
 class CandidateGang:
@@ -101,14 +104,14 @@ class CandidateGang:
     def __init__(
         self,
         zygote: Zygote,
-        device: Device,
+        device: HostDevice,
         world_size: int,
         *,
         allow_processes: bool = False,
         ranks_per_gpu: int = 1,
     ) -> None:
         self.timeout_s = PREPARE_TIMEOUT_S
-        self._device: Device = device
+        self._device: HostDevice = device
         self._ranks_per_gpu = ranks_per_gpu
         self._epoch = 1
         self._job: Job | None = None

@@ -85,6 +85,7 @@ class ReferenceGang:
         libraries: HandoverLibraries,
         ranks_per_gpu: int = 1,
     ) -> None:
+        assert device != "emulated", "the baseline has processes of its own on every device"
         self.device: Device = device
         self.world_size = world_size
         self.idle_us: float | None = None

@@ -46,19 +46,23 @@ class Mismatch(Record):
 class Race(Record):
     """How a kernel breaks the call contract; see `docs/native-abi.md`."""
 
-    kind: Literal["early_read", "early_write", "late_read", "late_output", "missing_wait", "reuse", "unknown"]
+    kind: Literal[
+        "early_read", "early_write", "late_read", "late_output", "missing_wait", "reuse", "unordered", "unknown"
+    ]
     """An argument was read ("early_read") or an output written ("early_write") before its rank's call had begun; an
     argument was read ("late_read") or an output written ("late_output") after its rank's call had finished; a rank did
     not wait for data of this call ("missing_wait"); scratch or a signal was used again while a peer needed it
-    ("reuse"); one of these, but which is not known ("unknown")."""
+    ("reuse"); two accesses to the same bytes, one of them a write, are ordered by nothing, as the detector of emulated
+    ranks tells ("unordered"); one of these, but which is not known ("unknown")."""
     rank: int | None = None
     """That reads; None where another one's part is not known."""
     owner: int | None = None
     """Whose tensor it is, or that was not waited for; None for "reuse" and "unknown"."""
     tensor: str | None = None
-    """Argument or output; None for "missing_wait", "reuse" and "unknown"."""
+    """Argument or output, of "unordered" any memory by its name; None for "missing_wait", "reuse" and "unknown"."""
     evidence: str
-    """The wrong output: what it shows of the poison, or another call's values."""
+    """The wrong output: what it shows of the poison, or another call's values; of "unordered" both accesses with their
+    lines."""
 
     def __str__(self) -> str:
         """What happened, and how to mend it."""
@@ -80,6 +84,8 @@ _RACES = {
     "reuse": "{who} was slower than the others, and got the data of another call or step: scratch or signals are used "
     "again while a peer still needs them; alternate between two halves of the scratch, or wait for a signal of "
     "the reader before they are overwritten",
+    "unordered": "two accesses to `{tensor}`, one of them a write, are ordered by nothing: no signal, barrier or fence "
+    "leads from the one to the other",
     "unknown": "{who}'s outputs are right when all ranks have time to wait for each other, and wrong when they do not: "
     "a wait is missing, or peers' memory was read before their call had begun or after it had finished, or scratch was "
     "reused too early",

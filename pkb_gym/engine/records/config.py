@@ -13,7 +13,10 @@ from pkb_gym.engine.problem.inputs import checked_calls
 from pkb_gym.engine.rankside.orders import Dialect
 from pkb_gym.engine.records.base import Record
 
-Device: TypeAlias = Literal["cpu", "cuda"]
+Device: TypeAlias = Literal["cpu", "cuda", "emulated"]
+"""On which a candidate runs; "emulated" is a model of GPUs in one process, for CUDA sources without a GPU."""
+HostDevice: TypeAlias = Literal["cpu", "cuda"]
+"""On which rank processes of their own run."""
 Language: TypeAlias = Literal["cpp", "cuda", "triton", "python"]
 Protocol: TypeAlias = Literal["robust", "published"]
 Until: TypeAlias = Literal["compile", "check", "time", "profile"]
@@ -28,35 +31,46 @@ SANITIZERS: dict[Language, tuple[Sanitizer, ...]] = {
 DIALECTS: dict[Language, Dialect] = {"cpp": "native", "cuda": "native", "triton": "python", "python": "python"}
 
 
+EMULATED_TIMEOUT_S = 120.0
+"""Of a block of calls: an emulated instruction of a warp takes some hundred nanoseconds."""
+
+
+EMULATED_TRIALS = 14
+"""Two calls with all ranks together, and three under each of the other policies; see `stages/emulate.py`."""
+
+
 class EvalConfig(Record):
     """The configuration as requested; None leaves the choice to `resolve`."""
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """"auto" stands for GPUs where there are any, unless the language names a device."""
+    device: Literal["auto", "cpu", "cuda", "emulated"] = "auto"
+    """"auto" stands for GPUs where there are any, unless the language names a device; never for "emulated"."""
     world_size: int | None = Field(default=None, ge=1, strict=True)
     """Ranks; by default 4, or on GPUs as many of 1, 2, 4, 8 as they serve."""
     ranks_per_gpu: int | None = Field(default=None, ge=1, strict=True)
     """Neighbouring ranks that share a GPU; by default 1. Ranks that share are checked and never timed, and the baseline
     runs on gloo, since NCCL refuses several ranks on one GPU."""
     size: str | dict[str, object] | None = None
-    """A named size, or axes that replace those of "published"; by default "published" on GPUs, "tiny" on the CPU."""
+    """A named size, or axes that replace those of "published"; by default "published" on GPUs, "tiny" elsewhere."""
     dtype: str | None = None
     """Floating dtype; by default the problem's first."""
     language: Literal["auto", "cpp", "cuda", "triton", "python"] = "auto"
     """"auto" detects it from the source."""
     protocol: Protocol = "robust"
     """Inputs, tolerances and timing: the project's own, or those of the published benchmark."""
-    until: Until = "profile"
-    """Last stage; the roofline follows whenever the candidate was timed."""
+    until: Until | None = None
+    """Last stage, by default "profile", or "check" of debug builds and on the device "emulated", where nothing can be
+    timed; the roofline follows whenever the candidate was timed."""
     trials: int | None = Field(default=None, ge=1, strict=True)
     """Checked calls before timing, at least; by default 4 ("published": 5). There are never fewer than
-    4 * world_size + 1, so that each rank can be late in two of them, and held up in two."""
+    4 * world_size + 1, so that each rank can be late in two of them, and held up in two; on the device "emulated" it
+    is 14 by default, a few for each way in which ranks are held back, and any number is taken."""
     seed: int = Field(default=0, strict=True)
-    """Together with the evaluator's key, fixes the inputs."""
+    """Together with the evaluator's key, fixes the inputs; on the device "emulated" also the order of execution."""
     turn: int = Field(default=0, ge=0, strict=True)
     """Turn of the episode; each turn has inputs of its own."""
     timeout_s: float | None = Field(default=None, gt=0, strict=True)
-    """Deadline of each block of calls; by default 10 s, or 30 times the baseline's time if that is longer."""
+    """Deadline of each block of calls; by default 10 s, or 30 times the baseline's time if that is longer, and 120 s on
+    the device "emulated"."""
     compile_timeout_s: float = Field(default=60.0, gt=0, strict=True)
     """Deadline of the compiler."""
     timing_budget_s: float | None = Field(default=None, gt=0, strict=True)
@@ -72,6 +86,8 @@ class EvalConfig(Record):
     sanitize: tuple[Sanitizer, ...] = ()
     """Sanitizers that the checked calls are run under first, in the standalone harness: those of g++ for C++ sources,
     tools of compute-sanitizer for CUDA sources. Includes `debug`."""
+    detect_races: bool = Field(default=False, strict=True)
+    """Whether every access to memory is checked for what orders it; on the device "emulated" alone."""
 
     @field_validator("size")
     @classmethod
@@ -102,6 +118,7 @@ class ResolvedConfig(Record):
     trace: bool = False
     debug: bool = False
     sanitize: tuple[Sanitizer, ...] = ()
+    detect_races: bool = False
 
     @field_validator("size")
     @classmethod
@@ -116,6 +133,11 @@ class ResolvedConfig(Record):
     def dialect(self) -> Dialect:
         """Of the source."""
         return DIALECTS[self.language]
+
+    @property
+    def host_device(self) -> HostDevice:
+        """What the ranks of the reference gang run on."""
+        return "cpu" if self.device == "emulated" else self.device
 
     @property
     def axes_asked(self) -> str | dict[str, AxisValue]:
@@ -146,10 +168,9 @@ def resolve(
         ConfigError: the configuration cannot be met on this machine.
         SizeError: size, dtype and world size do not fit the problem.
     """
-    if (config.language == "cpp" and device == "cuda") or (config.language in ("cuda", "triton") and device == "cpu"):
-        raise ConfigError(f"{problem.name}: language {config.language!r} does not run on device {device!r}")
     debug = config.debug or bool(config.sanitize)
     resolved_language = language if config.language == "auto" else config.language
+    _check_device(problem, device, config)
     _check_debug(problem, resolved_language, config)
     world_size, ranks_per_gpu = _ranks(problem, config, device, gpus)
     size = config.size if config.size is not None else ("published" if device == "cuda" else "tiny")
@@ -163,26 +184,72 @@ def resolve(
         dtype=dtype,
         language=resolved_language,
         protocol=config.protocol,
-        until="check" if (debug or ranks_per_gpu > 1) and config.until != "compile" else config.until,
-        trials=max(config.trials or (5 if config.protocol == "published" else 4), checked_calls(world_size)),
+        until=_last_stage(config.until, debug or ranks_per_gpu > 1, device),
+        trials=_trials(config, world_size, device),
         seed=config.seed,
         turn=config.turn,
-        timeout_s=config.timeout_s or 10.0 * ranks_per_gpu,
+        timeout_s=config.timeout_s or (EMULATED_TIMEOUT_S if device == "emulated" else 10.0 * ranks_per_gpu),
         compile_timeout_s=config.compile_timeout_s,
         timing_budget_s=config.timing_budget_s or _timing_budget_s(device, size),
         memory_bytes=config.memory_bytes or max(1 << 30, memory_total_bytes // (2 * world_size)),
         trace=config.trace,
         debug=debug,
         sanitize=tuple(dict.fromkeys(config.sanitize)),
+        detect_races=config.detect_races,
     )
+
+
+def _check_device(problem: Problem, device: Device, config: EvalConfig) -> None:
+    """Whether the device can do what is asked of it.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if device != "emulated":
+        wrong = ("cuda", "triton") if device == "cpu" else ("cpp",)
+        if config.language in wrong:
+            raise ConfigError(f"{problem.name}: language {config.language!r} does not run on device {device!r}")
+        if config.detect_races:
+            raise ConfigError(
+                f"{problem.name}: races are detected on device 'emulated' alone; choose it in place of {device!r}, or "
+                "leave out the detector"
+            )
+        return
+    if config.language not in ("auto", "cuda"):
+        raise ConfigError(
+            f"{problem.name}: device 'emulated' runs CUDA sources of the native dialect; language "
+            f"{config.language!r} runs on device {'cuda' if config.language == 'triton' else 'cpu'!r}"
+        )
+    if config.until in ("time", "profile"):
+        raise ConfigError(
+            f"{problem.name}: nothing is timed on device 'emulated', which models no time; choose until='check', or "
+            f"device 'cuda' on a machine with GPUs for until={config.until!r}"
+        )
+    if config.debug or config.trace:
+        asked = "debug builds" if config.debug else "timelines"
+        raise ConfigError(f"{problem.name}: device 'emulated' has no {asked}; its findings name lines without them")
+
+
+def _trials(config: EvalConfig, world_size: int, device: Device) -> int:
+    if device == "emulated":
+        return config.trials or EMULATED_TRIALS
+    return max(config.trials or (5 if config.protocol == "published" else 4), checked_calls(world_size))
+
+
+def _last_stage(asked: Until | None, untimed: bool, device: Device) -> Until:
+    if device == "emulated":
+        return asked or "check"
+    if untimed and asked != "compile":
+        return "check"
+    return asked or "profile"
 
 
 def _ranks(problem: Problem, config: EvalConfig, device: Device, gpus: int) -> tuple[int, int]:
     """How many ranks there are, and how many share a GPU; the arguments of `resolve`."""
     ranks_per_gpu = config.ranks_per_gpu or 1
-    if device == "cpu" and ranks_per_gpu > 1:
+    if device != "cuda" and ranks_per_gpu > 1:
         raise ConfigError(
-            f"{problem.name}: ranks_per_gpu={ranks_per_gpu} is for device 'cuda'; on device 'cpu' leave it out"
+            f"{problem.name}: ranks_per_gpu={ranks_per_gpu} is for device 'cuda'; on device {device!r} leave it out"
         )
     world_size = config.world_size or default_world_size(gpus * ranks_per_gpu if device == "cuda" else 0)
     if device == "cuda" and 0 < gpus * ranks_per_gpu < world_size:

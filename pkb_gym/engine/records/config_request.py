@@ -27,6 +27,7 @@ EXPECTED = {
     "trace": "True or False",
     "debug": "True or False",
     "sanitize": f"any of {', '.join(map(repr, get_args(Sanitizer)))}, in a tuple",
+    "detect_races": "True or False",
 }
 """Field of `EvalConfig` -> what it takes, of those that take no choice of words."""
 
@@ -40,6 +41,7 @@ SYNONYMS = {
     "py": "python",
     "torch": "python",
     "pytorch": "python",
+    "emulator": "emulated",
 }
 """Words that are often meant, and look like another choice or like none."""
 
@@ -53,10 +55,10 @@ def checked_config(choices: Mapping[str, object]) -> EvalConfig:
     Example:
         >>> checked_config({"world_size": 2}).world_size
         2
-        >>> checked_config({"device": "gpu"})
+        >>> checked_config({"protocol": "fast"})
         Traceback (most recent call last):
         ...
-        pkb_gym.engine.errors.ConfigError: device='gpu': expected 'auto', 'cpu' or 'cuda'. Did you mean 'cuda'?
+        pkb_gym.engine.errors.ConfigError: protocol='fast': expected 'robust' or 'published'.
     """
     try:
         return EvalConfig.model_validate(dict(choices))
@@ -76,7 +78,10 @@ def _complaint(name: str, value: object) -> str:
 def choices_of(field: str) -> tuple[str, ...]:
     """The words that a field of `EvalConfig` takes; none where it takes anything else."""
     annotation = EvalConfig.model_fields[field].annotation
-    return get_args(annotation) if get_origin(annotation) is Literal else ()
+    for kind in (annotation, *get_args(annotation)):
+        if get_origin(kind) is Literal:
+            return get_args(kind)
+    return ()
 
 
 def _listed(words: tuple[str, ...]) -> str:

@@ -15,6 +15,7 @@ from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.check_report import CheckReport, Race
 from pkb_gym.engine.records.compiler_report import InstructionCounts, KernelResources
 from pkb_gym.engine.records.config import ResolvedConfig, Sanitizer
+from pkb_gym.engine.records.emulation import Emulation
 from pkb_gym.engine.records.mechanisms import Mechanism
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.engine.records.timing import Timing
@@ -275,6 +276,8 @@ class Feedback(Record):
     """In the order of `config.sanitize`."""
     race: Race | None = None
     """Present exactly when `failure` is "race"."""
+    emulation: Emulation | None = None
+    """Present when calls were made on emulated GPUs."""
     check: CheckReport | None = None
     """Present when stage `run` completed, whatever the verdict."""
     timing: Timing | None = None

@@ -10,6 +10,10 @@ from typing import Literal
 from pkb_gym.engine.records.config import Device, Language
 from pkb_gym.engine.support.source_digest import source_sha256
 
+NOT_EMULATED = (
+    "the device 'emulated' runs CUDA sources of the native dialect, and this is a Python module; write CUDA C++, or "
+    "evaluate the module on device 'cpu' or 'cuda'"
+)
 MAX_SOURCE_BYTES = 1 << 20
 """Longest source; hand-written kernels are far shorter."""
 
@@ -47,6 +51,8 @@ class Source:
         found = language
         if found == "auto":
             found = _default_language(device) if defect else _detect_language(text, device)
+        if device == "emulated" and found != "cuda":
+            return cls(text, "cuda", defect or NOT_EMULATED)
         return cls(text, found, defect or _language_defect(text, found))
 
     @cached_property
@@ -90,7 +96,7 @@ def _language_defect(text: str, language: Language) -> str | None:
 
 
 def _default_language(device: Device) -> Language:
-    return "cuda" if device == "cuda" else "cpp"
+    return "cpp" if device == "cpu" else "cuda"
 
 
 def _detect_language(text: str, device: Device) -> Language:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 from pkb_gym.engine.compare.check import merge
 from pkb_gym.engine.compare.layout import BlockPlan, Workload
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.candidate_gang import CandidateGang, Job
+from pkb_gym.engine.ranks.candidate_ranks import CandidateRanks
 from pkb_gym.engine.ranks.crash_trace import without_traces
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.handover_server import HandoverEnds, HandoverLibraries
@@ -93,7 +94,7 @@ class CandidateRun:
         feedback: FeedbackBuilder,
         artifact: Artifact,
         reference: ReferenceGang,
-        new_gang: Callable[[], AbstractContextManager[CandidateGang]],
+        new_gang: Callable[[], AbstractContextManager[CandidateRanks]],
         libraries: HandoverLibraries,
         key: bytes,
         tools: DebugTools | None = None,
@@ -148,8 +149,8 @@ class CandidateRun:
 
     @property
     def gang(self) -> CandidateGang:
-        """The candidate's gang, for what is measured before the candidate is loaded."""
-        return self._gang
+        """The candidate's gang, for what is measured on it alone; emulated ranks are not measured."""
+        return cast("CandidateGang", self._gang)
 
     def prepare(self, calls: int, *, timed: bool) -> BlockPlan:
         """Draws fresh inputs for a block; fewer calls than asked for if these do not fit into the heap together.
@@ -255,7 +256,7 @@ class CandidateRun:
             self._gang.thaw()
             self._gang.bind(plan)
             with self._ended_block():
-                return self._gang.profile(sets, lambda: self.reference.stage(staging.orders), link_bytes_per_s)
+                return self.gang.profile(sets, lambda: self.reference.stage(staging.orders), link_bytes_per_s)
 
     def compare(self, done: Sequence[BlockDone]) -> CheckReport:
         """The outputs of the last block as they lie in the heap now, against the baseline's."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.debug_build import Build, gxx_flags, nvcc_flags
+from pkb_gym.engine.compile.emulator import compile_emulated
 from pkb_gym.engine.compile.gxx import compile_cpp
 from pkb_gym.engine.compile.nvcc import compile_cuda
 from pkb_gym.engine.compile.python import build_python
@@ -38,6 +39,8 @@ def compile_source(feedback: FeedbackBuilder, cache: CompileCache, build_zygote:
     build: Build = "debug" if feedback.config.debug else "release"
     if language == "cpp":
         artifact = compile_cpp(text, cache, timeout_s, gxx_flags(build))
+    elif feedback.config.device == "emulated":
+        artifact = compile_emulated(text, cache, timeout_s)
     elif language == "cuda":
         artifact = compile_cuda(text, cache, timeout_s, flags=nvcc_flags(build) if feedback.config.debug else None)
     else:

@@ -23,7 +23,7 @@ from pkb_gym.engine.stages.heap_layout import lay_out
 from pkb_gym.engine.support import env_vars
 
 
-def choose_device(asked: Literal["auto", "cpu", "cuda"], language: str = "auto") -> Device:
+def choose_device(asked: Literal["auto"] | Device, language: str = "auto") -> Device:
     """The device that a configuration comes to here: by default GPUs, where there are any.
 
     Args:
@@ -39,7 +39,16 @@ def choose_device(asked: Literal["auto", "cpu", "cuda"], language: str = "auto")
         return "cuda" if gpus.names() and language != "cpp" else "cpu"
     if asked == "cuda" and not gpus.names() and not nvcc_available():
         raise ConfigError("device 'cuda' is not available here: there is neither an NVIDIA GPU nor nvcc")
+    if asked == "emulated" and (why := why_not_emulated()) is not None:
+        raise ConfigError(f"device 'emulated' is not available here: {why}")
     return asked
+
+
+def why_not_emulated() -> str | None:
+    """Why no kernels can be emulated on this machine, with the remedy; None where they can."""
+    if not nvcc_available():
+        return "CUDA sources are compiled by nvcc and g++; install the CUDA toolkit and a C++ compiler"
+    return None
 
 
 def compiled_only(dialect: Dialect) -> str:
@@ -50,7 +59,7 @@ def compiled_only(dialect: Dialect) -> str:
 
 def can_run(device: Device) -> bool:
     """Whether kernels run on that device here; otherwise they are compiled, and that is all."""
-    return device == "cpu" or bool(gpus.names())
+    return device != "cuda" or bool(gpus.names())
 
 
 def resolve_source(config: EvalConfig, problem: Problem, text: str) -> tuple[Source, ResolvedConfig]:
@@ -81,7 +90,7 @@ def resolve_here(config: EvalConfig, problem: Problem, source: Source | None = N
         config,
         problem,
         device=device,
-        language=source.language if source else ("cuda" if device == "cuda" else "cpp"),
+        language=source.language if source else ("cpp" if device == "cpu" else "cuda"),
         memory_total_bytes=host.memory_total_bytes(),
         gpus=len(gpus.names()),
     )
@@ -134,7 +143,7 @@ def describe(device: Device, dialect: Dialect) -> Environment:
     toolchain = None
     if dialect == "native":
         toolchain = compiler_version() if device == "cpu" else nvcc_version()
-    libraries = header_libraries(find_toolkit()) if device == "cuda" and nvcc_available() else ()
+    libraries = header_libraries(find_toolkit()) if device != "cpu" and nvcc_available() else ()
     return Environment(
         hardware=gpus.names()[0] if on_gpus else cpu_info().model,
         processors=host.processors(),

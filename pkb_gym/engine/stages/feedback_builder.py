@@ -11,6 +11,7 @@ from pathlib import Path
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.check_report import CheckReport, Race
 from pkb_gym.engine.records.config import ResolvedConfig
+from pkb_gym.engine.records.emulation import Emulation
 from pkb_gym.engine.records.feedback import (
     CompileReport,
     Environment,
@@ -51,7 +52,8 @@ class FeedbackBuilder:
         source: the source.
         config: how it is judged.
         stopwatch: of the evaluation.
-        compile, sanitizers, race, check, timing, profile, roofline, output, calls_torch_distributed: see `Feedback`.
+        compile, sanitizers, race, emulation, check, timing, profile, roofline, output, calls_torch_distributed: see
+            `Feedback`.
 
     Raises:
         OSError: the problem's files cannot be read.
@@ -70,6 +72,7 @@ class FeedbackBuilder:
         self.compile: CompileReport | None = None
         self.sanitizers: tuple[SanitizerReport, ...] = ()
         self.race: Race | None = None
+        self.emulation: Emulation | None = None
         self.check: CheckReport | None = None
         self.timing: Timing | None = None
         self.profile: Profile | None = None
@@ -144,6 +147,7 @@ class FeedbackBuilder:
             compile=self.compile,
             sanitizers=self.sanitizers,
             race=self.race,
+            emulation=self.emulation,
             check=self.check,
             timing=self.timing if timed else None,
             profile=self.profile,

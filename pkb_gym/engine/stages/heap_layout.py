@@ -72,7 +72,7 @@ def lay_out(problem: Problem, config: ResolvedConfig) -> HeapLayout:
         config.ranks_per_gpu,
         config.dtype,
         config.protocol,
-        config.device,
+        config.host_device,
         config.trials,
     )
 

@@ -1,0 +1,161 @@
+"""Every expert kernel for GPUs, and candidates of tests/candidates/cuda, on emulated GPUs: verdicts, findings, seconds.
+
+python -m benchmarks.emulated_experts [--only NAME ...] [--world-sizes 1 2 4 8] [--seeds N] [--candidates] [--out DIR]
+python -m benchmarks.emulated_experts --render FILE    prints its tables
+
+A row is one evaluation at size tiny with the detector of races. Candidates have the verdict beside it that their first
+line names, which is that of two H200.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import RESULTS, make_parser, save
+from pkb_gym.engine.errors import ConfigError, SizeError
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
+
+COMPILE_TIMEOUT_S = 600.0
+CANDIDATES = Path(__file__).resolve().parent.parent / "tests" / "candidates" / "cuda"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One evaluation.
+
+    Attributes:
+        problem: name.
+        kernel: "expert", or the path of a candidate.
+        expected: verdict.
+        source: of the kernel.
+        world_size: number of ranks.
+        seed: of inputs and order of execution.
+    """
+
+    problem: str
+    kernel: str
+    expected: str
+    source: str
+    world_size: int
+    seed: int
+
+    def evaluate(self, evaluator: LocalEvaluator) -> dict[str, Any]:
+        """Its row."""
+        config = EvalConfig(
+            device="emulated",
+            size="tiny",
+            world_size=self.world_size,
+            seed=self.seed,
+            detect_races=True,
+            compile_timeout_s=COMPILE_TIMEOUT_S,
+        )
+        began = time.monotonic()
+        try:
+            feedback = evaluator.evaluate(find_problem(self.problem), self.source, config)
+        except (ConfigError, SizeError) as error:
+            return self._row("refused", time.monotonic() - began) | {"message": str(error)}
+        return self._row(_verdict(feedback), time.monotonic() - began) | _found(feedback)
+
+    def _row(self, verdict: str, seconds: float) -> dict[str, Any]:
+        return {
+            "problem": self.problem,
+            "kernel": self.kernel,
+            "world_size": self.world_size,
+            "seed": self.seed,
+            "expected": self.expected,
+            "verdict": verdict,
+            "seconds": round(seconds, 2),
+        }
+
+
+def _verdict(feedback: Feedback) -> str:
+    return "passed" if feedback.passed else str(feedback.failure)
+
+
+def _found(feedback: Feedback) -> dict[str, Any]:
+    emulation = feedback.emulation
+    return {
+        "compile_s": round(feedback.durations_s.get("compile", 0.0), 2),
+        "check_s": round(feedback.durations_s.get("check", 0.0), 2),
+        "warp_instructions": None if emulation is None else emulation.warp_instructions,
+        "findings": [] if emulation is None else list(emulation.findings),
+        "message": feedback.message.splitlines()[0] if feedback.message else "",
+    }
+
+
+def runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int) -> Iterator[Run]:
+    """Of experts."""
+    for problem in [find_problem(name) for name in only] if only else catalogue():
+        source = expert_source(problem, "cu")
+        for world_size in world_sizes if source is not None else ():
+            for seed in range(seeds):
+                yield Run(problem.name, "expert", "passed", source or "", world_size, seed)
+
+
+def candidate_runs(seeds: int) -> Iterator[Run]:
+    """Of candidates, by the first line of their files."""
+    for path in sorted(CANDIDATES.glob("*/*.cu")):
+        source = path.read_text(encoding="utf-8")
+        lines = [line for line in source.splitlines()[:6] if line.startswith("// ") and ": " in line]
+        options = dict(line[3:].split(": ", 1) for line in lines)
+        expected = options.get("expect", "passed").split()[0]
+        for seed in range(seeds):
+            name, world_size = options.get("problem", "AllReduce"), int(options.get("world_size", 2))
+            yield Run(name, str(path.relative_to(CANDIDATES)), expected, source, world_size, seed)
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """Tables: experts by problem and world size, then candidates whose verdict is another."""
+    lines = ["| problem | ranks | seeds | right | findings | seconds of an evaluation | warp instructions |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    experts = [row for row in rows if row["kernel"] == "expert"]
+    for key in dict.fromkeys((row["problem"], row["world_size"]) for row in experts):
+        of_key = [row for row in experts if (row["problem"], row["world_size"]) == key]
+        right = sum(row["verdict"] == "passed" for row in of_key)
+        findings = sum(len(row.get("findings", ())) for row in of_key)
+        seconds = max(row["seconds"] for row in of_key)
+        instructions = max(row.get("warp_instructions") or 0 for row in of_key)
+        lines.append(f"| {key[0]} | {key[1]} | {len(of_key)} | {right} | {findings} | {seconds} | {instructions} |")
+    candidates = [row for row in rows if row["kernel"] != "expert"]
+    if candidates:
+        lines += ["", "| candidate | on GPUs | emulated | message |", "|---|---|---|---|"]
+        for row in candidates:
+            same = row["verdict"] in row["expected"].split("|")
+            message = "" if same else row.get("message", "")
+            lines.append(f"| {row['kernel']} | {row['expected']} | {row['verdict']} | {message} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures and saves, or renders what was saved."""
+    parser = make_parser("emulated_experts", __doc__)
+    parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="problems (default: all with an expert)")
+    parser.add_argument("--world-sizes", nargs="*", type=int, default=(1, 2, 4, 8))
+    parser.add_argument("--seeds", type=int, default=1, help="of each (default: %(default)s)")
+    parser.add_argument("--candidates", action="store_true", help="those of tests/candidates/cuda too")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--render", type=Path, metavar="FILE", help="print the tables of a result")
+    args = parser.parse_args()
+    if args.render is not None:
+        print(markdown(json.loads(args.render.read_text())["rows"]))
+        return
+    planned = [*runs(args.only, args.world_sizes, args.seeds)]
+    planned += candidate_runs(args.seeds) if args.candidates else ()
+    rows = []
+    with LocalEvaluator(key=b"emulated experts") as evaluator:
+        for run in planned:
+            rows.append(run.evaluate(evaluator))
+            print({name: rows[-1][name] for name in ("problem", "kernel", "world_size", "verdict", "seconds")})
+            save("emulated_experts", {"rows": rows}, args.out)
+
+
+if __name__ == "__main__":
+    main()

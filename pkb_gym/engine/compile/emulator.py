@@ -1,0 +1,124 @@
+"""Compiles for emulated GPUs: the emulator itself, and CUDA sources that it is to run; see `docs/emulator.md`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from pkb_gym.engine.compile import nvcc
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
+from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
+from pkb_gym.engine.compile.toolchain import compiler_version, ffi_root, library_arguments
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.hardware.cpu_info import cpu_info
+from pkb_gym.engine.records.artifact import Artifact
+
+SOURCES = Path(__file__).resolve().parent.parent / "emulator" / "src"
+ARCHITECTURE = "sm_90a"
+TIMEOUT_S = 1800.0
+"""A processor takes about a minute for it; a busy machine leaves it a fraction of one."""
+
+FLAGS = ("-std=c++20", "-fPIC", "-pthread", "-march=native", "-ffp-contract=off", "-fvisibility=hidden")
+FAST = ("alu_", "matrix_", "executor_run")
+"""Beginnings of the sources whose loops are to be vectorised; -O1 compiles the others sooner."""
+
+CANDIDATE_FLAGS = (
+    # The PTX is run, and the machine code tells registers, which decide how many blocks are resident.
+    f"-gencode=arch={ARCHITECTURE.replace('sm_', 'compute_')},code=[{ARCHITECTURE},compute_{ARCHITECTURE[3:]}]",
+    "--no-compress",
+    "-lineinfo",
+    "-cudart=none",  # the emulator has a runtime of its own, which is there before the library is loaded
+    "-Xlinker=-z,now",  # what that lacks is told by its name when the library is loaded
+    "-Xcompiler=-fno-gnu-unique",  # each rank has its own copy of every variable
+    *(flag for flag in nvcc.FLAGS if flag != "-Xlinker=-z,defs"),
+)
+
+
+def compile_emulated(source: str, cache: CompileCache, timeout_s: float) -> Artifact:
+    """Compiles a CUDA source for emulated GPUs, or takes the result from the cache.
+
+    Args:
+        source: one translation unit.
+        cache: where results are kept.
+        timeout_s: deadline of the compiler.
+
+    Raises:
+        InfrastructureError: there is no compiler.
+    """
+    return nvcc.compile_cuda(source, cache, timeout_s, ARCHITECTURE, CANDIDATE_FLAGS)
+
+
+def build_emulator(cache: CompileCache) -> bytes:
+    """The compiled emulator.
+
+    Args:
+        cache: where compiled results are kept.
+
+    Raises:
+        InfrastructureError: there is no compiler, or it does not take it.
+    """
+    contents = _contents()
+
+    def compile_now() -> Compiled:
+        limits = Limits(TIMEOUT_S)
+        run = run_sandboxed(
+            _command(contents),
+            files=contents,
+            result="out.so",
+            readable=(ffi_root(), *nvcc.readable(nvcc.find_toolkit())),
+            limits=limits,
+        )
+        return compiled_of(run, limits)
+
+    artifact = cached_compile(cache, _key(contents), compile_now)
+    if artifact.binary is None:
+        raise InfrastructureError(f"the emulator does not compile here: {artifact.log[:2000]}")
+    return artifact.binary
+
+
+def is_built(cache: CompileCache) -> bool:
+    """Whether the compiled emulator lies in the cache.
+
+    Raises:
+        InfrastructureError: there is no compiler.
+    """
+    return cache.get(_key(_contents())) is not None
+
+
+def _contents() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(SOURCES.iterdir()) if path.suffix in (".cpp", ".h", ".map")}
+
+
+def _command(contents: Mapping[str, bytes]) -> list[str]:
+    """Compiles the sources side by side, then links them."""
+    folders = [f"-I{ffi_root() / 'include'}", f"-I{nvcc.find_toolkit() / 'include'}"]
+    objects = []
+    lines = []
+    for name in (name for name in contents if name.endswith(".cpp")):
+        level = "-O3" if name.startswith(FAST) else "-O1"
+        objects.append(name.replace(".cpp", ".o"))
+        lines.append(shlex.join(["g++", *FLAGS, level, *folders, "-c", name, "-o", objects[-1]]))
+    link = [
+        "g++",
+        "-shared",
+        *objects,
+        "-Wl,--version-script=exports.map",
+        "-o",
+        "out.so",
+        *library_arguments(),
+        "-ldl",
+    ]
+    jobs = shlex.join(["xargs", "-d", "\\n", "-P", str(os.cpu_count() or 1), "-I{}", "sh", "-c", "{}"])
+    return ["sh", "-c", f"printf '%s\\n' {shlex.join(lines)} | {jobs} && {shlex.join(link)}"]
+
+
+def _key(contents: Mapping[str, bytes]) -> str:
+    return CompileCache.key(
+        emulator={name: content.decode() for name, content in contents.items()},
+        command=_command(contents),
+        compiler=compiler_version(),
+        processor=cpu_info().model,  # which -march=native stands for
+    )

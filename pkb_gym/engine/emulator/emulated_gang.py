@@ -1,0 +1,234 @@
+"""The evaluator's handle on the process that emulates a candidate's ranks; its other end is `rankside/emulated.py`.
+
+It takes the place of a `CandidateGang`: the same blocks on the same heap, conducted by the same reference gang.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from math import ceil
+from typing import Self
+
+from pkb_gym.engine.compare.call_specs import call_runs
+from pkb_gym.engine.compare.layout import BlockPlan, SetPlan
+from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.problem.axes import ITEMSIZE
+from pkb_gym.engine.problem.signature import cpp_signature
+from pkb_gym.engine.problem.tensors import output_leaves
+from pkb_gym.engine.ranks.candidate_gang import PREPARE_TIMEOUT_S, BlockSetting, Job
+from pkb_gym.engine.ranks.failure_attribution import GangFailed
+from pkb_gym.engine.ranks.gang import Confinement, Gang
+from pkb_gym.engine.ranks.handover_server import HandoverEnds
+from pkb_gym.engine.ranks.heaps import SymmetricHeap, memory_file
+from pkb_gym.engine.ranks.rank_processes import Processors
+from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.rankside.emulated_orders import (
+    BindRanks,
+    CallMemory,
+    LoadCopies,
+    NamedTensor,
+    OpenWorld,
+    RanksDone,
+    RunRanks,
+    Schedule,
+    WorldOpened,
+)
+from pkb_gym.engine.rankside.orders import BlockDone, Bound, Dialect, Loaded
+from pkb_gym.engine.records.artifact import Artifact
+from pkb_gym.engine.records.feedback import Failure
+
+LOAD_TIMEOUT_S = 120.0
+GRACE_S = 30.0
+"""Between the deadline that the emulator keeps itself, and the one after which its process is ended."""
+
+EMULATOR_BYTES = 6 << 30
+"""Address space of the emulator beside what ranks allocate: threads, shadow memory of the detector."""
+
+TOGETHER = Schedule("together", 0)
+
+_NAMED = {
+    failure.value: failure
+    for failure in (
+        Failure.DEADLOCK,
+        Failure.TIMEOUT,
+        Failure.LOAD_ERROR,
+        Failure.OUT_OF_MEMORY,
+        Failure.WRONG_SHAPE_OR_DTYPE,
+    )
+}
+"""Kinds of faults that are reported as such; all others are runtime errors."""
+
+
+class EmulatedGang:
+    """One process that runs all ranks of one candidate; a context manager that ends it.
+
+    Args:
+        zygote: the sandboxed one.
+        world_size: number of ranks.
+        emulator: the compiled emulator.
+        detect_races: whether each access is checked for what orders it.
+
+    Attributes:
+        timeout_s: deadline of the next order.
+        done: the report on the last block; None before the first.
+    """
+
+    def __init__(self, zygote: Zygote, world_size: int, emulator: bytes, *, detect_races: bool = False) -> None:
+        self.timeout_s = PREPARE_TIMEOUT_S
+        self.done: RanksDone | None = None
+        self._world_size, self._emulator, self._detect_races = world_size, emulator, detect_races
+        self._epoch = 1
+        self._problem: Problem | None = None
+        self._heap: SymmetricHeap | None = None
+        self._gang = Gang(zygote, ".emulated", 1, Confinement(None))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._gang.close()
+
+    @property
+    def output(self) -> str:
+        """The tail of what the ranks wrote; which of them wrote it is not known."""
+        return re.sub(r"^rank 0: ", "", self._gang.output, flags=re.MULTILINE)
+
+    def output_of(self, rank: int) -> str:  # noqa: ARG002  # as `CandidateGang.output_of`
+        """As `output`, of one rank alone: nothing."""
+        return ""
+
+    def map_heap(
+        self,
+        dialect: Dialect,  # noqa: ARG002  # as `CandidateGang.map_heap`
+        heap: SymmetricHeap,
+        handovers: HandoverEnds,
+    ) -> None:
+        """Hands the process the heap that it shares with the reference gang, and each rank's end of the handovers.
+
+        Raises:
+            InfrastructureError: the emulator could not be started.
+        """
+        self._heap = heap
+        emulator = memory_file("pkb-emulator", self._emulator)
+        order = OpenWorld(self._world_size, heap.segment_bytes, self._detect_races)
+        eventfds = [fd for pair in handovers.eventfds for fd in pair]
+        try:
+            self._gang.ask([order], WorldOpened, timeout_s=LOAD_TIMEOUT_S, fds=(*heap.fds, emulator, *eventfds))
+        except GangFailed as failed:
+            raise InfrastructureError(f"the emulator could not be started: {failed}\n{self._gang.output}") from None
+        finally:
+            os.close(emulator)
+
+    def load(self, job: Job, artifact: Artifact, source: str) -> None:  # noqa: ARG002  # as `CandidateGang.load`
+        """Loads a copy of the candidate on each rank.
+
+        Raises:
+            GangFailed: it could not be loaded.
+        """
+        assert artifact.binary is not None, "native sources alone are emulated"
+        self._problem = job.problem
+        memory_bytes = job.memory_bytes * self._world_size + EMULATOR_BYTES
+        order = LoadCopies(job.scratch_bytes, memory_bytes, cpp_signature(job.problem))
+        copies: list[int] = []
+        try:
+            while len(copies) < self._world_size:
+                copies.append(memory_file("candidate", artifact.binary))
+            self._gang.ask([order], Loaded, timeout_s=LOAD_TIMEOUT_S, fds=copies)
+        except GangFailed as failed:
+            raise self._of_all(failed) from None
+        finally:
+            for fd in copies:
+                os.close(fd)
+
+    def bind(self, plan: BlockPlan) -> None:
+        """Makes the arguments of a block.
+
+        Raises:
+            GangFailed: the process fell.
+        """
+        assert self._problem is not None
+        problem, ranks = self._problem, range(self._world_size)
+        runs = tuple(call_runs(problem, plan, rank, "native") for rank in ranks)
+        calls = tuple(call_memory(problem, planned) for planned in plan.sets)
+        try:
+            self._gang.ask([BindRanks(runs, plan.partitions, calls)], Bound, timeout_s=LOAD_TIMEOUT_S)
+        except GangFailed as failed:
+            raise self._of_all(failed) from None
+
+    def run(
+        self, sets: Sequence[int], stage: Callable[[], Processors | None], setting: BlockSetting
+    ) -> tuple[int, list[BlockDone]]:
+        """Calls the candidate on every rank, once on each of these sets; see `CandidateGang.run`.
+
+        Raises:
+            GangFailed: a rank failed, the deadline passed, or a report does not fit the calls.
+        """
+        order = RunRanks(tuple(sets), self._epoch, setting.schedule or TOGETHER, ceil(self.timeout_s))
+        self._epoch += len(sets)
+
+        def stage_here() -> None:
+            stage()  # which processors are at full speed does not matter
+
+        try:
+            nanoseconds, (done,) = self._gang.run_block(
+                [order], RanksDone, timeout_s=self.timeout_s + GRACE_S, stage=stage_here
+            )
+        except GangFailed as failed:
+            raise self._of_all(failed) from None
+        self.done = done
+        if done.fault is not None:
+            failure = _NAMED.get(done.fault.kind, Failure.RUNTIME_ERROR)
+            raise GangFailed(failure, done.fault.rank, done.fault.text)
+        if len(done.claims) != self._world_size or any(len(claims) != len(sets) for claims in done.claims):
+            raise GangFailed(Failure.INTEGRITY, None, f"a rank reported other calls than the {len(sets)} that it made")
+        self._gang.processes.freeze()
+        return nanoseconds, [BlockDone(claims) for claims in done.claims]
+
+    def run_on(self, seconds: float) -> None:
+        """Lets the frozen process go on for a while.
+
+        Raises:
+            GangFailed: it cannot be frozen again.
+        """
+        self._gang.processes.thaw()
+        time.sleep(seconds)
+        self._gang.processes.freeze()
+
+    def thaw(self) -> None:
+        """Lets the process go on."""
+        self._gang.processes.thaw()
+
+    def processor_ticks(self) -> int:
+        """Processor time so far, in clock ticks."""
+        return self._gang.processes.processor_ticks()
+
+    def loopback_bytes(self) -> int:
+        """Bytes that ranks have sent each other by the network: they have none in one process."""
+        return 0
+
+    def _of_all(self, failed: GangFailed) -> GangFailed:
+        """A failure of the process, which the gang takes for that of its only rank: the one whose host code ran."""
+        ranks = range(self._world_size) if self._heap is not None else ()
+        running = [rank for rank in ranks if self._heap is not None and "in call" in self._heap.place(rank)]
+        rank = running[0] if len(running) == 1 else None
+        who = "the process of all ranks" if rank is None else f"rank {rank}"
+        return GangFailed(failed.failure, rank, str(failed).replace("rank 0", who, 1), killed=failed.killed)
+
+
+def call_memory(problem: Problem, planned: SetPlan) -> CallMemory:
+    """Where the tensors of a call lie, by name."""
+    tensors = []
+    for ax, placed in zip(planned.axes, planned.leaves, strict=True):
+        outputs = {leaf.name for out in problem.returned for leaf in output_leaves(out, ax)}
+        tensors.append(
+            tuple(
+                NamedTensor(name, each.offset, each.leaf.capacity_bytes, ITEMSIZE[each.leaf.dtype], name in outputs)
+                for name, each in placed.items()
+                if each.leaf.capacity_bytes
+            )
+        )
+    return CallMemory(planned.offset, planned.nbytes, tuple(tensors))

@@ -1,0 +1,134 @@
+// Approximations (.approx, .full) and directed rounding.
+//
+// Approximations are computed to float accuracy by the host's mathematics library, which lies within the errors that PTX
+// grants but has not the bits of a GPU.
+#include <bit>
+#include <cfenv>
+#include <cmath>
+
+#include "lanes.h"
+
+namespace pkb::emulator {
+namespace {
+
+inline float settled(float x) { return x == x ? x : std::bit_cast<float>(kNan32); }
+
+struct Exp2 { static float of(float x) { return std::exp2(x); } };
+struct Log2 { static float of(float x) { return std::log2(x); } };
+struct Sine { static float of(float x) { return std::sin(x); } };
+struct Cosine { static float of(float x) { return std::cos(x); } };
+struct Tanh { static float of(float x) { return std::tanh(x); } };
+struct InverseRoot { static float of(float x) { return float(1.0 / std::sqrt(double(x))); } };
+struct Root { static float of(float x) { return std::sqrt(x); } };
+struct Inverse { static float of(float x) { return 1.0f / x; } };
+
+template <class F, bool kFlush>
+struct Approximate {
+  float operator()(float x) const { return settled(flushed<kFlush>(F::of(flushed<kFlush>(x)))); }
+};
+template <bool kFlush>
+struct Quotient {
+  float operator()(float a, float b) const {
+    a = flushed<kFlush>(a);
+    b = flushed<kFlush>(b);
+    // div.approx goes through the reciprocal, which vanishes for divisors beyond 2^126.
+    return settled(flushed<kFlush>(a / b));
+  }
+};
+// rsqrt.approx.f64, rcp.approx.ftz.f64: the upper half of the result.
+struct UpperInverseRoot {
+  double operator()(double x) const { return std::bit_cast<double>(std::bit_cast<uint64_t>(1.0 / std::sqrt(x)) & ~0xffffffffull); }
+};
+struct UpperInverse {
+  double operator()(double x) const { return std::bit_cast<double>(std::bit_cast<uint64_t>(1.0 / x) & ~0xffffffffull); }
+};
+
+template <bool kFlush>
+std::optional<LaneOperation> find_single(std::string_view name) {
+  const auto of = [](auto f) { return unary<float, float, Approximate<decltype(f), kFlush>>(); };
+  if (name == "ex2") return of(Exp2{});
+  if (name == "lg2") return of(Log2{});
+  if (name == "sin") return of(Sine{});
+  if (name == "cos") return of(Cosine{});
+  if (name == "tanh") return of(Tanh{});
+  if (name == "rsqrt") return of(InverseRoot{});
+  if (name == "sqrt") return of(Root{});
+  if (name == "rcp") return of(Inverse{});
+  if (name == "div") return binary<float, float, float, Quotient<kFlush>>();
+  return std::nullopt;
+}
+
+template <class T>
+T directed_value(std::string_view, T a, T b, T c, int operation) {
+  volatile T x = a, y = b, z = c, result;
+  switch (operation) {
+    case 0: result = x + y; break;
+    case 1: result = x - y; break;
+    case 2: result = x * y; break;
+    case 3: result = x / y; break;
+    case 4: result = std::fma(T(x), T(y), T(z)); break;
+    case 5: result = std::sqrt(T(x)); break;
+    default: result = T(1) / x; break;
+  }
+  return result;
+}
+
+template <class T, int kOperation, int kMode, bool kFlush>
+void directed(void* result, const void* a, const void* b, const void* c) {
+  auto* to = static_cast<T*>(result);
+  const auto* x = static_cast<const T*>(a);
+  const auto* y = static_cast<const T*>(b);
+  const auto* z = static_cast<const T*>(c);
+  std::fesetround(kMode);
+  for (int i = 0; i < kLanes; ++i) {
+    T value = flushed<kFlush>(directed_value<T>({}, flushed<kFlush>(x[i]), kOperation < 5 ? flushed<kFlush>(y[i]) : T(0),
+                                                kOperation == 4 ? flushed<kFlush>(z[i]) : T(0), kOperation));
+    if constexpr (sizeof(T) == 4) value = settled(value);
+    to[i] = value;
+  }
+  std::fesetround(FE_TONEAREST);
+}
+
+template <class T, int kMode, bool kFlush>
+std::optional<LaneOperation> find_mode(std::string_view name) {
+  constexpr uint8_t kBytes = sizeof(T);
+  const auto of = [](LaneFunction f, uint8_t operands) { return LaneOperation{f, kBytes, operands, {kBytes, kBytes, kBytes}}; };
+  if (name == "add") return of(directed<T, 0, kMode, kFlush>, 2);
+  if (name == "sub") return of(directed<T, 1, kMode, kFlush>, 2);
+  if (name == "mul") return of(directed<T, 2, kMode, kFlush>, 2);
+  if (name == "div") return of(directed<T, 3, kMode, kFlush>, 2);
+  if (name == "fma" || name == "mad") return of(directed<T, 4, kMode, kFlush>, 3);
+  if (name == "sqrt") return of(directed<T, 5, kMode, kFlush>, 1);
+  if (name == "rcp") return of(directed<T, 6, kMode, kFlush>, 1);
+  return std::nullopt;
+}
+
+template <class T, bool kFlush>
+std::optional<LaneOperation> find_modes(const Instruction& instruction) {
+  const auto name = instruction.parts[0];
+  if (instruction.has("sat")) return std::nullopt;
+  if (instruction.has("rz")) return find_mode<T, FE_TOWARDZERO, kFlush>(name);
+  if (instruction.has("rm")) return find_mode<T, FE_DOWNWARD, kFlush>(name);
+  if (instruction.has("rp")) return find_mode<T, FE_UPWARD, kFlush>(name);
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<LaneOperation> find_approximation(const Instruction& instruction) {
+  const auto type = instruction.parts.back();
+  if (!instruction.has("approx") && !instruction.has("full")) return std::nullopt;
+  if (type == "f32") return instruction.has("ftz") ? find_single<true>(instruction.parts[0]) : find_single<false>(instruction.parts[0]);
+  if (type == "f64" && instruction.parts[0] == "rsqrt") return unary<double, double, UpperInverseRoot>();
+  if (type == "f64" && instruction.parts[0] == "rcp") return unary<double, double, UpperInverse>();
+  return std::nullopt;
+}
+
+std::optional<LaneOperation> find_directed(const Instruction& instruction) {
+  const auto type = instruction.parts.back();
+  if (type == "f64") return find_modes<double, false>(instruction);
+  if (type == "f32") return instruction.has("ftz") ? find_modes<float, true>(instruction) : find_modes<float, false>(instruction);
+  return std::nullopt;
+}
+
+}  // namespace pkb::emulator

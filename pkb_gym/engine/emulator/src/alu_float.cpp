@@ -1,0 +1,105 @@
+// Arithmetic of f32 and f64, rounded to nearest even. NaN results of f32 have one bit pattern, as on GPUs.
+#include <bit>
+#include <cmath>
+
+#include "lanes.h"
+
+namespace pkb::emulator {
+namespace {
+
+template <class T>
+inline T settled(T x) {
+  if constexpr (sizeof(T) == 4) return x == x ? x : std::bit_cast<float>(kNan32);
+  return x;
+}
+
+struct Plus { template <class T> static T of(T a, T b) { return a + b; } };
+struct Minus { template <class T> static T of(T a, T b) { return a - b; } };
+struct Times { template <class T> static T of(T a, T b) { return a * b; } };
+struct Over { template <class T> static T of(T a, T b) { return a / b; } };
+struct FusedMultiplyAdd {
+  static float of(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+  static double of(double a, double b, double c) { return __builtin_fma(a, b, c); }
+};
+struct SquareRoot {
+  static float of(float a) { return __builtin_sqrtf(a); }
+  static double of(double a) { return __builtin_sqrt(a); }
+};
+struct Reciprocal { template <class T> static T of(T a) { return T(1) / a; } };
+
+template <class F, bool kFlush, bool kSaturate>
+struct Rounded {
+  template <class... T>
+  auto operator()(T... x) const {
+    auto result = settled(flushed<kFlush>(F::of(flushed<kFlush>(x)...)));
+    using R = decltype(result);
+    if constexpr (kSaturate) result = result > R(0) ? (result < R(1) ? result : R(1)) : R(0);
+    return result;
+  }
+};
+
+// min and max: a NaN gives way to a number, unless .NaN is asked for; -0 is less than +0.
+template <bool kFlush, bool kMax, bool kNan>
+struct Extreme {
+  template <class T>
+  T operator()(T a, T b) const {
+    a = flushed<kFlush>(a);
+    b = flushed<kFlush>(b);
+    const bool less = a < b || (a == b && std::signbit(a));
+    const T numbers = less != kMax ? a : b;
+    const T with_nan = kNan ? std::bit_cast<T>(canonical<T>()) : (a == a ? a : (b == b ? b : std::bit_cast<T>(canonical<T>())));
+    return a == a && b == b ? numbers : with_nan;
+  }
+  template <class T>
+  static auto canonical() {
+    if constexpr (sizeof(T) == 4) {
+      return kNan32;
+    } else {
+      return uint64_t(0x7fffffffffffffffull);
+    }
+  }
+};
+template <bool kFlush>
+struct Absolute { template <class T> T operator()(T a) const { return std::fabs(flushed<kFlush>(a)); } };
+template <bool kFlush>
+struct Negative { template <class T> T operator()(T a) const { return -flushed<kFlush>(a); } };
+struct CopySign { template <class T> T operator()(T a, T b) const { return std::copysign(b, a); } };
+
+template <class T, bool kFlush, bool kSaturate>
+std::optional<LaneOperation> find_rounded(std::string_view name) {
+  if (name == "add") return binary<T, T, T, Rounded<Plus, kFlush, kSaturate>>();
+  if (name == "sub") return binary<T, T, T, Rounded<Minus, kFlush, kSaturate>>();
+  if (name == "mul") return binary<T, T, T, Rounded<Times, kFlush, kSaturate>>();
+  if (name == "fma" || name == "mad") return ternary<T, T, T, T, Rounded<FusedMultiplyAdd, kFlush, kSaturate>>();
+  if (kSaturate) return std::nullopt;
+  if (name == "div") return binary<T, T, T, Rounded<Over, kFlush, false>>();
+  if (name == "sqrt") return unary<T, T, Rounded<SquareRoot, kFlush, false>>();
+  if (name == "rcp") return unary<T, T, Rounded<Reciprocal, kFlush, false>>();
+  return std::nullopt;
+}
+
+template <class T, bool kFlush>
+std::optional<LaneOperation> find_typed(const Instruction& instruction) {
+  const auto name = instruction.parts[0];
+  const bool nan = instruction.has("NaN"), saturates = instruction.has("sat");
+  if (name == "max") return nan ? binary<T, T, T, Extreme<kFlush, true, true>>() : binary<T, T, T, Extreme<kFlush, true, false>>();
+  if (name == "min") return nan ? binary<T, T, T, Extreme<kFlush, false, true>>() : binary<T, T, T, Extreme<kFlush, false, false>>();
+  if (name == "abs") return unary<T, T, Absolute<kFlush>>();
+  if (name == "neg") return unary<T, T, Negative<kFlush>>();
+  if (name == "copysign") return binary<T, T, T, CopySign>();
+  return saturates ? find_rounded<T, kFlush, true>(name) : find_rounded<T, kFlush, false>(name);
+}
+
+}  // namespace
+
+std::optional<LaneOperation> find_float(const Instruction& instruction) {
+  const auto type = instruction.parts.back();
+  for (const auto mode : {"rz", "rm", "rp", "approx", "full", "xorsign"}) {
+    if (instruction.has(mode)) return std::nullopt;
+  }
+  if (type == "f64") return find_typed<double, false>(instruction);
+  if (type == "f32") return instruction.has("ftz") ? find_typed<float, true>(instruction) : find_typed<float, false>(instruction);
+  return std::nullopt;
+}
+
+}  // namespace pkb::emulator

@@ -1,0 +1,184 @@
+// The agents of a world: lanes in warps, blocks, grids and streams; host threads; channels of asynchronous operations.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "detector_clock.h"
+#include "events.h"
+
+namespace pkb::emulator::detector {
+
+constexpr Time kAlways = ~Time(0);
+
+// One access as shadow memory keeps it: an epoch of FastTrack, of lanes that execute one instruction together.
+struct Record {
+  Key who = 0;         // warp, stream or channel
+  Time time = 0;       // 0: none
+  uint32_t site = 0;   // of `Sites`
+  uint32_t lanes = 0;  // of a warp
+
+  bool present() const { return time != 0; }
+};
+
+// What happens before a lane's or a stream's next access. Own lanes are not in it.
+struct Known {
+  ClockRef base;        // of all agents
+  Time block_time = 0;  // of its own block, up to the last barrier
+  Time warp_time = 0;   // of its own warp
+
+  bool operator==(const Known& other) const {
+    return base == other.base && block_time == other.block_time && warp_time == other.warp_time;
+  }
+};
+
+// Who accesses, and what it knows: lanes of a warp, a stream or an asynchronous operation.
+struct Accessor {
+  const Known* known = nullptr;
+  Key who = 0;
+  uint32_t lanes = 0;        // of a warp
+  Time time = 0;             // of its accesses
+  Key own_warp = 0;          // whose accesses of `own_lanes` up to `own_time` come first: its own, or its issuer's
+  uint32_t own_lanes = 0;
+  Time own_time = 0;
+  uint32_t block = 0;        // its own, as an index of Agents
+  bool in_block = false;
+  int rank = 0;
+  bool needs_proxy = false;  // accesses by the async proxy
+  bool non_coherent = false; // loads by ld.global.nc
+  const Clock* proxied = nullptr;  // generic accesses that a proxy fence leads from to here
+};
+
+struct BlockInfo {
+  uint32_t grid;      // index of grids
+  uint32_t index;     // in the grid, linear
+  uint32_t cluster;   // unique in the grid
+  uint32_t first_warp;
+  uint32_t threads;
+};
+
+struct GridInfo {
+  uint32_t stream;    // index of streams
+  int rank;
+  std::string kernel;
+  Time begin;
+};
+
+struct StreamInfo {
+  uint64_t id;        // of the events; a rank's host thread has none
+  int rank;
+  bool is_host;
+};
+
+// Asynchronous operations of one issuer that complete in one way: at one mbarrier, or by groups.
+struct ChannelInfo {
+  uint32_t grid;
+  Key warp;           // that issues
+  uint32_t lanes;
+  Completion completion;
+  bool reads;         // of bulk groups, whose reads complete before their writes
+};
+
+class Agents : public AgentTree {
+ public:
+  Agents();
+
+  Key parent(Key key) const override;
+
+  Key add_stream(uint64_t id, int rank, bool is_host);
+  uint32_t add_grid(Key stream, int rank, const char* kernel, Time begin);
+  uint32_t add_block(uint32_t grid, uint32_t index, uint32_t cluster, uint32_t threads);
+  Key add_channel(const ChannelInfo& channel);
+
+  const BlockInfo& block(uint32_t index) const { return blocks_[index]; }
+  const BlockInfo& block_of(Key warp) const { return blocks_[warp_blocks_[index_of(warp)]]; }
+  uint32_t block_index_of(Key warp) const { return warp_blocks_[index_of(warp)]; }
+  const GridInfo& grid(uint32_t index) const { return grids_[index]; }
+  const StreamInfo& stream(Key key) const { return streams_[index_of(key)]; }
+  const ChannelInfo& channel(Key key) const { return channels_[index_of(key)]; }
+
+  int rank_of(Key who) const;
+  // The smallest scope that holds both: kCta .. kSys. Of channels their issuers count; streams are as far as their rank.
+  Scope distance(Key a, Key b) const;
+
+  // Whether all of a record's accesses are in a clock.
+  bool covers(const Clock* clock, const Record& record) const;
+  bool knows(const Known& known, Key own_warp, uint32_t own_block, bool in_block, const Record& record) const;
+  // Whether a record happens before an accessor's next access.
+  bool ordered(const Accessor& to, const Record& record, bool record_is_generic) const;
+
+ private:
+  // The latest time that a clock has for an agent or what is above it; remembered, since neighbours are asked for alike.
+  Time time_above(const Clock& clock, Key who) const;
+
+  struct Remembered {
+    uint64_t clock = 0;  // serial
+    Key who = 0;
+    Time time = 0;
+  };
+  static constexpr size_t kRemembered = 1024;
+
+  mutable std::vector<Remembered> remembered_;
+  std::vector<uint32_t> warp_blocks_;
+  std::vector<BlockInfo> blocks_;
+  std::vector<GridInfo> grids_;
+  std::vector<StreamInfo> streams_;
+  std::vector<ChannelInfo> channels_;
+};
+
+// A kind of access: an instruction at a place, or a stream operation.
+struct Site {
+  std::string what;
+  const SourceLine* line;
+  Operation operation;
+  Order order;
+  Scope scope;
+  Space space;
+  Proxy proxy;
+  uint32_t element_bytes;
+  bool is_strong;         // of PTX's model: volatile, relaxed and stronger, and atomics
+  bool is_non_coherent;   // ld.global.nc
+  bool is_arrival, is_departure;
+};
+
+// Gives sites their numbers, from 1.
+class Sites {
+ public:
+  Sites() : sites_(1) {}
+
+  uint32_t of(const Access& access);
+  uint32_t of(const RangeAccess& access);
+  uint32_t of(const Site& site);
+  const Site& operator[](uint32_t number) const { return sites_[number]; }
+
+ private:
+  uint32_t find(uint64_t hash, const Site& like, const char* what);
+
+  struct LastRange {
+    const void *what = nullptr, *line = nullptr;
+    Operation operation{};
+    Proxy proxy{};
+    Space space{};
+    uint32_t site = 0;
+  };
+
+  std::vector<Site> sites_;
+  LastRange last_range_;  // matrix products read tile by tile
+  std::unordered_multimap<uint64_t, uint32_t> numbers_;
+};
+
+inline Scope effective_scope(Order order, Scope scope) {
+  if (order == Order::kVolatile) return Scope::kSys;  // "volatile operations are relaxed with system scope", PTX ISA 8.3
+  return order == Order::kWeak ? Scope::kNone : scope == Scope::kNone ? Scope::kGpu : scope;
+}
+inline bool acquires(Order order) {
+  return order == Order::kAcquire || order == Order::kAcquireRelease || order == Order::kSequential;
+}
+inline bool releases(Order order) {
+  return order == Order::kRelease || order == Order::kAcquireRelease || order == Order::kSequential;
+}
+
+}  // namespace pkb::emulator::detector

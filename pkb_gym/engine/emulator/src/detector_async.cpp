@@ -1,0 +1,108 @@
+#include "detector_async.h"
+
+#include <algorithm>
+
+namespace pkb::emulator::detector {
+
+Key AsyncOperations::channel(uint32_t grid, Key warp, uint32_t lanes, Completion completion, bool reads) {
+  return agents_.add_channel({grid, warp, lanes, completion, reads});
+}
+
+AsyncOperations::Groups& AsyncOperations::groups_of(Key warp, uint32_t lanes, Completion completion, uint64_t launch) {
+  const int lane = completion == Completion::kWgmmaGroup ? -1 : __builtin_ctz(lanes);
+  Groups& groups = groups_[{warp, lane, completion}];
+  if (!groups.reads) {
+    const uint32_t grid = agents_.block_of(warp).grid;
+    groups.reads = channel(grid, warp, lanes, completion, true);
+    groups.writes = channel(grid, warp, lanes, completion, false);
+    groups.launch = launch;
+  }
+  return groups;
+}
+
+void AsyncOperations::issue(const AsyncOperation& of, uint32_t site) {
+  if (operations_.count(of.id)) return;  // a further mbarrier
+  WarpState& warp = kernels_.warp(of.warp);
+  Operation& operation = operations_[of.id];
+  const int lane = __builtin_ctz(of.warp.lanes);
+  operation.site = site;
+  operation.warp = warp.key;
+  operation.lanes = of.warp.lanes;
+  operation.rank = of.warp.rank;
+  operation.known = warp.known.at(lane);
+  operation.proxied_global = warp.fences.at(lane).proxied_global;
+  operation.proxied_shared = warp.fences.at(lane).proxied_shared;
+  operation.launch = of.warp.launch->id;
+  operation.time = clocks_.tick();
+  warp.epoch = clocks_.now();
+  // wgmma begins when all lanes of the warp have come to it.
+  if (of.completion == Completion::kWgmmaGroup) operation.known.warp_time = operation.time;
+  if (of.completion == Completion::kMbarrier) {
+    Key& key = at_barriers_[{warp.key, lane, of.mbarrier}];
+    if (!key) key = channel(agents_.block_of(warp.key).grid, warp.key, of.warp.lanes, of.completion, false);
+    operation.reads = operation.writes = key;
+  } else {
+    Groups& groups = groups_of(warp.key, of.warp.lanes, of.completion, operation.launch);
+    operation.reads = groups.reads;
+    operation.writes = groups.writes;
+    groups.open = operation.time;
+  }
+}
+
+void AsyncOperations::complete(const AsyncOperation& of) {
+  const auto found = operations_.find(of.id);
+  if (found == operations_.end()) return;
+  if (of.completion == Completion::kMbarrier) {
+    barriers_.complete_operation(of.mbarrier, found->second.writes, found->second.time);
+  }
+}
+
+void AsyncOperations::commit(const Warp& of, Completion completion) {
+  const Key warp = kernels_.warp(of).key;
+  const auto commit_one = [&](uint32_t lanes) {
+    Groups& groups = groups_of(warp, lanes, completion, of.launch->id);
+    groups.groups.push_back(groups.open);
+    constexpr size_t kMost = 256;  // nobody leaves more groups pending
+    if (groups.groups.size() > kMost) groups.groups.erase(groups.groups.begin(), groups.groups.end() - kMost / 2);
+  };
+  if (completion == Completion::kWgmmaGroup) return commit_one(of.lanes);
+  for (uint32_t rest = of.lanes; rest; rest &= rest - 1) commit_one(rest & -rest);
+}
+
+void AsyncOperations::wait(const Warp& of, Completion completion, uint32_t pending, bool reads_only) {
+  WarpState& warp = kernels_.warp(of);
+  const auto wait_for = [&](uint32_t lanes) {
+    Groups& groups = groups_of(warp.key, lanes, completion, of.launch->id);
+    if (groups.groups.size() <= pending) return;
+    const Time time = groups.groups[groups.groups.size() - 1 - pending];
+    const Entry entries[] = {{groups.reads, time}, {groups.writes, reads_only ? 0 : time}};
+    warp.known.change(lanes, warp.all_lanes, [&](Known& known) { known.base = clocks_.with(known.base, entries, 2); });
+  };
+  if (completion == Completion::kWgmmaGroup) return wait_for(of.lanes);
+  for (uint32_t rest = of.lanes; rest; rest &= rest - 1) wait_for(rest & -rest);
+}
+
+Accessor AsyncOperations::accessor(uint64_t id, bool reads, Space space, Proxy proxy) const {
+  const Operation& operation = operations_.at(id);
+  Accessor accessor;
+  accessor.known = &operation.known;
+  accessor.who = reads ? operation.reads : operation.writes;
+  accessor.time = operation.time;
+  accessor.own_warp = operation.warp;
+  accessor.own_lanes = operation.lanes;
+  accessor.own_time = operation.time;
+  accessor.block = agents_.block_index_of(operation.warp);
+  accessor.in_block = true;
+  accessor.rank = operation.rank;
+  accessor.needs_proxy = proxy == Proxy::kAsync;
+  accessor.proxied = (space == Space::kShared ? operation.proxied_shared : operation.proxied_global).get();
+  return accessor;
+}
+
+void AsyncOperations::forget_launch(uint64_t launch) {
+  std::erase_if(operations_, [&](const auto& entry) { return entry.second.launch == launch; });
+  std::erase_if(groups_, [&](const auto& entry) { return entry.second.launch == launch; });
+  at_barriers_.clear();  // channels of warps that are still running are made anew
+}
+
+}  // namespace pkb::emulator::detector

@@ -1,0 +1,66 @@
+// Barriers of warps, blocks and clusters, and mbarriers.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "detector_kernels.h"
+
+namespace pkb::emulator::detector {
+
+class Barriers {
+ public:
+  Barriers(Agents& agents, Clocks& clocks, Flags& flags, Kernels& kernels)
+      : agents_(agents), clocks_(clocks), flags_(flags), kernels_(kernels) {}
+
+  void warp_barrier(const Warp& warp);
+  // `waits`: of bar.sync and bar.red, false for bar.arrive.
+  void arrive(const Warp& warp, uint32_t barrier, uint64_t generation, bool waits);
+  void leave(const Warp& warp, uint32_t barrier, uint64_t generation);
+  void cluster_arrive(const Warp& warp, bool releases, uint64_t generation);
+  void cluster_leave(const Warp& warp, bool acquires, uint64_t generation);
+  void exit(const Warp& warp);
+
+  // mbarriers, by address.
+  void init(uint64_t address) { mbarriers_[address] = Mbarrier(); }
+  void invalidate(uint64_t address) { mbarriers_.erase(address); }
+  void arrive_mbarrier(const Warp& warp, uint64_t address, bool releases);
+  void expect(uint64_t address, uint32_t bytes, const Record& by);
+  // An asynchronous operation of a channel has completed: all of it up to `time`.
+  void complete_operation(uint64_t address, Key channel, Time time);
+  void complete(uint64_t address);
+  void wait(const Warp& warp, uint64_t address, bool acquires);
+
+  // An mbarrier whose copies nobody waited for.
+  struct Leak {
+    uint64_t address;
+    Record announced;   // the instruction that announced the bytes
+    bool is_pending;    // the phase has not completed, else nobody has waited for it
+  };
+  // Takes the mbarriers of a range, of shared memory that ends.
+  std::vector<Leak> end(uint64_t address, uint64_t bytes);
+
+ private:
+  struct Mbarrier {
+    ClockRef base, proxied_global, proxied_shared;  // of arrivals of the phase under way
+    std::vector<Entry> entries;
+    ClockRef done, done_global, done_shared;        // of the last complete phase
+    Record expecting;                               // the instruction that announced bytes of the phase under way
+    Record unwaited;                                // the same of the last complete phase, until somebody waits for it
+  };
+
+  void join_arrival(Meeting& meeting, WarpState& warp, uint32_t lanes, bool waits, bool releases);
+  ClockRef clock_of_arrival(WarpState& warp, uint32_t lanes, std::vector<Entry>& entries);
+  static Meeting& meeting_of(std::array<Meeting, 2>& meetings, uint64_t generation);
+
+  Agents& agents_;
+  Clocks& clocks_;
+  Flags& flags_;
+  Kernels& kernels_;
+  std::unordered_map<uint64_t, Mbarrier> mbarriers_;
+};
+
+}  // namespace pkb::emulator::detector

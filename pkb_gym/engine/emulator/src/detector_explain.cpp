@@ -1,0 +1,144 @@
+// What is missing between two accesses that race.
+#include <algorithm>
+
+#include "detector_races.h"
+
+namespace pkb::emulator::detector {
+
+namespace {
+
+bool begins(const std::string& text, const char* with) { return text.rfind(with, 0) == 0; }
+
+}  // namespace
+
+void Races::found(const Record& earlier, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes) {
+  if (!report_.is_new(FindingKind::kRace, earlier.site, access.site)) return;
+  Finding finding;
+  finding.kind = FindingKind::kRace;
+  finding.first = report_.describe_access(earlier);
+  finding.second = report_.describe_access(access);
+  finding.call = report_.call_of(access);
+  report_.describe_place(finding, address, bytes);
+  explain(finding, earlier, who, access);
+  report_.add(std::move(finding), earlier.site, access.site);
+}
+
+void Races::explain(Finding& finding, const Record& earlier, const Accessor& who, const Record& access) {
+  const Site &of_earlier = sites_[earlier.site], &of_access = sites_[access.site];
+  if (explain_flags(finding, earlier, who, access)) return;
+  const bool is_async = of_earlier.proxy == Proxy::kAsync || of_earlier.proxy == Proxy::kTensorMap;
+  if (who.non_coherent && agents_.ordered(who, earlier, false)) {
+    finding.missing = MissingEdge::kNonCoherent;
+  } else if (who.needs_proxy && !is_async && agents_.ordered(who, earlier, false)) {
+    finding.missing = MissingEdge::kProxyFence;
+  } else if (explain_by_failed_edge(finding, earlier, who)) {
+  } else if (of_earlier.is_strong != of_access.is_strong && kind_of(earlier.who) == AgentKind::kWarp &&
+             kind_of(access.who) == AgentKind::kWarp) {
+    finding.missing = MissingEdge::kWeakFlag;
+  } else {
+    finding.missing = missing_between(finding, earlier, who, access);
+  }
+}
+
+// Two strong accesses race only if a scope is too small or they overlap in part.
+bool Races::explain_flags(Finding& finding, const Record& earlier, const Accessor& who, const Record& access) {
+  const Site &of_earlier = sites_[earlier.site], &of_access = sites_[access.site];
+  if (!of_earlier.is_strong || !of_access.is_strong || is_morally_strong(earlier, access)) return false;
+  if (of_earlier.proxy != Proxy::kGeneric || of_access.proxy != Proxy::kGeneric) return false;
+  if (who.non_coherent && agents_.ordered(who, earlier, false)) return false;
+  finding.missing = of_earlier.element_bytes != of_access.element_bytes ? MissingEdge::kMixedSize : MissingEdge::kScope;
+  finding.edge_from = finding.first;
+  finding.edge_to = finding.second;
+  return true;
+}
+
+bool Races::release_covers(const FailedEdge& edge, const Record& earlier) const {
+  const Release& release = *edge.from;
+  if (earlier.who == release.warp && earlier.lanes == 1u << edge.from_lane && earlier.time <= release.time) return true;
+  return agents_.knows(release.known, release.warp, agents_.block_index_of(release.warp), true, earlier);
+}
+
+bool Races::reader_is_known(const FailedEdge& edge, const Accessor& who) const {
+  for (uint32_t lanes = edge.to_lanes; lanes; lanes &= lanes - 1) {
+    if (agents_.ordered(who, Record{edge.to_warp, edge.to_time, edge.to_site, lanes & -lanes}, false)) return true;
+  }
+  return false;
+}
+
+// Looks for a flag that was read and made no edge, but would have made this one; in several hops if need be.
+bool Races::explain_by_failed_edge(Finding& finding, const Record& earlier, const Accessor& who) {
+  constexpr size_t kMostReached = 64;
+  std::vector<const FailedEdge*> rest = flags_.failed();
+  std::reverse(rest.begin(), rest.end());
+  std::vector<const FailedEdge*> reached;
+  const auto take_reached = [&](const auto& is_reached) {
+    std::erase_if(rest, [&](const FailedEdge* edge) {
+      if (reached.size() >= kMostReached || !is_reached(*edge)) return false;
+      reached.push_back(edge);
+      return true;
+    });
+  };
+  take_reached([&](const FailedEdge& edge) { return reader_is_known(edge, who) && release_covers(edge, earlier); });
+  if (reached.empty()) take_reached([&](const FailedEdge& edge) { return reader_is_known(edge, who); });
+  for (size_t i = 0; i < reached.size(); ++i) {
+    const FailedEdge& edge = *reached[i];
+    if (release_covers(edge, earlier)) {
+      const Release& release = *edge.from;
+      finding.missing = edge.reason;
+      const uint32_t fence = edge.reason == MissingEdge::kFenceScope && !release.is_release ? release.fences[0].site : 0;
+      const uint32_t from_site = fence ? fence : release.site;
+      finding.edge_from = report_.describe_access(Record{release.warp, release.time, from_site, 1u << edge.from_lane});
+      finding.edge_to = report_.describe_access(Record{edge.to_warp, edge.to_time, edge.to_site, edge.to_lanes});
+      return true;
+    }
+    take_reached([&](const FailedEdge& other) {
+      for (uint32_t lanes = other.to_lanes; lanes; lanes &= lanes - 1) {
+        if (release_covers(edge, Record{other.to_warp, other.to_time, other.to_site, lanes & -lanes})) return true;
+      }
+      return false;
+    });
+  }
+  return false;
+}
+
+// Where no flag was read at all: by who the two are.
+MissingEdge Races::missing_between(const Finding& finding, const Record& earlier, const Accessor& who,
+                                   const Record& access) const {
+  const Site &of_earlier = sites_[earlier.site], &of_access = sites_[access.site];
+  const bool is_of_call = finding.region == "argument" || finding.region == "output";
+  if (is_of_call && (kind_of(earlier.who) == AgentKind::kStream) != (kind_of(access.who) == AgentKind::kStream)) {
+    // The stream's own work on a call's tensors: what comes before its arrival or after its departure. A thread that is
+    // in a later call than a departure came too early; in an earlier call than an arrival, too late.
+    const bool contract_is_first = kind_of(earlier.who) == AgentKind::kStream;
+    const int64_t of_contract = report_.call_of(contract_is_first ? earlier : access);
+    const int64_t of_thread = report_.call_of(contract_is_first ? access : earlier);
+    if (begins((contract_is_first ? of_earlier : of_access).what, "departure")) {
+      return of_thread > of_contract ? MissingEdge::kArrival : MissingEdge::kDeparture;
+    }
+    return of_thread < of_contract ? MissingEdge::kDeparture : MissingEdge::kArrival;
+  }
+  if (kind_of(earlier.who) == AgentKind::kChannel) {
+    const ChannelInfo& channel = agents_.channel(earlier.who);
+    const bool issuer_is_known =
+        agents_.distance(channel.warp, access.who) == Scope::kCta ||
+        agents_.ordered(who, Record{channel.warp, earlier.time, earlier.site, channel.lanes}, false);
+    if (issuer_is_known) return MissingEdge::kCompletion;
+  }
+  const auto warp_of = [&](Key key) {
+    return kind_of(key) == AgentKind::kChannel ? agents_.channel(key).warp : key;
+  };
+  const Key a = warp_of(earlier.who), b = warp_of(access.who);
+  if (kind_of(a) == AgentKind::kWarp && kind_of(b) == AgentKind::kWarp) {
+    if (a == b) return MissingEdge::kWarpBarrier;
+    if (agents_.block_index_of(a) == agents_.block_index_of(b)) return MissingEdge::kBlockBarrier;
+  }
+  if (agents_.rank_of(a) == agents_.rank_of(b)) {
+    const auto stream_of = [&](Key key) {
+      return kind_of(key) == AgentKind::kStream ? index_of(key) : agents_.grid(agents_.block_of(key).grid).stream;
+    };
+    if (stream_of(a) != stream_of(b)) return MissingEdge::kStreamOrder;
+  }
+  return MissingEdge::kNoSynchronisation;
+}
+
+}  // namespace pkb::emulator::detector

@@ -1,0 +1,265 @@
+#include "detector_flags.h"
+
+#include <algorithm>
+
+namespace pkb::emulator::detector {
+
+namespace {
+
+constexpr uint64_t kPage = 4096;
+
+const Known& part_of_fence(const Release& release, Scope scope) {
+  return release.fences[size_t(index_of(scope))].known;
+}
+
+}  // namespace
+
+void Flags::learn(WarpState& warp, uint32_t lanes, const ClockRef& base, const ClockRef& proxied_global,
+                  const ClockRef& proxied_shared) {
+  warp.known.change(lanes, warp.all_lanes, [&](Known& known) { known.base = clocks_.join(known.base, base); });
+  const bool has_news = [&] {
+    for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+      const Fences& fences = warp.fences.at(__builtin_ctz(rest));
+      if (!(clocks_.join(fences.proxied_global, proxied_global) == fences.proxied_global)) return true;
+      if (!(clocks_.join(fences.proxied_shared, proxied_shared) == fences.proxied_shared)) return true;
+      if (warp.fences.is_uniform()) return false;
+    }
+    return false;
+  }();
+  if (!has_news) return;
+  warp.fences.change(lanes, warp.all_lanes, [&](Fences& fences) {
+    fences.proxied_global = clocks_.join(fences.proxied_global, proxied_global);
+    fences.proxied_shared = clocks_.join(fences.proxied_shared, proxied_shared);
+  });
+}
+
+// ---- stores ----
+
+std::vector<std::shared_ptr<const Release>> Flags::publish(WarpState& warp, uint32_t lanes, const Site& site,
+                                                           uint32_t site_number) {
+  const bool is_release = releases(site.order);
+  const Time time = is_release ? clocks_.tick() : warp.epoch;
+  const bool is_uniform = warp.known.is_uniform() && warp.fences.is_uniform();
+  std::vector<std::shared_ptr<const Release>> all(kLanes);
+  std::shared_ptr<const Release> shared;
+  for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    if (!shared || !is_uniform) {
+      auto release = std::make_shared<Release>();
+      const Fences& fences = warp.fences.at(lane);
+      *release = Release{warp.key,          lanes,           time,
+                         site_number,       is_release,      effective_scope(site.order, site.scope),
+                         warp.known.at(lane), fences.released, fences.proxied_global,
+                         fences.proxied_shared};
+      shared = std::move(release);
+    }
+    all[size_t(lane)] = shared;
+  }
+  if (is_release) warp.epoch = clocks_.now();
+  return all;
+}
+
+void Flags::store(const std::shared_ptr<const Release>& release, int lane, uint64_t address, bool is_atomic) {
+  Word& word = pages_[address / kPage][uint16_t(address % kPage)];
+  const Key block = agents_.block_index_of(release->warp);
+  // A plain store ends what other threads had released; its own earlier releases go on (second release pattern).
+  // An atomic leads on, and makes superfluous what its thread knows already.
+  std::erase_if(word.published, [&](const Published& old) {
+    const bool is_own = old.release->warp == release->warp && old.lane == lane;
+    if (!is_atomic) return !(is_own && old.release->is_release && !release->is_release);
+    if (is_own) return !old.release->is_release || (release->is_release && release->scope >= old.release->scope);
+    const Record record{old.release->warp, old.release->time, old.release->site, 1u << old.lane};
+    if (release->scope < old.release->scope) return false;
+    const Known& known = release->is_release ? release->known : part_of_fence(*release, old.release->scope);
+    return agents_.knows(known, release->warp, block, true, record);
+  });
+  // Counters that nobody ever resets or releases.
+  constexpr size_t kMost = 4096;
+  if (word.published.size() >= kMost) word.published.erase(word.published.begin());
+  word.published.push_back({release, lane});
+}
+
+void Flags::forget(uint64_t address, uint64_t bytes) {
+  const uint64_t end = address + bytes;
+  for (uint64_t page = address / kPage; page <= (end - 1) / kPage; ++page) {
+    const auto found = pages_.find(page);
+    if (found == pages_.end()) continue;
+    const uint64_t low = std::max(address, page * kPage), high = std::min(end, (page + 1) * kPage);
+    if (high - low == kPage) {
+      pages_.erase(found);
+    } else if (high - low <= found->second.size()) {
+      for (uint64_t at = low; at < high; ++at) found->second.erase(uint16_t(at % kPage));
+    } else {
+      std::erase_if(found->second, [&](const auto& word) {
+        return page * kPage + word.first >= low && page * kPage + word.first < high;
+      });
+    }
+  }
+}
+
+const Release* Flags::carried(uint64_t address, int* lane) const {
+  const auto page = pages_.find(address / kPage);
+  if (page == pages_.end()) return nullptr;
+  const auto word = page->second.find(uint16_t(address % kPage));
+  if (word == page->second.end() || word->second.published.empty()) return nullptr;
+  *lane = word->second.published.back().lane;
+  return word->second.published.back().release.get();
+}
+
+// ---- loads ----
+
+// What of a release reaches a thread at some distance: all, or what came before its last fence of that scope.
+Flags::Part Flags::part_for(const Release& release, Scope distance) {
+  if (release.is_release && release.scope >= distance) return {&release.known, release.time};
+  const FencePoint& point = release.fences[size_t(index_of(distance))];
+  return {&point.known, point.time};
+}
+
+ClockRef Flags::clock_of(const Release& release, const Part& part, int lane) {
+  const Entry entries[] = {{key_of(AgentKind::kBlock, agents_.block_index_of(release.warp)), part.known->block_time},
+                           {release.warp, part.known->warp_time},
+                           {lane_key(release.warp, lane), part.time}};
+  return clocks_.with(part.known->base, entries, 3);
+}
+
+void Flags::load(WarpState& warp, uint32_t lanes, uint64_t address, const Site& site, uint32_t site_number) {
+  const auto page = pages_.find(address / kPage);
+  if (page == pages_.end()) return;
+  const auto word = page->second.find(uint16_t(address % kPage));
+  if (word == page->second.end()) return;
+  for (const Published& published : word->second.published) observe(warp, lanes, published, address, site, site_number);
+}
+
+void Flags::observe(WarpState& warp, uint32_t lanes, const Published& published, uint64_t address, const Site& site,
+                    uint32_t site_number) {
+  const Release& release = *published.release;
+  const Record record{release.warp, release.time, release.site, 1u << published.lane};
+  const uint32_t block = agents_.block_index_of(warp.key);
+  uint32_t news = 0;
+  if (warp.known.is_uniform()) {
+    if (!agents_.knows(warp.known.at(0), warp.key, block, true, record)) news = lanes;
+  } else {
+    for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      if (!agents_.knows(warp.known.at(lane), warp.key, block, true, record)) news |= 1u << lane;
+    }
+  }
+  if (release.warp == warp.key) news &= ~(1u << published.lane);
+  if (!news) return;
+  const Scope distance = agents_.distance(release.warp, warp.key);
+  MissingEdge reason = MissingEdge::kNone;
+  if (release.scope < distance || effective_scope(site.order, site.scope) < distance) {
+    reason = MissingEdge::kScope;
+  } else {
+    const Part part = part_for(release, distance);
+    const ClockRef clock = clock_of(release, part, published.lane);
+    if (acquires(site.order)) {
+      learn(warp, news, clock, release.proxied_global, release.proxied_shared);
+    } else {
+      warp.fences.change(news, warp.all_lanes, [&](Fences& fences) {
+        ClockRef& read = fences.read[size_t(index_of(distance))];
+        read = clocks_.join(read, clock);
+        fences.proxied_global = clocks_.join(fences.proxied_global, release.proxied_global);
+        fences.proxied_shared = clocks_.join(fences.proxied_shared, release.proxied_shared);
+      });
+      warp.fences.unite(warp.all_lanes);
+    }
+    if (part.known != &release.known) {
+      const bool has_narrower = release.fences[0].time > part.time;
+      reason = has_narrower || release.is_release ? MissingEdge::kFenceScope : MissingEdge::kRelease;
+    } else if (!acquires(site.order)) {
+      reason = MissingEdge::kAcquire;
+    }
+  }
+  if (reason != MissingEdge::kNone) {
+    fail({published.release, published.lane, address, warp.key, news, warp.epoch, site_number, reason});
+  }
+}
+
+// ---- fences ----
+
+void Flags::fence(WarpState& warp, uint32_t lanes, Order order, Scope scope, uint32_t site_number) {
+  const int highest = index_of(scope);
+  if (acquires(order)) {
+    for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      const uint32_t group = warp.fences.is_uniform() && warp.known.is_uniform() ? lanes : 1u << lane;
+      const Fences& fences = warp.fences.at(lane);
+      ClockRef read;
+      for (int d = 0; d <= highest; ++d) read = clocks_.join(read, fences.read[size_t(d)]);
+      if (read) {
+        warp.known.change(group, warp.all_lanes, [&](Known& known) { known.base = clocks_.join(known.base, read); });
+      }
+      if (group == lanes) break;
+    }
+  }
+  const Time time = clocks_.tick();
+  warp.epoch = clocks_.now();
+  const bool is_uniform = warp.known.is_uniform();
+  const auto change = [&](Fences& fences, const Known& known) {
+    for (int d = 0; d <= highest; ++d) {
+      if (acquires(order)) fences.read[size_t(d)] = ClockRef();
+      if (releases(order)) fences.released[size_t(d)] = FencePoint{known, time, site_number};
+    }
+  };
+  if (is_uniform) {
+    warp.fences.change(lanes, warp.all_lanes, [&](Fences& fences) { change(fences, warp.known.at(0)); });
+  } else {
+    for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      warp.fences.change(1u << lane, warp.all_lanes, [&](Fences& fences) { change(fences, warp.known.at(lane)); });
+    }
+  }
+}
+
+void Flags::proxy_fence(WarpState& warp, uint32_t lanes, ProxyFence fence) {
+  const bool is_global = fence == ProxyFence::kAsync || fence == ProxyFence::kAsyncGlobal;
+  const bool is_shared = fence == ProxyFence::kAsync || fence == ProxyFence::kAsyncShared;
+  if (!is_global && !is_shared) return;
+  const Time time = clocks_.tick();
+  warp.epoch = clocks_.now();
+  const Key block = key_of(AgentKind::kBlock, agents_.block_index_of(warp.key));
+  for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    const bool all = warp.known.is_uniform() && warp.fences.is_uniform();
+    const uint32_t group = all ? lanes : 1u << lane;
+    const Known& known = warp.known.at(lane);
+    std::vector<Entry> entries = {{block, known.block_time}, {warp.key, known.warp_time}};
+    if (group == warp.all_lanes) {
+      entries[1].time = time;
+    } else {
+      for (uint32_t own = group; own; own &= own - 1) entries.push_back({lane_key(warp.key, __builtin_ctz(own)), time});
+    }
+    const ClockRef clock = clocks_.with(known.base, entries.data(), int(entries.size()));
+    warp.fences.change(group, warp.all_lanes, [&](Fences& fences) {
+      if (is_global) fences.proxied_global = clocks_.join(fences.proxied_global, clock);
+      if (is_shared) fences.proxied_shared = clocks_.join(fences.proxied_shared, clock);
+    });
+    if (all) break;
+  }
+}
+
+// ---- edges that are missing ----
+
+void Flags::fail(const FailedEdge& edge) {
+  const auto is_same = [&](const FailedEdge& old) {  // polls
+    return old.from == edge.from && old.from_lane == edge.from_lane && old.to_warp == edge.to_warp &&
+           old.to_site == edge.to_site && old.to_lanes == edge.to_lanes && old.to_time == edge.to_time;
+  };
+  if (!failed_.empty() && is_same(failed_[(next_failed_ + failed_.size() - 1) % failed_.size()])) return;
+  if (failed_.size() < kFailed) {
+    failed_.push_back(edge);
+  } else {
+    failed_[next_failed_] = edge;
+    next_failed_ = (next_failed_ + 1) % kFailed;
+  }
+}
+
+std::vector<const FailedEdge*> Flags::failed() const {
+  std::vector<const FailedEdge*> all;
+  all.reserve(failed_.size());
+  for (size_t i = 0; i < failed_.size(); ++i) all.push_back(&failed_[(next_failed_ + i) % failed_.size()]);
+  return all;
+}
+
+}  // namespace pkb::emulator::detector

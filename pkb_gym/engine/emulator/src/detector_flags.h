@@ -1,0 +1,86 @@
+// Strong stores, strong loads and fences: the edges that words in memory make between threads.
+//
+// Release and acquire patterns as in PTX ISA 8.9 "Release and Acquire Patterns" (formalised by Lustig, Sahasrabuddhe and
+// Giroux, ASPLOS 2019): a release, or a fence and then a strong store; an acquire, or a strong load and then a fence. They
+// make an edge if the load observes the store, directly or through atomics, and each one's scope holds the other's thread.
+// The beginning of a kernel counts as a fence of system scope, since all earlier work of its stream is visible by then.
+// The order of fence.sc among themselves makes no edge here: it would be an accident of this execution.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "detector_state.h"
+#include "findings.h"
+
+namespace pkb::emulator::detector {
+
+// A strong load that observed a strong store without getting to know all that came before the store.
+struct FailedEdge {
+  std::shared_ptr<const Release> from;
+  int from_lane = 0;
+  uint64_t address = 0;
+  Key to_warp = 0;
+  uint32_t to_lanes = 0;
+  Time to_time = 0;
+  uint32_t to_site = 0;
+  MissingEdge reason = MissingEdge::kNone;
+};
+
+class Flags {
+ public:
+  Flags(Agents& agents, Clocks& clocks) : agents_(agents), clocks_(clocks) {}
+
+  // A strong load of some lanes, which all observe the words [address, address + bytes) of `element_bytes` each.
+  void load(WarpState& warp, uint32_t lanes, uint64_t address, const Site& site, uint32_t site_number);
+  // What one strong store instruction publishes: once for all lanes, where they know the same.
+  std::vector<std::shared_ptr<const Release>> publish(WarpState& warp, uint32_t lanes, const Site& site, uint32_t site_number);
+  // One lane's store of a word. Atomics keep what the word carried.
+  void store(const std::shared_ptr<const Release>& release, int lane, uint64_t address, bool is_atomic);
+  // Words of a range are overwritten by plain stores, or their memory has gone.
+  void forget(uint64_t address, uint64_t bytes);
+
+  void fence(WarpState& warp, uint32_t lanes, Order order, Scope scope, uint32_t site_number);
+  void proxy_fence(WarpState& warp, uint32_t lanes, ProxyFence fence);
+
+  // Joins what a release has published to what lanes know.
+  void learn(WarpState& warp, uint32_t lanes, const ClockRef& base, const ClockRef& proxied_global,
+             const ClockRef& proxied_shared);
+
+  // The store that a word carries; null if it was not a strong one.
+  const Release* carried(uint64_t address, int* lane) const;
+
+  // Newest last, at most kFailed.
+  std::vector<const FailedEdge*> failed() const;
+
+ private:
+  struct Published {
+    std::shared_ptr<const Release> release;
+    int lane;
+  };
+  struct Word {
+    std::vector<Published> published;  // the last store and, where atomics lead on from them, earlier ones
+  };
+  using WordPage = std::unordered_map<uint16_t, Word>;
+  static constexpr size_t kFailed = 1 << 14;
+
+  struct Part {
+    const Known* known;
+    Time time;
+  };
+  static Part part_for(const Release& release, Scope distance);
+  ClockRef clock_of(const Release& release, const Part& part, int lane);
+  void observe(WarpState& warp, uint32_t lanes, const Published& published, uint64_t address, const Site& site,
+               uint32_t site_number);
+  void fail(const FailedEdge& edge);
+
+  Agents& agents_;
+  Clocks& clocks_;
+  std::unordered_map<uint64_t, WordPage> pages_;
+  std::vector<FailedEdge> failed_;
+  size_t next_failed_ = 0;
+};
+
+}  // namespace pkb::emulator::detector

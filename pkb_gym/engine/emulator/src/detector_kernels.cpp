@@ -1,0 +1,200 @@
+#include "detector_kernels.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace pkb::emulator::detector {
+
+// ---- kernels ----
+
+GridState& Kernels::grid(const Launch& launch) {
+  const auto found = grids_.find(launch.id);
+  if (found == grids_.end()) throw std::logic_error("event of launch " + std::to_string(launch.id) + ", which has not begun");
+  return *found->second;
+}
+
+BlockState& Kernels::block(const Launch& launch, uint32_t index) {
+  if (last_ && last_launch_ == launch.id && last_block_ == index) return *last_;
+  GridState& of = grid(launch);
+  const auto found = of.blocks.find(index);
+  if (found == of.blocks.end()) {
+    throw std::logic_error("event of block " + std::to_string(index) + " of " + launch.kernel + ", which does not run");
+  }
+  last_launch_ = launch.id;
+  last_block_ = index;
+  last_ = &found->second;
+  return *last_;
+}
+
+WarpState& Kernels::warp(const Warp& of) { return block(*of.launch, of.block).warps.at(of.warp); }
+
+void Kernels::launch_begin(const Launch& launch) {
+  Stream& on = stream(launch.stream, launch.rank);
+  auto state = std::make_unique<GridState>();
+  state->stream = on.key;
+  state->initial = published(on);
+  state->begin = clocks_.now();
+  state->number = agents_.add_grid(on.key, launch.rank, launch.kernel, state->begin);
+  state->blocks_per_cluster = std::max(1u, launch.cluster[0] * launch.cluster[1] * launch.cluster[2]);
+  grids_[launch.id] = std::move(state);
+}
+
+void Kernels::block_begin(const Launch& launch, uint32_t index, uint32_t threads) {
+  GridState& of = grid(launch);
+  BlockState& state = of.blocks[index];
+  state.launch = launch.id;
+  state.threads = threads;
+  // Blocks of a cluster stand side by side in the first dimension; any numbering that tells clusters apart will do.
+  const uint32_t x = index % launch.grid[0], y = index / launch.grid[0] % launch.grid[1];
+  const uint32_t z = index / launch.grid[0] / launch.grid[1];
+  const auto side = [&](int d) { return std::max(1u, launch.cluster[d]); };
+  const uint32_t across = (launch.grid[0] + side(0) - 1) / side(0), down = (launch.grid[1] + side(1) - 1) / side(1);
+  const uint32_t cluster = x / side(0) + across * (y / side(1) + down * (z / side(2)));
+  state.number = agents_.add_block(of.number, index, cluster, threads);
+  const Known known{of.initial, 0, 0};
+  Fences fences;
+  fences.released.fill(FencePoint{known, 0, 0});
+  fences.proxied_global = fences.proxied_shared = of.initial;  // the boundary of a kernel joins proxies
+  const uint32_t first = agents_.block(state.number).first_warp;
+  for (uint32_t w = 0; w * 32 < threads; ++w) {
+    WarpState warp;
+    warp.key = key_of(AgentKind::kWarp, first + w);
+    warp.all_lanes = threads - w * 32 >= 32 ? ~0u : (1u << (threads - w * 32)) - 1;
+    warp.epoch = clocks_.now();
+    warp.known = PerLane<Known>(known);
+    warp.fences = PerLane<Fences>(fences);
+    state.warps.push_back(std::move(warp));
+  }
+  last_ = nullptr;
+}
+
+void Kernels::block_end(const Launch& launch, uint32_t index) {
+  GridState& of = grid(launch);
+  const BlockState& state = block(launch, index);
+  for (const WarpState& warp : state.warps) {
+    const bool is_uniform = warp.known.is_uniform() && warp.fences.is_uniform();
+    for (uint32_t lanes = warp.all_lanes; lanes; lanes &= lanes - 1) {
+      const int lane = __builtin_ctz(lanes);
+      of.end = clocks_.join(of.end, warp.known.at(lane).base);
+      // The boundary of a kernel is a fence: what relaxed loads have seen is known afterwards.
+      for (const ClockRef& read : warp.fences.at(lane).read) of.end = clocks_.join(of.end, read);
+      if (is_uniform) break;
+    }
+  }
+  last_ = nullptr;
+  of.blocks.erase(index);
+}
+
+void Kernels::launch_end(const Launch& launch) {
+  GridState& of = grid(launch);
+  Stream& on = stream(launch.stream, launch.rank);
+  on.known.base = clocks_.join(on.known.base, of.end);
+  last_ = nullptr;
+  grids_.erase(launch.id);
+  published(on);
+}
+
+// ---- streams and hosts ----
+
+Kernels::Stream& Kernels::stream(uint64_t id, int rank) {
+  Stream& found = streams_[id];
+  if (!found.key) found.key = agents_.add_stream(id, rank, false);
+  return found;
+}
+
+Kernels::Stream& Kernels::host(int rank) {
+  Stream& found = hosts_[rank];
+  if (!found.key) found.key = agents_.add_stream(0, rank, true);
+  return found;
+}
+
+ClockRef Kernels::published(Stream& stream) {
+  const Entry own{stream.key, clocks_.tick()};
+  stream.known.base = clocks_.with(stream.known.base, &own, 1);
+  return stream.known.base;
+}
+
+void Kernels::enqueue(const StreamOperation& operation) {
+  stream_of_operation_[operation.id] = operation.stream;
+  enqueued_[operation.id] = published(host(operation.rank));
+}
+
+void Kernels::begin(const StreamOperation& operation) {
+  Stream& on = stream(operation.stream, operation.rank);
+  stream_of_operation_[operation.id] = operation.stream;
+  const auto enqueued = enqueued_.find(operation.id);
+  if (enqueued != enqueued_.end()) {
+    on.known.base = clocks_.join(on.known.base, enqueued->second);
+    enqueued_.erase(enqueued);
+  }
+  if (operation.kind == StreamOperationKind::kEventWait) {
+    const auto event = events_.find(operation.event);
+    if (event == events_.end()) return;
+    const auto record = event->second.find(operation.event_generation);
+    if (record != event->second.end()) on.known.base = clocks_.join(on.known.base, record->second);
+  }
+}
+
+void Kernels::end(const StreamOperation& operation) {
+  Stream& on = stream(operation.stream, operation.rank);
+  const ClockRef now = published(on);
+  if (operation.kind == StreamOperationKind::kEventRecord) events_[operation.event][operation.event_generation] = now;
+  stream_of_operation_.erase(operation.id);
+}
+
+void Kernels::host_waited_stream(int rank, uint64_t id) {
+  Stream& on = host(rank);
+  on.known.base = clocks_.join(on.known.base, published(stream(id, rank)));
+}
+
+void Kernels::host_waited_event(int rank, uint64_t event, uint64_t generation) {
+  const auto found = events_.find(event);
+  if (found == events_.end()) return;
+  const auto record = found->second.find(generation);
+  Stream& on = host(rank);
+  if (record != found->second.end()) on.known.base = clocks_.join(on.known.base, record->second);
+}
+
+// ---- accessors ----
+
+Accessor Kernels::stream_accessor(uint64_t operation, int rank) {
+  const auto found = stream_of_operation_.find(operation);
+  Stream& of = found == stream_of_operation_.end() ? host(rank) : stream(found->second, rank);
+  Accessor accessor;
+  accessor.known = &of.known;
+  accessor.who = of.key;
+  accessor.time = clocks_.now();
+  accessor.rank = rank;
+  return accessor;
+}
+
+Accessor Kernels::lane_accessor(const WarpState& warp, uint32_t lanes) const {
+  Accessor accessor;
+  accessor.known = &warp.known.at(__builtin_ctz(lanes));
+  accessor.who = accessor.own_warp = warp.key;
+  accessor.lanes = accessor.own_lanes = lanes;
+  accessor.time = warp.epoch;
+  accessor.own_time = kAlways;
+  accessor.block = agents_.block_index_of(warp.key);
+  accessor.in_block = true;
+  accessor.rank = agents_.rank_of(warp.key);
+  return accessor;
+}
+
+// ---- calls ----
+
+void Kernels::arrived(int rank, uint64_t call) {
+  calls_[rank].push_back({clocks_.now(), call});
+  current_calls_[rank] = int64_t(call);
+}
+
+int64_t Kernels::call_at(int rank, Time time) const {
+  const auto found = calls_.find(rank);
+  if (found == calls_.end()) return -1;
+  const auto after = std::upper_bound(found->second.begin(), found->second.end(), time,
+                                      [](Time at, const Call& call) { return at < call.begin; });
+  return after == found->second.begin() ? -1 : int64_t(std::prev(after)->number);
+}
+
+}  // namespace pkb::emulator::detector

@@ -1,0 +1,78 @@
+// Running kernels, streams and host threads: where clocks begin and end, and the order between launches, copies, events
+// and host code.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+
+#include "detector_flags.h"
+#include "detector_state.h"
+
+namespace pkb::emulator::detector {
+
+class Kernels {
+ public:
+  Kernels(Agents& agents, Clocks& clocks, Flags& flags) : agents_(agents), clocks_(clocks), flags_(flags) {}
+
+  // The state of the warp of an event.
+  WarpState& warp(const Warp& of);
+  BlockState& block(const Launch& launch, uint32_t index);
+  GridState& grid(const Launch& launch);
+
+  void launch_begin(const Launch& launch);
+  void launch_end(const Launch& launch);
+  void block_begin(const Launch& launch, uint32_t index, uint32_t threads);
+  void block_end(const Launch& launch, uint32_t index);
+
+  void enqueue(const StreamOperation& operation);
+  void begin(const StreamOperation& operation);
+  void end(const StreamOperation& operation);
+  void host_waited_stream(int rank, uint64_t stream);
+  void host_waited_event(int rank, uint64_t event, uint64_t generation);
+
+  // An accessor for a stream operation by its id; for host code of a rank where it is none.
+  Accessor stream_accessor(uint64_t operation, int rank);
+  // An accessor for lanes of a warp, which know the same as the first of them.
+  Accessor lane_accessor(const WarpState& warp, uint32_t lanes) const;
+
+  // The call that a rank's stream was in at some time; -1 before the first.
+  int64_t call_at(int rank, Time time) const;
+  int64_t call_of(int rank) const {
+    const auto found = current_calls_.find(rank);
+    return found == current_calls_.end() ? -1 : found->second;
+  }
+  void arrived(int rank, uint64_t call);
+
+ private:
+  struct Stream {
+    Key key = 0;
+    Known known;
+  };
+  struct Call {
+    Time begin;
+    uint64_t number;
+  };
+
+  Stream& stream(uint64_t id, int rank);
+  Stream& host(int rank);
+  // All that a stream's operations have done so far, as others learn it.
+  ClockRef published(Stream& stream);
+
+  Agents& agents_;
+  Clocks& clocks_;
+  Flags& flags_;
+  std::unordered_map<uint64_t, Stream> streams_;
+  std::unordered_map<int, Stream> hosts_;
+  std::unordered_map<uint64_t, uint64_t> stream_of_operation_;
+  std::unordered_map<uint64_t, ClockRef> enqueued_;                      // by operation
+  std::unordered_map<uint64_t, std::unordered_map<uint64_t, ClockRef>> events_;  // by event and generation
+  std::unordered_map<uint64_t, std::unique_ptr<GridState>> grids_;       // by launch
+  std::unordered_map<int, std::vector<Call>> calls_;
+  std::unordered_map<int, int64_t> current_calls_;
+  uint64_t last_launch_ = 0;
+  uint32_t last_block_ = 0;
+  BlockState* last_ = nullptr;
+};
+
+}  // namespace pkb::emulator::detector

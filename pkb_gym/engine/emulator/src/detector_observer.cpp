@@ -1,0 +1,364 @@
+#include "detector_observer.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace pkb::emulator::detector {
+
+namespace {
+
+constexpr uint32_t kMbarrierBytes = 8;
+
+bool is_tracked(Space space) { return space == Space::kGlobal || space == Space::kShared; }
+
+}  // namespace
+
+Detector::Detector(bool races, size_t most_findings, std::function<void(const std::string&)> found)
+    : races_are_looked_for_(races), report_(agents_, sites_, kernels_, regions_, most_findings, std::move(found)) {}
+
+FindingReport Detector::report() const {
+  return {report_.findings(), statistics_.advice(sites_), statistics_.links(), report_.dropped()};
+}
+
+// ---- memory ----
+
+void Detector::region_added(const Region& region) {
+  regions_.add(region);
+  std::fill(std::begin(spans_), std::end(spans_), Span());
+  const bool is_inside = region.kind == RegionKind::kArgument || region.kind == RegionKind::kOutput ||
+                         region.kind == RegionKind::kScratch || region.kind == RegionKind::kSignals;
+  if (!is_inside) {
+    shadow_.forget(region.address, region.bytes);
+    flags_.forget(region.address, region.bytes);
+  }
+  shadow_.set_written(region.address, region.bytes, region.initialised);
+}
+
+void Detector::region_removed(const Region& region) {
+  std::fill(std::begin(spans_), std::end(spans_), Span());
+  if (region.kind == RegionKind::kShared) {
+    for (const Barriers::Leak& leak : barriers_.end(region.address, region.bytes)) {
+      if (!report_.is_new(FindingKind::kMbarrierLeak, 0, leak.announced.site)) continue;
+      Finding finding;
+      finding.kind = FindingKind::kMbarrierLeak;
+      finding.second = report_.describe_access(leak.announced);
+      finding.call = report_.call_of(leak.announced);
+      report_.describe_place(finding, leak.address, kMbarrierBytes);
+      report_.add(std::move(finding), 0, leak.announced.site);
+    }
+  }
+  const bool is_inside = region.kind == RegionKind::kArgument || region.kind == RegionKind::kOutput ||
+                         region.kind == RegionKind::kScratch || region.kind == RegionKind::kSignals;
+  if (!is_inside) {
+    shadow_.forget(region.address, region.bytes);
+    flags_.forget(region.address, region.bytes);
+  }
+  regions_.remove(region);
+}
+
+void Detector::set_initialised(uint64_t address, uint64_t bytes, bool initialised) {
+  shadow_.set_written(address, bytes, initialised);
+}
+
+void Detector::access(const Access& access) {
+  if (!is_tracked(access.space) || !access.warp.lanes) return;
+  const uint32_t site = sites_.of(access);
+  WarpState& warp = kernels_.warp(access.warp);
+  statistics_.access(access, site);
+  if (!access.aligned && report_.is_new(FindingKind::kMisaligned, 0, site)) {
+    Finding finding;
+    finding.kind = FindingKind::kMisaligned;
+    const Record record{warp.key, warp.epoch, site, access.warp.lanes};
+    finding.second = report_.describe_access(record);
+    finding.call = report_.call_of(record);
+    report_.describe_place(finding, access.addresses[__builtin_ctz(access.warp.lanes)], access.bytes);
+    report_.add(std::move(finding), 0, site);
+  }
+  // Lanes side by side that touch the same bytes are taken together.
+  const bool is_one_by_one = access.operation != Operation::kRead;
+  for (uint32_t rest = access.warp.lanes; rest;) {
+    const uint64_t address = access.addresses[__builtin_ctz(rest)];
+    uint32_t group = rest & -rest;
+    rest &= rest - 1;
+    while (!is_one_by_one && warp.known.is_uniform() && rest && access.addresses[__builtin_ctz(rest)] == address) {
+      group |= rest & -rest;
+      rest &= rest - 1;
+    }
+    lanes_access(access, warp, group, address, site);
+  }
+  if (races_are_looked_for_ && access.operation != Operation::kRead && sites_[site].is_strong) store_flags(access, warp, site);
+}
+
+void Detector::lanes_access(const Access& access, WarpState& warp, uint32_t lanes, uint64_t address, uint32_t number) {
+  const Record record{warp.key, warp.epoch, number, lanes};
+  const bool reads = access.operation != Operation::kWrite;
+  const bool writes = access.operation == Operation::kWrite || (access.operation == Operation::kAtomic && (access.wrote & lanes));
+  if (access.space == Space::kGlobal) {
+    const Span& span = span_of(address, access.bytes, record, access.warp.rank);
+    if (span.owner >= 0 && span.owner != access.warp.rank) {
+      statistics_.link(access.warp.rank, span.owner, kernels_.call_of(access.warp.rank), access.bytes, reads, writes);
+    }
+  }
+  if (!races_are_looked_for_) return;
+  if (reads) check_written(address, access.bytes, record);
+  Accessor who = kernels_.lane_accessor(warp, lanes);
+  const Site& site = sites_[number];
+  who.non_coherent = site.is_non_coherent;
+  if (access.proxy == Proxy::kAsync) {
+    who.needs_proxy = true;
+    const Fences& fences = warp.fences.at(__builtin_ctz(lanes));
+    who.proxied = (access.space == Space::kShared ? fences.proxied_shared : fences.proxied_global).get();
+  }
+  const bool is_same = access.operation == Operation::kWrite && !site.is_strong && !(access.wrote & lanes);
+  if (is_same) {
+    races_.write_same(who, number, address, access.bytes);
+  } else if (writes) {
+    races_.write(who, number, address, access.bytes);
+  } else {
+    races_.read(who, number, address, access.bytes);
+  }
+  if (writes) shadow_.mark_written(address, access.bytes);
+  if (reads && site.is_strong) {
+    for (uint32_t at = 0; at < access.bytes; at += access.element_bytes) flags_.load(warp, lanes, address + at, site, number);
+  }
+}
+
+void Detector::store_flags(const Access& access, WarpState& warp, uint32_t number) {
+  const bool is_atomic = access.operation == Operation::kAtomic;
+  const uint32_t lanes = is_atomic ? access.warp.lanes & access.wrote : access.warp.lanes;
+  if (!lanes) return;
+  const auto published = flags_.publish(warp, lanes, sites_[number], number);
+  for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    for (uint32_t at = 0; at < access.bytes; at += access.element_bytes) {
+      flags_.store(published[size_t(lane)], lane, access.addresses[lane] + at, is_atomic);
+    }
+  }
+}
+
+// Finds accesses beside all tensors on the way.
+const Detector::Span& Detector::span_of(uint64_t address, uint32_t bytes, const Record& access, int /*rank*/) {
+  Span& span = spans_[address >> 12 & 15];
+  if (address >= span.begin && address + bytes <= span.end) return span;
+  const Region* before = nullptr;
+  if (regions_.is_outside(address, bytes, &before)) {
+    if (report_.is_new(FindingKind::kOutOfBounds, 0, access.site)) {
+      Finding finding;
+      finding.kind = FindingKind::kOutOfBounds;
+      finding.second = report_.describe_access(access);
+      finding.call = report_.call_of(access);
+      report_.describe_place(finding, before ? before->address : address, bytes);
+      if (before) finding.offset = address - before->address;
+      if (before && before->element_bytes) finding.index = int64_t(finding.offset / before->element_bytes);
+      report_.add(std::move(finding), 0, access.site);
+    }
+    span = {0, 0, regions_.owner(address)};
+    return span;
+  }
+  const Region* region = regions_.find(address);
+  span = region ? Span{region->address, region->address + region->bytes, regions_.owner(address)} : Span();
+  return span;
+}
+
+void Detector::check_written(uint64_t address, uint64_t bytes, const Record& access) {
+  const uint64_t missing = shadow_.first_unwritten(address, bytes);
+  if (missing == address + bytes || !regions_.find(missing)) return;
+  if (!report_.is_new(FindingKind::kUninitialisedRead, 0, access.site)) return;
+  Finding finding;
+  finding.kind = FindingKind::kUninitialisedRead;
+  finding.second = report_.describe_access(access);
+  finding.call = report_.call_of(access);
+  report_.describe_place(finding, missing, address + bytes - missing);
+  report_.add(std::move(finding), 0, access.site);
+}
+
+void Detector::range_access(const RangeAccess& access) {
+  if (!is_tracked(access.space) || !access.bytes) return;
+  const bool reads = access.operation != Operation::kWrite, writes = access.operation != Operation::kRead;
+  const int owner = access.space == Space::kGlobal ? regions_.owner(access.address) : -1;
+  if (owner >= 0 && owner != access.rank) {
+    statistics_.link(access.rank, owner, kernels_.call_of(access.rank), access.bytes, reads, writes);
+  }
+  if (!races_are_looked_for_) return;
+  const bool is_async = async_.is_operation(access.agent);
+  const uint32_t site = sites_.of(access);
+  const Accessor who = is_async ? async_.accessor(access.agent, !writes, access.space, access.proxy)
+                                : kernels_.stream_accessor(access.agent, access.rank);
+  if (reads && is_async) check_written(access.address, access.bytes, {who.who, who.time, site, who.lanes});
+  if (writes) {
+    races_.write(who, site, access.address, access.bytes);
+    shadow_.mark_written(access.address, access.bytes);
+  } else {
+    races_.read(who, site, access.address, access.bytes);
+  }
+}
+
+// ---- within a kernel ----
+
+uint32_t Detector::site_of(const Warp& warp, Operation operation, Order order, Scope scope, Space space, uint32_t bytes) {
+  Access access{};
+  access.warp = warp;
+  access.operation = operation;
+  access.order = order;
+  access.scope = scope;
+  access.space = space;
+  access.proxy = Proxy::kGeneric;
+  access.element_bytes = bytes;
+  return sites_.of(access);
+}
+
+void Detector::fence(const Warp& warp, Order order, Scope scope) {
+  if (!races_are_looked_for_) return;
+  flags_.fence(kernels_.warp(warp), warp.lanes, order, scope, site_of(warp, Operation::kAtomic, order, scope, Space::kGlobal, 0));
+}
+
+void Detector::proxy_fence(const Warp& warp, ProxyFence fence) {
+  if (races_are_looked_for_) flags_.proxy_fence(kernels_.warp(warp), warp.lanes, fence);
+}
+
+void Detector::barrier_arrive(const Warp& warp, uint32_t barrier, uint64_t generation) {
+  const std::string opcode = warp.opcode ? warp.opcode : "";
+  const bool is_aligned = opcode.rfind("bar.", 0) == 0 || opcode.find(".aligned") != std::string::npos;
+  if (is_aligned && warp.lanes != warp.full_lanes) {
+    const uint32_t site = site_of(warp, Operation::kAtomic, Order::kWeak, Scope::kNone, Space::kShared, 0);
+    if (report_.is_new(FindingKind::kDivergentBarrier, 0, site)) {
+      const WarpState& state = kernels_.warp(warp);
+      Finding finding;
+      finding.kind = FindingKind::kDivergentBarrier;
+      const Record record{state.key, state.epoch, site, warp.lanes};
+      finding.second = report_.describe_access(record);
+      finding.second.operation = "barrier";
+      finding.call = report_.call_of(record);
+      report_.add(std::move(finding), 0, site);
+    }
+  }
+  barriers_.arrive(warp, barrier, generation, opcode.find(".arrive") == std::string::npos);
+}
+
+void Detector::barrier_leave(const Warp& warp, uint32_t barrier, uint64_t generation) {
+  barriers_.leave(warp, barrier, generation);
+}
+
+void Detector::cluster_arrive(const Warp& warp, bool releases, uint64_t generation) {
+  barriers_.cluster_arrive(warp, releases, generation);
+}
+
+void Detector::cluster_leave(const Warp& warp, bool acquires, uint64_t generation) {
+  barriers_.cluster_leave(warp, acquires, generation);
+}
+
+void Detector::warp_barrier(const Warp& warp) { barriers_.warp_barrier(warp); }
+
+// An mbarrier is a word that is initialised by a plain store and then only used as a whole.
+void Detector::mbarrier_access(const Warp& warp, uint64_t address, Operation operation, Order order) {
+  if (!races_are_looked_for_) return;
+  WarpState& state = kernels_.warp(warp);
+  const Scope scope = order == Order::kWeak ? Scope::kNone : Scope::kCluster;
+  const uint32_t site = site_of(warp, operation, order, scope, Space::kShared, kMbarrierBytes);
+  const uint32_t lane = warp.lanes & -warp.lanes;
+  const Accessor who = kernels_.lane_accessor(state, lane);
+  if (operation == Operation::kRead) {
+    races_.read(who, site, address, kMbarrierBytes);
+  } else {
+    races_.write(who, site, address, kMbarrierBytes);
+    shadow_.mark_written(address, kMbarrierBytes);
+  }
+}
+
+void Detector::mbarrier_init(const Warp& warp, uint64_t address, uint32_t /*count*/) {
+  mbarrier_access(warp, address, Operation::kWrite, Order::kWeak);
+  barriers_.init(address);
+}
+
+void Detector::mbarrier_invalidate(const Warp& warp, uint64_t address) {
+  mbarrier_access(warp, address, Operation::kWrite, Order::kWeak);
+  barriers_.invalidate(address);
+}
+
+void Detector::mbarrier_arrive(const Warp& warp, uint64_t address, uint64_t /*phase*/, Order order, Scope /*scope*/) {
+  mbarrier_access(warp, address, Operation::kAtomic, Order::kRelaxed);
+  barriers_.arrive_mbarrier(warp, address, releases(order));
+}
+
+void Detector::mbarrier_expect(const Warp& warp, uint64_t address, uint64_t /*phase*/, uint32_t bytes) {
+  const WarpState& state = kernels_.warp(warp);
+  const uint32_t site = site_of(warp, Operation::kAtomic, Order::kRelaxed, Scope::kCluster, Space::kShared, kMbarrierBytes);
+  barriers_.expect(address, bytes, {state.key, state.epoch, site, warp.lanes & -warp.lanes});
+}
+
+void Detector::mbarrier_wait(const Warp& warp, uint64_t address, uint64_t /*phase*/, Order order, Scope /*scope*/) {
+  mbarrier_access(warp, address, Operation::kRead, Order::kRelaxed);
+  barriers_.wait(warp, address, acquires(order));
+}
+
+void Detector::mbarrier_complete(uint64_t address, uint64_t /*phase*/) { barriers_.complete(address); }
+
+// ---- asynchronous operations ----
+
+void Detector::async_issue(const AsyncOperation& operation) {
+  async_.issue(operation, site_of(operation.warp, Operation::kAtomic, Order::kWeak, Scope::kNone, Space::kShared, 0));
+}
+
+void Detector::async_complete(const AsyncOperation& operation, uint64_t /*phase*/) { async_.complete(operation); }
+void Detector::async_commit(const Warp& warp, Completion completion) { async_.commit(warp, completion); }
+
+void Detector::async_wait(const Warp& warp, Completion completion, uint32_t pending, bool reads_only) {
+  async_.wait(warp, completion, pending, reads_only);
+}
+
+// ---- kernels, streams, calls ----
+
+void Detector::launch_begin(const Launch& launch) { kernels_.launch_begin(launch); }
+
+void Detector::launch_end(const Launch& launch) {
+  async_.forget_launch(launch.id);
+  kernels_.launch_end(launch);
+}
+
+void Detector::block_begin(const Launch& launch, uint32_t block, uint32_t threads) {
+  kernels_.block_begin(launch, block, threads);
+}
+
+void Detector::block_end(const Launch& launch, uint32_t block) { kernels_.block_end(launch, block); }
+void Detector::lanes_exit(const Warp& warp) { barriers_.exit(warp); }
+void Detector::stream_enqueue(const StreamOperation& operation) { kernels_.enqueue(operation); }
+
+void Detector::stream_begin(const StreamOperation& operation) {
+  kernels_.begin(operation);
+  arrival_operation_ = operation.id;
+}
+
+void Detector::stream_end(const StreamOperation& operation) { kernels_.end(operation); }
+void Detector::host_waited_stream(int rank, uint64_t stream) { kernels_.host_waited_stream(rank, stream); }
+
+void Detector::host_waited_event(int rank, uint64_t event, uint64_t generation) {
+  kernels_.host_waited_event(rank, event, generation);
+}
+
+// Arrival: earlier work of the stream has written the arguments, and has the outputs' memory until then.
+void Detector::arrival(int rank, uint64_t call) {
+  kernels_.arrived(rank, call);
+  write_tensors("arrival", rank, RegionKind::kArgument);
+  write_tensors("arrival", rank, RegionKind::kOutput);
+}
+
+// Departure: later work takes the outputs and may overwrite everything.
+void Detector::departure(int rank, uint64_t /*call*/) {
+  write_tensors("departure", rank, RegionKind::kOutput);
+  write_tensors("departure", rank, RegionKind::kArgument);
+}
+
+void Detector::write_tensors(const char* what, int rank, RegionKind kind) {
+  if (!races_are_looked_for_) return;
+  Site like{};
+  like.what = what;
+  like.operation = Operation::kWrite;
+  like.space = Space::kGlobal;
+  like.proxy = Proxy::kHost;
+  like.element_bytes = 1;
+  const uint32_t site = sites_.of(like);
+  const Accessor who = kernels_.stream_accessor(arrival_operation_, rank);
+  for (const Region* region : regions_.of(rank, kind)) races_.write(who, site, region->address, region->bytes);
+}
+
+}  // namespace pkb::emulator::detector

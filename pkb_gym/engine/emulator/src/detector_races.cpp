@@ -1,0 +1,151 @@
+#include "detector_races.h"
+
+#include <algorithm>
+
+namespace pkb::emulator::detector {
+
+void Races::read(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes) {
+  const Record access{who.who, who.time, site, who.lanes};
+  shadow_.for_cells(address, bytes, [&](Cell& cell, uint64_t at, uint32_t size) { read_cell(cell, who, access, at, size); });
+}
+
+void Races::write(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes) {
+  const Record access{who.who, who.time, site, who.lanes};
+  shadow_.for_cells(address, bytes, [&](Cell& cell, uint64_t at, uint32_t size) { write_cell(cell, who, access, at, size); });
+  if (bytes >= Shadow::kLineBytes) shadow_.merge_lines(address, bytes, access);
+}
+
+void Races::write_same(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes) {
+  const Record access{who.who, who.time, site, who.lanes};
+  shadow_.for_cells(address, bytes, [&](Cell& cell, uint64_t, uint32_t) {
+    if (cell.write.present()) note_read(cell, who, access);
+    else cell.write = access;
+  });
+}
+
+void Races::read_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes) {
+  const Record& last = cell.read;
+  if (last.who == access.who && last.time == access.time && last.lanes == access.lanes && last.site == access.site) return;
+  if (cell.write.present() && races(cell, cell.write, false, who, access)) found(cell.write, who, access, address, bytes);
+  note_read(cell, who, access);
+}
+
+void Races::write_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes) {
+  const Record& last = cell.write;
+  if (last.who == access.who && last.time == access.time && last.lanes == access.lanes && last.site == access.site &&
+      !cell.read.present()) {
+    return;
+  }
+  const bool is_strong = sites_[access.site].is_strong;
+  if (last.present()) {
+    if (races(cell, last, false, who, access)) found(last, who, access, address, bytes);
+    if (!is_strong && sites_[last.site].is_strong) flags_.forget(address, bytes);
+  }
+  // Polls that are not ordered with a strong store stay: a plain store that follows may race with them.
+  if (cell.read.site == kManyReads) {
+    std::vector<Record>& set = shadow_.reads_of(cell);
+    for (const Record& read : set) {
+      if (races(cell, read, true, who, access)) found(read, who, access, address, bytes);
+    }
+    if (is_strong) std::erase_if(set, [&](const Record& read) { return agents_.ordered(who, read, false); });
+    if (!is_strong || set.empty()) shadow_.clear_reads(cell);
+  } else if (cell.read.present()) {
+    if (races(cell, cell.read, true, who, access)) found(cell.read, who, access, address, bytes);
+    if (!is_strong || agents_.ordered(who, cell.read, false)) cell.read = Record();
+  }
+  cell.write = access;
+}
+
+void Races::note_read(Cell& cell, const Accessor& who, const Record& access) {
+  if (!cell.read.present()) {
+    cell.read = access;
+    return;
+  }
+  // FastTrack: a read takes the place of those before it that are ordered, unless it excuses stores that they do not:
+  // by being strong, or by its scope.
+  const Site& site = sites_[access.site];
+  const auto excuses_more = [&](const Site& old) {
+    return site.is_strong && (!old.is_strong || effective_scope(old.order, old.scope) < effective_scope(site.order, site.scope));
+  };
+  const auto replaces = [&](const Record& old) {
+    if (excuses_more(sites_[old.site])) return false;
+    return (old.who == access.who && (old.lanes & ~access.lanes) == 0 && kind_of(old.who) == AgentKind::kWarp) ||
+           agents_.ordered(who, old, false);
+  };
+  if (cell.read.site != kManyReads) {
+    if (replaces(cell.read)) {
+      cell.read = access;
+      return;
+    }
+    if (cell.read.who == access.who && cell.read.time == access.time && cell.read.site == access.site) {
+      cell.read.lanes |= access.lanes;
+      return;
+    }
+    shadow_.make_set(cell).push_back(access);
+    return;
+  }
+  std::vector<Record>& set = shadow_.reads_of(cell);
+  for (Record& old : set) {
+    if (old.who != access.who || old.site != access.site) continue;
+    if ((old.lanes & ~access.lanes) == 0) {
+      old = access;
+      return;
+    }
+    if (old.time == access.time) {
+      old.lanes |= access.lanes;
+      return;
+    }
+  }
+  if (set.size() >= 4 && (set.size() & (set.size() - 1)) == 0) std::erase_if(set, replaces);
+  if (set.size() < Shadow::kMostReads) {
+    set.push_back(access);
+  } else {
+    // Of each rank some readers are kept.
+    const size_t begin = (access.time * 2654435761u) % set.size();
+    size_t victim = begin;
+    for (size_t i = 0; i < set.size(); ++i) {
+      const size_t at = (begin + i) % set.size();
+      if (agents_.rank_of(set[at].who) == who.rank) {
+        victim = at;
+        break;
+      }
+    }
+    set[victim] = access;
+  }
+}
+
+bool Races::races(const Cell& cell, const Record& earlier, bool earlier_is_read, const Accessor& who, const Record& access) {
+  const Site& site = sites_[earlier.site];
+  // Reuse of what was read needs no proxy fence: the completion of the reader is enough.
+  const bool is_generic = !earlier_is_read && site.proxy != Proxy::kAsync && site.proxy != Proxy::kTensorMap;
+  if (agents_.ordered(who, earlier, is_generic)) {
+    // Its own kernel's stores may be missing from the cache that ld.global.nc reads; what a peer has stored is not in
+    // that cache unless it was read too early.
+    return who.non_coherent && !earlier_is_read && kind_of(earlier.who) == AgentKind::kWarp &&
+           agents_.block_of(earlier.who).grid == agents_.block(who.block).grid;
+  }
+  if (!site.is_strong) return true;
+  if (sites_[access.site].is_strong) return !is_morally_strong(earlier, access);
+  return earlier_is_read || !is_observed(cell, earlier, who);
+}
+
+bool Races::is_morally_strong(const Record& a, const Record& b) const {
+  const Site &of_a = sites_[a.site], &of_b = sites_[b.site];
+  if (!of_a.is_strong || !of_b.is_strong || of_a.element_bytes != of_b.element_bytes) return false;
+  if (of_a.proxy != Proxy::kGeneric || of_b.proxy != Proxy::kGeneric) return false;
+  const Scope distance = agents_.distance(a.who, b.who);
+  return effective_scope(of_a.order, of_a.scope) >= distance && effective_scope(of_b.order, of_b.scope) >= distance;
+}
+
+// Whether a strong load that happens before this access has observed the earlier strong store: then they are in
+// causality order (PTX ISA 8.9.5), though nothing that came before the store is.
+bool Races::is_observed(const Cell& cell, const Record& earlier, const Accessor& who) {
+  const auto observes = [&](const Record& read) {
+    return is_morally_strong(earlier, read) && agents_.ordered(who, read, false);
+  };
+  if (cell.read.site != kManyReads) return cell.read.present() && observes(cell.read);
+  const std::vector<Record>& set = shadow_.reads_of(cell);
+  return std::any_of(set.begin(), set.end(), observes);
+}
+
+}  // namespace pkb::emulator::detector

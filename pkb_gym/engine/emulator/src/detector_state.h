@@ -1,0 +1,126 @@
+// What the lanes of running kernels know, and what they have published.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "detector_agents.h"
+
+namespace pkb::emulator::detector {
+
+// A value of each lane of a warp, kept once while all are the same.
+template <class T>
+class PerLane {
+ public:
+  PerLane() = default;
+  explicit PerLane(const T& value) : common_(value) {}
+
+  bool is_uniform() const { return !each_; }
+  const T& at(int lane) const { return each_ ? (*each_)[size_t(lane)] : common_; }
+
+  // Changes the values of some lanes, each by change(value): once where all of the warp's lanes change alike.
+  template <class Change>
+  void change(uint32_t lanes, uint32_t all_lanes, const Change& change) {
+    if (!each_ && (lanes & all_lanes) == all_lanes) return change(common_);
+    if (!each_) {
+      each_ = std::make_unique<std::array<T, kLanes>>();
+      each_->fill(common_);
+    }
+    for (; lanes; lanes &= lanes - 1) change((*each_)[size_t(__builtin_ctz(lanes))]);
+  }
+
+  // Goes back to one value if all lanes have it.
+  void unite(uint32_t all_lanes) {
+    if (!each_ || !all_lanes) return;
+    const T& first = (*each_)[size_t(__builtin_ctz(all_lanes))];
+    for (uint32_t lanes = all_lanes; lanes; lanes &= lanes - 1) {
+      if (!((*each_)[size_t(__builtin_ctz(lanes))] == first)) return;
+    }
+    common_ = first;
+    each_.reset();
+  }
+
+ private:
+  T common_{};
+  std::unique_ptr<std::array<T, kLanes>> each_;
+};
+
+constexpr int kScopes = 4;  // cta, cluster, gpu, sys
+constexpr int index_of(Scope scope) { return scope == Scope::kNone ? 0 : int(scope) - int(Scope::kCta); }
+
+// What a lane knew at its last fence of a scope: a later strong store publishes it (PTX's release pattern).
+struct FencePoint {
+  Known known;
+  Time time = 0;       // of the lane's own accesses that come before; 0: the beginning of its kernel
+  uint32_t site = 0;   // of the fence; 0: the beginning of its kernel
+
+  bool operator==(const FencePoint& other) const { return known == other.known && time == other.time && site == other.site; }
+};
+
+// What a lane's fences wait for or have done.
+struct Fences {
+  std::array<FencePoint, kScopes> released;  // by scope: the last fence of at least this scope
+  std::array<ClockRef, kScopes> read;        // by distance of the writer: what strong loads have seen and no fence has acquired
+  ClockRef proxied_global, proxied_shared;   // what proxy fences lead from
+
+  bool operator==(const Fences& other) const {
+    return released == other.released && read == other.read && proxied_global == other.proxied_global &&
+           proxied_shared == other.proxied_shared;
+  }
+};
+
+// What a strong store of some lanes of a warp published.
+struct Release {
+  Key warp = 0;
+  uint32_t lanes = 0;
+  Time time = 0;
+  uint32_t site = 0;
+  bool is_release = false;   // has release order itself
+  Scope scope = Scope::kNone;
+  Known known;
+  std::array<FencePoint, kScopes> fences;
+  ClockRef proxied_global, proxied_shared;
+};
+
+struct WarpState {
+  Key key = 0;
+  uint32_t all_lanes = 0;    // that exist
+  Time epoch = 0;            // of its accesses: after its last release
+  PerLane<Known> known;
+  PerLane<Fences> fences;
+};
+
+// A meeting of warps: one generation of a barrier.
+struct Meeting {
+  uint64_t generation = 0;
+  ClockRef base, proxied_global, proxied_shared;
+  Time block_time = 0;
+  std::vector<Entry> entries;  // of those that arrived
+  uint32_t lanes = 0;          // that arrived
+  bool all_wait = true;        // none arrived without waiting
+  bool is_closed = false;
+  Time closed = 0;
+};
+
+struct BlockState {
+  uint32_t number = 0;         // of Agents
+  uint64_t launch = 0;
+  uint32_t threads = 0, exited = 0;
+  std::vector<WarpState> warps;
+  std::unordered_map<uint32_t, std::array<Meeting, 2>> barriers;  // by number and parity of the generation
+};
+
+struct GridState {
+  uint32_t number = 0;         // of Agents
+  Key stream = 0;
+  uint32_t blocks_per_cluster = 1;
+  ClockRef initial;            // what its blocks know at their beginning
+  ClockRef end;                // what those that have ended knew
+  Time begin = 0;
+  std::unordered_map<uint32_t, BlockState> blocks;                  // that run
+  std::unordered_map<uint32_t, std::array<Meeting, 2>> clusters;    // barriers of clusters, by cluster
+};
+
+}  // namespace pkb::emulator::detector

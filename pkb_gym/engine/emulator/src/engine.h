@@ -1,0 +1,134 @@
+// All emulated GPUs of a world: which blocks are resident, which warps may run, copies that are on their way.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "memory.h"
+#include "state.h"
+
+namespace pkb::emulator {
+
+enum class Outcome : int {
+  kOk, kDeadlock, kStepLimit, kIllegalAddress, kMisaligned, kUnknownInstruction, kTrap, kBodyFailed, kStopped, kBadLaunch
+};
+
+// Ends a run.
+struct Fault {
+  Outcome outcome;
+  int rank;
+  std::string message;
+  SourceLine line{};
+};
+
+// What GPUs of a world are, all alike.
+struct Device {
+  int multiprocessors = 8;
+  uint32_t threads = 2048, blocks = 32, registers = 65536;  // of a multiprocessor
+  uint32_t shared_bytes = 228 << 10, shared_of_block = 227 << 10, reserved_shared = 1 << 10;
+  uint32_t threads_of_block = 1024;
+  int blocks_of_cluster = 8;
+};
+
+// How warps and copies are chosen.
+struct Choice {
+  bool by_priority = false;     // the highest first, until it blocks; else in turn
+  uint32_t quantum = 400;       // instructions in turn
+  bool delays_copies = false;   // copies complete late, in random order
+  uint64_t seed = 0;
+  std::vector<uint64_t> rank_priority;  // added to a warp's, shifted above it; empty: none
+  uint32_t change_points = 3;
+  uint64_t change_range = 20000;  // steps within which priorities change
+};
+
+// Blocks of a kernel that fit onto one multiprocessor.
+uint32_t occupancy(const Device& device, const Kernel& kernel, uint32_t threads, uint32_t dynamic_shared);
+
+class Executor;
+
+class Engine {
+ public:
+  Engine(const Device& device, int ranks);
+  ~Engine();
+
+  Memory memory;
+  Observer* observer = nullptr;
+  const Device device;
+  uint64_t steps = 0, max_steps = 0;
+  uint64_t progress = 0;        // grows with each write to memory, barrier, copy: what a deadlock has none of
+  uint64_t next_id = 1;
+
+  void choose(const Choice& choice);
+  const Choice& choice() const { return choice_; }
+  std::mt19937_64& random() { return random_; }
+
+  // Adds a launch whose turn in its stream has come; `finished` is called once when all its blocks have ended.
+  void start(std::unique_ptr<Grid> grid, std::function<void()> finished);
+  // Runs for a while: one warp, or copies that are due. False: nobody could run.
+  bool run_some();
+  // Whether warps are left.
+  bool idle() const;
+  // Warps that poll are looked at again although nothing that they watch has changed. False: there are none.
+  bool run_parked();
+
+  // ---- for the executor ----
+  void wake(WarpState& warp);
+  void defer(std::function<void()> copy);
+  uint64_t now_ns() const { return now_ns_ + steps; }
+  void pass_time(uint64_t ns) { now_ns_ += ns; }
+
+  // So many instructions without any write, barrier or copy: nobody gets further.
+  bool stuck();
+  // Where warps stand still, one line for each place.
+  std::string standing() const;
+  // A run has ended by a fault: everything resident is dropped.
+  void clear();
+
+ private:
+  struct Running {
+    std::unique_ptr<Grid> grid;
+    std::function<void()> finished;
+  };
+  struct Multiprocessor {
+    uint32_t threads = 0, blocks = 0, registers = 0, shared = 0;
+  };
+
+  void dispatch();
+  bool make_cluster(Grid& grid);
+  void make_block(Cluster& cluster, uint32_t in_cluster, int multiprocessor);
+  void make_warp(Block& block, uint32_t index);
+  void drop_block(Block& block);
+  void end_block(Block& block);
+  int room_for(const Grid& grid, const std::vector<int>& taken) const;
+  void claim(const Grid& grid, int multiprocessor, int sign);
+  void queue(WarpState& warp);
+  WarpState* pick();
+  bool unpark(bool forced);
+  void settle(WarpState& warp);
+  void run_copies(bool all);
+  uint64_t fresh_priority(int rank);
+
+  Choice choice_;
+  std::mt19937_64 random_;
+  std::vector<Running> running_;
+  std::vector<std::vector<Multiprocessor>> multiprocessors_;  // by rank
+  std::deque<WarpState*> ready_;
+  std::vector<WarpState*> parked_;
+  size_t turns_ = 0;            // until warps that poll are looked at
+  std::deque<std::function<void()>> copies_;
+  uint64_t last_progress_ = 0, progress_step_ = 0;  // to see that nothing happens any more
+  const WarpState* last_picked_ = nullptr;
+  uint32_t picks_ = 0;
+  std::vector<uint64_t> changes_;  // steps at which a priority changes
+  bool dispatchable_ = false;
+  uint64_t now_ns_ = 1'700'000'000'000'000'000ull;
+  Pool pool_{4096}, shared_pool_{kSharedStride};
+  std::unique_ptr<Executor> executor_;
+};
+
+}  // namespace pkb::emulator

@@ -1,0 +1,209 @@
+// The seam between execution and its observers (race detector, statistics): each memory access, synchronisation and
+// stream operation as an event, in the one order in which the emulator executes them.
+//
+// Addresses are those of this process: global, constant, parameter, shared and local memory of all ranks lie in one
+// space, so that a peer's memory is the same bytes at the same address for all ranks. Events are delivered from one
+// thread at a time. Pointers in events are valid during the call only, except those of `SourceLine`, regions' names and
+// kernels' names, which live as long as the world.
+#pragma once
+
+#include <cstdint>
+
+namespace pkb::emulator {
+
+constexpr int kLanes = 32;
+
+enum class Space : uint8_t { kGlobal, kShared, kLocal, kConstant, kParameter };
+enum class Operation : uint8_t { kRead, kWrite, kAtomic };  // kAtomic reads and writes (atom, red)
+
+// PTX's .weak, .volatile, .relaxed, .acquire, .release, .acq_rel, .sc. Volatile counts as relaxed.sys in PTX's model.
+enum class Order : uint8_t { kWeak, kVolatile, kRelaxed, kAcquire, kRelease, kAcquireRelease, kSequential };
+enum class Scope : uint8_t { kNone, kCta, kCluster, kGpu, kSys };
+
+// Who touches memory: ordinary instructions; bulk copies and wgmma; reads of tensor maps; copy engines and host code.
+enum class Proxy : uint8_t { kGeneric, kAsync, kTensorMap, kHost };
+
+// Proxies that a proxy fence joins.
+enum class ProxyFence : uint8_t { kNone, kAsync, kAsyncGlobal, kAsyncShared, kTensorMap, kAlias };
+
+// A line of the source, and where that code was inlined into (the outermost caller); null and 0 where not known.
+struct SourceLine {
+  const char* file;
+  int line;
+  const char* outer_file;
+  int outer_line;
+};
+
+// A launch of a kernel; `id` is unique in a world and never 0.
+struct Launch {
+  uint64_t id;
+  int rank;
+  uint64_t stream;  // id of the stream, unique in a world
+  const char* kernel;
+  uint32_t grid[3], block[3], cluster[3];
+  uint32_t shared_bytes;  // static and dynamic
+};
+
+// The lanes of one warp that execute an instruction together.
+struct Warp {
+  const Launch* launch;
+  int rank;
+  uint32_t block;           // linear index in the grid
+  uint32_t cluster;         // linear index of its cluster
+  uint32_t block_in_cluster;
+  uint32_t warp;            // in the block
+  uint32_t lanes;           // mask of lanes that execute
+  uint32_t full_lanes;      // mask of lanes of this warp that exist and have not exited
+  const char* opcode;       // "ld.acquire.sys.global.u64"
+  const SourceLine* line;
+};
+
+// One instruction's accesses, one for each lane in `warp.lanes`.
+struct Access {
+  Warp warp;
+  Operation operation;
+  Order order;
+  Scope scope;
+  Space space;
+  Proxy proxy;
+  uint32_t bytes;               // of each lane; vectors are one access
+  uint32_t element_bytes;       // bytes / elements of the vector: what is accessed as a whole
+  uint32_t wrote;               // of an atomic: lanes that wrote (a failed compare-and-swap only reads); of a store: lanes
+                                // that changed the bytes (the others stored the value that was there)
+  const uint64_t* addresses;    // kLanes of them; those of other lanes have no meaning
+  bool aligned;                 // every address is a multiple of `bytes` (of element_bytes for stmatrix and the like)
+};
+
+// A range touched by an asynchronous operation, a copy engine or host code.
+struct RangeAccess {
+  uint64_t agent;               // id of the asynchronous operation or stream operation that touches it
+  int rank;                     // whose agent
+  Operation operation;
+  Proxy proxy;
+  Space space;
+  uint64_t address;
+  uint64_t bytes;
+  const char* what;             // "cp.async.bulk", "cudaMemcpyAsync", "arrival", ...
+  const SourceLine* line;       // of the instruction that began it, or null
+};
+
+// How the completion of an asynchronous operation is learnt.
+enum class Completion : uint8_t { kMbarrier, kBulkGroup, kWgmmaGroup, kCopyGroup };
+
+// An asynchronous operation (cp.async, cp.async.bulk, wgmma) of one lane, or of a warp for wgmma.
+struct AsyncOperation {
+  uint64_t id;                  // unique in a world; the `agent` of its range accesses
+  Warp warp;                    // of wgmma all lanes, else the one that issues
+  Completion completion;
+  uint64_t mbarrier;            // address of the mbarrier that is told; of a multicast in each block (several events)
+};
+
+enum class StreamOperationKind : uint8_t {
+  kKernel, kCopy, kFill, kEventRecord, kEventWait, kHostFunction, kArrival, kDeparture
+};
+
+struct StreamOperation {
+  uint64_t id;                  // unique in a world; the `agent` of its range accesses
+  StreamOperationKind kind;
+  int rank;
+  uint64_t stream;
+  uint64_t event;               // of kEventRecord and kEventWait: id of the event
+  uint64_t event_generation;    // how many times it has been recorded: a wait joins the record of this generation
+  const Launch* launch;         // of kKernel
+  const char* what;
+};
+
+enum class RegionKind : uint8_t {
+  kSegment,       // a rank's whole heap segment; argument, output, scratch and signal regions lie inside it
+  kArgument, kOutput, kScratch, kSignals,
+  kAllocation,    // cudaMalloc
+  kHost,          // pinned or plain host memory that kernels may touch
+  kGlobalVariable, kConstant, kParameters, kShared, kLocal
+};
+
+struct Region {
+  uint64_t id;                  // unique in a world
+  RegionKind kind;
+  int rank;                     // owner
+  const char* name;
+  uint64_t address;
+  uint64_t bytes;
+  uint32_t element_bytes;       // of arguments and outputs, for indices in messages; 0: not known
+  bool initialised;             // whether its bytes count as written
+  uint64_t launch;              // of kShared, kLocal and kParameters; else 0
+  uint32_t block;               // of kShared and kLocal
+};
+
+// Receives the events. Every function has an empty default. All events of a lane come in its program order.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+
+  // ---- memory ----
+  virtual void region_added(const Region&) {}
+  virtual void region_removed(const Region&) {}
+  // From now on these bytes count as never written (false) or as written (true) by nobody in particular.
+  virtual void set_initialised(uint64_t /*address*/, uint64_t /*bytes*/, bool /*initialised*/) {}
+  virtual void access(const Access&) {}
+  virtual void range_access(const RangeAccess&) {}
+
+  // ---- within a kernel ----
+  virtual void fence(const Warp&, Order, Scope) {}
+  virtual void proxy_fence(const Warp&, ProxyFence) {}
+  // bar.sync, bar.red: arrive, and leave once all have arrived; bar.arrive: arrive alone. `generation` counts how often
+  // this barrier of this block has completed; leave has the generation of the arrivals that it waited for.
+  virtual void barrier_arrive(const Warp&, uint32_t /*barrier*/, uint64_t /*generation*/) {}
+  virtual void barrier_leave(const Warp&, uint32_t /*barrier*/, uint64_t /*generation*/) {}
+  // barrier.cluster: `releases` and `acquires` are false for .relaxed arrivals.
+  virtual void cluster_arrive(const Warp&, bool /*releases*/, uint64_t /*generation*/) {}
+  virtual void cluster_leave(const Warp&, bool /*acquires*/, uint64_t /*generation*/) {}
+  // bar.warp.sync: all lanes of `warp.lanes` have arrived and leave together, with memory ordering among them.
+  virtual void warp_barrier(const Warp&) {}
+  // mbarrier in shared memory, by address. `phase` counts completed phases since init. A wait event is a test_wait or
+  // try_wait that returned true for the phase that is given; a failed one is no event.
+  virtual void mbarrier_init(const Warp&, uint64_t /*address*/, uint32_t /*count*/) {}
+  virtual void mbarrier_invalidate(const Warp&, uint64_t /*address*/) {}
+  virtual void mbarrier_arrive(const Warp&, uint64_t /*address*/, uint64_t /*phase*/, Order, Scope) {}
+  virtual void mbarrier_expect(const Warp&, uint64_t /*address*/, uint64_t /*phase*/, uint32_t /*bytes*/) {}
+  virtual void mbarrier_wait(const Warp&, uint64_t /*address*/, uint64_t /*phase*/, Order, Scope) {}
+  // The last arrival and the last byte of the phase have come.
+  virtual void mbarrier_complete(uint64_t /*address*/, uint64_t /*phase*/) {}
+
+  // ---- asynchronous operations: issue, then their range accesses, then complete ----
+  virtual void async_issue(const AsyncOperation&) {}
+  // With Completion::kMbarrier: its bytes have been counted at `mbarrier` in phase `phase`.
+  virtual void async_complete(const AsyncOperation&, uint64_t /*phase*/) {}
+  // A lane (or warp, for wgmma) closes a group with all its operations of this kind since the last one.
+  virtual void async_commit(const Warp&, Completion) {}
+  // A lane (or warp) has waited until at most `pending` of its groups are incomplete; `reads_only`: only their reads are
+  // over (cp.async.bulk.wait_group.read).
+  virtual void async_wait(const Warp&, Completion, uint32_t /*pending*/, bool /*reads_only*/) {}
+  // wgmma.fence: orders the warp's register and shared memory accesses before following wgmma.
+  virtual void wgmma_fence(const Warp&) {}
+
+  // ---- life of kernels ----
+  virtual void launch_begin(const Launch&) {}
+  virtual void launch_end(const Launch&) {}
+  virtual void block_begin(const Launch&, uint32_t /*block*/, uint32_t /*threads*/) {}
+  virtual void block_end(const Launch&, uint32_t /*block*/) {}
+  virtual void lanes_exit(const Warp&) {}
+
+  // ---- streams and host code of ranks ----
+  // A rank's host thread enqueues (edge from host to operation); the operation begins after all earlier ones of its
+  // stream; it ends.
+  virtual void stream_enqueue(const StreamOperation&) {}
+  virtual void stream_begin(const StreamOperation&) {}
+  virtual void stream_end(const StreamOperation&) {}
+  // A rank's host thread has waited for all that was enqueued on a stream, or for an event's generation.
+  virtual void host_waited_stream(int /*rank*/, uint64_t /*stream*/) {}
+  virtual void host_waited_event(int /*rank*/, uint64_t /*event*/, uint64_t /*generation*/) {}
+
+  // ---- the call contract ----
+  // The arrival of a call on a rank's stream: its arguments are complete, its outputs may be written. Comes between
+  // stream_begin and stream_end of the operation of kind kArrival.
+  virtual void arrival(int /*rank*/, uint64_t /*call*/) {}
+  // Its departure: from now on arguments and outputs of that call belong to others.
+  virtual void departure(int /*rank*/, uint64_t /*call*/) {}
+};
+
+}  // namespace pkb::emulator

@@ -1,0 +1,104 @@
+// Executes warps: lanes that run together, one instruction at a time.
+#pragma once
+
+#include <cstring>
+
+#include "engine.h"
+#include "lanes.h"
+
+namespace pkb::emulator {
+
+class Executor {
+ public:
+  explicit Executor(Engine& engine) : engine(engine) {}
+
+  // Runs one group of lanes of the warp after the other, for `budget` instructions or until none may go on.
+  void run(WarpState& warp, uint64_t budget);
+
+  // ---- state of the instruction that is being executed, for handlers ----
+  Engine& engine;
+  WarpState* warp = nullptr;
+  Block* block = nullptr;
+  Grid* grid = nullptr;
+  Split* split = nullptr;
+  const char* bases[kBases] = {};
+
+  char* at(Ref ref) const { return const_cast<char*>(bases[ref.base]) + ref.offset; }
+  const char* at(const Value& value) const { return bases[value.ref.base] + value.ref.offset; }
+  // A lane of an operand; a predicate is 0 or 1.
+  uint64_t value(const Value& value, int lane) const;
+  uint32_t mask(const Value& value) const;
+  void set(const Value& value, int lane, uint64_t bits) const;
+  void set_mask(const Value& value, uint32_t mask, uint32_t lanes) const;
+  // Addresses of lanes, as addresses of this process; checked, each with this many bytes, whose multiple they must be.
+  void resolve(const Op& op, const Address& address, uint32_t lanes, uint32_t bytes, uint32_t alignment, uint64_t (&to)[kLanes]);
+  // As they stand in the operand, without the base of their space.
+  void raw_addresses(const Address& address, uint32_t lanes, uint64_t (&to)[kLanes]) const;
+  uint64_t shared_address(const Op& op, uint64_t offset, uint32_t bytes, uint32_t alignment) const;
+  Space space_of(const Detail& detail, uint64_t address) const;
+
+  // ---- control ----
+  void branch(const Op& op, uint32_t taken, int target);
+  void exit_lanes(uint32_t lanes);
+  // After the split has entered or left a function.
+  void rebase() { enter(index_); }
+  // Lanes of a .sync instruction: those that have come, once all of `members` have; 0: not yet (the split waits).
+  uint32_t gather(uint32_t members, uint32_t lanes, bool anywhere);
+  bool is_full(uint32_t lanes) const { return (lanes | ~warp->alive()) == ~0u; }
+  // Notes what a strong read has found; true: the same as at its last execution.
+  bool polls(const Op& op, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes);
+  void wrote() {
+    split->poll_pc = -1;
+    ++engine.progress;
+  }
+  CopyGroups& copies(int lane);
+
+  // ---- events and faults ----
+  Warp seen(const Op& op, uint32_t lanes) const;
+  void report_access(const Op& op, uint32_t lanes, Operation operation, uint32_t bytes, uint32_t elements,
+                     const uint64_t (&addresses)[kLanes], uint32_t wrote, Proxy proxy = Proxy::kGeneric);
+  [[noreturn]] void fail(Outcome outcome, const Op& op, uint32_t lane, const std::string& problem) const;
+
+  // Whether a group of lanes may go on.
+  static bool runnable(const Split& split) { return split.wait == Wait::kNone; }
+  // Looks whether what a parked group watches has changed.
+  static bool changed(const Split& split);
+
+ private:
+  friend class Engine;
+  void run_split(size_t index, uint64_t& budget);
+  void arrive_at_join();
+  void enter(size_t index);
+  int new_join(const Join& join);
+  void complete(int join);
+  void remove_split();
+
+  size_t index_ = 0;  // of the split that runs
+};
+
+// The handler of an instruction, with what it needs in `detail`; null: it is none of this group.
+Handler find_memory_handler(const Instruction& instruction, Detail& detail);
+Handler find_atomic_handler(const Instruction& instruction, Detail& detail);
+Handler find_barrier_handler(const Instruction& instruction, Detail& detail);
+Handler find_mbarrier_handler(const Instruction& instruction, Detail& detail);
+Handler find_warp_handler(const Instruction& instruction, Detail& detail);
+Handler find_bulk_handler(const Instruction& instruction, Detail& detail);
+Handler find_matrix_handler(const Instruction& instruction, Detail& detail);
+Handler find_wgmma_handler(const Instruction& instruction, Detail& detail);
+Handler find_control_handler(const Instruction& instruction, Detail& detail);
+Handler find_misc_handler(const Instruction& instruction, Detail& detail);
+
+// After threads have exited: barriers that waited for them alone complete.
+void recheck_barriers(Engine& engine, Block& block);
+
+// Counts bytes of copies at an mbarrier, and completes its phase if they were the last. For copies that run later.
+void complete_bytes(Engine& engine, Block& block, uint32_t offset, uint32_t bytes);
+// The block of the cluster whose shared memory holds an address of this process, and the offset in it.
+Block* block_of(Cluster& cluster, uint64_t address, uint32_t& offset);
+
+template <class F>
+void each_lane(uint32_t lanes, F f) {
+  for (; lanes; lanes &= lanes - 1) f(__builtin_ctz(lanes));
+}
+
+}  // namespace pkb::emulator

@@ -1,0 +1,203 @@
+// Loads, stores, conversions of addresses, and hints for caches.
+#include "executor.h"
+
+namespace pkb::emulator {
+namespace {
+
+template <class E>
+void load_lanes(char* to, int stride, bool is_signed, const uint64_t (&addresses)[kLanes], uint32_t lanes, uint32_t offset) {
+  if (stride == int(sizeof(E))) {
+    each_lane(lanes, [&](int lane) { std::memcpy(to + lane * int(sizeof(E)), reinterpret_cast<const char*>(addresses[lane]) + offset, sizeof(E)); });
+    return;
+  }
+  each_lane(lanes, [&](int lane) {
+    E element;
+    std::memcpy(&element, reinterpret_cast<const char*>(addresses[lane]) + offset, sizeof(E));
+    uint64_t bits = uint64_t(element);
+    if (is_signed) bits = uint64_t(int64_t(bits << (64 - 8 * sizeof(E) % 64)) >> (64 - 8 * sizeof(E) % 64));
+    std::memcpy(to + lane * stride, &bits, size_t(stride));
+  });
+}
+
+template <class E>
+void store_lanes(const char* from, int stride, const uint64_t (&addresses)[kLanes], uint32_t lanes, uint32_t offset) {
+  each_lane(lanes, [&](int lane) { std::memcpy(reinterpret_cast<char*>(addresses[lane]) + offset, from + lane * stride, sizeof(E)); });
+}
+
+void load_element(Executor& x, const Value& value, const Detail& detail, const uint64_t (&addresses)[kLanes], uint32_t lanes, uint32_t offset) {
+  if (!value.present) return;
+  char* const to = const_cast<char*>(x.at(value));
+  switch (detail.element_bytes) {
+    case 1: return load_lanes<uint8_t>(to, value.bytes, detail.is_signed, addresses, lanes, offset);
+    case 2: return load_lanes<uint16_t>(to, value.bytes, detail.is_signed, addresses, lanes, offset);
+    case 4: return load_lanes<uint32_t>(to, value.bytes, detail.is_signed, addresses, lanes, offset);
+    case 8: return load_lanes<uint64_t>(to, value.bytes, detail.is_signed, addresses, lanes, offset);
+    default: return load_lanes<unsigned __int128>(to, value.bytes, false, addresses, lanes, offset);
+  }
+}
+
+void store_element(Executor& x, const Value& value, const Detail& detail, const uint64_t (&addresses)[kLanes], uint32_t lanes, uint32_t offset) {
+  const char* const from = x.at(value);
+  switch (detail.element_bytes) {
+    case 1: return store_lanes<uint8_t>(from, value.bytes, addresses, lanes, offset);
+    case 2: return store_lanes<uint16_t>(from, value.bytes, addresses, lanes, offset);
+    case 4: return store_lanes<uint32_t>(from, value.bytes, addresses, lanes, offset);
+    case 8: return store_lanes<uint64_t>(from, value.bytes, addresses, lanes, offset);
+    default: return store_lanes<unsigned __int128>(from, value.bytes, addresses, lanes, offset);
+  }
+}
+
+Step load(Executor& x, const Op& op, uint32_t lanes) {
+  const Detail& detail = *op.detail;
+  const uint32_t bytes = detail.element_bytes * uint32_t(detail.vector);
+  alignas(64) uint64_t addresses[kLanes];
+  x.resolve(op, detail.addresses[0], lanes, bytes, bytes, addresses);
+  for (int e = 0; e < detail.vector; ++e) load_element(x, detail.values[size_t(e)], detail, addresses, lanes, uint32_t(e) * detail.element_bytes);
+  if (detail.space == Space::kParameter) return Step::kNext;
+  if (x.engine.observer) x.report_access(op, lanes, Operation::kRead, bytes, uint32_t(detail.vector), addresses, 0);
+  if (detail.order != Order::kWeak) x.polls(op, lanes, addresses, bytes);
+  return Step::kNext;
+}
+
+// Of a parameter by name: the same for all lanes.
+Step load_parameter(Executor& x, const Op& op, uint32_t lanes) {
+  const Detail& detail = *op.detail;
+  const uint8_t* from = x.grid->parameters.get() + detail.addresses[0].offset;
+  for (int e = 0; e < detail.vector; ++e, from += detail.element_bytes) {
+    uint64_t bits = 0;
+    std::memcpy(&bits, from, detail.element_bytes);
+    const int drop = 64 - 8 * detail.element_bytes;
+    if (detail.is_signed) bits = uint64_t(int64_t(bits << drop) >> drop);
+    const Value& value = detail.values[size_t(e)];
+    char* const to = const_cast<char*>(x.at(value));
+    if (value.bytes == 8) {
+      each_lane(lanes, [&](int lane) { std::memcpy(to + 8 * lane, &bits, 8); });
+    } else {
+      each_lane(lanes, [&](int lane) { std::memcpy(to + value.bytes * lane, &bits, value.bytes); });
+    }
+  }
+  return Step::kNext;
+}
+
+// Lanes whose bytes a store changes: the others store what is there, or what the lane before them stores to the same place.
+uint32_t changed_by_store(Executor& x, const Detail& detail, const uint64_t (&addresses)[kLanes], uint32_t lanes) {
+  if (detail.element_bytes > 8) return lanes;
+  uint32_t changed = 0;
+  int before = -1;
+  each_lane(lanes, [&](int lane) {
+    const bool follows = before >= 0 && addresses[before] == addresses[lane];
+    for (int e = 0; e < detail.vector; ++e) {
+      const uint64_t value = x.value(detail.values[size_t(e)], lane);
+      const uint64_t earlier = follows ? x.value(detail.values[size_t(e)], before) : 0;
+      const void* const there = follows ? static_cast<const void*>(&earlier)
+                                        : reinterpret_cast<const void*>(addresses[lane] + uint64_t(e) * detail.element_bytes);
+      if (std::memcmp(&value, there, detail.element_bytes) != 0) changed |= 1u << lane;
+    }
+    before = lane;
+  });
+  return changed;
+}
+
+Step store(Executor& x, const Op& op, uint32_t lanes) {
+  const Detail& detail = *op.detail;
+  const uint32_t bytes = detail.element_bytes * uint32_t(detail.vector);
+  alignas(64) uint64_t addresses[kLanes];
+  x.resolve(op, detail.addresses[0], lanes, bytes, bytes, addresses);
+  const bool is_seen = x.engine.observer && detail.space != Space::kParameter;
+  const uint32_t changed = is_seen ? changed_by_store(x, detail, addresses, lanes) : 0;
+  for (int e = 0; e < detail.vector; ++e) store_element(x, detail.values[size_t(e)], detail, addresses, lanes, uint32_t(e) * detail.element_bytes);
+  if (detail.space == Space::kParameter) return Step::kNext;
+  if (is_seen) x.report_access(op, lanes, Operation::kWrite, bytes, uint32_t(detail.vector), addresses, changed);
+  x.wrote();
+  return Step::kNext;
+}
+
+Step no_operation(Executor&, const Op&, uint32_t) { return Step::kNext; }
+
+// createpolicy and the like: the result has no meaning for the emulator.
+Step zero_result(Executor& x, const Op& op, uint32_t lanes) {
+  each_lane(lanes, [&](int lane) { x.set(op.detail->values[0], lane, 0); });
+  return Step::kNext;
+}
+
+uint64_t shared_to_generic(const Executor& x, uint64_t offset) {
+  if (offset < 1u << 24) return reinterpret_cast<uint64_t>(x.block->shared) + offset;
+  return reinterpret_cast<uint64_t>(x.block->cluster->shared) + ((offset >> 24) - 1) * kSharedStride + (offset & 0xffffff);
+}
+
+uint64_t generic_to_shared(const Executor& x, uint64_t address) {
+  uint32_t offset = 0;
+  const Block* const block = block_of(*x.block->cluster, address, offset);
+  if (block == x.block) return offset;
+  return block ? (uint64_t(block->in_cluster) + 1) << 24 | offset : address - reinterpret_cast<uint64_t>(x.block->shared);
+}
+
+Step convert_address(Executor& x, const Op& op, uint32_t lanes) {
+  const Detail& detail = *op.detail;
+  each_lane(lanes, [&](int lane) {
+    uint64_t address = x.value(detail.values[1], lane);
+    if (detail.variant == 1) address = shared_to_generic(x, address);
+    if (detail.variant == 2) address = generic_to_shared(x, address);
+    x.set(detail.values[0], lane, address);
+  });
+  return Step::kNext;
+}
+
+// mapa: the same place in the shared memory of another block of the cluster; generic or as shared::cluster.
+Step map_address(Executor& x, const Op& op, uint32_t lanes) {
+  const Detail& detail = *op.detail;
+  each_lane(lanes, [&](int lane) {
+    uint64_t address = x.value(detail.values[1], lane);
+    const uint64_t rank = x.value(detail.values[2], lane);
+    if (rank >= x.block->cluster->blocks.size()) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "block " + std::to_string(rank) + " of a cluster of " + std::to_string(x.block->cluster->blocks.size()));
+    if (detail.generic) address = generic_to_shared(x, address);
+    address = (rank + 1) << 24 | (address & 0xffffff);
+    x.set(detail.values[0], lane, detail.generic ? shared_to_generic(x, address) : address);
+  });
+  return Step::kNext;
+}
+
+Step rank_of_address(Executor& x, const Op& op, uint32_t lanes) {
+  const Detail& detail = *op.detail;
+  each_lane(lanes, [&](int lane) {
+    uint64_t address = x.value(detail.values[1], lane);
+    if (detail.generic) address = generic_to_shared(x, address);
+    x.set(detail.values[0], lane, address >> 24 ? (address >> 24) - 1 : x.block->in_cluster);
+  });
+  return Step::kNext;
+}
+
+Step is_space(Executor& x, const Op& op, uint32_t lanes) {
+  const Detail& detail = *op.detail;
+  uint32_t mask = 0;
+  each_lane(lanes, [&](int lane) {
+    const Extent* const extent = x.engine.memory.find(x.value(detail.values[1], lane), 1);
+    const Space space = extent ? extent->space : Space::kGlobal;
+    mask |= uint32_t(space == detail.space) << lane;
+  });
+  x.set_mask(detail.values[0], mask, lanes);
+  return Step::kNext;
+}
+
+}  // namespace
+
+Handler find_memory_handler(const Instruction& instruction, Detail& detail) {
+  const auto name = instruction.parts[0];
+  if (name == "ld" || name == "ldu") {
+    return !detail.addresses.empty() && detail.addresses[0].mode == Address::kParameters ? load_parameter : load;
+  }
+  if (name == "st") return store;
+  if (name == "prefetch" || name == "prefetchu" || name == "applypriority" || name == "discard") return no_operation;
+  if (name == "createpolicy") return zero_result;
+  if (name == "cvta") {
+    const bool to = instruction.has("to"), shared = detail.space == Space::kShared && !detail.generic;
+    detail.variant = shared ? (to ? 2 : 1) : 0;
+    return convert_address;
+  }
+  if (name == "mapa") return map_address;
+  if (name == "getctarank") return rank_of_address;
+  if (name == "isspacep") return is_space;
+  return nullptr;
+}
+
+}  // namespace pkb::emulator

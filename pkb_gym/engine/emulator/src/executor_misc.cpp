@@ -1,0 +1,257 @@
+// Instructions of several results or kinds of operands: moves of parts, addresses and clocks; predicates; carries; fields.
+#include <bit>
+#include <cmath>
+
+#include "executor.h"
+
+namespace pkb::emulator {
+namespace {
+
+// variant of mov
+enum Source { kParts, kWhole, kClock, kTime, kFrameAddress, kParameterAddress, kZero };
+
+uint32_t width(const Value& value) { return value.bytes; }
+
+// mov.b64 d, {a, b}: values: d, then the parts from the lowest on.
+Step pack(Executor& x, const Op& op, uint32_t lanes) {
+  const auto& values = op.detail->values;
+  const uint32_t whole = width(values[0]), part = whole / uint32_t(values.size() - 1);
+  char* const to = const_cast<char*>(x.at(values[0]));
+  each_lane(lanes, [&](int lane) {
+    char bytes[16];
+    for (size_t i = 1; i < values.size(); ++i) {
+      const uint64_t bits = x.value(values[i], lane);
+      std::memcpy(bytes + (i - 1) * part, &bits, part);
+    }
+    std::memcpy(to + whole * uint32_t(lane), bytes, whole);
+  });
+  return Step::kNext;
+}
+
+// mov.b64 {a, b}, d: values: the parts, then the whole.
+Step unpack(Executor& x, const Op& op, uint32_t lanes) {
+  const auto& values = op.detail->values;
+  const size_t parts = values.size() - 1;
+  const uint32_t whole = uint32_t(op.detail->element_bytes), part = whole / uint32_t(parts);
+  each_lane(lanes, [&](int lane) {
+    char bytes[16] = {};
+    std::memcpy(bytes, x.at(values[parts]) + values[parts].bytes * lane, std::min<uint32_t>(whole, values[parts].bytes));
+    for (size_t i = 0; i < parts; ++i) {
+      uint64_t bits = 0;
+      std::memcpy(&bits, bytes + i * part, part);
+      x.set(values[i], lane, bits);
+    }
+  });
+  return Step::kNext;
+}
+
+// Time passes faster for those who look at the clock, so that waits of milliseconds end.
+uint64_t clock(Executor& x) {
+  x.engine.pass_time(200);
+  return x.engine.now_ns();
+}
+
+Step move_special(Executor& x, const Op& op, uint32_t lanes) {
+  const Detail& detail = *op.detail;
+  const uint64_t time = detail.variant == kTime || detail.variant == kClock ? clock(x) : 0;
+  each_lane(lanes, [&](int lane) {
+    uint64_t bits = time;
+    if (detail.variant == kFrameAddress) {
+      bits = reinterpret_cast<uint64_t>(x.warp->local) + uint64_t(lane) * x.grid->kernel->local_bytes + x.split->local_offset + detail.number;
+    } else if (detail.variant == kParameterAddress) {
+      bits = reinterpret_cast<uint64_t>(x.grid->parameters.get()) + detail.number;
+    }
+    x.set(detail.values[0], lane, bits);
+  });
+  return detail.variant == kTime || detail.variant == kClock ? Step::kYield : Step::kNext;
+}
+
+// and, or, xor, not, mov of predicates.
+Step predicate_logic(Executor& x, const Op& op, uint32_t lanes) {
+  const auto& values = op.detail->values;
+  const uint32_t a = x.mask(values[1]), b = values.size() > 2 ? x.mask(values[2]) : 0;
+  const char kind = op.source->parts[0][0];
+  const uint32_t result = kind == 'a' ? a & b : kind == 'o' ? a | b : kind == 'x' ? a ^ b : kind == 'n' ? ~a : a;
+  x.set_mask(values[0], result, lanes);
+  return Step::kNext;
+}
+
+// setp with a second result or a predicate: values: p, q if there is one, a, b, c if there is one.
+Step compare(Executor& x, const Op& op, uint32_t lanes) {
+  const Detail& detail = *op.detail;
+  const auto& values = detail.values;
+  const size_t a = detail.number;
+  const auto run = reinterpret_cast<CompareFunction>(op.a.offset | uint64_t(op.a.base) << 32);
+  uint32_t yes = run(x.at(values[a]), x.at(values[a + 1])), no = ~yes;
+  if (values.size() > a + 2) {
+    const uint32_t c = x.mask(values[a + 2]);
+    const auto combine = [&](uint32_t bits) { return detail.variant == 0 ? bits & c : detail.variant == 1 ? bits | c : bits ^ c; };
+    yes = combine(yes);
+    no = combine(no);
+  }
+  x.set_mask(values[0], yes, lanes);
+  if (a == 2) x.set_mask(values[1], no, lanes);
+  return Step::kNext;
+}
+
+// set.cmp.dtype.stype d, a, b: all ones, or 1.0.
+Step set_by_comparison(Executor& x, const Op& op, uint32_t lanes) {
+  const Detail& detail = *op.detail;
+  const auto run = reinterpret_cast<CompareFunction>(op.a.offset | uint64_t(op.a.base) << 32);
+  const uint32_t yes = run(x.at(detail.values[1]), x.at(detail.values[2]));
+  const uint64_t one = detail.variant ? 0x3f800000u : 0xffffffffu;
+  each_lane(lanes, [&](int lane) { x.set(detail.values[0], lane, yes >> lane & 1 ? one : 0); });
+  return Step::kNext;
+}
+
+// add.cc, addc, sub.cc, subc, mad.cc, madc, of 32 or 64 bits. The carry of a subtraction is its borrow.
+Step with_carry(Executor& x, const Op& op, uint32_t lanes) {
+  const Detail& detail = *op.detail;
+  const auto& values = detail.values;
+  const auto name = op.source->parts[0];
+  const bool takes = name.ends_with('c'), gives = op.source->has("cc");
+  const int bits = 8 * detail.element_bytes;
+  const unsigned __int128 keep = bits == 64 ? (unsigned __int128)(~0ull) : (1ull << bits) - 1;
+  uint32_t carry = 0;
+  each_lane(lanes, [&](int lane) {
+    unsigned __int128 a = x.value(values[1], lane) & keep, b = x.value(values[2], lane) & keep;
+    const uint32_t in = takes ? x.warp->carry >> lane & 1 : 0;
+    if (name.starts_with("mad")) {
+      unsigned __int128 product = a * b;
+      if (op.source->has("hi")) {
+        const bool is_signed = detail.is_signed;
+        product = is_signed ? (unsigned __int128)((__int128(int64_t(uint64_t(a) << (64 - bits)) >> (64 - bits)) * __int128(int64_t(uint64_t(b) << (64 - bits)) >> (64 - bits))) >> bits) : product >> bits;
+      }
+      a = product & keep;
+      b = x.value(values[3], lane) & keep;
+    }
+    const bool subtracts = name.starts_with("sub");
+    const unsigned __int128 sum = subtracts ? a - b - in : a + b + in;
+    carry |= uint32_t((sum >> bits & 1) != 0) << lane;
+    x.set(values[0], lane, uint64_t(sum & keep));
+  });
+  if (gives) x.warp->carry = (x.warp->carry & ~lanes) | carry;
+  return Step::kNext;
+}
+
+Step insert_field(Executor& x, const Op& op, uint32_t lanes) {
+  const auto& values = op.detail->values;
+  const uint32_t bits = 8u * op.detail->element_bytes;
+  each_lane(lanes, [&](int lane) {
+    const uint64_t a = x.value(values[1], lane), b = x.value(values[2], lane);
+    const auto position = uint32_t(x.value(values[3], lane) & 0xff), length = uint32_t(x.value(values[4], lane) & 0xff);
+    const uint64_t ones = length >= 64 ? ~0ull : (1ull << length) - 1, field = position >= bits ? 0 : ones << position;
+    x.set(values[0], lane, (b & ~field) | (position >= bits ? 0 : a << position & field));
+  });
+  return Step::kNext;
+}
+
+Step logic_of_three(Executor& x, const Op& op, uint32_t lanes) {
+  const auto& values = op.detail->values;
+  const auto table = uint32_t(x.value(values[4], 0));
+  each_lane(lanes, [&](int lane) {
+    const auto a = uint32_t(x.value(values[1], lane)), b = uint32_t(x.value(values[2], lane)), c = uint32_t(x.value(values[3], lane));
+    uint32_t result = 0;
+    for (uint32_t i = 0; i < 8; ++i) {
+      if (table >> i & 1) result |= (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
+    }
+    x.set(values[0], lane, result);
+  });
+  return Step::kNext;
+}
+
+// dp4a: products of four bytes, summed; dp2a: of two halves and two bytes.
+Step dot_product(Executor& x, const Op& op, uint32_t lanes) {
+  const auto& values = op.detail->values;
+  const auto& parts = op.source->parts;
+  const bool signed_a = parts[parts.size() - 2][0] == 's', signed_b = parts.back()[0] == 's', four = parts[0] == "dp4a";
+  const int shift = op.source->has("hi") ? 16 : 0;
+  each_lane(lanes, [&](int lane) {
+    const auto a = uint32_t(x.value(values[1], lane)), b = uint32_t(x.value(values[2], lane));
+    auto sum = uint32_t(x.value(values[3], lane));
+    for (int i = 0; i < (four ? 4 : 2); ++i) {
+      const uint32_t left = four ? a >> (8 * i) & 0xff : a >> (16 * i) & 0xffff;
+      const uint32_t right = b >> (8 * i + (four ? 0 : shift)) & 0xff;
+      const int32_t p = four ? (signed_a ? int8_t(left) : int32_t(left)) : (signed_a ? int16_t(left) : int32_t(left));
+      sum += uint32_t(p * (signed_b ? int8_t(right) : int32_t(right)));
+    }
+    x.set(values[0], lane, sum);
+  });
+  return Step::kNext;
+}
+
+// slct d, a, b, c: a where c is at least 0.
+Step select_by_sign(Executor& x, const Op& op, uint32_t lanes) {
+  const auto& values = op.detail->values;
+  const bool real = op.source->parts.back() == "f32";
+  each_lane(lanes, [&](int lane) {
+    const auto c = uint32_t(x.value(values[3], lane));
+    const bool first = real ? std::bit_cast<float>(c) >= 0 : int32_t(c) >= 0;
+    x.set(values[0], lane, x.value(values[first ? 1 : 2], lane));
+  });
+  return Step::kNext;
+}
+
+Step test_property(Executor& x, const Op& op, uint32_t lanes) {
+  const auto& values = op.detail->values;
+  const auto property = op.source->parts[1];
+  uint32_t mask = 0;
+  each_lane(lanes, [&](int lane) {
+    const uint64_t bits = x.value(values[1], lane);
+    const bool single = op.source->parts.back() == "f32";
+    const int kind = single ? std::fpclassify(std::bit_cast<float>(uint32_t(bits))) : std::fpclassify(std::bit_cast<double>(bits));
+    bool yes = false;
+    if (property == "finite") yes = kind != FP_NAN && kind != FP_INFINITE;
+    if (property == "infinite") yes = kind == FP_INFINITE;
+    if (property == "number") yes = kind != FP_NAN;
+    if (property == "notanumber") yes = kind == FP_NAN;
+    if (property == "normal") yes = kind == FP_NORMAL;
+    if (property == "subnormal") yes = kind == FP_SUBNORMAL;
+    mask |= uint32_t(yes) << lane;
+  });
+  x.set_mask(values[0], mask, lanes);
+  return Step::kNext;
+}
+
+Handler find_move(const Instruction& instruction, Detail& detail) {
+  const auto& operands = instruction.operands;
+  if (operands.size() != 2) return nullptr;
+  if (operands[1].kind == Operand::kVector) return pack;
+  if (operands[0].kind == Operand::kVector) return unpack;
+  if (operands[1].kind == Operand::kSpecial) {
+    const auto name = operands[1].name;
+    const bool time = name == "%globaltimer" || name == "%globaltimer_lo", ticks = name == "%clock" || name == "%clock64";
+    detail.variant = time ? kTime : ticks ? kClock : kZero;
+    return time || ticks || name == "%gridid" || name == "%globaltimer_hi" || name == "%clock_hi" ? move_special : nullptr;
+  }
+  if (detail.variant == kFrameAddress || detail.variant == kParameterAddress) return move_special;
+  return nullptr;
+}
+
+}  // namespace
+
+Handler find_misc_handler(const Instruction& instruction, Detail& detail) {
+  const auto name = instruction.parts[0], type = instruction.parts.back();
+  const bool logic = name == "and" || name == "or" || name == "xor" || name == "not" || name == "mov";
+  if (logic && type == "pred") return predicate_logic;
+  if (name == "mov") return find_move(instruction, detail);
+  if (name == "setp" || name == "set") {
+    const bool pair = instruction.operands[0].kind == Operand::kPair;
+    detail.number = pair ? 2 : 1;
+    if (name == "set") {
+      detail.variant = instruction.parts[instruction.parts.size() - 2] == "f32";
+      return instruction.operands.size() == 3 ? set_by_comparison : nullptr;
+    }
+    detail.variant = instruction.has("and") ? 0 : instruction.has("or") ? 1 : 2;
+    return compare;
+  }
+  if (instruction.has("cc") || name == "addc" || name == "subc" || name == "madc") return with_carry;
+  if (name == "bfi") return insert_field;
+  if (name == "lop3") return logic_of_three;
+  if (name == "dp4a" || name == "dp2a") return dot_product;
+  if (name == "slct") return select_by_sign;
+  if (name == "testp") return test_property;
+  return nullptr;
+}
+
+}  // namespace pkb::emulator

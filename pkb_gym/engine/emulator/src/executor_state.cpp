@@ -1,0 +1,221 @@
+// Operands, addresses, events and faults of the instruction that is being executed.
+#include <algorithm>
+
+#include "executor.h"
+
+namespace pkb::emulator {
+namespace {
+
+uint64_t digest(uint64_t seed, uint64_t value) {
+  seed ^= value + 0x9e3779b97f4a7c15ull + (seed << 6) + (seed >> 2);
+  return seed * 0xff51afd7ed558ccdull;
+}
+
+}  // namespace
+
+uint64_t Executor::value(const Value& value, int lane) const {
+  const char* const p = at(value);
+  switch (value.bytes) {
+    case 0: return (mask(value) >> lane) & 1;
+    case 2: {
+      uint16_t bits;
+      std::memcpy(&bits, p + 2 * lane, 2);
+      return bits;
+    }
+    case 4: {
+      uint32_t bits;
+      std::memcpy(&bits, p + 4 * lane, 4);
+      return bits;
+    }
+    case 8: {
+      uint64_t bits;
+      std::memcpy(&bits, p + 8 * lane, 8);
+      return bits;
+    }
+    default: {
+      uint64_t bits;
+      std::memcpy(&bits, p + 16 * lane, 8);
+      return bits;
+    }
+  }
+}
+
+uint32_t Executor::mask(const Value& value) const {
+  uint32_t bits;
+  std::memcpy(&bits, at(value), 4);
+  if (value.bytes != 0) bits = bits ? ~0u : 0;  // an immediate
+  return value.negated ? ~bits : bits;
+}
+
+void Executor::set(const Value& value, int lane, uint64_t bits) const {
+  if (!value.present) return;
+  char* const p = const_cast<char*>(at(value));
+  if (value.bytes == 0) {
+    uint32_t mask;
+    std::memcpy(&mask, p, 4);
+    mask = (mask & ~(1u << lane)) | uint32_t(bits & 1) << lane;
+    std::memcpy(p, &mask, 4);
+  } else {
+    std::memcpy(p + value.bytes * lane, &bits, std::min<size_t>(value.bytes, 8));
+    if (value.bytes == 16) std::memset(p + 16 * lane + 8, 0, 8);
+  }
+}
+
+void Executor::set_mask(const Value& value, uint32_t mask, uint32_t lanes) const {
+  if (!value.present) return;
+  char* const p = const_cast<char*>(at(value));
+  uint32_t before;
+  std::memcpy(&before, p, 4);
+  mask = (before & ~lanes) | (mask & lanes);
+  std::memcpy(p, &mask, 4);
+}
+
+void Executor::raw_addresses(const Address& address, uint32_t lanes, uint64_t (&to)[kLanes]) const {
+  switch (address.mode) {
+    case Address::kRegister64: {
+      const auto* from = reinterpret_cast<const uint64_t*>(at(address.ref));
+      for (int i = 0; i < kLanes; ++i) to[i] = from[i] + uint64_t(address.offset);
+      break;
+    }
+    case Address::kRegister32: {
+      const auto* from = reinterpret_cast<const uint32_t*>(at(address.ref));
+      for (int i = 0; i < kLanes; ++i) to[i] = uint32_t(from[i] + uint32_t(address.offset));
+      break;
+    }
+    case Address::kAbsolute:
+      std::fill(to, to + kLanes, uint64_t(address.offset));
+      break;
+    case Address::kFrameLocal:
+      for (int i = 0; i < kLanes; ++i) {
+        to[i] = reinterpret_cast<uint64_t>(warp->local) + uint64_t(i) * grid->kernel->local_bytes + split->local_offset + uint64_t(address.offset);
+      }
+      break;
+    case Address::kParameters:
+      std::fill(to, to + kLanes, reinterpret_cast<uint64_t>(grid->parameters.get()) + uint64_t(address.offset));
+      break;
+  }
+  (void)lanes;
+}
+
+uint64_t Executor::shared_address(const Op& op, uint64_t offset, uint32_t bytes, uint32_t alignment) const {
+  const Block* of = block;
+  if (offset >= 1u << 24) {  // shared::cluster: blocks of the cluster, one after the other
+    const uint64_t rank = (offset >> 24) - 1;
+    if (rank >= block->cluster->blocks.size()) fail(Outcome::kIllegalAddress, op, 0, "address of shared memory beyond the cluster");
+    of = block->cluster->blocks[rank].get();
+    offset &= 0xffffff;
+  }
+  if (offset + bytes > of->shared_bytes) {
+    fail(Outcome::kIllegalAddress, op, 0,
+         "address " + std::to_string(offset) + " lies beyond the block's " + std::to_string(of->shared_bytes) + " bytes of shared memory");
+  }
+  if (offset % alignment) {
+    fail(Outcome::kMisaligned, op, 0, "address " + std::to_string(offset) + " of shared memory is no multiple of " + std::to_string(alignment));
+  }
+  return reinterpret_cast<uint64_t>(of->shared) + offset;
+}
+
+void Executor::resolve(const Op& op, const Address& address, uint32_t lanes, uint32_t bytes, uint32_t alignment, uint64_t (&to)[kLanes]) {
+  raw_addresses(address, lanes, to);
+  const Detail& detail = *op.detail;
+  if (!detail.generic && detail.space == Space::kShared) {
+    each_lane(lanes, [&](int lane) { to[lane] = shared_address(op, to[lane], bytes, alignment); });
+    return;
+  }
+  if (address.mode == Address::kFrameLocal || address.mode == Address::kParameters) return;
+  uint64_t low = ~0ull, high = 0, bits = 0;
+  each_lane(lanes, [&](int lane) {
+    low = std::min(low, to[lane]);
+    high = std::max(high, to[lane]);
+    bits |= to[lane];
+  });
+  if (bits & (alignment - 1)) {
+    each_lane(lanes, [&](int lane) {
+      if (to[lane] & (alignment - 1)) {
+        fail(Outcome::kMisaligned, op, uint32_t(lane), "misaligned address (" + engine.memory.describe(to[lane]) + "), must be a multiple of " + std::to_string(alignment));
+      }
+    });
+  }
+  if (engine.memory.find(low, high - low + bytes)) return;
+  each_lane(lanes, [&](int lane) {
+    if (!engine.memory.find(to[lane], bytes)) {
+      fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address: " + engine.memory.describe(to[lane]));
+    }
+  });
+}
+
+Space Executor::space_of(const Detail& detail, uint64_t address) const {
+  if (!detail.generic) return detail.space;
+  const Extent* const extent = engine.memory.find(address, 1);
+  return extent ? extent->space : Space::kGlobal;
+}
+
+bool Executor::polls(const Op& op, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes) {
+  uint64_t now = digest(lanes, bytes);
+  each_lane(lanes, [&](int lane) {
+    uint64_t words[2] = {};
+    std::memcpy(words, reinterpret_cast<const void*>(addresses[lane]), std::min(bytes, 16u));
+    now = digest(digest(digest(now, addresses[lane]), words[0]), words[1]);
+  });
+  const int pc = int(&op - split->code->ops.data());
+  if (split->poll_pc != pc || split->poll_digest != now) {
+    split->poll_pc = pc;
+    split->poll_digest = now;
+    return false;
+  }
+  split->watched.clear();
+  each_lane(lanes, [&](int lane) {
+    for (const Watched& other : split->watched) {
+      if (other.address == addresses[lane]) return;
+    }
+    Watched watched{addresses[lane], {0, 0}, std::min(bytes, 16u)};
+    std::memcpy(watched.value, reinterpret_cast<const void*>(watched.address), watched.bytes);
+    split->watched.push_back(watched);
+  });
+  split->wait = Wait::kPoll;
+  split->skipped = 0;
+  return true;
+}
+
+bool Executor::changed(const Split& split) {
+  return std::any_of(split.watched.begin(), split.watched.end(), [](const Watched& watched) {
+    return std::memcmp(reinterpret_cast<const void*>(watched.address), watched.value, watched.bytes) != 0;
+  });
+}
+
+CopyGroups& Executor::copies(int lane) {
+  if (!warp->copies) warp->copies = std::make_unique<std::array<CopyGroups, kLanes>>();
+  return (*warp->copies)[size_t(lane)];
+}
+
+Warp Executor::seen(const Op& op, uint32_t lanes) const {
+  return Warp{&grid->launch, grid->launch.rank, block->index, block->cluster->index, block->in_cluster, warp->index,
+              lanes, warp->alive(), op.name, &op.source->line};
+}
+
+void Executor::report_access(const Op& op, uint32_t lanes, Operation operation, uint32_t bytes, uint32_t elements,
+                             const uint64_t (&addresses)[kLanes], uint32_t wrote, Proxy proxy) {
+  const Detail& detail = *op.detail;
+  const Space space = space_of(detail, addresses[__builtin_ctz(lanes)]);
+  engine.observer->access(Access{seen(op, lanes), operation, detail.order, detail.scope, space, proxy, bytes,
+                                 bytes / elements, wrote, addresses, true});
+}
+
+void Executor::fail(Outcome outcome, const Op& op, uint32_t lane, const std::string& problem) const {
+  const Launch& launch = grid->launch;
+  throw Fault{outcome, launch.rank,
+              "rank " + std::to_string(launch.rank) + ", kernel " + launch.kernel + ", block " + std::to_string(block->index) +
+                  ", thread " + std::to_string(warp->index * kLanes + lane) + ", " + op.name + " at " +
+                  place_of(op.source->line) + ": " + problem,
+              op.source->line};
+}
+
+Block* block_of(Cluster& cluster, uint64_t address, uint32_t& offset) {
+  const auto base = reinterpret_cast<uint64_t>(cluster.shared);
+  const uint64_t index = (address - base) / kSharedStride;
+  if (address < base || index >= cluster.blocks.size()) return nullptr;
+  offset = uint32_t((address - base) % kSharedStride);
+  return cluster.blocks[index].get();
+}
+
+}  // namespace pkb::emulator

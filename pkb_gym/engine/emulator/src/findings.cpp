@@ -1,0 +1,269 @@
+#include "findings.h"
+
+#include <cstdio>
+
+namespace pkb::emulator::detector {
+
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::string json = "\"";
+  for (const char character : text) {
+    if (character == '"' || character == '\\') {
+      json += '\\';
+      json += character;
+    } else if (static_cast<unsigned char>(character) < 0x20) {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\u%04x", unsigned(character));
+      json += code;
+    } else {
+      json += character;
+    }
+  }
+  return json + "\"";
+}
+
+std::string text_or_null(const std::string& text) { return text.empty() ? "null" : quoted(text); }
+
+template <class Number>
+std::string number_or_null(Number number, bool is_known) {
+  return is_known ? std::to_string(number) : "null";
+}
+
+// `"name": value` pairs of an object.
+class Object {
+ public:
+  Object& add(const char* name, const std::string& json) {
+    text_ += (text_.empty() ? "\"" : ", \"") + std::string(name) + "\": " + json;
+    return *this;
+  }
+  std::string json() const { return "{" + text_ + "}"; }
+
+ private:
+  std::string text_;
+};
+
+std::string json_of(const FoundAccess& access) {
+  if (!access.present) return "null";
+  return Object()
+      .add("operation", quoted(access.operation))
+      .add("what", quoted(access.what))
+      .add("order", quoted(access.order))
+      .add("scope", quoted(access.scope))
+      .add("proxy", quoted(access.proxy))
+      .add("rank", number_or_null(access.rank, access.rank >= 0))
+      .add("kernel", text_or_null(access.kernel))
+      .add("block", number_or_null(access.block, access.block >= 0))
+      .add("thread", number_or_null(access.thread, access.thread >= 0))
+      .add("file", text_or_null(access.file))
+      .add("line", number_or_null(access.line, access.line > 0))
+      .add("outer_file", text_or_null(access.outer_file))
+      .add("outer_line", number_or_null(access.outer_line, access.outer_line > 0))
+      .json();
+}
+
+std::string json_of(const Finding& finding) {
+  return Object()
+      .add("kind", quoted(text_of(finding.kind)))
+      .add("message", quoted(describe(finding)))
+      .add("first", json_of(finding.first))
+      .add("second", json_of(finding.second))
+      .add("region", text_or_null(finding.region))
+      .add("tensor", text_or_null(finding.tensor))
+      .add("owner", number_or_null(finding.owner, finding.owner >= 0))
+      .add("offset", std::to_string(finding.offset))
+      .add("index", number_or_null(finding.index, finding.index >= 0))
+      .add("bytes", std::to_string(finding.bytes))
+      .add("missing", quoted(text_of(finding.missing)))
+      .add("edge_from", json_of(finding.edge_from))
+      .add("edge_to", json_of(finding.edge_to))
+      .add("call", number_or_null(finding.call, finding.call >= 0))
+      .add("occurrences", std::to_string(finding.occurrences))
+      .json();
+}
+
+std::string json_of(const Advice& advice) {
+  return Object()
+      .add("kind", quoted(advice.kind))
+      .add("message", quoted(describe(advice)))
+      .add("kernel", text_or_null(advice.kernel))
+      .add("what", quoted(advice.what))
+      .add("file", text_or_null(advice.file))
+      .add("line", number_or_null(advice.line, advice.line > 0))
+      .add("accesses", std::to_string(advice.accesses))
+      .add("actual", std::to_string(advice.actual))
+      .add("least", std::to_string(advice.least))
+      .json();
+}
+
+std::string json_of(const Link& link) {
+  return Object()
+      .add("rank", std::to_string(link.rank))
+      .add("owner", std::to_string(link.owner))
+      .add("call", number_or_null(link.call, link.call >= 0))
+      .add("read_bytes", std::to_string(link.read_bytes))
+      .add("written_bytes", std::to_string(link.written_bytes))
+      .json();
+}
+
+template <class Item>
+std::string json_of(const std::vector<Item>& items) {
+  std::string json = "[";
+  for (const Item& item : items) json += (json.size() > 1 ? ", " : "") + json_of(item);
+  return json + "]";
+}
+
+// ---- texts ----
+
+std::string place_of(const FoundAccess& access) {
+  std::string text;
+  if (!access.file.empty()) {
+    text += access.file.substr(access.file.rfind('/') + 1) + ":" + std::to_string(access.line);
+    if (!access.outer_file.empty() && (access.outer_file != access.file || access.outer_line != access.line)) {
+      text += " called from " + access.outer_file.substr(access.outer_file.rfind('/') + 1) + ":" + std::to_string(access.outer_line);
+    }
+  }
+  if (access.block >= 0) {
+    text += (text.empty() ? "" : ", ") + std::string("block ") + std::to_string(access.block) + ", thread " + std::to_string(access.thread);
+  }
+  return text.empty() ? text : " (" + text + ")";
+}
+
+std::string name_of(const FoundAccess& access) {
+  const std::string whose = access.rank >= 0 ? "rank " + std::to_string(access.rank) + "'s " : "";
+  return whose + access.operation + " by `" + access.what + "`" + place_of(access);
+}
+
+std::string name_of_place(const Finding& finding) {
+  std::string text = finding.owner >= 0 ? "rank " + std::to_string(finding.owner) + "'s " : "";
+  const bool is_named = !finding.tensor.empty();
+  text += is_named ? "`" + finding.tensor + "`" : finding.region + " memory";
+  if (finding.index >= 0) text += "[" + std::to_string(finding.index) + "]";
+  else text += " at byte " + std::to_string(finding.offset);
+  return text;
+}
+
+std::string rank_text(const FoundAccess& access) { return "rank " + std::to_string(access.rank); }
+
+// The flag's two sides, for edges that were tried.
+std::string flag_text(const Finding& finding) {
+  return "the flag that `" + finding.edge_from.what + "`" + place_of(finding.edge_from) + " stores and `" +
+         finding.edge_to.what + "`" + place_of(finding.edge_to) + " loads";
+}
+
+std::string needed_scope(const Finding& finding) {
+  const FoundAccess &from = finding.edge_from, &to = finding.edge_to;
+  return from.rank != to.rank ? ".sys" : from.block != to.block ? ".gpu" : ".cta";
+}
+
+std::string scope_text(const Finding& finding) {
+  const FoundAccess &from = finding.edge_from, &to = finding.edge_to;
+  const std::string needed = needed_scope(finding);
+  const auto is_small = [&](const FoundAccess& access) {
+    const std::string scope = "." + access.scope;
+    if (scope == ".sys") return false;
+    return needed == ".sys" || scope == ".cta" || scope == ".none";
+  };
+  const FoundAccess& small = is_small(from) ? from : to;
+  const FoundAccess& other = is_small(from) ? to : from;
+  const std::string access = small.operation == "read" ? "loads" : small.operation == "write" ? "stores" : "accesses";
+  const std::string how = from.rank != to.rank ? " reaches it from another GPU" : " is of another block";
+  return rank_text(small) + " " + access + " the flag with ." + small.scope + " scope" + place_of(small) + ", but " +
+         rank_text(other) + "'s `" + other.what + "`" + place_of(other) + how + ": use " + needed;
+}
+
+std::string remedy_of(const Finding& finding) {
+  const FoundAccess& contract = finding.first.block < 0 ? finding.first : finding.second;
+  const FoundAccess& thread = finding.first.block < 0 ? finding.second : finding.first;
+  switch (finding.missing) {
+    case MissingEdge::kNone: return "";
+    case MissingEdge::kArrival:
+      return "nothing tells " + rank_text(thread) + " that " + rank_text(contract) +
+             "'s call has begun: wait for a signal of " + rank_text(contract) + " in this call first";
+    case MissingEdge::kDeparture:
+      return rank_text(contract) + "'s call ends before " + rank_text(thread) + " is done with its tensor: let " +
+             rank_text(contract) + " wait for a signal of " + rank_text(thread) + " at the end of the call";
+    case MissingEdge::kNoSynchronisation: return "no flag or barrier leads from the first to the second";
+    case MissingEdge::kScope: return scope_text(finding);
+    case MissingEdge::kFenceScope:
+      return flag_text(finding) + " has a fence of too small a scope beside it: use " + needed_scope(finding);
+    case MissingEdge::kRelease:
+      return flag_text(finding) + " is stored without release order, and without a fence after the data: use st.release" +
+             needed_scope(finding);
+    case MissingEdge::kAcquire:
+      return flag_text(finding) + " is loaded without acquire order, and without a fence after it: use ld.acquire" + needed_scope(finding);
+    case MissingEdge::kWeakFlag:
+      return "one of them is strong and the other a plain access: make both relaxed or stronger, with a scope that holds both";
+    case MissingEdge::kMixedSize: return "both are strong, but of different sizes: access the word as a whole on both sides";
+    case MissingEdge::kProxyFence:
+      return "ordered, but in different proxies: execute fence.proxy.async after the first and before what orders them";
+    case MissingEdge::kCompletion:
+      return "the first is asynchronous, and nobody has waited for its completion (mbarrier or wait_group)";
+    case MissingEdge::kNonCoherent:
+      return "ld.global.nc may return stale bytes of what was written while its kernel runs: load without .nc (no __ldg, no "
+             "const __restrict__)";
+    case MissingEdge::kBlockBarrier: return "two warps of one block without __syncthreads() between";
+    case MissingEdge::kWarpBarrier: return "two lanes of one warp without __syncwarp() between";
+    case MissingEdge::kStreamOrder: return "two streams of one rank, which nothing orders: wait for an event";
+  }
+  return "";
+}
+
+}  // namespace
+
+const char* text_of(FindingKind kind) {
+  static const char* const kTexts[] = {"race", "out_of_bounds", "uninitialised_read", "misaligned", "divergent_barrier",
+                                       "mbarrier_leak"};
+  return kTexts[size_t(kind)];
+}
+
+const char* text_of(MissingEdge edge) {
+  static const char* const kTexts[] = {"none", "arrival", "departure", "no_synchronisation", "scope", "fence_scope",
+                                       "release", "acquire", "weak_flag", "mixed_size", "proxy_fence", "completion",
+                                       "non_coherent", "block_barrier", "warp_barrier", "stream_order"};
+  return kTexts[size_t(edge)];
+}
+
+std::string describe(const Finding& finding) {
+  const std::string bytes = std::to_string(finding.bytes) + " bytes of " + name_of_place(finding);
+  switch (finding.kind) {
+    case FindingKind::kRace:
+      return "race on " + bytes + ": " + name_of(finding.first) + ", then " + name_of(finding.second) + "; " + remedy_of(finding);
+    case FindingKind::kOutOfBounds:
+      return "out of bounds: " + name_of(finding.second) + " touches " + std::to_string(finding.bytes) +
+             " bytes that belong to no tensor, at byte " + std::to_string(finding.offset) + " of " +
+             (finding.owner >= 0 ? "rank " + std::to_string(finding.owner) + "'s " : "") + "`" + finding.tensor + "`";
+    case FindingKind::kUninitialisedRead: return "read of " + bytes + ", which nobody has written: " + name_of(finding.second);
+    case FindingKind::kMisaligned: return "misaligned: " + name_of(finding.second) + " of " + bytes;
+    case FindingKind::kDivergentBarrier:
+      return "divergent barrier: `" + finding.second.what + "`" + place_of(finding.second) + " of " + rank_text(finding.second) +
+             " is executed by a part of a warp: let all of its threads come to it together";
+    case FindingKind::kMbarrierLeak:
+      return "mbarrier leak: a block of " + rank_text(finding.second) + " ended before anybody waited for the bytes that `" +
+             finding.second.what + "`" + place_of(finding.second) + " announces";
+  }
+  return "";
+}
+
+std::string describe(const Advice& advice) {
+  const std::string place = advice.file.empty() ? "" : " (" + advice.file.substr(advice.file.rfind('/') + 1) + ":" + std::to_string(advice.line) + ")";
+  const double share = advice.least ? double(advice.actual) / double(advice.least) : 0;
+  char times[32];
+  std::snprintf(times, sizeof times, "%.1f", share);
+  if (advice.kind == "bank_conflicts") {
+    return "bank conflicts: `" + advice.what + "`" + place + " passes over shared memory " + times + " times as often as its bytes need";
+  }
+  return "uncoalesced: `" + advice.what + "`" + place + " moves " + times + " times the sectors of 32 bytes that its bytes need";
+}
+
+std::string to_json(const FindingReport& report) {
+  return Object()
+      .add("schema_version", "1")
+      .add("findings", json_of(report.findings))
+      .add("advice", json_of(report.advice))
+      .add("links", json_of(report.links))
+      .add("dropped", std::to_string(report.dropped))
+      .json();
+}
+
+}  // namespace pkb::emulator::detector

@@ -1,0 +1,117 @@
+// What the race detector finds, as typed records, and their JSON form for the Python side.
+//
+// The JSON is one object:
+//   {"schema_version": 1, "findings": [Finding ...], "advice": [Advice ...], "links": [Link ...], "dropped": int}
+// A Finding has the fields of the struct below by the same names; enumerations are texts (see the lists next to each),
+// an Access that is missing is null, and "message" is `describe()`, one line for the agent. Unknown texts and numbers
+// are null (line 0, file "", rank -1 never appear).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pkb::emulator::detector {
+
+enum class FindingKind : uint8_t {
+  kRace,                 // "race"
+  kOutOfBounds,          // "out_of_bounds"
+  kUninitialisedRead,    // "uninitialised_read"
+  kMisaligned,           // "misaligned"
+  kDivergentBarrier,     // "divergent_barrier"
+  kMbarrierLeak,         // "mbarrier_leak"
+};
+
+// Why two accesses are not ordered: what would have ordered them.
+enum class MissingEdge : uint8_t {
+  kNone,                 // "none": not a race
+  kArrival,              // "arrival": nothing orders a rank's arrival before a peer's access
+  kDeparture,            // "departure": nothing orders a peer's access before a rank's departure
+  kNoSynchronisation,    // "no_synchronisation": no flag or barrier leads from the first access to the second
+  kScope,                // "scope": a flag's scope does not contain the other thread; edge_from, edge_to are the flag's accesses
+  kFenceScope,           // "fence_scope": the same of a fence beside a relaxed flag
+  kRelease,              // "release": the flag is written without release and without a fence before it
+  kAcquire,              // "acquire": the flag is read without acquire and without a fence after it
+  kWeakFlag,             // "weak_flag": a flag is accessed by a plain load or store
+  kMixedSize,            // "mixed_size": two strong accesses that overlap in part only
+  kProxyFence,           // "proxy_fence": ordered, but for fence.proxy.async on the way
+  kCompletion,           // "completion": an asynchronous copy or wgmma whose completion nobody waited for
+  kNonCoherent,          // "non_coherent": ld.global.nc of bytes that were written while the kernel ran
+  kBlockBarrier,         // "block_barrier": two warps of one block without bar.sync between
+  kWarpBarrier,          // "warp_barrier": two lanes of one warp without __syncwarp between
+  kStreamOrder,          // "stream_order": two streams of one rank, or a stream and its host thread
+};
+
+// One side of a finding.
+struct FoundAccess {
+  bool present = false;
+  std::string operation;        // "read", "write", "atomic", "fence"
+  std::string what;             // opcode, or the stream operation: "st.relaxed.gpu.global.u64", "arrival", "cudaMemcpyAsync"
+  std::string order;            // "weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "sc"
+  std::string scope;            // "none", "cta", "cluster", "gpu", "sys"
+  std::string proxy;            // "generic", "async", "tensormap", "host"
+  int rank = -1;                // of the thread or stream
+  std::string kernel;           // empty for stream operations
+  int64_t block = -1;           // linear index in the grid; -1 for stream operations
+  int32_t thread = -1;          // linear index in the block; lane = thread % 32; -1 for stream operations
+  std::string file;             // empty where not known
+  int32_t line = 0;
+  std::string outer_file;       // the outermost caller that it was inlined into
+  int32_t outer_line = 0;
+};
+
+struct Finding {
+  FindingKind kind = FindingKind::kRace;
+  FoundAccess first;            // earlier in this execution; absent where a finding has one access
+  FoundAccess second;
+  std::string region;           // "argument", "output", "scratch", "signals", "segment", "allocation", "host", "global_variable",
+                                // "shared", "local", "constant", "parameters", "unknown"
+  std::string tensor;           // name of the region
+  int owner = -1;               // rank whose memory it is; -1: not known
+  uint64_t offset = 0;          // of the first byte that both touch, in the region
+  int64_t index = -1;           // of its element; -1 where the size of elements is not known
+  uint64_t bytes = 0;           // that both touch
+  MissingEdge missing = MissingEdge::kNone;
+  FoundAccess edge_from;        // the flag's store (or fence) and load that fail to make the edge; absent where there are none
+  FoundAccess edge_to;
+  int64_t call = -1;            // call of the second access's rank that it fell into, as pkb_emu_arrival numbers them
+  uint64_t occurrences = 1;     // pairs of accesses with the same two lines and kind
+};
+
+// Bytes that one access moves needlessly, by source line.
+struct Advice {
+  std::string kind;             // "uncoalesced" (32-byte sectors of global memory), "bank_conflicts" (shared memory)
+  std::string kernel;
+  std::string what;             // opcode
+  std::string file;
+  int32_t line = 0;
+  uint64_t accesses = 0;        // warp instructions
+  uint64_t actual = 0;          // sectors, or passes over shared memory, that they took
+  uint64_t least = 0;           // that the same bytes need
+};
+
+// Bytes that went from the memory of one rank to another rank's threads or the other way.
+struct Link {
+  int rank = 0;                 // who accessed
+  int owner = 0;                // whose memory
+  int64_t call = 0;             // of `rank`
+  uint64_t read_bytes = 0;
+  uint64_t written_bytes = 0;
+};
+
+struct FindingReport {
+  std::vector<Finding> findings;
+  std::vector<Advice> advice;
+  std::vector<Link> links;
+  uint64_t dropped = 0;         // findings beyond the most that are kept
+};
+
+const char* text_of(FindingKind kind);
+const char* text_of(MissingEdge edge);
+
+// One line: what, where, both accesses with their source lines, and the edge that is missing with the remedy.
+std::string describe(const Finding& finding);
+std::string describe(const Advice& advice);
+std::string to_json(const FindingReport& report);
+
+}  // namespace pkb::emulator::detector

@@ -1,0 +1,89 @@
+// Where the paths of a divergent branch meet: its immediate post-dominator (Cooper, Harvey, Kennedy: "A Simple, Fast
+// Dominance Algorithm", on the reversed graph).
+#include <algorithm>
+
+#include "ptx_module.h"
+
+namespace pkb::emulator {
+namespace {
+
+bool ends_path(const Instruction& instruction) {
+  const auto name = instruction.parts[0];
+  return instruction.guard < 0 && (name == "ret" || name == "exit" || name == "trap");
+}
+
+bool jumps_always(const Instruction& instruction) {
+  return instruction.guard < 0 && (instruction.parts[0] == "bra" || instruction.parts[0] == "brx");
+}
+
+}  // namespace
+
+void find_meeting_points(Function& function) {
+  const int count = int(function.code.size()), end = count;  // node `count`: the end
+  std::vector<std::vector<int>> next(size_t(count) + 1), previous(size_t(count) + 1);
+  const auto edge = [&](int from, int to) {
+    next[size_t(from)].push_back(to);
+    previous[size_t(to)].push_back(from);
+  };
+  for (int i = 0; i < count; ++i) {
+    const Instruction& instruction = function.code[size_t(i)];
+    if (instruction.target >= 0) edge(i, instruction.target);
+    for (const int target : instruction.targets) edge(i, target);
+    const auto name = instruction.parts[0];
+    if (name == "ret" || name == "exit" || name == "trap") edge(i, end);
+    if (!ends_path(instruction) && !jumps_always(instruction)) edge(i, i + 1);
+  }
+  // Order of the reversed graph from the end on.
+  std::vector<int> order(size_t(count) + 1, -1), nodes;
+  std::vector<std::pair<int, size_t>> stack{{end, 0}};
+  std::vector<bool> seen(size_t(count) + 1);
+  seen[size_t(end)] = true;
+  while (!stack.empty()) {
+    auto& [node, child] = stack.back();
+    if (child < previous[size_t(node)].size()) {
+      const int to = previous[size_t(node)][child++];
+      if (!seen[size_t(to)]) {
+        seen[size_t(to)] = true;
+        stack.push_back({to, 0});
+      }
+    } else {
+      order[size_t(node)] = int(nodes.size());
+      nodes.push_back(node);
+      stack.pop_back();
+    }
+  }
+  std::reverse(nodes.begin(), nodes.end());
+  std::vector<int> dominator(size_t(count) + 1, -1);
+  dominator[size_t(end)] = end;
+  const auto common = [&](int a, int b) {
+    while (a != b) {
+      while (order[size_t(a)] < order[size_t(b)]) a = dominator[size_t(a)];
+      while (order[size_t(b)] < order[size_t(a)]) b = dominator[size_t(b)];
+    }
+    return a;
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const int node : nodes) {
+      if (node == end) continue;
+      int found = -1;
+      for (const int successor : next[size_t(node)]) {
+        if (dominator[size_t(successor)] < 0) continue;
+        found = found < 0 ? successor : common(found, successor);
+      }
+      if (found != dominator[size_t(node)]) {
+        dominator[size_t(node)] = found;
+        changed = true;
+      }
+    }
+  }
+  function.meets.assign(size_t(count), -1);
+  for (int i = 0; i < count; ++i) {
+    const int to = dominator[size_t(i)];
+    if (function.code[size_t(i)].target >= 0 || !function.code[size_t(i)].targets.empty()) {
+      function.meets[size_t(i)] = to == end ? -1 : to;
+    }
+  }
+}
+
+}  // namespace pkb::emulator

@@ -1,0 +1,232 @@
+// libcudart: the device and its attributes, errors, entry points of the driver.
+#include <cuda.h>
+
+#include <cstring>
+
+#include "runtime_cuda.h"
+#include "tensor_map.h"
+
+using namespace pkb::emulator;
+
+namespace {
+
+int attribute_of(const Device& device, cudaDeviceAttr attribute) {
+  switch (attribute) {
+    case cudaDevAttrMultiProcessorCount: return device.multiprocessors;
+    case cudaDevAttrMaxThreadsPerBlock:
+    case cudaDevAttrMaxBlockDimX:
+    case cudaDevAttrMaxBlockDimY: return int(device.threads_of_block);
+    case cudaDevAttrMaxBlockDimZ: return 64;
+    case cudaDevAttrMaxGridDimX: return 2147483647;
+    case cudaDevAttrMaxGridDimY:
+    case cudaDevAttrMaxGridDimZ: return 65535;
+    case cudaDevAttrMaxSharedMemoryPerBlock: return 48 << 10;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: return int(device.shared_of_block);
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: return int(device.shared_bytes);
+    case cudaDevAttrReservedSharedMemoryPerBlock: return int(device.reserved_shared);
+    case cudaDevAttrTotalConstantMemory: return 64 << 10;
+    case cudaDevAttrWarpSize: return kLanes;
+    case cudaDevAttrMaxRegistersPerBlock:
+    case cudaDevAttrMaxRegistersPerMultiprocessor: return int(device.registers);
+    case cudaDevAttrMaxThreadsPerMultiProcessor: return int(device.threads);
+    case cudaDevAttrMaxBlocksPerMultiprocessor: return int(device.blocks);
+    case cudaDevAttrComputeCapabilityMajor: return 9;
+    case cudaDevAttrComputeCapabilityMinor: return 0;
+    case cudaDevAttrL2CacheSize: return 50 << 20;
+    case cudaDevAttrGlobalMemoryBusWidth: return 5120;
+    case cudaDevAttrAsyncEngineCount: return 3;
+    case cudaDevAttrConcurrentKernels:
+    case cudaDevAttrCooperativeLaunch:
+    case cudaDevAttrClusterLaunch:
+    case cudaDevAttrUnifiedAddressing:
+    case cudaDevAttrCanMapHostMemory:
+    case cudaDevAttrMemoryPoolsSupported:
+    case cudaDevAttrStreamPrioritiesSupported:
+    case cudaDevAttrHostNativeAtomicSupported: return 1;
+    default: return 0;
+  }
+}
+
+int element_bytes(CUtensorMapDataType type) {
+  switch (type) {
+    case CU_TENSOR_MAP_DATA_TYPE_UINT8: return 1;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT16:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
+    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16: return 2;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT64:
+    case CU_TENSOR_MAP_DATA_TYPE_INT64:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT64: return 8;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT32:
+    case CU_TENSOR_MAP_DATA_TYPE_INT32:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ:
+    case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32:
+    case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ: return 4;
+    default: return 0;
+  }
+}
+
+// The rules of the driver's documentation that a wrong map is most likely to break.
+CUresult encode_tiled(CUtensorMap* to, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* sizes, const cuuint64_t* strides,
+                      const cuuint32_t* box, const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                      CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
+  TensorMap map{};
+  const int bytes = element_bytes(type);
+  const bool sound = to && bytes && rank >= 1 && rank <= 5 && reinterpret_cast<uint64_t>(address) % 16 == 0 && interleave == CU_TENSOR_MAP_INTERLEAVE_NONE;
+  if (!sound || swizzle > CU_TENSOR_MAP_SWIZZLE_128B) return CUDA_ERROR_INVALID_VALUE;
+  map.magic = TensorMap::kMagic;
+  map.address = reinterpret_cast<uint64_t>(address);
+  map.element_bytes = uint8_t(bytes);
+  map.rank = uint8_t(rank);
+  map.type = uint8_t(type);
+  map.swizzle = uint8_t(swizzle == CU_TENSOR_MAP_SWIZZLE_NONE ? 0 : 1 << (int(swizzle) - 1));
+  map.fills_with_nan = fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE;
+  for (cuuint32_t d = 0; d < rank; ++d) {
+    if (sizes[d] == 0 || sizes[d] > 1ull << 32 || box[d] == 0 || box[d] > 256 || steps[d] == 0 || steps[d] > 8) return CUDA_ERROR_INVALID_VALUE;
+    map.sizes[d] = sizes[d];
+    map.box[d] = uint16_t(box[d]);
+    map.element_strides[d] = uint8_t(steps[d]);
+    if (d == 0) continue;
+    if (strides[d - 1] % 16 || strides[d - 1] >= 1ull << 40) return CUDA_ERROR_INVALID_VALUE;
+    map.strides[d - 1] = strides[d - 1];
+  }
+  const uint32_t row_bytes = box[0] * uint32_t(bytes);
+  if (row_bytes % 16 || (map.swizzle && row_bytes > 32u * map.swizzle)) return CUDA_ERROR_INVALID_VALUE;
+  std::memset(to, 0, sizeof *to);
+  std::memcpy(to, &map, sizeof map);
+  return CUDA_SUCCESS;
+}
+
+struct ErrorName {
+  cudaError_t error;
+  const char *name, *text;
+};
+constexpr ErrorName kErrors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInitializationError, "cudaErrorInitializationError", "initialization error"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorInvalidSymbol, "cudaErrorInvalidSymbol", "invalid device symbol"},
+    {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources", "too many resources requested for launch"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorCooperativeLaunchTooLarge, "cudaErrorCooperativeLaunchTooLarge", "too many blocks in cooperative launch"},
+    {cudaErrorInvalidClusterSize, "cudaErrorInvalidClusterSize", "invalid cluster size"},
+    {cudaErrorSymbolNotFound, "cudaErrorSymbolNotFound", "named symbol not found"},
+    {cudaErrorIllegalState, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
+    {cudaErrorHostMemoryAlreadyRegistered, "cudaErrorHostMemoryAlreadyRegistered", "part or all of the requested memory range is already mapped"},
+    {cudaErrorHostMemoryNotRegistered, "cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"}};
+
+const ErrorName& name_of(cudaError_t error) {
+  static constexpr ErrorName kUnknown{cudaErrorUnknown, "cudaErrorUnknown", "unknown error"};
+  for (const ErrorName& name : kErrors) {
+    if (name.error == error) return name;
+  }
+  return kUnknown;
+}
+
+}  // namespace
+
+PKB_CUDART cudaError_t cudaGetDevice(int* device) {
+  *device = calling_rank() ? calling_rank()->rank : 0;
+  return cudaSuccess;
+}
+PKB_CUDART cudaError_t cudaSetDevice(int device) {
+  return with_rank([&](RankState& rank) { return device == rank.rank || device == 0 ? cudaSuccess : cudaErrorInvalidDevice; });
+}
+PKB_CUDART cudaError_t cudaGetDeviceCount(int* count) {
+  return with_rank([&](RankState& rank) {
+    *count = int(rank.world->ranks.size());
+    return cudaSuccess;
+  });
+}
+
+PKB_CUDART cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  return with_rank([&](RankState& rank) {
+    *value = attribute_of(rank.world->engine.device, attribute);
+    return cudaSuccess;
+  });
+}
+
+PKB_CUDART cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  return with_rank([&](RankState& rank) {
+    const Device& device = rank.world->engine.device;
+    std::memset(properties, 0, sizeof *properties);
+    std::strcpy(properties->name, "emulated sm_90");
+    properties->major = 9;
+    properties->totalGlobalMem = 80ull << 30;
+    properties->multiProcessorCount = device.multiprocessors;
+    properties->sharedMemPerBlock = 48 << 10;
+    properties->sharedMemPerBlockOptin = device.shared_of_block;
+    properties->sharedMemPerMultiprocessor = device.shared_bytes;
+    properties->reservedSharedMemPerBlock = device.reserved_shared;
+    properties->regsPerBlock = properties->regsPerMultiprocessor = int(device.registers);
+    properties->warpSize = kLanes;
+    properties->maxThreadsPerBlock = int(device.threads_of_block);
+    properties->maxThreadsPerMultiProcessor = int(device.threads);
+    properties->maxBlocksPerMultiProcessor = int(device.blocks);
+    properties->maxThreadsDim[0] = properties->maxThreadsDim[1] = 1024;
+    properties->maxThreadsDim[2] = 64;
+    properties->maxGridSize[0] = 2147483647;
+    properties->maxGridSize[1] = properties->maxGridSize[2] = 65535;
+    properties->l2CacheSize = 50 << 20;
+    properties->cooperativeLaunch = properties->concurrentKernels = properties->unifiedAddressing = 1;
+    return cudaSuccess;
+  });
+}
+
+PKB_CUDART cudaError_t cudaDeviceSynchronize() {
+  return with_rank([](RankState& rank) { return waited(rank.world->synchronize(rank)); });
+}
+PKB_CUDART cudaError_t cudaDeviceReset() { return cudaDeviceSynchronize(); }
+PKB_CUDART cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
+PKB_CUDART cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit) {
+  *value = 0;
+  return cudaSuccess;
+}
+PKB_CUDART cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
+PKB_CUDART cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  if (least) *least = 0;
+  if (greatest) *greatest = -5;
+  return cudaSuccess;
+}
+PKB_CUDART cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  *can = 1;
+  return cudaSuccess;
+}
+PKB_CUDART cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
+PKB_CUDART cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+PKB_CUDART cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+PKB_CUDART cudaError_t cudaGetLastError() {
+  RankState* const rank = calling_rank();
+  if (!rank) return cudaErrorInitializationError;
+  if (rank->world->failed()) return cudaErrorLaunchFailure;
+  const auto error = cudaError_t(rank->last_error);
+  rank->last_error = cudaSuccess;
+  return error;
+}
+PKB_CUDART cudaError_t cudaPeekAtLastError() {
+  RankState* const rank = calling_rank();
+  if (!rank) return cudaErrorInitializationError;
+  return rank->world->failed() ? cudaErrorLaunchFailure : cudaError_t(rank->last_error);
+}
+PKB_CUDART const char* cudaGetErrorName(cudaError_t error) { return name_of(error).name; }
+PKB_CUDART const char* cudaGetErrorString(cudaError_t error) { return name_of(error).text; }
+
+PKB_CUDART cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** entry, unsigned, unsigned long long, cudaDriverEntryPointQueryResult* status) {
+  const bool known = std::strcmp(symbol, "cuTensorMapEncodeTiled") == 0;
+  *entry = known ? reinterpret_cast<void*>(encode_tiled) : nullptr;
+  if (status) *status = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return known || status ? cudaSuccess : cudaErrorSymbolNotFound;
+}

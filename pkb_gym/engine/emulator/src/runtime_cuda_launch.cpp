@@ -1,0 +1,197 @@
+// libcudart: registration of libraries, launches, attributes and occupancy of kernels.
+#include <cstring>
+
+#include "runtime_cuda.h"
+
+using namespace pkb::emulator;
+
+namespace {
+
+struct FatWrapper {
+  int magic, version;
+  const void* data;
+  void* file;
+};
+
+void to_array(uint32_t (&to)[3], dim3 from) {
+  to[0] = from.x;
+  to[1] = from.y;
+  to[2] = from.z;
+}
+
+cudaError_t launch(const void* function, dim3 grid, dim3 block, dim3 cluster, void** arguments, size_t shared, cudaStream_t handle, bool cooperative) {
+  return with_stream(handle, [&](RankState& rank, Stream& stream) {
+    uint32_t g[3], b[3], c[3];
+    to_array(g, grid);
+    to_array(b, block);
+    to_array(c, cluster);
+    return cudaError_t(launch_kernel(rank, function, g, b, c, arguments, shared, stream, cooperative));
+  });
+}
+
+template <class F>
+cudaError_t with_kernel(const void* function, F f) {
+  return with_rank([&](RankState& rank) {
+    Kernel* const kernel = rank.world->kernel(rank, function);
+    if (!kernel) return rank.world->failed() ? cudaErrorLaunchFailure : cudaErrorInvalidDeviceFunction;
+    return f(rank, *kernel);
+  });
+}
+
+}  // namespace
+
+PKB_CUDART void** __cudaRegisterFatBinary(void* fat_binary) {
+  RankState* const rank = calling_rank();
+  if (!rank) return nullptr;
+  return reinterpret_cast<void**>(rank->world->load_fat_binary(*rank, static_cast<FatWrapper*>(fat_binary)->data));
+}
+PKB_CUDART void __cudaRegisterFatBinaryEnd(void**) {}
+PKB_CUDART void __cudaUnregisterFatBinary(void**) {}
+
+PKB_CUDART void __cudaRegisterFunction(void** handle, const char* host_function, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*, int*) {
+  auto* const module = reinterpret_cast<LoadedModule*>(handle);
+  if (module) module->rank->functions[host_function] = {module, name};
+}
+
+PKB_CUDART void __cudaRegisterVar(void** handle, char* host_variable, char*, const char* name, int, size_t size, int, int) {
+  auto* const module = reinterpret_cast<LoadedModule*>(handle);
+  if (module) module->rank->variables[host_variable] = {module, name, size};
+}
+
+// Managed memory is the variable's own.
+PKB_CUDART void __cudaRegisterManagedVar(void** handle, void** host_pointer, char*, const char* name, int, size_t size, int, int) {
+  auto* const module = reinterpret_cast<LoadedModule*>(handle);
+  if (!module) return;
+  *host_pointer = reinterpret_cast<void*>(module->rank->world->variable_address(*module, name));
+  module->rank->variables[host_pointer] = {module, name, size};
+}
+
+PKB_CUDART char __cudaInitModule(void**) { return 1; }
+
+PKB_CUDART unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, cudaStream_t stream) {
+  RankState* const rank = calling_rank();
+  if (!rank) return cudaErrorInitializationError;
+  CallConfiguration configuration{{}, {}, shared, reinterpret_cast<Stream*>(stream)};
+  to_array(configuration.grid, grid);
+  to_array(configuration.block, block);
+  rank->configurations.push_back(configuration);
+  return 0;
+}
+
+PKB_CUDART cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, void* stream) {
+  RankState* const rank = calling_rank();
+  if (!rank || rank->configurations.empty()) return cudaErrorMissingConfiguration;
+  const CallConfiguration configuration = rank->configurations.back();
+  rank->configurations.pop_back();
+  *grid = dim3(configuration.grid[0], configuration.grid[1], configuration.grid[2]);
+  *block = dim3(configuration.block[0], configuration.block[1], configuration.block[2]);
+  *shared = configuration.shared;
+  std::memcpy(stream, &configuration.stream, sizeof(void*));
+  return cudaSuccess;
+}
+
+// A kernel's handle is its function of the host.
+PKB_CUDART cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
+  return cudaSuccess;
+}
+
+PKB_CUDART cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
+  return launch(reinterpret_cast<const void*>(kernel), grid, block, dim3(1), arguments, shared, stream, false);
+}
+
+PKB_CUDART cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
+  return __cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
+}
+
+PKB_CUDART cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
+  return launch(function, grid, block, dim3(1), arguments, shared, stream, false);
+}
+
+PKB_CUDART cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
+  return launch(function, grid, block, dim3(1), arguments, shared, stream, true);
+}
+
+PKB_CUDART cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments) {
+  dim3 cluster(1);
+  bool cooperative = false;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const cudaLaunchAttribute& attribute = config->attrs[i];
+    if (attribute.id == cudaLaunchAttributeClusterDimension) cluster = dim3(attribute.val.clusterDim.x, attribute.val.clusterDim.y, attribute.val.clusterDim.z);
+    if (attribute.id == cudaLaunchAttributeCooperative) cooperative = attribute.val.cooperative != 0;
+  }
+  return launch(function, config->gridDim, config->blockDim, cluster, arguments, config->dynamicSmemBytes, config->stream, cooperative);
+}
+
+PKB_CUDART cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
+  return with_kernel(function, [&](RankState& rank, Kernel& kernel) {
+    if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+      if (value < 0 || kernel.static_shared + uint32_t(value) > rank.world->engine.device.shared_of_block) return cudaErrorInvalidValue;
+      kernel.max_dynamic_shared = uint32_t(value);
+    }
+    return cudaSuccess;
+  });
+}
+
+PKB_CUDART cudaError_t cudaFuncSetCacheConfig(const void*, cudaFuncCache) { return cudaSuccess; }
+
+PKB_CUDART cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
+  return with_kernel(function, [&](RankState& rank, Kernel& kernel) {
+    std::memset(attributes, 0, sizeof *attributes);
+    attributes->sharedSizeBytes = kernel.static_shared;
+    attributes->localSizeBytes = kernel.local_bytes;
+    attributes->maxThreadsPerBlock = kernel.function->max_threads ? kernel.function->max_threads : int(rank.world->engine.device.threads_of_block);
+    attributes->numRegs = kernel.registers;
+    attributes->ptxVersion = attributes->binaryVersion = 90;
+    attributes->maxDynamicSharedSizeBytes = int(kernel.max_dynamic_shared);
+    return cudaSuccess;
+  });
+}
+
+PKB_CUDART cudaError_t cudaFuncGetName(const char** name, const void* function) {
+  return with_kernel(function, [&](RankState&, Kernel& kernel) {
+    *name = kernel.name.c_str();
+    return cudaSuccess;
+  });
+}
+
+PKB_CUDART cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* function, int threads, size_t shared, unsigned) {
+  return with_kernel(function, [&](RankState& rank, Kernel& kernel) {
+    if (threads <= 0) return cudaErrorInvalidValue;
+    *blocks = int(occupancy(rank.world->engine.device, kernel, uint32_t(threads), uint32_t(shared)));
+    return cudaSuccess;
+  });
+}
+
+PKB_CUDART cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int threads, size_t shared) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared, 0);
+}
+
+PKB_CUDART cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* function, const cudaLaunchConfig_t* config) {
+  return with_kernel(function, [&](RankState& rank, Kernel& kernel) {
+    unsigned size = 1;
+    for (unsigned i = 0; i < config->numAttrs; ++i) {
+      const auto& attribute = config->attrs[i];
+      if (attribute.id == cudaLaunchAttributeClusterDimension) size = attribute.val.clusterDim.x * attribute.val.clusterDim.y * attribute.val.clusterDim.z;
+    }
+    if (size == 0) return cudaErrorInvalidClusterSize;
+    const Device& device = rank.world->engine.device;
+    const uint32_t blocks = occupancy(device, kernel, config->blockDim.x * config->blockDim.y * config->blockDim.z, uint32_t(config->dynamicSmemBytes));
+    *clusters = int(blocks * uint32_t(device.multiprocessors) / size);
+    return cudaSuccess;
+  });
+}
+
+PKB_CUDART cudaError_t cudaOccupancyMaxPotentialClusterSize(int* size, const void*, const cudaLaunchConfig_t*) {
+  *size = 8;
+  return cudaSuccess;
+}
+
+PKB_CUDART cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void* function, int blocks, int) {
+  return with_kernel(function, [&](RankState& rank, Kernel& kernel) {
+    const Device& device = rank.world->engine.device;
+    const uint32_t share = device.shared_bytes / uint32_t(std::max(blocks, 1)) - device.reserved_shared;
+    *bytes = std::min(share, device.shared_of_block) - kernel.static_shared;
+    return cudaSuccess;
+  });
+}

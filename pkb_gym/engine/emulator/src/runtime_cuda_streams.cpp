@@ -1,0 +1,200 @@
+// libcudart: streams, events, graphs.
+#include "runtime_cuda.h"
+
+using namespace pkb::emulator;
+
+namespace {
+
+Event* event_of(RankState& rank, cudaEvent_t handle) {
+  for (const auto& event : rank.events) {
+    if (reinterpret_cast<cudaEvent_t>(event.get()) == handle) return event.get();
+  }
+  return nullptr;
+}
+
+template <class F>
+cudaError_t with_event(cudaEvent_t handle, F f) {
+  return with_rank([&](RankState& rank) {
+    Event* const event = event_of(rank, handle);
+    return event ? f(rank, *event) : cudaErrorInvalidResourceHandle;
+  });
+}
+
+cudaError_t make_stream(cudaStream_t* handle) {
+  return with_rank([&](RankState& rank) {
+    rank.streams.push_back(std::make_unique<Stream>(Stream{rank.world->engine.next_id++, &rank, {}, false}));
+    *handle = reinterpret_cast<cudaStream_t>(rank.streams.back().get());
+    return cudaSuccess;
+  });
+}
+
+}  // namespace
+
+PKB_CUDART cudaError_t cudaStreamCreate(cudaStream_t* stream) { return make_stream(stream); }
+PKB_CUDART cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return make_stream(stream); }
+PKB_CUDART cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) { return make_stream(stream); }
+
+// What is enqueued still runs; the stream itself stays until the end.
+PKB_CUDART cudaError_t cudaStreamDestroy(cudaStream_t handle) {
+  return with_stream(handle, [](RankState&, Stream&) { return cudaSuccess; });
+}
+
+PKB_CUDART cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+  return with_stream(handle, [](RankState& rank, Stream& stream) { return waited(rank.world->synchronize(stream)); });
+}
+
+// Others run between two queries, so that a loop over them ends.
+PKB_CUDART cudaError_t cudaStreamQuery(cudaStream_t handle) {
+  return with_stream(handle, [](RankState& rank, Stream& stream) {
+    if (stream.empty()) return cudaSuccess;
+    const uint64_t steps = rank.world->engine.steps, progress = rank.world->engine.progress;
+    Engine& engine = rank.world->engine;
+    if (!rank.world->block(rank, "a stream, by cudaStreamQuery", [&, steps, progress] { return stream.empty() || engine.steps > steps + 1000 || engine.progress > progress + 10; })) return cudaErrorLaunchFailure;
+    return stream.empty() ? cudaSuccess : cudaErrorNotReady;
+  });
+}
+
+PKB_CUDART cudaError_t cudaStreamGetPriority(cudaStream_t, int* priority) {
+  *priority = 0;
+  return cudaSuccess;
+}
+PKB_CUDART cudaError_t cudaStreamGetFlags(cudaStream_t, unsigned* flags) {
+  *flags = cudaStreamNonBlocking;
+  return cudaSuccess;
+}
+
+PKB_CUDART cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned) {
+  return with_stream(handle, [&](RankState& rank, Stream& stream) {
+    Event* const event = event_of(rank, event_handle);
+    if (!event) return cudaErrorInvalidResourceHandle;
+    const uint64_t generation = event->recorded;
+    Work work{StreamOperationKind::kEventWait, "cudaStreamWaitEvent", {}, {}, nullptr, event->id, generation};
+    work.may_start = [event, generation] { return event->completed >= generation; };
+    work.start = [](const StreamOperation&, const std::function<void()>& done) { done(); };
+    rank.world->enqueue(stream, std::move(work));
+    return cudaSuccess;
+  });
+}
+
+PKB_CUDART cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* user) {
+  return with_stream(handle, [&](RankState& rank, Stream& stream) {
+    rank.world->enqueue(stream, function_work(*rank.world, [function, user] { function(user); }, "cudaLaunchHostFunc"));
+    return cudaSuccess;
+  });
+}
+
+PKB_CUDART cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t function, void* user, unsigned) {
+  return with_stream(handle, [&](RankState& rank, Stream& stream) {
+    rank.world->enqueue(stream, function_work(*rank.world, [function, user, handle] { function(handle, cudaSuccess, user); }, "cudaStreamAddCallback"));
+    return cudaSuccess;
+  });
+}
+
+// ---- events ----
+
+PKB_CUDART cudaError_t cudaEventCreateWithFlags(cudaEvent_t* handle, unsigned) {
+  return with_rank([&](RankState& rank) {
+    rank.events.push_back(std::make_unique<Event>());
+    rank.events.back()->id = rank.world->engine.next_id++;
+    *handle = reinterpret_cast<cudaEvent_t>(rank.events.back().get());
+    return cudaSuccess;
+  });
+}
+PKB_CUDART cudaError_t cudaEventCreate(cudaEvent_t* handle) { return cudaEventCreateWithFlags(handle, 0); }
+PKB_CUDART cudaError_t cudaEventDestroy(cudaEvent_t handle) {
+  return with_event(handle, [](RankState&, Event&) { return cudaSuccess; });
+}
+
+PKB_CUDART cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
+  return with_stream(stream_handle, [&](RankState& rank, Stream& stream) {
+    Event* const event = event_of(rank, handle);
+    if (!event) return cudaErrorInvalidResourceHandle;
+    const uint64_t generation = ++event->recorded;
+    Work work{StreamOperationKind::kEventRecord, "cudaEventRecord", {}, {}, nullptr, event->id, generation};
+    work.start = [event, generation, &engine = rank.world->engine](const StreamOperation&, const std::function<void()>& done) {
+      event->completed = std::max(event->completed, generation);
+      event->time_ns = engine.now_ns();
+      done();
+    };
+    rank.world->enqueue(stream, std::move(work));
+    return cudaSuccess;
+  });
+}
+PKB_CUDART cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStream_t stream, unsigned) { return cudaEventRecord(handle, stream); }
+
+PKB_CUDART cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
+  return with_event(handle, [](RankState& rank, Event& event) {
+    const uint64_t generation = event.recorded;
+    if (!rank.world->block(rank, "an event", [&event, generation] { return event.completed >= generation; })) return cudaErrorLaunchFailure;
+    if (Observer* const observer = rank.world->engine.observer) observer->host_waited_event(rank.rank, event.id, generation);
+    return cudaSuccess;
+  });
+}
+
+PKB_CUDART cudaError_t cudaEventQuery(cudaEvent_t handle) {
+  return with_event(handle, [](RankState& rank, Event& event) {
+    if (event.completed >= event.recorded) return cudaSuccess;
+    Engine& engine = rank.world->engine;
+    const uint64_t steps = engine.steps, progress = engine.progress;
+    if (!rank.world->block(rank, "an event, by cudaEventQuery", [&, steps, progress] { return event.completed >= event.recorded || engine.steps > steps + 1000 || engine.progress > progress + 10; })) return cudaErrorLaunchFailure;
+    return event.completed >= event.recorded ? cudaSuccess : cudaErrorNotReady;
+  });
+}
+
+PKB_CUDART cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  return with_rank([&](RankState& rank) {
+    const Event *const first = event_of(rank, begin), *const last = event_of(rank, end);
+    if (!first || !last) return cudaErrorInvalidResourceHandle;
+    *milliseconds = float(double(last->time_ns - first->time_ns) * 1e-6);
+    return cudaSuccess;
+  });
+}
+
+// ---- graphs: the captured operations, one after the other ----
+
+PKB_CUDART cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode) {
+  return with_stream(handle, [](RankState& rank, Stream&) {
+    if (rank.capturing) return cudaErrorIllegalState;
+    rank.capturing = true;
+    rank.captured.clear();
+    return cudaSuccess;
+  });
+}
+
+PKB_CUDART cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
+  return with_stream(handle, [&](RankState& rank, Stream&) {
+    if (!rank.capturing) return cudaErrorIllegalState;
+    rank.capturing = false;
+    *graph = reinterpret_cast<cudaGraph_t>(new Graph{std::move(rank.captured)});
+    rank.captured.clear();
+    return cudaSuccess;
+  });
+}
+
+PKB_CUDART cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
+  return with_stream(handle, [&](RankState& rank, Stream&) {
+    *status = rank.capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+  });
+}
+
+PKB_CUDART cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  *executable = reinterpret_cast<cudaGraphExec_t>(new Graph(*reinterpret_cast<Graph*>(graph)));
+  return cudaSuccess;
+}
+
+PKB_CUDART cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
+  return with_stream(handle, [&](RankState& rank, Stream& stream) {
+    for (const Work& work : reinterpret_cast<Graph*>(executable)->works) rank.world->enqueue(stream, work);
+    return cudaSuccess;
+  });
+}
+
+PKB_CUDART cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<Graph*>(graph);
+  return cudaSuccess;
+}
+PKB_CUDART cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete reinterpret_cast<Graph*>(executable);
+  return cudaSuccess;
+}

@@ -1,0 +1,164 @@
+// Libraries of ranks: fat binaries, variables, kernels.
+#include <elf.h>
+
+#include <cstring>
+
+#include "ptx_lexer.h"
+#include "runtime_world.h"
+
+namespace pkb::emulator {
+namespace {
+
+struct FatHeader {
+  uint32_t magic;
+  uint16_t version, header_bytes;
+  uint64_t bytes;
+};
+struct FatEntry {
+  uint16_t kind, version;
+  uint32_t header_bytes;
+  uint64_t bytes;
+  uint32_t compressed_bytes, options;
+  uint16_t minor, major;
+  uint32_t architecture;
+  uint32_t name_offset, name_bytes;
+  uint64_t flags;
+};
+constexpr uint32_t kFatMagic = 0xba55ed50;
+constexpr uint16_t kPtx = 1, kMachineCode = 2;
+constexpr uint64_t kCompressed = 0x2000 | 0x8000;
+
+// Calls f(entry, content) for each entry, until it returns true.
+template <class F>
+void each_entry(const void* fat_binary, F f) {
+  FatHeader header;
+  std::memcpy(&header, fat_binary, sizeof header);
+  if (header.magic != kFatMagic) throw PtxError("the library's fat binary has an unknown format");
+  const char* at = static_cast<const char*>(fat_binary) + header.header_bytes;
+  const char* const end = at + header.bytes;
+  while (at + sizeof(FatEntry) <= end) {
+    FatEntry entry;
+    std::memcpy(&entry, at, sizeof entry);
+    if (f(entry, at + entry.header_bytes)) return;
+    at += entry.header_bytes + entry.bytes;
+  }
+}
+
+}  // namespace
+
+std::map<std::string, int> registers_of(const void* fat_binary) {
+  std::map<std::string, int> registers;
+  each_entry(fat_binary, [&](const FatEntry& entry, const char* content) {
+    if (entry.kind != kMachineCode || (entry.flags & kCompressed) || entry.bytes < sizeof(Elf64_Ehdr) || std::memcmp(content, ELFMAG, SELFMAG) != 0) return false;
+    Elf64_Ehdr file;
+    std::memcpy(&file, content, sizeof file);
+    const auto section = [&](size_t index) {
+      Elf64_Shdr found;
+      std::memcpy(&found, content + file.e_shoff + index * file.e_shentsize, sizeof found);
+      return found;
+    };
+    if (file.e_shoff + uint64_t(file.e_shnum) * file.e_shentsize > entry.bytes || file.e_shstrndx >= file.e_shnum) return false;
+    const char* const names = content + section(file.e_shstrndx).sh_offset;
+    for (size_t i = 0; i < file.e_shnum; ++i) {
+      const Elf64_Shdr header = section(i);
+      const std::string_view name = names + header.sh_name;
+      // The upper byte of a code section's info is how many registers a thread has.
+      if (name.starts_with(".text.")) registers[std::string(name.substr(6))] = int(header.sh_info >> 24);
+    }
+    return false;
+  });
+  return registers;
+}
+
+std::string ptx_of(const void* fat_binary) {
+  std::string text;
+  each_entry(fat_binary, [&](const FatEntry& entry, const char* content) {
+    if (entry.kind != kPtx) return false;
+    if (entry.flags & kCompressed) throw PtxError("the PTX in the library is compressed; compile with nvcc --no-compress");
+    text.assign(content, strnlen(content, entry.bytes));
+    return true;
+  });
+  if (text.empty()) throw PtxError("the library holds no PTX; compile with -gencode=arch=compute_90a,code=compute_90a");
+  return text;
+}
+
+LoadedModule* World::load_fat_binary(RankState& rank, const void* data) {
+  auto& module = *rank.modules.emplace_back(std::make_unique<LoadedModule>());
+  module.rank = &rank;
+  try {
+    read_ptx(module, ptx_of(data));
+    module.registers = registers_of(data);
+  } catch (const PtxError& error) {
+    module.problem = error.what();
+  }
+  return &module;
+}
+
+LoadedModule* World::load_ptx(RankState& rank, const std::string& text) {
+  auto& module = *rank.modules.emplace_back(std::make_unique<LoadedModule>());
+  module.rank = &rank;
+  try {
+    read_ptx(module, text);
+    for (const auto& [name, function] : module.ptx->functions) {
+      if (function.is_entry) rank.functions[name.data()] = {&module, std::string(name)};
+    }
+  } catch (const PtxError& error) {
+    module.problem = error.what();
+  }
+  return &module;
+}
+
+void World::read_ptx(LoadedModule& module, const std::string& text) {
+  auto found = parsed_.find(text);
+  if (found == parsed_.end()) found = parsed_.emplace(text, parse_ptx(text)).first;
+  module.ptx = found->second;
+  load_variables(module);
+}
+
+void World::load_variables(LoadedModule& module) {
+  for (const auto& [name, variable] : module.ptx->variables) {
+    if (variable.place == Variable::kShared || variable.bytes == 0) continue;
+    Mapping& memory = module.memory.emplace_back(variable.bytes + 256);
+    const bool constant = variable.place == Variable::kConstant;
+    std::memcpy(memory.data(), variable.initial.data(), std::min<size_t>(variable.initial.size(), variable.bytes));
+    const auto address = reinterpret_cast<uint64_t>(memory.data());
+    module.variables[std::string(name)] = address;
+    engine.memory.add(constant ? RegionKind::kConstant : RegionKind::kGlobalVariable, module.rank->rank, std::string(name), address, variable.bytes,
+                      constant ? Space::kConstant : Space::kGlobal, true);
+  }
+  for (const auto& [name, variable] : module.ptx->variables) {
+    for (const auto& address : variable.addresses) {
+      const uint64_t value = variable_address(module, address.symbol) + uint64_t(address.offset);
+      std::memcpy(reinterpret_cast<char*>(module.variables.at(std::string(name))) + address.at, &value, 8);
+    }
+  }
+}
+
+uint64_t World::variable_address(LoadedModule& module, std::string_view name) {
+  const auto found = module.variables.find(name);
+  return found == module.variables.end() ? 0 : found->second;
+}
+
+Kernel* World::kernel(RankState& rank, const void* function) {
+  const auto found = rank.functions.find(function);
+  if (found == rank.functions.end()) return nullptr;
+  LoadedModule& module = *found->second.module;
+  auto& kernel = module.kernels[found->second.name];
+  if (kernel) return kernel.get();
+  try {
+    if (!module.problem.empty()) throw PtxError(module.problem);
+    kernel = prepare_kernel(module.ptx, found->second.name, [&](std::string_view name) { return variable_address(module, name); });
+    if (const auto compiled = module.registers.find(found->second.name); compiled != module.registers.end() && compiled->second > 0) {
+      kernel->registers = compiled->second;
+    }
+    const auto registers = kernel_registers.find(found->second.name);
+    if (registers != kernel_registers.end()) kernel->registers = registers->second;
+    return kernel.get();
+  } catch (const PtxError& error) {
+    const bool unknown = std::string_view(error.what()).starts_with("unknown instruction");
+    fail(Fault{unknown ? Outcome::kUnknownInstruction : Outcome::kBadLaunch, rank.rank, "rank " + std::to_string(rank.rank) + ", kernel " + found->second.name + ": " + error.what()});
+    return nullptr;
+  }
+}
+
+}  // namespace pkb::emulator

@@ -1,0 +1,303 @@
+#include "runtime_world.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace pkb::emulator {
+namespace {
+
+enum PolicyKind { kFair, kPriorities, kHoldArrival, kHoldDeparture, kOneAhead, kMixed };
+
+constexpr int kForcedRounds = 40;  // in which nobody gets further, before that counts as a deadlock
+
+}  // namespace
+
+thread_local RankState* World::current = nullptr;
+
+World::World(int count, uint64_t segment_bytes, const Device& device, const Policy& policy) : engine(device, count) {
+  for (int rank = 0; rank < count; ++rank) {
+    auto& state = *ranks.emplace_back(std::make_unique<RankState>());
+    state.world = this;
+    state.rank = rank;
+    if (segment_bytes) {
+      state.segment = Mapping(segment_bytes);
+      engine.memory.add(RegionKind::kSegment, rank, "", reinterpret_cast<uint64_t>(state.segment.data()), segment_bytes, Space::kGlobal, true);
+    }
+    for (int i = 0; i < 2; ++i) state.streams.push_back(std::make_unique<Stream>(Stream{engine.next_id++, &state, {}, false}));
+    host_order_.push_back(rank);
+  }
+  choose_policy(policy);
+}
+
+World::~World() {
+  for (auto& rank : ranks) {
+    if (!rank->thread.joinable()) continue;
+    if (rank->state == RankState::kDone) {
+      rank->thread.join();
+    } else {
+      rank->thread.detach();
+    }
+  }
+}
+
+void World::choose_policy(const Policy& policy) {
+  held_arrival_ = early_departure_ = -1;
+  std::sort(host_order_.begin(), host_order_.end());
+  std::mt19937_64 random(policy.seed * 0x9e3779b97f4a7c15ull + 12345);
+  const auto count = int(ranks.size());
+  int kind = policy.kind;
+  if (kind == kMixed) kind = int(random() % 5);
+  Choice choice;
+  choice.seed = random();
+  const auto one = int(random() % uint64_t(count));
+  switch (kind) {
+    case kPriorities:
+      choice.by_priority = true;
+      choice.delays_copies = true;
+      choice.change_points = 1 + uint32_t(random() % 5);
+      choice.change_range = 1000ull << (random() % 10);
+      if (random() % 2) {
+        for (int rank = 0; rank < count; ++rank) choice.rank_priority.push_back(1 + random() % 16);
+      }
+      break;
+    case kHoldArrival:
+      held_arrival_ = one;
+      choice.by_priority = true;  // the others depart as soon as they can, while it is still within its call
+      choice.change_points = 0;
+      choice.rank_priority.assign(size_t(count), 2);
+      choice.rank_priority[size_t(one)] = 1;
+      choice.delays_copies = random() % 2;
+      break;
+    case kHoldDeparture:
+      early_departure_ = one;
+      choice.by_priority = true;  // it departs while the others are still within their calls
+      choice.change_points = 0;
+      choice.rank_priority.assign(size_t(count), 1);
+      choice.rank_priority[size_t(one)] = 2;
+      choice.delays_copies = random() % 2;
+      break;
+    case kOneAhead:
+      choice.by_priority = true;
+      choice.change_points = 0;
+      choice.rank_priority.assign(size_t(count), 1);
+      choice.rank_priority[size_t(one)] = 2;
+      break;
+    default: break;
+  }
+  if (kind != kFair) std::shuffle(host_order_.begin(), host_order_.end(), random);
+  if (kind == kOneAhead) std::swap(host_order_[0], *std::find(host_order_.begin(), host_order_.end(), one));
+  engine.choose(choice);
+}
+
+void World::fail(const Fault& fault) {
+  if (!fault_) fault_ = fault;
+}
+
+void World::stop(const std::string& message) {
+  const std::lock_guard lock(stop_mutex_);
+  stop_ = message.empty() ? "stopped" : message;
+}
+
+// ---- threads of ranks: one runs at a time ----
+
+bool World::resume(RankState& rank) {
+  std::unique_lock lock(mutex_);
+  turn_ = rank.rank;
+  turn_changed_.notify_all();
+  turn_changed_.wait(lock, [&] { return turn_ == -1; });
+  return true;
+}
+
+bool World::block(RankState& rank, const char* why, std::function<bool()> ready) {
+  if (failed()) return false;
+  if (ready()) return true;
+  std::unique_lock lock(mutex_);
+  rank.state = RankState::kBlocked;
+  rank.ready = std::move(ready);
+  rank.waits_for = why;
+  turn_ = -1;
+  turn_changed_.notify_all();
+  turn_changed_.wait(lock, [&] { return turn_ == rank.rank; });
+  rank.state = RankState::kRunnable;
+  return !failed();
+}
+
+bool World::run_hosts() {
+  bool any = false;
+  for (const int index : host_order_) {
+    RankState& rank = *ranks[size_t(index)];
+    const bool runs = rank.state == RankState::kRunnable || (rank.state == RankState::kBlocked && (failed() || rank.ready()));
+    if (!runs) continue;
+    resume(rank);
+    any = true;
+  }
+  return any;
+}
+
+bool World::finished() const {
+  for (const auto& rank : ranks) {
+    if (rank->state != RankState::kDone) return false;
+    for (const auto& stream : rank->streams) {
+      if (!stream->empty()) return false;
+    }
+  }
+  return engine.idle();
+}
+
+std::optional<Fault> World::run(const std::function<int(int)>& body) {
+  fault_.reset();
+  for (auto& state : ranks) {
+    RankState& rank = *state;
+    if (rank.thread.joinable()) rank.thread.join();
+    rank.state = RankState::kRunnable;
+    rank.thread = std::thread([this, &rank, &body] {
+      current = &rank;
+      {
+        std::unique_lock lock(mutex_);
+        turn_changed_.wait(lock, [&] { return turn_ == rank.rank; });
+      }
+      const int status = body(rank.rank);
+      const std::lock_guard lock(mutex_);
+      rank.body_status = status;
+      rank.state = RankState::kDone;
+      turn_ = -1;
+      turn_changed_.notify_all();
+    });
+  }
+  try {
+    loop();
+  } catch (const Fault& fault) {
+    fail(fault);
+  }
+  if (fault_) end_hosts();
+  return fault_;
+}
+
+void World::loop() {
+  const auto begin = std::chrono::steady_clock::now();
+  int forced = 0;
+  uint64_t progress = engine.progress;
+  for (uint64_t round = 0; !finished(); ++round) {
+    if (fault_) return;
+    bool ran = run_hosts();
+    for (const auto& rank : ranks) {
+      if (rank->state == RankState::kDone && rank->body_status) {
+        throw Fault{Outcome::kBodyFailed, rank->rank, "rank " + std::to_string(rank->rank) + " ended with status " + std::to_string(rank->body_status)};
+      }
+    }
+    ran |= advance_streams(false);
+    for (int i = 0; i < 64 && engine.run_some(); ++i) {
+      ran = true;
+      if (engine.choice().by_priority) advance_streams(false);  // what a kernel's end has made possible comes at once
+    }
+    if (engine.max_steps && engine.steps > engine.max_steps) throw Fault{Outcome::kStepLimit, -1, std::to_string(engine.max_steps) + " warp instructions have been executed" + engine.standing()};
+    if (round % 16 == 0) {
+      const std::lock_guard lock(stop_mutex_);
+      if (!stop_.empty()) throw Fault{Outcome::kStopped, -1, stop_};
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      if (max_seconds && seconds > double(max_seconds)) throw Fault{Outcome::kStopped, -1, "time limit of " + std::to_string(max_seconds) + " s" + engine.standing()};
+    }
+    if (engine.progress != progress || (ran && forced == 0)) {
+      progress = engine.progress;
+      forced = 0;
+      if (!engine.stuck()) continue;
+    }
+    if (engine.stuck()) forced = kForcedRounds;
+    if (forced < kForcedRounds) {
+      if (advance_streams(true)) {
+        forced = 0;
+        continue;
+      }
+      ++forced;
+      if (engine.run_parked()) continue;
+      if (ran) continue;
+    }
+    std::string message = "deadlock: nobody can go on";
+    for (const auto& rank : ranks) {
+      if (rank->state == RankState::kBlocked) message += "\n  rank " + std::to_string(rank->rank) + ", host: waits for " + rank->waits_for;
+    }
+    throw Fault{Outcome::kDeadlock, -1, message + engine.standing()};
+  }
+}
+
+// After a fault calls of the runtime fail, so that bodies return.
+void World::end_hosts() {
+  engine.clear();
+  for (auto& rank : ranks) {
+    for (auto& stream : rank->streams) {
+      stream->queue.clear();
+      stream->busy = false;
+    }
+  }
+  for (int round = 0; round < 10000; ++round) {
+    if (!run_hosts()) return;
+  }
+}
+
+// ---- streams ----
+
+void World::enqueue(Stream& stream, Work work) {
+  RankState& rank = *stream.rank;
+  if (rank.capturing) {
+    rank.captured.push_back(std::move(work));
+    return;
+  }
+  StreamOperation operation{engine.next_id++, work.kind, rank.rank, stream.id, work.event, work.generation, work.launch.get(), ""};
+  stream.queue.push_back({std::move(work), operation});
+  Stream::Queued& queued = stream.queue.back();
+  queued.operation.what = queued.work.name.c_str();
+  if (engine.observer) engine.observer->stream_enqueue(queued.operation);
+}
+
+bool World::holds(const Stream::Queued& queued) const {
+  const int rank = queued.operation.rank;
+  if (queued.work.kind == StreamOperationKind::kArrival) return rank == held_arrival_;
+  return queued.work.kind == StreamOperationKind::kDeparture && early_departure_ >= 0 && rank != early_departure_;
+}
+
+bool World::advance(Stream& stream, bool held) {
+  if (stream.busy || stream.queue.empty()) return false;
+  Stream::Queued& next = stream.queue.front();
+  if (next.work.may_start && !next.work.may_start()) return false;
+  if (holds(next) != held) return false;
+  stream.busy = true;
+  ++engine.progress;
+  const auto queued = std::make_shared<Stream::Queued>(std::move(next));
+  stream.queue.pop_front();
+  queued->operation.what = queued->work.name.c_str();
+  if (engine.observer) engine.observer->stream_begin(queued->operation);
+  queued->work.start(queued->operation, [this, &stream, queued] {
+    if (engine.observer) engine.observer->stream_end(queued->operation);
+    stream.busy = false;
+    ++engine.progress;
+  });
+  return true;
+}
+
+bool World::advance_streams(bool held) {
+  bool any = false;
+  for (const int index : host_order_) {
+    for (size_t i = 0; i < ranks[size_t(index)]->streams.size(); ++i) {
+      while (advance(*ranks[size_t(index)]->streams[i], held)) {
+        any = true;
+        if (held) return true;
+      }
+    }
+  }
+  return any;
+}
+
+bool World::synchronize(Stream& stream) {
+  if (!block(*stream.rank, "a stream", [&] { return stream.empty(); })) return false;
+  if (engine.observer) engine.observer->host_waited_stream(stream.rank->rank, stream.id);
+  return true;
+}
+
+bool World::synchronize(RankState& rank) {
+  for (size_t i = 0; i < rank.streams.size(); ++i) {
+    if (!synchronize(*rank.streams[i])) return false;
+  }
+  return true;
+}
+
+}  // namespace pkb::emulator

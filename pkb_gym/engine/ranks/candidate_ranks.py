@@ -1,0 +1,38 @@
+"""What the ranks of a candidate are asked for, whether they are processes of a gang or emulated in one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from pkb_gym.engine.compare.layout import BlockPlan
+from pkb_gym.engine.ranks.candidate_gang import BlockSetting, Job
+from pkb_gym.engine.ranks.handover_server import HandoverEnds
+from pkb_gym.engine.ranks.heaps import SymmetricHeap
+from pkb_gym.engine.ranks.rank_processes import Processors
+from pkb_gym.engine.rankside.orders import BlockDone, Dialect
+from pkb_gym.engine.records.artifact import Artifact
+
+
+class CandidateRanks(Protocol):
+    """Ranks that run one candidate; `CandidateGang` describes the methods.
+
+    Attributes:
+        timeout_s: deadline of the next order.
+    """
+
+    timeout_s: float
+
+    @property
+    def output(self) -> str: ...  # noqa: D102
+    def output_of(self, rank: int) -> str: ...  # noqa: D102
+    def map_heap(self, dialect: Dialect, heap: SymmetricHeap, handovers: HandoverEnds) -> None: ...  # noqa: D102
+    def load(self, job: Job, artifact: Artifact, source: str) -> None: ...  # noqa: D102
+    def bind(self, plan: BlockPlan) -> None: ...  # noqa: D102
+    def run(  # noqa: D102
+        self, sets: Sequence[int], stage: Callable[[], Processors | None], setting: BlockSetting
+    ) -> tuple[int, list[BlockDone]]: ...
+    def run_on(self, seconds: float) -> None: ...  # noqa: D102
+    def thaw(self) -> None: ...  # noqa: D102
+    def processor_ticks(self) -> int: ...  # noqa: D102
+    def loopback_bytes(self) -> int: ...  # noqa: D102

@@ -1,0 +1,355 @@
+"""The program of the process that emulates the GPUs of all ranks; see `emulated_orders`.
+
+The emulator's scheduler has one rank's thread or GPU run at a time. Arrival and departure are operations of a rank's
+stream: when the scheduler comes to one, the reference rank of the same number hands over as it does for gangs, by the
+shared heap, and this process copies between that and the memory of the emulated GPUs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import abi, confine
+from .arguments import unroll
+from .devices import CpuDevice
+from .emulated_orders import (
+    BindRanks,
+    CallMemory,
+    DetectorFinding,
+    Fault,
+    LinkBytes,
+    LoadCopies,
+    NamedTensor,
+    OpenWorld,
+    RanksDone,
+    RunRanks,
+    WorldOpened,
+)
+from .emulated_rank import EmulatedDevice, EmulatedHeap, EmulatedNative
+from .emulator_library import (
+    BODY,
+    FUNCTION,
+    POLICIES,
+    DetectorOptions,
+    Options,
+    Outcome,
+    RegionKind,
+    Report,
+    load_emulator,
+)
+from .failures import CandidateError, kind_of
+from .heap import Heap
+from .native import library_path
+from .orders import Armed, Bound, Claims, Failed, Go, Load, Loaded
+from .wire import Wire
+
+FAULTS: dict[Outcome, str] = {
+    Outcome.DEADLOCK: "deadlock",
+    Outcome.STEP_LIMIT: "timeout",
+    Outcome.STOPPED: "timeout",
+}
+"""Outcome -> value of `Failure`; all others are runtime errors."""
+
+MAX_FINDINGS = 16
+MAX_TEXT = 4000
+
+
+def main(wire: Wire, rank: int, world_size: int) -> None:  # as of every rank program; it is one process
+    """Serves one evaluator until the connection ends."""
+    order, _, fds = wire.receive_with_fds(OpenWorld)
+    CpuDevice(0, 1, 1).prepare()
+    ranks = EmulatedRanks(order, fds)
+    wire.send(WorldOpened())
+    load, _, copies = wire.receive_with_fds(LoadCopies)
+    confine.limit_resources({"RLIMIT_AS": load.memory_bytes})
+    fault = ranks.load(load, copies)
+    if fault is not None:
+        wire.send(Failed(fault.kind, fault.text))
+        return
+    wire.send(Loaded())
+    while True:
+        then, _ = wire.receive(BindRanks, RunRanks)
+        if isinstance(then, BindRanks):
+            ranks.bind(then)
+            wire.send(Bound())
+        elif isinstance(then, RunRanks):
+            wire.send(Armed())
+            wire.receive(Go)
+            done = ranks.run(then)
+            wire.send(done)
+            if done.fault is not None:  # threads that were in a call stay there
+                return
+
+
+@dataclass
+class _Block:
+    """A block that is being run.
+
+    Attributes:
+        order: see there.
+        handovers: of the ranks and calls, as they were enqueued.
+        claims: of each rank and call.
+        errors: rank -> what it raised.
+    """
+
+    order: RunRanks
+    handovers: list[tuple[int, int]] = field(default_factory=list)
+    claims: dict[int, list[Claims]] = field(default_factory=dict)
+    errors: dict[int, Fault] = field(default_factory=dict)
+
+
+class EmulatedRanks:
+    """The emulator's world, and the candidate on each of its ranks.
+
+    Args:
+        order: see there.
+        fds: the heap that is shared with the reference gang, the emulator, and two eventfds of each rank.
+    """
+
+    def __init__(self, order: OpenWorld, fds: list[int]) -> None:
+        heap_fd, library_fd, *eventfds = fds
+        self._world_size, self._segment_bytes = order.world_size, order.segment_bytes
+        self._shared = Heap(heap_fd, order.segment_bytes, order.world_size, 0)
+        self._requests, self._replies = eventfds[::2], eventfds[1::2]
+        self._emulator = load_emulator(f"/proc/self/fd/{library_fd}")
+        options = Options(
+            struct_bytes=ctypes.sizeof(Options), world_size=order.world_size, segment_bytes=order.segment_bytes
+        )
+        self._world: int = self._emulator.pkb_emu_create(ctypes.byref(options))
+        if not self._world:
+            raise RuntimeError(f"no world could be emulated: {self._text(self._emulator.pkb_emu_error(None))}")
+        self._segments = [self._emulator.pkb_emu_segment(self._world, rank) for rank in range(order.world_size)]
+        self._detector = self._observe(races=order.detect_races)
+        self._ranks: list[EmulatedNative] = []
+        self._calls: tuple[CallMemory, ...] = ()
+        self._regions: list[int] = []
+
+    def _observe(self, *, races: bool) -> int | None:
+        """The detector; None where nobody asked for it."""
+        if not races:
+            return None
+        options = DetectorOptions(
+            struct_bytes=ctypes.sizeof(DetectorOptions), races=1, max_findings=MAX_FINDINGS, found=None, user=None
+        )
+        detector: int = self._emulator.pkb_emu_detector_create(ctypes.byref(options))
+        self._emulator.pkb_emu_observe(self._world, self._emulator.pkb_emu_detector_observer(detector))
+        return detector
+
+    def load(self, order: LoadCopies, copies: list[int]) -> Fault | None:
+        """Loads a copy of the library on each rank; says why that cannot be done."""
+        settled: dict[int, EmulatedNative] = {}
+        errors: dict[int, Fault] = {}
+
+        def body(_: object, rank: int) -> int:
+            try:
+                settled[rank] = self._load_rank(order, copies[rank], rank)
+            except BaseException as error:  # whatever a library's constructors raise is data
+                errors[rank] = Fault(kind_of(error), rank, _error_text(error))
+            return int(rank in errors)
+
+        for rank in range(self._world_size):
+            segment = self._segments[rank]
+            for kind, name, offset, nbytes in (
+                (RegionKind.SIGNALS, "control page", 0, abi.CONTROL_BYTES),
+                (RegionKind.SIGNALS, "signals", abi.SIGNAL_OFFSET, abi.SIGNAL_BYTES),
+                (RegionKind.SCRATCH, "scratch", abi.SCRATCH_OFFSET, order.scratch_bytes),
+            ):
+                self._name(rank, kind, name, segment + offset, nbytes, element_bytes=8)
+        report = self._run(body)
+        if report.outcome != Outcome.OK:
+            return self._fault(report, errors)
+        self._ranks = [settled[rank] for rank in range(self._world_size)]
+        return None
+
+    def _load_rank(self, order: LoadCopies, fd: int, rank: int) -> EmulatedNative:
+        path = f"{library_path(rank)}.copy"
+        os.symlink(f"/proc/self/fd/{fd}", path)
+        if not self._emulator.pkb_emu_load(self._world, path.encode()):
+            raise CandidateError("load_error", self._text(self._emulator.pkb_emu_error(self._world)))
+        heap = EmulatedHeap(self._segments, self._segment_bytes, rank)
+        device = EmulatedDevice(rank, self._world_size, self._emulator.pkb_emu_stream(self._world))
+        load = Load("native", self._world_size, order.scratch_bytes, 0, "value", order.signature, {})
+        native = EmulatedNative(load, fd, heap, device, rank, self._world_size)
+        native.emulator, native.world = self._emulator, self._world
+        return native
+
+    # ---- memory -----------------------------------------------------------------------------------------------------
+
+    def bind(self, order: BindRanks) -> None:
+        """Makes the arguments of a block, and names their memory."""
+        self._calls = order.calls
+        for rank, native in enumerate(self._ranks):
+            native.bind(unroll(order.runs[rank]), order.partitions)
+        for region in self._regions:
+            self._emulator.pkb_emu_region_remove(self._world, region)
+        self._regions = [
+            self._name_tensor(rank, tensor)
+            for call in order.calls
+            for rank, tensors in enumerate(call.tensors)
+            for tensor in tensors
+        ]
+
+    def _name_tensor(self, rank: int, tensor: NamedTensor) -> int:
+        kind = RegionKind.OUTPUT if tensor.is_output else RegionKind.ARGUMENT
+        address = self._segments[rank] + tensor.offset
+        return self._name(rank, kind, tensor.name, address, tensor.nbytes, tensor.element_bytes)
+
+    def _name(self, rank: int, kind: RegionKind, name: str, address: int, nbytes: int, element_bytes: int) -> int:
+        text = name.encode()
+        region: int = self._emulator.pkb_emu_region(
+            self._world, rank, kind, text, address, nbytes, element_bytes, kind != RegionKind.OUTPUT
+        )
+        return region
+
+    def _copy(self, rank: int, call: CallMemory, *, to_gpu: bool) -> None:
+        """Copies a call's part of a rank's segment between the shared heap and the emulated GPU."""
+        shared, own = self._shared.segment(rank) + call.offset, self._segments[rank] + call.offset
+        ctypes.memmove(own if to_gpu else shared, shared if to_gpu else own, call.nbytes)
+
+    # ---- calls ------------------------------------------------------------------------------------------------------
+
+    def run(self, order: RunRanks) -> RanksDone:
+        """Runs a block."""
+        block = _Block(order)
+        for rank in range(self._world_size):
+            for index in order.sets:
+                self._copy(rank, self._calls[index], to_gpu=True)
+        schedule = order.schedule
+        policy = POLICIES[schedule.policy]
+        self._emulator.pkb_emu_schedule(self._world, policy, schedule.seed, order.max_seconds)
+        report = self._run_together(block) if schedule.policy == "together" else self._run_scheduled(block)
+        for rank in range(self._world_size):
+            for index in order.sets:
+                self._copy(rank, self._calls[index], to_gpu=False)
+        fault = None if report.outcome == Outcome.OK else self._fault(report, block.errors)
+        claims = tuple(tuple(block.claims[rank]) for rank in range(self._world_size)) if fault is None else ()
+        return self._with_findings(RanksDone(claims, fault, report.steps))
+
+    def _run_together(self, block: _Block) -> Report:
+        """Has all ranks hand over, then all make their call, and so on."""
+        order, ranks = block.order, range(self._world_size)
+        report = Report(outcome=Outcome.OK)
+        for call, index in enumerate(order.sets):
+            for rank in ranks:
+                self._hand_over(block, rank, call)
+            report = self._run(self._body(block, functools.partial(self._call_one, block, call, index)))
+            if report.outcome != Outcome.OK:
+                break
+        else:
+            for rank in ranks:
+                self._hand_over(block, rank, len(order.sets))
+        return report
+
+    def _call_one(self, block: _Block, call: int, index: int, rank: int) -> None:
+        block.claims.setdefault(rank, []).append(self._call(rank, index, block.order.epoch + call))
+        self._emulator.pkb_emu_synchronize(self._world)
+
+    def _run_scheduled(self, block: _Block) -> Report:
+        """Has each rank go from call to call on its own."""
+        hand_over = FUNCTION(lambda user: self._hand_over(block, *block.handovers[(user or 0)]))
+        return self._run(self._body(block, functools.partial(self._call_all, block, hand_over)))
+
+    def _body(self, block: _Block, work: Callable[[int], None]) -> Callable[[object, int], int]:
+        """What a rank's thread runs."""
+
+        def body(_: object, rank: int) -> int:
+            try:
+                work(rank)
+            except BaseException as error:  # whatever a candidate raises is data
+                block.errors[rank] = Fault(kind_of(error), rank, _error_text(error))
+            return int(rank in block.errors)
+
+        return body
+
+    def _call_all(self, block: _Block, hand_over: Any, rank: int) -> None:
+        order, claims = block.order, block.claims.setdefault(rank, [])
+        for call, index in enumerate(order.sets):
+            self._cross(block, rank, call, hand_over)
+            claims.append(self._call(rank, index, order.epoch + call))
+        self._cross(block, rank, len(order.sets), hand_over)
+        self._emulator.pkb_emu_synchronize(self._world)
+
+    def _call(self, rank: int, index: int, epoch: int) -> Claims:
+        """One call; the evaluator sees whose host code it is in."""
+        place = self._shared.place(rank)
+        place.state, place.call = abi.State.IN_CALL, epoch
+        claims = self._ranks[rank].call(index, epoch)
+        place.state = abi.State.DONE
+        return claims
+
+    def _cross(self, block: _Block, rank: int, crossing: int, hand_over: Any) -> None:
+        """Enqueues the departure of one call and the arrival of the next."""
+        epoch = block.order.epoch + crossing
+        block.handovers.append((rank, crossing))
+        if crossing:
+            self._emulator.pkb_emu_departure(self._world, epoch - 1)
+        if crossing < len(block.order.sets):
+            self._emulator.pkb_emu_arrival(self._world, epoch)
+        self._emulator.pkb_emu_enqueue(self._world, hand_over, len(block.handovers) - 1, b"handover")
+
+    def _hand_over(self, block: _Block, rank: int, crossing: int) -> None:
+        """Has the reference rank hand over; nothing else runs here meanwhile."""
+        before = self._calls[block.order.sets[crossing - 1]] if crossing else None
+        after = self._calls[block.order.sets[crossing]] if crossing < len(block.order.sets) else None
+        if before is not None:
+            self._copy(rank, before, to_gpu=False)
+        os.eventfd_write(self._requests[rank], 1)
+        os.eventfd_read(self._replies[rank])
+        for call in (before, after):
+            if call is not None:
+                self._copy(rank, call, to_gpu=True)
+        if after is not None:
+            self._initialise(rank, after)
+
+    def _initialise(self, rank: int, call: CallMemory) -> None:
+        """Notes that a call's arguments have been written, and its outputs not yet."""
+        for tensor in call.tensors[rank]:
+            address = self._segments[rank] + tensor.offset
+            self._emulator.pkb_emu_set_initialised(self._world, address, tensor.nbytes, int(not tensor.is_output))
+
+    # ---- reports ----------------------------------------------------------------------------------------------------
+
+    def _run(self, body: Any) -> Report:
+        report = Report(struct_bytes=ctypes.sizeof(Report))
+        if self._emulator.pkb_emu_run(self._world, BODY(body), None, ctypes.byref(report)) < 0:
+            raise RuntimeError(f"the emulator failed: {self._text(self._emulator.pkb_emu_error(self._world))}")
+        return report
+
+    def _fault(self, report: Report, errors: dict[int, Fault]) -> Fault:
+        if report.outcome == Outcome.BODY_FAILED and errors:
+            return next(iter(errors.values()))
+        kind = FAULTS.get(Outcome(report.outcome), "runtime_error")
+        return Fault(kind, None if report.rank < 0 else int(report.rank), self._text(report.message))
+
+    def _with_findings(self, done: RanksDone) -> RanksDone:
+        if self._detector is None:
+            return done
+        told: dict[str, Any] = json.loads(self._emulator.pkb_emu_detector_json(self._detector))
+        findings = tuple(_finding(each) for each in told["findings"][:MAX_FINDINGS])
+        advice = tuple(str(each["message"])[:MAX_TEXT] for each in told["advice"][:MAX_FINDINGS])
+        links = tuple(
+            LinkBytes(each["rank"], each["owner"], each["read_bytes"], each["written_bytes"]) for each in told["links"]
+        )
+        return RanksDone(done.claims, done.fault, done.instructions, findings, advice, links)
+
+    def _text(self, text: bytes | None) -> str:
+        return (text or b"").decode(errors="replace")[:MAX_TEXT]
+
+
+def _finding(told: dict[str, Any]) -> DetectorFinding:
+    second = told["second"] or told["first"] or {}
+    return DetectorFinding(
+        str(told["kind"]), second.get("rank"), told["owner"], told["tensor"], str(told["message"])[:MAX_TEXT]
+    )
+
+
+def _error_text(error: BaseException) -> str:
+    text = str(error) if isinstance(error, CandidateError) else traceback.format_exc(limit=-6)
+    return text[-MAX_TEXT:]

@@ -1,0 +1,201 @@
+"""What the evaluator orders the process that emulates all ranks to do, and what it answers.
+
+    OpenWorld + fds  -> WorldOpened
+    LoadCopies + fds -> Loaded
+    BindRanks        -> Bound
+    RunRanks         -> Armed, then Go -> RanksDone
+
+It answers `Failed` where it meets an error of its own. All that it says is an untrusted report, as of any rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from .arguments import CallRun
+from .messages import Message
+from .orders import Claims, Partition
+
+Policy: TypeAlias = Literal["together", "priorities", "hold_arrival", "hold_departure", "one_ahead"]
+"""Who goes on: all in turn, beginning and ending each call together; by random priorities that change at few random
+points; all others before one rank's arrival; one rank's departure before those of the others; one rank whenever it
+can."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The order of execution of a block.
+
+    Attributes:
+        policy: see there.
+        seed: of all that it draws, the rank that it concerns included.
+    """
+
+    policy: Policy
+    seed: int
+
+
+@dataclass(frozen=True)
+class OpenWorld(Message):
+    """Map the heap and start the emulator. Their descriptors come along, then two eventfds of each rank.
+
+    Attributes:
+        world_size: number of ranks.
+        segment_bytes: of the heap, for each rank.
+        detect_races: whether each access is checked for what orders it.
+    """
+
+    world_size: int
+    segment_bytes: int
+    detect_races: bool
+
+
+@dataclass(frozen=True)
+class WorldOpened(Message):
+    """Answer to `OpenWorld`."""
+
+
+@dataclass(frozen=True)
+class LoadCopies(Message):
+    """Load a candidate on each rank. Descriptors of as many copies of its library come along.
+
+    Attributes:
+        scratch_bytes: of the symmetric scratch.
+        memory_bytes: main memory that may be allocated by all ranks together.
+        signature: that it should have, for errors.
+    """
+
+    scratch_bytes: int
+    memory_bytes: int
+    signature: str
+
+
+@dataclass(frozen=True)
+class NamedTensor:
+    """A tensor of one rank in one call, for messages and for the detector of races.
+
+    Attributes:
+        name: of the argument or output.
+        offset: bytes into the segment.
+        nbytes: of it.
+        element_bytes: of an element.
+        is_output: whether nobody has written it when the call begins.
+    """
+
+    name: str
+    offset: int
+    nbytes: int
+    element_bytes: int
+    is_output: bool
+
+
+@dataclass(frozen=True)
+class CallMemory:
+    """The memory of one call.
+
+    Attributes:
+        offset, nbytes: the range of each segment that holds its arguments and outputs.
+        tensors: of each rank.
+    """
+
+    offset: int
+    nbytes: int
+    tensors: tuple[tuple[NamedTensor, ...], ...]
+
+
+@dataclass(frozen=True)
+class BindRanks(Message):
+    """Make the arguments of a block.
+
+    Attributes:
+        runs: of each rank, its calls.
+        partitions: that group arguments point into.
+        calls: memory of each call.
+    """
+
+    runs: tuple[tuple[CallRun, ...], ...]
+    partitions: tuple[Partition, ...]
+    calls: tuple[CallMemory, ...]
+
+
+@dataclass(frozen=True)
+class RunRanks(Message):
+    """Call the candidate on every rank, once on each of these bound argument sets.
+
+    Attributes:
+        sets: their indices.
+        epoch: of the first call.
+        schedule: see there.
+        max_seconds: wall-clock time after which the block is ended.
+    """
+
+    sets: tuple[int, ...]
+    epoch: int
+    schedule: Schedule
+    max_seconds: int
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a block has not come to its end.
+
+    Attributes:
+        kind: value of `Failure`.
+        rank: whose fault; None of no single rank.
+        text: for people, a line for each finding.
+    """
+
+    kind: str
+    rank: int | None
+    text: str
+
+
+@dataclass(frozen=True)
+class DetectorFinding:
+    """A finding of the detector.
+
+    Attributes:
+        kind: such as "race" or "out_of_bounds".
+        rank: of the second access.
+        owner: whose memory it is; None where nobody knows.
+        tensor: name of the memory; None where it has none.
+        text: one line with both accesses and their source lines.
+    """
+
+    kind: str
+    rank: int | None
+    owner: int | None
+    tensor: str | None
+    text: str
+
+
+@dataclass(frozen=True)
+class LinkBytes:
+    """What a rank's threads moved to and from another rank's memory so far."""
+
+    rank: int
+    owner: int
+    read_bytes: int
+    written_bytes: int
+
+
+@dataclass(frozen=True)
+class RanksDone(Message):
+    """The block has ended.
+
+    Attributes:
+        claims: of each rank, of each call; none after a fault.
+        fault: None where all ranks have finished all calls.
+        instructions: of warps, that were executed so far.
+        findings: of the detector, of this block and those before it.
+        advice: a line each on what is slow, likewise.
+        links: see there.
+    """
+
+    claims: tuple[tuple[Claims, ...], ...]
+    fault: Fault | None
+    instructions: int
+    findings: tuple[DetectorFinding, ...] = ()
+    advice: tuple[str, ...] = ()
+    links: tuple[LinkBytes, ...] = ()

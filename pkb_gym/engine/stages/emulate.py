@@ -1,0 +1,188 @@
+"""Stage check of emulated ranks: the same inputs, rules and call contract, under orders of execution that are chosen.
+
+All ranks are together first: what is wrong then is wrong. In the blocks after it the scheduler has ranks arrive late,
+depart early or run ahead, so that a missing wait shows; a kernel that is right together and wrong then has a race.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+
+from pkb_gym.engine.compare.check import joined
+from pkb_gym.engine.compare.layout import BlockPlan
+from pkb_gym.engine.emulator.emulated_gang import TOGETHER, EmulatedGang
+from pkb_gym.engine.ranks.candidate_gang import BlockSetting
+from pkb_gym.engine.ranks.reference_orders import CheckedCall, ConductCalls
+from pkb_gym.engine.rankside.emulated_orders import DetectorFinding, LinkBytes, Policy, Schedule
+from pkb_gym.engine.records.check_report import CheckReport, Race
+from pkb_gym.engine.records.config import ResolvedConfig
+from pkb_gym.engine.records.emulation import Emulation, LinkTraffic
+from pkb_gym.engine.records.feedback import Failure, Stage
+from pkb_gym.engine.stages.block_staging import BlockStaging
+from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
+from pkb_gym.engine.stages.dump import dump_mismatches
+from pkb_gym.engine.stages.feedback_builder import Stopped
+from pkb_gym.engine.stages.machine_sharing import work_beside_others
+from pkb_gym.engine.stages.mismatch import FAILURES
+from pkb_gym.engine.stages.progress import Progress
+from pkb_gym.engine.stages.race import late_output
+
+CALLS_TOGETHER = 2
+CALLS_OF_SCHEDULE = 3
+"""In a block: a rank that waits for nobody is then two calls ahead of another."""
+
+POLICIES: tuple[Policy, ...] = ("hold_arrival", "one_ahead", "hold_departure", "priorities")
+MOST_LINES = 4
+"""Findings that a message lists."""
+
+
+def judge_emulated(run: CandidateRun, gang: EmulatedGang, report: Progress) -> None:
+    """Runs the stages that were asked for; there is none after the check.
+
+    Args:
+        run: of the candidate.
+        gang: that it runs on.
+        report: told of the stage.
+
+    Raises:
+        Stopped: the candidate failed; the feedback says how.
+        InfrastructureError: this machine failed.
+    """
+    feedback = run.feedback
+    with feedback.stage(Stage.CHECK, report), feedback.waiting_for(work_beside_others()):
+        _EmulatedCheck(run, gang).check()
+
+
+def schedules(config: ResolvedConfig) -> Iterator[tuple[Schedule, int]]:
+    """The orders of execution of an evaluation, and how many calls are made under each: `config.trials` in all.
+
+    They follow from the configuration's seed and turn.
+    """
+    draw = random.Random(f"schedules {config.seed} {config.turn}")
+    left = config.trials
+    one_rank: tuple[Policy, ...] = ("priorities",)
+    policies = itertools.cycle(POLICIES if config.world_size > 1 else one_rank)
+    calls = min(CALLS_TOGETHER, left)
+    schedule = TOGETHER
+    while left:
+        yield schedule, calls
+        left -= calls
+        calls = min(CALLS_OF_SCHEDULE, left)
+        schedule = Schedule(next(policies), draw.getrandbits(32))
+
+
+class _EmulatedCheck:
+    """The checked calls of one candidate."""
+
+    def __init__(self, run: CandidateRun, gang: EmulatedGang) -> None:
+        self._run, self._gang = run, gang
+        self._earlier: CheckReport | None = None
+        self._schedules: list[str] = []
+        self._calls = 0
+
+    def check(self) -> None:
+        """Loads the candidate and compares its outputs."""
+        for schedule, calls in schedules(self._run.config):
+            while calls:
+                calls -= self._check_block(schedule, calls)
+
+    def _check_block(self, schedule: Schedule, wanted: int) -> int:
+        """As many of the calls as fit into the heap together; returns how many."""
+        run = self._run
+        plan = run.prepare(wanted, timed=False)
+        if self._earlier is None:
+            run.load()
+        report, finished = self._call(plan, schedule)
+        run.feedback.complete(Stage.RUN)
+        run.feedback.check = report if self._earlier is None else joined(self._earlier, report)
+        self._earlier = run.feedback.check
+        if findings := self._findings():
+            raise self._found(findings)
+        if not report.passed or finished.late:
+            raise self._wrong(plan, schedule, report, finished)
+        return len(plan.sets)
+
+    def _call(self, plan: BlockPlan, schedule: Schedule) -> tuple[CheckReport, FinishedBlock]:
+        """One block, whose inputs are there."""
+        run, calls = self._run, len(plan.sets)
+        run.reference.run(calls, run.dialect)
+        self._gang.timeout_s = run.config.timeout_s
+        try:
+            finished = run.run(plan, range(calls), staging(run.config.world_size, calls, schedule))
+        finally:
+            self._note(schedule, calls)
+        return run.compare(finished.done), finished
+
+    def _note(self, schedule: Schedule, calls: int) -> None:
+        """Adds a block to the report."""
+        done = self._gang.done
+        self._schedules.append(schedule.policy if schedule == TOGETHER else f"{schedule.policy}, {schedule.seed}")
+        self._calls += calls
+        if done is None:
+            return
+        self._run.feedback.emulation = Emulation(
+            schedules=tuple(self._schedules),
+            calls=self._calls,
+            warp_instructions=done.instructions,
+            findings=tuple(finding.text for finding in done.findings),
+            advice=done.advice,
+            links=_traffic(done.links, self._calls),
+        )
+
+    def _findings(self) -> Sequence[DetectorFinding]:
+        return () if self._gang.done is None else self._gang.done.findings
+
+    def _found(self, findings: Sequence[DetectorFinding]) -> Stopped:
+        """What the detector has found, whatever the outputs are."""
+        feedback, first = self._run.feedback, findings[0]
+        races = [finding for finding in findings if finding.kind == "race"]
+        text = "\n".join(finding.text for finding in findings[:MOST_LINES])
+        if not races:
+            return feedback.stop(Failure.RUNTIME_ERROR, text, first.rank)
+        race = races[0]
+        feedback.race = Race(kind="unordered", rank=race.rank, owner=race.owner, tensor=race.tensor, evidence=race.text)
+        return feedback.stop(Failure.RACE, text, race.rank)
+
+    def _wrong(self, plan: BlockPlan, schedule: Schedule, report: CheckReport, finished: FinishedBlock) -> Stopped:
+        """What is wrong with outputs."""
+        run = self._run
+        dump_mismatches(run, plan, report)
+        race = late_output(finished)
+        if race is None:
+            worst = report.mismatches[0]
+            if worst.reason != "values" or schedule == TOGETHER or not self._is_right_together(plan):
+                return run.feedback.stop(FAILURES[worst.reason], str(worst), worst.rank)
+            first = min(report.mismatches, key=lambda mismatch: mismatch.trial)
+            race = Race(kind="unknown", rank=first.rank, evidence=f"{first}; under schedule {self._schedules[-1]}")
+        run.feedback.race = race
+        advice = "" if run.config.detect_races else "\nthe detector of races names the two accesses and their lines"
+        rank = race.rank if race.owner is None else race.owner
+        return run.feedback.stop(Failure.RACE, f"{race}\n{race.evidence}{advice}", rank)
+
+    def _is_right_together(self, plan: BlockPlan) -> bool:
+        """The same inputs once more, all ranks beginning and ending each call together."""
+        under = self._schedules[-1]
+        self._run.prepare_again(plan, timed=False)
+        report, finished = self._call(plan, TOGETHER)
+        self._schedules[-1] = under
+        return report.passed and not finished.late
+
+
+def staging(world_size: int, calls: int, schedule: Schedule) -> BlockStaging:
+    """Whole arguments handed over call by call, when the emulator's scheduler comes to it."""
+    order = ConductCalls((CheckedCall(together=False),) * calls)
+    return BlockStaging((order,) * world_size, BlockSetting("waiting", schedule=schedule))
+
+
+def _traffic(links: Sequence[LinkBytes], calls: int) -> tuple[LinkTraffic, ...]:
+    totals: dict[tuple[int, int], tuple[int, int]] = {}
+    for link in links:
+        read, written = totals.get((link.rank, link.owner), (0, 0))
+        totals[link.rank, link.owner] = read + link.read_bytes, written + link.written_bytes
+    return tuple(
+        LinkTraffic(rank=rank, owner=owner, read_bytes_per_call=read / calls, written_bytes_per_call=written / calls)
+        for (rank, owner), (read, written) in sorted(totals.items())
+        if rank != owner
+    )

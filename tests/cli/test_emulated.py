@@ -1,0 +1,63 @@
+"""The device "emulated" on the command line: what it refuses, and the verdict of a kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from pkb_gym.cli import main
+from pkb_gym.engine.compile.nvcc import nvcc_available
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+
+needs_nvcc = pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++")
+KERNEL = '#include "pkb/symm.h"\nvoid solution(pkb::Comm comm) {}\n'
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    path = tmp_path / "kernel.cu"
+    path.write_text(KERNEL)
+    return str(path)
+
+
+@pytest.fixture
+def evaluate(tmp_path, capsys):
+    """`evaluate(FILE, *OPTIONS)`: `pkb eval` of AllReduce with a real evaluator; its status and all that it says."""
+
+    def run(*argv):
+        status = main(["eval", "AllReduce", *argv], lambda key: LocalEvaluator(key=key, cache_dir=tmp_path))
+        captured = capsys.readouterr()
+        return status, " ".join((captured.out + captured.err).split())
+
+    return run
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--device", "emulated", "--until", "time"], "nothing is timed on device 'emulated'"),
+        (["--device", "emulated", "--until", "profile"], "choose until='check'"),
+        (["--device", "emulated", "--keep", "kept"], "--keep writes calls for gdb and compute-sanitizer"),
+        (["--device", "emulated", "--debug"], "device 'emulated' has no debug builds"),
+        (["--device", "cuda", "--race"], "races are detected on device 'emulated' alone"),
+    ],
+)
+def test_what_it_cannot_do_is_wrong_usage(evaluate, kernel, options, message):
+    status, said = evaluate(kernel, *options)
+    assert status == 2 and message in said
+
+
+@needs_nvcc
+def test_a_python_module_is_rejected_with_where_it_runs(evaluate, tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text("import torch\n\n\ndef solution(x):\n    return x\n")
+    status, said = evaluate(str(path), "--device", "emulated")
+    assert status == 1 and "evaluate the module on device 'cpu' or 'cuda'" in said
+
+
+def test_its_task_says_that_nothing_is_timed(pkb):
+    ran = pkb("show", "AllReduce", "--device", "emulated", "--world-size", "2")
+    assert ran.status == 0
+    text = " ".join(ran.out.split())
+    assert "each on an emulated GPU of its own" in text and "nothing is timed" in text
+    assert "roofline: emulated GPUs have no peaks" in text

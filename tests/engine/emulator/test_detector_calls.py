@@ -1,0 +1,126 @@
+"""The call contract: arrival and departure of ranks' calls, in traces of events."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine.emulator.traces import DetectorLibrary
+
+BEGUN = "2 0 0 st.relaxed.sys.u64 0x104000 :2\n1 0 0 ld.acquire.sys.u64 0x104000 :3\n"
+"""Rank 1 tells rank 0 that its call has begun; a kernel's beginning is a fence."""
+DONE = "1 0 0 st.release.sys.u64 0x204000 :7\n2 0 0 ld.acquire.sys.u64 0x204000 :8\n"
+"""Rank 0 tells rank 1 that it is done with its tensors."""
+ENDS = "finish 1\nfinish 2\ndepart 1 20 1\ndepart 0 10 1\n"
+
+
+def call(access: str, begun: str = BEGUN, done: str = DONE) -> str:
+    """One call of both ranks in which rank 0 touches a tensor of rank 1."""
+    begin = "arrive 0 10 1\narrive 1 20 1\nlaunch 1 0 10 1 32\nlaunch 2 1 20 1 32\n"
+    return f"{begin}{begun}1 0 0 {access} :5\n{done}{ENDS}"
+
+
+READ, WRITE = "ld.u32 0x200010", "st.u32 0x201010"
+
+
+@pytest.mark.parametrize("access", [READ, WRITE])
+def test_a_call_that_waits_at_both_ends_keeps_the_contract(detector: DetectorLibrary, access: str) -> None:
+    assert detector.findings(call(access)) == []
+
+
+@pytest.mark.parametrize(
+    ("trace", "missing", "tensor", "operations"),
+    [
+        (call(READ, begun=""), "arrival", "x", ("write", "read")),
+        (call(WRITE, begun=""), "arrival", "out", ("write", "write")),
+        (call(READ, done=""), "departure", "x", ("read", "write")),
+        (call(WRITE, done=""), "departure", "out", ("write", "write")),
+    ],
+    ids=["early read", "early write", "late read", "late output"],
+)
+def test_a_call_that_does_not_wait_breaks_it(
+    detector: DetectorLibrary, trace: str, missing: str, tensor: str, operations: tuple[str, str]
+) -> None:
+    found = detector.findings(trace)[0]
+    assert (found["missing"], found["tensor"], found["owner"], found["index"]) == (missing, tensor, 1, 4)
+    assert (found["first"]["operation"], found["second"]["operation"]) == operations
+    thread = next(access for access in (found["first"], found["second"]) if access["kernel"])
+    assert (thread["rank"], thread["block"], thread["thread"], thread["line"]) == (0, 0, 0, 5)
+    assert found["call"] == 1
+
+
+def test_an_early_read_is_told_from_a_late_one_by_the_calls(detector: DetectorLibrary) -> None:
+    """Rank 0 is in its second call when it reads what rank 1 still has in its first."""
+    trace = (
+        "arrive 0 10 1\ndepart 0 10 1\narrive 0 10 2\nlaunch 1 0 10 1 32\n1 0 0 ld.u32 0x200000 :5\n"
+        "arrive 1 20 1\ndepart 1 20 1\n"
+    )
+    assert detector.findings(trace)[0]["missing"] == "arrival"
+
+
+def test_a_flag_of_too_small_a_scope_is_named_before_the_arrival(detector: DetectorLibrary) -> None:
+    found = detector.findings(call(READ, begun=BEGUN.replace("relaxed.sys", "relaxed.gpu")))
+    on_argument = next(finding for finding in found if finding["tensor"] == "x")
+    assert on_argument["missing"] == "scope"
+    assert (on_argument["edge_from"]["line"], on_argument["edge_to"]["line"]) == (2, 3)
+    assert "rank 1 stores the flag with .gpu scope" in on_argument["message"]
+    assert on_argument["message"].endswith("use .sys")
+
+
+def test_scratch_that_is_reused_before_its_reader_is_done(detector: DetectorLibrary) -> None:
+    """The second call's write into a box that the first call's reader has not told to be empty."""
+
+    def calls(second_box: int) -> str:
+        return f"""
+launch 1 0 10 1 32
+launch 2 1 20 1 32
+1 0 0 st.u32 0x202000 :1
+1 0 0 st.release.sys.u64 0x204000 :2
+2 0 0 ld.acquire.sys.u64 0x204000 :3
+finish 1
+launch 3 0 10 1 32
+3 0 0 st.u32 {second_box:#x} :4
+2 0 0 ld.u32 0x202000 :5
+"""
+
+    assert detector.findings(calls(0x202800)) == []
+    (found,) = detector.findings(calls(0x202000))
+    assert (found["first"]["line"], found["second"]["line"]) == (4, 5)
+    assert (found["missing"], found["region"], found["owner"]) == ("no_synchronisation", "scratch", 1)
+
+
+def test_a_late_reader_of_a_box_is_found_when_it_is_written_again(detector: DetectorLibrary) -> None:
+    trace = """
+launch 1 0 10 1 32
+launch 2 1 20 1 32
+1 0 0 st.u32 0x202000 :1
+1 0 0 st.release.sys.u64 0x204000 :2
+2 0 0 ld.acquire.sys.u64 0x204000 :3
+2 0 0 ld.u32 0x202000 :4
+{}
+1 0 0 st.u32 0x202000 :7
+"""
+    empty = "2 0 0 st.release.sys.u64 0x104000 :5\n1 0 0 ld.acquire.sys.u64 0x104000 :6"
+    assert detector.findings(trace.format(empty)) == []
+    (found,) = detector.findings(trace.format(""))
+    assert (found["first"]["line"], found["second"]["line"], found["first"]["operation"]) == (4, 7, "read")
+
+
+def test_findings_of_one_pair_of_lines_are_counted(detector: DetectorLibrary) -> None:
+    trace = "launch 1 0 10 1 64\n1 0 0-31 st.u32 0x102000+4 :1\n1 0 32-63 ld.u32 0x102000+4 :2\n"
+    (found,) = detector.findings(trace)
+    assert found["occurrences"] == 32
+
+
+def test_a_report_keeps_so_many_findings_and_counts_the_rest(detector: DetectorLibrary) -> None:
+    trace = "launch 1 0 10 1 64\n" + "".join(
+        f"1 0 0 st.u32 {0x102000 + 16 * i:#x} :{i + 1}\n1 0 32 ld.u32 {0x102000 + 16 * i:#x} :{i + 101}\n"
+        for i in range(5)
+    )
+    report = detector.report(trace, max_findings=3)
+    assert (len(report["findings"]), report["dropped"]) == (3, 2)
+
+
+def test_without_races_only_the_rest_is_found(detector: DetectorLibrary) -> None:
+    trace = "launch 1 0 10 1 64\n1 0 0 st.u32 0x102000 :1\n1 0 32 ld.u32 0x102000 :2\n1 0 0 ld.u32 0x100402 :3\n"
+    kinds = {found["kind"] for found in detector.report(trace, races=False)["findings"]}
+    assert kinds == {"out_of_bounds", "misaligned"}

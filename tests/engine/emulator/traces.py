@@ -1,0 +1,75 @@
+"""Plays hand-written traces of events to the race detector: see `trace_player.cpp` for their form."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pkb_gym.engine
+
+SOURCES = Path(pkb_gym.engine.__file__).parent / "emulator" / "src"
+COMPILER = ("g++", "-std=c++20", "-O0", "-fPIC", "-shared", f"-I{SOURCES}")
+
+
+class _Options(ctypes.Structure):
+    _fields_ = (
+        ("struct_bytes", ctypes.c_uint32),
+        ("races", ctypes.c_int32),
+        ("max_findings", ctypes.c_uint32),
+        ("found", ctypes.c_void_p),
+        ("user", ctypes.c_void_p),
+    )
+
+
+WORLD = """
+region segment 0 heap 0x100000 0x10000 0 1
+region argument 0 x 0x100000 0x400 4 1
+region output 0 out 0x101000 0x400 4 1
+region scratch 0 scratch 0x102000 0x1000 0 1
+region signals 0 signals 0x104000 0x1000 8 1
+region segment 1 heap 0x200000 0x10000 0 1
+region argument 1 x 0x200000 0x400 4 1
+region output 1 out 0x201000 0x400 4 1
+region scratch 1 scratch 0x202000 0x1000 0 1
+region signals 1 signals 0x204000 0x1000 8 1
+region shared 0 tile 0x900000 0x1000 4 1
+"""
+"""Two ranks: `x`, `out`, scratch and signals of rank r begin at 0x100000 (r + 1). Streams 10 and 20 are theirs."""
+
+
+class DetectorLibrary:
+    """The detector and the player of traces, compiled into a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        sources = [*sorted(SOURCES.glob("detector*.cpp")), SOURCES / "findings.cpp"]
+        player = Path(__file__).with_name("trace_player.cpp")
+        whole = folder / "detector.cpp"  # one translation unit: the standard headers are read once
+        whole.write_text("".join(f'#include "{source}"\n' for source in [*sources, player]))
+        subprocess.run([*COMPILER, str(whole), "-o", str(folder / "detector.so")], check=True)
+        self._library = ctypes.CDLL(str(folder / "detector.so"))
+        self._library.pkb_emu_detector_create.restype = ctypes.c_void_p
+        self._library.pkb_emu_detector_observer.restype = ctypes.c_void_p
+        self._library.pkb_emu_detector_json.restype = ctypes.c_char_p
+        self._library.pkb_emu_detector_count.restype = ctypes.c_uint64
+
+    def report(self, trace: str, races: bool = True, max_findings: int = 0) -> dict[str, Any]:
+        """What the detector finds in a trace, after `WORLD`."""
+        options = _Options(ctypes.sizeof(_Options), int(races), max_findings, None, None)
+        detector = ctypes.c_void_p(self._library.pkb_emu_detector_create(ctypes.byref(options)))
+        try:
+            error = ctypes.create_string_buffer(400)
+            observer = ctypes.c_void_p(self._library.pkb_emu_detector_observer(detector))
+            line = self._library.play_trace(observer, (WORLD + trace).encode(), error, len(error))
+            assert line == 0, error.value.decode()
+            report = json.loads(self._library.pkb_emu_detector_json(detector))
+            assert self._library.pkb_emu_detector_count(detector) == len(report["findings"])
+            return report
+        finally:
+            self._library.pkb_emu_detector_destroy(detector)
+
+    def findings(self, trace: str) -> list[dict[str, Any]]:
+        """The findings alone."""
+        return self.report(trace)["findings"]
