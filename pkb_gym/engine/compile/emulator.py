@@ -13,6 +13,7 @@ from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
 from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.toolchain import compiler_version, ffi_root, library_arguments
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.hardware.cpu_info import cpu_info
 from pkb_gym.engine.records.artifact import Artifact
 
 SOURCES = Path(__file__).resolve().parent.parent / "emulator" / "src"
@@ -63,7 +64,13 @@ def build_emulator(cache: CompileCache) -> bytes:
 
     def compile_now() -> Compiled:
         limits = Limits(TIMEOUT_S)
-        run = run_sandboxed(_command(contents), files=contents, result="out.so", readable=(ffi_root(), *nvcc.readable(nvcc.find_toolkit())), limits=limits)
+        run = run_sandboxed(
+            _command(contents),
+            files=contents,
+            result="out.so",
+            readable=(ffi_root(), *nvcc.readable(nvcc.find_toolkit())),
+            limits=limits,
+        )
         return compiled_of(run, limits)
 
     artifact = cached_compile(cache, _key(contents), compile_now)
@@ -94,7 +101,16 @@ def _command(contents: Mapping[str, bytes]) -> list[str]:
         level = "-O3" if name.startswith(FAST) else "-O1"
         objects.append(name.replace(".cpp", ".o"))
         lines.append(shlex.join(["g++", *FLAGS, level, *folders, "-c", name, "-o", objects[-1]]))
-    link = ["g++", "-shared", *objects, "-Wl,--version-script=exports.map", "-o", "out.so", *library_arguments(), "-ldl"]
+    link = [
+        "g++",
+        "-shared",
+        *objects,
+        "-Wl,--version-script=exports.map",
+        "-o",
+        "out.so",
+        *library_arguments(),
+        "-ldl",
+    ]
     jobs = shlex.join(["xargs", "-d", "\\n", "-P", str(os.cpu_count() or 1), "-I{}", "sh", "-c", "{}"])
     return ["sh", "-c", f"printf '%s\\n' {shlex.join(lines)} | {jobs} && {shlex.join(link)}"]
 
@@ -104,4 +120,5 @@ def _key(contents: Mapping[str, bytes]) -> str:
         emulator={name: content.decode() for name, content in contents.items()},
         command=_command(contents),
         compiler=compiler_version(),
+        processor=cpu_info().model,  # which -march=native stands for
     )

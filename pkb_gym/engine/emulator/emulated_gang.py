@@ -21,9 +21,10 @@ from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.problem.tensors import output_leaves
 from pkb_gym.engine.ranks.candidate_gang import PREPARE_TIMEOUT_S, BlockSetting, Job
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
-from pkb_gym.engine.ranks.gang import Confinement, Gang, Processors
+from pkb_gym.engine.ranks.gang import Confinement, Gang
 from pkb_gym.engine.ranks.handover_server import HandoverEnds
 from pkb_gym.engine.ranks.heaps import SymmetricHeap, memory_file
+from pkb_gym.engine.ranks.rank_processes import Processors
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.rankside.emulated_orders import (
     BindRanks,
@@ -82,6 +83,7 @@ class EmulatedGang:
         self._world_size, self._emulator, self._detect_races = world_size, emulator, detect_races
         self._epoch = 1
         self._problem: Problem | None = None
+        self._heap: SymmetricHeap | None = None
         self._gang = Gang(zygote, ".emulated", 1, Confinement(None))
 
     def __enter__(self) -> Self:
@@ -110,6 +112,7 @@ class EmulatedGang:
         Raises:
             InfrastructureError: the emulator could not be started.
         """
+        self._heap = heap
         emulator = memory_file("pkb-emulator", self._emulator)
         order = OpenWorld(self._world_size, heap.segment_bytes, self._detect_races)
         eventfds = [fd for pair in handovers.eventfds for fd in pair]
@@ -208,9 +211,12 @@ class EmulatedGang:
         return 0
 
     def _of_all(self, failed: GangFailed) -> GangFailed:
-        """A failure of the process, which the gang takes for that of its only rank."""
-        text = str(failed).replace("rank 0", "the process of all ranks", 1)
-        return GangFailed(failed.failure, None, text, killed=failed.killed)
+        """A failure of the process, which the gang takes for that of its only rank: the one whose host code ran."""
+        ranks = range(self._world_size) if self._heap is not None else ()
+        running = [rank for rank in ranks if self._heap is not None and "in call" in self._heap.place(rank)]
+        rank = running[0] if len(running) == 1 else None
+        who = "the process of all ranks" if rank is None else f"rank {rank}"
+        return GangFailed(failed.failure, rank, str(failed).replace("rank 0", who, 1), killed=failed.killed)
 
 
 def call_memory(problem: Problem, planned: SetPlan) -> CallMemory:

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from pkb_gym.engine.compare.layout import BlockPlan
 from pkb_gym.engine.ranks.candidate_gang import BlockSetting, Job
-from pkb_gym.engine.ranks.gang import Processors
 from pkb_gym.engine.ranks.handover_server import HandoverEnds
 from pkb_gym.engine.ranks.heaps import SymmetricHeap
+from pkb_gym.engine.ranks.rank_processes import Processors
 from pkb_gym.engine.rankside.orders import BlockDone, Dialect
 from pkb_gym.engine.records.artifact import Artifact
 

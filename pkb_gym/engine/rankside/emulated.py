@@ -248,7 +248,7 @@ class EmulatedRanks:
         return report
 
     def _call_one(self, block: _Block, call: int, index: int, rank: int) -> None:
-        block.claims.setdefault(rank, []).append(self._ranks[rank].call(index, block.order.epoch + call))
+        block.claims.setdefault(rank, []).append(self._call(rank, index, block.order.epoch + call))
         self._emulator.pkb_emu_synchronize(self._world)
 
     def _run_scheduled(self, block: _Block) -> Report:
@@ -272,9 +272,17 @@ class EmulatedRanks:
         order, claims = block.order, block.claims.setdefault(rank, [])
         for call, index in enumerate(order.sets):
             self._cross(block, rank, call, hand_over)
-            claims.append(self._ranks[rank].call(index, order.epoch + call))
+            claims.append(self._call(rank, index, order.epoch + call))
         self._cross(block, rank, len(order.sets), hand_over)
         self._emulator.pkb_emu_synchronize(self._world)
+
+    def _call(self, rank: int, index: int, epoch: int) -> Claims:
+        """One call; the evaluator sees whose host code it is in."""
+        place = self._shared.place(rank)
+        place.state, place.call = abi.State.IN_CALL, epoch
+        claims = self._ranks[rank].call(index, epoch)
+        place.state = abi.State.DONE
+        return claims
 
     def _cross(self, block: _Block, rank: int, crossing: int, hand_over: Any) -> None:
         """Enqueues the departure of one call and the arrival of the next."""

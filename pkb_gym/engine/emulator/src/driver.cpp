@@ -183,6 +183,29 @@ int pkb_emu_call(pkb_emu_world* world, void* library, const char* name, const vo
   return refuse(world, raised_error());
 }
 
+int pkb_emu_load_ptx(pkb_emu_world* world, const char* ptx) {
+  return guarded(world, [&] {
+    RankState& rank = current_rank(world);
+    const LoadedModule* const module = rank.world->load_ptx(rank, ptx);
+    return module->problem.empty() ? 0 : refuse(world, module->problem);
+  });
+}
+
+int pkb_emu_launch(pkb_emu_world* world, const char* kernel, const uint32_t grid[3], const uint32_t block[3], const uint32_t cluster[3],
+                   uint32_t dynamic_shared, void** arguments) {
+  return guarded(world, [&] {
+    RankState& rank = current_rank(world);
+    for (const auto& [key, entry] : rank.functions) {
+      if (entry.name != kernel) continue;
+      Kernel* const found = rank.world->kernel(rank, key);
+      if (found) found->max_dynamic_shared = rank.world->engine.device.shared_of_block;
+      const uint32_t g[3] = {grid[0], grid[1], grid[2]}, b[3] = {block[0], block[1], block[2]}, c[3] = {cluster[0], cluster[1], cluster[2]};
+      return launch_kernel(rank, key, g, b, c, arguments, dynamic_shared, *rank.streams[0], false);
+    }
+    return refuse(world, std::string("no PTX that was loaded has a kernel '") + kernel + "'");
+  });
+}
+
 void* pkb_emu_stream(pkb_emu_world* world) {
   try {
     return current_rank(world).streams[0].get();

@@ -118,6 +118,13 @@ PKB_EMU_API void* pkb_emu_load(pkb_emu_world* world, const char* path);
 // Calls the exported TVM FFI function `name` ("solution") with TVMFFIAny arguments; 0, or -1 with the FFI's error as text.
 PKB_EMU_API int pkb_emu_call(pkb_emu_world* world, void* library, const char* name, const void* arguments, int count);
 
+// The same for PTX text, without a library: its kernels can be launched by name.
+PKB_EMU_API int pkb_emu_load_ptx(pkb_emu_world* world, const char* ptx);
+// Launches a kernel of such text on the rank's default stream; `arguments` as of cudaLaunchKernel. Returns a cudaError_t,
+// or a negative number.
+PKB_EMU_API int pkb_emu_launch(pkb_emu_world* world, const char* kernel, const uint32_t grid[3], const uint32_t block[3],
+                               const uint32_t cluster[3], uint32_t dynamic_shared, void** arguments);
+
 // The rank's default stream, as cudaStream_t: what CommData::stream is set to.
 PKB_EMU_API void* pkb_emu_stream(pkb_emu_world* world);
 // The arrival and the departure of a call, in the stream's order. Scheduling policies hold ranks back here.

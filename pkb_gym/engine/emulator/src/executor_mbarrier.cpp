@@ -18,21 +18,13 @@ struct Mbarrier {
     return {uint32_t(word & 0xfffff), uint32_t(word >> 20 & 0xfffff), int32_t(int64_t(word << 2) >> 42), bool(word >> 62 & 1)};
   }
   uint64_t word() const {
-    return uint64_t(expected) | uint64_t(pending) << 20 | (uint64_t(uint32_t(bytes)) & 0x3fffff) << 40 | uint64_t(parity) << 62 | 1ull << 63;
+    return uint64_t(expected) | uint64_t(pending) << 20 | (uint64_t(uint32_t(bytes)) & 0x3fffff) << 40 | uint64_t(parity) << 62;
   }
   void write(char* at) const {
     const uint64_t bits = word();
     std::memcpy(at, &bits, 8);
   }
 };
-
-constexpr uint64_t kValid = 1ull << 63;
-
-bool is_valid(const char* at) {
-  uint64_t word;
-  std::memcpy(&word, at, 8);
-  return word & kValid;
-}
 
 // Ends the phase if nothing is missing any more.
 void settle(Engine& engine, Block& block, uint32_t offset, Mbarrier barrier) {
@@ -61,7 +53,7 @@ Place place_of_lane(Executor& x, const Op& op, const uint64_t (&addresses)[kLane
   Block* const block = block_of(*x.block->cluster, addresses[lane], offset);
   if (!block) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "an mbarrier must lie in shared memory of the cluster");
   const Place place{block, offset, block->shared + offset, addresses[lane]};
-  if (checks && !is_valid(place.at)) x.fail(Outcome::kTrap, op, uint32_t(lane), "there is no mbarrier at byte " + std::to_string(offset) + " of shared memory: mbarrier.init has not been executed");
+  if (checks && !block->phases.contains(offset)) x.fail(Outcome::kTrap, op, uint32_t(lane), "there is no mbarrier at byte " + std::to_string(offset) + " of shared memory: mbarrier.init has not been executed");
   return place;
 }
 
@@ -86,7 +78,7 @@ Step init(Executor& x, const Op& op, uint32_t lanes) {
 
 Step invalidate(Executor& x, const Op& op, uint32_t lanes) {
   return at_each(x, op, lanes, true, [&](int lane, const Place& place) {
-    std::memset(place.at, 0, 8);
+    place.block->phases.erase(place.offset);
     if (x.engine.observer) x.engine.observer->mbarrier_invalidate(x.seen(op, 1u << lane), place.address);
     x.wrote();
   });

@@ -43,6 +43,7 @@ uint64_t Executor::value(const Value& value, int lane) const {
 uint32_t Executor::mask(const Value& value) const {
   uint32_t bits;
   std::memcpy(&bits, at(value), 4);
+  if (value.bytes != 0) bits = bits ? ~0u : 0;  // an immediate
   return value.negated ? ~bits : bits;
 }
 

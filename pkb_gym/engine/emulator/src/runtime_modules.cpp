@@ -1,4 +1,6 @@
 // Libraries of ranks: fat binaries, variables, kernels.
+#include <elf.h>
+
 #include <cstring>
 
 #include "ptx_lexer.h"
@@ -23,12 +25,12 @@ struct FatEntry {
   uint64_t flags;
 };
 constexpr uint32_t kFatMagic = 0xba55ed50;
-constexpr uint16_t kPtx = 1;
+constexpr uint16_t kPtx = 1, kMachineCode = 2;
 constexpr uint64_t kCompressed = 0x2000 | 0x8000;
 
-}  // namespace
-
-std::string ptx_of(const void* fat_binary) {
+// Calls f(entry, content) for each entry, until it returns true.
+template <class F>
+void each_entry(const void* fat_binary, F f) {
   FatHeader header;
   std::memcpy(&header, fat_binary, sizeof header);
   if (header.magic != kFatMagic) throw PtxError("the library's fat binary has an unknown format");
@@ -37,28 +39,80 @@ std::string ptx_of(const void* fat_binary) {
   while (at + sizeof(FatEntry) <= end) {
     FatEntry entry;
     std::memcpy(&entry, at, sizeof entry);
-    if (entry.kind == kPtx) {
-      if (entry.flags & kCompressed) throw PtxError("the PTX in the library is compressed; compile with nvcc --no-compress");
-      return std::string(at + entry.header_bytes, strnlen(at + entry.header_bytes, entry.bytes));
-    }
+    if (f(entry, at + entry.header_bytes)) return;
     at += entry.header_bytes + entry.bytes;
   }
-  throw PtxError("the library holds no PTX; compile with -gencode=arch=compute_90a,code=compute_90a");
+}
+
+}  // namespace
+
+std::map<std::string, int> registers_of(const void* fat_binary) {
+  std::map<std::string, int> registers;
+  each_entry(fat_binary, [&](const FatEntry& entry, const char* content) {
+    if (entry.kind != kMachineCode || (entry.flags & kCompressed) || entry.bytes < sizeof(Elf64_Ehdr) || std::memcmp(content, ELFMAG, SELFMAG) != 0) return false;
+    Elf64_Ehdr file;
+    std::memcpy(&file, content, sizeof file);
+    const auto section = [&](size_t index) {
+      Elf64_Shdr found;
+      std::memcpy(&found, content + file.e_shoff + index * file.e_shentsize, sizeof found);
+      return found;
+    };
+    if (file.e_shoff + uint64_t(file.e_shnum) * file.e_shentsize > entry.bytes || file.e_shstrndx >= file.e_shnum) return false;
+    const char* const names = content + section(file.e_shstrndx).sh_offset;
+    for (size_t i = 0; i < file.e_shnum; ++i) {
+      const Elf64_Shdr header = section(i);
+      const std::string_view name = names + header.sh_name;
+      // The upper byte of a code section's info is how many registers a thread has.
+      if (name.starts_with(".text.")) registers[std::string(name.substr(6))] = int(header.sh_info >> 24);
+    }
+    return false;
+  });
+  return registers;
+}
+
+std::string ptx_of(const void* fat_binary) {
+  std::string text;
+  each_entry(fat_binary, [&](const FatEntry& entry, const char* content) {
+    if (entry.kind != kPtx) return false;
+    if (entry.flags & kCompressed) throw PtxError("the PTX in the library is compressed; compile with nvcc --no-compress");
+    text.assign(content, strnlen(content, entry.bytes));
+    return true;
+  });
+  if (text.empty()) throw PtxError("the library holds no PTX; compile with -gencode=arch=compute_90a,code=compute_90a");
+  return text;
 }
 
 LoadedModule* World::load_fat_binary(RankState& rank, const void* data) {
   auto& module = *rank.modules.emplace_back(std::make_unique<LoadedModule>());
   module.rank = &rank;
   try {
-    const std::string text = ptx_of(data);
-    auto found = parsed_.find(text);
-    if (found == parsed_.end()) found = parsed_.emplace(text, parse_ptx(text)).first;
-    module.ptx = found->second;
-    load_variables(module);
+    read_ptx(module, ptx_of(data));
+    module.registers = registers_of(data);
   } catch (const PtxError& error) {
     module.problem = error.what();
   }
   return &module;
+}
+
+LoadedModule* World::load_ptx(RankState& rank, const std::string& text) {
+  auto& module = *rank.modules.emplace_back(std::make_unique<LoadedModule>());
+  module.rank = &rank;
+  try {
+    read_ptx(module, text);
+    for (const auto& [name, function] : module.ptx->functions) {
+      if (function.is_entry) rank.functions[name.data()] = {&module, std::string(name)};
+    }
+  } catch (const PtxError& error) {
+    module.problem = error.what();
+  }
+  return &module;
+}
+
+void World::read_ptx(LoadedModule& module, const std::string& text) {
+  auto found = parsed_.find(text);
+  if (found == parsed_.end()) found = parsed_.emplace(text, parse_ptx(text)).first;
+  module.ptx = found->second;
+  load_variables(module);
 }
 
 void World::load_variables(LoadedModule& module) {
@@ -94,6 +148,9 @@ Kernel* World::kernel(RankState& rank, const void* function) {
   try {
     if (!module.problem.empty()) throw PtxError(module.problem);
     kernel = prepare_kernel(module.ptx, found->second.name, [&](std::string_view name) { return variable_address(module, name); });
+    if (const auto compiled = module.registers.find(found->second.name); compiled != module.registers.end() && compiled->second > 0) {
+      kernel->registers = compiled->second;
+    }
     const auto registers = kernel_registers.find(found->second.name);
     if (registers != kernel_registers.end()) kernel->registers = registers->second;
     return kernel.get();

@@ -62,10 +62,18 @@ void World::choose_policy(const Policy& policy) {
       break;
     case kHoldArrival:
       held_arrival_ = one;
+      choice.by_priority = true;  // the others depart as soon as they can, while it is still within its call
+      choice.change_points = 0;
+      choice.rank_priority.assign(size_t(count), 2);
+      choice.rank_priority[size_t(one)] = 1;
       choice.delays_copies = random() % 2;
       break;
     case kHoldDeparture:
       early_departure_ = one;
+      choice.by_priority = true;  // it departs while the others are still within their calls
+      choice.change_points = 0;
+      choice.rank_priority.assign(size_t(count), 1);
+      choice.rank_priority[size_t(one)] = 2;
       choice.delays_copies = random() % 2;
       break;
     case kOneAhead:
@@ -178,7 +186,10 @@ void World::loop() {
       }
     }
     ran |= advance_streams(false);
-    for (int i = 0; i < 64 && engine.run_some(); ++i) ran = true;
+    for (int i = 0; i < 64 && engine.run_some(); ++i) {
+      ran = true;
+      if (engine.choice().by_priority) advance_streams(false);  // what a kernel's end has made possible comes at once
+    }
     if (engine.max_steps && engine.steps > engine.max_steps) throw Fault{Outcome::kStepLimit, -1, std::to_string(engine.max_steps) + " warp instructions have been executed" + engine.standing()};
     if (round % 16 == 0) {
       const std::lock_guard lock(stop_mutex_);

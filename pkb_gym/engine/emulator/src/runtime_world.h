@@ -57,6 +57,7 @@ struct LoadedModule {
   std::string problem;                    // why it cannot be used
   std::map<std::string, uint64_t, std::less<>> variables;  // addresses
   std::vector<Mapping> memory;
+  std::map<std::string, int> registers;   // of a thread of each kernel, where there is machine code
   std::map<std::string, std::unique_ptr<Kernel>, std::less<>> kernels;
 };
 
@@ -135,6 +136,8 @@ class World {
 
   // ---- libraries ----
   LoadedModule* load_fat_binary(RankState& rank, const void* data);
+  // Kernels of the text are known by their names alone.
+  LoadedModule* load_ptx(RankState& rank, const std::string& text);
   // The kernel behind a function of the host; null: unknown, and the run has failed if it cannot be prepared.
   Kernel* kernel(RankState& rank, const void* function);
   uint64_t variable_address(LoadedModule& module, std::string_view name);
@@ -152,6 +155,7 @@ class World {
   bool finished() const;
   void loop();
   void end_hosts();
+  void read_ptx(LoadedModule& module, const std::string& text);
   void load_variables(LoadedModule& module);
 
   std::mutex mutex_;
@@ -167,6 +171,9 @@ class World {
 
 // The PTX in a fat binary (what __cudaRegisterFatBinary is given). Throws PtxError: there is none, or it is compressed.
 std::string ptx_of(const void* fat_binary);
+
+// Registers of each kernel in the machine code of a fat binary, by mangled name; empty where there is none.
+std::map<std::string, int> registers_of(const void* fat_binary);
 
 // ---- operations on streams ----
 // Returns a cudaError_t.

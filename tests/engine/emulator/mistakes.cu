@@ -1,0 +1,36 @@
+// An all-reduce with a mistake that the first dimension of its tensors chooses, so that one compile serves many verdicts.
+#include <cuda_bf16.h>
+
+#include "pkb/symm.h"
+
+using bf16 = __nv_bfloat16;
+using tvm::ffi::TensorView;
+
+enum Mistake { kNone = 1, kWrongValues, kOutOfBounds, kMisaligned, kLostSignal, kEarlyRead, kLateRead, kHostCrash, kThrows };
+
+__global__ void sum(bf16* tensor, bf16* out, int64_t n, int mistake, pkb::Device comm) {
+  if (mistake != kEarlyRead) comm.barrier_blocks(0);
+  const int64_t threads = int64_t(gridDim.x) * blockDim.x;
+  for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < n; i += threads) {
+    float total = 0;
+    for (int r = 0; r < comm.world_size; ++r) total += __bfloat162float(comm.peer(tensor, r)[i]);
+    if (mistake == kWrongValues && comm.rank == 1 && i == 5) total += 1;
+    out[i] = __float2bfloat16(total);
+  }
+  if (mistake == kOutOfBounds && comm.rank == 1) out[int64_t(1) << 40] = out[0];
+  if (mistake == kMisaligned && comm.rank == 1) *reinterpret_cast<volatile int*>(reinterpret_cast<char*>(out) + 1) = 0;
+  if (mistake != kLateRead) comm.barrier_blocks(1);
+}
+
+void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
+  auto* x = static_cast<bf16*>(tensor.data_ptr());
+  auto* y = static_cast<bf16*>(out.data_ptr());
+  const auto mistake = int(tensor.size(0));
+  if (mistake == kLostSignal && comm.rank == 0) comm.wait(5);
+  if (mistake == kHostCrash && comm.rank == 1) *static_cast<volatile int*>(nullptr) = 1;
+  if (mistake == kThrows && comm.rank == 1) TVM_FFI_THROW(ValueError) << "nothing doing";
+  sum<<<4, 64, 0, comm.cuda_stream()>>>(x, y, tensor.numel(), mistake, comm.device());
+  PKB_CUDA_LAUNCHED();
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

@@ -1,0 +1,105 @@
+"""Kernels on emulated GPUs: the verdict of each mistake with its rank and line, and the same again by the same seed."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from pathlib import Path
+
+import pytest
+
+from pkb_gym.engine.compile.nvcc import nvcc_available
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
+from pkb_gym.envs.text.feedback import feedback_text
+from pkb_gym.problems.catalogue import expert_source, find_problem
+
+pytestmark = [
+    pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++"),
+    pytest.mark.timeout(1800),  # the first compiles the emulator
+]
+SOURCE = Path(__file__).with_name("mistakes.cu").read_text(encoding="utf-8")
+
+
+class Mistake(IntEnum):
+    """As in mistakes.cu."""
+
+    NONE = 1
+    WRONG_VALUES = 2
+    OUT_OF_BOUNDS = 3
+    MISALIGNED = 4
+    LOST_SIGNAL = 5
+    EARLY_READ = 6
+    LATE_READ = 7
+    HOST_CRASH = 8
+    THROWS = 9
+
+
+def evaluate(evaluator: LocalEvaluator, mistake: Mistake, **asked: object) -> Feedback:
+    config = {"device": "emulated", "world_size": 2, "size": {"M": int(mistake), "N": 96}, "compile_timeout_s": 600.0}
+    return evaluator.evaluate(find_problem("AllReduce"), SOURCE, EvalConfig.model_validate(config | asked))
+
+
+def test_a_right_kernel_passes_the_check_and_is_not_timed(local_evaluator: LocalEvaluator) -> None:
+    feedback = evaluate(local_evaluator, Mistake.NONE, detect_races=True)
+    assert feedback.passed and feedback.stage is Stage.CHECK and feedback.timing is None, feedback.message
+    assert feedback.check is not None and feedback.check.trials == 14 and feedback.is_correct
+    emulation = feedback.emulation
+    assert emulation is not None and emulation.calls == 14 and emulation.warp_instructions > 1000
+    assert emulation.findings == () and {link.owner for link in emulation.links} == {0, 1}
+    assert feedback.compile is not None and feedback.compile.kernels[0].registers > 0
+    assert Feedback.model_validate_json(feedback.model_dump_json()) == feedback
+    assert "PASSED on emulated GPUs" in feedback_text(feedback)
+
+
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_it_is_right_on_other_numbers_of_ranks(local_evaluator: LocalEvaluator, world_size: int) -> None:
+    feedback = evaluate(local_evaluator, Mistake.NONE, world_size=world_size, trials=5)
+    assert feedback.passed, feedback.message
+
+
+@pytest.mark.parametrize(
+    ("mistake", "failure", "rank", "words"),
+    [
+        (Mistake.WRONG_VALUES, Failure.OUTPUT_MISMATCH, 1, ["1 of 192 elements differ"]),
+        (Mistake.OUT_OF_BOUNDS, Failure.RUNTIME_ERROR, 1, ["illegal address", "kernel.cu:20"]),
+        (Mistake.MISALIGNED, Failure.RUNTIME_ERROR, 1, ["misaligned", "kernel.cu:21"]),
+        (Mistake.LOST_SIGNAL, Failure.DEADLOCK, None, ["rank 0", "polls", "symm_cuda.h"]),
+        (Mistake.EARLY_READ, Failure.RACE, None, ["under schedule"]),
+        (Mistake.LATE_READ, Failure.RACE, None, ["under schedule"]),
+        (Mistake.HOST_CRASH, Failure.RUNTIME_ERROR, 1, ["rank 1 was killed by SIGSEGV"]),
+        (Mistake.THROWS, Failure.RUNTIME_ERROR, 1, ["nothing doing"]),
+    ],
+)
+def test_each_mistake_has_its_verdict(
+    local_evaluator: LocalEvaluator, mistake: Mistake, failure: Failure, rank: int | None, words: list[str]
+) -> None:
+    feedback = evaluate(local_evaluator, mistake)
+    assert feedback.failure is failure, feedback.message
+    assert rank is None or feedback.failed_rank == rank
+    for word in words:
+        assert word in feedback.message
+    assert not feedback.is_correct
+
+
+@pytest.mark.parametrize(("mistake", "line"), [(Mistake.EARLY_READ, 16), (Mistake.LATE_READ, 16)])
+def test_the_detector_names_the_line_of_a_race(local_evaluator: LocalEvaluator, mistake: Mistake, line: int) -> None:
+    feedback = evaluate(local_evaluator, mistake, detect_races=True)
+    assert feedback.failure is Failure.RACE and feedback.race is not None
+    assert feedback.race.kind == "unordered" and feedback.race.tensor in ("tensor", "out")
+    assert f"kernel.cu:{line}" in feedback.message
+    assert feedback.emulation is not None and feedback.emulation.findings[0] in feedback.message
+
+
+def test_the_same_seed_repeats_a_run_to_the_instruction(local_evaluator: LocalEvaluator) -> None:
+    first, again, other = (evaluate(local_evaluator, Mistake.NONE, seed=seed, trials=8) for seed in (7, 7, 8))
+    assert first.emulation == again.emulation
+    assert first.emulation is not None and other.emulation is not None
+    assert first.emulation.schedules != other.emulation.schedules
+
+
+def test_an_expert_is_right(local_evaluator: LocalEvaluator) -> None:
+    problem = find_problem("AllReduce")
+    config = EvalConfig(device="emulated", world_size=2, compile_timeout_s=600.0, detect_races=True)
+    feedback = local_evaluator.evaluate(problem, expert_source(problem, "cu") or "", config)
+    assert feedback.passed, feedback.message
