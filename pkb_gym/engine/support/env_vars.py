@@ -10,6 +10,8 @@
 - XDG_RUNTIME_DIR: of the XDG base directory specification; a folder that the user alone can enter.
 - PYTHONPATH: Python's own; reference ranks import from it what declarations of problems outside this package import.
 - OPENAI_BASE_URL, OPENAI_API_KEY: endpoint of the agent `openai`, and its key.
+- PKB_CUDA_ARCHITECTURE: GPU architecture that a machine without a GPU compiles for, such as sm_100a (default: sm_90a).
+- RAY_ADDRESS: Ray's own; the cluster that the evaluator "ray" connects to.
 - CUDA_HOME, CUDA_PATH: where the CUDA toolkit lies, if nvcc is not on PATH.
 - CUTLASS_PATH, THUNDERKITTENS_ROOT, CCCL_ROOT, NVSHMEM_HOME: header libraries for CUDA kernels (header_libraries.py).
 - LOCAL_RANK: of `accelerate launch` and `torchrun`; number of a training process among those of its node.
@@ -93,6 +95,21 @@ def cuda_home() -> Path | None:
     """Where the user says that the CUDA toolkit lies."""
     named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     return Path(named).expanduser() if named else None
+
+
+def cuda_architecture() -> str | None:
+    """GPU architecture that a machine without a GPU compiles for; None where it is not set."""
+    return os.environ.get("PKB_CUDA_ARCHITECTURE") or None
+
+
+def set_cuda_architecture(architecture: str) -> None:
+    """Has this process compile for an architecture from now on, where its machine has no GPU."""
+    os.environ["PKB_CUDA_ARCHITECTURE"] = architecture
+
+
+def ray_address() -> str | None:
+    """Of the cluster that this process is meant to join; None where it is not set."""
+    return os.environ.get("RAY_ADDRESS") or None
 
 
 def folder_named(variable: str) -> Path | None:
