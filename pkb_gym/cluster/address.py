@@ -49,11 +49,6 @@ class ClusterAddress:
         return cls(f"{SCHEME}://{parts.netloc}", _settings(parts.query, text))
 
 
-def is_cluster_address(text: str) -> bool:
-    """Whether a text means a cluster, well formed or not."""
-    return text.partition("?")[0] == SCHEME or text.startswith(f"{SCHEME}://")
-
-
 def _settings(query: str, text: str) -> PoolSettings:
     try:
         choices = parse_qs(query, keep_blank_values=True, strict_parsing=bool(query))

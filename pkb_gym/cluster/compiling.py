@@ -8,8 +8,9 @@ from __future__ import annotations
 from functools import cache
 
 from pkb_gym.cluster.artifacts import Artifacts, RecordingCache, adopt_all
-from pkb_gym.cluster.judging import Judge, judge_opener, register_problems, take_step
+from pkb_gym.cluster.judging import Judge, judge_opener, refusal, register_problems, take_step
 from pkb_gym.cluster.records import CompileSpec, Order, from_text, to_text
+from pkb_gym.engine.errors import PkbError
 from pkb_gym.engine.support import env_vars
 
 
@@ -24,7 +25,10 @@ def compile_source(spec: str, order: str, known: Artifacts) -> tuple[str, dict[s
     Returns:
         JSON text of a `StepReply`, and the artifacts.
     """
-    used, judge = _prepared(spec)
+    try:
+        used, judge = _prepared(spec)
+    except PkbError as error:
+        return to_text(refusal(error)), {}
     adopt_all(used, known)
     used.take_used()
     reply = take_step(judge, from_text(Order, order), None)

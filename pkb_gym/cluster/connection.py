@@ -12,13 +12,21 @@ from typing import Any
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.hardware import host
 from pkb_gym.engine.support import env_vars
+from pkb_gym.engine.support.printable import printable
 
+MOST_CHARS = 500
 NAMESPACE = "pkb"
 LEAST_CPUS = 5
 """Logical CPUs of a cluster that is started here: a gang of four ranks, and a compiler. They share the processors."""
 
 UNREACHABLE = (ConnectionError, RuntimeError, ValueError, OSError)
 """What Ray raises where there is no cluster at an address."""
+
+
+def in_one_line(error: Exception) -> str:
+    """Class and last line of an error of Ray, whose text may be the traceback of another process."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    return printable(f"{type(error).__name__}: {lines[-1]}", MOST_CHARS)
 
 
 def require_ray() -> None:

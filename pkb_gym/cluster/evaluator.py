@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pkb_gym
 from pkb_gym.cluster.address import ClusterAddress
-from pkb_gym.cluster.connection import CONNECTION, NAMESPACE, require_ray
+from pkb_gym.cluster.connection import CONNECTION, NAMESPACE, in_one_line, require_ray
 from pkb_gym.cluster.records import Hello, PoolStatus, Reply, Submission, from_text, to_text
 from pkb_gym.cluster.settings import PoolSettings
 from pkb_gym.engine.errors import EvaluationNotFound, InfrastructureError, ServiceBusy
@@ -117,10 +117,9 @@ class RayEvaluator:
         deadline = time.monotonic() + self._timeout_s
         request = self._request(problem, source, config)
         reports = progress is not None
-        wait_s = PROGRESS_S if reports else WAIT_S
         reported = ""
         try:
-            reply = self._submit(request, deadline, 0.0 if reports else wait_s, reports=reports)
+            reply = self._submit(request, deadline, 0.0 if reports else min(WAIT_S, self._timeout_s), reports=reports)
             while reply.feedback is None:
                 if progress is not None and reply.state != reported:
                     reported = reply.state
@@ -201,7 +200,7 @@ class RayEvaluator:
             client=self._client,
             priority=self._priority,
             reports=reports,
-            timeout_s=max(0.001, deadline - time.monotonic()),
+            timeout_s=max(0.0, deadline - time.monotonic()) + GRACE_S,
         )
         return self._call("submit", to_text(submission), wait_s, deadline=deadline)
 
@@ -254,7 +253,7 @@ class RayEvaluator:
             text: str = ray.get(getattr(pool, method).remote(*arguments), timeout=wait_s + GRACE_S)
         except (RayError, ConnectionError, TimeoutError, RuntimeError) as error:
             self._lose(pool, generation)
-            raise _PoolLost(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from None
+            raise _PoolLost(in_one_line(error)) from None
         return text
 
     def _connected(self) -> ActorHandle[Any]:
@@ -293,7 +292,7 @@ class RayEvaluator:
             pool = _pool_actor(settings)
             reply = from_text(Reply, ray.get(pool.hello.remote(to_text(hello)), timeout=WAIT_S + GRACE_S))
         except (RayError, ConnectionError, TimeoutError, RuntimeError) as error:
-            raise _PoolLost(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from None
+            raise _PoolLost(in_one_line(error)) from None
         if reply.error is not None:
             if reply.error.error == InfrastructureError.__name__:  # it is about to end
                 raise _PoolLost(reply.error.message)

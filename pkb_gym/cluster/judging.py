@@ -81,12 +81,12 @@ def take_step(judge: Judge, order: Order, progress: Progress | None) -> StepRepl
     try:
         feedback = _evaluate(judge, request, order.until, progress)
     except Cancelled:
-        return _refusal(InfrastructureError("it was cancelled"))
+        return refusal(InfrastructureError("it was cancelled"))
     except PkbError as error:
-        return _refusal(error)
+        return refusal(error)
     except Exception as error:
         logger.exception("the evaluator failed")
-        return _refusal(InfrastructureError(f"{type(error).__name__}: {error}"))
+        return refusal(InfrastructureError(f"{type(error).__name__}: {error}"))
     asked = request.config.until
     if order.until is not None:  # the record speaks of the evaluation that was asked for
         config = feedback.config.model_copy(update={"until": _resolved_until(feedback, asked)})
@@ -112,7 +112,8 @@ def _resolved_until(feedback: Feedback, asked: str) -> str:
     return "check" if feedback.config.debug and asked != "compile" else asked
 
 
-def _refusal(error: PkbError) -> StepReply:
+def refusal(error: PkbError) -> StepReply:
+    """A reply that ends the evaluation without feedback."""
     return StepReply(
         is_final=True,
         is_infrastructure=isinstance(error, InfrastructureError),

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from pkb_gym.cluster.connection import in_one_line
 from pkb_gym.cluster.placement import PlacedGang
 from pkb_gym.cluster.records import GangSpec, LaneStatus
 from pkb_gym.cluster.settings import PoolSettings
@@ -212,7 +213,7 @@ class Lane:
                 raise
             except (RayError, TimeoutError) as error:  # of the actor's constructor, too
                 placed.remove()
-                why = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+                why = in_one_line(error)
                 logger.warning("a gang does not start: %s", why)
                 if time.monotonic() - began_s + pause_s > self._settings.place_s:
                     self._give_up(why)

@@ -196,7 +196,7 @@ class Pool:
         if len(self._unfinished) >= self._settings.most_waiting:
             self._refused += 1
             raise ServiceBusy(f"{len(self._unfinished)} evaluations wait or run already; ask again later")
-        request, device, world_size = resolved_request(submission.request, placement.gpus_of(self._nodes))
+        request, device, world_size = resolved_request(submission.request, self._gpus())
         self._answered.pop(key, None)
         evaluation = PoolEvaluation(
             key=key,
@@ -287,9 +287,12 @@ class Pool:
         return self._lanes[kind]
 
     def _runs_here(self, evaluation: PoolEvaluation) -> bool:
-        """Whether gangs can have its device: where no node has a GPU and none is set up, nothing but compiling can."""
-        expected = self._settings.exclusive_least or self._settings.exclusive_most
-        return evaluation.device == "cpu" or placement.gpus_of(self._nodes) > 0 or expected is not None
+        """Whether gangs can have its device: where no node has a GPU, CUDA sources are compiled, and that is all."""
+        return evaluation.device == "cpu" or self._gpus() > 0
+
+    def _gpus(self) -> int:
+        """Of the largest node that there is, or that an autoscaler may add."""
+        return max(placement.gpus_of(self._nodes), self._settings.gpus_per_node or 0)
 
     async def _make_room(self, wanting: Lane) -> None:
         for lane in list(self._lanes.values()):

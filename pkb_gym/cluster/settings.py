@@ -30,6 +30,8 @@ class PoolSettings(Record):
     """Gangs for timing that are kept when nothing waits."""
     exclusive_most: int | None = Field(default=None, ge=1)
     """Gangs for timing at most; by default as many as fit beside the shared ones."""
+    gpus_per_node: int | None = Field(default=None, ge=1)
+    """GPUs of a node that an autoscaler may add; by default the cluster is taken as it is."""
     cpus_per_rank: float = Field(default=1.0, ge=0, le=64)
     """Logical CPUs that a gang reserves for each rank. On the CPU device a fraction lets ranks share processors."""
     compile_cpus: float = Field(default=1.0, ge=0, le=64)

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pkb_gym.cluster.artifacts import compile_identity
+from pkb_gym.cluster.connection import in_one_line
 from pkb_gym.cluster.evaluation import PoolEvaluation
 from pkb_gym.cluster.lane import Lane, ReadyGang
 from pkb_gym.cluster.records import CompileSpec, Order, Purpose, StepReply, from_text, to_text
@@ -243,7 +244,7 @@ async def _within(deadline_s: float, ref: ObjectRef) -> str:
     except TimeoutError:
         raise _Lost(f"no reply within {deadline_s:g} s") from None
     except RayError as error:
-        raise _Lost(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from None
+        raise _Lost(in_one_line(error)) from None
     return text
 
 
