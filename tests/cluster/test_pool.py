@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import os
 import pickle
 import signal
@@ -18,16 +19,22 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import gymnasium as gym
-import psutil
 import pytest
 
 from pkb_gym.cluster.evaluator import RayEvaluator
 from pkb_gym.engine.errors import ConfigError, InfrastructureError, ProblemNotFound, ServiceBusy, SizeError
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.engine.records.feedback import Failure, Stage
+from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.envs.evaluator_registry import close_evaluators
 from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.serve.server import HttpServer
+from pkb_gym.serve.service import EvaluationService
 from tests.cluster.conftest import PATIENCE_S, TestCluster, ray_processes, until
+from tests.cluster.real_kernels import CASES, Case, verdict
+from tests.serve.fake_owner import TOKEN
+from tests.serve.test_end_to_end import Borrowed
 
 PROBLEM = find_problem("AllReduce")
 ON_TWO = EvalConfig(device="cpu", world_size=2, size="tiny")
@@ -53,6 +60,17 @@ def other_pool(ray_cluster: TestCluster) -> Iterator[Callable[..., RayEvaluator]
             return stack.enter_context(RayEvaluator(address, timeout_s=PATIENCE_S, **arguments))
 
         yield opened
+
+
+def groups(pool: str) -> dict[str, str]:
+    """Placement groups of a pool -> their nodes."""
+    from ray.util.placement_group import placement_group_table
+
+    return {
+        entry["name"]: next(iter(entry["bundles_to_node_id"].values()))
+        for entry in placement_group_table().values()
+        if entry["name"].startswith(f"pkb:{pool}:") and entry["state"] == "CREATED"
+    }
 
 
 def lines(path: Path) -> list[list[str]]:
@@ -230,6 +248,43 @@ def test_environments_and_vectors_of_them(evaluator):
         close_evaluators()
 
 
+def test_doctor_looks_at_every_node(evaluator, capsys):
+    assert pkb(["doctor", "--ray", "--json"]) == 0
+    findings = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert findings["Ray cluster"]["detail"] == "3 nodes, 10 CPUs, 0 GPUs"
+    assert "gangs on cpu" in findings and findings["versions"]["state"] == "ok"
+    assert sum(name.startswith("node ") for name in findings) >= 1
+
+
+def test_a_run_of_an_agent(evaluator, tmp_path, capsys):
+    source = tmp_path / "kernels"
+    source.mkdir()
+    (source / "AllReduce.cpp").write_text("speedup 2")
+    options = ["--problems", "AllReduce", "--device", "cpu", "--world-size", "2", "--output", str(tmp_path / "run")]
+    status = pkb(["run", "--agent", f"fixed:{source}", *options, "--evaluator", "ray?pool=fake", "--json"])
+    summary = json.loads(capsys.readouterr().out)
+    assert status == 0 and (summary["passed"], summary["faster"], summary["complete"]) == (1, 1, 1)
+
+
+@pytest.mark.slow
+def test_grpo_over_a_cluster(evaluator, tmp_path, monkeypatch):
+    """Each rollout submits as it was generated; a gang that dies costs a retry, and no step."""
+    policy = write_tiny_policy(tiny_corpus(), tmp_path / "policy")
+    right, dies = submit("speedup 10"), submit(f"speedup 2\ndie_once {tmp_path / 'died'}")
+    follow(monkeypatch, lambda _, number: right if number % 2 else dies)
+    before = evaluator.status()
+    schedule = start_evaluation("ray", HostGroup(), url="ray?pool=fake", deadline_s=PATIENCE_S)
+    try:
+        trainer = run(policy, schedule.evaluator, config(tmp_path / "out"))
+    finally:
+        schedule.close()
+    assert trainer.state.global_step >= 1
+    assert all(math.isfinite(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry)
+    after = evaluator.status()
+    assert after.finished - before.finished >= 2 and after.retries == before.retries + 1
+    assert after.infrastructure_faults == before.infrastructure_faults
+
+
 # ---- faults ----------------------------------------------------------------------------------------------------------
 
 
@@ -307,7 +362,6 @@ def test_a_client_from_outside_that_is_cut_off_and_joins_again(evaluator, ray_cl
 
 def test_the_last_client_ends_the_pool(ray_cluster, tmp_path):
     import ray
-    from ray.util.placement_group import placement_group_table
 
     first, second = (RayEvaluator(f"ray?pool=closing&{FAKE}&{ONE_GANG}") for _ in range(2))
     assert first.evaluate(PROBLEM, "speedup 1", ON_TWO).passed
@@ -318,14 +372,77 @@ def test_the_last_client_ends_the_pool(ray_cluster, tmp_path):
     second.close()
     with pytest.raises(ValueError, match="pkb-closing"):
         ray.get_actor("pkb-closing", namespace="pkb")
+    until(lambda: not groups("closing"))
 
-    def groups() -> list[str]:
-        return [
-            entry["name"]
-            for entry in placement_group_table().values()
-            if entry["name"].startswith("pkb:closing:") and entry["state"] != "REMOVED"
-        ]
 
-    until(lambda: not groups())
-    assert not [each for each in ray_processes() if "closing" in " ".join(each.cmdline())]
-    assert psutil.pid_exists(os.getpid())
+# ---- real kernels ----------------------------------------------------------------------------------------------------
+
+REAL = "ray?pool=real&shared_most=1&checks_per_gang=1&exclusive_most=1"
+
+
+@pytest.fixture(scope="module")
+def judged_here(local_evaluator: LocalEvaluator) -> Callable[[Case], Feedback]:
+    return functools.cache(lambda case: local_evaluator.evaluate(PROBLEM, case.source, case.config()))
+
+
+@pytest.fixture(scope="module")
+def service(local_evaluator: LocalEvaluator) -> Iterator[RemoteEvaluator]:
+    with (
+        EvaluationService(lambda: Borrowed(local_evaluator)) as service,
+        HttpServer(service, TOKEN) as server,
+        RemoteEvaluator(server.url, TOKEN, timeout_s=PATIENCE_S) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def real(ray_cluster: TestCluster) -> Iterator[RayEvaluator]:
+    with RayEvaluator(REAL, timeout_s=2 * PATIENCE_S) as evaluator:
+        yield evaluator
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("where", ["local_evaluator", "service", "real"])
+def test_all_evaluators_find_the_same(request, judged_here, case, where):
+    evaluator = request.getfixturevalue(where)
+    states: list[str] = []
+    feedback = evaluator.evaluate(PROBLEM, case.source, case.config(), states.append)
+    assert feedback.failure is case.failure, feedback.message
+    assert verdict(feedback) == verdict(judged_here(case))
+    assert states, "progress is reported"
+
+
+@pytest.mark.slow
+def test_exactly_one_right_result_whatever_dies(ray_cluster, real, judged_here, tmp_path):
+    """24 evaluations; their first client falls silent, a gang is killed, then a node with a gang on it."""
+    first = pickle.loads(pickle.dumps(real))
+    plan = [(case, seed) for seed in range(1, 5) for case in CASES]
+    before = real.status()
+    for case, seed in plan:
+        first.submit(PROBLEM, case.source, case.config(seed))
+
+    def finished() -> int:
+        return real.status().finished - before.finished
+
+    with ThreadPoolExecutor(len(plan)) as threads:
+        waiting = [threads.submit(real.evaluate, PROBLEM, case.source, case.config(seed)) for case, seed in plan]
+        until(lambda: finished() >= 5)
+        gangs = [process for process in ray_processes() if "ray::Gang" in " ".join(process.cmdline())]
+        gangs[0].kill()
+        until(lambda: finished() >= 10)
+        until(lambda: groups("real"))
+        ray_cluster.kill_node(next(node for node in ray_cluster.nodes if node.node_id in groups("real").values()))
+        found = [future.result(2 * PATIENCE_S) for future in waiting]
+    for (case, seed), feedback in zip(plan, found, strict=True):
+        expected = judged_here(case)
+        assert feedback.failure is case.failure, (case.name, feedback.message)
+        assert (feedback.stage, feedback.failed_rank) == (expected.stage, expected.failed_rank), case.name
+        assert feedback.config.seed == seed and feedback.source_sha256 == expected.source_sha256
+    after = real.status()
+    assert after.submitted - before.submitted == finished() == len(plan), "nothing lost, nothing twice"
+    assert after.infrastructure_faults == 0 and after.unfinished == 0 and after.gangs_lost >= 1
+    first.close()
+    real.close()
+    until(lambda: not groups("real"))
+    until(lambda: not [each for each in ray_processes() if "ray::Gang" in " ".join(each.cmdline())])
