@@ -5,9 +5,12 @@ One file, so that one test process starts the cluster.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
+import json
+import math
 import os
 import pickle
 import signal
@@ -21,6 +24,10 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
+from benchmarks import ray_faults, ray_gangs, ray_overhead, ray_scale
+from benchmarks.ray_cluster import LocalCluster, placed_groups
+from benchmarks.ray_sleeper import durations_of
+from pkb_gym.cli import main as pkb
 from pkb_gym.cluster.evaluator import RayEvaluator
 from pkb_gym.engine.errors import ConfigError, InfrastructureError, ProblemNotFound, ServiceBusy, SizeError
 from pkb_gym.engine.evaluators.local import LocalEvaluator
@@ -31,10 +38,15 @@ from pkb_gym.envs.evaluator_registry import close_evaluators
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.serve.server import HttpServer
 from pkb_gym.serve.service import EvaluationService
-from tests.cluster.conftest import PATIENCE_S, TestCluster, ray_processes, until
-from tests.cluster.real_kernels import CASES, Case, verdict
+from pkb_gym.training.evaluation.owner import start_evaluation
+from pkb_gym.training.processes.host_group import HostGroup
+from tests.cluster.conftest import PATIENCE_S, until
+from tests.cluster.real_kernels import verdict
 from tests.serve.fake_owner import TOKEN
 from tests.serve.test_end_to_end import Borrowed
+from tests.training.conversations import tiny_corpus
+from tests.training.scripted import config, follow, run, say, submit, write_tiny_policy
+from tests.training.scripted import lines as script
 
 PROBLEM = find_problem("AllReduce")
 ON_TWO = EvalConfig(device="cpu", world_size=2, size="tiny")
@@ -44,14 +56,14 @@ ONE_GANG = "shared_most=0&exclusive_most=1&cpus_per_rank=0.5"
 
 
 @pytest.fixture(scope="module")
-def evaluator(ray_cluster: TestCluster) -> Iterator[RayEvaluator]:
+def evaluator(ray_cluster: LocalCluster) -> Iterator[RayEvaluator]:
     """Over one pool of judges that start nothing; each test has sources of its own."""
     with RayEvaluator(ADDRESS, timeout_s=PATIENCE_S) as evaluator:
         yield evaluator
 
 
 @pytest.fixture
-def other_pool(ray_cluster: TestCluster) -> Iterator[Callable[..., RayEvaluator]]:
+def other_pool(ray_cluster: LocalCluster) -> Iterator[Callable[..., RayEvaluator]]:
     """Opens evaluators over pools with further settings."""
     with ExitStack() as stack:
 
@@ -60,17 +72,6 @@ def other_pool(ray_cluster: TestCluster) -> Iterator[Callable[..., RayEvaluator]
             return stack.enter_context(RayEvaluator(address, timeout_s=PATIENCE_S, **arguments))
 
         yield opened
-
-
-def groups(pool: str) -> dict[str, str]:
-    """Placement groups of a pool -> their nodes."""
-    from ray.util.placement_group import placement_group_table
-
-    return {
-        entry["name"]: next(iter(entry["bundles_to_node_id"].values()))
-        for entry in placement_group_table().values()
-        if entry["name"].startswith(f"pkb:{pool}:") and entry["state"] == "CREATED"
-    }
 
 
 def lines(path: Path) -> list[list[str]]:
@@ -257,25 +258,24 @@ def test_doctor_looks_at_every_node(evaluator, capsys):
 
 
 def test_a_run_of_an_agent(evaluator, tmp_path, capsys):
-    source = tmp_path / "kernels"
-    source.mkdir()
-    (source / "AllReduce.cpp").write_text("speedup 2")
-    options = ["--problems", "AllReduce", "--device", "cpu", "--world-size", "2", "--output", str(tmp_path / "run")]
-    status = pkb(["run", "--agent", f"fixed:{source}", *options, "--evaluator", "ray?pool=fake", "--json"])
+    before = evaluator.status().finished
+    options = ["--problems", "AllReduce", "--device", "cpu", "--world-size", "2", "--output", str(tmp_path)]
+    assert pkb(["run", "--agent", "expert", *options, "--evaluator", "ray?pool=fake", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert status == 0 and (summary["passed"], summary["faster"], summary["complete"]) == (1, 1, 1)
+    assert (summary["complete"], summary["evaluations"], summary["failed"]) == (1, 1, {})
+    assert evaluator.status().finished == before + 1
 
 
 @pytest.mark.slow
 def test_grpo_over_a_cluster(evaluator, tmp_path, monkeypatch):
     """Each rollout submits as it was generated; a gang that dies costs a retry, and no step."""
     policy = write_tiny_policy(tiny_corpus(), tmp_path / "policy")
-    right, dies = submit("speedup 10"), submit(f"speedup 2\ndie_once {tmp_path / 'died'}")
-    follow(monkeypatch, lambda _, number: right if number % 2 else dies)
+    dies = f"speedup 2\ndie_once {tmp_path / 'died'}"
+    follow(monkeypatch, script(submit("speedup 10"), submit(dies), say("Bye."), say("Bye.")))
     before = evaluator.status()
     schedule = start_evaluation("ray", HostGroup(), url="ray?pool=fake", deadline_s=PATIENCE_S)
     try:
-        trainer = run(policy, schedule.evaluator, config(tmp_path / "out"))
+        trainer = run(policy, schedule.evaluator, config(tmp_path / "out"), max_turns=3)
     finally:
         schedule.close()
     assert trainer.state.global_step >= 1
@@ -372,7 +372,7 @@ def test_the_last_client_ends_the_pool(ray_cluster, tmp_path):
     second.close()
     with pytest.raises(ValueError, match="pkb-closing"):
         ray.get_actor("pkb-closing", namespace="pkb")
-    until(lambda: not groups("closing"))
+    until(lambda: not placed_groups("closing"))
 
 
 # ---- real kernels ----------------------------------------------------------------------------------------------------
@@ -381,7 +381,7 @@ REAL = "ray?pool=real&shared_most=1&checks_per_gang=1&exclusive_most=1"
 
 
 @pytest.fixture(scope="module")
-def judged_here(local_evaluator: LocalEvaluator) -> Callable[[Case], Feedback]:
+def judged_here(local_evaluator: LocalEvaluator) -> Callable[[ray_faults.Case], Feedback]:
     return functools.cache(lambda case: local_evaluator.evaluate(PROBLEM, case.source, case.config()))
 
 
@@ -396,13 +396,13 @@ def service(local_evaluator: LocalEvaluator) -> Iterator[RemoteEvaluator]:
 
 
 @pytest.fixture(scope="module")
-def real(ray_cluster: TestCluster) -> Iterator[RayEvaluator]:
+def real(ray_cluster: LocalCluster) -> Iterator[RayEvaluator]:
     with RayEvaluator(REAL, timeout_s=2 * PATIENCE_S) as evaluator:
         yield evaluator
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ray_faults.CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("where", ["local_evaluator", "service", "real"])
 def test_all_evaluators_find_the_same(request, judged_here, case, where):
     evaluator = request.getfixturevalue(where)
@@ -414,35 +414,38 @@ def test_all_evaluators_find_the_same(request, judged_here, case, where):
 
 
 @pytest.mark.slow
-def test_exactly_one_right_result_whatever_dies(ray_cluster, real, judged_here, tmp_path):
-    """24 evaluations; their first client falls silent, a gang is killed, then a node with a gang on it."""
-    first = pickle.loads(pickle.dumps(real))
-    plan = [(case, seed) for seed in range(1, 5) for case in CASES]
-    before = real.status()
-    for case, seed in plan:
-        first.submit(PROBLEM, case.source, case.config(seed))
+def test_exactly_one_right_result_whatever_dies(ray_cluster, judged_here):
+    """A first client falls silent, a gang is killed, then a node with a gang on it; the second client has it all."""
+    expected = {case.name: judged_here(case) for case in ray_faults.CASES}
+    outcome = ray_faults.drill(ray_cluster, expected, 24, ["gang", "node"])
+    assert outcome.wrong == [] and outcome.verdicts["passed"] == 4
+    assert (outcome.submitted, outcome.finished, outcome.joined) == (24, 24, 24), "nothing lost, nothing twice"
+    assert outcome.infrastructure_faults == 0 and outcome.retries >= 1
+    assert outcome.left_over == []
 
-    def finished() -> int:
-        return real.status().finished - before.finished
 
-    with ThreadPoolExecutor(len(plan)) as threads:
-        waiting = [threads.submit(real.evaluate, PROBLEM, case.source, case.config(seed)) for case, seed in plan]
-        until(lambda: finished() >= 5)
-        gangs = [process for process in ray_processes() if "ray::Gang" in " ".join(process.cmdline())]
-        gangs[0].kill()
-        until(lambda: finished() >= 10)
-        until(lambda: groups("real"))
-        ray_cluster.kill_node(next(node for node in ray_cluster.nodes if node.node_id in groups("real").values()))
-        found = [future.result(2 * PATIENCE_S) for future in waiting]
-    for (case, seed), feedback in zip(plan, found, strict=True):
-        expected = judged_here(case)
-        assert feedback.failure is case.failure, (case.name, feedback.message)
-        assert (feedback.stage, feedback.failed_rank) == (expected.stage, expected.failed_rank), case.name
-        assert feedback.config.seed == seed and feedback.source_sha256 == expected.source_sha256
-    after = real.status()
-    assert after.submitted - before.submitted == finished() == len(plan), "nothing lost, nothing twice"
-    assert after.infrastructure_faults == 0 and after.unfinished == 0 and after.gangs_lost >= 1
-    first.close()
-    real.close()
-    until(lambda: not groups("real"))
-    until(lambda: not [each for each in ray_processes() if "ray::Gang" in " ".join(each.cmdline())])
+# ---- benchmarks, at a tiny scale -------------------------------------------------------------------------------------
+
+
+def test_overhead_is_measured(real, local_evaluator):
+    found = ray_overhead.measure(local_evaluator, real, evaluations=2, side_by_side=2)
+    assert found.local_p50_ms > 0 and found.ray_p50_ms > 0
+    assert found.throughput_share == pytest.approx(found.ray_per_minute / found.local_per_minute)
+
+
+def test_the_control_plane_is_measured(ray_cluster):
+    load = ray_scale.Load(
+        shared=1, exclusive=2, world_size=2, compilers=2, evaluations=30, waiting=8, scale=0.01, failing_share=0.3
+    )
+    found = ray_scale.measure(load, "&cpus_per_rank=0.1", device="cpu")
+    failing = sum(durations_of(number, 0.01, 0.3).fails_check for number in range(30))
+    assert found["finished"] == 30 and found["exclusive_steps"] == 30 - failing
+    assert 0 < found["utilisation"] <= 1 and found["retries"] == found["infrastructure_faults"] == 0
+    assert found["pool_memory_mib"]
+
+
+def test_gangs_are_measured(real, monkeypatch):
+    """The arithmetic alone: what a pool of one gang has answered."""
+    monkeypatch.setattr(ray_gangs, "RayEvaluator", lambda address: contextlib.nullcontext(real))
+    row = ray_gangs.measure(1, 2)
+    assert (row.gangs, row.evaluations) == (1, 2) and row.per_minute == pytest.approx(120 / row.wall_s)
