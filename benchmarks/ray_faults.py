@@ -29,7 +29,7 @@ from pkb_gym.problems.catalogue import find_problem
 CANDIDATES = Path(__file__).resolve().parent.parent / "tests" / "candidates"
 PROBLEM = find_problem("AllReduce")
 POOL = "faults"
-ADDRESS = f"ray?pool={POOL}&shared_most=1&checks_per_gang=1&exclusive_most=1"
+ADDRESS = f"ray?pool={POOL}&shared_most=1&checks_per_gang=1&exclusive_most=1&shrink_s=600"
 NODE_CPUS = 4
 HANGS_S = 1.5
 """Deadline of kernels that hang."""
@@ -172,8 +172,9 @@ def _wait_for_answers(waiting: Sequence[Future[Feedback]], number: int) -> None:
 
 
 def _kill_gang(_: LocalCluster) -> None:
-    wait_until(lambda: ray_processes("ray::Gang"), "no gang runs", PATIENCE_S)
-    for gang in ray_processes("ray::Gang")[:1]:
+    """One that runs a step: Ray shows it in the title of the process."""
+    wait_until(lambda: ray_processes("ray::Gang.step"), "no gang runs", PATIENCE_S)
+    for gang in ray_processes("ray::Gang.step")[:1]:
         gang.kill()
 
 

@@ -133,7 +133,8 @@ class Steps:
             known = self._artifacts.get(identity, {})
             reply_ref, artifacts_ref = self._remote_compile(self._spec, to_text(order), known)
             try:
-                text = await _within(self._settings.deadline_s, reply_ref)
+                # A processor, and a process on it, may have to be waited for.
+                text = await _within(self._settings.deadline_s + self._settings.place_s, reply_ref)
             except _Lost:
                 _cancel_task(reply_ref)
                 raise

@@ -281,7 +281,8 @@ def test_grpo_over_a_cluster(evaluator, tmp_path, monkeypatch):
     assert trainer.state.global_step >= 1
     assert all(math.isfinite(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry)
     after = evaluator.status()
-    assert after.finished - before.finished >= 2 and after.retries == before.retries + 1
+    assert after.finished - before.finished >= 2
+    assert 1 <= after.retries - before.retries <= 2, "what ran beside it on the gang is taken again, too"
     assert after.infrastructure_faults == before.infrastructure_faults
 
 
@@ -301,12 +302,12 @@ def test_a_gang_that_dies_or_fails_costs_a_retry(evaluator, tmp_path, fault):
 
 
 def test_a_failure_that_stays_is_said_as_such(other_pool, tmp_path):
-    pool = other_pool(f"pool=unlucky&{ONE_GANG}&retries=1&deadline_s=2")
+    pool = other_pool(f"pool=unlucky&{ONE_GANG}&retries=1&deadline_s=4")
     feedback = pool.evaluate(PROBLEM, f"speedup 5\ninfrastructure {tmp_path}", ON_TWO)
     assert feedback.failure is Failure.INFRASTRUCTURE and "on fire" in feedback.message
     with pytest.raises(InfrastructureError, match="its worker was lost 2 times"):
         pool.evaluate(PROBLEM, f"speedup 5\ndie {tmp_path}", ON_TWO)
-    with pytest.raises(InfrastructureError, match="no reply within 2 s"):
+    with pytest.raises(InfrastructureError, match="no reply within 4 s"):
         pool.evaluate(PROBLEM, f"speedup 5\nhang {tmp_path / 'never'}", ON_TWO)
     assert pool.evaluate(PROBLEM, "speedup 5", ON_TWO).passed and pool.status().infrastructure_faults == 3
 
@@ -377,7 +378,7 @@ def test_the_last_client_ends_the_pool(ray_cluster, tmp_path):
 
 # ---- real kernels ----------------------------------------------------------------------------------------------------
 
-REAL = "ray?pool=real&shared_most=1&checks_per_gang=1&exclusive_most=1"
+REAL = "ray?pool=real&shared_most=1&checks_per_gang=1&exclusive_most=1&shrink_s=600"
 
 
 @pytest.fixture(scope="module")

@@ -148,7 +148,7 @@ def for_candidates(**changes: str) -> dict[str, str]:
     return {name: os.environ[name] for name in kept} | changes
 
 
-FOR_EVALUATORS = ("HOME", "PYTHONPATH", "TMPDIR", "PKB_CACHE_DIR")
+FOR_EVALUATORS = ("HOME", "PYTHONPATH", "TMPDIR", "PKB_CACHE_DIR", "PKB_CUDA_ARCHITECTURE")
 """What the processes of an evaluator depend on beside that."""
 
 
