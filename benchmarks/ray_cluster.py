@@ -87,7 +87,7 @@ def local_cluster(
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         ray.init(address=cluster.address, log_to_driver=False, namespace="pkb")
-        yield LocalCluster(cluster, client_port and f"ray://127.0.0.1:{client_port}")
+        yield LocalCluster(cluster, None if client_port is None else f"ray://127.0.0.1:{client_port}")
     finally:
         ray.shutdown()
         cluster.shutdown()

@@ -19,6 +19,7 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
 PROBLEM = find_problem("AllReduce")
+SOURCE = expert_source(PROBLEM) or ""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def measure(gangs: int, evaluations: int) -> Row:
 
         def evaluate(seed: int) -> None:
             config = EvalConfig(device="cpu", world_size=2, size="tiny", until="check", seed=seed)
-            feedback = evaluator.evaluate(PROBLEM, expert_source(PROBLEM), config)
+            feedback = evaluator.evaluate(PROBLEM, SOURCE, config)
             if not feedback.passed:
                 raise RuntimeError(f"the expert kernel failed: {feedback.message}")
 

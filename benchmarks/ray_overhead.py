@@ -25,6 +25,7 @@ from pkb_gym.problems.catalogue import expert_source, find_problem
 
 ADDRESS = "ray?pool=overhead&shared_most=0&exclusive_most=1"
 PROBLEM = find_problem("AllReduce")
+SOURCE = expert_source(PROBLEM) or ""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def _evaluate(evaluator: Evaluator, seed: int) -> float:
     """Seconds of one evaluation."""
     config = EvalConfig(device="cpu", world_size=2, size="tiny", until="check", seed=seed)
     began = time.perf_counter()
-    feedback = evaluator.evaluate(PROBLEM, expert_source(PROBLEM), config)
+    feedback = evaluator.evaluate(PROBLEM, SOURCE, config)
     if not feedback.passed:
         raise RuntimeError(f"the expert kernel failed: {feedback.message}")
     return time.perf_counter() - began

@@ -2,7 +2,7 @@
 
     python -m benchmarks.ray_scale
 
-128 gangs of 8 GPUs that exist in name alone, 20,000 evaluations of different sources. Durations are drawn from
+128 gangs of 8 GPUs that exist in name alone, 20,000 evaluations, four seeds of each source. Durations are drawn from
 results/command_times.json. Utilisation is the time that exclusive gangs slept over the time that they existed, from a
 tenth to nine tenths of the answers. On an idle machine with 24 GiB of memory.
 """
@@ -39,7 +39,8 @@ class Load:
         shared, exclusive: gangs.
         world_size: GPUs of each.
         compilers: at the same time.
-        evaluations: different sources.
+        evaluations: in all.
+        seeds: of each source, which is compiled once.
         waiting: that are asked for at the same time.
         scale: factor of the measured durations.
         failing_share: of evaluations, that fail their check and take no exclusive gang.
@@ -50,6 +51,7 @@ class Load:
     world_size: int
     compilers: int
     evaluations: int
+    seeds: int
     waiting: int
     scale: float
     failing_share: float
@@ -116,9 +118,11 @@ def measure(load: Load, settings: str = "", device: Device = "cuda") -> dict[str
     with RayEvaluator(address, timeout_s=24 * 3600.0) as evaluator, ThreadPoolExecutor(load.waiting) as threads:
 
         def evaluate(number: int) -> Answer:
-            durations = durations_of(number, load.scale, load.failing_share)
+            drawn = (number // load.seeds, load.scale, load.failing_share)
+            durations = durations_of(*drawn)
+            asked = config.model_copy(update={"seed": number % load.seeds})
             began = time.monotonic()
-            evaluator.evaluate(PROBLEM, source_of(number, load.scale, load.failing_share), config)
+            evaluator.evaluate(PROBLEM, source_of(*drawn), asked)
             now = time.monotonic()
             return Answer(now, now - began, durations)
 
@@ -160,12 +164,13 @@ def _processor_s() -> float:
 
 def _read_arguments() -> argparse.Namespace:
     parser = make_parser("ray_scale", __doc__)
-    parser.add_argument("--exclusive", type=int, default=96, help="gangs for timing (default: 96)")
-    parser.add_argument("--shared", type=int, default=32, help="gangs for checks (default: 32)")
-    parser.add_argument("--compilers", type=int, default=32, help="compile tasks at a time (default: 32)")
+    parser.add_argument("--exclusive", type=int, default=72, help="gangs for timing (default: 72)")
+    parser.add_argument("--shared", type=int, default=56, help="gangs for checks (default: 56)")
+    parser.add_argument("--compilers", type=int, default=40, help="compile tasks at a time (default: 40)")
     parser.add_argument("--evaluations", type=int, default=20_000, help="default: 20,000")
+    parser.add_argument("--seeds", type=int, default=4, help="of each source (default: 4)")
     parser.add_argument("--waiting", type=int, default=512, help="evaluations asked for at a time (default: 512)")
-    parser.add_argument("--scale", type=float, default=4.0, help="factor of the durations (default: 4)")
+    parser.add_argument("--scale", type=float, default=3.0, help="factor of the durations (default: 3)")
     parser.add_argument("--failing-share", type=float, default=0.3, help="of the evaluations (default: 0.3)")
     parser.add_argument("--nodes", type=int, default=4, help="nodes that the gangs are on (default: 4)")
     return parser.parse_args()
@@ -180,6 +185,7 @@ def main() -> None:
         world_size=8,
         compilers=args.compilers,
         evaluations=args.evaluations,
+        seeds=args.seeds,
         waiting=args.waiting,
         scale=args.scale,
         failing_share=args.failing_share,
@@ -187,7 +193,7 @@ def main() -> None:
     per_node = -(-(load.shared + load.exclusive) // args.nodes)
     with local_cluster(head_cpus=1) as cluster:
         for _ in range(args.nodes):
-            cluster.add_node(cpus=per_node + 4, gpus=8 * per_node)
+            cluster.add_node(cpus=per_node + 16, gpus=8 * per_node)
         result = measure(load, "&cpus_per_rank=0.1")
     save("ray_scale", result)
 

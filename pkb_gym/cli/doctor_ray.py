@@ -12,6 +12,7 @@ from .finding import Finding
 
 if TYPE_CHECKING:
     from pkb_gym.cluster.inspection import ClusterReport, NodeReport
+    from pkb_gym.engine.records.config import Device
 
 WORLD_SIZES = (2, 4, 8)
 
@@ -31,7 +32,7 @@ def examine_cluster(address: str) -> list[Finding]:
 
     try:
         report = inspect_cluster(address)
-        device = "cuda" if any(node.gpus for node in report.nodes) else "cpu"
+        device: Device = "cuda" if any(node.gpus for node in report.nodes) else "cpu"
         limits = limits_at(address, device, WORLD_SIZES)
     except InfrastructureError as error:
         remedy = "start one (ray start --head), or name it by RAY_ADDRESS or ray://HOST:PORT"

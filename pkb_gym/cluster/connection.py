@@ -104,6 +104,8 @@ class Connection:
         try:
             _init(client_url)
         except UNREACHABLE as error:
+            self._made_here = True
+            self._disconnect()  # what came of it so far
             where = client_url or env_vars.ray_address() or "here"
             raise InfrastructureError(f"no Ray cluster can be reached ({where}): {error}") from error
         self._made_here = True

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 TIMEOUT_S = 3600.0
-UNREACHABLE_S = 120.0
+UNREACHABLE_S = 60.0
 WAIT_S = 30.0
 """Longest that the pool keeps a call waiting; clients ask again."""
 
@@ -267,7 +267,10 @@ class RayEvaluator:
             if self._pool is not None:
                 return self._pool
             if not self._uses_connection:
-                CONNECTION.open(self._cluster.client_url)
+                try:
+                    CONNECTION.open(self._cluster.client_url)
+                except InfrastructureError as error:  # the cluster may be starting
+                    raise _PoolLost(str(error)) from None
                 self._uses_connection = True
             try:
                 pool = self._find_pool()
