@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from pkb_gym.cli.list_problems import experts
+from pkb_gym.cli.listing import experts
 from pkb_gym.cli.shapes import shape_texts
 from pkb_gym.engine.hardware.gpu_memory import GPU_MEMORY_GIB, gpus_with
 from pkb_gym.engine.problem import (

@@ -97,20 +97,21 @@ class PKBEnv(gym.Env[Observation, str]):
     env = gym.make("PKB/HyenaCP-v0", device="cpu", world_size=2, size="tiny", reward="default")
     ```
 
-    | argument      | values                                                | default                             |
-    |---------------|-------------------------------------------------------|-------------------------------------|
-    | `problem`     | of `PKB/Path-v0` alone: path of a problem's folder    |                                     |
-    | `device`      | "auto", "cuda", "cpu"                                 | "auto": GPUs where there are any    |
-    | `world_size`  | ranks                                                 | 1, 2, 4 or 8, as GPUs allow; else 4 |
-    | `size`        | "tiny", "published", "large", or a dict of axes       | "published" on GPUs, else "tiny"    |
-    | `dtype`       | one of the problem's                                  | the problem's first                 |
-    | `language`    | "auto", "cpp", "cuda", "triton", "python"             | "auto": told by the source          |
-    | `protocol`    | "robust", "published"                                 | "robust"                            |
-    | `until`       | last stage: "compile", "check", "time", "profile"     | "profile"                           |
-    | `timeout_s`   | deadline of a block of calls, in seconds              | 10, or 30 times the baseline        |
-    | `reward`      | a name, "module:function", or a function of Feedback  | "default"                           |
-    | `evaluator`   | "local", "ray", a url, a name, or an object           | "local"                             |
-    | `render_mode` | None, "ansi", "rgb_array"                             | None                                |
+    | argument        | values                                                | default                             |
+    |-----------------|-------------------------------------------------------|-------------------------------------|
+    | `problem`       | of `PKB/Path-v0` alone: path of a problem's folder    |                                     |
+    | `device`        | "auto", "cuda", "cpu"                                 | "auto": GPUs where there are any    |
+    | `world_size`    | ranks                                                 | 1, 2, 4 or 8, as GPUs allow; else 4 |
+    | `ranks_per_gpu` | ranks that share a GPU; above 1 nothing is timed      | 1                                   |
+    | `size`          | "tiny", "published", "large", or a dict of axes       | "published" on GPUs, else "tiny"    |
+    | `dtype`         | one of the problem's                                  | the problem's first                 |
+    | `language`      | "auto", "cpp", "cuda", "triton", "python"             | "auto": told by the source          |
+    | `protocol`      | "robust", "published"                                 | "robust"                            |
+    | `until`         | last stage: "compile", "check", "time", "profile"     | "profile"                           |
+    | `timeout_s`     | deadline of a block of calls, in seconds              | 10, or 30 times the baseline        |
+    | `reward`        | a name, "module:function", or a function of Feedback  | "default"                           |
+    | `evaluator`     | "local", "ray", a url, a name, or an object           | "local"                             |
+    | `render_mode`   | None, "ansi", "rgb_array"                             | None                                |
 
     ## Version History
     * v0: initial version
@@ -126,6 +127,7 @@ class PKBEnv(gym.Env[Observation, str]):
         *,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         world_size: int | None = None,
+        ranks_per_gpu: int | None = None,
         size: str | Mapping[str, AxisValue] | None = None,
         dtype: str | None = None,
         language: Literal["auto", "cpp", "cuda", "triton", "python"] = "auto",
@@ -148,6 +150,7 @@ class PKBEnv(gym.Env[Observation, str]):
             {
                 "device": device,
                 "world_size": world_size,
+                "ranks_per_gpu": ranks_per_gpu,
                 "size": dict(size) if isinstance(size, Mapping) else size,
                 "dtype": dtype,
                 "language": language,
@@ -203,7 +206,8 @@ class PKBEnv(gym.Env[Observation, str]):
         Device, world size, size and dtype are those that the task text tells, whatever an evaluation service on another
         machine would choose.
         """
-        fixed = {name: getattr(self._config, name) for name in ("device", "world_size", "size", "dtype")}
+        names = ("device", "world_size", "ranks_per_gpu", "size", "dtype")
+        fixed = {name: getattr(self._config, name) for name in names}
         return self._asked.model_copy(update=fixed | {"seed": self._input_seed, "turn": len(self._episode.turns)})
 
     @property

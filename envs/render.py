@@ -88,6 +88,8 @@ def _rows(feedback: Feedback, reward: float | None) -> list[tuple[str, Renderabl
     rows += [("integrity", Text(f"{found.code}: {found.detail}", style="red")) for found in feedback.integrity]
     if feedback.compile is not None:
         rows.append(("compiler", _compiler(feedback)))
+    if feedback.config.ranks_per_gpu > 1:
+        rows.append(("ranks", Text(f"{feedback.config.ranks_per_gpu} to a GPU: checked, not timed", style="yellow")))
     if feedback.config.debug:
         rows.append(("build", Text("debug: not timed, and no reward is given", style="yellow")))
     rows += [("sanitizer", Text(f"{report.sanitizer}: {report.summary}")) for report in feedback.sanitizers]

@@ -4,7 +4,7 @@ r"""Evaluates a policy on prompts: samples episodes, has every submission judged
         training/evaluate_policy.py --model_name_or_path runs/grpo --prompts data --output runs/grpo/held_out
 
 Writes `results.jsonl`, an `Attempt` for each submission and for each reply without one, and `summary.json` into the
-folder. Called again after it was interrupted, with the same arguments, it goes on where it was.
+folder. Called again after it was interrupted or a budget was used up, with the same arguments, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from rich.table import Table
 from transformers import AutoTokenizer
 from trl import ModelConfig
 
-from pkb_gym.agents.run.identity import differences
+from pkb_gym.agents.run.budget import Budget, Limits, Usage
+from pkb_gym.agents.run.identity import refuse_differences
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
@@ -52,6 +53,7 @@ RESULTS, SUMMARY, ASKED, PARTS = "results.jsonl", "summary.json", "asked.json", 
 """Names of the files in the output folder, and of the folder with each process's episodes."""
 
 TABLE_WIDTH = 120
+OPTION = "--output"
 
 
 @dataclass
@@ -86,6 +88,13 @@ class EvaluationArguments:
     evaluation: OwnerMode = field(default="inline", metadata={"help": "Who judges: see evaluation/owner.py."})
     evaluation_gpus: list[str] | None = field(default=None, metadata={"help": "`dedicated`: GPUs of the service."})
     evaluation_url: str | None = field(default=None, metadata={"help": "A service (`dedicated`) or cluster (`ray`)."})
+    max_evaluations: int | None = field(
+        default=None, metadata={"help": "Stop after so many submissions, earlier calls included."}
+    )
+    max_tokens: int | None = field(
+        default=None, metadata={"help": "Stop after so many tokens read and written, likewise."}
+    )
+    max_hours: float | None = field(default=None, metadata={"help": "Stop so many hours after this call."})
     compare: str | None = field(
         default=None, metadata={"help": "results.jsonl of an earlier policy: the summary then has the gain over it."}
     )
@@ -112,17 +121,23 @@ def main(argv: list[str] | None = None) -> PolicySummary:
     refuse_other_run(output, _asked(args, model, prompts), writes=host.rank == 0)
     done = host.from_first({(line["prompt"], line["sample"]) for line in _finished(output)})
     episodes = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(args.samples)]
+    budget = Budget(Limits(args.max_evaluations, args.max_tokens, args.max_hours), ())
+    budget.use(host.from_first(Usage.of(*(attempt for line in _finished(output) for attempt in _attempts(line)))))
+    stopped = None
     if waiting := [episode for episode in episodes if episode not in done]:
-        _play(args, model, prompts, waiting, host)
+        stopped = _play(args, model, prompts, waiting, host, budget)
     host.barrier()  # every rank has written its part
     lines = sorted(_finished(output), key=lambda line: (line["prompt"], line["sample"]))
     attempts = [attempt for line in lines for attempt in line["attempts"]]
-    rows = [row_of(Attempt.model_validate(attempt)) for attempt in attempts]
+    rows = [row_of(attempt) for line in lines for attempt in _attempts(line)]
     summary = summarise(rows, before)
     if host.rank == 0:
         write_atomically(output / RESULTS, "".join(json.dumps(attempt) + "\n" for attempt in attempts))
         write_atomically(output / SUMMARY, summary.model_dump_json(indent=2) + "\n")
         Console(width=TABLE_WIDTH).print(summary_table(summary))
+        if stopped is not None:
+            open_episodes = len(episodes) - len(lines)
+            Console(stderr=True).print(f"stopped, {open_episodes} episodes open: {stopped}; the same command goes on")
     return summary
 
 
@@ -134,12 +149,7 @@ def refuse_other_run(output: Path, asked: Row, *, writes: bool) -> None:
     """
     path = output / ASKED
     if path.exists():
-        found = differences(json.loads(path.read_bytes()), asked)
-        if found:
-            raise ConfigError(
-                f"{output} was begun with other arguments: {'; '.join(found)}; give the same to go on, or another "
-                "--output"
-            )
+        refuse_differences(output, json.loads(path.read_bytes()), asked, OPTION)
     elif writes:
         write_atomically(path, json.dumps(asked, indent=2) + "\n")
 
@@ -177,8 +187,13 @@ def _play(
     prompts: Sequence[Row],
     waiting: Sequence[tuple[int, int]],
     host: HostGroup,
-) -> None:
-    """Plays the episodes (prompt, sample) that are waiting; each batch is written as soon as it is complete."""
+    budget: Budget,
+) -> str | None:
+    """Plays the episodes (prompt, sample) that are waiting; each batch is written as soon as it is complete.
+
+    Returns:
+        Which limit ended it before its end; None where none did.
+    """
     state = PartialState()
     tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, revision=model.model_revision)
     sampling = SamplingConfig(args.temperature, args.top_p, args.top_k, args.batch_size, args.vllm_memory)
@@ -187,7 +202,7 @@ def _play(
     part = Path(args.output) / PARTS / f"{state.process_index}.jsonl"
     part.parent.mkdir(parents=True, exist_ok=True)
     with (
-        LineFile(part, holds="episodes", writer="evaluate_policy.py", option="--output") as finished,
+        LineFile(part, holds="episodes", writer="evaluate_policy.py", option=OPTION) as finished,
         closing(
             start_evaluation(
                 args.evaluation,
@@ -205,11 +220,18 @@ def _play(
         player = Player(sampler, tokenizer, rollouts, schedule, host, limits, multi_turn=not args.single_turn)
         agent = Path(str(model.model_name_or_path)).name
         for batch in _batches(waiting, args.batch_size, state.process_index, state.num_processes):
+            if (stopped := host.from_first(budget.exhausted)) is not None:  # ranks end with the same batch
+                return stopped
             episodes = player.play([prompts[prompt] for prompt, _ in batch], _seed(args.seed, batch))
+            played: list[Attempt] = []
             for (prompt, sample), episode in zip(batch, episodes, strict=True):
                 attempts = attempts_of(sample, episode, args.reward, agent)
                 dumped = [attempt.model_dump(mode="json") for attempt in attempts]
                 finished.append(json.dumps({"prompt": prompt, "sample": sample, "attempts": dumped}))
+                played += attempts
+            for usage in host.gather(Usage.of(*played)):
+                budget.use(usage)
+    return None
 
 
 def _batches(
@@ -232,9 +254,15 @@ def _finished(output: Path) -> list[Row]:
     return [line for part in parts for line in read_jsonl(part)]
 
 
+def _attempts(line: Row) -> list[Attempt]:
+    """Of an episode that is complete."""
+    return [Attempt.model_validate(attempt) for attempt in line["attempts"]]
+
+
 def _asked(args: EvaluationArguments, model: ModelConfig, prompts: Sequence[Row]) -> Row:
     """All that the results depend on, by name."""
     no_matter = {"output", "prompts", "compare", "batch_size", "evaluation", "evaluation_gpus", "evaluation_url"}
+    no_matter |= {"max_evaluations", "max_tokens", "max_hours"}
     asked = {name: value for name, value in asdict(args).items() if name not in no_matter}
     folder = Path(str(model.model_name_or_path))
     weights = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []

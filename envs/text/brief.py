@@ -103,6 +103,8 @@ def _axes(problem: Problem, config: ResolvedConfig) -> str:
 def _place(config: ResolvedConfig) -> str:
     if config.device == "cpu":
         return "cores of one CPU, shared memory"
+    if config.ranks_per_gpu > 1:
+        return f"up to {config.ranks_per_gpu} to a GPU"
     names = gpus.names()
     return f"one {names[0]} each, NVLink" if names and execution_environment.can_run("cuda") else "one GPU each, NVLink"
 

@@ -48,6 +48,7 @@ def feedback_text(feedback: Feedback, max_chars: int = MAX_FEEDBACK_CHARS) -> st
         verdict_text(feedback),
         _findings_text(feedback),
         compiler_text(feedback),
+        _shared_gpus_text(feedback),
         _debug_text(feedback),
         correctness_text(feedback),
         _output_text(feedback),
@@ -117,6 +118,11 @@ def correctness_text(feedback: Feedback) -> str:
     if left_out > 0:
         lines.append(f"- and {left_out} more")
     return "\n".join(lines)
+
+
+def _shared_gpus_text(feedback: Feedback) -> str:
+    shared = feedback.config.ranks_per_gpu
+    return "" if shared == 1 else f"Ranks shared GPUs, up to {shared} on each: it is checked and not timed."
 
 
 def _debug_text(feedback: Feedback) -> str:

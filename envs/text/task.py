@@ -15,7 +15,7 @@ from pkb_gym.engine.records.config import Device, ResolvedConfig
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.support import env_vars
 from pkb_gym.envs.text.contracts import native_contract, python_contract
-from pkb_gym.envs.text.topology import links_text, topology_text
+from pkb_gym.envs.text.topology import SHARED_GPUS, links_text, topology_text
 from pkb_gym.problems.catalogue import reference_source
 
 MAX_LISTED = 6
@@ -171,13 +171,19 @@ def _machine_text(config: ResolvedConfig, hardware: HardwareSpec | None) -> str:
     ranks = f"{config.world_size} ranks, one process each, on"
     if hardware is None and config.device == "cpu":
         return f"{ranks} cores of one CPU machine, sharing memory. Peaks: not measured yet."
+    share = "one each" if config.ranks_per_gpu == 1 else f"up to {config.ranks_per_gpu} on each: {SHARED_GPUS}"
     if not execution_environment.can_run(config.device):
-        return f"{ranks} GPUs, one each. Peaks: not known.\n{NO_GPU}"
+        return f"{ranks} GPUs, {share}. Peaks: not known.\n{NO_GPU}"
     multicast_disabled = env_vars.multicast_disabled()
     connections = gpus.connections() if config.device == "cuda" else None
     if hardware is None:
-        links = links_text(config.world_size, multicast_disabled, connections)
-        return f"{ranks} GPUs ({gpus.names()[0]}), one each. Peaks: not known.\n{links}"
+        links = links_text(-(-config.world_size // config.ranks_per_gpu), multicast_disabled, connections)
+        return f"{ranks} GPUs ({gpus.names()[0]}), {share}. Peaks: not known.\n{links}"
     return topology_text(
-        hardware, config.world_size, config.dtype, multicast_disabled=multicast_disabled, connections=connections
+        hardware,
+        config.world_size,
+        config.dtype,
+        ranks_per_gpu=config.ranks_per_gpu,
+        multicast_disabled=multicast_disabled,
+        connections=connections,
     )

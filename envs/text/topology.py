@@ -6,12 +6,16 @@ from pkb_gym.engine.hardware.gpus import Connections
 from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks
 from pkb_gym.envs.text.formatting import decimal_text, size_text
 
+SHARED_GPUS = "checked and not timed, collectives go through main memory, and their contexts take turns on the GPU"
+"""Of ranks that share GPUs."""
+
 
 def topology_text(
     hardware: HardwareSpec,
     world_size: int,
     dtype: str,
     *,
+    ranks_per_gpu: int = 1,
     multicast_disabled: bool = False,
     connections: Connections | None = None,
 ) -> str:
@@ -21,6 +25,7 @@ def topology_text(
         hardware: the device of each rank.
         world_size: number of ranks.
         dtype: whose arithmetic peaks are shown.
+        ranks_per_gpu: neighbouring ranks that share a GPU.
         multicast_disabled: whether NVLink multicast is switched off (see `environment.multicast_disabled`).
         connections: of the GPUs; None where nobody asked, which takes NVLink between all of them for granted.
 
@@ -32,10 +37,14 @@ def topology_text(
         lines = _cpu_lines(hardware, world_size)
     else:
         lines = [
-            f"{_count(world_size, 'rank')}, one process each, each on its own {hardware.name}.",
-            links_text(world_size, multicast_disabled, connections),
+            f"{_count(world_size, 'rank')}, one process each, {_gpus_text(ranks_per_gpu, hardware.name)}.",
+            links_text(-(-world_size // ranks_per_gpu), multicast_disabled, connections),
         ]
     return "\n".join([*lines, *_peak_lines(peaks, dtype)])
+
+
+def _gpus_text(ranks_per_gpu: int, name: str) -> str:
+    return f"each on its own {name}" if ranks_per_gpu == 1 else f"up to {ranks_per_gpu} on each {name}: {SHARED_GPUS}"
 
 
 def _cpu_lines(hardware: HardwareSpec, world_size: int) -> list[str]:
@@ -48,28 +57,28 @@ def _cpu_lines(hardware: HardwareSpec, world_size: int) -> list[str]:
     ]
 
 
-def links_text(world_size: int, multicast_disabled: bool, connections: Connections | None) -> str:
-    """How GPUs reach each other, in one line; see `topology_text`."""
+def links_text(gpus: int, multicast_disabled: bool, connections: Connections | None) -> str:
+    """How the first GPUs, which are the ranks', reach each other, in one line; see `topology_text`."""
     multicast = "switched off on this machine: do not use multimem instructions" if multicast_disabled else "available"
     return (
-        f"Links: {_links(world_size, connections)}; a peer's tensors can be read and written in place. "
+        f"Links: {_links(gpus, connections)}; a peer's tensors can be read and written in place. "
         f"Multicast (NVLS) is {multicast}."
     )
 
 
-def _links(world_size: int, connections: Connections | None) -> str:
-    """How the first GPUs, which are the ranks', are joined."""
+def _links(gpus: int, connections: Connections | None) -> str:
+    """How they are joined."""
     if connections is None:
         return "NVLink between all of them"
-    nvlinks = sorted(set(connections.nvlinks[:world_size]))
-    apart = [pair for pair in connections.apart if pair[1] < world_size]
+    nvlinks = sorted(set(connections.nvlinks[:gpus]))
+    apart = [pair for pair in connections.apart if pair[1] < gpus]
     each = f"{' or '.join(map(str, nvlinks))} links up on each GPU"
     if not apart:
         return f"NVLink between all of them, {each}"
     if not any(nvlinks):
         return "no NVLink; peers are reached over PCIe"
     pairs = ", ".join(f"{one} and {other}" for one, other in apart)
-    return f"NVLink, {each}, but none between ranks {pairs}, which reach each other over PCIe"
+    return f"NVLink, {each}, but none between GPUs {pairs}, which reach each other over PCIe"
 
 
 def _peak_lines(peaks: Peaks, dtype: str) -> list[str]:

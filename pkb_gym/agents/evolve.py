@@ -1,4 +1,4 @@
-"""A search without a model: kernels of the corpus's families, bred by what was found of them.
+"""A search without a model: kernels of families, bred by what was found of them.
 
     population   the submissions of the episode so far, with the value that their feedback earned
     parents      the best `elite` of them
@@ -7,8 +7,8 @@
     submission   of the kernels that were not submitted yet and have the changed knobs, the nearest to the child: some
                  values make sense together with others alone, so that one change can ask for a second
 
-The first `initial` submissions are the plainest kernel and those that differ most from the ones before; so is, with
-probability `explore`, any later one. Equal seeds and equal findings give equal searches.
+The first `initial` submissions are the plainest kernel (or, with `start=random`, any) and those that differ most from
+the ones before; so is, with probability `explore`, any later one. Equal seeds and equal findings give equal searches.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import Field
 
 from pkb_gym.agents.options import parse_options
 from pkb_gym.agents.protocol import Agent, AgentProvider, AgentTask, Message, NotCovered, Reply, Setting
-from pkb_gym.corpus.families import FAMILIES, Family
-from pkb_gym.corpus.families.family import Knob, Knobs, Variant
+from pkb_gym.agents.search_spaces import SEARCH_SPACES
+from pkb_gym.corpus.families.family import Family, Knob, Knobs, Variant
 from pkb_gym.engine.records.base import Record
 
 LANGUAGE = {"cpu": "cpp", "cuda": "cuda"}
@@ -38,6 +39,8 @@ TRIES = 20
 class EvolveOptions(Record):
     """Options of the search."""
 
+    start: Literal["plainest", "random"] = "plainest"
+    """First submission; "random" makes samples of a single turn differ."""
     initial: int = Field(default=3, ge=1)
     """Submissions before the first child, as different as they come."""
     elite: int = Field(default=3, ge=1)
@@ -64,9 +67,9 @@ class EvolveProvider:
     def begin(self, task: AgentTask) -> Agent:
         """See `AgentProvider`."""
         key = (task.problem.name, LANGUAGE[task.config.device])
-        if key not in FAMILIES:
+        if key not in SEARCH_SPACES:
             raise NotCovered(f"there is no family of {key[1]} kernels for {task.problem.name}")
-        return EvolveAgent(FAMILIES[key], self.options, task.seed)
+        return EvolveAgent(SEARCH_SPACES[key], self.options, task.seed)
 
     def close(self) -> None:
         """Nothing was started."""
@@ -103,7 +106,7 @@ class EvolveAgent:
         draw = random.Random(f"{self.seed} {len(turns)}")
         judged = [(turn.value, variant) for turn, variant in zip(turns, tried, strict=True) if turn.value is not None]
         if not tried:
-            chosen = untried[0]
+            chosen = untried[0] if self.options.start == "plainest" else draw.choice(untried)
         elif len(tried) < self.options.initial or not judged or draw.random() < self.options.explore:
             chosen = _farthest(untried, tried, draw)
         else:

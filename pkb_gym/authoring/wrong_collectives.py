@@ -185,8 +185,9 @@ def replaced(decide: Decide, others: bool) -> Iterator[None]:
 
 
 @contextmanager
-def means() -> Iterator[None]:
-    """Within it, reductions that sum over ranks give the mean."""
+def means() -> Iterator[list[str]]:
+    """Within it, reductions that sum over ranks give the mean; names of those that did so far."""
+    summed: list[str] = []
 
     def wrap(name: str) -> Callable[..., Any]:
         original = getattr(dist, name)
@@ -197,6 +198,7 @@ def means() -> Iterator[None]:
             original(tensor, *args, group=group, **kwargs)
             others = [arg for arg in (*args, *kwargs.values()) if arg in (dist.ReduceOp.MAX, dist.ReduceOp.MIN)]
             if not others:
+                summed.append(name)
                 size = dist.get_world_size(group)
                 tensor.copy_(tensor / size if tensor.is_floating_point() else tensor // size)
             return Finished() if async_op else None
@@ -204,7 +206,7 @@ def means() -> Iterator[None]:
         return call
 
     with _patched({name: wrap(name) for name in REDUCTIONS}):
-        yield
+        yield summed
 
 
 @contextmanager

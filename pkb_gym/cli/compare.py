@@ -45,8 +45,10 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
         ConfigError: results cannot be read, are those of several agents, or share no problem.
     """
     from pkb_gym.metrics.comparison import compare
+    from pkb_gym.metrics.reach import target_speedups
 
-    found = compare(read_agent(args.a), read_agent(args.b), args.baseline)
+    (a, attempts), (b, _) = read_agent(args.a), read_agent(args.b)
+    found = compare(a, b, args.baseline, target_speedups(attempts))
     if found is None:
         raise ConfigError(f"{args.a} and {args.b} share no problem that was judged in both")
     if args.json:
@@ -57,6 +59,8 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
 
 
 def _print(found: Comparison) -> None:
+    from pkb_gym.metrics.reach_text import reach_text
+
     console, a, b = stdout(), printable(found.a), printable(found.b)
     table = plain_table()
     table.add_column("metric", no_wrap=True)
@@ -76,6 +80,8 @@ def _print(found: Comparison) -> None:
                 console.print(f"{what}, {word}: {names}", soft_wrap=True)
     if not found.flips:
         console.print("no problem flipped")
+    if found.reach is not None:
+        console.print(f"B as fast as A's best kernel: {printable(reach_text(found.reach))}", soft_wrap=True)
     for problems, word in ((found.only_a, "A"), (found.only_b, "B")):
         if problems:
             console.print(f"only in {word}, not compared: {', '.join(map(printable, problems))}", soft_wrap=True)

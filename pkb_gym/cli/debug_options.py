@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import EvalConfig, Sanitizer
 from pkb_gym.engine.records.feedback import Stage
+from pkb_gym.engine.support.suggestions import did_you_mean
 
 from .command import stderr
 from .evaluator_choice import judged_here
@@ -32,7 +33,8 @@ def add_debug_options(parser: argparse.ArgumentParser) -> None:
         type=_sanitizers,
         default=(),
         metavar="NAME,..",
-        help="first run the checked calls under address, undefined or thread; C++ sources; implies --debug",
+        help="first run the checked calls under address, undefined or thread (C++), or under memcheck, racecheck, "
+        "synccheck or initcheck (CUDA); implies --debug",
     )
     parser.add_argument(
         "--keep",
@@ -49,8 +51,9 @@ def _sanitizers(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     unknown = [name for name in names if name not in SANITIZERS]
     if unknown:
-        hint = "; for CUDA sources keep the run (--keep DIR) and call DIR/run.sh memcheck" if "check" in text else ""
-        raise argparse.ArgumentTypeError(f"no sanitizer {unknown[0]!r} among {', '.join(SANITIZERS)}{hint}")
+        raise argparse.ArgumentTypeError(
+            f"no sanitizer {unknown[0]!r} among {', '.join(SANITIZERS)}.{did_you_mean(unknown[0], SANITIZERS)}"
+        )
     return names
 
 

@@ -21,7 +21,7 @@ COMMIT = re.compile(r"[0-9a-f]{12}")
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `pkb leaderboard` with `add`, `table` and `schema`."""
+    """Adds `pkb leaderboard` with `add`, `table`, `pictures` and `schema`."""
     parser = add_parser(
         commands, "leaderboard", run_table, summary="Make entries of the leaderboard, and its table.", example=EXAMPLE
     )
@@ -36,6 +36,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add.add_argument("--title", required=True, help="as the table shows it")
     add.add_argument("--description", required=True, help="model and prompt, or where kernels come from")
     add.add_argument("--command", required=True, help="that made the results, as it is typed")
+    add.add_argument(
+        "--target",
+        metavar="RESULTS",
+        help="results of another agent, such as the experts: turns until its best kernels are reached",
+    )
     add.add_argument("--commit", help="that they were measured at, 12 digits (default: this checkout's, if unchanged)")
     add.add_argument("--date", type=_date, help="of the measurement, YYYY-MM-DD (default: today)")
     add.add_argument(
@@ -49,6 +54,22 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     table.set_defaults(run=run_table)
     table.add_argument("entries", nargs="+", type=Path, metavar="ENTRIES", help="files of entries, or folders of them")
     table.add_argument("--output", type=Path, metavar="FILE", help="Markdown file (default: print it)")
+    pictures = kinds.add_parser(
+        "pictures",
+        help="draw their figures",
+        description="Draw the figures of entries as SVG, for light and dark pages.",
+    )
+    pictures.set_defaults(run=run_pictures)
+    pictures.add_argument(
+        "entries", nargs="+", type=Path, metavar="ENTRIES", help="files of entries, or folders of them"
+    )
+    pictures.add_argument(
+        "--output",
+        type=Path,
+        default=Path("leaderboard/pictures"),
+        metavar="DIR",
+        help="folder of the pictures (default: leaderboard/pictures)",
+    )
     schema = kinds.add_parser("schema", help="print the JSON schema", description="Print the JSON schema of an entry.")
     schema.set_defaults(run=run_schema)
 
@@ -70,7 +91,7 @@ def run_add(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001 
         commit=_commit(args.commit),
         date=args.date or dt.datetime.now(dt.UTC).date(),
     )
-    entry = make_entry(args.results, text)
+    entry = make_entry(args.results, text, args.target)
     path = args.folder / "entries" / f"{entry.name}.json"
     _write(path, entry.to_json())
     print(path)
@@ -92,6 +113,24 @@ def run_table(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG00
     else:
         _write(args.output, text)
         print(args.output)
+    return Status.PASSED
+
+
+def run_pictures(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # as every command
+    """Writes the pictures and prints their names.
+
+    Raises:
+        ConfigError: a file is no entry or cannot be read, a library is missing, or a picture cannot be written.
+    """
+    from pkb_gym.report.leaderboard.entry import read_entries
+    from pkb_gym.report.leaderboard.pictures import write_leaderboard_pictures
+
+    try:
+        written = write_leaderboard_pictures(read_entries(args.entries), args.output)
+    except OSError as error:
+        raise ConfigError(f"cannot write {error.filename or args.output}: {error.strerror}") from None
+    for path in written:
+        print(path)
     return Status.PASSED
 
 

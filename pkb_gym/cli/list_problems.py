@@ -7,11 +7,10 @@ import json
 from dataclasses import asdict, dataclass
 
 from pkb_gym.engine.errors import ConfigError, DeclarationError
-from pkb_gym.engine.problem import CATEGORIES, Problem
-from pkb_gym.problems.catalogue import catalogue, expert_source
 from pkb_gym.problems.own_problems import load_own, own_folders
 
 from .command import Session, Status, add_json_option, add_parser, plain_table, print_table, stdout
+from .listing import ListedProblem, listed_catalogue
 from .problem_options import add_problem_option, register_problems
 
 EXAMPLE = """pkb list --category collective_primitive
@@ -60,13 +59,13 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     Raises:
         ConfigError: there is no such category or tag.
     """
-    if args.category is not None and args.category not in CATEGORIES:
-        raise ConfigError(f"no category {args.category!r}; there are {', '.join(CATEGORIES)}")
+    if args.category is not None:
+        _check_category(args.category)
     register_problems(args)
-    known, broken = list(catalogue()), []
+    known, broken = listed_catalogue(), []
     for folder in own_folders():
         try:
-            known.append(load_own(folder))
+            known.append(ListedProblem.of(load_own(folder)))
         except DeclarationError as error:
             broken.append(Broken(folder.name, str(folder.path), str(error)))
     tags = sorted({tag for problem in known for tag in problem.tags})
@@ -77,7 +76,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
         problem for problem in known if args.category in (None, problem.category) and set(args.tag) <= set(problem.tags)
     ]
     if args.json:
-        print(json.dumps([*map(record, problems), *map(asdict, broken)], indent=2))
+        print(json.dumps([*map(asdict, problems), *map(asdict, broken)], indent=2))
     elif args.weaknesses:
         _print_weaknesses(problems)
     else:
@@ -85,32 +84,14 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     return Status.PASSED
 
 
-def record(problem: Problem) -> dict[str, object]:
-    """What `--json` prints of one problem."""
-    return {
-        "name": problem.name,
-        "env_id": problem.env_id,
-        "number": problem.number,
-        "upstream": problem.upstream,
-        "category": problem.category,
-        "summary": problem.summary,
-        "origin": problem.origin,
-        "tags": list(problem.tags),
-        "patterns": list(problem.patterns),
-        "argument_kinds": list(problem.argument_kinds),
-        "dtypes": list(problem.dtypes),
-        "world_sizes": list(problem.world_sizes),
-        "experts": experts(problem),
-        "weaknesses": list(problem.weaknesses),
-    }
+def _check_category(name: str) -> None:
+    from pkb_gym.engine.problem import CATEGORIES
+
+    if name not in CATEGORIES:
+        raise ConfigError(f"no category {name!r}; there are {', '.join(CATEGORIES)}")
 
 
-def experts(problem: Problem) -> list[str]:
-    """Suffixes of the known-good kernels that exist."""
-    return [suffix for suffix in ("cpp", "cu") if expert_source(problem, suffix) is not None]
-
-
-def _print_table(problems: list[Problem], broken: list[Broken]) -> None:
+def _print_table(problems: list[ListedProblem], broken: list[Broken]) -> None:
     console = stdout()
     shows_category = console.width >= CATEGORY_WIDTH
     table = plain_table()
@@ -120,14 +101,14 @@ def _print_table(problems: list[Problem], broken: list[Broken]) -> None:
     table.add_column("summary")
     for problem in problems:
         category = [problem.category] if shows_category else []
-        table.add_row(str(problem.number or ""), problem.name, *category, " ".join(experts(problem)), problem.summary)
+        table.add_row(str(problem.number or ""), problem.name, *category, " ".join(problem.experts), problem.summary)
     print_table(console, table)
     for each in broken:
         console.print(f"broken: {each.name or each.folder}: {each.fault}", soft_wrap=True)
     console.print(f"{len(problems)} problems. `pkb show NAME` tells more of one.")
 
 
-def _print_weaknesses(problems: list[Problem]) -> None:
+def _print_weaknesses(problems: list[ListedProblem]) -> None:
     console = stdout()
     console.print("What the published inputs and tolerances accept wrongly (the protocol `robust` does not):\n")
     for problem in problems:

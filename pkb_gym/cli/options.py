@@ -27,6 +27,12 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
         "--world-size", type=positive_int, metavar="N", help="ranks (default: 1, 2, 4 or 8, as GPUs allow; 4 without)"
     )
     parser.add_argument(
+        "--ranks-per-gpu",
+        type=positive_int,
+        metavar="N",
+        help="ranks that share a GPU, where there are fewer GPUs than ranks; above 1 nothing is timed (default: 1)",
+    )
+    parser.add_argument(
         "--size",
         type=parse_size,
         metavar="NAME|M=..,K=..",
@@ -90,6 +96,7 @@ def machine_config(args: argparse.Namespace) -> EvalConfig:
     return EvalConfig(
         device=args.device,
         world_size=args.world_size,
+        ranks_per_gpu=args.ranks_per_gpu,
         size=args.size,
         dtype=args.dtype,
         protocol=args.protocol,
@@ -101,6 +108,7 @@ def evaluation_config(args: argparse.Namespace) -> EvalConfig:
     return EvalConfig(
         device=args.device,
         world_size=args.world_size,
+        ranks_per_gpu=args.ranks_per_gpu,
         size=args.size,
         dtype=args.dtype,
         language=args.language,

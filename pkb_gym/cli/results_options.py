@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pkb_gym.engine.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pkb_gym.engine.records.attempt import Attempt
     from pkb_gym.metrics.results import AgentResults
 
 RESULTS_HELP = "file of attempts, or AGENT=FILE for those of one agent, or to name it"
@@ -18,8 +19,8 @@ def add_results_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", metavar="RESULTS", nargs="+", help=RESULTS_HELP)
 
 
-def read_agent(argument: str) -> AgentResults:
-    """The results of a file of one agent.
+def read_agent(argument: str) -> tuple[AgentResults, list[Attempt]]:
+    """The results of a file of one agent, and the attempts that they are made of.
 
     Raises:
         ConfigError: the file cannot be read, or has several agents.
@@ -27,8 +28,9 @@ def read_agent(argument: str) -> AgentResults:
     from pkb_gym.metrics.results import results_by_agent
     from pkb_gym.metrics.sources import read_results
 
-    agents = results_by_agent(read_results([argument]))
+    attempts = read_results([argument])
+    agents = results_by_agent(attempts)
     if len(agents) > 1:
         names = ", ".join(each.agent for each in agents)
         raise ConfigError(f"{argument} holds results of several agents: {names}. Choose one by AGENT={argument}")
-    return agents[0]
+    return agents[0], attempts

@@ -161,6 +161,14 @@ def run(args: argparse.Namespace, session: Session) -> int:
     from pkb_gym.agents.run.results import RunResults
 
     workload = resolve_all(choose_problems(args.problems), evaluation_config(args), judged_here=judged_here(args))
+    if not judged_here(args) and args.device == "auto":
+        chosen = next(iter(workload.resolved.values()))
+        owner = "cluster" if args.service is None else "service"
+        stderr().print(
+            f"device auto: {chosen.device}, {chosen.world_size} ranks, as on this machine; for what the {owner} has, "
+            "give --device and --world-size",
+            soft_wrap=True,
+        )
     with closing(open_agent(args.agent, settings)) as provider:
         identity = _identity(args, provider, workload)
         output: Path = args.output or OUTPUT / re.sub(r"[^\w.-]+", "_", identity.agent)

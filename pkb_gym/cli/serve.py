@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import functools
 import importlib.util
-import json
 import os
 import secrets
 import signal
@@ -107,6 +106,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     from pkb_gym.engine.evaluators.local import LocalEvaluator
     from pkb_gym.engine.records.attempt_file import AttemptFile
     from pkb_gym.serve.parent import when_parent_ends
+    from pkb_gym.serve.ready_line import ReadyLine, print_ready
     from pkb_gym.serve.results import ResultsLog
     from pkb_gym.serve.server import HttpServer, is_loopback
     from pkb_gym.serve.service import DEADLINE_S, MAX_ANSWERS, MAX_QUEUED, EvaluationService
@@ -139,7 +139,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
         told = stack.enter_context(_told_to_end())
         if args.with_parent:
             when_parent_ends(told.set)
-        print(json.dumps({"url": server.url, "pid": os.getpid(), "token_file": str(token_file)}), flush=True)
+        print_ready(ReadyLine(url=server.url, pid=os.getpid(), token_file=str(token_file)))
         stderr().print(f"serving at {server.url}, with the token in {token_file}", soft_wrap=True)
         while not told.wait(LOOK_S):
             if server.ended.is_set():

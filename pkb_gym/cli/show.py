@@ -23,7 +23,7 @@ from pkb_gym.envs.text.task import task_text
 from pkb_gym.problems.catalogue import choose_problem
 
 from .command import Session, Status, add_json_option, add_parser, plain_table, print_table, stdout
-from .list_problems import record
+from .listing import ListedProblem
 from .options import add_machine_options, machine_config
 from .problem_options import PROBLEM_HELP, add_problem_option, register_problems
 from .shapes import shape_texts
@@ -123,7 +123,7 @@ def _record(
     problem: Problem, config: ResolvedConfig, text: str, shapes: Mapping[str, dict[str, str] | str], work: Work
 ) -> dict[str, object]:
     return {
-        **record(problem),
+        **asdict(ListedProblem.of(problem)),
         "config": config.model_dump(mode="json"),
         "task": text,
         "cpp_signature": cpp_signature(problem),

@@ -18,7 +18,7 @@ class PoolEvaluation:
     Attributes:
         key: of the request as it was submitted.
         request: with device and world size decided.
-        device, world_size: of its gang.
+        device, world_size: of its gang; ranks that share a GPU count as one.
         priority: the highest that was asked for.
         expires_s: when nobody waits for it any more, by `time.monotonic`.
         clients: client -> number of submissions that were not taken back.

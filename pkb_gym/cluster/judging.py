@@ -108,8 +108,9 @@ def _evaluate(judge: Judge, request: EvaluationRequest, until: str | None, progr
 
 
 def _resolved_until(feedback: Feedback, asked: str) -> str:
-    """What `resolve` makes of `asked`: debug builds end with the check."""
-    return "check" if feedback.config.debug and asked != "compile" else asked
+    """What `resolve` makes of `asked`: debug builds, and ranks that share GPUs, end with the check."""
+    ends_early = feedback.config.debug or feedback.config.ranks_per_gpu > 1
+    return "check" if ends_early and asked != "compile" else asked
 
 
 def refusal(error: PkbError) -> StepReply:

@@ -17,7 +17,8 @@ def resolved_request(request: EvaluationRequest, gpus_of_node: int) -> tuple[Eva
         gpus_of_node: of the node that has the most.
 
     Returns:
-        The request with both fixed, the device, and the world size.
+        The request with both fixed, the device, and the devices of its gang: one for each rank, but for ranks that
+        share a GPU.
 
     Raises:
         ProblemNotFound, ConfigError, SizeError: the request makes no sense.
@@ -34,7 +35,11 @@ def resolved_request(request: EvaluationRequest, gpus_of_node: int) -> tuple[Eva
         gpus=gpus_of_node,
     )
     fixed = config.model_copy(update={"device": resolved.device, "world_size": resolved.world_size})
-    return request.model_copy(update={"config": fixed}), resolved.device, resolved.world_size
+    return (
+        request.model_copy(update={"config": fixed}),
+        resolved.device,
+        -(-resolved.world_size // resolved.ranks_per_gpu),
+    )
 
 
 def _device(config: EvalConfig, gpus_of_node: int) -> Device:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from pkb_gym.metrics.estimates import Estimate, Floats, estimate_means
 from pkb_gym.metrics.fast_p import area_under_fast_p, fast_at_every_k, mean_log_speedup, pass_at_every_k_of
 from pkb_gym.metrics.figures import FASTER
 from pkb_gym.metrics.outcomes import TimedBaseline
+from pkb_gym.metrics.reach import Reach, reach
 from pkb_gym.metrics.results import AgentResults
 
 
@@ -55,6 +56,8 @@ class Comparison(Record):
     only_b: tuple[str, ...]
     differences: tuple[Difference, ...]
     flips: tuple[Flip, ...]
+    reach: Reach | None
+    """Turns until the second agent is as fast as the first one's best kernels; None where none of these was timed."""
 
 
 METRICS: dict[str, Callable[[AgentResults, TimedBaseline], Floats]] = {
@@ -66,10 +69,21 @@ METRICS: dict[str, Callable[[AgentResults, TimedBaseline], Floats]] = {
 """Name -> values of `AgentResults.problems`."""
 
 
-def compare(a: AgentResults, b: AgentResults, baseline: TimedBaseline = "eager") -> Comparison | None:
+def compare(
+    a: AgentResults,
+    b: AgentResults,
+    baseline: TimedBaseline = "eager",
+    targets: Mapping[str, float] | None = None,
+) -> Comparison | None:
     """Compares the second agent with the first; None where they share no problem.
 
     d = mean over shared problems of (m_b(problem) - m_a(problem))
+
+    Args:
+        a: the first agent.
+        b: the second one.
+        baseline: that speedups are over.
+        targets: `target_speedups` of the first agent, which the second may reach.
     """
     shared = sorted(set(a.problems) & set(b.problems))
     if not shared:
@@ -94,6 +108,7 @@ def compare(a: AgentResults, b: AgentResults, baseline: TimedBaseline = "eager")
         only_b=tuple(sorted(set(b.problems) - set(a.problems))),
         differences=tuple(differences),
         flips=tuple(flip for problem in shared for flip in _flips(a, b, problem, baseline)),
+        reach=reach(b, a.agent, targets or {}),
     )
 
 

@@ -31,6 +31,7 @@ from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.problem_folders import problem_folders
 from pkb_gym.serve.identity import identity
+from pkb_gym.serve.ready_line import read_ready
 from pkb_gym.serve.token import read_or_make_token
 from pkb_gym.serve.user_socket import listener_pid, private_folder
 
@@ -165,9 +166,11 @@ class BackgroundEvaluator:
             )
             os.close(theirs)
             theirs = -1
-            if not select.select([ready], [], [], START_S)[0]:
-                raise InfrastructureError(f"no background evaluator listens after {START_S:g} s; {log} says more")
-            if not os.read(ready, 1):
+            try:
+                line = read_ready(ready, START_S)
+            except (TimeoutError, ValueError) as error:
+                raise InfrastructureError(f"no background evaluator listens: {error}; {log} says more") from None
+            if line is None:
                 raise InfrastructureError(
                     f"no background evaluator could be started (--fresh does without one): {_last_words(log)}"
                 )

@@ -49,6 +49,12 @@ def test_the_first_is_the_plainest():
     assert search(likes(TARGET), 1)[0] == FAMILY.variants[0].knobs
 
 
+def test_single_turns_may_begin_anywhere():
+    firsts = [search(likes(TARGET), 1, seed=seed, options={"start": "random"})[0] for seed in range(9)]
+    assert len({tuple(knobs.items()) for knobs in firsts}) > 4
+    assert search(likes(TARGET), 1, seed=3, options={"start": "random"}) == [firsts[3]]
+
+
 def test_feedback_steers_the_search():
     """Bred from the best, it comes to a target far sooner than in a random order, over many targets and seeds."""
     steps = []

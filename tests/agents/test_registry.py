@@ -31,7 +31,7 @@ def test_a_wrong_name_says_what_there_is(text, message):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"mutation": "2"}, "agent evolve: no option 'mutation'; there are initial, .* Did you mean 'mutations'"),
+        ({"mutation": "2"}, "agent evolve: no option 'mutation'; there are start, .* Did you mean 'mutations'"),
         ({"crossover": "2"}, "agent evolve: crossover='2': .*less than or equal to 1.*Probability that a child"),
         ({"initial": "many"}, "agent evolve: initial='many': .*valid integer"),
     ],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from pkb_gym.authoring.checks import CheckResult, Judge, check_candidates, check_cost, check_problem
-from pkb_gym.authoring.mutants import changes_any, data_places, finer_source, mutants, oracle_source
+from pkb_gym.authoring.mutants import NOT_APPLICABLE, changes_any, data_places, finer_source, mutants, oracle_source
 from pkb_gym.authoring.wrong_inputs import bfloat16, zeros
 from pkb_gym.cli import main
 from pkb_gym.engine.evaluators.local import LocalEvaluator
@@ -105,6 +107,26 @@ def test_a_narrow_tolerance_is_found_by_a_finer_answer(tmp_path, local_evaluator
         "finer", finer_source(problem, reference_source(problem)), "widen it"
     )
     assert result.state == "failed" and result.remedy == "widen it" and "output_mismatch" in result.detail
+
+
+@pytest.mark.parametrize("op", ["MAX", "SUM"])
+def test_means_for_sums_need_a_sum(op: str, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a reference that takes a maximum over ranks the mutant was the reference, and the problem was to blame."""
+    monkeypatch.setattr(dist, "all_reduce", lambda *_, **__: None)
+    monkeypatch.setattr(dist, "get_world_size", lambda *_: 2)
+    reference = f"""import torch.distributed as dist
+def solution(x):
+    dist.all_reduce(x, op=dist.ReduceOp.{op})
+    return x
+"""
+    (mutant,) = (one for one in mutants(problem, reference, []) if one.name == "means for sums")
+    candidate: dict[str, Any] = {}
+    exec(mutant.source, candidate)
+    if op == "SUM":
+        assert candidate["solution"](torch.ones(2)).tolist() == [0.5, 0.5]
+    else:
+        with pytest.raises(RuntimeError, match=f"{NOT_APPLICABLE}: the reference sums nothing over ranks"):
+            candidate["solution"](torch.ones(2))
 
 
 def test_a_tolerance_that_accepts_anything_lets_wrong_solutions_pass(tmp_path, local_evaluator: LocalEvaluator) -> None:

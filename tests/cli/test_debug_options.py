@@ -23,14 +23,15 @@ def parsed(*words: str) -> argparse.Namespace:
 def test_sanitizers_imply_a_debug_build():
     config = debug_config(EvalConfig(), parsed("--sanitize", "address, thread,address"))
     assert config.debug and config.sanitize == ("address", "thread")
+    assert debug_config(EvalConfig(), parsed("--sanitize", "memcheck,initcheck")).sanitize == ("memcheck", "initcheck")
     assert debug_config(EvalConfig(), parsed()) == EvalConfig()
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("leak", "no sanitizer 'leak' among address, undefined, thread"),
-        ("memcheck", "for CUDA sources keep the run (--keep DIR) and call DIR/run.sh memcheck"),
+        ("leak", "no sanitizer 'leak' among address, undefined, thread, memcheck, racecheck, synccheck, initcheck"),
+        ("memchek", "Did you mean 'memcheck'?"),
     ],
 )
 def test_an_unknown_sanitizer_is_answered(name: str, words: str, capsys: pytest.CaptureFixture[str]):

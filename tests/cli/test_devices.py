@@ -36,6 +36,14 @@ def test_gpus_are_the_default_and_their_datasheet_the_ceiling(pkb, monkeypatch):
     assert "18 links up on each GPU" in record["task"]
 
 
+def test_ranks_may_share_gpus(pkb, monkeypatch):
+    pretend(monkeypatch, *H200[:2])
+    record = shown(pkb, "--world-size", "8", "--ranks-per-gpu", "4")
+    assert (record["config"]["ranks_per_gpu"], record["config"]["until"]) == (4, "check")
+    ran = pkb("show", "AllReduce", "--world-size", "8")
+    assert ran.status == 2 and "Ranks may share GPUs until stage 'check': ranks_per_gpu=4" in " ".join(ran.err.split())
+
+
 @pytest.mark.parametrize(
     ("names", "why"),
     [((), "this machine has no GPU; CUDA sources are compiled"), (("NVIDIA Imaginary",) * 2, "no peaks are known")],

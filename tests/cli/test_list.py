@@ -2,7 +2,14 @@
 
 import json
 
+import pytest
+
 from pkb_gym.problems.catalogue import catalogue
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("PKB_CACHE_DIR", str(tmp_path))
 
 
 def test_lists_every_problem(pkb):

@@ -20,12 +20,14 @@ def test_sizes_are_names_or_axes(text, size):
 
 
 def test_options_reach_the_configuration(pkb):
-    argv = "--device cpu --world-size 2 --size M=8,N=4 --dtype float32 --protocol published --language cpp --seed=-3"
+    machine = "--device cpu --world-size 2 --ranks-per-gpu 1 --size M=8,N=4 --dtype float32"
+    argv = f"{machine} --protocol published --language cpp --seed=-3"
     ran = pkb("eval", "AllReduce", "-", *argv.split(), "--until", "check", "--timeout=2.5", stdin=b"passed")
     (_, _, config) = ran.calls[0]
     assert config.model_dump(exclude_defaults=True) == {
         "device": "cpu",
         "world_size": 2,
+        "ranks_per_gpu": 1,
         "size": {"M": 8, "N": 4},
         "dtype": "float32",
         "protocol": "published",

@@ -79,6 +79,8 @@ def test_compare_shows_differences_and_flips(pkb, a, b):
     found = Comparison.model_validate_json(pkb("compare", a, b, "--json").out)
     assert found.only_a == ("Scatter",) and len(found.flips) == 2
     assert "no problem flipped" in pkb("compare", b, b).out
+    assert "B as fast as A's best kernel: 0 of 1 problems; turns: AllReduce never\n" in ran.out
+    assert found.reach.target == "a" and found.reach.problems[0].target_speedup == 2.0
 
 
 def test_compare_needs_one_agent_of_each_and_a_shared_problem(pkb, a, b, tmp_path):
@@ -182,6 +184,11 @@ def test_leaderboard_makes_entries_and_their_table(pkb, a, tmp_path):
     page = tmp_path / "board" / "README.md"
     assert pkb("leaderboard", "table", path, "--output", page).out == f"{page}\n" and page.read_text() == table
     assert json.loads(pkb("leaderboard", "schema").out)["title"] == "LeaderboardEntry"
+
+
+def test_leaderboard_counts_turns_until_a_target(pkb, a, b, tmp_path):
+    assert pkb(*entry(b, tmp_path, "--commit", "0123456789ab", "--target", a)).status == 0
+    assert read_entry(tmp_path / "entries" / "expert.json").reach.target == "a"
 
 
 def test_leaderboard_needs_a_commit(pkb, a, tmp_path, monkeypatch):

@@ -109,3 +109,13 @@ def test_a_service_judges(pkb, folder, tmp_path, monkeypatch):
     assert ran.status == 0 and ran.evaluators == [] and "1 of 1 problems passed, 1 faster" in ran.out
     (attempt,) = read_attempts(tmp_path / "o/results.jsonl")
     assert attempt.verdict == "passed" and attempt.feedback.config.world_size == 2
+    assert "device auto" not in ran.err
+
+
+def test_the_device_of_a_service_is_not_guessed_in_silence(pkb, folder, monkeypatch):
+    """A service with GPUs judged on its CPU, since the machine of the agent had none."""
+    monkeypatch.setenv("PKB_TOKEN", TOKEN)
+    with make_service(Owners()) as service, HttpServer(service, TOKEN) as server:
+        words = ("--problems", "AllReduce", "--world-size", "2", "--service", server.url, "--output", "o")
+        ran = pkb("run", "--agent", "reference", *words)
+    assert "device auto: cpu, 2 ranks, as on this machine; for what the service has, give --device" in ran.err

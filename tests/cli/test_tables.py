@@ -9,6 +9,7 @@ from rich.console import Console
 
 from pkb_gym.cli import list_problems
 from pkb_gym.cli.command import plain_table, print_table
+from pkb_gym.cli.listing import listed_catalogue
 from pkb_gym.cli.verdict import cells, result_table
 from pkb_gym.problems.catalogue import catalogue
 from pkb_gym.rewards.examples import timed
@@ -24,11 +25,12 @@ def printed(console: Console) -> str:
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
-def test_the_list_of_problems_fits(width, monkeypatch):
+def test_the_list_of_problems_fits(width, monkeypatch, tmp_path):
     """At 80 columns the summaries stood in a column of 13, and names were cut off."""
     narrow = console(width)
+    monkeypatch.setenv("PKB_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(list_problems, "stdout", lambda: narrow)
-    list_problems._print_table(list(catalogue()), [])
+    list_problems._print_table(listed_catalogue(), [])
     lines = printed(narrow).splitlines()
     assert all(len(line.rstrip()) <= width for line in lines)
     assert all(any(problem.name in line.split() for line in lines) for problem in catalogue())

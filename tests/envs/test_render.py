@@ -40,6 +40,14 @@ def test_the_card_of_a_right_kernel():
     assert "1.500" in card
 
 
+def test_card_and_text_tell_of_ranks_that_shared_gpus():
+    right = timed(speedup=2.0)
+    shared = right.model_copy(update={"config": right.config.model_copy(update={"ranks_per_gpu": 4})})
+    assert "4 to a GPU: checked, not timed" in plain(shared)
+    assert "Ranks shared GPUs, up to 4 on each: it is checked and not timed." in feedback_text(shared)
+    assert "GPU" not in plain(right) and "GPU" not in feedback_text(right)
+
+
 def test_the_card_of_a_wrong_kernel():
     card = plain(failed("output_mismatch", right_share=0.5), reward=0.4)
     assert "✓ run > ✗ check > time" in card

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from functools import partial
 
+import gymnasium as gym
 import pytest
 
-from examples import custom_reward, rollout_loop, service, trl_tool, vector_environment
+from examples import custom_reward, own_problem, rollout_loop, service, trl_tool, vector_environment
 from pkb_gym.engine.records.attempt_file import read_attempts
+from pkb_gym.engine.support import problem_folders
 from pkb_gym.rewards.user_rewards import load_reward
 from tests.docs.pages import ROOT
 from tests.serve.fake_owner import TOKEN
@@ -21,7 +23,7 @@ PROGRAMS = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 def test_every_program_is_listed_and_tested():
     text = (ROOT / "examples" / "README.md").read_text()
     assert all(f"]({name})" in text for name in PROGRAMS)
-    modules = (custom_reward, rollout_loop, service, trl_tool, vector_environment)
+    modules = (custom_reward, own_problem, rollout_loop, service, trl_tool, vector_environment)
     assert [f"{module.__name__.split('.')[1]}.py" for module in modules] == PROGRAMS
 
 
@@ -49,6 +51,15 @@ def test_custom_rewards(evaluator):
     assert load_reward("examples.custom_reward:squared_speedup") is custom_reward.squared_speedup
 
 
+def test_a_problem_of_ones_own(evaluator, monkeypatch):
+    monkeypatch.setattr(problem_folders, "_REGISTERED", {})
+    try:
+        slow, fast = own_problem.rewards_of(["deadlock", "speedup 2.0"], evaluator="fake")
+    finally:
+        gym.registry.pop("PKB/ShardedSoftmax-v0", None)
+    assert fast > 1 > slow
+
+
 def test_the_service(server):
     (passed, high), (failed, low) = service.judge(server.url, ["speedup 2", "deadlock"], TOKEN)
     assert (passed, failed) == ("passed", "deadlock") and high > 1 > low
@@ -67,7 +78,7 @@ def test_trl_pays_a_rollout_once(evaluator, scratch_model, tmp_path, own_reward,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", ["rollout_loop.py", "vector_environment.py", "custom_reward.py"])
+@pytest.mark.parametrize("program", ["rollout_loop.py", "vector_environment.py", "custom_reward.py", "own_problem.py"])
 def test_programs_run_as_they_are(program, tmp_path):
     command = [sys.executable, str(ROOT / "examples" / program)]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)

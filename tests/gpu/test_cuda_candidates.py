@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -17,15 +18,25 @@ from tests.engine.compiling import compile_ahead
 
 ALL = [candidate for kind in ("good", "broken", "hostile", "racy") for candidate in candidates(f"cuda/{kind}")]
 GOOD = read(FOLDER / "cuda" / "good" / "reads_peers.cu")
+DOES_NOTHING = """
+#include "pkb/symm.h"
+void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm comm) {}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);
+"""
 IN_A_ROW = 100
 SAME_RELATIVE = 0.1
 """Two evaluations of one kernel differ by less than this, whatever was evaluated between them."""
 
 
+def need_gpus(count: int) -> None:
+    """Skips the test where there are fewer."""
+    if len(gpus.names()) < count:
+        pytest.skip(f"needs {count} NVIDIA GPUs")
+
+
 def need(candidate: Candidate) -> None:
     """Skips the test where this machine cannot run a candidate."""
-    if len(gpus.names()) < candidate.world_size:
-        pytest.skip(f"needs {candidate.world_size} NVIDIA GPUs")
+    need_gpus(candidate.world_size)
     if "import triton" in candidate.source and importlib.util.find_spec("triton") is None:
         pytest.skip("needs Triton")
 
@@ -50,6 +61,24 @@ def test_candidate(local_evaluator: LocalEvaluator, candidate: Candidate) -> Non
     candidate.assert_as_expected(evaluate(local_evaluator, candidate))
     if candidate.kind == "hostile":
         GOOD.assert_as_expected(evaluate(local_evaluator, GOOD))
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+@pytest.mark.parametrize("outcome", ["right", "wrong"])
+def test_ranks_share_one_gpu(local_evaluator: LocalEvaluator, world_size: int, outcome: str) -> None:
+    """Those of both dialects; what is wrong is found as it is on GPUs of their own."""
+    need_gpus(1)
+    problem = find_problem(GOOD.problem)
+    python = (Path(problem.declared_in).parent / "reference.py").read_text(encoding="utf-8")
+    sources = {"right": (GOOD.source, python), "wrong": (DOES_NOTHING, python.replace("return", "return 2 *"))}
+    config = GOOD.config.model_copy(update={"world_size": world_size, "ranks_per_gpu": world_size, "until": "profile"})
+    for source in sources[outcome]:
+        feedback = local_evaluator.evaluate(problem, source, config)
+        assert (feedback.config.until, feedback.timing) == ("check", None)
+        expected = None if outcome == "right" else Failure.OUTPUT_MISMATCH
+        assert feedback.failure is expected, f"{feedback.message}\n{feedback.output}"
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""Starters in CUDA C++, Triton and Python on the GPUs there are: right at tiny."""
+"""Starters in CUDA C++, Triton and Python on the GPUs there are, which ranks may share: right at tiny."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pkb_gym.engine.records.config import EvalConfig, Language
 from pkb_gym.problems.catalogue import catalogue, find_problem
 from pkb_gym.starters import make_starter
 from tests.engine.compiling import compile_ahead
+from tests.gpu.sharing import ranks_on_gpus
 
-WORLD_SIZE = 2
 STARTERS = [
     (problem.name, language)
     for language in ("cuda", "triton", "python")
@@ -23,7 +23,7 @@ STARTERS = [
 @pytest.fixture(scope="module", autouse=True)
 def compiled(local_evaluator: LocalEvaluator) -> None:
     """The native ones, side by side; the tests find them in the cache."""
-    if len(gpus.names()) >= WORLD_SIZE:
+    if gpus.names():
         config = EvalConfig(device="cuda", size="tiny")
         problems = [find_problem(name) for name, language in STARTERS if language == "cuda"]
         work = [(problem, make_starter(problem, "cuda").source, config) for problem in problems]
@@ -32,11 +32,11 @@ def compiled(local_evaluator: LocalEvaluator) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("world_size", [2, 4, 8])
 @pytest.mark.parametrize(("name", "language"), STARTERS)
-def test_starter_is_right(name: str, language: Language, local_evaluator: LocalEvaluator) -> None:
-    if len(gpus.names()) < WORLD_SIZE:
-        pytest.skip(f"needs {WORLD_SIZE} NVIDIA GPUs")
+def test_starter_is_right(name: str, language: Language, world_size: int, local_evaluator: LocalEvaluator) -> None:
+    ranks = ranks_on_gpus(world_size)
     problem = find_problem(name)
-    config = EvalConfig(device="cuda", world_size=WORLD_SIZE, size="tiny", until="check")
+    config = EvalConfig(device="cuda", **ranks, size="tiny", until="check")
     feedback = local_evaluator.evaluate(problem, make_starter(problem, language, "cuda").source, config)
     assert feedback.passed, f"{feedback.failure}: {feedback.message}\n{feedback.output}"

@@ -1,4 +1,4 @@
-"""A kept CUDA run under compute-sanitizer."""
+"""CUDA sources under compute-sanitizer: in the evaluation, and as a kept run."""
 
 from __future__ import annotations
 
@@ -28,9 +28,22 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);
 """
 
 
-def test_memcheck_names_the_line(tmp_path: Path):
+@pytest.fixture(autouse=True)
+def compute_sanitizer() -> None:
     if not shutil.which("compute-sanitizer") and not Path("/usr/local/cuda/bin/compute-sanitizer").exists():
         pytest.skip("needs compute-sanitizer, of the CUDA toolkit")
+
+
+def test_findings_are_in_the_feedback(local_evaluator: LocalEvaluator):
+    config = EvalConfig(device="cuda", world_size=1, size="tiny", until="check", sanitize=("memcheck",))
+    feedback = local_evaluator.evaluate(find_problem("AllReduce"), BEHIND, config)
+    assert feedback.failure == "runtime_error", feedback.message
+    summaries = [report.summary for report in feedback.sanitizers if report.found]
+    assert any("Invalid __global__ write of size 4 bytes" in one and "kernel.cu:3" in one for one in summaries)
+    assert summaries[0] in feedback.message
+
+
+def test_memcheck_names_the_line(tmp_path: Path):
     with LocalEvaluator(folders=DebugFolders(keep_to=tmp_path)) as evaluator:
         config = EvalConfig(device="cuda", world_size=1, size="tiny", until="check")
         evaluator.evaluate(find_problem("AllReduce"), BEHIND, config)

@@ -64,7 +64,9 @@ def test_an_entry_is_read_as_it_was_written(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"schema_version": 2}, "schema_version: Input should be 1"),
+        ({"schema_version": "1"}, "schema_version: Input should be 1"),
+        ({"schema_version": None}, "schema_version: Input should be 1"),
+        ({"world_sizes": ["4"]}, "world_sizes.0: Input should be a valid integer"),
         ({"commit": "main"}, "commit: String should match pattern"),
         ({"date": "yesterday"}, "date: "),
         ({"extra": 1}, "extra: Extra inputs are not permitted"),
@@ -78,6 +80,52 @@ def test_what_is_no_entry_is_named_by_file_and_field(tmp_path, change, words):
     with pytest.raises(ConfigError) as error:
         read_entry(path)
     assert str(error.value).startswith(f"{path} is no entry of the leaderboard: {words}")
+
+
+def test_an_entry_needs_its_version_and_names_each_kernel_once(tmp_path):
+    path = tmp_path / "expert-cpu.json"
+    fields = json.loads(entry_of(tmp_path).to_json())
+    path.write_text(json.dumps({name: value for name, value in fields.items() if name != "schema_version"}))
+    with pytest.raises(ConfigError, match="schema_version: Field required"):
+        read_entry(path)
+    path.write_text(json.dumps(fields | {"kernels": 2 * fields["kernels"]}))
+    with pytest.raises(ConfigError, match=r"kernels that stand twice: AllReduce\.cpp"):
+        read_entry(path)
+
+
+@pytest.mark.parametrize(("version", "remedy"), [(2, "take a newer pkb-gym"), (0, "make it again with `pkb leader")])
+def test_an_entry_of_another_version_is_told_by_it_and_not_by_its_fields(tmp_path, version, remedy):
+    path = tmp_path / "expert-cpu.json"
+    path.write_text(json.dumps({"schema_version": version, "other": "fields"}))
+    with pytest.raises(ConfigError, match=f"is of version {version} of the schema, .* reads version 1; {remedy}"):
+        read_entry(path)
+
+
+def test_an_entry_holds_turns_until_the_experts_are_reached(tmp_path):
+    searched = [
+        attempt("AllReduce", "evolve", turn=0, speedup=1.0),
+        attempt("AllReduce", "evolve", turn=1, speedup=2.5),
+        attempt("Gather", "evolve", speedup=1.0),
+    ]
+    experts = [attempt("AllReduce", "expert", speedup=2.0), attempt("Gather", "expert", speedup=3.0)]
+    of_search, of_experts = write(tmp_path / "s.jsonl", searched), write(tmp_path / "e.jsonl", experts)
+    entry = make_entry([str(of_search)], TEXT, str(of_experts))
+    assert [(each.problem, each.turns) for each in entry.reach.problems] == [("AllReduce", (2,)), ("Gather", (None,))]
+    words = (
+        "As fast as the best kernels of expert: 1 of 2 problems, after 2.0 turns in the mean; turns: AllReduce 2, Gath"
+    )
+    assert words in leaderboard_markdown([entry])
+    other_size = [one.model_copy(update={"feedback": _larger(one.feedback)}) for one in experts]
+    with pytest.raises(ConfigError, match=r"4 ranks, size large, .* size tiny: speedups do not compare"):
+        make_entry([str(of_search)], TEXT, str(write(tmp_path / "l.jsonl", other_size)))
+    with pytest.raises(ConfigError, match="has a right and timed kernel for none of these problems"):
+        make_entry([str(of_search)], TEXT, str(write(tmp_path / "w.jsonl", [attempt("AllReduce", "expert")])))
+    with pytest.raises(ConfigError, match=r"a target is one agent, got .* of evolve, expert"):
+        make_entry([str(of_search)], TEXT, str(write(tmp_path / "b.jsonl", [*searched, *experts])))
+
+
+def _larger(feedback):
+    return feedback.model_copy(update={"config": feedback.config.model_copy(update={"size": "large"})})
 
 
 def test_results_that_make_no_entry(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pkb_gym.problems.catalogue import catalogue, expert_source
 from pkb_gym.problems.declared_names import declared_names
 from pkb_gym.report.leaderboard import json_schema, leaderboard_markdown, read_entries, read_entry
 
@@ -43,3 +44,11 @@ def test_the_table_is_that_of_the_entries():
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     command = "pkb leaderboard table leaderboard/entries --output leaderboard/README.md"
     assert text == leaderboard_markdown(read_entries([FOLDER / "entries"])), command
+
+
+def test_the_script_measures_every_problem_with_an_expert():
+    script = (FOLDER / "measure_cpu.sh").read_text(encoding="utf-8")
+    named = re.search(r'^problems="([^"]+)"', script, re.MULTILINE)
+    assert named is not None
+    experts = {problem.name for problem in catalogue() if expert_source(problem) is not None}
+    assert set(named[1].replace("\\\n", " ").split()) == experts

@@ -55,7 +55,8 @@ def ended(pid: int) -> bool:
     return True
 
 
-def test_commands_at_once_start_one_and_a_killed_one_is_started_anew(folder: Path):
+def test_commands_at_once_start_one_and_a_killed_one_is_started_anew(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # its ready line came in two pieces then, and it died at the second
     with ThreadPoolExecutor(2) as threads, opened(folder) as one, opened(folder) as other:
         both = [threads.submit(each.evaluate, PROBLEM, SOURCE, CONFIG) for each in (one, other)]
         assert [each.result(PATIENCE_S).failure for each in both] == [Failure.COMPILE_ERROR] * 2

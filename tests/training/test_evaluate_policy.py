@@ -229,9 +229,23 @@ def test_a_folder_holds_the_answer_to_one_question(evaluate, tmp_path):
     evaluate(knows_all_reduce, "--limit", "1")
     with pytest.raises(
         ConfigError,
-        match=r"was begun with other arguments: (?=.*limit was)(?=.*prompts was)(?=.*temperature was 1.0, is)",
+        match=r"holds a run under another configuration: (?=.*limit was)(?=.*prompts was)(?=.*temperature was 1.0, is)",
     ):
         evaluate(knows_all_reduce, "--temperature", "0.5", "--limit", "2")
+
+
+def test_a_budget_ends_it_between_batches_and_the_same_command_goes_on(evaluate, tmp_path, capsys):
+    """Submissions of earlier calls count; a larger budget is no other configuration."""
+    whole, _ = evaluate(knows_all_reduce, "--batch_size", "2", output="whole")
+    capsys.readouterr()
+    stopped, sampler = evaluate(knows_all_reduce, "--batch_size", "2", "--max_evaluations", "4")
+    assert stopped.total.samples == 2 and not any("AllGather." in text for text in sampler.read)
+    assert "stopped, 6 episodes open: the budget of 4 evaluations is used up" in capsys.readouterr().err
+    nothing, sampler = evaluate(knows_all_reduce, "--batch_size", "2", "--max_evaluations", "4")
+    assert nothing == stopped and sampler.read == []
+    tokens = sum(one.tokens.prompt + one.tokens.completion for one in read_attempts(tmp_path / "out" / "results.jsonl"))
+    assert evaluate(knows_all_reduce, "--batch_size", "2", "--max_tokens", str(tokens))[0] == stopped
+    assert evaluate(knows_all_reduce, "--batch_size", "2", "--max_hours", "1")[0] == whole
 
 
 def test_seeds_and_batches_share_no_randomness(evaluate):

@@ -16,17 +16,15 @@ GPU busy.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import secrets
-import selectors
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
@@ -34,6 +32,7 @@ from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.atomic_write import FOR_OWNER, write_atomically
 from pkb_gym.engine.support.ownership import TemporaryFolder
+from pkb_gym.serve.ready_line import read_ready
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.phases import PhaseClock
 
@@ -147,16 +146,18 @@ class ServiceProcess:
             start_new_session=True,  # Ctrl-C ends the trainer first, and the service with it
         )
         assert process.stdout is not None
-        line = _first_line(process.stdout, self._start_s)
         try:
-            return process, str(json.loads(line)["url"])
-        except (ValueError, KeyError):
-            process.kill()
-            process.wait()
-            process.stdout.close()
-            raise InfrastructureError(
-                f"the evaluation service did not start within {self._start_s:g} s; its errors stand above"
-            ) from None
+            line = read_ready(process.stdout.fileno(), self._start_s)
+        except (TimeoutError, ValueError):
+            line = None
+        if line is not None:
+            return process, line.url
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        raise InfrastructureError(
+            f"the evaluation service did not start within {self._start_s:g} s; its errors stand above"
+        )
 
 
 class EvaluationSchedule:
@@ -316,10 +317,3 @@ class _NoMemory:
 
     def restore(self) -> None:
         """See `Memory`."""
-
-
-def _first_line(pipe: IO[str], timeout_s: float) -> str:
-    """The first line that a process writes; empty if it ends or the time passes before there is one."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        return pipe.readline() if selector.select(timeout_s) else ""

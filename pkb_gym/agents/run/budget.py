@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 from pkb_gym.engine.records.attempt import Attempt
 
@@ -23,6 +24,36 @@ class Limits:
     evaluations: int | None = None
     tokens: int | None = None
     hours: float | None = None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What attempts used.
+
+    Attributes:
+        evaluations: submissions.
+        tokens: read and written, as far as they are counted.
+        cost_usd: of the replies whose price is known.
+    """
+
+    evaluations: int = 0
+    tokens: int = 0
+    cost_usd: float = 0.0
+
+    @classmethod
+    def of(cls, *attempts: Attempt) -> Self:
+        """Of some attempts.
+
+        Example:
+            >>> Usage.of()
+            Usage(evaluations=0, tokens=0, cost_usd=0.0)
+        """
+        counted = [attempt.tokens for attempt in attempts if attempt.tokens is not None]
+        return cls(
+            evaluations=sum(attempt.source is not None for attempt in attempts),
+            tokens=sum(tokens.prompt + tokens.completion for tokens in counted),
+            cost_usd=sum(attempt.cost_usd or 0.0 for attempt in attempts),
+        )
 
 
 class Budget:
@@ -51,11 +82,14 @@ class Budget:
 
     def count(self, attempt: Attempt) -> None:
         """Takes off what an attempt used."""
+        self.use(Usage.of(attempt))
+
+    def use(self, usage: Usage) -> None:
+        """Takes off what several attempts used together, also in another process."""
         with self._lock:
-            self.evaluations += attempt.source is not None
-            if attempt.tokens is not None:
-                self.tokens += attempt.tokens.prompt + attempt.tokens.completion
-            self.cost_usd += attempt.cost_usd or 0.0
+            self.evaluations += usage.evaluations
+            self.tokens += usage.tokens
+            self.cost_usd += usage.cost_usd
 
     @property
     def exhausted(self) -> str | None:

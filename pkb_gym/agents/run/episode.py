@@ -196,7 +196,7 @@ class _Conversation:
         )
 
 
-ENV_ARGUMENTS = ("device", "world_size", "size", "dtype", "language", "protocol", "until", "timeout_s")
+ENV_ARGUMENTS = ("device", "world_size", "ranks_per_gpu", "size", "dtype", "language", "protocol", "until", "timeout_s")
 """Fields of `EvalConfig` that are arguments of an environment."""
 
 

@@ -69,18 +69,33 @@ def write_or_compare(path: Path, identity: RunIdentity, option: str) -> RunIdent
             words = str(error).splitlines()[0]
             raise ConfigError(f"{path} does not tell how its run was begun: {words}; {option} names another") from None
         shared = before.resolved.keys() & identity.resolved.keys()
-        found = differences(_compared(before, shared), _compared(identity, shared))
-        if found:
-            more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-            raise ConfigError(
-                f"{path.parent} holds a run under another configuration: {'; '.join(found[:MOST_NAMED])}{more}. "
-                f"Give the same options to resume, or another {option}"
-            )
+        refuse_differences(path.parent, _compared(before, shared), _compared(identity, shared), option)
         identity = identity.model_copy(update={"resolved": before.resolved | identity.resolved})
         if identity == before:
             return identity
     write_atomically(path, json.dumps(identity.model_dump(mode="json"), indent=2) + "\n")
     return identity
+
+
+def refuse_differences(folder: Path, before: Mapping[str, object], now: Mapping[str, object], option: str) -> None:
+    """Sees to it that a run is resumed under the configuration that it was begun under.
+
+    Args:
+        folder: of the run, for errors.
+        before: the configuration as it was written down.
+        now: as it is asked for.
+        option: names another folder, for errors.
+
+    Raises:
+        ConfigError: they differ; it names the first differences.
+    """
+    found = differences(before, now)
+    if found:
+        more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        raise ConfigError(
+            f"{folder} holds a run under another configuration: {'; '.join(found[:MOST_NAMED])}{more}. "
+            f"Give the same options to resume, or another {option}"
+        )
 
 
 def differences(before: Mapping[str, object], now: Mapping[str, object], within: str = "") -> list[str]:

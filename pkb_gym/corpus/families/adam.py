@@ -11,8 +11,8 @@ from pkb_gym.corpus.families.meetings import (
     cpp_meet,
     cuda_meet,
     cuda_meetings,
-    hear_all,
-    tell_all,
+    signal_all,
+    wait_for_all,
 )
 from pkb_gym.corpus.families.pieces import EXPORT, ORDERS, are_resident, cpp_finish, cuda_finish, cuda_geometry
 
@@ -119,7 +119,7 @@ def cpp_source(knobs: Knobs) -> str:
         begin, meet, end = "", cpp_meet(kind, UPDATED), cpp_meet(kind, "by now peers have read this rank's slice", 1)
     elif exchange == "push late" and kind == "split signals":
         # The update needs no other rank, so that it stands between signal and wait.
-        begin, meet = tell_all(), hear_all(BEGUN[access])
+        begin, meet = signal_all(), wait_for_all(BEGUN[access])
     elif exchange == "push late":
         begin, meet = "", begin
     loops = fill(CPP_LOOPS[exchange], chunk=knobs["chunk"], order=ORDERS[knobs["order"]], meet=meet)

@@ -8,10 +8,10 @@ from pkb_gym.corpus.families.meetings import (
     DONE,
     cpp_meet,
     cuda_meetings,
-    hear,
-    hear_all,
-    tell,
-    tell_all,
+    signal_all,
+    signal_to,
+    wait_for,
+    wait_for_all,
 )
 from pkb_gym.corpus.families.pieces import CPP_COPIES, EXPORT, cpp_copy, cpp_finish, cuda_finish
 
@@ -114,13 +114,13 @@ def cpp_source(knobs: Knobs) -> str:
     """The text of one kernel."""
     copy = cpp_copy("pull", knobs["copy"], "recv + to * row", "table + (ids[k] - r * Vs) * row", "row", "r")
     begun, done, split = BEGUN["read"], DONE["read"], knobs["signalling"] == "split signals"
-    pieces = {"copy": copy, "wait": hear("r", begun) if split else "", "signal": tell("r", 1) if split else ""}
+    pieces = {"copy": copy, "wait": wait_for("r", begun) if split else "", "signal": signal_to("r", 1) if split else ""}
     text = fill(
         CPP,
         move=CPP_COPIES[knobs["copy"]],
-        begin=tell_all() if split else cpp_meet(knobs["signalling"], begun),
+        begin=signal_all() if split else cpp_meet(knobs["signalling"], begun),
         loops=fill(CPP_LOOPS[knobs["grouping"]], **pieces),
-        end=hear_all(done, 1) if split else cpp_meet(knobs["signalling"], done, 1),
+        end=wait_for_all(done, 1) if split else cpp_meet(knobs["signalling"], done, 1),
         export=EXPORT,
     )
     return cpp_finish(text)

@@ -17,11 +17,11 @@ from pkb_gym.corpus.families.meetings import (
     Access,
     cpp_meet,
     cuda_meetings,
-    hear,
-    hear_all,
     scratch,
-    tell,
-    tell_all,
+    signal_all,
+    signal_to,
+    wait_for,
+    wait_for_all,
 )
 from pkb_gym.corpus.families.pieces import (
     BYTES,
@@ -138,9 +138,9 @@ def cpp_source(exchange: Exchange, knobs: Knobs) -> str:
     if staging == "none":
         access: Access = "write" if push else "read"
         if split:
-            begin.append(tell_all())
-            wait, signal = hear("r", BEGUN[access]), tell("r", 1)
-            end.append(hear_all(DONE[access], 1))
+            begin.append(signal_all())
+            wait, signal = wait_for("r", BEGUN[access]), signal_to("r", 1)
+            end.append(wait_for_all(DONE[access], 1))
         else:
             begin.append(cpp_meet(signalling, BEGUN[access]))
             end.append(cpp_meet(signalling, DONE[access], 1))
@@ -148,16 +148,16 @@ def cpp_source(exchange: Exchange, knobs: Knobs) -> str:
         begin.append(scratch("char", staging, halves=knobs["guard"] == "halves"))
     if staging == "inbox":
         if split:
-            signal = tell("r")
+            signal = signal_to("r")
             pieces = cpp_copy("push", copy, "recv + r * block", "inbox + r * block", "block", "comm.rank")
-            end.append(f"for (int r = 0; r < W; ++r) {{\n  {hear('r', SENT)}\n  {pieces}\n}}")
+            end.append(f"for (int r = 0; r < W; ++r) {{\n  {wait_for('r', SENT)}\n  {pieces}\n}}")
         else:
             end.append(cpp_meet(signalling, SENT))
             end.append(cpp_copy("push", copy, "recv", "inbox", "W * block", "comm.rank"))
     elif staging == "outbox":
         begin.append(cpp_copy("push", copy, "outbox", "send", exchange.sent, "comm.rank"))
-        begin.append(tell_all() if split else cpp_meet(signalling, STAGED))
-        wait = hear("r", STAGED) if split else ""
+        begin.append(signal_all() if split else cpp_meet(signalling, STAGED))
+        wait = wait_for("r", STAGED) if split else ""
     if staging != "none" and knobs["guard"] == "barrier":
         end.append(FREE)
     text = fill(

@@ -13,11 +13,11 @@ from pkb_gym.corpus.families.meetings import (
     cpp_meet,
     cuda_meet,
     cuda_meetings,
-    hear,
-    hear_all,
     scratch,
-    tell,
-    tell_all,
+    signal_all,
+    signal_to,
+    wait_for,
+    wait_for_all,
 )
 from pkb_gym.corpus.families.pieces import EXPORT, ORDERS, cpp_finish, cuda_finish
 
@@ -128,7 +128,7 @@ def cpp_source(knobs: Knobs) -> str:
     split = kind == "split signals"
     lines, after = "", ""
     if exchange == "pull":
-        after = hear_all(DONE["read"], 1) if split else cpp_meet(kind, DONE["read"], 1)
+        after = wait_for_all(DONE["read"], 1) if split else cpp_meet(kind, DONE["read"], 1)
     else:
         name = "part" if exchange == "post" else "parts"
         lines, after = scratch("Sum", name, halves=halves), "" if halves else FREE
@@ -136,10 +136,10 @@ def cpp_source(knobs: Knobs) -> str:
         CPP_EXCHANGES[exchange],
         own=OWN,
         scratch=lines,
-        meet=tell_all() if split else cpp_meet(kind, reason),
+        meet=signal_all() if split else cpp_meet(kind, reason),
         order=ORDERS[knobs["order"]],
-        wait=hear("r", reason) if split else "",
-        signal=tell("r", 1) if split else "",
+        wait=wait_for("r", reason) if split else "",
+        signal=signal_to("r", 1) if split else "",
     )
     return cpp_finish(fill(CPP, parameters=PARAMETERS, exchange=text, guard=after, sum=knobs["sum"], export=EXPORT))
 

@@ -32,7 +32,7 @@ STAGED = "what peers have staged is there"
 FREE = "comm.barrier();  // the next call overwrites the scratch"
 HALF = "comm.epoch % 2 * (comm.scratch_bytes / 2)"
 HALVES = "Two halves in turn: the last call's may still be in use."
-"""Why scratch is addressed by the epoch's parity: who hears from all peers in each call is at most one call ahead."""
+"""Why scratch is addressed by the epoch's parity: a rank that waits for its peers is at most one call ahead of them."""
 
 
 def scratch(kind: str, name: str, *, halves: bool) -> str:
@@ -63,25 +63,25 @@ def cpp_meet(kind: Knob, reason: str, phase: int = 0) -> str:
     """
     if kind == "barrier":
         return f"comm.barrier();  // {reason}"
-    return f"{tell_all(phase)}\n{hear_all(reason, phase)}"
+    return f"{signal_all(phase)}\n{wait_for_all(reason, phase)}"
 
 
-def tell_all(phase: int = 0) -> str:
+def signal_all(phase: int = 0) -> str:
     """A signal to every rank."""
-    return f"for (int r = 0; r < W; ++r) {tell('r', phase)}"
+    return f"for (int r = 0; r < W; ++r) {signal_to('r', phase)}"
 
 
-def hear_all(reason: str, phase: int = 0) -> str:
+def wait_for_all(reason: str, phase: int = 0) -> str:
     """Waits for a signal of every rank."""
-    return f"for (int r = 0; r < W; ++r) {hear('r', reason, phase)}"
+    return f"for (int r = 0; r < W; ++r) {wait_for('r', reason, phase)}"
 
 
-def tell(rank: str, phase: int = 0) -> str:
+def signal_to(rank: str, phase: int = 0) -> str:
     """A signal to one rank, in the word of this rank."""
     return f"comm.signal({_slots(phase)}comm.rank, {rank});"
 
 
-def hear(rank: str, reason: str, phase: int = 0) -> str:
+def wait_for(rank: str, reason: str, phase: int = 0) -> str:
     """Waits for a signal of one rank."""
     return f"comm.wait({_slots(phase)}{rank});  // {reason}"
 

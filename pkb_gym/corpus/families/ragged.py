@@ -12,10 +12,10 @@ from pkb_gym.corpus.families.meetings import (
     DONE,
     Access,
     cpp_meet,
-    hear,
     scratch,
-    tell,
-    tell_all,
+    signal_all,
+    signal_to,
+    wait_for,
 )
 from pkb_gym.corpus.families.pieces import (
     CPP_COPIES,
@@ -63,7 +63,7 @@ void solution($parameters) {
   for (int p = 0; p < members.size; ++p) {
     sent[p + 1] = sent[p] + ($sent);
     received[p + 1] = received[p] + ($received);
-    comm.peer(starts, members.ranks[p])[members.rank] = $told;
+    comm.peer(starts, members.ranks[p])[members.rank] = $start;
   }
   $meet
   for (int i = 0; i < members.size; ++i) {
@@ -101,13 +101,13 @@ def cpp_source(knobs: Knobs) -> str:
     access: Access = "read" if pull else "write"
     begun, done, wait, signal = BEGUN[access], DONE[access], "", ""
     if signalling == "late signals":
-        meet, wait = _of_world(tell_all()), hear("r", begun)
+        meet, wait = _of_world(signal_all()), wait_for("r", begun)
     else:
         meet = _of_world(cpp_meet(signalling, begun))
     end = f"comm.barrier();  // {done}"
     if halves:
-        signal = tell("r", 1)
-        end = f"for (int p = 0; p < members.size; ++p) {{\n  {hear('members.ranks[p]', done, 1)}\n}}"
+        signal = signal_to("r", 1)
+        end = f"for (int p = 0; p < members.size; ++p) {{\n  {wait_for('members.ranks[p]', done, 1)}\n}}"
     here, there = ("received", "sent") if pull else ("sent", "received")
     ends = ("recv + received[p] * row", "send + starts[p] * row")
     if not pull:
@@ -121,7 +121,7 @@ def cpp_source(knobs: Knobs) -> str:
         scratch=scratch("int64_t", "starts", halves=halves),
         sent=SIZE.format("input_split_sizes", "p"),
         received=SIZE.format("output_split_sizes", "p"),
-        told=f"{there}[p]",
+        start=f"{there}[p]",
         meet=meet,
         order=ORDERS[knobs["order"]],
         wait=wait,
@@ -152,7 +152,7 @@ __global__ void tell(const Pieces pieces, int64_t group, const __grid_constant__
   int64_t* starts = comm.scratch<int64_t>();  // nobody ends a call before all have read theirs
   const int p = threadIdx.x;
   if (p < comm.group_size(group)) {
-    comm.peer(starts, comm.group_member(group, p))[comm.group_rank(group)] = pieces.$told[p];
+    comm.peer(starts, comm.group_member(group, p))[comm.group_rank(group)] = pieces.$start[p];
   }
   $meet_in_kernel
 }
@@ -255,7 +255,7 @@ def cuda_source(knobs: Knobs) -> str:
         CUDA,
         names=NAMES,
         constants=constants,
-        told=there,
+        start=there,
         meet_in_kernel=f"comm.barrier_blocks();  // {BEGUN[access]}" if in_kernel else "",
         pieces=piece if grid else fill(CUDA_LOOP, piece=piece),
         parameters=PARAMETERS,

@@ -14,11 +14,11 @@ from pkb_gym.corpus.families.meetings import (
     Access,
     CudaMeetings,
     cuda_meetings,
-    hear,
-    hear_all,
     scratch,
-    tell,
-    tell_all,
+    signal_all,
+    signal_to,
+    wait_for,
+    wait_for_all,
 )
 from pkb_gym.corpus.families.pieces import (
     BYTES,
@@ -73,7 +73,7 @@ CPP_CHOICES = {
 }
 
 PREVIOUS = f"""
-{tell_all(1)}
+{signal_all(1)}
 if ($writes) {{
   $wait
 }}
@@ -104,15 +104,15 @@ def cpp_scatter(knobs: Knobs) -> str:
     inbox, halves = knobs["staging"] == "inbox", knobs["guard"] == "halves"
     pushed = [cpp_copy("push", copy, "inbox" if inbox else "recv", "send + r * block", "block", "r")]
     if signals:
-        pushed.append(tell("r"))
+        pushed.append(signal_to("r"))
         if not inbox:
-            pushed.insert(0, hear("r", BEGUN["write"], 1))
+            pushed.insert(0, wait_for("r", BEGUN["write"], 1))
     loop = fill(PER_RANK, order=order, copy="\n".join(pushed))
     send = _guarded("comm.rank == src", loop)
     sent = SENT if inbox else DONE["write"]
-    sync = hear("int(src)", sent) if signals else f"comm.barrier();  // {sent}"
+    sync = wait_for("int(src)", sent) if signals else f"comm.barrier();  // {sent}"
     if not inbox:
-        begin = tell("int(src)", 1) if signals else f"comm.barrier();  // {BEGUN['write']}"
+        begin = signal_to("int(src)", 1) if signals else f"comm.barrier();  // {BEGUN['write']}"
         return _cpp(copy, "src", BYTES.format("out"), [begin, send, sync])
     begin = scratch("char", "inbox", halves=halves)
     reuse = [_after_reader("comm.rank == src", "for (int r = 0; r < W; ++r) ", "r")] if halves and signals else []
@@ -131,9 +131,9 @@ def _pulled_by_all(copy: Knob, signals: bool) -> list[str]:
     pull = cpp_copy("pull", copy, "recv", "send + comm.rank * block", "block", "int(src)")
     if not signals:
         return [f"comm.barrier();  // {BEGUN['read']}", pull, f"comm.barrier();  // {DONE['read']}"]
-    begun = _guarded("comm.rank == src", tell_all())
-    done = _guarded("comm.rank == src", hear_all(DONE["read"], 1))
-    return [begun, hear("int(src)", BEGUN["read"]), pull, tell("int(src)", 1), done]
+    begun = _guarded("comm.rank == src", signal_all())
+    done = _guarded("comm.rank == src", wait_for_all(DONE["read"], 1))
+    return [begun, wait_for("int(src)", BEGUN["read"]), pull, signal_to("int(src)", 1), done]
 
 
 def cpp_gather(knobs: Knobs) -> str:
@@ -147,21 +147,21 @@ def cpp_gather(knobs: Knobs) -> str:
             loop = _guarded("comm.rank == dst", fill(PER_RANK, order=order, copy=pulled[0]))
             ends = (f"comm.barrier();  // {BEGUN['read']}", f"comm.barrier();  // {DONE['read']}")
             return _cpp(copy, "dst", block, [own, ends[0], loop, ends[1]])
-        pulled = [hear("r", BEGUN["read"]), *pulled, tell("r", 1)]
+        pulled = [wait_for("r", BEGUN["read"]), *pulled, signal_to("r", 1)]
         loop = _guarded("comm.rank == dst", fill(PER_RANK, order=order, copy="\n".join(pulled)))
         # The own copy needs no other rank, so that it stands between the signal and the wait.
-        return _cpp(copy, "dst", block, [tell("int(dst)"), own, loop, hear("int(dst)", DONE["read"], 1)])
+        return _cpp(copy, "dst", block, [signal_to("int(dst)"), own, loop, wait_for("int(dst)", DONE["read"], 1)])
     inbox, halves = knobs["staging"] == "inbox", knobs["guard"] == "halves"
     push = cpp_copy("push", copy, f"{'inbox' if inbox else 'recv'} + comm.rank * block", "send", "block", "int(dst)")
     sent = SENT if inbox else DONE["write"]
     sync = f"comm.barrier();  // {sent}"
     if signals:
-        push, sync = f"{push}\n{tell('int(dst)')}", _guarded("comm.rank == dst", hear_all(sent))
+        push, sync = f"{push}\n{signal_to('int(dst)')}", _guarded("comm.rank == dst", wait_for_all(sent))
     if not inbox:
         begin = f"comm.barrier();  // {BEGUN['write']}"
         if signals:
-            told = _guarded("comm.rank == dst", tell_all(1))
-            begin = f"{told}\n{own}\n{hear('int(dst)', BEGUN['write'], 1)}"
+            ready = _guarded("comm.rank == dst", signal_all(1))
+            begin = f"{ready}\n{own}\n{wait_for('int(dst)', BEGUN['write'], 1)}"
         return _cpp(copy, "dst", block, [begin, push, *([] if signals else [own]), sync])
     begin = scratch("char", "inbox", halves=halves)
     reuse = [_after_reader("comm.rank != dst", "", "int(dst)")] if halves and signals else []
@@ -299,8 +299,8 @@ def _met(knobs: Knobs, root: str, body: list[str]) -> list[str]:
     if knobs["signalling"] == "host barrier":
         meetings = cuda_meetings("host barrier", access)
         return [meetings.before, *body, meetings.after]
-    from_root = (_guarded(f"comm.rank == {root}", tell_all()), hear(f"int({root})", "{}"))
-    to_root = (tell(f"int({root})", 1), _guarded(f"comm.rank == {root}", hear_all("{}", 1)))
+    from_root = (_guarded(f"comm.rank == {root}", signal_all()), wait_for(f"int({root})", "{}"))
+    to_root = (signal_to(f"int({root})", 1), _guarded(f"comm.rank == {root}", wait_for_all("{}", 1)))
     # The memory of the root is touched where it is pulled from, or pushed to.
     of_root = (root == "dst") == push
     begin, end = (from_root, to_root) if of_root else (to_root, from_root)

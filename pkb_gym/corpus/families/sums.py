@@ -88,7 +88,7 @@ for (int r = 0; r < W; ++r) {
   const int64_t from = std::min(n, r * part), count = std::min(n, from + part) - from;
   comm.put(inbox + comm.rank * part, x + from, count * sizeof(T), r);
 }
-$hear
+$meeting
 """
 
 CPP_FROM_ALL: dict[Knob, str] = {
@@ -178,7 +178,7 @@ def cpp_reduce(knobs: Knobs) -> str:
 def _to_inboxes(meet: Knob) -> str:
     """Terms are pushed into scratch, which is always there; who has sent has begun: its output may be written."""
     inbox = "T* inbox = comm.scratch<T>();  // nobody ends a call before all have read theirs"
-    return fill(CPP_TO_INBOXES, scratch=inbox, hear=cpp_meet(meet, SENT))
+    return fill(CPP_TO_INBOXES, scratch=inbox, meeting=cpp_meet(meet, SENT))
 
 
 def _cpp(

@@ -112,7 +112,7 @@ for (int r = 0; r < comm.world_size; ++r) {
   const uint64_t from = std::min(n, r * part), count = std::min(n, from + part) - from;
   comm.put(inbox + comm.rank * part, x + from, count * sizeof(T), r);
 }
-$hear
+$meeting
 """
 
 OWN_COPY = """
@@ -194,7 +194,7 @@ def _cuda(knobs: Knobs, share: Knob, results: tuple[str, str], root: str) -> str
         enter = [ARRIVE, fill(OWN_COPY), meetings.enter]
     elif own_in_kernel:
         after.insert(0, fill(OWN_COPY))
-    before = [fill(CUDA_TO_INBOXES, hear=f"comm.barrier();  // {SENT}") if inbox else meetings.before]
+    before = [fill(CUDA_TO_INBOXES, meeting=f"comm.barrier();  // {SENT}") if inbox else meetings.before]
     if root and not own_in_kernel:
         before.insert(0, f"if (comm.rank != {root}) comm.put(y, x, n * sizeof(T), comm.rank);")
     text = fill(

@@ -4,12 +4,15 @@ release      as judged
 debug        not optimised, whole debug information; indices of arrays and containers of known size are checked
 address, undefined, thread
              the sanitizers of g++, in the standalone harness alone: they need a process of their own
+
+compute-sanitizer runs the release build, with lines of device code.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import shlex
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -31,7 +34,8 @@ from pkb_gym.engine.compile.toolchain import (
 )
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.records.artifact import Artifact
-from pkb_gym.engine.records.config import Sanitizer
+from pkb_gym.engine.records.config import SANITIZERS, Sanitizer
+from pkb_gym.engine.support import env_vars
 
 Build: TypeAlias = Literal["release", "debug", "address", "undefined", "thread"]
 
@@ -41,9 +45,6 @@ BUILDS: Mapping[str, tuple[Build, ...]] = {
     "cuda": ("release", "debug"),
 }
 """Language -> its builds."""
-
-GPU_TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-"""Of compute-sanitizer, which runs a build as it is."""
 
 _WHOLE_DEBUG_INFORMATION = ("-gdwarf-4", "-g", "-fno-omit-frame-pointer")
 _BOUNDS = ("-D_GLIBCXX_ASSERTIONS", "-fsanitize=bounds", "-fsanitize-undefined-trap-on-error")
@@ -118,8 +119,13 @@ esac
 """
 
 
+def build_under(sanitizer: Sanitizer) -> Build:
+    """The build that a sanitizer runs."""
+    return "release" if sanitizer in SANITIZERS["cuda"] else sanitizer  # type: ignore[return-value]  # one of g++'s
+
+
 def compile_sanitized(source: str, sanitizer: Sanitizer, cache: CompileCache, timeout_s: float) -> Artifact:
-    """A C++ source with a sanitizer, or the result from the cache.
+    """A source for a sanitizer, or the result from the cache.
 
     Args:
         source: one translation unit.
@@ -130,11 +136,31 @@ def compile_sanitized(source: str, sanitizer: Sanitizer, cache: CompileCache, ti
     Raises:
         InfrastructureError: there is no compiler.
     """
-    return gxx.compile_cpp(source, cache, timeout_s, gxx_flags(sanitizer))
+    build = build_under(sanitizer)
+    if sanitizer in SANITIZERS["cuda"]:
+        return nvcc.compile_cuda(source, cache, timeout_s, flags=nvcc_flags(build))
+    return gxx.compile_cpp(source, cache, timeout_s, gxx_flags(build))
+
+
+def find_compute_sanitizer() -> Path:
+    """The program, which need not lie beside nvcc.
+
+    Raises:
+        InfrastructureError: there is none.
+    """
+    found = shutil.which("compute-sanitizer")
+    places = [Path(found)] if found else []
+    places += [home / "bin" / "compute-sanitizer" for home in (env_vars.cuda_home(), Path("/usr/local/cuda")) if home]
+    for place in places:
+        if place.is_file():
+            return place.resolve()
+    raise InfrastructureError(
+        "no compute-sanitizer on this machine; install it with the CUDA toolkit, or set CUDA_HOME to where it is"
+    )
 
 
 def build_harness(sanitizer: Sanitizer, cache: CompileCache) -> bytes:
-    """The harness with a sanitizer.
+    """The harness for a sanitizer.
 
     Args:
         sanitizer: which.
@@ -143,22 +169,25 @@ def build_harness(sanitizer: Sanitizer, cache: CompileCache) -> bytes:
     Raises:
         InfrastructureError: it does not compile here, as where the sanitizer's library is missing.
     """
-    command, content = harness_command("cpp", sanitizer), HARNESS.read_bytes()
+    on_gpus, build = sanitizer in SANITIZERS["cuda"], build_under(sanitizer)
+    command, content = harness_command("cuda" if on_gpus else "cpp", build), HARNESS.read_bytes()
+    toolkit = nvcc.readable(nvcc.find_toolkit()) if on_gpus else ()
     key = CompileCache.key(
         harness=content.decode(),
         command=command,
         compiler=compiler_version(),
+        device_compiler=nvcc.nvcc_version() if on_gpus else None,
         headers=header_digest(),
         ffi=importlib.metadata.version("apache-tvm-ffi"),
     )
 
     def compile_now() -> Compiled:
-        limits = Limits(_HARNESS_TIMEOUT_S)
+        limits = Limits(_HARNESS_TIMEOUT_S, memory_kib=nvcc.MEMORY_KIB if on_gpus else Limits.memory_kib)
         run = run_sandboxed(
             command,
             files={HARNESS.name: content},
-            result=f"harness-{sanitizer}",
-            readable=(INCLUDE, ffi_root()),
+            result=f"harness-{build}",
+            readable=(INCLUDE, ffi_root(), *toolkit),
             limits=limits,
         )
         return compiled_of(run, limits)

@@ -1,8 +1,9 @@
 """The header of the native dialect, precompiled: g++ takes a second to parse it, which is most of many a compile.
 
 It stands in for `pkb/symm.h` alone and for nothing that a source does not include itself, so that results are the same
-with and without. It is kept in the user's cache folder, by compiler and flags, with the digests of all headers that
-went into it and its own; where one of them has changed, it is made anew.
+with and without. It is kept in the user's cache folder, by compiler, flags and our headers, with the digests of all
+headers that went into it and its own; where one of them has changed, it is made anew. A process that uses one holds a
+lock on its folder, so that no other removes it meanwhile.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.opened_files import listing, opened_headers
 from pkb_gym.engine.compile.sandboxed_compiler import Limits, run_sandboxed
-from pkb_gym.engine.compile.toolchain import INCLUDE, compiler_version, ffi_root, include_arguments
+from pkb_gym.engine.compile.toolchain import INCLUDE, compiler_version, ffi_root, header_digest, include_arguments
 from pkb_gym.engine.hardware.cpu_info import cpu_info
 from pkb_gym.engine.support import env_vars
-from pkb_gym.engine.support.ownership import remove_abandoned, take_ownership
+from pkb_gym.engine.support.ownership import remove_abandoned, share_ownership, take_ownership
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ MAGIC = b"gpch"
 
 TIMEOUT_S = 60.0
 MOST_KEPT = 3
-"""Each takes some 70 MB; those that were used longest ago are removed."""
+"""Each takes some 70 MB; those that no process uses and that were used longest ago are removed."""
 
 _PREAMBLE = re.compile(
     r"""(?: \s | //[^\n]*\n | /\*.*?\*/ | \#[ \t]*include[ \t]*(?:<[^>\n]*>|"[^"\n]*")[ \t]*(?=\n|//|/\*) )*""",
@@ -45,8 +47,17 @@ _PREAMBLE = re.compile(
 _INCLUDE = re.compile(rf'^[ \t]*#[ \t]*include[ \t]*["<]{re.escape(HEADER)}[">]', re.MULTILINE)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
+
+@dataclass(frozen=True)
+class _Header:
+    """A folder that this process uses, and the descriptor that holds its share of the lock."""
+
+    folder: Path
+    lock: int
+
+
 _LOCK = threading.Lock()
-_READY: dict[tuple[Path, str], Path | None] = {}
+_READY: dict[tuple[Path, str], _Header | None] = {}
 
 
 def begins_with_header(source: str) -> bool:
@@ -72,6 +83,7 @@ def precompiled_header(flags: Sequence[str]) -> Path | None:
         flags=tuple(flags),
         compiler=compiler_version(),
         include=include_arguments(),
+        headers=header_digest(),
         processor=cpu_info().identity,
     )
     with _LOCK:  # whoever needs it while it is being made waits for it
@@ -81,34 +93,49 @@ def precompiled_header(flags: Sequence[str]) -> Path | None:
             except OSError as error:
                 logger.warning("headers cannot be precompiled in %s: %s", root, error)
                 _READY[root, key] = None
-        return _READY[root, key]
+        header = _READY[root, key]
+        return None if header is None else header.folder
 
 
 def _prefix() -> str:
     return f'#include "{HEADER}"\n'
 
 
-def _find_or_make(root: Path, folder: Path, flags: Sequence[str]) -> Path | None:
-    if not _is_current(folder):
-        root.mkdir(parents=True, exist_ok=True)
-        remove_abandoned(root.glob(".*"))
-        beside = Path(tempfile.mkdtemp(dir=root, prefix="."))
-        lock = take_ownership(beside)
-        try:
-            if lock is None or not _make(beside, flags):
-                return None
-            with contextlib.suppress(OSError):  # another process has put its own there
-                shutil.rmtree(folder, ignore_errors=True)
-                beside.rename(folder)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
-            if lock is not None:
-                os.close(lock)
-        if not _is_current(folder):
+def _find_or_make(root: Path, folder: Path, flags: Sequence[str]) -> _Header | None:
+    header = _found(folder) or _made(root, folder, flags)
+    if header is not None:
+        os.utime(folder)
+        _prune(root)
+    return header
+
+
+def _found(folder: Path) -> _Header | None:
+    """The folder as another process has left it, if it is current."""
+    lock = share_ownership(folder)
+    if lock is None:
+        return None
+    if _is_current(folder):
+        return _Header(folder, lock)
+    os.close(lock)
+    return None
+
+
+def _made(root: Path, folder: Path, flags: Sequence[str]) -> _Header | None:
+    root.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(root.glob(".*"))
+    beside = Path(tempfile.mkdtemp(dir=root, prefix="."))
+    lock = take_ownership(beside)
+    try:
+        if lock is None or not _make(beside, flags):
             return None
-    os.utime(folder)
-    _prune(root)
-    return folder
+        remove_abandoned([folder])
+        with contextlib.suppress(OSError):  # others still use theirs, or one has put its own there
+            beside.rename(folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+    return _found(folder)
 
 
 def _make(folder: Path, flags: Sequence[str]) -> bool:
@@ -155,5 +182,4 @@ def _sha256(path: Path) -> str:
 def _prune(root: Path) -> None:
     with contextlib.suppress(OSError):  # another process is pruning
         folders = sorted(root.glob("[!.]*"), key=lambda folder: folder.stat().st_mtime)
-        for folder in folders[:-MOST_KEPT]:
-            shutil.rmtree(folder, ignore_errors=True)
+        remove_abandoned(folders[:-MOST_KEPT])

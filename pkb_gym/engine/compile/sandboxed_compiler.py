@@ -34,11 +34,15 @@ MAX_RESULT_BYTES = 256 << 20
 _SCRIPT = """
 ulimit -v "$1"; ulimit -f "$2"; ulimit -t "$3"; ulimit -c 0
 out="$4"; result="$5"; folder="$6"; shift 6
+printf started > "/proc/self/fd/$out"
 exec 3<&0
 (trap "" TERM; read -r _; kill -TERM 0; sleep 0.1; test -z "$folder" || rm -rf "$folder"; kill -KILL 0) <&3 &
-"$@" < /dev/null && { test -z "$result" || cat "$result" > "/proc/self/fd/$out"; }
+"$@" < /dev/null && { test -z "$result" || { test -f "$result" && cat "$result" > "/proc/self/fd/$out"; }; }
 """
 """Its standard input ends with the evaluator, and so does everything it started; $6 is a folder to be removed then."""
+
+_STARTED = b"started"
+"""In place of the result until there is one: the sandbox stands, and what fails from now on is the command."""
 
 PROGRAMS = ("sh", "g++", "ld", "as", "c++filt", "cat")
 """Of the system, that are run."""
@@ -89,6 +93,7 @@ def run_sandboxed(
     limits: Limits,
     result: str = "",
     readable: Sequence[Path] = (),
+    devices: Sequence[str] = (),
 ) -> Run:
     """Runs a command in a folder that holds some files.
 
@@ -98,9 +103,10 @@ def run_sandboxed(
         limits: see there.
         result: name of the file to bring back, if any.
         readable: folders it may read beside those of the system; without bubblewrap it may read what the user may.
+        devices: device files that it may use.
 
     Raises:
-        InfrastructureError: it failed, and the disk is full.
+        InfrastructureError: its sandbox could not be made, or it failed and the disk is full.
     """
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -112,7 +118,7 @@ def run_sandboxed(
             Path(folder or "", name).write_bytes(content)
         limited = [*_LIMITED, *_limit_arguments(limits), str(out), result, folder or "", *command]
         process = subprocess.Popen(
-            limited if folder else _in_bubblewrap(limited, inputs, readable),
+            limited if folder else _in_bubblewrap(limited, inputs, readable, devices),
             cwd=folder,
             env=for_candidates(TMPDIR=folder or "/tmp"),
             stdin=subprocess.PIPE,
@@ -131,7 +137,12 @@ def run_sandboxed(
         truncated = os.fstat(log).st_size > limits.output_bytes
         if status != 0 and folder and (left := shutil.disk_usage(folder).free) < DISK_BYTES:
             raise InfrastructureError(f"{command[0]} had {left} bytes of disk left in {folder}; it needs {DISK_BYTES}")
-        return Run(status, output, _content(out, MAX_RESULT_BYTES), time.monotonic() - began, truncated)
+        made = _content(out, MAX_RESULT_BYTES)
+        if status and not made:
+            raise InfrastructureError(
+                f"the sandbox of {command[0]} could not be made (status {status}): {output[-500:]}"
+            )
+        return Run(status, output, b"" if made == _STARTED else made, time.monotonic() - began, truncated)
 
 
 DISK_BYTES = 64 << 20
@@ -179,10 +190,13 @@ def _limit_arguments(limits: Limits) -> Iterator[str]:
     yield from map(str, (memory, limits.file_blocks, ceil(limits.timeout_s) + 1))
 
 
-def _in_bubblewrap(command: Sequence[str], inputs: Mapping[str, int], readable: Sequence[Path]) -> list[str]:
+def _in_bubblewrap(
+    command: Sequence[str], inputs: Mapping[str, int], readable: Sequence[Path], devices: Sequence[str]
+) -> list[str]:
     """The command in its sandbox, with files made from descriptors in /tmp."""
     policy = Policy(
         read_only=tuple((path, path) for path in dict.fromkeys((*_system(), *map(str, readable)))),
+        devices=tuple(devices),
         hidden=_hidden(),
         dies_with_parent=True,
     )

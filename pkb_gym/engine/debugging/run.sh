@@ -11,7 +11,7 @@
 cd "$(dirname "$0")" || exit 3
 ranks=@WORLD_SIZE@
 tools=" @TOOLS@ "
-build=release tool="" debugged=""
+build=release tool="" debugged="" apart=""
 while [ $# -gt 0 ]; do
   case "$1" in
     --gdb)
@@ -25,10 +25,11 @@ done
 case "$tools" in
   *" $build "*)
     # racecheck looks at shared memory alone; device code is the same in the release build, with its lines.
-    tool=$(command -v compute-sanitizer || echo "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer")
+    tool=${COMPUTE_SANITIZER:-$(command -v compute-sanitizer || echo "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer")}
     tool="$tool --tool $build --error-exitcode 86"
     build=release
-    rm -f kernel-release.so # the judged one has no lines of device code
+    apart=yes
+    [ -x build.sh ] && rm -f kernel-release.so # the judged one has no lines of device code
     ;;
 esac
 [ -x build.sh ] && { ./build.sh "$build" || exit 3; }
@@ -36,7 +37,9 @@ chmod +x "harness-$build"
 folder=/dev/shm
 [ -w "$folder" ] || folder="${TMPDIR:-/tmp}"
 heap=$(mktemp "$folder/pkb-heap-XXXXXX") || exit 3
-trap 'kill $(jobs -p) 2> /dev/null; rm -f "$heap"*' EXIT
+# Reports of several lines, of ranks side by side, would be mixed: they are shown rank by rank in the end.
+show() { for log in "$heap".rank*; do [ -e "$log" ] && echo "rank ${log##*.rank}:" && cat "$log"; done; }
+trap 'kill $(jobs -p) 2> /dev/null; show; rm -f "$heap"*' EXIT
 trap 'exit 130' INT TERM
 export ASAN_OPTIONS="detect_leaks=0:abort_on_error=0:exitcode=86:${ASAN_OPTIONS-}"
 export UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=0:${UBSAN_OPTIONS-}"
@@ -52,7 +55,11 @@ fi
 started=0
 for rank in $(seq 0 $((ranks - 1))); do
   [ "$rank" = "$debugged" ] && continue
-  $tool $(harness "$rank") &
+  if [ -n "$apart" ]; then
+    $tool $(harness "$rank") > "$heap.rank$rank" 2>&1 &
+  else
+    $tool $(harness "$rank") &
+  fi
   started=$((started + 1))
 done
 status=0

@@ -26,7 +26,8 @@ from pkb_gym.engine.records.config import Device, ResolvedConfig
 from pkb_gym.engine.stages.static import makes_streams
 
 STANDBY_GANGS = 8
-"""Each holds a context on every GPU, some hundreds of megabytes; of those with NCCL's buffers too, half as many."""
+"""Each holds a context for every rank, some hundreds of megabytes: fewer where ranks share GPUs, and half as many of
+those with NCCL's buffers."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,14 @@ class GangKind:
         allow_processes: whether ranks may start programs.
         one_queue: whether ranks have a single hardware queue for their kernels, which is all that one stream uses, and
             halves what it takes to make and end a context (`benchmarks.gpu_contexts`).
+        ranks_per_gpu: neighbouring ranks that share a GPU.
     """
 
     world_size: int
     dialect: Dialect
     allow_processes: bool
     one_queue: bool = False
+    ranks_per_gpu: int = 1
 
 
 class GangPool:
@@ -61,7 +64,7 @@ class GangPool:
         self._standby_gangs = standby_gangs
         self._lock = threading.RLock()
         self._zygotes: dict[bool, Zygote] = {}
-        self._references: dict[tuple[Device, int], ReferenceGang] = {}
+        self._references: dict[tuple[Device, int, int], ReferenceGang] = {}
         self._references_suspect = False
         self._handovers: dict[Device, HandoverLibraries] = {}
         self._stack_trace: bytes | None = None
@@ -141,8 +144,13 @@ class GangPool:
                 self._stack_trace = build_stack_trace(self._cache)
             return self._stack_trace
 
-    def reference(self, device: Device, world_size: int) -> ReferenceGang:
+    def reference(self, device: Device, world_size: int, ranks_per_gpu: int = 1) -> ReferenceGang:
         """The reference gang of a device and world size.
+
+        Args:
+            device: what its ranks run on.
+            world_size: number of ranks.
+            ranks_per_gpu: neighbouring ranks that share a GPU.
 
         Raises:
             InfrastructureError: it could not be started.
@@ -151,11 +159,12 @@ class GangPool:
         with self._lock:
             if self._references_suspect:
                 self._close_references()
-            gang = self._references.get((device, world_size))
+            gang = self._references.get((device, world_size, ranks_per_gpu))
             if gang is None or not gang.is_sound:
                 libraries = self.handovers(device)
-                gang = ReferenceGang(zygote, device, world_size, host.threads_per_rank(world_size), libraries)
-                self._references[device, world_size] = gang
+                threads = host.threads_per_rank(world_size)
+                gang = ReferenceGang(zygote, device, world_size, threads, libraries, ranks_per_gpu)
+                self._references[device, world_size, ranks_per_gpu] = gang
             return gang
 
     def candidate_gang(self, config: ResolvedConfig, source: str) -> AbstractContextManager[CandidateGang]:
@@ -170,7 +179,9 @@ class GangPool:
             zygote = self.zygote(trusted=False)
             return CandidateGang(zygote, "cpu", config.world_size, allow_processes=allow_processes)
         one_queue = config.dialect == "native" and not makes_streams(source)
-        return self._gpu_gang(GangKind(config.world_size, config.dialect, allow_processes, one_queue))
+        return self._gpu_gang(
+            GangKind(config.world_size, config.dialect, allow_processes, one_queue, config.ranks_per_gpu)
+        )
 
     @contextlib.contextmanager
     def _gpu_gang(self, kind: GangKind) -> Iterator[CandidateGang]:
@@ -196,14 +207,20 @@ class GangPool:
             self._check_open()
             if kind not in self._standby:
                 start = functools.partial(self._start_gpu_gang, kind)
-                has_group = kind.dialect == "python"
-                gangs = max(1, self._standby_gangs // 2) if has_group else self._standby_gangs
+                buffers = 2 if kind.dialect == "python" else 1
+                gangs = max(1, self._standby_gangs // (buffers * kind.ranks_per_gpu))
                 self._standby[kind] = Standby(start, self._arbiter, gangs)
             return self._standby[kind]
 
     def _start_gpu_gang(self, kind: GangKind) -> CandidateGang:
         zygote = self.zygote(trusted=False)
-        gang = CandidateGang(zygote, "cuda", kind.world_size, allow_processes=kind.allow_processes)
+        gang = CandidateGang(
+            zygote,
+            "cuda",
+            kind.world_size,
+            allow_processes=kind.allow_processes,
+            ranks_per_gpu=kind.ranks_per_gpu,
+        )
         try:
             gang.prepare(kind.dialect, one_queue=kind.one_queue)
         except BaseException:

@@ -179,7 +179,7 @@ class LocalEvaluator:
     def _new_run(self, feedback: FeedbackBuilder, artifact: Artifact, key: bytes) -> CandidateRun:
         config = feedback.config
         self._pool.check_hidden(Path(feedback.problem.declared_in).parent)
-        reference = self._pool.reference(config.device, config.world_size)
+        reference = self._pool.reference(config.device, config.world_size, config.ranks_per_gpu)
         new_gang = functools.partial(self._pool.candidate_gang, config, feedback.source.text)
         handovers = self._pool.handovers(config.device)
         stack_trace = self._pool.stack_trace() if config.dialect == "native" else None

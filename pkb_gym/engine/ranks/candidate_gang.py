@@ -15,9 +15,10 @@ from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
-from pkb_gym.engine.ranks.gang import Confinement, Gang, Processors
+from pkb_gym.engine.ranks.gang import Confinement, Gang
 from pkb_gym.engine.ranks.handover_server import HandoverEnds
 from pkb_gym.engine.ranks.heaps import SymmetricHeap, memory_file
+from pkb_gym.engine.ranks.rank_processes import Processors
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.rankside.messages import Message
 from pkb_gym.engine.rankside.orders import (
@@ -94,11 +95,21 @@ class CandidateGang:
         device: what its ranks run on.
         world_size: number of ranks.
         allow_processes: whether ranks may start programs.
+        ranks_per_gpu: neighbouring ranks that share a GPU.
     """
 
-    def __init__(self, zygote: Zygote, device: Device, world_size: int, *, allow_processes: bool = False) -> None:
+    def __init__(
+        self,
+        zygote: Zygote,
+        device: Device,
+        world_size: int,
+        *,
+        allow_processes: bool = False,
+        ranks_per_gpu: int = 1,
+    ) -> None:
         self.timeout_s = PREPARE_TIMEOUT_S
         self._device: Device = device
+        self._ranks_per_gpu = ranks_per_gpu
         self._epoch = 1
         self._job: Job | None = None
         self._heap: SymmetricHeap | None = None
@@ -113,7 +124,7 @@ class CandidateGang:
     @property
     def is_whole(self) -> bool:
         """Whether all ranks are running."""
-        return self._gang.is_whole
+        return self._gang.processes.all_run()
 
     def close(self) -> None:
         """Ends it; calling it again changes nothing."""
@@ -208,7 +219,7 @@ class CandidateGang:
 
     @property
     def _setting(self) -> RankSetting:
-        return RankSetting(self._device, host.threads_per_rank(self._gang.world_size))
+        return RankSetting(self._device, host.threads_per_rank(self._gang.world_size), self._ranks_per_gpu)
 
     def _ask(
         self,
@@ -294,16 +305,16 @@ class CandidateGang:
         nanoseconds, replies = self._gang.run_block(
             orders, expect, timeout_s=self.timeout_s, stage=stage, where=self._where, stopped_rank=stopped_rank
         )
-        stopping_ns = self._gang.freeze()
+        stopping_ns = self._gang.processes.freeze()
         return nanoseconds + (stopping_ns if stopping_ns > STOPPING_NS else 0), replies
 
     def processor_ticks(self) -> int:
         """Processor time of all ranks so far, in clock ticks."""
-        return self._gang.processor_ticks()
+        return self._gang.processes.processor_ticks()
 
     def loopback_bytes(self) -> int:
         """Bytes that its ranks have sent each other by the network; 0 where that cannot be told."""
-        return self._gang.loopback_bytes() or 0
+        return self._gang.processes.loopback_bytes() or 0
 
     def run_on(self, seconds: float) -> None:
         """Lets frozen ranks go on for a while.
@@ -311,10 +322,10 @@ class CandidateGang:
         Raises:
             GangFailed: they cannot be frozen again.
         """
-        self._gang.thaw()
+        self._gang.processes.thaw()
         time.sleep(seconds)
-        self._gang.freeze()
+        self._gang.processes.freeze()
 
     def thaw(self) -> None:
         """Lets the ranks go on."""
-        self._gang.thaw()
+        self._gang.processes.thaw()

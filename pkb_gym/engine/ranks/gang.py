@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Self, TypeAlias, TypeVar
+from typing import Generic, Self, TypeVar
 
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.ranks.descendants import end_descendants
 from pkb_gym.engine.ranks.failure_attribution import GangFailed, cause_is_known, first_failure, missed_deadline
-from pkb_gym.engine.ranks.loopback import loopback_bytes
 from pkb_gym.engine.ranks.output import RankOutput
-from pkb_gym.engine.ranks.pidfds import pid_of, send, stat
-from pkb_gym.engine.ranks.rank_threads import WATCH_S, ThreadWatch, max_threads, wait_until_stopped
+from pkb_gym.engine.ranks.rank_processes import Processors, RankProcesses
+from pkb_gym.engine.ranks.rank_threads import WATCH_S, ThreadWatch, max_threads
 from pkb_gym.engine.ranks.stop_pulses import StopPulses
 from pkb_gym.engine.ranks.zygote import TEMPORARY_BYTES, Zygote
 from pkb_gym.engine.rankside.forking import GangRequest, RankEnded, RanksStarted
 from pkb_gym.engine.rankside.messages import Message, ProtocolError, WireError
 from pkb_gym.engine.rankside.orders import Armed, Failed, Go
-from pkb_gym.engine.rankside.processors import move_to
 from pkb_gym.engine.rankside.wire import Wire, pair
 from pkb_gym.engine.records.feedback import Failure
 
@@ -32,25 +28,14 @@ START_TIMEOUT_S = 30.0
 SEND_TIMEOUT_S = 5.0
 """A rank that does not read what it is sent is stuck; its deadline then passes."""
 
-END_TIMEOUT_S = 5.0
-
 AFTERMATH_S = 0.05
 """After a first failure, how long to listen for others: the rank that fell first need not be heard first."""
 
 CAUSE_S = 1.0
 """How long to wait for the cause where ranks have only complained that another is gone."""
 
-SAMPLING_S, SAMPLES = 0.1, 10
-"""How long, and how often, ranks that missed a deadline are looked at: do they compute or wait?"""
-
-FREEZE_TIMEOUT_S = 20.0
-"""Until every thread of a rank has stopped: on a busy machine a thread waits for a processor in order to stop."""
-
 TRACE_S = 0.5
 """How long ranks that missed a deadline may take to say where they stand."""
-
-Processors: TypeAlias = Sequence[Sequence[int]]
-"""Numbers of processors, for each rank."""
 
 Reply = TypeVar("Reply", bound=Message)
 
@@ -103,6 +88,9 @@ class Gang:
         world_size: number of ranks.
         confinement: None for a trusted gang.
 
+    Attributes:
+        processes: its processes, to stop, continue and look at.
+
     Raises:
         InfrastructureError: it could not be started.
     """
@@ -111,9 +99,7 @@ class Gang:
         self.world_size = world_size
         self._ended: dict[int, int] = {}
         self._errors: dict[int, Failed] = {}
-        self._isolated = zygote.sandboxed
         self._max_threads = sys.maxsize if confinement is None else max_threads()
-        self._may_start_processes = confinement is not None and confinement.allow_processes
         with contextlib.ExitStack() as resources:
             scratch, remove_scratch = zygote.new_scratch()
             resources.callback(remove_scratch)
@@ -130,7 +116,7 @@ class Gang:
                 world_size=world_size,
                 isolate=zygote.sandboxed,
                 confined=confinement is not None,
-                allow_processes=self._may_start_processes,
+                allow_processes=confinement is not None and confinement.allow_processes,
                 limits={} if confinement is None else confinement.limits(),
                 scratch=scratch,
                 temporary_bytes=TEMPORARY_BYTES,
@@ -140,15 +126,16 @@ class Gang:
                 ends = [end for _, end in pairs]
                 fds = [end.fileno() for end in ends]
                 try:
-                    self._leader_pidfd = zygote.fork(request, [fds[0], *output_ends, *fds[1:]])
+                    leader = zygote.fork(request, [fds[0], *output_ends, *fds[1:]])
                 finally:
                     for end in ends:
                         end.close()
-            resources.callback(os.close, self._leader_pidfd)
-            self._pidfds: list[int] = []
-            resources.callback(self._close_pidfds)
+            self.processes = RankProcesses(
+                leader, isolated=zygote.sandboxed, may_start_processes=request.allow_processes
+            )
+            resources.callback(self.processes.close)
             resources.callback(self._end_processes)
-            self._pidfds += self._started_ranks()
+            self.processes.pidfds += self._started_ranks()
             self._poll = select.epoll()
             resources.callback(self._poll.close)
             self._rank_of_fd = {wire.fileno(): rank for rank, wire in enumerate(self._ranks)}
@@ -260,7 +247,7 @@ class Gang:
     ) -> Replies[Reply]:
         """Waits for one reply from each rank; arguments and errors as `ask`."""
         frames: dict[int, tuple[Reply, bytes]] = {}
-        watch = ThreadWatch(self._pidfds, self._max_threads)
+        watch = ThreadWatch(self.processes.pidfds, self._max_threads)
         deadline = time.monotonic() + timeout_s
         try:
             while True:
@@ -315,80 +302,24 @@ class Gang:
             Nanoseconds from opening the gate to the last completion, and the replies.
         """
         self.ask(orders, Armed, timeout_s=timeout_s, where=where)
-        self.freeze()
+        self.processes.freeze()
         if stage is not None and (processors := stage()) is not None:
-            self._move(processors)
+            self.processes.move(processors)
         began_ns = time.perf_counter_ns()
         self.send([Go()] * self.world_size)
-        self.thaw()
-        with contextlib.nullcontext() if stopped_rank is None else StopPulses(self._pidfds[stopped_rank]):
+        self.processes.thaw()
+        with contextlib.nullcontext() if stopped_rank is None else StopPulses(self.processes.pidfds[stopped_rank]):
             replies = self.collect(expect, timeout_s=timeout_s, where=where)
         return replies.ended_ns - began_ns, replies.messages
-
-    def freeze(self) -> int:
-        """Stops every rank with all its threads, and ends what they have started; returns when that is done.
-
-        Returns:
-            Nanoseconds until the last thread was seen at work, see `wait_until_stopped`.
-
-        Raises:
-            GangFailed: a thread does not stop.
-        """
-        at_work_ns = 0
-        deadline = time.monotonic() + FREEZE_TIMEOUT_S
-        while True:
-            self._signal(signal.SIGSTOP)
-            at_work_ns += wait_until_stopped(self._pidfds, deadline)
-            if not self._may_start_processes or not end_descendants(self._leader_pidfd, self._pidfds):
-                return at_work_ns
-            if time.monotonic() > deadline:
-                raise GangFailed(Failure.RUNTIME_ERROR, None, "processes that a rank has started could not be ended")
-
-    def _move(self, processors: Processors) -> None:
-        for pidfd, own in zip(self._pidfds, processors, strict=True):
-            pid = pid_of(pidfd)
-            if pid is not None:
-                with contextlib.suppress(OSError):  # it may end meanwhile; what may not be moved here runs where it is
-                    move_to(own, pid)
-
-    def thaw(self) -> None:
-        """Lets frozen ranks go on."""
-        self._signal(signal.SIGCONT)
-
-    def processor_ticks(self) -> int:
-        """Processor time of all ranks since they began, in clock ticks; it stands still while they are frozen."""
-        return sum(stat(pidfd)[1] for pidfd in self._pidfds)
-
-    def loopback_bytes(self) -> int | None:
-        """See `loopback.loopback_bytes`; None where ranks share the machine's network."""
-        return loopback_bytes(pid_of(self._leader_pidfd)) if self._isolated else None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all ranks are running; a frozen rank is."""
-        return not select.select(self._pidfds, [], [], 0)[0]
 
     def close(self) -> None:
         """Ends every process of the gang; calling it again changes nothing."""
         self._resources.close()
 
     def _end_processes(self) -> None:
-        if self._isolated:
-            send(self._leader_pidfd, signal.SIGKILL)  # process 1: the kernel ends its whole namespace
-        self._leader.close()
-        if not select.select([self._leader_pidfd], [], [], END_TIMEOUT_S)[0]:
-            send(self._leader_pidfd, signal.SIGKILL)
-            for pidfd in self._pidfds:
-                send(pidfd, signal.SIGKILL)
-            select.select([self._leader_pidfd], [], [], END_TIMEOUT_S)
-
-    def _close_pidfds(self) -> None:
-        for pidfd in self._pidfds:
-            os.close(pidfd)
-
-    def _signal(self, number: signal.Signals) -> None:
-        for pidfd in self._pidfds:
-            send(pidfd, number)
+        self.processes.end_namespace()
+        self._leader.close()  # which a leader takes as the order to end its ranks and itself
+        self.processes.wait_or_kill()
 
     def _listen(self, seconds: float) -> None:
         """Takes in what arrives first: replies, ends of ranks, output."""
@@ -426,25 +357,14 @@ class Gang:
                 self._errors[rank] = frame[0]
 
     def _missed_deadline(self, missing: set[int], timeout_s: float, where: Callable[[int], str] | None) -> GangFailed:
-        """Looks at the unfinished ranks for a moment: do they compute, or wait?"""
-        before = {rank: stat(self._pidfds[rank])[1] for rank in missing}
-        running = dict.fromkeys(missing, 0)
-        for _ in range(SAMPLES):
-            time.sleep(SAMPLING_S / SAMPLES)
-            for rank in missing:
-                running[rank] += stat(self._pidfds[rank])[0] == "R"
-        # On a busy machine a rank that computes gets few ticks, yet it is ready to run whenever one looks.
-        busy = {
-            rank for rank in missing if stat(self._pidfds[rank])[1] - before[rank] > 2 or running[rank] > SAMPLES // 2
-        }
+        busy = self.processes.computing(missing)
         places = {rank: where(rank) if where is not None else "" for rank in sorted(missing)}
         self._end_with_traces(missing)
         return missed_deadline(places, busy, timeout_s)
 
     def _end_with_traces(self, ranks: set[int]) -> None:
         """Ends ranks by the signal that has them write where they stand, and takes in what they write."""
-        for rank in ranks:
-            send(self._pidfds[rank], signal.SIGQUIT)
+        self.processes.signal(signal.SIGQUIT, ranks)
         deadline = time.monotonic() + TRACE_S
         while ranks - set(self._ended) and (left := deadline - time.monotonic()) > 0:
             with contextlib.suppress(GangFailed):

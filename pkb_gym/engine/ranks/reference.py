@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 def main(wire: Wire, rank: int, world_size: int) -> None:
     """Serves one evaluator until the connection ends."""
     start, _, (rendezvous, *libraries) = wire.receive_with_fds(Start)
-    device = make_device(start.device, rank, world_size, start.threads)
+    device = make_device(start.device, rank, world_size, start.threads, start.ranks_per_gpu)
     device.prepare()  # before the process group starts its threads, which inherit the processors
     device.join(f"file:///proc/self/fd/{rendezvous}")
     dist.barrier()
@@ -179,7 +179,7 @@ class ReferenceRank:
             segment.close()
         self._mine = self._theirs = None
         self._give_memory_back()
-        self._segments = [Segment(order.segment_bytes, self._rank) for _ in range(2)]
+        self._segments = [Segment(order.segment_bytes, torch.cuda.current_device()) for _ in range(2)]
         return [segment.fd for segment in self._segments]
 
     def _map_heaps(self, order: MapHeaps, fds: list[int]) -> Ready:

@@ -12,9 +12,10 @@ from pkb_gym.engine.compare.layout import Workload, align
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.dumped_tensor import Dumped
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
-from pkb_gym.engine.ranks.gang import Gang, Processors
+from pkb_gym.engine.ranks.gang import Gang
 from pkb_gym.engine.ranks.handover_server import HandoverLibraries
 from pkb_gym.engine.ranks.heaps import DeviceHeap, SharedHeap, SymmetricHeap
+from pkb_gym.engine.ranks.rank_processes import Processors
 from pkb_gym.engine.ranks.reference_orders import (
     AllocateHeaps,
     BlockEnded,
@@ -67,6 +68,7 @@ class ReferenceGang:
         world_size: number of ranks.
         threads: processor threads that each rank computes with.
         libraries: the compiled handovers.
+        ranks_per_gpu: neighbouring ranks that share a GPU.
 
     Attributes:
         idle_us: what the slowest rank's device took to answer just before the last block, in microseconds; None on
@@ -75,7 +77,13 @@ class ReferenceGang:
     """
 
     def __init__(
-        self, zygote: Zygote, device: Device, world_size: int, threads: int, libraries: HandoverLibraries
+        self,
+        zygote: Zygote,
+        device: Device,
+        world_size: int,
+        threads: int,
+        libraries: HandoverLibraries,
+        ranks_per_gpu: int = 1,
     ) -> None:
         self.device: Device = device
         self.world_size = world_size
@@ -87,7 +95,7 @@ class ReferenceGang:
         store = os.memfd_create("pkb-rendezvous", os.MFD_CLOEXEC)
         try:
             self._gang = Gang(zygote, "pkb_gym.engine.ranks.reference", world_size, None)
-            self._ask(Start(device, threads), Ready, fds=(store, *libraries.reference_fds))
+            self._ask(Start(device, threads, ranks_per_gpu), Ready, fds=(store, *libraries.reference_fds))
         finally:
             os.close(store)
 

@@ -27,6 +27,7 @@ class Start(Message):
 
     device: DeviceName
     threads: int
+    ranks_per_gpu: int = 1
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,8 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
     order: Message
     order, _, fds = wire.receive_with_fds(Prepare, MapHeap)
     assert isinstance(order, Prepare | MapHeap)
-    device = make_device(order.setting.device, rank, world_size, order.setting.threads)
+    setting = order.setting
+    device = make_device(setting.device, rank, world_size, setting.threads, setting.ranks_per_gpu)
     device.prepare(order.dialect, one_queue=isinstance(order, Prepare) and order.one_queue)
     if isinstance(order, Prepare):
         if order.dialect == "python":

@@ -144,7 +144,15 @@ NO_FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "0"}
 
 
 class CudaDevice:
-    """A rank on the GPU of its own number; see `Device`.
+    """A rank on a GPU; see `Device`.
+
+    Args:
+        rank: number of this rank, which is its GPU's where ranks do not share GPUs.
+        world_size: number of ranks.
+        threads: processor threads that it computes with.
+        ranks_per_gpu: neighbouring ranks that share a GPU.
+
+    Ranks that share a GPU have a context each, which take turns, and their collectives go through main memory.
 
     A rank of the native dialect sees no other GPU, so that the driver has less to set up and the candidate less to
     reach; the memory of the others' heaps is mapped all the same. With one queue instead of eight, the driver makes its
@@ -154,8 +162,9 @@ class CudaDevice:
     name: DeviceName = "cuda"
     stream: int | None = None
 
-    def __init__(self, rank: int, world_size: int, threads: int) -> None:
-        self._index = rank
+    def __init__(self, rank: int, world_size: int, threads: int, ranks_per_gpu: int = 1) -> None:
+        self._index = self._gpu = rank // ranks_per_gpu
+        self._shares_gpu = ranks_per_gpu > 1
         self._rank, self._world_size, self._threads = rank, world_size, threads
         self._prepared = self._joined = False
 
@@ -174,7 +183,7 @@ class CudaDevice:
         torch.set_num_threads(self._threads)
         if dialect == "native":
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-            os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[self._rank] if visible else str(self._rank)
+            os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[self._gpu] if visible else str(self._gpu)
             self._index = 0
         if one_queue:
             os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
@@ -189,6 +198,13 @@ class CudaDevice:
         import torch
         import torch.distributed as dist
 
+        if not self._joined and self._shares_gpu:
+            from . import gloo_compat, host_collectives
+
+            host_collectives.register()
+            _init_process_group(host_collectives.BACKEND, meet, self._rank, self._world_size)
+            gloo_compat.install()
+            self._joined = True
         if not self._joined:
             os.environ |= NO_FLIGHT_RECORDER
             device = torch.device("cuda", self._index)
@@ -227,9 +243,11 @@ class CudaDevice:
         torch.cuda.empty_cache()
 
 
-def make_device(name: DeviceName, rank: int, world_size: int, threads: int) -> Device:
-    """The rank's device of that name."""
-    return (CudaDevice if name == "cuda" else CpuDevice)(rank, world_size, threads)
+def make_device(name: DeviceName, rank: int, world_size: int, threads: int, ranks_per_gpu: int = 1) -> Device:
+    """The rank's device of that name; see `CudaDevice` for the arguments."""
+    if name == "cuda":
+        return CudaDevice(rank, world_size, threads, ranks_per_gpu)
+    return CpuDevice(rank, world_size, threads)
 
 
 def _init_process_group(backend: str, meet: str | None, rank: int, world_size: int, **kwargs: Any) -> None:

@@ -35,10 +35,12 @@ class RankSetting:
     Attributes:
         device: kind.
         threads: processor threads that it computes with.
+        ranks_per_gpu: neighbouring ranks that share a GPU.
     """
 
     device: DeviceName
     threads: int
+    ranks_per_gpu: int = 1
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,13 @@ Device: TypeAlias = Literal["cpu", "cuda"]
 Language: TypeAlias = Literal["cpp", "cuda", "triton", "python"]
 Protocol: TypeAlias = Literal["robust", "published"]
 Until: TypeAlias = Literal["compile", "check", "time", "profile"]
-Sanitizer: TypeAlias = Literal["address", "undefined", "thread"]
+Sanitizer: TypeAlias = Literal["address", "undefined", "thread", "memcheck", "racecheck", "synccheck", "initcheck"]
+
+SANITIZERS: dict[Language, tuple[Sanitizer, ...]] = {
+    "cpp": ("address", "undefined", "thread"),
+    "cuda": ("memcheck", "racecheck", "synccheck", "initcheck"),
+}
+"""Language -> its sanitizers: those of g++, and the tools of compute-sanitizer."""
 
 DIALECTS: dict[Language, Dialect] = {"cpp": "native", "cuda": "native", "triton": "python", "python": "python"}
 
@@ -28,7 +34,10 @@ class EvalConfig(Record):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """"auto" stands for GPUs where there are any, unless the language names a device."""
     world_size: int | None = Field(default=None, ge=1, strict=True)
-    """Ranks; by default 4, or on GPUs as many of 1, 2, 4, 8 as there are GPUs."""
+    """Ranks; by default 4, or on GPUs as many of 1, 2, 4, 8 as they serve."""
+    ranks_per_gpu: int | None = Field(default=None, ge=1, strict=True)
+    """Neighbouring ranks that share a GPU; by default 1. Ranks that share are checked and never timed, and the baseline
+    runs on gloo, since NCCL refuses several ranks on one GPU."""
     size: str | dict[str, object] | None = None
     """A named size, or axes that replace those of "published"; by default "published" on GPUs, "tiny" on the CPU."""
     dtype: str | None = None
@@ -61,8 +70,8 @@ class EvalConfig(Record):
     """Whether native sources are compiled for finding mistakes: not optimised, with whole debug information and checks
     of bounds. Such a build is checked and never timed, and no reward is paid for it."""
     sanitize: tuple[Sanitizer, ...] = ()
-    """Sanitizers of g++ that the checked calls are run under first, in the standalone harness; C++ sources alone.
-    Includes `debug`."""
+    """Sanitizers that the checked calls are run under first, in the standalone harness: those of g++ for C++ sources,
+    tools of compute-sanitizer for CUDA sources. Includes `debug`."""
 
     @field_validator("size")
     @classmethod
@@ -76,6 +85,8 @@ class ResolvedConfig(Record):
 
     device: Device
     world_size: int
+    ranks_per_gpu: int = 1
+    """Above 1, ranks share GPUs; `until` is never behind "check" then."""
     size: str | dict[str, object]
     dtype: str
     language: Language
@@ -140,24 +151,23 @@ def resolve(
     debug = config.debug or bool(config.sanitize)
     resolved_language = language if config.language == "auto" else config.language
     _check_debug(problem, resolved_language, config)
-    world_size = config.world_size or default_world_size(gpus if device == "cuda" else 0)
-    if device == "cuda" and 0 < gpus < world_size:
-        raise ConfigError(f"{problem.name}: world size {world_size} needs as many GPUs; this machine has {gpus}")
+    world_size, ranks_per_gpu = _ranks(problem, config, device, gpus)
     size = config.size if config.size is not None else ("published" if device == "cuda" else "tiny")
     dtype = config.dtype if config.dtype is not None else problem.dtypes[0]
     problem.check_axes(size, world_size, dtype, config.protocol)  # type: ignore[arg-type]  # values were frozen
     return ResolvedConfig(
         device=device,
         world_size=world_size,
+        ranks_per_gpu=ranks_per_gpu,
         size=size,
         dtype=dtype,
         language=resolved_language,
         protocol=config.protocol,
-        until="check" if debug and config.until != "compile" else config.until,
+        until="check" if (debug or ranks_per_gpu > 1) and config.until != "compile" else config.until,
         trials=max(config.trials or (5 if config.protocol == "published" else 4), checked_calls(world_size)),
         seed=config.seed,
         turn=config.turn,
-        timeout_s=config.timeout_s or 10.0,
+        timeout_s=config.timeout_s or 10.0 * ranks_per_gpu,
         compile_timeout_s=config.compile_timeout_s,
         timing_budget_s=config.timing_budget_s or _timing_budget_s(device, size),
         memory_bytes=config.memory_bytes or max(1 << 30, memory_total_bytes // (2 * world_size)),
@@ -167,14 +177,34 @@ def resolve(
     )
 
 
+def _ranks(problem: Problem, config: EvalConfig, device: Device, gpus: int) -> tuple[int, int]:
+    """How many ranks there are, and how many share a GPU; the arguments of `resolve`."""
+    ranks_per_gpu = config.ranks_per_gpu or 1
+    if device == "cpu" and ranks_per_gpu > 1:
+        raise ConfigError(
+            f"{problem.name}: ranks_per_gpu={ranks_per_gpu} is for device 'cuda'; on device 'cpu' leave it out"
+        )
+    world_size = config.world_size or default_world_size(gpus * ranks_per_gpu if device == "cuda" else 0)
+    if device == "cuda" and 0 < gpus * ranks_per_gpu < world_size:
+        needs = "as many GPUs"
+        if ranks_per_gpu > 1:
+            needs = f"{-(-world_size // ranks_per_gpu)} GPUs of {ranks_per_gpu} ranks each"
+        raise ConfigError(
+            f"{problem.name}: world size {world_size} needs {needs}; this machine has {gpus}. Ranks may share GPUs "
+            f"until stage 'check': ranks_per_gpu={-(-world_size // gpus)}"
+        )
+    return world_size, min(ranks_per_gpu, world_size)
+
+
 def _check_debug(problem: Problem, language: Language, config: EvalConfig) -> None:
     if config.debug and DIALECTS[language] != "native":
         raise ConfigError(f"{problem.name}: debug builds are of C++ and CUDA sources; this one is {language!r}")
-    if config.sanitize and language != "cpp":
-        raise ConfigError(
-            f"{problem.name}: sanitizers are for C++ sources; this one is {language!r}. For CUDA sources keep the run "
-            "(`pkb eval --keep DIR`) and call `DIR/run.sh memcheck`"
-        )
+    if config.sanitize and language not in SANITIZERS:
+        raise ConfigError(f"{problem.name}: sanitizers are for C++ and CUDA sources; this one is {language!r}")
+    for sanitizer in config.sanitize:
+        if sanitizer not in SANITIZERS[language]:
+            known = ", ".join(SANITIZERS[language])
+            raise ConfigError(f"{problem.name}: sanitizers of {language!r} sources are {known}; {sanitizer!r} is not")
 
 
 def _timing_budget_s(device: Device, size: object) -> float:

@@ -9,11 +9,12 @@ from typing import Literal, get_args, get_origin
 from pydantic import ValidationError
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.config import EvalConfig, Sanitizer
 from pkb_gym.engine.support.suggestions import did_you_mean
 
 EXPECTED = {
     "world_size": "a whole number of ranks, at least 1",
+    "ranks_per_gpu": "a whole number of ranks, at least 1",
     "size": "the name of a size, or axes by name such as {'M': 1024}: numbers, texts, None and tuples of them",
     "dtype": "the name of a dtype, such as 'bfloat16'",
     "trials": "a whole number, at least 1",
@@ -25,7 +26,7 @@ EXPECTED = {
     "memory_bytes": "a whole number of bytes above 0",
     "trace": "True or False",
     "debug": "True or False",
-    "sanitize": "any of 'address', 'undefined' and 'thread', in a tuple",
+    "sanitize": f"any of {', '.join(map(repr, get_args(Sanitizer)))}, in a tuple",
 }
 """Field of `EvalConfig` -> what it takes, of those that take no choice of words."""
 

@@ -117,7 +117,7 @@ class SanitizerReport(Record):
     """What a run of the checked calls under one sanitizer has shown."""
 
     sanitizer: Sanitizer
-    """Of g++."""
+    """Of g++, or a tool of compute-sanitizer."""
     found: bool
     """Whether this is a finding."""
     summary: str

@@ -108,8 +108,14 @@ def check_memory(problem: Problem, config: ResolvedConfig) -> None:
     memory = "of each GPU's memory" if on_gpus else "of main memory"
     raise ConfigError(
         f"{problem.name}: size {config.size!r} in {config.dtype} on {ranks} needs {_gib(needed)} {memory}, and this "
-        f"machine has {_gib(present)}; choose a smaller size{', or more ranks' if on_gpus else ''}"
+        f"machine has {_gib(present)}; choose a smaller size{_other_remedy(config)}"
     )
+
+
+def _other_remedy(config: ResolvedConfig) -> str:
+    if config.device == "cpu":
+        return ""
+    return ", or fewer ranks on a GPU" if config.ranks_per_gpu > 1 else ", or more ranks"
 
 
 def _gib(nbytes: int) -> str:

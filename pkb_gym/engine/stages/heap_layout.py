@@ -65,7 +65,16 @@ def lay_out(problem: Problem, config: ResolvedConfig) -> HeapLayout:
     """
     size = config.axes_asked
     named = size if isinstance(size, str) else tuple(sorted(size.items()))
-    return _lay_out(problem, named, config.world_size, config.dtype, config.protocol, config.device, config.trials)
+    return _lay_out(
+        problem,
+        named,
+        config.world_size,
+        config.ranks_per_gpu,
+        config.dtype,
+        config.protocol,
+        config.device,
+        config.trials,
+    )
 
 
 @lru_cache(maxsize=512)
@@ -73,6 +82,7 @@ def _lay_out(
     problem: Problem,
     size: str | tuple[tuple[str, object], ...],
     world_size: int,
+    ranks_per_gpu: int,
     dtype: str,
     protocol: Protocol,
     device: Device,
@@ -88,7 +98,7 @@ def _lay_out(
     largest_timed = _with_variation([block.sets[0].nbytes for block in timed])
     one = timed[0].sets[0]
     scratch_bytes = align(max(MIN_SCRATCH_BYTES, 2 * (one.nbytes - _resident_bytes(problem, one))), PAGE_BYTES)
-    room = GPU_BLOCK_BYTES if device == "cuda" else CPU_BLOCK_BYTES // world_size
+    room = GPU_BLOCK_BYTES // ranks_per_gpu if device == "cuda" else CPU_BLOCK_BYTES // world_size
     most_calls = max(1, (room + room // ZONES_SHARE) // (one.nbytes or 1))
     # Pages in between belong to the gaps.
     few_checked = min(MIN_CHECKED_CALLS, trials) * (largest_checked + PAGE_BYTES)
@@ -99,7 +109,7 @@ def _lay_out(
     drawn = max(largest_checked, largest_timed)
     kept = _share_kept(problem, one) * block_bytes
     if device == "cuda":
-        memory_bytes = 2 * segment_bytes + drawn + kept + GPU_RESERVE_BYTES
+        memory_bytes = ranks_per_gpu * (2 * segment_bytes + drawn + kept) + GPU_RESERVE_BYTES
     else:  # pages of main memory exist once they are touched, and few kernels touch the scratch
         memory_bytes = world_size * (2 * block_bytes + drawn + kept) + CPU_RESERVE_BYTES
     return HeapLayout(scratch_bytes, segment_bytes, most_calls, int(memory_bytes))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from pkb_gym.engine.compare.layout import PAGE_BYTES, BlockPlan, align
-from pkb_gym.engine.compile.debug_build import BUILDS, GPU_TOOLS, HARNESS, build_script
+from pkb_gym.engine.compile.debug_build import BUILDS, HARNESS, build_script
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.ranks.reference_orders import ConductCalls
 from pkb_gym.engine.rankside import abi
+from pkb_gym.engine.records.config import SANITIZERS
 from pkb_gym.engine.stages.block_staging import BlockStaging
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 
@@ -40,7 +41,7 @@ def keep_run(run: CandidateRun, plan: BlockPlan, staging: BlockStaging, folder: 
         (folder / f"kernel.{'cu' if language == 'cuda' else 'cpp'}").write_text(run.feedback.source.text)
         (folder / f"kernel-{'debug' if run.config.debug else 'release'}.so").write_bytes(run.artifact.binary or b"")
         (folder / HARNESS.name).write_bytes(HARNESS.read_bytes())
-        tools = GPU_TOOLS if language == "cuda" else ()
+        tools = SANITIZERS["cuda"] if language == "cuda" else ()
         scripts = {
             "build.sh": build_script(language, run.feedback.source.text),
             "run.sh": run_script(run.config.world_size, tools),

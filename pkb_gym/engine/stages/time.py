@@ -33,6 +33,10 @@ SHORT_BLOCK = 0.5
 """Blocks of fewer calls than this share of what the candidate's best time asks for are not counted: a candidate that
 is slow at first would otherwise make them short, which favours it."""
 
+DISTURBED_SHARE, LAST_DISTURBED = 0.25, 2
+"""Share of the pairs that a disturbed one follows, and the number of those that follow the last: a candidate that stops
+waiting for its peers once it has been checked, at whatever call, meets some."""
+
 DELAYED_CALLS = 3
 """Of a disturbed block, on each rank."""
 
@@ -89,14 +93,12 @@ def time_blocks(run: CandidateRun, alone_us: float, candidate_us: float, overhea
     if run.config.protocol == "published":
         _warm_up_as_published(run, warm.baseline_us, length.calls)
     blocks: list[Block] = []
-    disturb_after: int | None = pairs.draws.randrange(statistics.MIN_BLOCKS)
     while not _timed_enough(run, blocks, began):
-        if len(blocks) == disturb_after:
-            pairs.disturb_pair(pairs.draw_calls(length.calls))
-            disturb_after = None
         block = pairs.time_pair(pairs.draw_calls(length.calls), baseline_first=len(blocks) % 2 == 0)
         blocks = length.long_enough([*blocks, block])
-    if disturb_after is not None:  # few blocks were enough
+        if pairs.draws.random() < DISTURBED_SHARE:
+            pairs.disturb_pair(pairs.draw_calls(length.calls))
+    for _ in range(LAST_DISTURBED):
         pairs.disturb_pair(pairs.draw_calls(length.calls))
     run.feedback.timing = statistics.summarise(
         blocks,

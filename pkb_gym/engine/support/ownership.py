@@ -67,12 +67,24 @@ def take_ownership(path: Path) -> int | None:
     Raises:
         OSError: it cannot be opened.
     """
+    return _lock(path, fcntl.LOCK_EX)
+
+
+def share_ownership(path: Path) -> int | None:
+    """As `take_ownership`, of what several processes use: it is abandoned when the last of them has ended.
+
+    Waits while somebody has it alone.
+    """
+    return _lock(path, fcntl.LOCK_SH)
+
+
+def _lock(path: Path, kind: int) -> int | None:
     try:
         lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
     with contextlib.suppress(OSError):  # a file system without locks
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, kind)
     if _is_at(lock, path):
         return lock
     os.close(lock)

@@ -14,11 +14,12 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.metrics.best import best_kernels
 from pkb_gym.metrics.figures import agent_figures
-from pkb_gym.metrics.results import results_by_agent
+from pkb_gym.metrics.reach import Reach, reach, target_speedups
+from pkb_gym.metrics.results import AgentResults, results_by_agent
 from pkb_gym.metrics.sources import ResultsSource, read_results
 from pkb_gym.report.content import Setting, report_content
 from pkb_gym.report.entry_kinds import EntryKind
-from pkb_gym.report.leaderboard.entry import EntryKernel, LeaderboardEntry, ResultsDigest, complaint
+from pkb_gym.report.leaderboard.entry import SCHEMA_VERSION, EntryKernel, LeaderboardEntry, ResultsDigest, complaint
 
 
 @dataclass(frozen=True)
@@ -34,16 +35,17 @@ class EntryText:
     date: dt.date
 
 
-def make_entry(results: Sequence[str], text: EntryText) -> LeaderboardEntry:
+def make_entry(results: Sequence[str], text: EntryText, target: str | None = None) -> LeaderboardEntry:
     """The entry of one agent's results.
 
     Args:
         results: as `read_results` takes them.
         text: what they do not tell.
+        target: results of another agent, such as the experts, whose best kernels may be reached.
 
     Raises:
-        ConfigError: results cannot be read, are those of several agents, machines or protocols, or the text is of no
-            use.
+        ConfigError: results cannot be read, are those of several agents, machines or protocols, the text is of no
+            use, or the target was measured elsewhere or shares no timed problem.
     """
     attempts = read_results(results)
     agents = results_by_agent(attempts)
@@ -53,6 +55,7 @@ def make_entry(results: Sequence[str], text: EntryText) -> LeaderboardEntry:
     setting = _setting(attempts)
     try:
         return LeaderboardEntry(
+            schema_version=SCHEMA_VERSION,
             **vars(text),
             package_version=__version__,
             device=setting.device,
@@ -63,9 +66,29 @@ def make_entry(results: Sequence[str], text: EntryText) -> LeaderboardEntry:
             results=tuple(_digest(ResultsSource.parse(argument)) for argument in results),
             figures=agent_figures(agents[0]),
             kernels=_kernels(attempts),
+            reach=None if target is None else _reach(agents[0], setting, target),
         )
     except ValidationError as error:
         raise ConfigError(f"no entry of the leaderboard: {complaint(error)}") from None
+
+
+def _reach(results: AgentResults, setting: Setting, target: str) -> Reach:
+    attempts = read_results([target])
+    agents = results_by_agent(attempts)
+    if len(agents) != 1:
+        raise ConfigError(f"a target is one agent, got {target} of {', '.join(each.agent for each in agents)}")
+    theirs, ours = _measured_under(_setting(attempts)), _measured_under(setting)
+    if theirs != ours:
+        raise ConfigError(f"{target} was measured under {theirs}, these results under {ours}: speedups do not compare")
+    found = reach(results, agents[0].agent, target_speedups(attempts))
+    if found is None:
+        raise ConfigError(f"{target} has a right and timed kernel for none of these problems")
+    return found
+
+
+def _measured_under(setting: Setting) -> str:
+    ranks, sizes = "/".join(map(str, setting.world_sizes)), "/".join(setting.sizes)
+    return f"{setting.hardware}, {setting.device}, {setting.protocol}, {ranks} ranks, size {sizes}"
 
 
 def _setting(attempts: Sequence[Attempt]) -> Setting:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from pkb_gym import __version__
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.config import Device, Protocol
 from pkb_gym.metrics.figures import AgentFigures
+from pkb_gym.metrics.reach import Reach
 from pkb_gym.report.entry_kinds import EntryKind
 
 NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 SHA256 = r"^[0-9a-f]{64}$"
+
+
+SCHEMA_VERSION: Literal[1] = 1
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class ResultsDigest(Record):
@@ -44,7 +51,7 @@ class EntryKernel(Record):
 class LeaderboardEntry(Record):
     """One line of the leaderboard."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1]
     name: str = Field(pattern=NAME)
     """Of the entry's file, without `.json`."""
     title: str = Field(min_length=1, max_length=80)
@@ -71,6 +78,20 @@ class LeaderboardEntry(Record):
     """All metrics, by problem and in sum."""
     kernels: tuple[EntryKernel, ...]
     """Of the problems that were solved."""
+    reach: Reach | None = None
+    """Turns until as fast as the best kernels of another agent, such as the experts, under the same configuration on
+    the same machine; None where it was not compared with one."""
+
+    @model_validator(mode="after")
+    def _each_stands_once(self) -> Self:
+        for title, names in (
+            ("problems", [problem.problem for problem in self.figures.problems]),
+            ("kernels", [f"{kernel.problem}.{kernel.suffix}" for kernel in self.kernels]),
+        ):
+            twice = sorted(name for name, count in Counter(names).items() if count > 1)
+            if twice:
+                raise ValueError(f"{title} that stand twice: {', '.join(twice)}")
+        return self
 
     @model_validator(mode="after")
     def _kernels_are_of_solved_problems(self) -> Self:
@@ -92,10 +113,13 @@ def read_entry(path: Path) -> LeaderboardEntry:
     """The entry of a file.
 
     Raises:
-        ConfigError: it cannot be read, is no entry, or bears another name than its file.
+        ConfigError: it cannot be read, is no entry, is of another version of the schema, or bears another name than its
+            file.
     """
     try:
-        entry = LeaderboardEntry.model_validate_json(path.read_bytes())
+        text = path.read_bytes()
+        _check_version(path, text)
+        entry = LeaderboardEntry.model_validate_json(text, strict=True)  # "3" is no number, as in the JSON schema
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except ValidationError as error:
@@ -103,6 +127,21 @@ def read_entry(path: Path) -> LeaderboardEntry:
     if path.stem != entry.name:
         raise ConfigError(f"{path} holds the entry {entry.name!r}; call it {entry.name}.json")
     return entry
+
+
+def _check_version(path: Path, text: bytes) -> None:
+    """Names the version before any field, which another version may have other ones of."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return  # the validation says where it is no JSON
+    version = found.get("schema_version", SCHEMA_VERSION) if isinstance(found, dict) else SCHEMA_VERSION
+    if type(version) is int and version != SCHEMA_VERSION:
+        raise ConfigError(
+            f"{path} is of version {version} of the schema, and this pkb-gym {__version__} reads version "
+            f"{SCHEMA_VERSION}; "
+            + ("take a newer pkb-gym" if version > SCHEMA_VERSION else "make it again with `pkb leaderboard add`")
+        )
 
 
 def complaint(error: ValidationError) -> str:
@@ -128,4 +167,4 @@ def read_entries(paths: Iterable[Path]) -> list[LeaderboardEntry]:
 
 def json_schema() -> str:
     """The JSON schema of an entry, as `leaderboard/schema.json` holds it."""
-    return json.dumps(LeaderboardEntry.model_json_schema(), indent=1) + "\n"
+    return json.dumps({"$schema": DIALECT, **LeaderboardEntry.model_json_schema()}, indent=1) + "\n"

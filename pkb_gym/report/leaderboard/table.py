@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from pkb_gym.metrics.estimates import Estimate
 from pkb_gym.metrics.figures import AtK, at
+from pkb_gym.metrics.reach import Reach
+from pkb_gym.metrics.reach_text import reach_text
 from pkb_gym.report.figures.charts import interval_text
 from pkb_gym.report.leaderboard.entry import LeaderboardEntry
 from pkb_gym.report.markdown import escaped, markdown_table
@@ -30,18 +32,22 @@ NONE = "No entries."
 
 def leaderboard_markdown(entries: Sequence[LeaderboardEntry]) -> str:
     """The page: a table for each hardware and protocol, best first, and how each entry was measured."""
-    groups: dict[tuple[str, str, str], list[LeaderboardEntry]] = {}
-    for entry in entries:
-        groups.setdefault((entry.device, entry.hardware, entry.protocol), []).append(entry)
     parts = [INTRODUCTION]
-    for (device, hardware, protocol), found in sorted(groups.items(), reverse=True):
-        found.sort(key=_rank)
+    for found in entry_groups(entries):
         parts += [
-            f"## {escaped(hardware)} ({device}), protocol {protocol}",
+            f"## {escaped(found[0].hardware)} ({found[0].device}), protocol {found[0].protocol}",
             markdown_table(HEADER, [_row(entry) for entry in found]),
             *(_told(entry) for entry in found),
         ]
     return "\n\n".join(parts if entries else [*parts, NONE]) + "\n"
+
+
+def entry_groups(entries: Sequence[LeaderboardEntry]) -> list[list[LeaderboardEntry]]:
+    """The entries of each device, hardware and protocol, GPUs first; within a group the best first."""
+    groups: dict[tuple[str, str, str], list[LeaderboardEntry]] = {}
+    for entry in entries:
+        groups.setdefault((entry.device, entry.hardware, entry.protocol), []).append(entry)
+    return [sorted(found, key=_rank) for _, found in sorted(groups.items(), reverse=True)]
 
 
 def _rank(entry: LeaderboardEntry) -> tuple[float, float, str]:
@@ -83,10 +89,15 @@ def _exponential(log: Estimate) -> Estimate:
 
 def _told(entry: LeaderboardEntry) -> str:
     ranks, sizes = ", ".join(map(str, entry.world_sizes)), ", ".join(entry.sizes)
+    reached = "" if entry.reach is None else f"\n\n{escaped(_reached(entry.reach))}"
     return (
         f"**{escaped(entry.title)}** ([{entry.name}.json](entries/{entry.name}.json), {escaped(ranks)} ranks, sizes "
-        f"{escaped(sizes)}): {escaped(entry.description)}\n\n```console\n{_code(entry.command)}\n```"
+        f"{escaped(sizes)}): {escaped(entry.description)}{reached}\n\n```console\n{_code(entry.command)}\n```"
     )
+
+
+def _reached(found: Reach) -> str:
+    return f"As fast as the best kernels of {found.target}: {reach_text(found)}."
 
 
 def _code(command: str) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from pkb_gym.engine.compile import debug_build, nvcc
-from pkb_gym.engine.compile.debug_build import BUILDS, GPU_TOOLS, build_script, gxx_flags, kernel_command, nvcc_flags
+from pkb_gym.engine.compile.debug_build import BUILDS, build_script, gxx_flags, kernel_command, nvcc_flags
 from pkb_gym.engine.compile.gxx import FLAGS
+from pkb_gym.engine.records.config import SANITIZERS
 from pkb_gym.engine.stages.kept_run import run_script
 
 
@@ -41,7 +42,7 @@ def test_gpu_builds_have_lines_of_device_code(monkeypatch: pytest.MonkeyPatch):
 def test_scripts_are_sound_and_list_their_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(nvcc, "default_architecture", lambda: "sm_90a")
     monkeypatch.setattr(nvcc, "find_toolkit", lambda: Path("/cuda"))
-    scripts = [build_script("cpp", ""), build_script("cuda", ""), run_script(2), run_script(8, GPU_TOOLS)]
+    scripts = [build_script("cpp", ""), build_script("cuda", ""), run_script(2), run_script(8, SANITIZERS["cuda"])]
     for text in scripts:
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
     assert all(f"  {build})" in scripts[0] for build in BUILDS["cpp"])
@@ -67,7 +68,7 @@ def test_compute_sanitizer_runs_every_rank_and_the_first_finding_ends_the_others
     tool = tmp_path / "compute-sanitizer"
     tool.write_text('#!/bin/sh\necho "$@"\ncase "$*" in *" 1") exit 86 ;; *) exec sleep 60 ;; esac\n')
     tool.chmod(0o755)
-    (tmp_path / "run.sh").write_text(run_script(2, GPU_TOOLS))
+    (tmp_path / "run.sh").write_text(run_script(2, SANITIZERS["cuda"]))
     (tmp_path / "harness-release").touch()
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     ran = subprocess.run(["bash", tmp_path / "run.sh", "memcheck"], capture_output=True, text=True, timeout=30)

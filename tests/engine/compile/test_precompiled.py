@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,42 +110,72 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCo
     monkeypatch.setenv("PKB_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(precompiled, "run_sandboxed", fake)
     monkeypatch.setattr(precompiled, "_READY", {})
-    return fake
+    yield fake
+    end_process()
 
 
-def another_process(monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(precompiled, "_READY", {})
+def end_process() -> None:
+    """The kernel then gives up its locks."""
+    for header in filter(None, precompiled._READY.values()):
+        os.close(header.lock)
+    precompiled._READY.clear()
+
+
+def another_process() -> Path:
+    end_process()
     folder = precompiled_header(["-O3"])
     assert folder is not None
     return folder
 
 
 def test_it_is_made_once_for_all_processes(compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = another_process(monkeypatch)
-    assert precompiled_header(["-O3"]) == another_process(monkeypatch) == first and compiler.runs == 1
+    first = another_process()
+    assert precompiled_header(["-O3"]) == another_process() == first and compiler.runs == 1
     assert precompiled_header(["-O1"]) != first and compiler.runs == 2
 
 
 def test_a_header_that_changes_has_it_made_anew(compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library can be upgraded without its compiler."""
-    folder = another_process(monkeypatch)
+    folder = another_process()
     compiler.header.write_text("int two();")
-    assert another_process(monkeypatch) == folder and compiler.runs == 2
+    assert another_process() == folder and compiler.runs == 2
     assert (folder / PRECOMPILED).read_bytes() == b"gpchint two();"
 
 
 @pytest.mark.parametrize("name", [PRECOMPILED, MANIFEST])
 def test_a_damaged_one_is_made_anew(compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    folder = another_process(monkeypatch)
+    folder = another_process()
     (folder / name).write_bytes(b"gpch?")
-    another_process(monkeypatch)
+    another_process()
     assert compiler.runs == 2 and (folder / PRECOMPILED).read_bytes() == b"gpchint one();"
 
 
+def of_each(versions: range) -> list[Path]:
+    return [folder for number in versions if (folder := precompiled_header([f"-DN={number}"]))]
+
+
 def test_old_ones_are_removed(compiler: FakeCompiler) -> None:
-    folders = [precompiled_header([f"-DN={number}"]) for number in range(precompiled.MOST_KEPT + 2)]
-    exist = [folder is not None and folder.exists() for folder in folders]
-    assert exist == [False] * 2 + [True] * precompiled.MOST_KEPT
+    old = of_each(range(2))
+    end_process()
+    kept = of_each(range(2, 2 + precompiled.MOST_KEPT))
+    assert [folder.exists() for folder in (*old, *kept)] == [False] * 2 + [True] * precompiled.MOST_KEPT
+
+
+def test_one_in_use_is_not_removed(compiler: FakeCompiler) -> None:
+    """Installations share a cache: the header of a running evaluator was removed, and no kernel compiled any more."""
+    folders = of_each(range(precompiled.MOST_KEPT + 2))
+    assert len(folders) == precompiled.MOST_KEPT + 2 and all(folder.exists() for folder in folders)
+
+
+def test_one_in_use_is_not_replaced(compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_others = precompiled_header(["-O3"])
+    assert of_others is not None
+    compiler.header.write_text("int two();")
+    with monkeypatch.context() as another:
+        another.setattr(precompiled, "_READY", {})
+        assert precompiled_header(["-O3"]) is None, "the other's is of another header: this process does without"
+    assert (of_others / PRECOMPILED).read_bytes() == b"gpchint one();"
+    assert another_process() == of_others and (of_others / PRECOMPILED).read_bytes() == b"gpchint two();"
 
 
 def test_where_it_cannot_be_made_one_does_without(

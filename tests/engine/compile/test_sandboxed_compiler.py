@@ -48,6 +48,13 @@ def test_a_result_that_was_not_made_is_a_failure(mode: str) -> None:
     assert run.status != 0 and not compiled_of(run, LIMITS).artifact.ok
 
 
+@needs_bubblewrap
+def test_a_sandbox_that_cannot_be_made_is_no_compile_error(tmp_path: Path) -> None:
+    """It was kept as the source's own, for all later evaluations."""
+    with pytest.raises(InfrastructureError, match=r"sandbox of sh could not be made .*No such file or directory"):
+        shell("true", readable=(tmp_path / "removed",))
+
+
 def test_a_deadline_ends_everything(mode: str) -> None:
     run = shell("sleep 60 & sleep 60", Limits(timeout_s=0.3))
     assert run.status is None and run.duration_s < 5

@@ -80,7 +80,7 @@ def test_a_wrong_run_is_kept_and_dumped(
     ("choices", "words"),
     [
         ({"language": "python", "debug": True}, "debug builds are of C\\+\\+ and CUDA sources"),
-        ({"language": "python", "sanitize": ("thread",)}, "sanitizers are for C\\+\\+ sources"),
+        ({"language": "python", "sanitize": ("thread",)}, "sanitizers are for C\\+\\+ and CUDA sources"),
     ],
 )
 def test_python_sources_have_no_debug_build(local_evaluator: LocalEvaluator, choices: dict, words: str):

@@ -65,8 +65,10 @@ class FakeReference:
         world_size: int,
         threads: int,
         libraries: FakeLibraries,
+        ranks_per_gpu: int,
     ) -> None:
         assert zygote.trusted and libraries.device == device
+        self.ranks_per_gpu = ranks_per_gpu
         self.kind, self.threads, self.is_sound, self.closed = (device, world_size), threads, True, False
         processes.references.append(self)
 
@@ -78,9 +80,17 @@ class FakeGang:
     is_whole = True
 
     def __init__(
-        self, processes: Processes, zygote: FakeZygote, device: str, world_size: int, *, allow_processes: bool
+        self,
+        processes: Processes,
+        zygote: FakeZygote,
+        device: str,
+        world_size: int,
+        *,
+        allow_processes: bool,
+        ranks_per_gpu: int = 1,
     ) -> None:
         assert not zygote.trusted
+        self.ranks_per_gpu = ranks_per_gpu
         self.kind = (device, world_size, allow_processes)
         self.prepared_for: tuple[str, bool] | None = None
         self.closed, self._processes = False, processes
@@ -238,6 +248,18 @@ def test_gangs_of_one_kind_stand_by_for_all_candidates(pool: GangPool, processes
     assert len(running("pkb-standby")) == 1
     with gang_for(pool, "python"):
         assert len(running("pkb-standby")) == 2
+
+
+def test_ranks_that_share_a_gpu_have_gangs_of_their_own(pool: GangPool, processes: Processes) -> None:
+    """Every rank of a gang that stands by has a context on its GPU: fewer stand by where ranks share one."""
+    asked = EvalConfig(device="cuda", ranks_per_gpu=2, world_size=2)
+    config = resolve(asked, PROBLEM, device="cuda", language="cuda", memory_total_bytes=1 << 36, gpus=1)
+    with pool.candidate_gang(config, "a kernel") as gang, gang_for(pool, "cuda") as other:
+        assert (gang.ranks_per_gpu, other.ranks_per_gpu) == (2, 1)  # type: ignore[attr-defined]
+        until(lambda: [made.ranks_per_gpu for made in processes.gangs].count(2) == 2)
+    references = [pool.reference("cuda", 2, shared) for shared in (1, 2, 2)]
+    assert [each.ranks_per_gpu for each in references] == [1, 2, 2]  # type: ignore[attr-defined]
+    assert references[1] is references[2] is not references[0]
 
 
 def test_a_gang_is_ended_in_the_background_but_before_any_timing(

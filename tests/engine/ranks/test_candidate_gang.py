@@ -47,7 +47,7 @@ def test_ranks_run_on_the_processors_that_they_are_told(gang: CandidateGang) -> 
     gang.run_null_block(NULL_BLOCK, lambda: places)
     gang.run_null_block(NULL_BLOCK, lambda: None)
     gang.thaw()
-    for pidfd, place in zip(gang._gang._pidfds, places, strict=True):
+    for pidfd, place in zip(gang._gang.processes.pidfds, places, strict=True):
         threads = [int(entry.name) for entry in Path(f"/proc/{pid_of(pidfd)}/task").iterdir()]
         assert threads and all(os.sched_getaffinity(thread) == set(place) for thread in threads)
 
@@ -56,7 +56,7 @@ def test_a_rank_that_falls_while_its_inputs_are_staged_cannot_be_moved_and_that_
     own = sorted(os.sched_getaffinity(0))
 
     def stage() -> list[list[int]]:
-        signal.pidfd_send_signal(gang._gang._pidfds[0], signal.SIGKILL)
+        signal.pidfd_send_signal(gang._gang.processes.pidfds[0], signal.SIGKILL)
         return [own, own]
 
     with pytest.raises(InfrastructureError, match="before its candidate was loaded"):
@@ -64,13 +64,13 @@ def test_a_rank_that_falls_while_its_inputs_are_staged_cannot_be_moved_and_that_
 
 
 def test_a_gang_that_falls_before_it_has_a_candidate_is_no_candidates_fault(gang: CandidateGang) -> None:
-    signal.pidfd_send_signal(gang._gang._pidfds[0], signal.SIGKILL)
+    signal.pidfd_send_signal(gang._gang.processes.pidfds[0], signal.SIGKILL)
     with pytest.raises(InfrastructureError, match="before its candidate was loaded"):
         gang.run_null_block(NULL_BLOCK, lambda: None)
 
 
 def test_a_gang_that_cannot_be_prepared_is_no_candidates_fault(gang_pool: GangPool) -> None:
     with CandidateGang(gang_pool.zygote(trusted=False), "cpu", 2) as gang:
-        signal.pidfd_send_signal(gang._gang._pidfds[1], signal.SIGKILL)
+        signal.pidfd_send_signal(gang._gang.processes.pidfds[1], signal.SIGKILL)
         with pytest.raises(InfrastructureError, match="a gang could not be prepared: rank 1 was killed"):
             gang.prepare("python")

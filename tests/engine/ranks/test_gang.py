@@ -99,12 +99,12 @@ def test_the_rank_that_fell_first_is_named(
 
 
 def test_a_gang_is_whole_until_a_rank_ends(gang: Gang) -> None:
-    assert gang.is_whole
-    gang.freeze()
-    assert gang.is_whole
-    gang.thaw()
+    assert gang.processes.all_run()
+    gang.processes.freeze()
+    assert gang.processes.all_run()
+    gang.processes.thaw()
     fall(gang, "sleep", "exit")
-    assert not gang.is_whole
+    assert not gang.processes.all_run()
 
 
 def test_output_is_kept(gang: Gang) -> None:
@@ -148,14 +148,14 @@ def test_freezing_stops_threads_too(gang: Gang) -> None:
     pid = do(gang, "spin in a thread", "nothing")[0].pid
     threads = psutil.Process(pid).num_threads()
     assert threads >= 2
-    gang.freeze()
-    before = gang.processor_ticks()
+    gang.processes.freeze()
+    before = gang.processes.processor_ticks()
     time.sleep(0.2)
-    assert gang.processor_ticks() == before
+    assert gang.processes.processor_ticks() == before
     assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
-    gang.thaw()
+    gang.processes.thaw()
     deadline = time.monotonic() + 5
-    while gang.processor_ticks() == before:
+    while gang.processes.processor_ticks() == before:
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -163,27 +163,27 @@ def test_freezing_stops_threads_too(gang: Gang) -> None:
 def test_a_thread_in_a_call_of_the_kernel_is_waited_for_and_its_time_is_told(gang: Gang) -> None:
     """The main thread had stopped long before: outputs were still being written, and the clock had been read."""
     do(gang, "nothing", "nothing")
-    gang.freeze()
-    gang.thaw()
+    gang.processes.freeze()
+    gang.processes.thaw()
     pid = do(gang, "read in a thread", "nothing")[0].pid
-    at_work_ns = gang.freeze()
+    at_work_ns = gang.processes.freeze()
     letters = {
         thread: Path(f"/proc/{pid}/task/{thread}/stat").read_text().split()[2]
         for thread in os.listdir(f"/proc/{pid}/task")
     }
     assert set(letters.values()) == {"T"}
     assert at_work_ns > 1_000_000
-    gang.thaw()
+    gang.processes.thaw()
 
 
 def test_a_thread_is_stopped_whose_main_thread_has_ended(gang: Gang) -> None:
     """The state of the process is then that of a zombie, whatever its other threads do."""
     with pytest.raises(GangFailed):
         do(gang, "end the main thread", "nothing", timeout_s=0.5)
-    gang.freeze()
-    before = gang.processor_ticks()
+    gang.processes.freeze()
+    before = gang.processes.processor_ticks()
     time.sleep(0.1)
-    assert gang.processor_ticks() == before
+    assert gang.processes.processor_ticks() == before
 
 
 def test_freezing_ends_what_ranks_started(zygote: Zygote) -> None:
@@ -201,17 +201,17 @@ def test_freezing_ends_what_ranks_started(zygote: Zygote) -> None:
         while len(orphans()) < 2:  # the orphan finds its new parent when its own has ended
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        gang.freeze()
+        gang.processes.freeze()
         assert orphans() == []
         assert [rank.status() for rank in ranks] == [psutil.STATUS_STOPPED] * 2
-        gang.thaw()
+        gang.processes.thaw()
         assert len(do(gang, "nothing", "nothing")) == 2
 
 
 def test_a_frozen_gang_can_be_ended(zygote: Zygote) -> None:
     with Gang(zygote, PROGRAM, 2, None) as gang:
         pids = [reply.pid for reply in do(gang, "nothing", "nothing")]
-        gang.freeze()
+        gang.processes.freeze()
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 

@@ -86,9 +86,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeGang:
 def gang(fake: FakeGang) -> ReferenceGang:
     before = set(os.listdir("/proc/self/fd"))
     libraries = SimpleNamespace(reference_fds=())
-    gang = ReferenceGang(None, "cuda", 2, 3, libraries)  # type: ignore[arg-type]
+    gang = ReferenceGang(None, "cuda", 2, 3, libraries, 2)  # type: ignore[arg-type]
     assert set(os.listdir("/proc/self/fd")) == before, "where ranks meet is theirs alone"
-    assert fake.orders == [Start("cuda", 3)] * 2
+    assert fake.orders == [Start("cuda", 3, 2)] * 2
     fake.orders.clear()
     return gang
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pkb_gym.engine.rankside import devices
-from pkb_gym.engine.rankside.devices import CudaDevice
+from pkb_gym.engine.rankside.devices import CudaDevice, make_device
 
 
 @pytest.fixture
@@ -47,6 +47,26 @@ def test_a_rank_without_a_group_sees_its_own_gpu(seen: dict[str, str | None], mo
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     CudaDevice(2, 4, 1).prepare("native")
     assert (seen["CUDA_VISIBLE_DEVICES"], seen["index"]) == ("6", "0")
+
+
+@pytest.mark.parametrize(
+    ("ranks_per_gpu", "gpus"), [(1, "01234567"), (2, "00112233"), (4, "00001111"), (8, "00000000")]
+)
+def test_neighbouring_ranks_share_a_gpu(
+    ranks_per_gpu: int, gpus: str, seen: dict[str, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank, gpu in enumerate(gpus):
+        device = CudaDevice(rank, 8, 1, ranks_per_gpu)
+        device.prepare()
+        assert (seen["CUDA_VISIBLE_DEVICES"], seen["index"]) == (None, gpu) and device.torch_device == f"cuda:{gpu}"
+        CudaDevice(rank, 8, 1, ranks_per_gpu).prepare("native")
+        assert (seen["CUDA_VISIBLE_DEVICES"], seen["index"]) == (gpu, "0")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+
+
+def test_a_setting_reaches_the_device() -> None:
+    assert make_device("cuda", 5, 8, 1, 4).torch_device == "cuda:1"
+    assert make_device("cpu", 5, 8, 1).torch_device == "cpu"
 
 
 def test_one_stream_needs_one_queue(seen: dict[str, str | None]) -> None:

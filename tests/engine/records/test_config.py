@@ -44,6 +44,39 @@ def test_a_rank_needs_a_gpu_of_its_own() -> None:
     assert resolved("cpu", gpus=1, world_size=8).world_size == 8
 
 
+@pytest.mark.parametrize(
+    ("gpus", "ranks_per_gpu", "world_size"), [(1, 4, 4), (1, 8, 8), (2, 4, 8), (2, 2, 4), (1, 3, 2)]
+)
+def test_ranks_may_share_gpus(gpus: int, ranks_per_gpu: int, world_size: int) -> None:
+    found = resolved("cuda", gpus=gpus, ranks_per_gpu=ranks_per_gpu)
+    assert (found.world_size, found.ranks_per_gpu) == (world_size, min(ranks_per_gpu, world_size))
+    assert found.until == "check", "nothing is timed then"
+    assert found.timeout_s == 10.0 * found.ranks_per_gpu, "they take turns"
+    assert resolved("cuda", gpus=gpus, ranks_per_gpu=ranks_per_gpu, until="compile").until == "compile"
+    assert resolved("cuda", gpus=gpus, ranks_per_gpu=ranks_per_gpu, timeout_s=3.0).timeout_s == 3.0
+
+
+def test_one_rank_shares_with_nobody() -> None:
+    found = resolved("cuda", gpus=1, ranks_per_gpu=4, world_size=1)
+    assert (found.ranks_per_gpu, found.until) == (1, "profile")
+    assert resolved("cuda", gpus=2).ranks_per_gpu == 1
+
+
+def test_too_few_gpus_even_if_ranks_share_them() -> None:
+    said = r"world size 8 needs 4 GPUs of 2 ranks each; this machine has 1\. Ranks may share .*: ranks_per_gpu=8$"
+    with pytest.raises(ConfigError, match=said):
+        resolved("cuda", gpus=1, world_size=8, ranks_per_gpu=2)
+    said = r"needs as many GPUs; this machine has 3\. .* until stage 'check': ranks_per_gpu=3"
+    with pytest.raises(ConfigError, match=said):
+        resolved("cuda", gpus=3, world_size=8)
+
+
+def test_there_is_no_gpu_to_share_on_the_cpu() -> None:
+    with pytest.raises(ConfigError, match="ranks_per_gpu=2 is for device 'cuda'; on device 'cpu' leave it out"):
+        resolved("cpu", ranks_per_gpu=2)
+    assert resolved("cpu", ranks_per_gpu=1).ranks_per_gpu == 1
+
+
 def test_defaults_follow_the_device() -> None:
     cpu, cuda = resolved("cpu"), resolved("cuda", gpus=4)
     assert (cpu.size, cpu.timing_budget_s) == ("tiny", 0.2)

@@ -26,6 +26,7 @@ def test_the_order_of_axes_and_lists_for_tuples_change_nothing():
 OTHERS = {
     "device": "cpu",
     "world_size": 2,
+    "ranks_per_gpu": 2,
     "size": "tiny",
     "dtype": "float32",
     "language": "cpp",

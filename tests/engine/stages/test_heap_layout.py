@@ -51,6 +51,13 @@ def test_large_calls_share_the_room_of_a_block(gpus: int, room: int) -> None:
     assert layout.segment_bytes >= layout.scratch_bytes + layout.most_calls * planned.nbytes
 
 
+def test_ranks_that_share_a_gpu_share_its_memory() -> None:
+    alone, shared = (lay_out(PROBLEM, builder(gpus=2, size="large", ranks_per_gpu=each).config) for each in (1, 2))
+    assert shared.most_calls == alone.most_calls // 2, "a block's room is that of the GPU"
+    assert shared.memory_bytes > 2 * 2 * shared.segment_bytes + GPU_RESERVE_BYTES
+    assert shared.memory_bytes < 2 * (alone.memory_bytes - GPU_RESERVE_BYTES) + GPU_RESERVE_BYTES
+
+
 def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     return {"N": ax.N * (8 if draw.trial == 5 and not draw.timed else 1)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import gymnasium as gym
 import pytest
 
 from pkb_gym.engine.compile.nvcc import nvcc_available
@@ -52,6 +53,19 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
         PKBEnv("AllReduce", evaluator="fake", world_size=8)
 
 
+def test_ranks_that_share_gpus_are_told_so(monkeypatch):
+    pretend(monkeypatch, *H200[:2], apart=((0, 1),))
+    env = gym.make("PKB/AllReduce-v0", evaluator="fake", world_size=8, ranks_per_gpu=4).unwrapped
+    assert (env.config.ranks_per_gpu, env.config.until) == (4, "check")
+    assert env.request.ranks_per_gpu == 4
+    task = env.reset(seed=0)[0]["task"]
+    assert "8 ranks, one process each, up to 4 on each NVIDIA H200: checked and not timed, collectives go" in task
+    assert "none between GPUs 0 and 1, which" in task, "links are those of the two GPUs"
+    pretend(monkeypatch, "NVIDIA Imaginary")
+    text = text_on("cuda", world_size=4, ranks_per_gpu=4)
+    assert "4 ranks, one process each, on GPUs (NVIDIA Imaginary), up to 4 on each: checked and not timed" in text
+
+
 def test_links_and_multicast_are_told(monkeypatch):
     pretend(monkeypatch, *H200)
     text = text_on("cuda")
@@ -63,7 +77,7 @@ def test_links_and_multicast_are_told(monkeypatch):
 
 def test_gpus_that_no_nvlink_joins_are_told(monkeypatch):
     pretend(monkeypatch, *H200, apart=((0, 2), (1, 3)))
-    assert "but none between ranks 0 and 2, 1 and 3, which reach each other over PCIe;" in text_on("cuda")
+    assert "but none between GPUs 0 and 2, 1 and 3, which reach each other over PCIe;" in text_on("cuda")
     assert "Links: NVLink between all of them" in text_on("cuda", world_size=2)
     pretend(monkeypatch, *H200, nvlinks=0, apart=((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)))
     assert "Links: no NVLink; peers are reached over PCIe;" in text_on("cuda")

@@ -1,0 +1,82 @@
+"""What a run under a sanitizer has shown: bounded, escaped, and with the candidate's own lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pkb_gym.engine.compile.sandboxed_compiler import cut_log
+from pkb_gym.engine.compile.toolchain import EXPORTED
+from pkb_gym.engine.records.config import SANITIZERS, Sanitizer
+from pkb_gym.engine.records.feedback import SanitizerReport
+from pkb_gym.engine.stages.compute_sanitizer import gpu_findings
+from pkb_gym.engine.support.printable import printable
+
+MOST_REPORTS = 8
+MOST_SUMMARY_CHARS = 300
+MOST_OWN_LINES = 3
+
+_SUMMARIES = {
+    "address": re.compile(r"^SUMMARY: AddressSanitizer: (.*)$", re.MULTILINE),
+    "thread": re.compile(r"^SUMMARY: ThreadSanitizer: (.*)$", re.MULTILINE),
+    "undefined": re.compile(r"^(\S*?\d+:\d+: runtime error: .*)$", re.MULTILINE),
+}
+
+
+def reports_in(sanitizer: Sanitizer, output: str, status: int) -> list[SanitizerReport]:
+    """What a run under a sanitizer has shown: one report for each distinct summary, or that there is none.
+
+    Args:
+        sanitizer: which.
+        output: of all ranks.
+        status: of the run, see `debugging/run.sh`.
+    """
+    output = _FOLDERS.sub("", output)
+    summaries = list(dict.fromkeys(_summaries(sanitizer, output)))
+    if not summaries:
+        what = {0: "nothing found", 1: "nothing found; outputs differ"}.get(
+            status, f"nothing found; the run ended with status {status}"
+        )
+        return [SanitizerReport(sanitizer=sanitizer, found=False, summary=what, report=_shown(output))]
+    return [
+        SanitizerReport(
+            sanitizer=sanitizer, found=True, summary=printable(summary), report="" if number else _shown(output)
+        )
+        for number, summary in enumerate(summaries[:MOST_REPORTS])
+    ]
+
+
+def late_report(sanitizer: Sanitizer, output: str, timeout_s: float) -> SanitizerReport:
+    """Of a run that its deadline ended."""
+    what = f"the calls did not end in {timeout_s:g} s under this sanitizer"
+    return SanitizerReport(sanitizer=sanitizer, found=False, summary=what, report=_shown(output))
+
+
+def _shown(output: str) -> str:
+    return printable(cut_log(output))
+
+
+_FOLDERS = re.compile(r"/tmp/(?=kernel\.|harness\.)|/[\w./-]*/include/(?=pkb/|tvm/)|(?:\.\./)+src/libsanitizer/\w+/")
+"""In front of files whose names say enough."""
+
+_OWN_LINE = re.compile(r"\bkernel\.(?:cpp|cu):\d+")
+
+
+def _summaries(sanitizer: Sanitizer, output: str) -> Iterator[str]:
+    """One line for each report, with the candidate's own lines where the summary names another file."""
+    for summary, lines in _reports(sanitizer, output):
+        summary = summary[:MOST_SUMMARY_CHARS]
+        frames = "\n".join(line for line in lines if EXPORTED not in line)
+        own = list(dict.fromkeys(_OWN_LINE.findall(frames)))[:MOST_OWN_LINES]
+        yield summary if _OWN_LINE.search(summary) or not own else f"{summary} ({', '.join(own)})"
+
+
+def _reports(sanitizer: Sanitizer, output: str) -> Iterator[tuple[str, list[str]]]:
+    """Each report's summary, and the lines that belong to it."""
+    if sanitizer in SANITIZERS["cuda"]:
+        yield from ((found.summary, found.lines) for found in gpu_findings(output))
+        return
+    begin = 0
+    for found in _SUMMARIES[sanitizer].finditer(output):
+        yield found[1], output[begin : found.start()].splitlines()
+        begin = found.end()

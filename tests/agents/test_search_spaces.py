@@ -1,0 +1,54 @@
+"""Search spaces: every problem with an expert for the CPU has one, and what no corpus may hold is in none."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pkb_gym.agents.search_spaces import OF_SEARCH, SEARCH_SPACES
+from pkb_gym.corpus.families import FAMILIES
+from pkb_gym.engine.problem.signature import cpp_signature
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.envs.suite import split_names
+from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
+from tests.corpus.test_families import _parameters
+
+NAMES = sorted(name for name, _ in OF_SEARCH)
+
+
+def test_every_problem_with_an_expert_is_searched_and_the_test_part_stays_out_of_the_corpus():
+    experts = {problem.name for problem in catalogue() if expert_source(problem) is not None}
+    assert experts <= {name for name, language in SEARCH_SPACES if language == "cpp"}
+    assert not OF_SEARCH.keys() & FAMILIES.keys()
+    assert not set(split_names("test")) & {name for name, _ in FAMILIES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_variants_differ_and_have_the_signature_of_the_problem(name):
+    variants = SEARCH_SPACES[name, "cpp"].variants
+    assert 50 <= len(variants) <= 200
+    assert len({" ".join(variant.source.split()) for variant in variants}) == len(variants)
+    declared = _parameters(cpp_signature(find_problem(name)))
+    for variant in variants[::20]:
+        assert _parameters(variant.source) == declared and "$" not in variant.source, variant.name
+
+
+@pytest.fixture(scope="module")
+def judged(local_evaluator):
+    """A variant of each problem, judged side by side."""
+
+    def judge(name):
+        variant = random.Random(name).choice(SEARCH_SPACES[name, "cpp"].variants)
+        config = EvalConfig(device="cpu", world_size=2, size="tiny", until="check", timeout_s=20)
+        return variant, local_evaluator.evaluate(find_problem(name), variant.source, config)
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(NAMES, pool.map(judge, NAMES), strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_variant_is_right_on_two_ranks(name, judged):
+    variant, feedback = judged[name]
+    assert feedback.is_correct, f"{variant.name}: {feedback.message}\n{variant.source}"
