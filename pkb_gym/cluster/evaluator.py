@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
+from pydantic import ValidationError
+
 import pkb_gym
 from pkb_gym.cluster.address import ClusterAddress
 from pkb_gym.cluster.connection import CONNECTION, NAMESPACE, in_one_line, require_ray
@@ -138,7 +140,12 @@ class RayEvaluator:
         except BaseException:
             self._give_up(request.key)
             raise
-        return Feedback.model_validate_json(reply.feedback)
+        try:
+            return Feedback.model_validate_json(reply.feedback)
+        except ValidationError as error:
+            raise InfrastructureError(
+                f"{self.address} answers with no Feedback of this version of pkb-gym; is it the same everywhere? {error}"
+            ) from None
 
     def submit(self, problem: Problem, source: str, config: EvalConfig) -> str:
         """Has an evaluation begun, without waiting for it: a later `evaluate` of an equal request joins it.
