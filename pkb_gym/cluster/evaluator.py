@@ -144,7 +144,7 @@ class RayEvaluator:
             return Feedback.model_validate_json(reply.feedback)
         except ValidationError as error:
             raise InfrastructureError(
-                f"{self.address} answers with no Feedback of this version of pkb-gym; is it the same everywhere? {error}"
+                f"{self.address} answers with no Feedback of this version; is pkb-gym the same everywhere? {error}"
             ) from None
 
     def submit(self, problem: Problem, source: str, config: EvalConfig) -> str:
