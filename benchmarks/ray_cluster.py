@@ -20,9 +20,10 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
+    "RAY_worker_niceness": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Environment of Ray: nothing is sent anywhere, and workers start when they are needed."""
+"""Environment of Ray: nothing is sent anywhere, workers start when they are needed and yield to nobody."""
 
 MARKS = ("/ray/", "ray::", "ray.util.client")
 """In the command lines of Ray's processes."""

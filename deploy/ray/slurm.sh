@@ -15,7 +15,7 @@ if [[ $# -eq 0 ]]; then
   exit 2
 fi
 
-export RAY_USAGE_STATS_ENABLED=0
+export RAY_USAGE_STATS_ENABLED=0 RAY_worker_niceness=0
 export TMPDIR=${SLURM_TMPDIR:-/tmp}
 export PKB_CACHE_DIR=$TMPDIR/pkb-cache-$USER
 export RAY_TMPDIR=/tmp/ray-$SLURM_JOB_ID  # sockets lie there, whose paths are short
