@@ -41,6 +41,9 @@ END_S = 30.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 """Between attempts; each pause is twice the one before."""
 
+ON_HEAD = "node:__internal_head__"
+"""Resource of the head alone: without that node there is no cluster, so no other node takes the pool with it."""
+
 MOST_CALLS = 100_000
 """Of clients, that may wait at the pool at the same time."""
 
@@ -333,6 +336,7 @@ def _pool_actor(settings: PoolSettings) -> ActorHandle[Any]:
             lifetime="detached",
             get_if_exists=True,
             num_cpus=0,
+            resources={ON_HEAD: 0.001},
             max_restarts=-1,
             max_concurrency=MOST_CALLS,
         )

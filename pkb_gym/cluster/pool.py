@@ -5,7 +5,7 @@
                           v
               bounded number of evaluations ─> steps (steps.py) ─> answer, kept for equal requests
 
-Ray restarts the actor when its node dies. It has then forgotten everything, and clients submit again: a request is
+The actor runs on the head, and Ray restarts it when it dies. It has then forgotten everything, and clients submit again: a request is
 known by its key. Methods return JSON text of records; the actor runs one event loop.
 """
 
