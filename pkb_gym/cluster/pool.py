@@ -5,8 +5,8 @@
                           v
               bounded number of evaluations ─> steps (steps.py) ─> answer, kept for equal requests
 
-The actor runs on the head, and Ray restarts it when it dies. It has then forgotten everything, and clients submit again: a request is
-known by its key. Methods return JSON text of records; the actor runs one event loop.
+The actor runs on the head, and Ray restarts it when it dies. It has then forgotten everything, and clients submit
+again: a request is known by its key. Methods return JSON text of records; the actor runs one event loop.
 """
 
 from __future__ import annotations
