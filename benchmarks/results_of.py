@@ -80,6 +80,10 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
         *("pkb_gym/metrics/*.py", "pkb_gym/report/*.py", "pkb_gym/report/figures/*.py", "pkb_gym/report/page/*"),
         "benchmarks/synthetic_results.py",
     ),
+    "ray_overhead": ("pkb_gym/cluster/*.py", *GANGS),
+    "ray_gangs": ("pkb_gym/cluster/*.py", *GANGS),
+    "ray_scale": ("pkb_gym/cluster/*.py", "benchmarks/ray_sleeper.py"),
+    "ray_faults": ("pkb_gym/cluster/*.py", *GANGS),
     # Plain loops of references, without an evaluation.
     "gpu_baselines*": REFERENCES,
     "reference_variants": REFERENCES,

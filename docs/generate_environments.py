@@ -84,7 +84,8 @@ EVALUATOR = """\
 ### Evaluators
 
 All environments of a process share one evaluator of its machine, "local". A url stands for an
-[evaluation service](serve.md). `add_evaluator` gives another evaluator a name:
+[evaluation service](serve.md), and "ray" for a [Ray cluster](scaling.md). `add_evaluator` gives another
+evaluator a name:
 
 ```python
 from pkb_gym.engine.evaluators.local import LocalEvaluator

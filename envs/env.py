@@ -109,7 +109,7 @@ class PKBEnv(gym.Env[Observation, str]):
     | `timeout_s`     | deadline of a block of calls, in seconds              | 10, or 30 times the baseline        |
     | `detect_races`  | whether each access is checked; "emulated" alone      | False                               |
     | `reward`        | a name, "module:function", or a function of Feedback  | "default"                           |
-    | `evaluator`     | "local", a url, an `add_evaluator` name, or an object | "local"                             |
+    | `evaluator`     | "local", "ray", a url, a name, or an object           | "local"                             |
     | `render_mode`   | None, "ansi", "rgb_array"                             | None                                |
 
     ## Version History

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import threading
 from collections.abc import Callable
+from types import ModuleType
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
@@ -17,6 +19,16 @@ def _local() -> Evaluator:
     from pkb_gym.engine.evaluators.local import LocalEvaluator
 
     return LocalEvaluator()
+
+
+def _cluster() -> ModuleType:
+    """What knows addresses of clusters; it lies above this package and is imported when an address is given."""
+    return importlib.import_module("pkb_gym.cluster.evaluator")
+
+
+def is_cluster_address(text: str) -> bool:
+    """Whether a text means a Ray cluster, well formed or not."""
+    return text.partition("?")[0] == "ray" or text.startswith("ray://")
 
 
 _factories: dict[str, Callable[[], Evaluator]] = {"local": _local}
@@ -44,7 +56,7 @@ def check_evaluator(evaluator: str | Evaluator) -> None:
     """Refuses what `find_evaluator` does not know; starts nothing.
 
     Raises:
-        ConfigError: there is no such evaluator, the url is none, or the object is no evaluator.
+        ConfigError: there is no such evaluator, the url or address is none, or the object is no evaluator.
     """
     if not isinstance(evaluator, str):
         if isinstance(evaluator, type):
@@ -54,9 +66,12 @@ def check_evaluator(evaluator: str | Evaluator) -> None:
         return
     if evaluator in _factories:
         return
+    if is_cluster_address(evaluator):
+        _cluster().RayEvaluator(evaluator)  # which connects when it is first used
+        return
     if "://" not in evaluator:
         known, hint = ", ".join(_factories), did_you_mean(evaluator, _factories)
-        message = f"no evaluator {evaluator!r}; there are {known}, urls of services, and Evaluator objects.{hint}"
+        message = f"no evaluator {evaluator!r}; there are {known}, ray, urls of services, and Evaluator objects.{hint}"
         raise ConfigError(message)
     check_url(evaluator)
 
@@ -67,7 +82,7 @@ def evaluates_here(evaluator: str | Evaluator) -> bool:
 
 
 def find_evaluator(evaluator: str | Evaluator) -> Evaluator:
-    """The evaluator of that name or url, started if need be; an object is handed back as it is.
+    """The evaluator of that name, url or address, started if need be; an object is handed back as it is.
 
     Raises:
         ConfigError: there is no such evaluator, or what it needs is not installed.
@@ -79,8 +94,17 @@ def find_evaluator(evaluator: str | Evaluator) -> Evaluator:
     key = (os.getpid(), evaluator)  # a forked child must not use its parent's processes
     with _lock:
         if key not in _started:
-            _started[key] = _factories[evaluator]() if evaluator in _factories else RemoteEvaluator(evaluator)
+            _started[key] = _open(evaluator)
         return _started[key]
+
+
+def _open(evaluator: str) -> Evaluator:
+    if evaluator in _factories:
+        return _factories[evaluator]()
+    if is_cluster_address(evaluator):
+        opened: Evaluator = _cluster().RayEvaluator(evaluator)
+        return opened
+    return RemoteEvaluator(evaluator)
 
 
 def close_evaluators() -> None:

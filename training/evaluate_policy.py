@@ -90,7 +90,7 @@ class EvaluationArguments:
     )
     evaluation: OwnerMode = field(default="inline", metadata={"help": "Who judges: see evaluation/owner.py."})
     evaluation_gpus: list[str] | None = field(default=None, metadata={"help": "`dedicated`: GPUs of the service."})
-    evaluation_url: str | None = field(default=None, metadata={"help": "`dedicated`: a service that runs already."})
+    evaluation_url: str | None = field(default=None, metadata={"help": "A service (`dedicated`) or cluster (`ray`)."})
     max_evaluations: int | None = field(
         default=None, metadata={"help": "Stop after so many submissions, earlier calls included."}
     )

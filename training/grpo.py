@@ -73,13 +73,20 @@ class GrpoArguments:
 
     evaluation: OwnerMode = field(
         default="inline",
-        metadata={"help": "inline: in this process; dedicated: on GPUs of its own; colocated: on the training GPUs."},
+        metadata={
+            "help": "inline: in this process; dedicated: on GPUs of its own; colocated: on the training GPUs; "
+            "ray: on a Ray cluster."
+        },
     )
     evaluation_gpus: list[str] | None = field(
         default=None, metadata={"help": "dedicated: entries of CUDA_VISIBLE_DEVICES for the evaluation service."}
     )
     evaluation_url: str | None = field(
-        default=None, metadata={"help": "dedicated: a service that runs already; its token is read from PKB_TOKEN."}
+        default=None,
+        metadata={
+            "help": "dedicated: a service that runs already; its token is read from PKB_TOKEN. ray: address of the "
+            "cluster, by default ray."
+        },
     )
     evaluation_deadline_s: float = field(
         default=600.0, metadata={"help": "Longest wait for an evaluation; then it counts for nothing."}

@@ -12,6 +12,7 @@ from pkb_gym.engine.records.feedback import Stage
 from pkb_gym.engine.support.suggestions import did_you_mean
 
 from .command import stderr
+from .evaluator_choice import judged_here
 
 if TYPE_CHECKING:
     from pkb_gym.engine.evaluators.evaluator import Evaluator
@@ -83,8 +84,8 @@ def open_for_debugging(args: argparse.Namespace, key: bytes | None) -> Evaluator
     """
     if args.keep is None and args.dump is None:
         return None
-    if args.service is not None or key is None:
-        raise ConfigError("--keep and --dump write what this machine evaluates; leave out --service")
+    if not judged_here(args) or key is None:
+        raise ConfigError("--keep and --dump write what this machine evaluates; leave out --service and --evaluator")
     from pkb_gym.engine.evaluators.local import LocalEvaluator
     from pkb_gym.engine.stages.debug_tools import DebugFolders
 

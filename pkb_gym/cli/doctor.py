@@ -18,9 +18,10 @@ from .command import Session, Status, add_json_option, add_parser, stdout
 from .doctor_emulator import examine_emulator
 from .doctor_gpus import examine_gpus
 from .doctor_libraries import examine_libraries
+from .doctor_ray import examine_cluster
 from .finding import Finding, print_findings
 
-EXAMPLE = "pkb doctor"
+EXAMPLE = "pkb doctor\npkb doctor --ray"
 EXIT = "exit status: 0 this machine can judge kernels, 3 something that every evaluation needs is missing"
 PACKAGES = ("torch", "apache-tvm-ffi", "gymnasium")
 COMPILE = "native kernels (dialect cpp)"
@@ -36,16 +37,23 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         example=EXAMPLE,
         exit_statuses=EXIT,
     )
+    parser.add_argument(
+        "--ray",
+        nargs="?",
+        const="ray",
+        metavar="ADDRESS",
+        help="look at a Ray cluster and its nodes instead: ray (the default), or ray://HOST:PORT",
+    )
     add_json_option(parser, "the findings")
 
 
 def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # every command has this signature
     """Looks at everything and prints it."""
-    findings = examine()
+    findings = examine() if args.ray is None else examine_cluster(args.ray)
     if args.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
-        _print(findings)
+        _print(findings, "This machine" if args.ray is None else "This cluster")
     return exit_status(findings)
 
 
@@ -125,11 +133,9 @@ def calibration() -> Finding:
     return Finding("calibration", "ok", "not done yet; the first evaluation measures this machine's peaks (about 6 s)")
 
 
-def _print(findings: list[Finding]) -> None:
+def _print(findings: list[Finding], what: str) -> None:
     print_findings(findings, "what")
     missing = [finding.name for finding in findings if finding.state == "missing"]
     stdout().print(
-        f"This machine cannot judge kernels: {', '.join(missing)} missing."
-        if missing
-        else "This machine can judge kernels."
+        f"{what} cannot judge kernels: {', '.join(missing)} missing." if missing else f"{what} can judge kernels."
     )

@@ -1,4 +1,4 @@
-"""Who judges for a command: the background evaluator, processes of its own, or a service."""
+"""Who judges for a command: the background evaluator, processes of its own, a service, or a cluster."""
 
 from __future__ import annotations
 
@@ -25,14 +25,29 @@ NEEDS = ("fastapi", "uvicorn")
 
 
 def add_evaluator_options(parser: argparse.ArgumentParser) -> None:
-    """Adds `--fresh` and `--service`, which `open_chosen` reads."""
+    """Adds `--fresh`, `--service` and `--evaluator`, which `open_chosen` reads."""
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument(
         "--fresh", action="store_true", help="start processes for this command alone, not the background evaluator"
     )
+    add_elsewhere_options(chosen)
+
+
+def add_elsewhere_options(chosen: argparse._MutuallyExclusiveGroup) -> None:
+    """Adds `--service` and `--evaluator`, by which others judge; `open_chosen` reads them."""
     chosen.add_argument(
         "--service", metavar="URL", help="have it judged by the `pkb serve` at this url, with the token in PKB_TOKEN"
     )
+    chosen.add_argument(
+        "--evaluator",
+        metavar="ADDRESS",
+        help="have it judged on a Ray cluster: ray, or ray://HOST:PORT (docs/scaling.md)",
+    )
+
+
+def judged_here(args: argparse.Namespace) -> bool:
+    """Whether this machine judges."""
+    return args.service is None and args.evaluator is None
 
 
 def open_chosen(args: argparse.Namespace, session: Session, key: bytes | None) -> Evaluator:
@@ -44,12 +59,16 @@ def open_chosen(args: argparse.Namespace, session: Session, key: bytes | None) -
         key: of the inputs; None where a service draws them.
 
     Raises:
-        ConfigError: the url is none, a package is missing, or the folder of sockets cannot be used.
+        ConfigError: the url or address is none, a package is missing, or the folder of sockets cannot be used.
     """
     if args.service is not None:
         from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 
         return Accounted(RemoteEvaluator(args.service, replay_key=key))
+    if args.evaluator is not None:
+        from pkb_gym.cluster.evaluator import RayEvaluator
+
+        return Accounted(RayEvaluator(args.evaluator, replay_key=key))
     if key is None or args.fresh or not env_vars.background_evaluator():
         return session.open_evaluator(key)
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]

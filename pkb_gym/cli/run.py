@@ -15,7 +15,7 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.base import Record
 
 from .command import Session, Status, add_json_option, add_parser, stderr, stdout
-from .evaluator_choice import open_chosen
+from .evaluator_choice import add_elsewhere_options, judged_here, open_chosen
 from .options import add_evaluation_options, add_reward_option, evaluation_config, positive_float, positive_int
 from .problem_options import add_problem_option, register_problems
 
@@ -109,9 +109,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="episodes side by side; timing takes turns (default: cores; 16 for models)",
     )
     _add_limit_options(parser)
-    parser.add_argument(
-        "--service", metavar="URL", help="have it judged by the `pkb serve` at this url, with the token in PKB_TOKEN"
-    )
+    add_elsewhere_options(parser.add_mutually_exclusive_group())
     parser.add_argument(
         "--output",
         type=Path,
@@ -162,11 +160,12 @@ def run(args: argparse.Namespace, session: Session) -> int:
     from pkb_gym.agents.run.plan import choose_problems, resolve_all
     from pkb_gym.agents.run.results import RunResults
 
-    workload = resolve_all(choose_problems(args.problems), evaluation_config(args), judged_here=args.service is None)
-    if args.service is not None and args.device == "auto":
+    workload = resolve_all(choose_problems(args.problems), evaluation_config(args), judged_here=judged_here(args))
+    if not judged_here(args) and args.device == "auto":
         chosen = next(iter(workload.resolved.values()))
+        owner = "cluster" if args.service is None else "service"
         stderr().print(
-            f"device auto: {chosen.device}, {chosen.world_size} ranks, as on this machine; for what the service has, "
+            f"device auto: {chosen.device}, {chosen.world_size} ranks, as on this machine; for what the {owner} has, "
             "give --device and --world-size",
             soft_wrap=True,
         )
@@ -247,7 +246,7 @@ def _identity(args: argparse.Namespace, provider: AgentProvider, workload: Workl
         style=args.style,
         reward=args.reward,
         seed=args.seed,
-        hardware=None if args.service is not None else _hardware(workload),
+        hardware=_hardware(workload) if judged_here(args) else None,
         asked=evaluation_config(args),
         resolved=workload.resolved,
     )

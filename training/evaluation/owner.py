@@ -3,6 +3,8 @@
     dedicated   a service on GPUs of its own, here or on another node: evaluations run while the policy generates
     colocated   a service on the training GPUs: sources are compiled while the policy generates; they run in the reward
                 phase alone, while no rank computes
+    ray         the gangs of a Ray cluster (docs/scaling.md): each rank submits as it generates, and a node that is lost
+                costs a retry
     inline      an evaluator inside the process, in turns with it: for one process, on the CPU or a single GPU
 
 Under `colocated` and `inline` evaluations begin at once and wait, compiled, at the evaluator's gate. A reward phase
@@ -36,7 +38,7 @@ from pkb_gym.training.processes.phases import PhaseClock
 
 logger = logging.getLogger(__name__)
 
-OwnerMode: TypeAlias = Literal["inline", "dedicated", "colocated"]
+OwnerMode: TypeAlias = Literal["inline", "dedicated", "colocated", "ray"]
 
 START_S = 120.0
 END_S = 10.0
@@ -259,13 +261,16 @@ def start_evaluation(
         mode: see the module.
         host: all ranks.
         gpus: `dedicated`: entries of CUDA_VISIBLE_DEVICES for the service, such as ["2", "3"].
-        url: `dedicated`: a service that runs already, here or elsewhere; its token is read from PKB_TOKEN.
+        url: `dedicated`: a service that runs already, here or elsewhere; its token is read from PKB_TOKEN. `ray`: the
+            address of the cluster, by default "ray".
         deadline_s: longest wait for an evaluation that runs; one that waits for its reward phase may take longer.
 
     Raises:
         ConfigError: the arguments do not fit together.
         InfrastructureError: the owner did not start.
     """
+    if mode == "ray":
+        return _on_cluster(host, gpus, url, deadline_s)
     if mode != "dedicated" and (gpus or url):
         raise ConfigError(f"evaluation {mode!r} takes neither evaluation GPUs nor a url; use 'dedicated' for that")
     if gpus and url:
@@ -283,6 +288,14 @@ def start_evaluation(
     remote = RemoteEvaluator(node_url, token, timeout_s=timeout_s)
     gate = remote if mode == "colocated" else None
     return EvaluationSchedule(remote, host, gate=gate, opens_gate=is_owner, service=service)
+
+
+def _on_cluster(host: HostGroup, gpus: Sequence[str] | None, url: str | None, deadline_s: float) -> EvaluationSchedule:
+    from pkb_gym.cluster.evaluator import RayEvaluator
+
+    if gpus:
+        raise ConfigError("evaluation 'ray' takes no evaluation GPUs: the cluster has its own; give its address as url")
+    return EvaluationSchedule(RayEvaluator(url or "ray", timeout_s=deadline_s), host)
 
 
 def _inline(host: HostGroup) -> EvaluationSchedule:

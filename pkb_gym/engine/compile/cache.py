@@ -54,9 +54,10 @@ class CompileCache:
         """The stored result, or None."""
         path = self._path(key)
         try:
-            digest, _, content = path.read_bytes().partition(b"\n")
-            if digest != _digest(content):
+            file = path.read_bytes()
+            if not _is_intact(file):
                 raise ValueError("its content does not match its digest")
+            content = file.partition(b"\n")[2]
             head, _, body = content.partition(b"\n")
             stored: dict[str, Any] = json.loads(head)
             parts, offset = {}, 0
@@ -95,17 +96,42 @@ class CompileCache:
             "parts": {name: len(data) for name, data in parts.items()},
         }
         content = json.dumps(head).encode() + b"\n" + b"".join(parts.values())
-        path = self._path(key)
+        self._write(self._path(key), _digest(content) + b"\n" + content)
+
+    def _write(self, path: Path, content: bytes) -> bool:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, _digest(content) + b"\n" + content)
+            write_atomically(path, content)
         except OSError as error:
             self._warn(f"cannot write {path}: {error}; results are compiled anew each time")
-            return
+            return False
         self._written_bytes += len(content)
         if self._written_bytes > self.max_bytes // 16:
             self._written_bytes = 0
             self._prune()
+        return True
+
+    def export(self, key: str) -> bytes | None:
+        """The file of a stored result, for `adopt` on another machine; None where there is none, or it is damaged."""
+        try:
+            content = self._path(key).read_bytes()
+        except OSError:
+            return None
+        return content if _is_intact(content) else None
+
+    def adopt(self, key: str, content: bytes) -> bool:
+        """Stores a result that another cache exported, unless it is there already.
+
+        Returns:
+            Whether it is stored now; not where its content does not match its digest.
+        """
+        path = self._path(key)
+        if path.exists():
+            return True
+        if not _is_intact(content):
+            self._warn(f"an artifact from another machine is damaged, and compiled anew: {key}")
+            return False
+        return self._write(path, content)
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / key[2:]
@@ -133,6 +159,11 @@ class CompileCache:
         if not self._warned:
             self._warned = True
             logger.warning("compile cache: %s", message)
+
+
+def _is_intact(file: bytes) -> bool:
+    digest, _, content = file.partition(b"\n")
+    return digest == _digest(content)
 
 
 def _digest(content: bytes) -> bytes:

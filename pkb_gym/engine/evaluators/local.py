@@ -50,6 +50,7 @@ class LocalEvaluator:
     Args:
         key: secret that, with the seed, fixes the inputs; random by default. Give one to reproduce an evaluation.
         cache_dir: where compiled sources are kept; by default the user's cache folder.
+        cache: of compiled sources, instead of one in `cache_dir`.
         standby_gangs: gangs of each kind that stand by on GPUs; none keeps preparation in the evaluation itself.
         folders: where to write what can be looked at afterwards; nothing by default.
 
@@ -61,11 +62,12 @@ class LocalEvaluator:
         *,
         key: bytes | None = None,
         cache_dir: Path | None = None,
+        cache: CompileCache | None = None,
         standby_gangs: int = STANDBY_GANGS,
         folders: DebugFolders | None = None,
     ) -> None:
         self.key = key or secrets.token_bytes(16)
-        self._compile_cache = CompileCache.in_folder(cache_dir)
+        self._compile_cache = cache or CompileCache.in_folder(cache_dir)
         self._compilers = threading.BoundedSemaphore(host.processors())
         self._arbiter = DeviceArbiter()
         self._pool = GangPool(self._arbiter, self._compile_cache, standby_gangs)

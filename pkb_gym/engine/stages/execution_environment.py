@@ -8,7 +8,7 @@ from functools import cache
 from typing import Literal
 
 from pkb_gym.engine.compile.library_headers import header_libraries
-from pkb_gym.engine.compile.nvcc import DEFAULT_ARCHITECTURE, find_toolkit, nvcc_available, nvcc_version
+from pkb_gym.engine.compile.nvcc import default_architecture, find_toolkit, nvcc_available, nvcc_version
 from pkb_gym.engine.compile.toolchain import compiler_version
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware import gpus, host
@@ -53,7 +53,7 @@ def why_not_emulated() -> str | None:
 
 def compiled_only(dialect: Dialect) -> str:
     """What to say of a source that was compiled for GPUs on a machine that has none."""
-    done = f"compiled for {DEFAULT_ARCHITECTURE}" if dialect == "native" else "imported"
+    done = f"compiled for {default_architecture()}" if dialect == "native" else "imported"
     return f"{done}; this machine has no GPU, so it was not run"
 
 

@@ -11,6 +11,8 @@
 - PYTHONPATH: Python's own; reference ranks import from it what declarations of problems outside this package import.
 - PKB_EPISODE: settings of episodes as JSON, for servers that foreign frameworks start (docs/frameworks.md).
 - OPENAI_BASE_URL, OPENAI_API_KEY: endpoint of the agent `openai`, and its key.
+- PKB_CUDA_ARCHITECTURE: GPU architecture that a machine without a GPU compiles for, such as sm_100a (default: sm_90a).
+- RAY_ADDRESS: Ray's own; the cluster that the evaluator "ray" connects to.
 - CUDA_HOME, CUDA_PATH: where the CUDA toolkit lies, if nvcc is not on PATH.
 - CUTLASS_PATH, THUNDERKITTENS_ROOT, CCCL_ROOT, NVSHMEM_HOME: header libraries for CUDA kernels (header_libraries.py).
 - LOCAL_RANK: of `accelerate launch` and `torchrun`; number of a training process among those of its node.
@@ -101,6 +103,21 @@ def cuda_home() -> Path | None:
     return Path(named).expanduser() if named else None
 
 
+def cuda_architecture() -> str | None:
+    """GPU architecture that a machine without a GPU compiles for; None where it is not set."""
+    return os.environ.get("PKB_CUDA_ARCHITECTURE") or None
+
+
+def set_cuda_architecture(architecture: str) -> None:
+    """Has this process compile for an architecture from now on, where its machine has no GPU."""
+    os.environ["PKB_CUDA_ARCHITECTURE"] = architecture
+
+
+def ray_address() -> str | None:
+    """Of the cluster that this process is meant to join; None where it is not set."""
+    return os.environ.get("RAY_ADDRESS") or None
+
+
 def folder_named(variable: str) -> Path | None:
     """The folder that a variable of the user's names, absolute; None where it is not set."""
     named = os.environ.get(variable)
@@ -137,7 +154,7 @@ def for_candidates(**changes: str) -> dict[str, str]:
     return {name: os.environ[name] for name in kept} | changes
 
 
-FOR_EVALUATORS = ("HOME", "PYTHONPATH", "TMPDIR", "PKB_CACHE_DIR")
+FOR_EVALUATORS = ("HOME", "PYTHONPATH", "TMPDIR", "PKB_CACHE_DIR", "PKB_CUDA_ARCHITECTURE")
 """What the processes of an evaluator depend on beside that."""
 
 

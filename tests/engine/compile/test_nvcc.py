@@ -9,7 +9,7 @@ import pytest
 
 from pkb_gym.engine.compile import nvcc, sass
 from pkb_gym.engine.compile.cache import CompileCache
-from pkb_gym.engine.compile.nvcc import architecture_of, compile_cuda, nvcc_available
+from pkb_gym.engine.compile.nvcc import architecture_of, compile_cuda, default_architecture, nvcc_available
 from pkb_gym.engine.compile.toolchain import exports_solution
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.local import LocalEvaluator
@@ -219,3 +219,12 @@ def test_without_nvcc_it_is_said_what_to_install(tmp_path: Path, monkeypatch: py
 )
 def test_the_architecture_follows_from_the_compute_capability(capability: tuple[int, int], architecture: str) -> None:
     assert architecture_of(capability) == architecture
+
+
+@pytest.mark.parametrize(("capability", "expected"), [(None, "sm_100a"), ((9, 0), "sm_90a")])
+def test_the_architecture_of_other_machines_is_for_machines_without_a_gpu(monkeypatch, capability, expected):
+    monkeypatch.setattr("pkb_gym.engine.compile.nvcc.gpus.compute_capability", lambda: capability)
+    monkeypatch.setenv("PKB_CUDA_ARCHITECTURE", "sm_100a")
+    assert default_architecture() == expected
+    monkeypatch.delenv("PKB_CUDA_ARCHITECTURE")
+    assert default_architecture() == "sm_90a"

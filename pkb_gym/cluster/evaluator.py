@@ -1,0 +1,349 @@
+"""The evaluator that has sources judged by the gangs of a Ray cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import ValidationError
+
+import pkb_gym
+from pkb_gym.cluster.address import ClusterAddress
+from pkb_gym.cluster.connection import CONNECTION, NAMESPACE, in_one_line, require_ray
+from pkb_gym.cluster.records import Hello, PoolStatus, Reply, Submission, from_text, to_text
+from pkb_gym.cluster.settings import PoolSettings
+from pkb_gym.engine.errors import EvaluationNotFound, InfrastructureError, ServiceBusy
+from pkb_gym.engine.evaluators.remote import RAISED_BY_NAME
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.records.service import EvaluationRequest
+from pkb_gym.engine.stages.progress import Progress
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
+TIMEOUT_S = 3600.0
+UNREACHABLE_S = 60.0
+WAIT_S = 30.0
+"""Longest that the pool keeps a call waiting; clients ask again."""
+
+GRACE_S = 30.0
+"""Deadline of a reply, beyond the time that the pool was asked to wait."""
+
+PROGRESS_S = 1.0
+END_S = 30.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+"""Between attempts; each pause is twice the one before."""
+
+ON_HEAD = "node:__internal_head__"
+"""Resource of the head alone: without that node there is no cluster, so no other node takes the pool with it."""
+
+MOST_CALLS = 100_000
+"""Of clients, that may wait at the pool at the same time."""
+
+
+class _PoolLost(Exception):
+    """Raised when a call came to nothing and may be repeated."""
+
+
+class RayEvaluator:
+    """Has sources judged on a Ray cluster; safe to use from several threads, and to pickle.
+
+    The pool of gangs is started by its first client and shared by all that say the same name. When the pool, its node
+    or the connection is lost, requests are submitted again for `unreachable_s`: the pool knows them by their keys, so
+    that each is answered once. Then, or when an evaluation takes longer than `timeout_s`, `InfrastructureError` is
+    raised.
+
+    Args:
+        address: see `ClusterAddress`.
+        priority: of all its requests; higher ones go first.
+        timeout_s: deadline of one evaluation, waiting for others included.
+        unreachable_s: how long a cluster that does not answer is tried again.
+        replay_key: secret that, with the seed, fixes the inputs; by default the pool draws one.
+
+    Raises:
+        ConfigError: the address is none, or Ray is not installed.
+    """
+
+    def __init__(
+        self,
+        address: str = "ray",
+        *,
+        priority: int = 0,
+        timeout_s: float = TIMEOUT_S,
+        unreachable_s: float = UNREACHABLE_S,
+        replay_key: bytes | None = None,
+    ) -> None:
+        self.address = address
+        self._cluster = ClusterAddress.parse(address)
+        require_ray()
+        self._priority, self._timeout_s, self._unreachable_s = priority, timeout_s, unreachable_s
+        self._replay_key = None if replay_key is None else replay_key.hex()
+        self._reset()
+
+    def _reset(self) -> None:
+        """What belongs to a process."""
+        self._client = secrets.token_hex(8)
+        self._lock = threading.Lock()
+        self._pool: Any = None
+        self._uses_connection = False
+        self._generation = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("_client", "_lock", "_pool", "_uses_connection", "_generation")
+        return {name: value for name, value in self.__dict__.items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"RayEvaluator({self.address!r})"
+
+    def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
+        """Judges one source; see `Evaluator.evaluate`.
+
+        Raises:
+            ConfigError, SizeError, ProblemNotFound: the request makes no sense to the cluster.
+            InfrastructureError: the cluster did not answer in time, or lost the evaluation too often.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        request = self._request(problem, source, config)
+        reports = progress is not None
+        reported = ""
+        try:
+            reply = self._submit(request, deadline, 0.0 if reports else min(WAIT_S, self._timeout_s), reports=reports)
+            while reply.feedback is None:
+                if progress is not None and reply.state != reported:
+                    reported = reply.state
+                    progress(reported)
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise InfrastructureError(
+                        f"{self.address} has not judged it within {self._timeout_s:g} s; it is at: {reply.state}"
+                    )
+                wait_s = min(left_s, PROGRESS_S if reports else WAIT_S)
+                seen = reply.state if reports else None
+                try:
+                    reply = self._call("wait", request.key, self._client, seen, wait_s, deadline=deadline)
+                except EvaluationNotFound:  # the pool was started anew, or forgot the answer
+                    reply = self._submit(request, deadline, wait_s, reports=reports)
+        except BaseException:
+            self._give_up(request.key)
+            raise
+        try:
+            return Feedback.model_validate_json(reply.feedback)
+        except ValidationError as error:
+            raise InfrastructureError(
+                f"{self.address} answers with no Feedback of this version; is pkb-gym the same everywhere? {error}"
+            ) from None
+
+    def submit(self, problem: Problem, source: str, config: EvalConfig) -> str:
+        """Has an evaluation begun, without waiting for it: a later `evaluate` of an equal request joins it.
+
+        Returns:
+            Its key.
+
+        Raises:
+            ConfigError, SizeError, ProblemNotFound: the request makes no sense to the cluster.
+            ServiceBusy: it has too much to do.
+            InfrastructureError: it cannot be reached.
+        """
+        request = self._request(problem, source, config)
+        return self._send(request, time.monotonic() + self._unreachable_s, 0.0, reports=False).key
+
+    def status(self) -> PoolStatus:
+        """What the pool is at.
+
+        Raises:
+            InfrastructureError: it cannot be reached.
+        """
+        deadline = time.monotonic() + self._unreachable_s
+        return from_text(PoolStatus, self._retried("status", deadline=deadline))
+
+    def close(self) -> None:
+        """Takes back what was submitted; the last client of a pool ends it. It is connected anew if used again."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+            used, self._uses_connection = self._uses_connection, False
+        if pool is not None:
+            self._leave(pool)
+        if used:
+            CONNECTION.close()
+
+    def _leave(self, pool: ActorHandle[Any]) -> None:
+        import ray
+
+        with contextlib.suppress(Exception):  # then the pool, or the cluster, is gone
+            if ray.get(pool.leave.remote(self._client), timeout=END_S):
+                ray.kill(pool, no_restart=True)
+
+    def _request(self, problem: Problem, source: str, config: EvalConfig) -> EvaluationRequest:
+        return EvaluationRequest(problem=problem.name, source=source, config=config, replay_key=self._replay_key)
+
+    def _submit(self, request: EvaluationRequest, deadline: float, wait_s: float, *, reports: bool) -> Reply:
+        """Submits, again and again while the pool is full."""
+        for pause_s in _growing_pauses():
+            try:
+                return self._send(request, deadline, wait_s, reports=reports)
+            except ServiceBusy:
+                if time.monotonic() + pause_s >= deadline:
+                    raise
+                time.sleep(pause_s)
+        raise AssertionError("pauses never end")
+
+    def _send(self, request: EvaluationRequest, deadline: float, wait_s: float, *, reports: bool) -> Reply:
+        submission = Submission(
+            request=request,
+            client=self._client,
+            priority=self._priority,
+            reports=reports,
+            timeout_s=max(0.0, deadline - time.monotonic()) + GRACE_S,
+        )
+        return self._call("submit", to_text(submission), wait_s, deadline=deadline)
+
+    def _give_up(self, key: str) -> None:
+        with self._lock:
+            pool = self._pool
+        if pool is not None:
+            with contextlib.suppress(Exception):  # then there is nobody to tell
+                pool.give_up.remote(key, self._client)
+
+    def _call(self, method: str, *arguments: object, deadline: float) -> Reply:
+        """One call, repeated while the pool cannot be reached.
+
+        Raises:
+            PkbError: it was refused.
+        """
+        reply = from_text(Reply, self._retried(method, *arguments, deadline=deadline))
+        if reply.error is not None:
+            raise RAISED_BY_NAME.get(reply.error.error, InfrastructureError)(reply.error.message)
+        return reply
+
+    def _retried(self, method: str, *arguments: object, deadline: float) -> str:
+        until: float | None = None
+        for pause_s in _growing_pauses():
+            try:
+                return self._once(method, *arguments)
+            except _PoolLost as error:
+                if until is None:
+                    until = min(deadline, time.monotonic() + self._unreachable_s)
+                if time.monotonic() + pause_s > until:
+                    raise InfrastructureError(f"the pool of {self.address} cannot be reached: {error}") from None
+                time.sleep(pause_s)
+                if method == "wait":  # whoever answers next may not know it: the caller submits again
+                    raise EvaluationNotFound("the pool was lost") from None
+        raise AssertionError("pauses never end")
+
+    def _once(self, method: str, *arguments: object) -> str:
+        """One call.
+
+        Raises:
+            _PoolLost: it came to nothing.
+        """
+        pool = self._connected()
+        import ray
+        from ray.exceptions import RayError
+
+        wait_s = next((each for each in reversed(arguments) if isinstance(each, float)), 0.0)
+        generation = self._generation
+        try:
+            text: str = ray.get(getattr(pool, method).remote(*arguments), timeout=wait_s + GRACE_S)
+        except (RayError, ConnectionError, TimeoutError, RuntimeError) as error:
+            self._lose(pool, generation)
+            raise _PoolLost(in_one_line(error)) from None
+        return text
+
+    def _connected(self) -> ActorHandle[Any]:
+        """The handle of the pool, which is started if need be.
+
+        Raises:
+            _PoolLost: it cannot be had at this moment.
+            PkbError: it refuses this client.
+        """
+        with self._lock:
+            if self._pool is not None:
+                return self._pool
+            if not self._uses_connection:
+                try:
+                    CONNECTION.open(self._cluster.client_url)
+                except InfrastructureError as error:  # the cluster may be starting
+                    raise _PoolLost(str(error)) from None
+                self._uses_connection = True
+            try:
+                pool = self._find_pool()
+            except _PoolLost:
+                with contextlib.suppress(InfrastructureError):  # it is tried again
+                    CONNECTION.renew(self._generation)
+                raise
+            self._generation = CONNECTION.generation
+            self._pool = pool
+            return pool
+
+    def _find_pool(self) -> ActorHandle[Any]:
+        import ray
+        from ray.exceptions import RayError
+
+        settings = self._cluster.settings
+        self._generation = CONNECTION.generation
+        hello = Hello(
+            client=self._client, version=pkb_gym.__version__, settings=settings.model_dump(exclude_unset=True)
+        )
+        try:
+            pool = _pool_actor(settings)
+            reply = from_text(Reply, ray.get(pool.hello.remote(to_text(hello)), timeout=WAIT_S + GRACE_S))
+        except (RayError, ConnectionError, TimeoutError, RuntimeError) as error:
+            raise _PoolLost(in_one_line(error)) from None
+        if reply.error is not None:
+            if reply.error.error == InfrastructureError.__name__:  # it is about to end
+                raise _PoolLost(reply.error.message)
+            raise RAISED_BY_NAME.get(reply.error.error, InfrastructureError)(reply.error.message)
+        return pool
+
+    def _lose(self, pool: ActorHandle[Any], generation: int) -> None:
+        """Has the next call find the pool anew; of several threads the first one does."""
+        with self._lock:
+            if self._pool is not pool:
+                return
+            self._pool = None
+            with contextlib.suppress(InfrastructureError):  # it is tried again
+                CONNECTION.renew(generation)
+
+
+def _pool_actor(settings: PoolSettings) -> ActorHandle[Any]:
+    """The pool of that name, which is started where there is none."""
+    import ray
+
+    from pkb_gym.cluster.pool import Pool
+
+    return (
+        ray.remote(Pool)
+        .options(
+            name=f"pkb-{settings.pool}",
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0,
+            resources={ON_HEAD: 0.001},
+            max_restarts=-1,
+            max_concurrency=MOST_CALLS,
+        )
+        .remote(to_text(settings))
+    )
+
+
+def _growing_pauses() -> Iterator[float]:
+    for exponent in itertools.count():
+        yield min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(exponent, 10))

@@ -1,0 +1,122 @@
+"""One step of an evaluation by an evaluator of this process; shared by compile tasks and gangs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol, TypeAlias, cast
+
+from pkb_gym.cluster.records import Order, StepReply
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.errors import InfrastructureError, PkbError
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.records.service import ErrorReport, EvaluationRequest
+from pkb_gym.engine.stages.progress import Progress
+from pkb_gym.engine.support.user_objects import load_object
+from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.problems.own_problems import register_folder
+
+logger = logging.getLogger(__name__)
+
+
+class Judge(Protocol):
+    """An evaluator that takes the key of the inputs with each request."""
+
+    def evaluate(
+        self,
+        problem: Problem,
+        source: str,
+        config: EvalConfig,
+        progress: Progress | None = None,
+        *,
+        replay_key: bytes | None = None,
+    ) -> Feedback:
+        """See `Evaluator.evaluate`."""
+
+    def close(self) -> None:
+        """Ends every process; calling it again changes nothing."""
+
+
+OpenJudge: TypeAlias = Callable[[bytes, CompileCache], Judge]
+
+
+class Cancelled(Exception):
+    """Raised into an evaluation that nobody waits for any more."""
+
+
+def judge_opener(reference: str) -> OpenJudge:
+    """What opens the evaluators of a pool.
+
+    Args:
+        reference: `module:factory`; the factory takes `key` and `cache`.
+
+    Raises:
+        ConfigError: there is no such factory.
+    """
+    factory = cast("Callable[..., Judge]", load_object(reference, "judge"))
+    return lambda key, cache: factory(key=key, cache=cache)
+
+
+def register_problems(folders: tuple[str, ...]) -> None:
+    """Makes problems outside the package known to this process.
+
+    Raises:
+        ConfigError: there is no problem in a folder.
+    """
+    for folder in folders:
+        register_folder(folder)
+
+
+def take_step(judge: Judge, order: Order, progress: Progress | None) -> StepReply:
+    """Runs one step and says whether it ends the evaluation; whatever goes wrong is part of the reply.
+
+    Args:
+        judge: of this process.
+        order: the step.
+        progress: called with each stage as it begins; may raise `Cancelled`.
+    """
+    request = order.request
+    try:
+        feedback = _evaluate(judge, request, order.until, progress)
+    except Cancelled:
+        return refusal(InfrastructureError("it was cancelled"))
+    except PkbError as error:
+        return refusal(error)
+    except Exception as error:
+        logger.exception("the evaluator failed")
+        return refusal(InfrastructureError(f"{type(error).__name__}: {error}"))
+    asked = request.config.until
+    if order.until is not None:  # the record speaks of the evaluation that was asked for
+        config = feedback.config.model_copy(update={"until": _resolved_until(feedback, asked)})
+        feedback = feedback.model_copy(update={"config": config})
+    ends = feedback.failure is not None or order.until is None or asked == order.until
+    return StepReply(
+        feedback=feedback.model_dump_json(),
+        is_final=ends or (order.until == "check" and feedback.config.until == "check"),
+        is_infrastructure=feedback.failure is Failure.INFRASTRUCTURE,
+        compiled=feedback.stage is not None and feedback.stage.order >= Stage.COMPILE.order,
+        durations_s=feedback.durations_s,
+    )
+
+
+def _evaluate(judge: Judge, request: EvaluationRequest, until: str | None, progress: Progress | None) -> Feedback:
+    config = request.config if until is None else request.config.model_copy(update={"until": until})
+    replay_key = None if request.replay_key is None else bytes.fromhex(request.replay_key)
+    return judge.evaluate(find_problem(request.problem), request.source, config, progress, replay_key=replay_key)
+
+
+def _resolved_until(feedback: Feedback, asked: str) -> str:
+    """What `resolve` makes of `asked`: debug builds, and ranks that share GPUs, end with the check."""
+    ends_early = feedback.config.debug or feedback.config.ranks_per_gpu > 1
+    return "check" if ends_early and asked != "compile" else asked
+
+
+def refusal(error: PkbError) -> StepReply:
+    """A reply that ends the evaluation without feedback."""
+    return StepReply(
+        is_final=True,
+        is_infrastructure=isinstance(error, InfrastructureError),
+        error=ErrorReport(error=type(error).__name__, message=str(error)),
+    )

@@ -1,0 +1,181 @@
+"""What clients, the pool and its workers exchange: records, as JSON text."""
+
+from __future__ import annotations
+
+import json
+from typing import Literal, TypeVar
+
+from pydantic import Field
+
+from pkb_gym.engine.records.base import Record
+from pkb_gym.engine.records.config import Device
+from pkb_gym.engine.records.service import ErrorReport, EvaluationRequest
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+Purpose = Literal["shared", "exclusive"]
+"""Of a gang: to check beside others, or to time and profile with its devices for itself."""
+
+
+class Hello(Record):
+    """First message of a client."""
+
+    client: str
+    """Random name of the client."""
+    version: str
+    """Of pkb-gym."""
+    settings: dict[str, object]
+    """Settings of the pool that the client's address names."""
+
+
+class Submission(Record):
+    """A request to evaluate."""
+
+    request: EvaluationRequest
+    client: str
+    priority: int = 0
+    """Higher ones go first; equal ones in the order in which they came."""
+    reports: bool = False
+    """Whether the client wants to know of each stage as it begins."""
+    timeout_s: float = Field(gt=0)
+    """Time from now after which nobody waits for the answer any more."""
+
+
+class Reply(Record):
+    """What the pool answers to a client."""
+
+    key: str = ""
+    """Of the evaluation."""
+    state: str = ""
+    """"queued", what it is at in a few words, or "finished"."""
+    feedback: str | None = None
+    """JSON text of the `Feedback`, once it has finished."""
+    error: ErrorReport | None = None
+    """Why there is no feedback and will be none."""
+
+
+class Order(Record):
+    """One step of an evaluation, for a worker."""
+
+    request: EvaluationRequest
+    """With device and world size decided."""
+    key: str
+    """Of the request as it was submitted."""
+    attempt: str
+    """Name of this attempt at the step."""
+    until: Literal["compile", "check"] | None = None
+    """Last stage of the step, where that is before the last one asked for."""
+    reports: bool = False
+    """Whether a client wants to know of each stage as it begins."""
+
+
+class StepReply(Record):
+    """What came of one step."""
+
+    feedback: str | None = None
+    """JSON text of the `Feedback`, under the configuration asked for."""
+    is_final: bool = False
+    """Whether the evaluation ends with it."""
+    is_infrastructure: bool = False
+    """Whether the machine failed, not the candidate."""
+    compiled: bool = False
+    """Whether the source compiled."""
+    durations_s: dict[str, float] = Field(default_factory=dict)
+    """Of the feedback."""
+    error: ErrorReport | None = None
+    """Present where there is no feedback."""
+
+
+class GangSpec(Record):
+    """What a gang is started with."""
+
+    device: Device
+    world_size: int
+    purpose: Purpose
+    slots: int
+    """Evaluations at the same time."""
+    judge: str
+    key: str
+    """Secret that fixes the inputs, in hexadecimal; one for all gangs of a pool."""
+    problems: tuple[str, ...] = ()
+
+
+class CompileSpec(Record):
+    """What a compile task is started with."""
+
+    judge: str
+    key: str
+    problems: tuple[str, ...] = ()
+    architecture: str | None = None
+
+
+class LaneStatus(Record):
+    """The gangs of one device, world size and purpose."""
+
+    device: Device
+    world_size: int
+    purpose: Purpose
+    gangs: int
+    """That are ready."""
+    starting: int
+    busy: int
+    """Evaluations that run on them."""
+    slots: int
+    """Evaluations that could run on them at the same time."""
+    waiting: int
+    """Evaluations that wait for one."""
+    most: int
+    """Limit of the number of gangs."""
+
+
+class PoolStatus(Record):
+    """What a pool is at, and what it has done since it was started."""
+
+    pool: str
+    unfinished: int
+    """Evaluations that wait or run."""
+    compiling: int
+    waiting_to_compile: int
+    lanes: tuple[LaneStatus, ...]
+    submitted: int
+    """Requests that began an evaluation."""
+    joined: int
+    """Requests that were answered by the evaluation of an earlier, equal request."""
+    refused: int
+    """Requests that found the pool full."""
+    finished: int
+    """Evaluations that were answered."""
+    cancelled: int
+    """Evaluations that ended early, as nobody waited for them any more."""
+    infrastructure_faults: int
+    """Evaluations that ended as an infrastructure failure or error."""
+    retries: int
+    """Further attempts after a node, gang or evaluator had failed."""
+    gangs_started: int
+    gangs_lost: int
+    """Gangs that ended otherwise than by being told to."""
+    compiles: int
+    """Compile tasks that ran."""
+    artifacts: int
+    """Artifacts in the object store."""
+    exclusive_steps: int
+    """Steps that took an exclusive gang."""
+    durations_s: dict[str, float]
+    """Of `Feedback.durations_s`, summed over all steps."""
+    queue_s: float
+    """Time that steps waited for a compiler or a gang, summed."""
+    uptime_s: float
+
+
+def to_text(record: Record) -> str:
+    """JSON text of a record; lone surrogates, which pydantic's own JSON cannot carry, are escaped."""
+    return json.dumps(record.model_dump(mode="python"))
+
+
+def from_text(kind: type[AnyRecord], text: str) -> AnyRecord:
+    """The record that `to_text` wrote.
+
+    Raises:
+        ValueError: it is none of this kind.
+    """
+    return kind.model_validate(json.loads(text))
