@@ -2,6 +2,7 @@
 # make install  sets up .venv with the package alone; EXTRAS=cuda,serve adds extras (docs/install.md)
 # make test     sets up .venv with the development tools, then lints and tests
 # make doors    runs the tests of each foreign framework in an environment of its own (docs/frameworks.md); DOORS names some
+# make cluster  runs the tests of evaluations on Ray on a real cluster of several nodes on this machine (docs/scaling.md)
 # make smoke    trains a tiny model on the CPU: export, SFT, GRPO, evaluation (docs/training.md)
 #
 # Needs Python >= 3.11 with venv, a C++ compiler and, on a GPU machine, nvcc. PYTHON chooses the interpreter.
@@ -13,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 EXTRAS ?=
 
-.PHONY: install demo doors smoke test pytest lint format docs clean
+.PHONY: install demo doors cluster smoke test pytest lint format docs clean
 
 install: $(BIN)/python
 	$(PIP) --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
@@ -26,6 +27,9 @@ smoke: $(VENV)/.installed-dev
 
 doors: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.doors $(DOORS)
+
+cluster: $(VENV)/.installed-dev
+	PKB_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster
 
 test: $(VENV)/.installed-dev
 	$(MAKE) --jobs=2 lint pytest

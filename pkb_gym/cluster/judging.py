@@ -10,7 +10,7 @@ from pkb_gym.cluster.records import Order, StepReply
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.errors import InfrastructureError, PkbError
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.config import EvalConfig, last_stage
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.records.service import ErrorReport, EvaluationRequest
 from pkb_gym.engine.stages.progress import Progress
@@ -87,14 +87,13 @@ def take_step(judge: Judge, order: Order, progress: Progress | None) -> StepRepl
     except Exception as error:
         logger.exception("the evaluator failed")
         return refusal(InfrastructureError(f"{type(error).__name__}: {error}"))
-    asked = request.config.until
+    untimed = feedback.config.debug or feedback.config.ranks_per_gpu > 1
+    asked = last_stage(request.config.until, untimed, feedback.config.device)
     if order.until is not None:  # the record speaks of the evaluation that was asked for
-        config = feedback.config.model_copy(update={"until": _resolved_until(feedback, asked)})
-        feedback = feedback.model_copy(update={"config": config})
-    ends = feedback.failure is not None or order.until is None or asked == order.until
+        feedback = feedback.model_copy(update={"config": feedback.config.model_copy(update={"until": asked})})
     return StepReply(
         feedback=feedback.model_dump_json(),
-        is_final=ends or (order.until == "check" and feedback.config.until == "check"),
+        is_final=feedback.failure is not None or order.until in (None, asked),
         is_infrastructure=feedback.failure is Failure.INFRASTRUCTURE,
         compiled=feedback.stage is not None and feedback.stage.order >= Stage.COMPILE.order,
         durations_s=feedback.durations_s,
@@ -105,12 +104,6 @@ def _evaluate(judge: Judge, request: EvaluationRequest, until: str | None, progr
     config = request.config if until is None else request.config.model_copy(update={"until": until})
     replay_key = None if request.replay_key is None else bytes.fromhex(request.replay_key)
     return judge.evaluate(find_problem(request.problem), request.source, config, progress, replay_key=replay_key)
-
-
-def _resolved_until(feedback: Feedback, asked: str) -> str:
-    """What `resolve` makes of `asked`: debug builds, and ranks that share GPUs, end with the check."""
-    ends_early = feedback.config.debug or feedback.config.ranks_per_gpu > 1
-    return "check" if ends_early and asked != "compile" else asked
 
 
 def refusal(error: PkbError) -> StepReply:

@@ -48,6 +48,10 @@ from tests.training.conversations import tiny_corpus
 from tests.training.scripted import config, follow, run, say, submit, write_tiny_policy
 from tests.training.scripted import lines as script
 
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("PKB_TEST_CLUSTER"), reason="takes minutes on a real Ray cluster: run it by `make cluster`"
+)
+
 PROBLEM = find_problem("AllReduce")
 ON_TWO = EvalConfig(device="cpu", world_size=2, size="tiny")
 FAKE = "judge=tests.cluster.fake_judge:FakeJudge"

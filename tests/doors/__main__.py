@@ -32,6 +32,8 @@ CONTRACT_S, INSTALL_S, TESTS_S = 600, 600, 600
 
 NEWEST_PYTHON = {"verl": (3, 12)}
 """Door -> the newest Python that its framework takes."""
+OLDEST_PYTHON = {"harbor": (3, 12)}
+"""Door -> the oldest Python that its framework takes."""
 DISTRIBUTIONS = {"trl": "openenv"}
 """Door -> the folder of adapters/ that is installed for it, where that has another name."""
 SHARES_PACKAGES = {"trl", "verl"}
@@ -80,6 +82,9 @@ def install(door: Door) -> str | None:
     newest = NEWEST_PYTHON.get(door.name)
     if newest is not None and sys.version_info[:2] > newest:
         return f"it needs Python {'.'.join(map(str, newest))} or older, and this is {sys.version.split()[0]}"
+    oldest = OLDEST_PYTHON.get(door.name)
+    if oldest is not None and sys.version_info[:2] < oldest:
+        return f"it needs Python {'.'.join(map(str, oldest))} or newer, and this is {sys.version.split()[0]}"
     state = door.venv / ".installed"
     digest = _digest(door)
     if state.exists() and state.read_text(encoding="utf-8") == digest:

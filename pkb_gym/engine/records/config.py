@@ -184,7 +184,7 @@ def resolve(
         dtype=dtype,
         language=resolved_language,
         protocol=config.protocol,
-        until=_last_stage(config.until, debug or ranks_per_gpu > 1, device),
+        until=last_stage(config.until, debug or ranks_per_gpu > 1, device),
         trials=_trials(config, world_size, device),
         seed=config.seed,
         turn=config.turn,
@@ -236,7 +236,14 @@ def _trials(config: EvalConfig, world_size: int, device: Device) -> int:
     return max(config.trials or (5 if config.protocol == "published" else 4), checked_calls(world_size))
 
 
-def _last_stage(asked: Until | None, untimed: bool, device: Device) -> Until:
+def last_stage(asked: Until | None, untimed: bool, device: Device) -> Until:
+    """The last stage of an evaluation.
+
+    Args:
+        asked: None for the last that there can be.
+        untimed: whether it is a debug build, or ranks share GPUs.
+        device: an emulated one times nothing.
+    """
     if device == "emulated":
         return asked or "check"
     if untimed and asked != "compile":
