@@ -261,7 +261,7 @@ def test_a_signal_that_never_comes_is_a_deadlock_of_all(emulator: EmulatorLibrar
 
 def test_an_unknown_instruction_is_named_with_its_line(emulator: EmulatorLibrary) -> None:
     body = ".loc 1 42 3\n    txq.width.b32 %r2, [%rd0];\n"
-    ended = emulator.run(entry(body) + '.file 1 "/work/kernel.cu"\n')
+    ended = emulator.run(entry(body) + '.file 1 "/tmp/kernel.cu"\n')
     assert ended.outcome == Outcome.UNKNOWN_INSTRUCTION
     assert "unknown instruction txq.width.b32 at kernel.cu:42" in ended.message
 
