@@ -300,6 +300,7 @@ def main() -> int:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans become our children, and are found
     path = args.out / "fault_drill.json"
     rows, struck, left_over = earlier(path, args.seed)
+    about = header()  # now: results that are saved meanwhile change the checkout
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="pkb-drill-") as folder:
         drill = Drill(Path(folder), args.seed, rows, struck)
@@ -307,7 +308,7 @@ def main() -> int:
         def save(found: Sequence[str]) -> None:
             result = {"seed": args.seed, "kills": drill.struck, "left_over": [*left_over, *found]}
             result |= {"rows": [asdict(row) for row in drill.rows if row.fault != "none" or row.wrong]}
-            write_atomically(path, json.dumps(header() | result, indent=1) + "\n")
+            write_atomically(path, json.dumps(about | result, indent=1) + "\n")
 
         saved = began
         try:
