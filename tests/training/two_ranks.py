@@ -5,6 +5,7 @@ RANK=0 WORLD_SIZE=2 ... python -m tests.training.two_ranks POLICY OUTPUT
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -68,6 +69,7 @@ def generations(policy: Path, output: Path, rank: int) -> tuple[int, list[int]]:
     calls = []
     generate = script_generation(lambda _: next(script))
 
+    @functools.wraps(generate)
     def counting(self, prompt_ids, *rest, **named):
         calls.append(len(prompt_ids))
         return generate(self, prompt_ids, *rest, **named)

@@ -255,7 +255,7 @@ def test_only_timings_on_gpus_keep_preparing_out(tmp_path: Path, judge: Judge, d
         judge.meanwhile = meanwhile
         config = EvalConfig(device=device, world_size=2, size="tiny")  # type: ignore[arg-type]
         evaluator.evaluate(PROBLEM, reference_source(PROBLEM), config)
-    assert looked == [kept_out] and judge.kinds == [(device, 2)]
+    assert looked == [kept_out] and judge.kinds == [(device, 2, 1)]
 
 
 def test_a_fault_of_this_machine_is_reported_as_one(tmp_path: Path, judge: Judge) -> None:
