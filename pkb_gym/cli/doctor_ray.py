@@ -56,13 +56,13 @@ def _size(report: ClusterReport) -> Finding:
 
 def _agreement(report: ClusterReport) -> Finding:
     found = Counter(node.versions for node in report.nodes if not node.fault)
-    told = [
+    versions = [
         f"Python {python}, pkb-gym {own}, torch {torch} on {count} nodes"
         for (python, own, torch), count in found.most_common()
     ]
     if len(found) > 1:
-        return Finding("versions", "missing", "; ".join(told), "install the same versions on all nodes")
-    return Finding("versions", "ok", told[0]) if told else Finding("versions", "missing", "no node answers")
+        return Finding("versions", "missing", "; ".join(versions), "install the same versions on all nodes")
+    return Finding("versions", "ok", versions[0]) if versions else Finding("versions", "missing", "no node answers")
 
 
 def _node(node: NodeReport, on_gpus: bool) -> Finding:

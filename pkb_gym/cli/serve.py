@@ -160,12 +160,12 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
         server = HttpServer(service, clients, args.host, args.port, path=args.socket, telemetry=telemetry)
         service.recover()
         stack.enter_context(server)
-        told = stack.enter_context(_told_to_end())
+        ending = stack.enter_context(_ending_on_signals())
         if args.with_parent:
-            when_parent_ends(told.set)
+            when_parent_ends(ending.set)
         print_ready(ReadyLine(url=server.url, pid=os.getpid(), token_file=str(token_file)))
         stderr().print(f"serving at {server.url}, with the token in {token_file}", soft_wrap=True)
-        while not told.wait(LOOK_S):
+        while not ending.wait(LOOK_S):
             if server.ended.is_set():
                 raise InfrastructureError("the HTTP server ended by itself; what it said stands above")
             if args.idle_timeout is not None and service.idle_s() > args.idle_timeout:
@@ -216,12 +216,12 @@ def _ledger(args: argparse.Namespace, max_answers: int, stack: contextlib.ExitSt
 
 
 @contextlib.contextmanager
-def _told_to_end() -> Iterator[threading.Event]:
+def _ending_on_signals() -> Iterator[threading.Event]:
     """Set by SIGTERM and Ctrl-C, as long as the block runs."""
-    told = threading.Event()
-    before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    ending = threading.Event()
+    before = {number: signal.signal(number, lambda *_: ending.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield told
+        yield ending
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

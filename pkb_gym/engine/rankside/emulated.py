@@ -331,11 +331,12 @@ class EmulatedRanks:
     def _with_findings(self, done: RanksDone) -> RanksDone:
         if self._detector is None:
             return done
-        told: dict[str, Any] = json.loads(self._emulator.pkb_emu_detector_json(self._detector))
-        findings = tuple(_finding(each) for each in told["findings"][:MAX_FINDINGS])
-        advice = tuple(str(each["message"])[:MAX_TEXT] for each in told["advice"][:MAX_FINDINGS])
+        parsed: dict[str, Any] = json.loads(self._emulator.pkb_emu_detector_json(self._detector))
+        findings = tuple(_finding(each) for each in parsed["findings"][:MAX_FINDINGS])
+        advice = tuple(str(each["message"])[:MAX_TEXT] for each in parsed["advice"][:MAX_FINDINGS])
         links = tuple(
-            LinkBytes(each["rank"], each["owner"], each["read_bytes"], each["written_bytes"]) for each in told["links"]
+            LinkBytes(each["rank"], each["owner"], each["read_bytes"], each["written_bytes"])
+            for each in parsed["links"]
         )
         return RanksDone(done.claims, done.fault, done.instructions, findings, advice, links)
 
@@ -343,10 +344,10 @@ class EmulatedRanks:
         return (text or b"").decode(errors="replace")[:MAX_TEXT]
 
 
-def _finding(told: dict[str, Any]) -> DetectorFinding:
-    second = told["second"] or told["first"] or {}
+def _finding(parsed: dict[str, Any]) -> DetectorFinding:
+    second = parsed["second"] or parsed["first"] or {}
     return DetectorFinding(
-        str(told["kind"]), second.get("rank"), told["owner"], told["tensor"], str(told["message"])[:MAX_TEXT]
+        str(parsed["kind"]), second.get("rank"), parsed["owner"], parsed["tensor"], str(parsed["message"])[:MAX_TEXT]
     )
 
 
