@@ -110,6 +110,17 @@ def test_the_baseline_is_no_slower_beside_it(local_evaluator: LocalEvaluator, un
 
 
 @pytest.mark.gpu
+@pytest.mark.timeout(300)
+def test_hurried_handovers_are_not_paid(local_evaluator: LocalEvaluator) -> None:
+    """Rewards pay the interval's lower end, which is over a baseline without the copy of results."""
+    candidate = read(FOLDER / "cuda" / "hostile" / "hurries_its_handovers.py")
+    need(candidate)
+    hurried = evaluate(local_evaluator, candidate)
+    candidate.assert_as_expected(hurried)
+    assert hurried.timing is not None and hurried.timing.speedup_low < 1 + SAME_RELATIVE
+
+
+@pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_hundred_in_a_row_change_no_figures(local_evaluator: LocalEvaluator) -> None:
