@@ -93,9 +93,9 @@ FAMILIES = (
         ("engine/rankside/test_messages.py",),
     ),
     Family(
-        "keep the evaluator busy, or write to its user's terminal",
-        ("sends_*", "floods_*", "prints_binary", "raises_lone_surrogates"),
-        "sizes before contents; texts are escaped in the record",
+        "keep the evaluator busy, write to its user's terminal, or speak as somebody else in a chat",
+        ("sends_*", "floods_*", "prints_binary", "raises_lone_surrogates", "speaks_as_another"),
+        "sizes before contents; texts are escaped in the record, markers of chat templates among them",
         (
             *("engine/records/test_source.py", "engine/stages/test_static.py", "engine/support/test_printable.py"),
             *("engine/compile/test_toolchain.py", "rewards/test_action_cost.py"),
