@@ -2,15 +2,16 @@
 //
 // Tiles of the other ranks' rows come first; this rank's rows come last, when the others' parts have long arrived, and
 // add them in registers. So no pass over partial products is left at the end, and this rank's own is never rounded.
-// Neither sums that leave nor parts that come in keep the tensor cores waiting: rounded sums stay in registers until the
-// next tile has begun, and leave by bulk copies beside it; parts are loaded into the same registers before the tile
-// that they belong to is complete. That takes the consumers of pkb/gemm_sm90.h anew, around its loading warp and ring.
+// pkb/gemm_reduce.h does so for small products. In large ones, where a block has many tiles, neither sums that leave
+// nor parts that come in keep the tensor cores waiting: rounded sums stay in registers until the next tile has begun,
+// and leave by bulk copies beside it; parts are loaded into the same registers before the tile that they belong to is
+// complete. So there are consumers of its own here, around the loading warp and the ring of pkb/gemm_sm90.h.
 //
 // A flag for each part, set to the epoch, is all the synchronisation: nobody touches a peer's arguments or outputs.
 // Scratch is used in turns of two by the parity of the epoch: a rank ends call e + 1 only after all others have begun
 // it, and so have ended call e, which read what call e + 2 overwrites. (W - 1) m N elements leave each rank. Bound:
 // arithmetic, 2 M k N operations a rank.
-#include "pkb/gemm_peers.h"
+#include "pkb/gemm_reduce.h"
 #include "pkb/gemm_simt.h"
 #include "pkb/symm.h"
 
@@ -21,18 +22,20 @@ namespace {
 
 using pkb::gemm::Block;
 using pkb::gemm::kConsumers;
+using pkb::gemm::Reduce;
+using pkb::gemm::Small;
 using pkb::gemm::Tile;
 
-constexpr int kGroup = 4;  // rows of tiles that are worked through together
-// Sums leave in two halves. The longest ring leaves room for one of them; there the second follows much later.
-using Large = pkb::gemm::Shape<256, 2, 4, 128>;
-using Small = pkb::gemm::Small;
+constexpr int kGroup = 8;  // rows of tiles that are worked through together: waves of tiles are about square
+using Large = pkb::gemm::Shape<256, 2, 4, 128>;  // the longest ring, and room for half of a tile's sums
+
+// ---- Large products ----
 
 // Which tile comes when, and where what the ranks send each other lies in scratch: flags, then parts of even and of odd
 // calls. A part is what a consumer's registers hold of a tile.
 template <class Shape>
 struct Deferred : pkb::gemm::Plain {
-  static_assert(Shape::kBlockN == 2 * Shape::kStagedCols, "sums leave in two halves");
+  static_assert(Shape::kBlockN == 2 * Shape::kStagedCols && Shape::kBuffers == 1, "sums leave in two halves");
   static constexpr int64_t kPartBytes = 2 * Shape::kBufferBytes;
   static constexpr uint64_t kFlagBytes = 1 << 20;
 
@@ -114,10 +117,9 @@ struct Outgoing {
   template <int kHalf>
   __device__ __forceinline__ void leave(const Product& product, const Deferred<Shape>& hooks, const Block& block,
                                         int index, int consumer, uint32_t staging) const {
-    staging += kHalf % Shape::kBuffers * Shape::kBufferBytes;
     const int thread = threadIdx.x % 128;
     const Tile tile = hooks.template tile<Shape>(product, index);
-    pkb::gemm::claim_staging<Shape::kBuffers>(consumer);
+    pkb::gemm::claim_staging(consumer);
     if (tile.owner != hooks.comm.rank) {
 #pragma unroll
       for (int word = 0; word < kWords / 2; ++word) {
@@ -132,6 +134,7 @@ struct Outgoing {
       }
       return;
     }
+
     const int lane = thread % 32, box_row = thread / 32 * 16 + lane % 16;
 #pragma unroll
     for (int word = 0; word < kWords / 2; ++word) {
@@ -297,9 +300,18 @@ __global__ void __launch_bounds__(pkb::gemm::kThreads, 1)
   pkb::gemm::cluster_sync<Shape::kCluster>();  // a block that is gone cannot be told that a stage is empty
 }
 
-// Enqueues the kernel, as many clusters as can be resident at once.
-template <class T, class Shape>
-void launch_deferred(const Product& product, const Deferred<Shape>& hooks, cudaStream_t stream) {
+// ---- Host ----
+
+template <class T>
+void enqueue(const Product& product, const Reduce<Small>& hooks, cudaStream_t stream) {
+  pkb::gemm::launch<T, Small>(product, hooks, stream);
+}
+
+// As many clusters as can be resident at once.
+template <class T>
+void enqueue(Product product, const Deferred<Large>& hooks, cudaStream_t stream) {
+  using Shape = Large;
+  product.group = kGroup;
   const auto kernel = multiply_and_push<T, Shape>;
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;
@@ -322,7 +334,7 @@ void launch_deferred(const Product& product, const Deferred<Shape>& hooks, cudaS
   PKB_CUDA(cudaLaunchKernelEx(&config, kernel, product, hooks));
 }
 
-template <class T, class Shape>
+template <class T, class Shape, class Exchange>
 void on_tensor_cores(const TensorView& A_local, const TensorView& B_local, const TensorView& C_local,
                      const pkb::Comm& comm) {
   const int64_t M = A_local.size(0), k = A_local.size(1), N = B_local.size(1), m = C_local.size(0);
@@ -330,13 +342,12 @@ void on_tensor_cores(const TensorView& A_local, const TensorView& B_local, const
   Product product = pkb::gemm::tiles<Shape>(m, N, k);
   product.out[0] = pkb::gemm::operand_map<T>(static_cast<T*>(C_local.data_ptr()), m, N, N, pkb::gemm::kStoreRows);
 
-  if (Deferred<Shape>::suits(comm, int64_t(W) * product.tiles)) {
+  if (Exchange::suits(comm, int64_t(W) * product.tiles)) {
     product.a[0] = pkb::gemm::operand_map<T>(static_cast<const T*>(A_local.data_ptr()), M, k, k, pkb::gemm::kBlockM);
     product.b[0] = pkb::gemm::operand_map<T>(static_cast<const T*>(B_local.data_ptr()), k, N, N, pkb::gemm::kBlockK);
     product.row_tiles *= W;
     product.tiles *= W;
-    product.group = kGroup;
-    return launch_deferred<T, Shape>(product, Deferred<Shape>(comm, product, int(m)), comm.cuda_stream());
+    return enqueue<T>(product, Exchange(comm, product, int(m)), comm.cuda_stream());
   }
   // No room for partial products: this rank's rows of all ranks' A, times all ranks' B, from where they lie.
   product.segments = W;
@@ -372,9 +383,9 @@ void half_width(const TensorView& A_local, const TensorView& B_local, const Tens
     return on_cuda_cores<T>(A_local, B_local, C_local, comm);
   }
   if (pkb::gemm::is_large(A_local.size(0), B_local.size(1))) {
-    return on_tensor_cores<T, Large>(A_local, B_local, C_local, comm);
+    return on_tensor_cores<T, Large, Deferred<Large>>(A_local, B_local, C_local, comm);
   }
-  on_tensor_cores<T, Small>(A_local, B_local, C_local, comm);
+  on_tensor_cores<T, Small, Reduce<Small>>(A_local, B_local, C_local, comm);
 }
 
 }  // namespace

@@ -5,9 +5,9 @@
 // goes, with the target's logit, to the token's owner, and the warp goes on to its next row; nothing waits before all
 // rows have been summarised. Then the owner joins the W summaries, cuts the tail, and sends the log-probability to the
 // others. Each 8-byte word of a message carries the number of the call, so that its reader needs no other signal
-// (pkb/tagged_cuda.h), and lies in scratch, so that nobody touches a peer's arguments or outputs. Words lie in two halves
-// of scratch by turns, and each rank needs words of all others in every call, so that none can be two calls ahead. The
-// bound is reading the logits from device memory once.
+// (pkb/tagged_cuda.h), and lies in scratch, so that nobody touches a peer's arguments or outputs. Words lie in two
+// halves of scratch by turns, and each rank needs words of all others in every call, so that none can be two calls
+// ahead. The bound is reading the logits from device memory once.
 //
 // Top-p alone needs whole rows, and small problems are sooner read than summarised: then a block gathers a row from all
 // ranks and filters it by itself, between a wait for all calls' beginning and a barrier of equal blocks. No row is ever
