@@ -3,14 +3,16 @@
 // What moves: each rank packs its masks to one bit a pixel and stores the bits into every rank's scratch. A block packs
 // the same pixels of all objects: it has to meet only its counterparts on the other ranks before it counts all overlaps
 // in those pixels, by binary matrix products (and + popcount on tensor cores). Blocks add their counts up in scratch
-// and meet once; each decides for itself then. Foreign masks that stay are read from where they lie; warps that have
-// theirs widen own masks and fill the others while the link is at work. Masks that nobody can suppress, however they
-// overlap, are read while the bits travel. Masks and scores are read once their ranks have told that their calls have
-// begun, and equal blocks of all ranks meet when they have read them. The bound is the link: the input bytes of the
-// foreign masks that stay, and one bit a pixel of all foreign masks.
+// and meet once; each decides for itself then. Masks that stay are read from where they lie, own and foreign ones in
+// turn, so that the link and the memory work side by side, and the others are filled. Masks that nobody can suppress,
+// however they overlap, are read while the bits travel. Masks and scores are read once their ranks have told that their
+// calls have begun, and equal blocks of all ranks meet when they have read them.
+//
+// The bound is the link: the input bytes of the foreign masks that stay, and one bit a pixel of all foreign masks.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 
 #include "pkb/common_bits_cuda.h"
 #include "pkb/launch_cuda.h"
@@ -61,17 +63,18 @@ struct Globals {
   bool* suppressed;
   Turns* turns;
   int turn;
-  int *counts, *other_counts;  // of each tile, of this call and of the one before
-  uint32_t* bits;  // (units, objects, kWords)
+  int *counts, *other_counts;  // of the tiles, of this call and of the one before
+  uint32_t* bits;              // (units, objects, kWords)
   int first[pkb::kMaxRanks + 1];  // object of each rank
   int objects, chunks, units, tiles;
+  int stride;  // lists go through the objects in such steps
   int64_t pixels, group;
   float threshold;
   bool reverse;
   bool in_octets;  // masks consist of whole octets, all aligned
 };
 
-// Dynamic shared memory: bits of a unit, or areas of objects; a list of objects; whether each object is suppressed.
+// Dynamic shared memory: bits of a unit, or a list of objects, or their areas; then whether each object is suppressed.
 __host__ __device__ int bits_bytes(int objects) {
   return (objects + kTileColumns - 1) / kTileColumns * kTileColumns * kPitch * int(sizeof(uint32_t));
 }
@@ -236,7 +239,7 @@ __device__ void count(const Globals<T>& g, uint32_t* bits) {
   }
 }
 
-// Blocks of this rank meet when they have counted, with work in between.
+// The blocks of this rank meet when they have counted, in two halves.
 template <typename T>
 __device__ void tell_counted(const Globals<T>& g) {
   __syncthreads();
@@ -327,13 +330,14 @@ __device__ int64_t safe_bound(const Globals<T>& g) {
   return pkb::reduce_block<kThreads>(bound, better);
 }
 
-// Adds what `entry` makes of each object, unless it is kSkip, to a list of so many, from the next rank's objects on, so
-// that ranks begin with different peers. All threads of the block call it.
+// Lists what `entry` makes of each object, unless it is kSkip. Neighbours in the list are far apart, so that work on
+// own and on foreign masks alternates; ranks begin with different peers. All threads of the block call it.
 template <typename T, typename Entry>
-__device__ int list_objects(const Globals<T>& g, int own, int* list, int length, Entry entry) {
+__device__ int list_objects(const Globals<T>& g, int own, int* list, Entry entry) {
+  int length = 0;
   for (int i = 0; i < g.objects; i += kThreads) {
     const int place = i + int(threadIdx.x);
-    const int made = place < g.objects ? entry((place + g.first[own + 1]) % g.objects) : kSkip;
+    const int made = place < g.objects ? entry(int((int64_t(place) * g.stride + g.first[own + 1]) % g.objects)) : kSkip;
     const pkb::Count listed = pkb::count_in_block<kThreads>(made != kSkip);
     if (made != kSkip) list[length + listed.before] = made;
     length += listed.all;
@@ -348,15 +352,11 @@ struct alignas(4 * sizeof(T)) Run {
   T values[kRun];
 };
 
-// Writes the masks listed at places begin_entry .. end_entry - 1, as they are where their owners have them; those
-// listed as ~object become blank.
+// Writes the listed masks, as they are where their owners have them; those listed as ~object become blank.
 template <typename T>
-__device__ void gather_masks(const Globals<T>& g, const pkb::Device& comm, const int* list, int begin_entry,
-                             int end_entry) {
+__device__ void gather_masks(const Globals<T>& g, const pkb::Device& comm, const int* list, int length) {
   const int first = int(blockIdx.x) * kWarps + pkb::warp_id(), all = int(gridDim.x) * kWarps;
-  // The first item of this warp that is not of an entry before.
-  const int skipped = max(0, begin_entry * g.chunks - first + all - 1) / all;
-  for (int item = first + skipped * all; item < end_entry * g.chunks; item += all) {
+  for (int item = first; item < length * g.chunks; item += all) {
     const int entry = list[item / g.chunks], object = entry < 0 ? ~entry : entry, owner = owner_of(g, object);
     const int64_t begin = int64_t(item % g.chunks) * kChunk + pkb::lane_id() * kRun;
     const T* from = of_owner(g.masks, owner, g, comm) + (object - g.first[owner]) * g.pixels + begin;
@@ -389,31 +389,13 @@ __device__ void gather_masks(const Globals<T>& g, const pkb::Device& comm, const
   }
 }
 
-// This warp reads peers' masks no more. The last warp of the block tells the block's counterparts.
-template <typename T>
-__device__ void tell_read(const Globals<T>& g, const pkb::Device& comm, unsigned& warps_done) {
-  __syncwarp();
-  bool last = false;
-  if (pkb::lane_id() == 0) {
-    __threadfence_block();
-    last = atomicAdd(&warps_done, 1u) == kWarps - 1;
-    __threadfence_block();
-  }
-  if (!last) return;
-  for (int w = 0; w < comm.group_size(g.group); ++w) {
-    if (w != comm.group_rank(g.group)) comm.signal_block(1, comm.group_member(g.group, w));
-  }
-}
-
 template <typename T>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm) suppress(const __grid_constant__ Globals<T> g,
                                                                    const __grid_constant__ pkb::Device comm) {
   extern __shared__ __align__(16) unsigned char memory[];
-  __shared__ unsigned warps_done;
-  if (threadIdx.x == 0) warps_done = 0;
   auto* bits = reinterpret_cast<uint32_t*>(memory);
-  auto* list = reinterpret_cast<int*>(memory + bits_bytes(g.objects));
-  int* suppressed = list + g.objects;
+  auto* list = reinterpret_cast<int*>(memory);
+  auto* suppressed = reinterpret_cast<int*>(memory + bits_bytes(g.objects));
   const int own = comm.group_rank(g.group);
 
   comm.tell_begun(g.group);
@@ -423,37 +405,26 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) suppress(const __grid_
 
   comm.wait_all_begun(0, g.group);
   const bool is_last = blockIdx.x == gridDim.x - 1;
-  if (is_last) copy_scores(g, comm);
 
   const int64_t bound = safe_bound(g);
   const auto is_safe = [&](int object) { return g.reverse ? g.last[object] >= bound : g.last[object] <= bound; };
-  const auto is_own = [&](int object) { return object >= g.first[own] && object < g.first[own + 1]; };
-  const int safe_reads = list_objects(g, own, list, 0, [&](int object) {
-    return is_safe(object) && !is_own(object) ? object : kSkip;
-  });
-  const int safe = list_objects(g, own, list, safe_reads, [&](int object) {
-    return is_safe(object) && is_own(object) ? object : kSkip;
-  });
-  gather_masks(g, comm, list, 0, safe_reads);
+  const int safe = list_objects(g, own, list, [&](int object) { return is_safe(object) ? object : kSkip; });
+  gather_masks(g, comm, list, safe);
 
   comm.wait_blocks(0, g.group);  // the bits are here
   count(g, bits);
   tell_counted(g);
-  gather_masks(g, comm, list, safe_reads, safe);
+  if (is_last) copy_scores(g, comm);
   wait_counted(g, comm);
-  decide(g, reinterpret_cast<int*>(bits), suppressed);
-  const auto is_read = [&](int object) { return !is_safe(object) && !is_own(object) && !suppressed[object]; };
-  const int reads = list_objects(g, own, list, 0, [&](int object) { return is_read(object) ? object : kSkip; });
-  const int all = list_objects(g, own, list, reads, [&](int object) {
-    return is_safe(object) || is_read(object) ? kSkip : suppressed[object] ? ~object : object;
+  decide(g, list, suppressed);
+  const int others = list_objects(g, own, list, [&](int object) {
+    return is_safe(object) ? kSkip : suppressed[object] ? ~object : object;
   });
-  gather_masks(g, comm, list, 0, reads);
-  tell_read(g, comm, warps_done);
-  gather_masks(g, comm, list, reads, all);
+  gather_masks(g, comm, list, others);
   for (int object = threadIdx.x; is_last && object < g.objects; object += kThreads) {
     g.suppressed[object] = suppressed[object] != 0;
   }
-  comm.wait_blocks(1, g.group);
+  comm.barrier_blocks(1, g.group);
 }
 
 constexpr int kMostSharedBytes = 200 << 10;  // of 1000 objects
@@ -487,18 +458,19 @@ void launch(const Arguments& a, const pkb::Comm& comm) {
   g.chunks = int((g.pixels + kChunk - 1) / kChunk);
   g.units = int((g.pixels + kUnit - 1) / kUnit);
   g.tiles = tiles_in_all(g.objects);
+  g.stride = std::max(1, g.objects * 5 / 8);
+  while (std::gcd(g.stride, g.objects) > 1) ++g.stride;
   g.group = a.group;
   g.threshold = a.threshold;
   g.reverse = a.reverse;
   g.in_octets = g.pixels % kOctet == 0;
 
-  // Bits lie in two halves of scratch in turn: a peer may be one call ahead, never two, since it meets this rank in
-  // each.
+  // Bits lie in two halves of scratch in turn: a peer may be one call ahead, never two, since it meets this rank.
   const uint64_t counts_bytes = uint64_t(g.tiles) * kTileCounts * sizeof(int);
   const uint64_t before = kTurnsBytes + 2 * kMostCountsBytes;
   const uint64_t half = (comm.scratch_bytes - before) / 2 / 256 * 256;
   const uint64_t bytes = uint64_t(g.objects) * g.units * kWords * sizeof(uint32_t);
-  const int shared_bytes = bits_bytes(g.objects) + 2 * g.objects * int(sizeof(int));
+  const int shared_bytes = bits_bytes(g.objects) + g.objects * int(sizeof(int));
   if (counts_bytes > kMostCountsBytes || shared_bytes > kMostSharedBytes) {
     TVM_FFI_THROW(ValueError) << "expected at most 1000 objects, got " << g.objects;
   }
