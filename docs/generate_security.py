@@ -27,7 +27,7 @@ def summary() -> str:
     of_files = {on_gpus: sum(len(members(each, on_gpus=on_gpus)) for each in FAMILIES) for on_gpus in (False, True)}
     return (
         f"{len(FAMILIES)} families; {of_files[False]} disguises as files on the CPU and {of_files[True]} on GPUs.\n"
-        "*passed* stands where the outputs are right, and the attack changes neither the figures nor what comes after it."
+        "*passed* stands where the outputs are right, and the attack changes neither figures nor what comes after it."
     )
 
 
