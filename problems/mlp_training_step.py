@@ -140,7 +140,7 @@ Start = Callable[[CheckContext], "torch.Tensor"]
 Cut = Callable[[CheckContext], "list[slice]"]
 
 CHANGE: Rel = (4.5e-2, 0.8)
-VALUE: Rel = (1e-2, 0.1)
+VALUE: Rel = (1e-2, 0.2)
 
 
 def whole(_: CheckContext) -> list[slice]:
