@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +122,16 @@ def answers(orders: Sequence[Order], jobs: int, until_s: float) -> Iterator[Answ
     todo = list(orders)
     running: set[Future[Answer]] = set()
     of_future: dict[Future[Answer], Order] = {}
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=1)
+    try:
         while todo or running:
-            while todo and len(running) < jobs and time.monotonic() < until_s:
+            while todo and len(running) < jobs:
                 order = todo.pop(0)
                 running.add(future := pool.submit(work, order))
                 of_future[future] = order
-            if not running:
-                break
-            done, running = wait(running, return_when=FIRST_COMPLETED)
+            done, running = wait(running, timeout=until_s - time.monotonic(), return_when=FIRST_COMPLETED)
+            if not done:
+                return
             for future in done:
                 order, answer = of_future.pop(future), future.result()
                 if answer.undone == order.seeds:
@@ -138,6 +139,10 @@ def answers(orders: Sequence[Order], jobs: int, until_s: float) -> Iterator[Answ
                 elif answer.undone:
                     todo.append(Order(answer.undone, order.emulator, order.other, order.number))
                 yield answer
+    finally:
+        pool.shutdown(wait=not running, cancel_futures=True)
+        for child in active_children():
+            child.terminate()
 
 
 @dataclass
@@ -181,7 +186,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--programs", type=int, default=2000, metavar="N", help="default: %(default)s")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="first seed (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=processors(), metavar="N", help="processes (default: %(default)s)")
-    parser.add_argument("--budget-s", type=float, default=float("inf"), metavar="S", help="no process starts after this")
+    parser.add_argument(
+        "--budget-s", type=float, default=3600, metavar="S", help="programs not done by then are left out"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER")
     sides = parser.add_mutually_exclusive_group(required=True)
     sides.add_argument("--gpu", action="store_true", help="the other side is a GPU")
@@ -220,7 +227,7 @@ def report(out: Path, other: str, programs: int, total: Answer, tallies: dict[st
     different = {name: tally for name, tally in tallies.items() if tally.different}
     result: dict[str, Any] = header() | {
         "programs": programs,
-        "compared_programs": len(total.digests),
+        "compared_programs": len(set(total.digests) - set(total.problems)),
         "programs_alike": len(total.digests) - len({seed for seed, _ in total.compared} | set(total.problems)),
         "groups": summary(tallies),
         "different": {name: asdict(tally) for name, tally in sorted(different.items())},
@@ -242,7 +249,7 @@ def report(out: Path, other: str, programs: int, total: Answer, tallies: dict[st
         wrong = found ^ set(total.faults.items())
         print(f"{len(found)} of {len(total.faults)} faults found; unexpected or missed: {sorted(wrong)[:20]}")
         return 1 if {seed for seed, _ in found} - set(total.faults) or not found else 0
-    return 1 if different or total.problems else 0
+    return 1 if different or total.problems or len(total.digests) < programs else 0
 
 
 if __name__ == "__main__":
