@@ -1,7 +1,7 @@
 """Writes random programs.
 
 A program has registers of each kind. Some hold inputs and are only read, the others are computed. Each form that it
-uses is traced: a thread stores the operands, then the results, each to a cell of 8 bytes of its own, so that results are
+uses is traced: a thread stores the operands, then the results, each to a cell of 8 bytes of its own, and results are
 compared where operands are equal. What may differ from a GPU within a bound goes to registers that nothing reads.
 """
 

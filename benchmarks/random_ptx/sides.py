@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from benchmarks.random_ptx.program import HEADER, PRELUDE, Program, Slot
+from pkb_gym.engine.compile.nvcc import find_toolkit
 from pkb_gym.engine.rankside.emulator_library import Outcome
 from tests.engine.emulator.worlds import EmulatorLibrary
 
@@ -173,7 +174,7 @@ def assemble(programs: Sequence[Program]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder) / "programs.ptx", Path(folder) / "programs.cubin"
         source.write_text(HEADER + PRELUDE + "".join(program.ptx for program in programs))
-        command = ["ptxas", "-arch=sm_90a", "-o", str(binary), str(source)]
+        command = [str(find_toolkit() / "bin" / "ptxas"), "-arch=sm_90a", "-o", str(binary), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SideError(f"ptxas: {(done.stdout + done.stderr)[:2000]}")
