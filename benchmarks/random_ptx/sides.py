@@ -131,7 +131,10 @@ class GpuSide:
     """
 
     def __init__(self, programs: Sequence[Program], device: int = 0) -> None:
-        self._driver = ctypes.CDLL("libcuda.so.1")
+        try:
+            self._driver = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise SideError(f"there is no driver: {error}") from None
         cubin = assemble(programs)
         self._call("cuInit", ctypes.c_uint(0))
         handle, context = ctypes.c_int(), ctypes.c_void_p()
