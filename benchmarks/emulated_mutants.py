@@ -33,6 +33,7 @@ from benchmarks.equivalent_mutants import reason_why
 from benchmarks.mutants import NO_VERDICT
 from benchmarks.sharded import sharded
 from benchmarks.synchronisation import InlinedSource
+from benchmarks.trapping import with_trap
 from benchmarks.weakened_operations import weakened
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware.host import processors
@@ -61,6 +62,7 @@ class Row:
         mutant: what is changed where; "" for the expert.
         line: of the mutated operation in the mutant's source; None for the expert.
         equivalent: why the mutant is right all the same, or None.
+        reached: whether the kernel comes to the operation; None where the mutant was found, and so was not looked at.
         evaluations: how many gave a verdict.
         not_judged: how many gave none.
         seed: the first with which it was refused; None if it passed with all of them.
@@ -77,6 +79,7 @@ class Row:
     mutant: str
     line: int | None
     equivalent: str | None = None
+    reached: bool | None = None
     evaluations: int = 0
     not_judged: int = 0
     seed: int | None = None
@@ -94,17 +97,22 @@ class Row:
 
     @property
     def is_as_expected(self) -> bool:
-        """A wrong mutant is found, an expert or an equivalent mutant is not."""
-        is_right = not self.mutant or self.equivalent is not None
-        return self.evaluations > 0 and (self.seed is None) == is_right
+        """A wrong mutant is found; an expert or a mutant that is right is not."""
+        return self.evaluations > 0 and (self.seed is not None) == self.is_wrong
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it is a mutant of an operation that the kernel comes to and needs."""
+        return bool(self.mutant) and self.equivalent is None and self.reached is not False
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A source and what is known of it."""
+    """A source, what is known of it, and the kernel that ends with an error where it comes to the mutated operation."""
 
     source: str
     row: Row
+    trapping: str = ""
 
     def with_digest(self) -> Judged:
         """The same, its row bound to the source."""
@@ -122,8 +130,13 @@ class Order:
 
 
 def judge_order(evaluator: LocalEvaluator, order: Order) -> Row:
-    """`judge`, with all its arguments in one."""
-    return judge(evaluator, order.judged, order.config, order.seeds, order.first_only)
+    """`judge`, and of a mutant that was not found whether the kernel comes to its operation."""
+    row = judge(evaluator, order.judged, order.config, order.seeds, order.first_only)
+    if row.seed is not None or not row.evaluations or not order.judged.trapping:
+        return row
+    config = order.config.model_copy(update={"detect_races": False})
+    feedback = evaluator.evaluate(find_problem(row.problem), order.judged.trapping, config)
+    return row if feedback.failure in NO_VERDICT else replace(row, reached=not feedback.passed)
 
 
 def mutants_of(problem: Problem, text: str) -> Iterator[Judged]:
@@ -144,9 +157,10 @@ def mutants_of(problem: Problem, text: str) -> Iterator[Judged]:
             problem.name, "cu", "expert" if whole else first.file, mutant.name if whole else first.code, before
         )
         line = mutant.source.count("\n", 0, min(first.start, len(mutant.source))) + 1
-        yield Judged(mutant.source, Row(problem.name, f"no {mutant.kind}", mutant.name, line, reason))
+        row = Row(problem.name, f"no {mutant.kind}", mutant.name, line, reason)
+        yield Judged(mutant.source, row, with_trap(source.text, first.start, first.end))
     for weak in weakened(text):
-        yield Judged(weak.source, Row(problem.name, weak.kind, weak.name, weak.line))
+        yield Judged(weak.source, Row(problem.name, weak.kind, weak.name, weak.line), weak.trapping)
 
 
 def judge(evaluator: LocalEvaluator, judged: Judged, config: EvalConfig, seeds: int, first_only: bool) -> Row:
@@ -245,7 +259,7 @@ def markdown(rows: Sequence[Row]) -> str:
     """A table by kind: mutants, found, by which failure, with a pair of lines; then those that were not found."""
     lines = ["| kind | mutants | found | race | by line of the operation | two places | seeds needed |"]
     lines.append("|---|---|---|---|---|---|---|")
-    wrong = [row for row in rows if row.mutant and row.evaluations]
+    wrong = [row for row in rows if row.is_wrong and row.evaluations]
     for kind in [*sorted({row.kind for row in wrong}), "all"]:
         of_kind = [row for row in wrong if kind in (row.kind, "all")]
         found = [row for row in of_kind if row.seed is not None]
@@ -254,6 +268,8 @@ def markdown(rows: Sequence[Row]) -> str:
         most = max((row.seed + 1 for row in found if row.seed is not None), default=0)
         named = sum(row.names_line for row in found)
         lines.append(f"| {kind} | {len(of_kind)} | {len(found)} | {len(races)} | {named} | {pairs} | {most} |")
+    unreached = sum(row.reached is False for row in rows)
+    lines += ["", f"{unreached} more are of operations that the kernel does not come to."]
     lines += ["", *(f"not found: {row.problem}, {row.kind}, {row.mutant}" for row in wrong if row.seed is None)]
     return "\n".join(lines)
 
