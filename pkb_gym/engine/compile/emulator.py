@@ -77,7 +77,9 @@ def build_emulator(cache: CompileCache) -> bytes:
         )
         return compiled_of(run, limits)
 
-    artifact = cached_compile(cache, _key(contents), compile_now)
+    key = _key(contents)
+    with cache.exclusive(key):
+        artifact = cached_compile(cache, key, compile_now)
     if artifact.binary is None:
         raise InfrastructureError(f"the emulator does not compile here: {artifact.log[:2000]}")
     return artifact.binary
