@@ -104,7 +104,7 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
 """Paths by the name of a result, which may hold wildcards."""
 
 FIGURES_KEPT: dict[tuple[str, str], str] = {}
-"""(Result, file) -> a commit whose version of the file gives the same figures as that of today, for a reason beside it."""
+"""(Result, file) -> a commit whose version of the file gives the same figures as today's, for a reason beside it."""
 
 
 def paths_of(result: Path) -> list[str]:

@@ -161,8 +161,9 @@ def root_value(name: str, context: CheckContext) -> torch.Tensor:
 def updated(start: Start, cut: Cut = whole, rel: Rel = CHANGE) -> Check:
     """Rule for parameters after the step; `start` gives them as they were before."""
     mark = partial(_mark_updated, start=start, cut=cut, rel=rel)
+    value = f"({VALUE[0]:g} + {VALUE[1]:g} / sqrt(elements)) ||out||"
     change = f"({rel[0]:g} + {rel[1]:g} / sqrt(elements)) ||change||"
-    return rule(mark, f"||error|| <= ({VALUE[0]:g} + {VALUE[1]:g} / sqrt(elements)) ||out|| and {change}; |error| <= 2^-7 |out| + 0.4 rms(change)")
+    return rule(mark, f"||error|| <= {value} and {change}; |error| <= 2^-7 |out| + 0.4 rms(change)")
 
 
 def averaged_gradient(cut: Cut = whole) -> Check:
