@@ -10,7 +10,6 @@ behind. A run can be cut off by `--budget-s`; a further one of the same commit g
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import time
@@ -21,7 +20,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from benchmarks.common import RESULTS, commit, make_parser, save
+from benchmarks.common import RESULTS, make_parser, save, unfinished
 from benchmarks.ray_cluster import LocalCluster, local_cluster, placed_groups, ray_processes, wait_until
 from pkb_gym.cluster.evaluator import RayEvaluator
 from pkb_gym.engine.evaluators.evaluator import Evaluator
@@ -238,16 +237,6 @@ def _left_over() -> list[str]:
     return []
 
 
-def earlier(path: Path) -> list[Outcome]:
-    """Rounds of earlier runs of the same commit; nothing otherwise."""
-    if not path.exists():
-        return []
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if found["commit"].removesuffix("-dirty") != commit().removesuffix("-dirty"):
-        return []
-    return [Outcome(**outcome) for outcome in found["rounds"]]
-
-
 def summary(rounds: Sequence[Outcome]) -> dict[str, object]:
     """The result: sums over all rounds, and each round."""
     verdicts: Counter[str] = Counter()
@@ -278,7 +267,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result")
     args = parser.parse_args()
     began = time.monotonic()
-    rounds = earlier(args.out / "ray_faults.json")
+    before = unfinished(args.out / "ray_faults.json")
+    rounds = [Outcome(**outcome) for outcome in before["rounds"]] if before is not None else []
     with LocalEvaluator() as local:
         expected = judged_locally(local)
     while (done := sum(outcome.evaluations for outcome in rounds)) < args.evaluations:

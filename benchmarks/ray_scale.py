@@ -14,16 +14,16 @@ behind it, with a new cluster, until all are answered. On an idle machine.
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import statistics
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.common import RESULTS, commit, make_parser, save
+from benchmarks.common import RESULTS, make_parser, save, unfinished
 from benchmarks.ray_cluster import local_cluster, wait_until
 from benchmarks.ray_sleeper import Durations, durations_of, source_of
 from benchmarks.ray_usage import ClusterUsage
@@ -135,21 +135,27 @@ def measure(
         before, driver_before = evaluator.status(), _processor_s()
         began = time.monotonic()
 
-        def evaluate(number: int) -> Answer | None:
-            if time.monotonic() - began > budget_s:
-                return None
-            drawn = (number // load.seeds, load.scale, load.failing_share)
-            seeded = config.model_copy(update={"seed": number % load.seeds})
-            submitted = time.monotonic()
-            evaluator.evaluate(PROBLEM, source_of(*drawn), seeded)
-            now = time.monotonic()
-            return Answer(now, now - submitted, durations_of(*drawn))
+        numbers, lock = iter(range(first, load.evaluations)), threading.Lock()
+
+        def next_number() -> int | None:
+            with lock:
+                return None if time.monotonic() - began > budget_s else next(numbers, None)
+
+        def evaluate_on(_: int) -> list[Answer]:
+            answers = []
+            while (number := next_number()) is not None:
+                drawn = (number // load.seeds, load.scale, load.failing_share)
+                seeded = config.model_copy(update={"seed": number % load.seeds})
+                submitted = time.monotonic()
+                evaluator.evaluate(PROBLEM, source_of(*drawn), seeded)
+                now = time.monotonic()
+                answers.append(Answer(now, now - submitted, durations_of(*drawn)))
+            return answers
 
         with ClusterUsage(SAMPLE_S) as usage:
-            found = list(threads.map(evaluate, range(first, load.evaluations)))
+            answers = [each for found in threads.map(evaluate_on, range(load.waiting)) for each in found]
         wall_s = time.monotonic() - began
         driver_s, status = _processor_s() - driver_before, evaluator.status()
-    answers = [answer for answer in found if answer is not None]
     waited_s = sorted(answer.waited_s for answer in answers)
     return Part(
         first=first,
@@ -202,16 +208,6 @@ def summary(load: Load, parts: Sequence[Part]) -> dict[str, object]:
     }
 
 
-def earlier(path: Path, load: Load) -> list[Part]:
-    """Parts of earlier runs of the same commit and load; nothing otherwise."""
-    if not path.exists():
-        return []
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if (found["commit"].removesuffix("-dirty"), found["load"]) != (commit().removesuffix("-dirty"), asdict(load)):
-        return []
-    return [Part(**part) for part in found["parts"]]
-
-
 def _started(evaluator: RayEvaluator, load: Load, config: EvalConfig) -> float:
     """Starts all gangs, by an evaluation that takes all steps; seconds until they are ready."""
     began = time.monotonic()
@@ -262,7 +258,8 @@ def main() -> None:
         scale=args.scale,
         failing_share=args.failing_share,
     )
-    parts = earlier(args.out / "ray_scale.json", load)
+    before = unfinished(args.out / "ray_scale.json")
+    parts = [Part(**part) for part in before["parts"]] if before is not None and before["load"] == asdict(load) else []
     first = sum(part.evaluations for part in parts)
     if first < load.evaluations:
         per_node = -(-(load.shared + load.exclusive) // args.nodes)

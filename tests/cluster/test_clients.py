@@ -9,7 +9,7 @@ import pickle
 
 import pytest
 
-from benchmarks.ray_cluster import LocalCluster, placed_groups
+from benchmarks.ray_cluster import placed_groups
 from pkb_gym.cli import main as pkb
 from pkb_gym.cluster.evaluator import RayEvaluator
 from pkb_gym.engine.errors import ConfigError, ProblemNotFound, SizeError

@@ -1,4 +1,4 @@
-"""The core of evaluations on Ray, on two nodes: verdicts, a gang that is killed, environments, trainers that lose a node.
+"""The core of evaluations on Ray, on two nodes: verdicts, a killed gang, environments, trainers that lose a node.
 
 `make cluster` runs the other tests on a cluster.
 """
@@ -77,7 +77,7 @@ def test_environments_and_vectors_of_them(evaluator: RayEvaluator):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_trainers_lose_a_node(evaluator: RayEvaluator, ray_cluster: LocalCluster, tmp_path: Path):
-    """`grpo.py` on two ranks, each of which submits what it generated; the node with all gangs dies under the first step."""
+    """`grpo.py` on two ranks, each of which submits by itself; the node of all gangs dies in the first step."""
     policy = write_tiny_policy(tiny_corpus(), tmp_path / "policy")
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps(row(seed=seed, part="train")) + "\n" for seed in range(STEPS)))
