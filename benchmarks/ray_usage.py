@@ -76,9 +76,16 @@ class ClusterUsage:
                 command = " ".join(process.cmdline())
                 part = next((part for word, part in PARTS.items() if word in command), OTHERS)
                 used = process.cpu_times()
-                memory = process.memory_full_info()
                 into[process.pid] = (part, used.user + used.system)
-                total_bytes += memory.pss
                 if part == "pool":
-                    self.pool_mib.append(memory.rss / 2**20)
+                    self.pool_mib.append(process.memory_info().rss / 2**20)
+                total_bytes += _share_of_memory(process)
         self.total_mib.append(total_bytes / 2**20)
+
+
+def _share_of_memory(process: psutil.Process) -> int:
+    """Its PSS in bytes; its resident memory where the kernel does not say."""
+    try:
+        return int(process.memory_full_info().pss)
+    except psutil.AccessDenied:
+        return int(process.memory_info().rss)
