@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import tempfile
 import time
@@ -64,6 +65,9 @@ def local_cluster(
 ) -> Iterator[LocalCluster]:
     """Starts a head, connects this process, and ends all processes afterwards.
 
+    A token of its own guards the cluster, which listens on an address of this machine; one in the user's home would
+    otherwise be taken by some of its processes.
+
     Args:
         head_cpus: logical CPUs of the head.
         cache: folder of compiled kernels; by default the user's.
@@ -71,7 +75,7 @@ def local_cluster(
     """
     before = dict(os.environ)
     folder = Path(tempfile.mkdtemp(prefix="pkb", dir="/tmp"))  # paths of sockets have 107 characters at most
-    os.environ |= QUIET | {"RAY_TMPDIR": str(folder)}
+    os.environ |= QUIET | {"RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     if cache is not None:
         os.environ["PKB_CACHE_DIR"] = str(cache)
     import ray
