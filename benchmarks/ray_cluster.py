@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import tempfile
 import time
@@ -23,8 +22,10 @@ QUIET = {
     "RAY_enable_worker_prestart": "0",
     "RAY_worker_niceness": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_AUTH_MODE": "disabled",
 }
-"""Environment of Ray: nothing is sent anywhere, workers start when they are needed and yield to nobody."""
+"""Environment of Ray: nothing is sent anywhere, workers start when they are needed and yield to nobody. A token in the
+user's home would be taken by those processes alone that import Ray later."""
 
 MARKS = ("/ray/", "ray::", "ray.util.client")
 """In the command lines of Ray's processes."""
@@ -65,9 +66,6 @@ def local_cluster(
 ) -> Iterator[LocalCluster]:
     """Starts a head, connects this process, and ends all processes afterwards.
 
-    A token of its own guards the cluster, which listens on an address of this machine; one in the user's home would
-    otherwise be taken by some of its processes.
-
     Args:
         head_cpus: logical CPUs of the head.
         cache: folder of compiled kernels; by default the user's.
@@ -75,7 +73,7 @@ def local_cluster(
     """
     before = dict(os.environ)
     folder = Path(tempfile.mkdtemp(prefix="pkb", dir="/tmp"))  # paths of sockets have 107 characters at most
-    os.environ |= QUIET | {"RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    os.environ |= QUIET | {"RAY_TMPDIR": str(folder)}
     if cache is not None:
         os.environ["PKB_CACHE_DIR"] = str(cache)
     import ray

@@ -70,7 +70,7 @@ class ClusterUsage:
             self._sample(self._last)
 
     def _sample(self, into: dict[int, tuple[str, float]]) -> None:
-        total_bytes = 0
+        total_bytes = 0.0
         for process in ray_processes():
             with contextlib.suppress(psutil.Error):
                 command = " ".join(process.cmdline())
@@ -83,9 +83,9 @@ class ClusterUsage:
         self.total_mib.append(total_bytes / 2**20)
 
 
-def _share_of_memory(process: psutil.Process) -> int:
+def _share_of_memory(process: psutil.Process) -> float:
     """Its PSS in bytes; its resident memory where the kernel does not say."""
     try:
-        return int(process.memory_full_info().pss)
+        return float(process.memory_full_info().pss)
     except psutil.AccessDenied:
-        return int(process.memory_info().rss)
+        return float(process.memory_info().rss)
