@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 
 import psutil
 
@@ -56,7 +56,7 @@ class ClusterUsage:
 
     def processor_s(self) -> dict[str, float]:
         """Part -> processor time since the block began; that of a process that ended, up to its last sample."""
-        found: Counter[str] = Counter()
+        found: defaultdict[str, float] = defaultdict(float)
         for pid, (part, used_s) in self._last.items():
             found[part] += used_s - self._first.get(pid, ("", 0.0))[1]
         return dict(found)
