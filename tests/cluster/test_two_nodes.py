@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def test_verdicts_are_the_local_evaluator_s(ray_cluster: LocalCluster, local_eva
             assert found.failure is case.failure, found.message
             assert verdict(found) == verdict(local_evaluator.evaluate(PROBLEM, case.source, config))
         status = real.status()
-    assert (status.finished, status.retries, status.infrastructure_faults) == (len(JUDGED), 0, 0)
+    assert (status.finished, status.infrastructure_faults) == (len(JUDGED), 0)
 
 
 def test_a_gang_that_is_killed_costs_a_retry(evaluator: RayEvaluator, tmp_path: Path):
@@ -83,20 +84,21 @@ def test_two_trainers_lose_a_node(evaluator: RayEvaluator, ray_cluster: LocalClu
     prompts.write_text("".join(json.dumps(row(seed=seed, part="train")) + "\n" for seed in range(STEPS)))
     output, go = tmp_path / "output", tmp_path / "go"
     before = evaluator.status()
-    trainers = started_trainers(ray_cluster, [policy, prompts, output, FAKE_POOL, go])
+    logs = [tmp_path / f"rank_{rank}.log" for rank in range(2)]
+    trainers = started_trainers(ray_cluster, [policy, prompts, output, FAKE_POOL, go], logs)
     try:
         until(lambda: submitted_or_ended(evaluator, before.submitted + 4, trainers), "not every rank submits")
         until(lambda: any(lane.busy for lane in evaluator.status().lanes), "no gang runs")
-        lost = node_of_gangs(ray_cluster)
-        ray_cluster.kill_node(lost)
+        ray_cluster.kill_node(node_of_gangs(ray_cluster))
         ray_cluster.add_node(cpus=NODE_CPUS)
         go.touch()
-        printed = [trainer.communicate(timeout=2 * PATIENCE_S)[0] for trainer in trainers]
+        ended = [trainer.wait(timeout=2 * PATIENCE_S) for trainer in trainers]
     finally:
         for trainer in trainers:
             trainer.kill()
             trainer.wait()
-    assert [trainer.returncode for trainer in trainers] == [0, 0], "\n".join(printed)
+        print(*(log.read_text() for log in logs), sep="\n")
+    assert ended == [0, 0]
     state = json.loads((output / "trainer_state.json").read_text())
     losses = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
     assert state["global_step"] == STEPS == len(losses) and all(map(math.isfinite, losses))
@@ -109,28 +111,25 @@ def test_two_trainers_lose_a_node(evaluator: RayEvaluator, ray_cluster: LocalClu
     assert (after.submitted - before.submitted, after.finished - before.finished) == (8, 8)
 
 
-def started_trainers(cluster: LocalCluster, arguments: list[object]) -> list[subprocess.Popen[str]]:
+def started_trainers(
+    cluster: LocalCluster, arguments: Sequence[object], logs: Sequence[Path]
+) -> list[subprocess.Popen[bytes]]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
     common |= {"ACCELERATE_USE_CPU": "true", "RAY_ADDRESS": cluster.address}
-    return [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.cluster.trainer", *map(str, arguments)],
-            env=env_vars.with_changes(RANK=str(rank), LOCAL_RANK=str(rank), **common),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    started = []
+    for rank, log in enumerate(logs):
+        with log.open("wb") as file:
+            command = [sys.executable, "-m", "tests.cluster.trainer", *map(str, arguments)]
+            environment = env_vars.with_changes(RANK=str(rank), LOCAL_RANK=str(rank), **common)
+            started.append(subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT))
+    return started
 
 
-def submitted_or_ended(evaluator: RayEvaluator, number: int, trainers: list[subprocess.Popen[str]]) -> bool:
-    """Whether so many evaluations were submitted; a trainer that ends before fails the test with its output."""
-    for trainer in trainers:
-        if trainer.poll() is not None:
-            pytest.fail(trainer.communicate()[0])
+def submitted_or_ended(evaluator: RayEvaluator, number: int, trainers: Sequence[subprocess.Popen[bytes]]) -> bool:
+    """Whether so many evaluations were submitted; a trainer that ends before fails the test."""
+    assert all(trainer.poll() is None for trainer in trainers), "a trainer ended"
     return evaluator.status().submitted >= number
 
 
