@@ -87,7 +87,7 @@ def test_two_trainers_lose_a_node(evaluator: RayEvaluator, ray_cluster: LocalClu
     logs = [tmp_path / f"rank_{rank}.log" for rank in range(2)]
     trainers = started_trainers(ray_cluster, [policy, prompts, output, FAKE_POOL, go], logs)
     try:
-        until(lambda: submitted_or_ended(evaluator, before.submitted + 4, trainers), "not every rank submits")
+        until(lambda: all_submitted(evaluator, before.submitted + 4, trainers, logs), "not every rank submits")
         until(lambda: any(lane.busy for lane in evaluator.status().lanes), "no gang runs")
         ray_cluster.kill_node(node_of_gangs(ray_cluster))
         ray_cluster.add_node(cpus=NODE_CPUS)
@@ -97,8 +97,7 @@ def test_two_trainers_lose_a_node(evaluator: RayEvaluator, ray_cluster: LocalClu
         for trainer in trainers:
             trainer.kill()
             trainer.wait()
-        print(*(log.read_text() for log in logs), sep="\n")
-    assert ended == [0, 0]
+    assert ended == [0, 0], "\n".join(log.read_text() for log in logs)
     state = json.loads((output / "trainer_state.json").read_text())
     losses = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
     assert state["global_step"] == STEPS == len(losses) and all(map(math.isfinite, losses))
@@ -127,9 +126,12 @@ def started_trainers(
     return started
 
 
-def submitted_or_ended(evaluator: RayEvaluator, number: int, trainers: Sequence[subprocess.Popen[bytes]]) -> bool:
+def all_submitted(
+    evaluator: RayEvaluator, number: int, trainers: Sequence[subprocess.Popen[bytes]], logs: Sequence[Path]
+) -> bool:
     """Whether so many evaluations were submitted; a trainer that ends before fails the test."""
-    assert all(trainer.poll() is None for trainer in trainers), "a trainer ended"
+    for trainer, log in zip(trainers, logs, strict=True):
+        assert trainer.poll() is None, log.read_text()
     return evaluator.status().submitted >= number
 
 
