@@ -139,7 +139,7 @@ Rel = tuple[float, float]
 Start = Callable[[CheckContext], "torch.Tensor"]
 Cut = Callable[[CheckContext], "list[slice]"]
 
-CHANGE: Rel = (4.5e-2, 0.8)
+CHANGE: Rel = (4.5e-2, 1.6)
 VALUE: Rel = (1e-2, 0.2)
 
 
