@@ -83,6 +83,7 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
     "ray_overhead": ("pkb_gym/cluster/*.py", *GANGS),
     "ray_gangs": ("pkb_gym/cluster/*.py", *GANGS),
     "ray_scale": ("pkb_gym/cluster/*.py", "benchmarks/ray_sleeper.py"),
+    "ray_bytes": (*(f"pkb_gym/cluster/{name}.py" for name in ("records", "artifacts")), "pkb_gym/engine/records/*.py"),
     "ray_faults": ("pkb_gym/cluster/*.py", *GANGS),
     # Plain loops of references, without an evaluation.
     "gpu_baselines*": REFERENCES,

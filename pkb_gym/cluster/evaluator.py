@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 TIMEOUT_S = 3600.0
 UNREACHABLE_S = 60.0
 WAIT_S = 30.0
-"""Longest that the pool keeps a call waiting; clients ask again."""
+"""Longest time that a call waits in the pool; clients then repeat it."""
 
 GRACE_S = 30.0
-"""Deadline of a reply, beyond the time that the pool was asked to wait."""
+"""Deadline of a reply, beyond the time that the call may wait in the pool."""
 
 PROGRESS_S = 1.0
 END_S = 30.0
@@ -55,7 +55,7 @@ class _PoolLost(Exception):
 class RayEvaluator:
     """Has sources judged on a Ray cluster; safe to use from several threads, and to pickle.
 
-    The pool of gangs is started by its first client and shared by all that say the same name. When the pool, its node
+    The pool of gangs is started by its first client and shared by all that name it. When the pool, its node
     or the connection is lost, requests are submitted again for `unreachable_s`: the pool knows them by their keys, so
     that each is answered once. Then, or when an evaluation takes longer than `timeout_s`, `InfrastructureError` is
     raised.
@@ -88,7 +88,7 @@ class RayEvaluator:
         self._reset()
 
     def _reset(self) -> None:
-        """What belongs to a process."""
+        """Sets the state that belongs to one process and is not pickled."""
         self._client = secrets.token_hex(8)
         self._lock = threading.Lock()
         self._pool: Any = None
@@ -132,7 +132,7 @@ class RayEvaluator:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     raise InfrastructureError(
-                        f"{self.address} has not judged it within {self._timeout_s:g} s; it is at: {reply.state}"
+                        f"{self.address} has not judged it within {self._timeout_s:g} s; its state is: {reply.state}"
                     )
                 wait_s = min(left_s, PROGRESS_S if reports else WAIT_S)
                 seen = reply.state if reports else None
@@ -165,7 +165,7 @@ class RayEvaluator:
         return self._send(request, time.monotonic() + self._unreachable_s, 0.0, reports=False).key
 
     def status(self) -> PoolStatus:
-        """What the pool is at.
+        """State and counts of the pool.
 
         Raises:
             InfrastructureError: it cannot be reached.
@@ -218,7 +218,7 @@ class RayEvaluator:
         with self._lock:
             pool = self._pool
         if pool is not None:
-            with contextlib.suppress(Exception):  # then there is nobody to tell
+            with contextlib.suppress(Exception):  # the pool is gone, and the evaluation with it
                 pool.give_up.remote(key, self._client)
 
     def _call(self, method: str, *arguments: object, deadline: float) -> Reply:
