@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,6 +26,9 @@ from tests.doors.installation import Door, doors, install_all
 
 CONTRACT_S, TESTS_S = 600, 600
 """Deadlines in seconds: of judging the contract, of the tests of one door."""
+
+SIDE_BY_SIDE = 2
+"""Doors that are tested at once: each mostly imports its framework, and what it submits was judged before."""
 
 
 @contextmanager
@@ -52,18 +55,9 @@ def service(contract: Path, token: str) -> Iterator[subprocess.Popen[str]]:
             process.wait()
 
 
-def run_tests(door: Door, contract: Path, token: str) -> bool:
+def run_tests(door: Door, contract: Path, token: str) -> subprocess.CompletedProcess[str]:
     """The tests of one door, in its environment."""
-    pytest = [
-        door.python,
-        "-m",
-        "pytest",
-        "-c",
-        str(HERE / "pytest.ini"),
-        f"--rootdir={ROOT}",
-        "-p",
-        "no:cacheprovider",
-    ]
+    pytest = [door.python, "-m", "pytest", "-c", str(HERE / "pytest.ini"), f"--rootdir={ROOT}"]
     # Task texts tell the speed of a machine that was measured, so no door may see measurements of another.
     shared = {
         "PKB_CACHE_DIR": str(contract.with_name(f"caches-{door.name}")),
@@ -71,10 +65,8 @@ def run_tests(door: Door, contract: Path, token: str) -> bool:
         "PKB_TOKEN": token,
         "PKB_DOORS_PYTHON": sys.executable,
     }
-    done = run(
-        [*pytest, "-p", "no:cacheprovider", f"--confcutdir={HERE}", str(door.folder)], TESTS_S, echo=True, **shared
-    )
-    return done.returncode == 0
+    options = ["-p", "no:cacheprovider", f"--confcutdir={HERE}", "--durations=3"]
+    return run([*pytest, *options, str(door.folder)], TESTS_S, **shared)
 
 
 def main() -> int:
@@ -107,12 +99,14 @@ def main() -> int:
                 return 1
             say(line)
             failed = []
-            for door in chosen:
-                if door.name in missing:
-                    continue
-                say(f"tests of {door.name}")
-                if not run_tests(door, contract, token):
-                    failed.append(door.name)
+            with ThreadPoolExecutor(SIDE_BY_SIDE) as testers:
+                present = [door for door in chosen if door.name not in missing]
+                running = {testers.submit(run_tests, door, contract, token): door for door in present}
+                for done in as_completed(running):
+                    result = done.result()
+                    say(f"tests of {running[done].name}:\n{result.stdout}")
+                    if result.returncode != 0:
+                        failed.append(running[done].name)
     for name, reason in missing.items():
         say(f"SKIPPED {name}: it cannot be installed here: {reason}")
     say(f"FAILED: {', '.join(failed)}" if failed else f"{len(chosen) - len(missing)} of {len(chosen)} doors passed")
