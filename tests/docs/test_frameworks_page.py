@@ -7,6 +7,7 @@ import tomllib
 
 from pkb_gym.adapters.settings import EpisodeSettings
 from tests.docs.pages import DOCS, ROOT, code_blocks
+from tests.doors import commands, installation
 
 PAGE = DOCS / "frameworks.md"
 DOORS = sorted(path.parent.name for path in (ROOT / "tests/doors").glob("*/test_door.py"))
@@ -34,6 +35,21 @@ def test_doors_are_installed_from_pins():
         folder = ROOT / "tests/doors" / door
         pins = (folder / "constraints.txt").read_text(encoding="utf-8").split()
         assert pins and all(re.fullmatch(r"[\w.-]+==[\w.+]+", pin) for pin in pins), door
+
+
+def test_a_door_that_this_python_cannot_have_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(installation.OLDEST_PYTHON, "harbor", (4, 0))
+    monkeypatch.setitem(installation.NEWEST_PYTHON, "verl", (3, 9))
+    reasons = installation.install_all(installation.doors(tmp_path, ["harbor", "verl"]), tmp_path)
+    assert reasons["harbor"].startswith("it needs Python 4.0 or newer, and this is 3.")
+    assert reasons["verl"].startswith("it needs Python 3.9 or older, and this is 3.")
+    assert list(tmp_path.iterdir()) == [], "and nothing is installed for it"
+
+
+def test_a_program_that_outlasts_its_deadline_ends_with_all_that_it_started():
+    """Its output is read to the end, which a child of it would have kept open."""
+    done = commands.run(["bash", "-c", "sleep 600 & sleep 600"], 0.2)
+    assert done.returncode == 124 and "took more than 0.2 s" in done.stdout
 
 
 def test_no_distribution_of_a_door_needs_torch():
