@@ -104,14 +104,10 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
 """Paths by the name of a result, which may hold wildcards."""
 
 FIGURES_KEPT = {
-    # More pairs of blocks are disturbed than at the commit that was measured; those that count are run, timed and
-    # summarised as they were.
     ("gpu_experts_2_ranks", "pkb_gym/engine/stages/time.py"): "846ed0877e4f",
-    # The waiting of a client has a module of its own and is the same.
-    ("fault_drill", "pkb_gym/engine/evaluators/remote.py"): "bc2f926dcac8",
-    ("fault_drill", "pkb_gym/engine/evaluators/patience.py"): "bc2f926dcac8",
 }
-"""Result, file -> a commit whose version of the file gives the same figures."""
+"""Result, file -> a commit whose version of the file gives the same figures: more pairs of blocks are disturbed than at
+the commit that was measured; those that count are run, timed and summarised as they were."""
 
 
 def paths_of(result: Path) -> list[str]:
