@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
+from pathlib import Path
 
 from pkb_gym.adapters.settings import EpisodeSettings
 from tests.docs.pages import DOCS, ROOT, code_blocks
@@ -44,6 +47,27 @@ def test_a_door_that_this_python_cannot_have_is_named(tmp_path, monkeypatch):
     assert reasons["harbor"].startswith("it needs Python 4.0 or newer, and this is 3.")
     assert reasons["verl"].startswith("it needs Python 3.9 or older, and this is 3.")
     assert list(tmp_path.iterdir()) == [], "and nothing is installed for it"
+
+
+def test_pip_takes_the_place_of_uv_where_that_reaches_no_index(tmp_path, monkeypatch):
+    asked: list[str] = []
+
+    def run(command: list[str], _: float) -> subprocess.CompletedProcess[str]:
+        words = [Path(command[0]).name, *(word for word in command if word in ("venv", "pip", "install"))]
+        asked.append(" ".join(words))
+        (tmp_path / "openenv").mkdir(exist_ok=True)
+        return subprocess.CompletedProcess(command, asked[-1] == "uv pip install", "no such index")
+
+    uv = tmp_path / "uv" / "bin" / "uv"
+    uv.parent.mkdir(parents=True)
+    uv.touch()
+    monkeypatch.setattr(installation, "run", run)
+    door = installation.doors(tmp_path, ["openenv"])
+    assert installation.install_all(door, tmp_path) == {}
+    python = Path(sys.executable).name
+    assert asked[:3] == ["uv venv", "uv pip install", f"{python} venv"]
+    assert all(command == "python pip install" for command in asked[3:] if command != "cp") and len(asked) == 6
+    assert installation.install_all(door, tmp_path) == {} and len(asked) == 6, "and it is installed once"
 
 
 def test_a_program_that_outlasts_its_deadline_ends_with_all_that_it_started():
