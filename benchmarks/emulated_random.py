@@ -1,7 +1,7 @@
 """Random PTX programs on the emulator and on a GPU: results compared bit for bit, approximations within their bounds.
 
 python -m benchmarks.emulated_random [--programs N] [--first N] [--jobs N] [--budget-s S] [--out FOLDER]
-                                     (--gpu [--device N] | --stand-in SEED | --kept)
+                                     [--compiled FOLDER] (--gpu [--device N] | --stand-in SEED | --kept)
 
 --gpu        the other side is a GPU; digests of its results go to emulated_random_digests.json
 --stand-in   the other side is the emulator, with one instruction of each program in place of another
@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ KEPT = Path(__file__).resolve().parent / "data" / "emulated_random_digests.json"
 CHUNK = 25
 """Programs of one process."""
 MOST_EXAMPLES = 8
+MOST_SILENT_S, MOST_SET_UP_S = 20.0, 90.0
+"""A process that takes longer for one program, or until the first one, is ended."""
+SAVED_EVERY_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -53,62 +57,67 @@ class Order:
     other: str
     number: int = 0
 
+    def of(self, seeds: Sequence[int]) -> Order:
+        """The same with other programs."""
+        return replace(self, seeds=tuple(seeds))
+
 
 @dataclass
 class Answer:
-    """What a process found.
+    """What was found of some programs.
 
     Attributes:
         digests: of the other side's results (of the emulator's if there is no other side), by seed.
         compared: all uses of forms.
         faults: of the stand-in: seed -> form.
         problems: seed -> why a program was not compared.
-        undone: seeds that another process has to do.
     """
 
     digests: dict[int, str] = field(default_factory=dict)
     compared: list[tuple[int, Compared]] = field(default_factory=list)
     faults: dict[int, str] = field(default_factory=dict)
     problems: dict[int, str] = field(default_factory=dict)
-    undone: tuple[int, ...] = ()
+
+    def add(self, other: Answer) -> None:
+        """Takes in what was found of others; of uses of forms, those that differ."""
+        self.digests |= other.digests
+        self.faults |= other.faults
+        self.problems |= other.problems
+        self.compared += [(seed, each) for seed, each in other.compared if each.different]
 
 
-def work(order: Order) -> Answer:
-    """Runs programs on both sides and compares them; in a process of its own."""
-    answer = Answer()
+def work(order: Order) -> Iterator[Answer | str]:
+    """Runs programs on both sides and compares them: before each step its name, after each program what was found.
+
+    Raises:
+        SideError: the other side could not be set up, or is lost for this process.
+    """
+    yield "start"
     programs = [make_program(seed) for seed in order.seeds]
     with emulator_at(order.emulator) as emulator:
-        try:
-            other = _other_side(order, programs, emulator)
-        except SideError as error:
-            if len(programs) == 1:
-                answer.problems[programs[0].seed] = str(error)
-            else:
-                answer.undone = order.seeds
-            return answer
-        for index, program in enumerate(programs):
-            try:
-                expected = None if other is None else other.run(program)
-            except SideError as error:
-                answer.problems[program.seed] = f"{order.other}: {error}"
-                if order.other == "gpu":  # which this process has lost
-                    answer.undone = order.seeds[index + 1 :]
-                    return answer
-                continue
-            if expected is not None:
+        yield f"set up {order.other}"
+        other = _other_side(order, programs, emulator)
+        for program in programs:
+            answer = Answer()
+            expected = None
+            if other is not None:
+                yield f"{order.other} {program.seed}"
+                expected = other.run(program)
                 answer.digests[program.seed] = digest(program, expected)
+            yield f"emulator {program.seed}"
             try:
                 got = emulator.run(program)
             except SideError as error:
                 answer.problems[program.seed] = f"emulator: {error}"
+                yield answer
                 continue
             if expected is None:
                 answer.digests[program.seed] = digest(program, got)
-                continue
-            answer.compared += [(program.seed, each) for each in compare(program, got, expected)]
+            else:
+                answer.compared = [(program.seed, each) for each in compare(program, got, expected)]
             if isinstance(other, FaultySide) and (fault := other.fault(program)):
                 answer.faults[program.seed] = fault[0].form.name
-    return answer
+            yield answer
 
 
 def _other_side(order: Order, programs: Sequence[Program], emulator: EmulatedSide) -> Side | None:
@@ -117,27 +126,102 @@ def _other_side(order: Order, programs: Sequence[Program], emulator: EmulatedSid
     return FaultySide(emulator, order.number) if order.other == "stand-in" else None
 
 
+def _work(order: Order, to: Connection) -> None:
+    try:
+        for message in work(order):
+            to.send(message)
+    except SideError as error:
+        to.send(error)
+
+
+class Worker:
+    """A process that has an order.
+
+    Args:
+        order: what it does.
+    """
+
+    def __init__(self, order: Order) -> None:
+        context = get_context("spawn")
+        self.messages, to = context.Pipe(duplex=False)
+        self._process = context.Process(target=_work, args=(order, to))
+        self._process.start()
+        to.close()
+        self._order, self._left = order, list(order.seeds)
+        self._step, self._heard_s = "begin", time.monotonic()
+
+    def receive(self) -> tuple[Answer, list[Order]] | None:
+        """A message that is there: what was found, and what is left if the process has ended; None: a step began."""
+        try:
+            message = self.messages.recv()
+        except EOFError:
+            message = SideError(f"the process ended in step {self._step!r}")
+        self._heard_s = time.monotonic()
+        if isinstance(message, str):
+            self._step = message
+            return None
+        if isinstance(message, Answer):
+            self._left.pop(0)
+            return message, []
+        return self._lost(str(message)) if self._left else (Answer(), [])
+
+    def overdue(self) -> tuple[Answer, list[Order]] | None:
+        """As `receive`, where the process has been silent for too long; it is ended."""
+        setting_up = self._step in ("begin", "start") or self._step.startswith("set up")
+        silent_s = time.monotonic() - self._heard_s
+        if silent_s < (MOST_SET_UP_S if setting_up else MOST_SILENT_S):
+            return None
+        return self._lost(f"no answer within {silent_s:.0f} s in step {self._step!r}")
+
+    def _lost(self, problem: str) -> tuple[Answer, list[Order]]:
+        """Blames the program that it was at; where that is not known, programs are tried again one by one."""
+        self.end()
+        setting_up = self._step in ("begin", "start") or self._step.startswith("set up")
+        left, self._left = self._left, []
+        if setting_up and len(left) > 1:
+            return Answer(), [self._order.of((seed,)) for seed in left]
+        rest = [self._order.of(left[1:])] if left[1:] else []
+        return Answer(problems={left[0]: f"{self._step}: {problem}"}), rest
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all programs were reported or given up."""
+        return not self._left
+
+    def end(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+        self._process.join(timeout=10)
+
+
 def answers(orders: Sequence[Order], jobs: int, until_s: float) -> Iterator[Answer]:
-    """Of all orders; what a process leaves undone goes to further ones, a program alone if it was the first of them."""
-    todo = list(orders)
-    running: set[Future[Answer]] = set()
-    of_future: dict[Future[Answer], Order] = {}
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        while todo or running:
-            while todo and len(running) < jobs and time.monotonic() < until_s:
-                order = todo.pop(0)
-                running.add(future := pool.submit(work, order))
-                of_future[future] = order
-            if not running:
-                break
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                order, answer = of_future.pop(future), future.result()
-                if answer.undone == order.seeds:
-                    todo += [Order((seed,), order.emulator, order.other, order.number) for seed in order.seeds]
-                elif answer.undone:
-                    todo.append(Order(answer.undone, order.emulator, order.other, order.number))
+    """Of all orders, until the deadline; a process that fails or is silent is replaced.
+
+    Args:
+        orders: begun in this order.
+        jobs: number of processes.
+        until_s: deadline, by `time.monotonic`.
+    """
+    todo = list(reversed(orders))
+    workers: list[Worker] = []
+    try:
+        while (todo or workers) and time.monotonic() < until_s:
+            while todo and len(workers) < jobs:
+                workers.append(Worker(todo.pop()))
+            ready = wait([worker.messages for worker in workers], timeout=1.0)
+            for worker in list(workers):
+                found = worker.receive() if worker.messages in ready else worker.overdue()
+                if found is None:
+                    continue
+                answer, more = found
+                todo += more
                 yield answer
+                if worker.is_done:
+                    worker.end()
+                    workers.remove(worker)
+    finally:
+        for worker in workers:
+            worker.end()
 
 
 @dataclass
@@ -181,33 +265,59 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--programs", type=int, default=2000, metavar="N", help="default: %(default)s")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="first seed (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=processors(), metavar="N", help="processes (default: %(default)s)")
-    parser.add_argument("--budget-s", type=float, default=float("inf"), metavar="S", help="no process starts after this")
+    parser.add_argument(
+        "--budget-s", type=float, default=3600, metavar="S", help="programs not done by then are left out"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER")
     sides = parser.add_mutually_exclusive_group(required=True)
     sides.add_argument("--gpu", action="store_true", help="the other side is a GPU")
     sides.add_argument("--stand-in", type=int, metavar="SEED", help="the other side is the emulator with faults")
     sides.add_argument("--kept", action="store_true", help="the emulator against kept digests")
     parser.add_argument("--device", type=int, default=0, metavar="N", help="number of the GPU (default: %(default)s)")
+    parser.add_argument("--compiled", type=Path, metavar="FOLDER", help="of compiled files (default: the user's cache)")
     args = parser.parse_args(argv)
     until_s = time.monotonic() + args.budget_s
-    args.out.mkdir(parents=True, exist_ok=True)
-    emulator = args.out / "emulator.so"
-    write_atomically(emulator, build_emulator(CompileCache.in_folder(args.out / "compiled")))
+    seeds = range(args.first, args.first + args.programs)
     other = "gpu" if args.gpu else "kept" if args.kept else "stand-in"
     number = args.device if args.gpu else args.stand_in or 0
-    seeds = range(args.first, args.first + args.programs)
     chunk = max(1, min(CHUNK, args.programs // args.jobs))
-    orders = [Order(tuple(seeds[i : i + chunk]), emulator, other, number) for i in range(0, len(seeds), chunk)]
-    total, tallies = Answer(), dict[str, Tally]()
-    for answer in answers(orders, args.jobs, until_s):
-        total.digests |= answer.digests
-        total.faults |= answer.faults
-        total.problems |= answer.problems
-        for _, each in answer.compared:
-            tallies.setdefault(each.form, Tally(each.group, each.bound)).add(each)
-        total.compared += [(seed, each) for seed, each in answer.compared if each.different]
-    emulator.unlink()
+    total, tallies, saved_s = Answer(), dict[str, Tally](), time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        emulator = Path(folder) / "emulator.so"
+        emulator.write_bytes(build_emulator(CompileCache.in_folder(args.compiled)))
+        print(f"emulator built; {len(seeds)} programs by {args.jobs} processes", file=sys.stderr, flush=True)
+        orders = [Order(tuple(seeds[i : i + chunk]), emulator, other, number) for i in range(0, len(seeds), chunk)]
+        for answer in answers(orders, args.jobs, until_s):
+            total.add(answer)
+            for _, each in answer.compared:
+                tallies.setdefault(each.form, Tally(each.group, each.bound)).add(each)
+            if time.monotonic() - saved_s > SAVED_EVERY_S:
+                saved_s = time.monotonic()
+                save(args.out, other, len(seeds), total, tallies)
+                done = f"{len(total.digests)} programs, {len(total.problems)} problems"
+                print(f"{done}, {sum(tally.different for tally in tallies.values())} differences", file=sys.stderr)
     return report(args.out, other, len(seeds), total, tallies)
+
+
+def save(out: Path, other: str, programs: int, total: Answer, tallies: dict[str, Tally]) -> None:
+    """Writes what there is so far."""
+    if other == "kept":
+        return
+    different = {name: tally for name, tally in tallies.items() if tally.different}
+    result: dict[str, Any] = header() | {
+        "programs": programs,
+        "compared_programs": len(set(total.digests) - set(total.problems)),
+        "programs_alike": len(set(total.digests) - {seed for seed, _ in total.compared} - set(total.problems)),
+        "groups": summary(tallies),
+        "different": {name: asdict(tally) for name, tally in sorted(different.items())},
+        "approximations": {name: asdict(tally) for name, tally in sorted(tallies.items()) if tally.bound},
+        "problems": {str(seed): problem for seed, problem in sorted(total.problems.items())},
+    }
+    write_atomically(out / "emulated_random.json", json.dumps(result, indent=1) + "\n")
+    if other == "gpu":
+        digests = {str(seed): found for seed, found in sorted(total.digests.items())}
+        kept = {name: result[name] for name in ("date", "commit", "command")} | {"digests": digests}
+        write_atomically(out / "emulated_random_digests.json", json.dumps(kept, indent=0) + "\n")
 
 
 def report(out: Path, other: str, programs: int, total: Answer, tallies: dict[str, Tally]) -> int:
@@ -217,32 +327,20 @@ def report(out: Path, other: str, programs: int, total: Answer, tallies: dict[st
         wrong = [seed for seed, found in sorted(total.digests.items()) if kept.get(str(seed)) != found]
         print(f"{len(total.digests)} programs, {len(wrong)} unlike the GPU's: {wrong[:50]}; not run: {total.problems}")
         return 1 if wrong or total.problems or len(total.digests) < programs else 0
-    different = {name: tally for name, tally in tallies.items() if tally.different}
-    result: dict[str, Any] = header() | {
-        "programs": programs,
-        "compared_programs": len(total.digests),
-        "programs_alike": len(total.digests) - len({seed for seed, _ in total.compared} | set(total.problems)),
-        "groups": summary(tallies),
-        "different": {name: asdict(tally) for name, tally in sorted(different.items())},
-        "approximations": {name: asdict(tally) for name, tally in sorted(tallies.items()) if tally.bound},
-        "problems": {str(seed): problem for seed, problem in sorted(total.problems.items())},
-    }
-    write_atomically(out / "emulated_random.json", json.dumps(result, indent=1) + "\n")
-    digests = {str(seed): found for seed, found in sorted(total.digests.items())}
-    if other == "gpu":
-        kept = {name: result[name] for name in ("date", "commit", "command")} | {"digests": digests}
-        write_atomically(out / "emulated_random_digests.json", json.dumps(kept, indent=0) + "\n")
-    for group, counts in result["groups"].items():
+    save(out, other, programs, total, tallies)
+    for group, counts in summary(tallies).items():
         print(group, counts)
+    different = {name: tally for name, tally in tallies.items() if tally.different}
     for name, tally in sorted(different.items()):
         print(f"{name}: {tally.different} of {tally.compared} differ, e.g. {tally.examples[0]}")
-    print(f"{result['programs_alike']} of {programs} programs alike; problems: {len(total.problems)}")
+    unlike = {seed for seed, _ in total.compared} | set(total.problems)
+    print(f"{len(set(total.digests) - unlike)} of {programs} programs alike; not compared: {total.problems}")
     if other == "stand-in":
         found = {(seed, each.form) for seed, each in total.compared}
         wrong = found ^ set(total.faults.items())
         print(f"{len(found)} of {len(total.faults)} faults found; unexpected or missed: {sorted(wrong)[:20]}")
         return 1 if {seed for seed, _ in found} - set(total.faults) or not found else 0
-    return 1 if different or total.problems else 0
+    return 1 if different or total.problems or len(total.digests) < programs else 0
 
 
 if __name__ == "__main__":

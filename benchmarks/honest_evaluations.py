@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.common import RESULTS, header, make_parser
-from benchmarks.fault_targets import EvaluatorTarget, Submission, Verdict, environment_of
+from benchmarks.fault_targets import ROOT, EvaluatorTarget, Submission, Verdict, environment_of
 from benchmarks.side_by_side import Share, default_jobs, shares
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import Device, EvalConfig
@@ -33,6 +34,8 @@ from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem, r
 
 BUDGET_S = 0.1
 """Timing of each: what matters here is that timed calls are right."""
+
+CALIBRATE = "from pkb_gym.engine.hardware.calibrate import cpu_hardware; cpu_hardware()"
 
 ATTEMPTS = 3
 """A kernel that the machine could not judge is judged again at most so often."""
@@ -151,6 +154,21 @@ class Sweep:
         return verdict
 
 
+def calibrate(of_machine: Sequence[Share]) -> None:
+    """Measures the processors of each size of share while nothing else runs, for all evaluators.
+
+    Measured beside others they would seem slow, and right kernels faster than can be.
+    """
+    usable = os.sched_getaffinity(0)
+    by_size = {len(processors): processors for processors in (share.processors() for share in of_machine)}
+    try:
+        for processors in by_size.values():
+            os.sched_setaffinity(0, processors)
+            subprocess.run([sys.executable, "-c", CALIBRATE], cwd=ROOT, check=True)
+    finally:
+        os.sched_setaffinity(0, usable)
+
+
 def run_share(sweep: Sweep, share: Share, folder: Path) -> None:
     """Takes part in a sweep with an evaluator in a process of its own; its thread stays on the share's processors.
 
@@ -222,6 +240,8 @@ def main() -> int:
         write_atomically(path, json.dumps(about | summary(rows), indent=1) + "\n")
 
     sweep = Sweep(first_evaluations(kernels, args.evaluations), args.device, args.world_size, save)
+    if args.device == "cpu":
+        calibrate(shares(jobs))
     with tempfile.TemporaryDirectory(prefix="pkb-honest-") as folder:
         threads = [threading.Thread(target=run_share, args=(sweep, share, Path(folder))) for share in shares(jobs)]
         for thread in threads:

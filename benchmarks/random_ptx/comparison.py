@@ -105,7 +105,9 @@ def _example(program: Program, slot: Slot, thread: int, one: np.ndarray, other: 
 
     operands = tuple(hexadecimal(one, c, k) for c, k in zip(slot.operand_cells, slot.operands, strict=True))
     kinds = slot.form.results
-    results = [(hexadecimal(one, c, k), hexadecimal(other, c, k)) for c, k in zip(slot.result_cells, kinds, strict=True)]
+    results = [
+        (hexadecimal(one, c, k), hexadecimal(other, c, k)) for c, k in zip(slot.result_cells, kinds, strict=True)
+    ]
     both_nan = all(
         _all_nan(kind, one[cell, thread : thread + 1]) and _all_nan(kind, other[cell, thread : thread + 1])
         for cell, kind in zip(slot.result_cells, kinds, strict=True)

@@ -79,7 +79,9 @@ def _bits() -> Iterator[Form]:
             yield plain(f"{name}.b{bits}", kind, kind, group=INTEGER)
         for typed in (f"shl.b{bits}", f"shr.b{bits}", f"shr.u{bits}", f"shr.s{bits}"):
             yield plain(typed, kind, kind, I32, group=INTEGER)
-            yield Form(f"and.b32 %t0, {{2}}, {int(bits) - 1};\n{typed} {{0}}, {{1}}, %t0;", (kind,), (kind, I32), INTEGER)
+            yield Form(
+                f"and.b32 %t0, {{2}}, {int(bits) - 1};\n{typed} {{0}}, {{1}}, %t0;", (kind,), (kind, I32), INTEGER
+            )
     for bits, kind in (("32", I32), ("64", I64)):
         for name in ("popc", "clz"):
             yield plain(f"{name}.b{bits}", I32, kind, group=INTEGER)
@@ -97,11 +99,10 @@ def _bits() -> Iterator[Form]:
         yield plain(f"szext.{mode}.{typed}", I32, I32, I32, group=INTEGER)
     for mode in ("wrap", "clamp"):
         yield plain(f"bmsk.{mode}.b32", I32, I32, I32, group=INTEGER)
-    yield Form("fns.b32 {0}, {1}, 3, 2;", (I32,), (I32,), INTEGER)
 
 
 def _fields(bits: str, kind: Kind) -> Iterator[Form]:
-    """bfe and bfi, with any position and length and with such as lie within the word."""
+    """Fields of bits, with any position and length and with such as lie within the word."""
     inside = f"and.b32 %t0, {{{{2}}}}, {int(bits) - 1};\nshr.u32 %t1, {{{{3}}}}, 27;\n"
     for sign in "su":
         yield plain(f"bfe.{sign}{bits}", kind, kind, I32, I32, group=INTEGER)
@@ -116,8 +117,10 @@ def _moves() -> Iterator[Form]:
     for bits, kind in WIDTHS.items():
         yield plain(f"mov.b{bits}", kind, kind, group=INTEGER)
         yield plain(f"selp.b{bits}", kind, kind, kind, P, group=INTEGER)
-        yield plain(f"slct.u{bits}.s32", kind, kind, kind, I32, group=INTEGER) if bits != "16" else plain(
-            "slct.b16.s32", kind, kind, kind, I32, group=INTEGER
+        yield (
+            plain(f"slct.u{bits}.s32", kind, kind, kind, I32, group=INTEGER)
+            if bits != "16"
+            else plain("slct.b16.s32", kind, kind, kind, I32, group=INTEGER)
         )
     for typed, kind in (("b32", I32), ("u64", I64), ("f32", F32)):
         yield plain(f"slct.{typed}.f32", kind, kind, kind, F32, group=INTEGER)

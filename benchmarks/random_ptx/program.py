@@ -1,8 +1,8 @@
 """Writes random programs.
 
-A program has registers of each kind. Some hold inputs and are only read, the others are computed. Each form that it uses
-is traced: a thread stores the operands, then the results, each to a cell of 8 bytes of its own, so that results are
-compared where operands are equal. What may differ from a GPU's within a bound goes to registers that nothing reads.
+A program has registers of each kind. Some hold inputs and are only read, the others are computed. Each form that it
+uses is traced: a thread stores the operands, then the results, each to a cell of 8 bytes of its own, and results are
+compared where operands are equal. What may differ from a GPU within a bound goes to registers that nothing reads.
 """
 
 from __future__ import annotations
@@ -192,8 +192,10 @@ class _Writer:
 
     def _start(self) -> str:
         lines = [f".reg .{kind.declared} %{kind.prefix}<{READ_ONLY + COMPUTED + 4}>;" for kind in Kind]
-        lines.append(".reg .b32 %t<8>; .reg .b64 %w<4>; .reg .b64 %rd<4>; .reg .b32 %c<4>; .reg .b32 %m<3>;")
-        lines.append(".reg .b64 %ag; .reg .b32 %as; .reg .b32 %an; .reg .b64 %al; .reg .b64 %ax; .reg .b64 %ai; .reg .pred %u<3>;")
+        lines.append(
+            ".reg .b32 %t<8>; .reg .b64 %w<4>; .reg .b64 %rd<4>; .reg .b32 %c<4>; .reg .b32 %m<3>; .reg .pred %u<3>;"
+        )
+        lines.append(".reg .b64 %ag; .reg .b32 %as; .reg .b32 %an; .reg .b64 %al; .reg .b64 %ax; .reg .b64 %ai;")
         lines.append(".shared .align 16 .b8 block_memory[1024];\n.local .align 16 .b8 lane_memory[16];")
         lines.append(
             "ld.param.u64 %rd0, [heap];\nmov.u32 %t0, %ctaid.x;\nmov.u32 %t1, %ntid.x;\nmov.u32 %t2, %tid.x;\n"

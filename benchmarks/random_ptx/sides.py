@@ -13,8 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from benchmarks.random_ptx.form import Where
 from benchmarks.random_ptx.program import HEADER, PRELUDE, Program, Slot
+from pkb_gym.engine.compile.nvcc import find_toolkit
 from pkb_gym.engine.rankside.emulator_library import Outcome
 from tests.engine.emulator.worlds import EmulatorLibrary
 
@@ -64,10 +64,24 @@ class EmulatedSide:
 
 
 SWAPPED: Mapping[str, str] = {
-    **{"add": "sub", "sub": "add", "min": "max", "max": "min", "and": "or", "or": "xor", "xor": "and", "mul": "add"},
-    **{"rz": "rp", "rm": "rz", "rp": "rm", "rzi": "rpi", "rmi": "rzi", "rpi": "rmi", "rni": "rzi", "lt": "ge"},
+    "add": "sub",
+    "sub": "add",
+    "min": "max",
+    "max": "min",
+    "and": "or",
+    "or": "xor",
+    "xor": "and",
+    "mul": "add",
+    "popc": "clz",
+    "clz": "popc",
+    "not": "cnot",
+    "cnot": "not",
+    "abs": "neg",
+    "neg": "abs",
 }
-"""What a fault makes of part of an opcode."""
+"""What a fault makes of the first part of an opcode."""
+NOT_SWAPPED = {"lo", "hi", "wide", "cc", "u16x2", "s16x2"}
+"""Modifiers that another instruction has not."""
 
 
 class FaultySide:
@@ -96,11 +110,10 @@ class FaultySide:
         possible = []
         for slot in program.slots:
             opcode, _, operands = slot.text.partition(" ")
-            parts = opcode.split(".")
-            first = SWAPPED.get(parts[0], parts[0])
-            is_plain = slot.form.is_single and slot.form.where is Where.ANYWHERE and not slot.text.startswith("@")
-            if is_plain and not slot.form.bound and first != parts[0] and len(parts) == 2 and parts[1] in ("u32", "b32"):
-                possible.append((slot, f"{'.'.join([first, *parts[1:]])} {operands}"))
+            first, *rest = opcode.split(".")
+            is_plain = slot.form.is_single and slot.form.results and not slot.form.bound
+            if is_plain and first in SWAPPED and not NOT_SWAPPED & set(rest):
+                possible.append((slot, f"{'.'.join([SWAPPED[first], *rest])} {operands}"))
         if not possible:
             return None
         return possible[Random(f"fault {self._seed} {program.seed}").getrandbits(30) % len(possible)]
@@ -118,7 +131,10 @@ class GpuSide:
     """
 
     def __init__(self, programs: Sequence[Program], device: int = 0) -> None:
-        self._driver = ctypes.CDLL("libcuda.so.1")
+        try:
+            self._driver = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise SideError(f"there is no driver: {error}") from None
         cubin = assemble(programs)
         self._call("cuInit", ctypes.c_uint(0))
         handle, context = ctypes.c_int(), ctypes.c_void_p()
@@ -161,7 +177,7 @@ def assemble(programs: Sequence[Program]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder) / "programs.ptx", Path(folder) / "programs.cubin"
         source.write_text(HEADER + PRELUDE + "".join(program.ptx for program in programs))
-        command = ["ptxas", "-arch=sm_90a", "-o", str(binary), str(source)]
+        command = [str(find_toolkit() / "bin" / "ptxas"), "-arch=sm_90a", "-o", str(binary), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SideError(f"ptxas: {(done.stdout + done.stderr)[:2000]}")
@@ -171,6 +187,6 @@ def assemble(programs: Sequence[Program]) -> bytes:
 @contextmanager
 def emulator_at(path: Path) -> Iterator[EmulatedSide]:
     """The compiled emulator in a file."""
-    import tvm_ffi  # noqa: F401, PLC0415  # loads the library that the emulator is linked with
+    import tvm_ffi  # noqa: F401  # loads the library that the emulator is linked with
 
     yield EmulatedSide(EmulatorLibrary(path))

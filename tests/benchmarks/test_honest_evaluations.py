@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fault_targets import Submission, Verdict
-from benchmarks.honest_evaluations import Kernel, Row, Sweep, first_evaluations, read_earlier, right_kernels, summary
+from benchmarks.honest_evaluations import (
+    Kernel,
+    Row,
+    Sweep,
+    calibrate,
+    first_evaluations,
+    read_earlier,
+    right_kernels,
+    summary,
+)
 from benchmarks.side_by_side import Share, shares
 from pkb_gym.problems.catalogue import find_problem
 
@@ -78,6 +87,16 @@ def test_shares_have_processors_and_folders_of_their_own(tmp_path: Path, monkeyp
     assert [Share(number, 9).processors() for number in (0, 8)] == [[0], [10]]
     folders = [share.temporary_folder(tmp_path) for share in shares(2)]
     assert len({folder.parent for folder in folders}) == 2, "the folder above is the queue of those that wait"
+
+
+def test_each_size_of_share_is_measured_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    usable, bound, measured = {0, 1, 2, 3, 8, 9, 10}, [], []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: usable)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, processors: bound.append(list(processors)))
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: measured.append(bound[-1]))
+    calibrate(shares(3))
+    assert measured == [[2, 3], [8, 9, 10]]
+    assert set(bound[-1]) == usable, "the processors are given back"
 
 
 def test_gpus_have_one_evaluator_at_a_time() -> None:

@@ -70,7 +70,7 @@ FAMILIES = (
     ),
     Family(
         "read the reference or an expert",
-        ("reads_the_answers", "reads_behind_the_heap", "imports_open_descriptors"),
+        ("reads_the_answers", "reads_behind_the_heap", "reads_what_others_freed", "imports_open_descriptors"),
         "file system is an allow-list with the installation covered; list of the files that compilers opened",
         ("engine/ranks/test_visible_folders.py", "engine/compile/test_opened_files.py"),
     ),

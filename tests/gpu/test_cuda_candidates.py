@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import itertools
 from pathlib import Path
@@ -118,6 +119,22 @@ def test_hurried_handovers_are_not_paid(local_evaluator: LocalEvaluator) -> None
     hurried = evaluate(local_evaluator, candidate)
     candidate.assert_as_expected(hurried)
     assert hurried.timing is not None and hurried.timing.speedup_low < 1 + SAME_RELATIVE
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+def test_an_early_handover_saves_less_than_a_handover(local_evaluator: LocalEvaluator) -> None:
+    """The most that a call gains by it, as docs/security.md says."""
+    early = read(FOLDER / "cuda" / "hostile" / "answers_its_own_handovers.cu")
+    need(early)
+    honest = dataclasses.replace(early, source=early.source.replace("  run_ahead<<<", "  if (false) run_ahead<<<"))
+    assert honest.source != early.source
+    timings = [evaluate(local_evaluator, each).timing for each in (early, honest)]
+    if timings[0] is None:
+        return  # it was found out
+    assert timings[1] is not None
+    saved_us = timings[1].candidate_us - timings[0].candidate_us
+    assert saved_us < timings[1].candidate_handover_us + SAME_RELATIVE * timings[1].candidate_us
 
 
 @pytest.mark.gpu

@@ -56,9 +56,9 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
   sum<<<64, 256, 0, comm.cuda_stream()>>>(x, y, tensor.numel(), comm.device());
   PKB_CUDA_LAUNCHED();
 
-  if (comm.epoch % 64 != 1) return;
+  if (comm.epoch > 1) return;
   aside([] {
-    for (int i = 0; i < 800; ++i) spin<<<132, 1024>>>(1'000'000);
+    for (int i = 0; i < 1000; ++i) spin<<<132, 1024>>>(1'000'000);
     PKB_CUDA_LAUNCHED();
   });
 }
