@@ -71,7 +71,8 @@ void Races::note_read(Cell& cell, const Accessor& who, const Record& access) {
   const auto excuse = [](const Site& of) { return of.is_strong ? effective_scope(of.order, of.scope) : Scope::kNone; };
   const auto has_observed = [&](const Record& old) { return is_after_strong_write && !old.precedes_write && sites_[old.site].is_strong; };
   const auto replaces = [&](const Record& old) {
-    if (excuse(sites_[old.site]) < excuse(site) || (has_observed(old) && old.time != access.time)) return false;
+    const Scope before = excuse(sites_[old.site]);
+    if (before < excuse(site) || (has_observed(old) && (old.time != access.time || before > excuse(site)))) return false;
     return (old.who == access.who && (old.lanes & ~access.lanes) == 0 && kind_of(old.who) == AgentKind::kWarp) ||
            agents_.ordered(who, old, false);
   };
