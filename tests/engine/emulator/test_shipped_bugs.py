@@ -41,7 +41,7 @@ def test_all_four_classes_are_there() -> None:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.path.stem)
-def test_it_is_found_with_the_lines_of_both_accesses(local_evaluator: LocalEvaluator, bug: Candidate, seed: int) -> None:
+def test_it_is_found_with_its_line(local_evaluator: LocalEvaluator, bug: Candidate, seed: int) -> None:
     feedback = evaluate(local_evaluator, bug, seed=seed, detect_races=True)
     assert feedback.failure in bug.outcome.split("|"), feedback.message
     if "edge" not in bug.options:
