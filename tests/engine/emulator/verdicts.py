@@ -12,7 +12,7 @@ CONTEXT = "an emulated GPU has no context beside the primary one"
 DIFFERENT: dict[str, tuple[str, str]] = {
     "good/cooperative_launch.cu": (
         "runtime_error",
-        "`grid.sync` of cooperative groups reads `%envreg`, which is not known",
+        "`grid.sync` of cooperative groups reads `%envreg`: not known",
     ),
     "good/joined_host_thread.cu": ("output_mismatch", THREAD),
     "broken/endless_kernel.cu": ("deadlock", ENDLESS),
