@@ -182,5 +182,5 @@ def test_an_episode_is_judged_with_the_detector(local_evaluator: LocalEvaluator)
         observations[mistake], paid[mistake], _, _, info = env.step(SOURCE)
         assert observations[mistake] in env.observation_space
         assert info["feedback"].failure == (Failure.RACE if mistake is Mistake.EARLY_READ else None)
-    assert "kernel.cu:19" in observations[Mistake.EARLY_READ]["correctness_report"]
+    assert "kernel.cu:19" in observations[Mistake.EARLY_READ]["feedback"]
     assert paid[Mistake.NONE] > paid[Mistake.EARLY_READ]
