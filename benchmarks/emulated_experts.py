@@ -1,10 +1,12 @@
-"""Every expert kernel for GPUs, and candidates of tests/candidates/cuda, on emulated GPUs: verdicts, findings, seconds.
+"""Every expert kernel, corpus variants and candidates of tests/candidates/cuda on emulated GPUs: verdicts, seconds.
 
-python -m benchmarks.emulated_experts [--only NAME ...] [--world-sizes 1 2 4 8] [--seeds N] [--candidates] [--out DIR]
+python -m benchmarks.emulated_experts [--only NAME ...] [--world-sizes 1 2 4 8] [--seeds N] [--variants N]
+                                      [--candidates] [--jobs N] [--budget-s S] [--out DIR]
 python -m benchmarks.emulated_experts --render FILE    prints its tables
 
 A row is one evaluation at size tiny with the detector of races. Candidates have the verdict beside it that their first
-line names, which is that of two H200.
+line names, which is that of two H200. A run goes on where an earlier one of the same sources ended; seeds come one
+after the other, so that what fits into the budget covers all kernels.
 """
 
 from __future__ import annotations
@@ -13,14 +15,20 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import RESULTS, make_parser, save
+from benchmarks.common import RESULTS, header, make_parser
+from benchmarks.sharded import sharded
+from pkb_gym.corpus.conversations import sampled_variants
+from pkb_gym.corpus.families import FAMILIES
 from pkb_gym.engine.errors import ConfigError, SizeError
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 
 COMPILE_TIMEOUT_S = 600.0
@@ -33,7 +41,7 @@ class Run:
 
     Attributes:
         problem: name.
-        kernel: "expert", or the path of a candidate.
+        kernel: "expert", the knobs of a variant, or the path of a candidate.
         expected: verdict.
         source: of the kernel.
         world_size: number of ranks.
@@ -46,6 +54,11 @@ class Run:
     source: str
     world_size: int
     seed: int
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What its row is about."""
+        return self.problem, self.kernel, self.world_size, self.seed, source_sha256(self.source)[:16]
 
     def evaluate(self, evaluator: LocalEvaluator) -> dict[str, Any]:
         """Its row."""
@@ -73,6 +86,7 @@ class Run:
             "expected": self.expected,
             "verdict": verdict,
             "seconds": round(seconds, 2),
+            "digest": self.key[-1],
         }
 
 
@@ -91,13 +105,31 @@ def _found(feedback: Feedback) -> dict[str, Any]:
     }
 
 
+def evaluate(evaluator: LocalEvaluator, run: Run) -> dict[str, Any]:
+    """The row of a run."""
+    return run.evaluate(evaluator)
+
+
 def runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int) -> Iterator[Run]:
     """Of experts."""
-    for problem in [find_problem(name) for name in only] if only else catalogue():
-        source = expert_source(problem, "cu")
-        for world_size in world_sizes if source is not None else ():
-            for seed in range(seeds):
-                yield Run(problem.name, "expert", "passed", source or "", world_size, seed)
+    problems = [find_problem(name) for name in only] if only else catalogue()
+    sources = {problem.name: expert_source(problem, "cu") for problem in problems}
+    for seed, world_size, (name, source) in product(range(seeds), world_sizes, sources.items()):
+        if source is not None:
+            yield Run(name, "expert", "passed", source, world_size, seed)
+
+
+def variant_runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int, variants: int) -> Iterator[Run]:
+    """Of the corpus's kernels: so many of each family."""
+    names = only or sorted(name for name, language in FAMILIES if language == "cuda")
+    drawn = [
+        variant
+        for name in names
+        if (name, "cuda") in FAMILIES
+        for variant in sampled_variants(name, "cuda", variants, 0)
+    ]
+    for seed, world_size, variant in product(range(seeds), world_sizes, drawn):
+        yield Run(variant.problem, variant.name, "passed", variant.source, world_size, seed)
 
 
 def candidate_runs(seeds: int) -> Iterator[Run]:
@@ -116,15 +148,15 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """Tables: experts by problem and world size, then candidates whose verdict is another."""
     lines = ["| problem | ranks | seeds | right | findings | seconds of an evaluation | warp instructions |"]
     lines.append("|---|---|---|---|---|---|---|")
-    experts = [row for row in rows if row["kernel"] == "expert"]
-    for key in dict.fromkeys((row["problem"], row["world_size"]) for row in experts):
-        of_key = [row for row in experts if (row["problem"], row["world_size"]) == key]
+    experts = [row for row in rows if not row["kernel"].endswith(".cu")]
+    for key in dict.fromkeys((_name(row), row["world_size"]) for row in sorted(experts, key=_order)):
+        of_key = [row for row in experts if (_name(row), row["world_size"]) == key]
         right = sum(row["verdict"] == "passed" for row in of_key)
         findings = sum(len(row.get("findings", ())) for row in of_key)
         seconds = max(row["seconds"] for row in of_key)
         instructions = max(row.get("warp_instructions") or 0 for row in of_key)
         lines.append(f"| {key[0]} | {key[1]} | {len(of_key)} | {right} | {findings} | {seconds} | {instructions} |")
-    candidates = [row for row in rows if row["kernel"] != "expert"]
+    candidates = [row for row in rows if row["kernel"].endswith(".cu")]
     if candidates:
         lines += ["", "| candidate | on GPUs | emulated | message |", "|---|---|---|---|"]
         for row in candidates:
@@ -134,6 +166,16 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _name(row: dict[str, Any]) -> str:
+    """Problem, and whether these are the corpus's kernels."""
+    problem: str = row["problem"]
+    return problem if row["kernel"] == "expert" else f"{problem}, variants"
+
+
+def _order(row: dict[str, Any]) -> tuple[bool, str, int]:
+    return row["kernel"] != "expert", row["problem"], row["world_size"]
+
+
 def main() -> None:
     """Measures and saves, or renders what was saved."""
     parser = make_parser("emulated_experts", __doc__)
@@ -141,20 +183,30 @@ def main() -> None:
     parser.add_argument("--world-sizes", nargs="*", type=int, default=(1, 2, 4, 8))
     parser.add_argument("--seeds", type=int, default=1, help="of each (default: %(default)s)")
     parser.add_argument("--candidates", action="store_true", help="those of tests/candidates/cuda too")
+    parser.add_argument("--variants", type=int, default=0, metavar="N", help="of each corpus family (default: none)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
+    parser.add_argument("--budget-s", type=float, default=float("inf"), help="what is not done by then is left out")
+    parser.add_argument("--compiled", type=Path, metavar="FOLDER", help="of compiled files (default: the user's cache)")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--render", type=Path, metavar="FILE", help="print the tables of a result")
     args = parser.parse_args()
     if args.render is not None:
         print(markdown(json.loads(args.render.read_text())["rows"]))
         return
+    until_s = time.monotonic() + args.budget_s
     planned = [*runs(args.only, args.world_sizes, args.seeds)]
+    planned += variant_runs(args.only, args.world_sizes, args.seeds, args.variants)
     planned += candidate_runs(args.seeds) if args.candidates else ()
-    rows = []
-    with LocalEvaluator(key=b"emulated experts") as evaluator:
-        for run in planned:
-            rows.append(run.evaluate(evaluator))
-            print({name: rows[-1][name] for name in ("problem", "kernel", "world_size", "verdict", "seconds")})
-            save("emulated_experts", {"rows": rows}, args.out)
+    planned.sort(key=lambda run: run.seed)
+    path = args.out / "emulated_experts.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    known = {tuple(row[name] for name in ("problem", "kernel", "world_size", "seed", "digest")) for row in rows}
+    left = [run for run in planned if run.key not in known]
+    found = sharded(evaluate, left, jobs=args.jobs, until_s=until_s, compiled=args.compiled, key=b"emulated experts")
+    for _, row in found:
+        rows.append(row)
+        print(*(row[name] for name in ("problem", "kernel", "world_size", "seed", "verdict", "seconds")), flush=True)
+        write_atomically(path, json.dumps(header() | {"planned": len(planned), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

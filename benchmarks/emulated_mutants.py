@@ -4,14 +4,19 @@ A mutant is found if one of its evaluations, with the seeds 0, 1, 2 ... in turn,
 failure, and whether a finding names the line of the mutated operation are recorded. The unchanged experts are judged
 with every seed.
 
-python -m benchmarks.emulated_mutants [--world-size N] [--problems NAME ...] [--kinds KIND ...] [--seeds N]
-                                      [--experts N] [--each N] [--threads N] [--budget-s S] [--out FOLDER]
+python -m benchmarks.emulated_mutants [--sample N] [--draw SEED] [--world-size N] [--problems NAME ...]
+                                      [--kinds KIND ...] [--seeds N] [--experts N] [--jobs N] [--budget-s S]
+                                      [--out FOLDER]
+python -m benchmarks.emulated_mutants --on-gpus [--calls N] [--sample N] ...    the same mutants on the GPUs
+python -m benchmarks.emulated_mutants --render FILE                             counts of a result, by kind
 
-Exit status: 0 if every mutant that is not equivalent was found and no expert was refused, else 1.
+A run goes on where an earlier one of the same sources ended. Exit status: 0 if every mutant that is not equivalent was
+found and no expert was refused, else 1.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
@@ -19,21 +24,32 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
+from random import Random
 
 from benchmarks.common import RESULTS, header, make_parser
 from benchmarks.equivalent_mutants import reason_why
 from benchmarks.mutants import NO_VERDICT
+from benchmarks.sharded import sharded
 from benchmarks.synchronisation import InlinedSource
+from benchmarks.trapping import with_trap
 from benchmarks.weakened_operations import weakened
 from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.hardware.host import processors
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 
 MOST_MESSAGE = 1200
 MUTANT_TIMEOUT_S = 60.0
+GPU_TIMEOUT_S = 1.0
+"""Deadline of a block of calls, which takes milliseconds: many mutants wait for a word that never comes."""
+
+PAIR = 2
+_PLACE = re.compile(r"\b([\w/]+\.(?:cuh?|h):\d+)")
 
 
 @dataclass(frozen=True)
@@ -46,13 +62,16 @@ class Row:
         mutant: what is changed where; "" for the expert.
         line: of the mutated operation in the mutant's source; None for the expert.
         equivalent: why the mutant is right all the same, or None.
+        reached: whether the kernel comes to the operation; None where the mutant was found, and so was not looked at.
         evaluations: how many gave a verdict.
         not_judged: how many gave none.
         seed: the first with which it was refused; None if it passed with all of them.
         failure: of that evaluation; "" if none.
         names_line: whether its message names the line of the operation.
+        places: files and lines that the first finding names, such as those of two accesses.
         message: of that evaluation; "" if none.
         seconds: that all evaluations took.
+        digest: of the source.
     """
 
     problem: str
@@ -60,27 +79,64 @@ class Row:
     mutant: str
     line: int | None
     equivalent: str | None = None
+    reached: bool | None = None
     evaluations: int = 0
     not_judged: int = 0
     seed: int | None = None
     failure: str = ""
     names_line: bool = False
+    places: tuple[str, ...] = ()
     message: str = ""
     seconds: float = 0.0
+    digest: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What it is about."""
+        return self.problem, self.mutant, self.digest
 
     @property
     def is_as_expected(self) -> bool:
-        """A wrong mutant is found, an expert or an equivalent mutant is not."""
-        is_right = not self.mutant or self.equivalent is not None
-        return self.evaluations > 0 and (self.seed is None) == is_right
+        """A wrong mutant is found; an expert or a mutant that is right is not."""
+        return self.evaluations > 0 and (self.seed is not None) == self.is_wrong
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it is a mutant of an operation that the kernel comes to and needs."""
+        return bool(self.mutant) and self.equivalent is None and self.reached is not False
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A source and what is known of it."""
+    """A source, what is known of it, and the kernel that ends with an error where it comes to the mutated operation."""
 
     source: str
     row: Row
+    trapping: str = ""
+
+    def with_digest(self) -> Judged:
+        """The same, its row bound to the source."""
+        return replace(self, row=replace(self.row, digest=source_sha256(self.source)[:16]))
+
+
+@dataclass(frozen=True)
+class Order:
+    """What one process judges: see `judge`."""
+
+    judged: Judged
+    config: EvalConfig
+    seeds: int
+    first_only: bool
+
+
+def judge_order(evaluator: LocalEvaluator, order: Order) -> Row:
+    """`judge`, and of a mutant that was not found whether the kernel comes to its operation."""
+    row = judge(evaluator, order.judged, order.config, order.seeds, order.first_only)
+    if row.seed is not None or not row.evaluations or not order.judged.trapping:
+        return row
+    config = order.config.model_copy(update={"detect_races": False})
+    feedback = evaluator.evaluate(find_problem(row.problem), order.judged.trapping, config)
+    return row if feedback.failure in NO_VERDICT else replace(row, reached=not feedback.passed)
 
 
 def mutants_of(problem: Problem, text: str) -> Iterator[Judged]:
@@ -101,9 +157,10 @@ def mutants_of(problem: Problem, text: str) -> Iterator[Judged]:
             problem.name, "cu", "expert" if whole else first.file, mutant.name if whole else first.code, before
         )
         line = mutant.source.count("\n", 0, min(first.start, len(mutant.source))) + 1
-        yield Judged(mutant.source, Row(problem.name, f"no {mutant.kind}", mutant.name, line, reason))
+        row = Row(problem.name, f"no {mutant.kind}", mutant.name, line, reason)
+        yield Judged(mutant.source, row, with_trap(source.text, first.start, first.end))
     for weak in weakened(text):
-        yield Judged(weak.source, Row(problem.name, weak.kind, weak.name, weak.line))
+        yield Judged(weak.source, Row(problem.name, weak.kind, weak.name, weak.line), weak.trapping)
 
 
 def judge(evaluator: LocalEvaluator, judged: Judged, config: EvalConfig, seeds: int, first_only: bool) -> Row:
@@ -133,6 +190,7 @@ def judge(evaluator: LocalEvaluator, judged: Judged, config: EvalConfig, seeds: 
             seed=seed,
             failure=str(feedback.failure),
             names_line=names_line,
+            places=tuple(_PLACE.findall(feedback.message.split("\n", 1)[0])),
             message=feedback.message[:MOST_MESSAGE],
         )
         if first_only:
@@ -140,20 +198,88 @@ def judge(evaluator: LocalEvaluator, judged: Judged, config: EvalConfig, seeds: 
     return replace(row, seconds=round(time.monotonic() - begin, 2))
 
 
-def chosen(problems: Sequence[Problem], kinds: Sequence[str], each: int) -> list[Judged]:
-    """Mutants of the kinds, of each kind and problem at most so many, spread evenly over the source."""
-    all_chosen: list[Judged] = []
+def sampled(problems: Sequence[Problem], kinds: Sequence[str], count: int, draw: int) -> list[Judged]:
+    """Mutants that are not equivalent, drawn at random; of each kind as many as of another, as far as there are.
+
+    Args:
+        problems: with an expert.
+        kinds: of the mutants; empty: all.
+        count: most of them.
+        draw: seed of the choice; a larger count adds to a smaller one.
+    """
+    of_kind: dict[str, list[Judged]] = {}
     for problem in problems:
         text = expert_source(problem, "cu")
         assert text is not None, problem.name
-        of_kind: dict[str, list[Judged]] = {}
         for judged in mutants_of(problem, text):
-            if not kinds or judged.row.kind in kinds:
+            if judged.row.equivalent is None and (not kinds or judged.row.kind in kinds):
                 of_kind.setdefault(judged.row.kind, []).append(judged)
-        for found in of_kind.values():
-            step = max(1.0, len(found) / each)
-            all_chosen += [found[int(i * step)] for i in range(min(each, len(found)))]
-    return all_chosen
+    for kind, found in of_kind.items():
+        Random(f"mutants {draw} {kind}").shuffle(found)
+    rounds = zip_longest(*(of_kind[kind] for kind in sorted(of_kind)))
+    return [judged.with_digest() for each in rounds for judged in each if judged is not None][:count]
+
+
+def emulated_orders(args: argparse.Namespace, mutants: Sequence[Judged], problems: Sequence[Problem]) -> list[Order]:
+    """Mutants until the first refusal, then experts with every seed."""
+    config = EvalConfig(
+        device="emulated", world_size=args.world_size, size="tiny", detect_races=True, compile_timeout_s=600
+    )
+    limited = config.model_copy(update={"timeout_s": MUTANT_TIMEOUT_S})
+    experts = [Judged(expert_source(problem, "cu") or "", Row(problem.name, "", "", None)) for problem in problems]
+    orders = [Order(judged, limited, args.seeds, first_only=True) for judged in mutants]
+    orders += [
+        Order(judged.with_digest(), config, args.experts, first_only=False) for judged in experts if args.experts
+    ]
+    return orders
+
+
+def judge_on_gpus(args: argparse.Namespace, mutants: Sequence[Judged], until_s: float) -> Iterator[Row]:
+    """Each mutant in one evaluation of so many calls; compiled before, several at a time."""
+    config = EvalConfig(
+        device="cuda",
+        world_size=args.world_size,
+        size="tiny",
+        until="check",
+        trials=args.calls,
+        timeout_s=GPU_TIMEOUT_S,
+        compile_timeout_s=600,
+    )
+    compiled_only = config.model_copy(update={"until": "compile"})
+    with LocalEvaluator() as evaluator:
+        with ThreadPoolExecutor(args.jobs) as pool:
+            list(pool.map(lambda each: judge(evaluator, each, compiled_only, 1, first_only=True), mutants))
+        for judged in mutants:
+            if time.monotonic() > until_s:
+                return
+            yield judge(evaluator, judged, config, 1, first_only=True)
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """A table by kind: mutants, found, by which failure, with a pair of lines; then those that were not found."""
+    lines = ["| kind | mutants | found | race | by line of the operation | two places | seeds needed |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    wrong = [row for row in rows if row.is_wrong and row.evaluations]
+    for kind in [*sorted({row.kind for row in wrong}), "all"]:
+        of_kind = [row for row in wrong if kind in (row.kind, "all")]
+        found = [row for row in of_kind if row.seed is not None]
+        races = [row for row in found if row.failure == "race"]
+        pairs = sum(len(row.places) >= PAIR for row in races)
+        most = max((row.seed + 1 for row in found if row.seed is not None), default=0)
+        named = sum(row.names_line for row in found)
+        lines.append(f"| {kind} | {len(of_kind)} | {len(found)} | {len(races)} | {named} | {pairs} | {most} |")
+    unreached = sum(row.reached is False for row in rows)
+    lines += ["", f"{unreached} more are of operations that the kernel does not come to."]
+    lines += ["", *(f"not found: {row.problem}, {row.kind}, {row.mutant}" for row in wrong if row.seed is None)]
+    return "\n".join(lines)
+
+
+def load(path: Path) -> list[Row]:
+    """Rows of a result; none where there is no such file."""
+    if not path.exists():
+        return []
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return [Row(**row | {"places": tuple(row["places"])}) for row in rows]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -162,51 +288,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--world-size", type=int, default=2, help="ranks (default: %(default)s)")
     parser.add_argument("--problems", nargs="+", metavar="NAME", help="default: all that have an expert.cu")
     parser.add_argument("--kinds", nargs="+", default=[], metavar="KIND", help="default: all")
+    parser.add_argument("--sample", type=int, default=80, metavar="N", help="mutants (default: %(default)s)")
+    parser.add_argument("--draw", type=int, default=0, metavar="SEED", help="of the sample (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=20, metavar="N", help="most of a mutant (default: %(default)s)")
-    parser.add_argument("--experts", type=int, default=20, metavar="N", help="of each expert (default: %(default)s)")
-    parser.add_argument("--each", type=int, default=1000, metavar="N", help="mutants of a kind and problem")
-    parser.add_argument("--threads", type=int, default=2, help="evaluations at a time (default: %(default)s)")
-    parser.add_argument("--budget-s", type=float, default=float("inf"), help="no evaluation begins after this")
+    parser.add_argument("--experts", type=int, default=0, metavar="N", help="of each expert (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=processors(), metavar="N", help="processes (default: %(default)s)")
+    parser.add_argument("--budget-s", type=float, default=float("inf"), help="what is not done by then is left out")
+    parser.add_argument("--on-gpus", action="store_true", help="judge on GPUs instead")
+    parser.add_argument("--calls", type=int, default=100, metavar="N", help="of each on GPUs (default: %(default)s)")
+    parser.add_argument("--compiled", type=Path, metavar="FOLDER", help="of compiled files (default: the user's cache)")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER")
+    parser.add_argument("--render", type=Path, metavar="FILE", help="print the table of a result")
     args = parser.parse_args(argv)
+    if args.render is not None:
+        print(markdown(load(args.render)))
+        return 0
     until_s = time.monotonic() + args.budget_s
     problems = [find_problem(name) for name in args.problems] if args.problems else catalogue()
     problems = [problem for problem in problems if expert_source(problem, "cu")]
-    config = EvalConfig(
-        device="emulated",
-        world_size=args.world_size,
-        size="tiny",
-        detect_races=True,
-        timeout_s=MUTANT_TIMEOUT_S,
-        compile_timeout_s=600,
-    )
-    experts = [Judged(expert_source(problem, "cu") or "", Row(problem.name, "", "", None)) for problem in problems]
-    path = args.out / "emulated_mutants.json"
-    rows: list[Row] = []
-    with LocalEvaluator() as evaluator, ThreadPoolExecutor(args.threads) as pool:
-
-        def judge_one(judged: Judged) -> Row | None:
-            if time.monotonic() > until_s:
-                return None
-            is_mutant = bool(judged.row.mutant)
-            row = judge(evaluator, judged, config, args.seeds if is_mutant else args.experts, first_only=is_mutant)
-            print(
-                f"{row.problem}, {row.mutant or 'expert'}: {row.failure or 'passed'} {row.seconds} s", file=sys.stderr
-            )
-            return row
-
-        work = [*chosen(problems, args.kinds, args.each), *(experts if args.experts else [])]
-        for row in pool.map(judge_one, work):
-            if row is None:
-                continue
-            rows.append(row)
-            about = {"world_size": args.world_size, "seeds": args.seeds, "experts": args.experts}
-            content = header() | about | {"rows": [asdict(each) for each in rows]}
-            write_atomically(path, json.dumps(content, indent=1) + "\n")
-    wrong = [row for row in rows if row.mutant and row.equivalent is None and row.evaluations]
-    found = [row for row in wrong if row.seed is not None]
-    print(f"{len(found)} of {len(wrong)} mutants found, {sum(row.names_line for row in found)} by the operation's line")
-    unexpected = [row for row in rows if not row.is_as_expected]
+    mutants = sampled(problems, args.kinds, args.sample, args.draw)
+    name = f"emulated_mutants_{args.world_size}_gpus.json" if args.on_gpus else "emulated_mutants.json"
+    rows = {row.key: row for row in load(args.out / name)}
+    if args.on_gpus:
+        left = [judged for judged in mutants if judged.row.key not in rows]
+        judged_rows = judge_on_gpus(args, left, until_s)
+    else:
+        orders = [order for order in emulated_orders(args, mutants, problems) if order.judged.row.key not in rows]
+        found = sharded(judge_order, orders, jobs=args.jobs, until_s=until_s, compiled=args.compiled, key=b"mutants")
+        judged_rows = (row for _, row in found)
+    about = {"world_size": args.world_size, "sample": args.sample, "draw": args.draw, "seeds": args.seeds}
+    about |= {"calls": args.calls} if args.on_gpus else {"experts": args.experts}
+    for row in judged_rows:
+        print(f"{row.problem}, {row.mutant or 'expert'}: {row.failure or 'passed'} {row.seconds} s", file=sys.stderr)
+        rows[row.key] = row
+        content = header() | about | {"rows": [asdict(each) for each in rows.values()]}
+        write_atomically(args.out / name, json.dumps(content, indent=1) + "\n")
+    print(markdown(list(rows.values())))
+    unexpected = [row for row in rows.values() if not row.is_as_expected]
     for row in unexpected:
         print(f"{row.problem}, {row.kind}, {row.mutant or 'expert'}: {row.message or 'passed'}")
     return 1 if unexpected else 0

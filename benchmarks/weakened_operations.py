@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.cpp_operations import without_comments
 from benchmarks.synchronisation import HEADERS
+from benchmarks.trapping import with_trap
 
 _INCLUDE = re.compile(r'^#include "pkb/(\w+\.h)".*$', re.MULTILINE)
 _HOST_ONLY = frozenset({"symm_cpu.h", "bf16.h", "fp16.h"})
@@ -44,12 +45,14 @@ class Weakened:
         name: where and what it is: file, line there, and text.
         line: in the mutant's source, from 1.
         source: a candidate.
+        trapping: the kernel that ends with an error where it comes to the operation.
     """
 
     kind: str
     name: str
     line: int
     source: str
+    trapping: str
 
 
 def inline_headers(source: str, headers: Path = HEADERS) -> tuple[str, list[tuple[str, int]]]:
@@ -90,7 +93,8 @@ def weakened(source: str) -> Iterator[Weakened]:
         line = text.count("\n", 0, start) + 1
         file, number = origins[line - 1]
         name = f"{file}:{number}: {match[0]} -> {replacement}"
-        yield Weakened(kind, name, line, text[:start] + replacement + text[match.end() :])
+        weak = text[:start] + replacement + text[match.end() :]
+        yield Weakened(kind, name, line, weak, with_trap(text, start, match.end()))
 
 
 def _without_comments_alone(text: str) -> str:

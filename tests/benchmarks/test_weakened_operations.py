@@ -52,3 +52,16 @@ def test_each_operation_gives_its_mutants() -> None:
     assert release.source.count("st.release.sys") == 2, "comments stay"
     (phase,) = (each for each in found if each.kind == "phase")
     assert "comm.barrier_blocks(0);" in phase.source
+
+
+@pytest.mark.usefixtures("headers")
+def test_what_traps_is_the_kernel_with_a_trap_at_the_operation() -> None:
+    trapping = {each.name: each.trapping for each in weakened(SOURCE)}
+    assert '"trap; st.release.sys.global.u64' in trapping["words.h:4: st.release -> st.relaxed"]
+    assert '"trap; st.release.sys.global.u64' in trapping["words.h:4: sys -> gpu"], (
+        "not in the middle of an instruction"
+    )
+    barrier = trapping["expert:6: __syncthreads() -> ((void)0)"]
+    assert "  ::pkb_trap::hit();\n" in barrier
+    assert "__syncthreads" not in barrier
+    assert "comm.barrier_blocks((::pkb_trap::hit(), 1));" in trapping["expert:7: 1 -> 0"]

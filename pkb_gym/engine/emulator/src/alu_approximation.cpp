@@ -73,7 +73,7 @@ T directed_value(std::string_view, T a, T b, T c, int operation) {
   return result;
 }
 
-template <class T, int kOperation, int kMode, bool kFlush>
+template <class T, int kOperation, int kMode, bool kFlush, bool kSaturate>
 void directed(void* result, const void* a, const void* b, const void* c) {
   auto* to = static_cast<T*>(result);
   const auto* x = static_cast<const T*>(a);
@@ -84,33 +84,39 @@ void directed(void* result, const void* a, const void* b, const void* c) {
     T value = flushed<kFlush>(directed_value<T>({}, flushed<kFlush>(x[i]), kOperation < 5 ? flushed<kFlush>(y[i]) : T(0),
                                                 kOperation == 4 ? flushed<kFlush>(z[i]) : T(0), kOperation));
     if constexpr (sizeof(T) == 4) value = settled(value);
+    if constexpr (kSaturate) value = value > T(0) ? (value < T(1) ? value : T(1)) : T(0);
     to[i] = value;
   }
   std::fesetround(FE_TONEAREST);
 }
 
-template <class T, int kMode, bool kFlush>
+template <class T, int kMode, bool kFlush, bool kSaturate>
 std::optional<LaneOperation> find_mode(std::string_view name) {
   constexpr uint8_t kBytes = sizeof(T);
   const auto of = [](LaneFunction f, uint8_t operands) { return LaneOperation{f, kBytes, operands, {kBytes, kBytes, kBytes}}; };
-  if (name == "add") return of(directed<T, 0, kMode, kFlush>, 2);
-  if (name == "sub") return of(directed<T, 1, kMode, kFlush>, 2);
-  if (name == "mul") return of(directed<T, 2, kMode, kFlush>, 2);
-  if (name == "div") return of(directed<T, 3, kMode, kFlush>, 2);
-  if (name == "fma" || name == "mad") return of(directed<T, 4, kMode, kFlush>, 3);
-  if (name == "sqrt") return of(directed<T, 5, kMode, kFlush>, 1);
-  if (name == "rcp") return of(directed<T, 6, kMode, kFlush>, 1);
+  if (name == "add") return of(directed<T, 0, kMode, kFlush, kSaturate>, 2);
+  if (name == "sub") return of(directed<T, 1, kMode, kFlush, kSaturate>, 2);
+  if (name == "mul") return of(directed<T, 2, kMode, kFlush, kSaturate>, 2);
+  if (kSaturate && name != "fma" && name != "mad") return std::nullopt;
+  if (name == "div") return of(directed<T, 3, kMode, kFlush, kSaturate>, 2);
+  if (name == "fma" || name == "mad") return of(directed<T, 4, kMode, kFlush, kSaturate>, 3);
+  if (name == "sqrt") return of(directed<T, 5, kMode, kFlush, kSaturate>, 1);
+  if (name == "rcp") return of(directed<T, 6, kMode, kFlush, kSaturate>, 1);
+  return std::nullopt;
+}
+
+template <class T, bool kFlush, bool kSaturate>
+std::optional<LaneOperation> find_modes(const Instruction& instruction) {
+  const auto name = instruction.parts[0];
+  if (instruction.has("rz")) return find_mode<T, FE_TOWARDZERO, kFlush, kSaturate>(name);
+  if (instruction.has("rm")) return find_mode<T, FE_DOWNWARD, kFlush, kSaturate>(name);
+  if (instruction.has("rp")) return find_mode<T, FE_UPWARD, kFlush, kSaturate>(name);
   return std::nullopt;
 }
 
 template <class T, bool kFlush>
-std::optional<LaneOperation> find_modes(const Instruction& instruction) {
-  const auto name = instruction.parts[0];
-  if (instruction.has("sat")) return std::nullopt;
-  if (instruction.has("rz")) return find_mode<T, FE_TOWARDZERO, kFlush>(name);
-  if (instruction.has("rm")) return find_mode<T, FE_DOWNWARD, kFlush>(name);
-  if (instruction.has("rp")) return find_mode<T, FE_UPWARD, kFlush>(name);
-  return std::nullopt;
+std::optional<LaneOperation> find_saturation(const Instruction& instruction) {
+  return instruction.has("sat") ? find_modes<T, kFlush, true>(instruction) : find_modes<T, kFlush, false>(instruction);
 }
 
 }  // namespace
@@ -126,8 +132,8 @@ std::optional<LaneOperation> find_approximation(const Instruction& instruction) 
 
 std::optional<LaneOperation> find_directed(const Instruction& instruction) {
   const auto type = instruction.parts.back();
-  if (type == "f64") return find_modes<double, false>(instruction);
-  if (type == "f32") return instruction.has("ftz") ? find_modes<float, true>(instruction) : find_modes<float, false>(instruction);
+  if (type == "f64") return find_saturation<double, false>(instruction);
+  if (type == "f32") return instruction.has("ftz") ? find_saturation<float, true>(instruction) : find_saturation<float, false>(instruction);
   return std::nullopt;
 }
 

@@ -74,6 +74,24 @@ struct FunnelRight {
     return uint32_t((uint64_t(high) << 32 | low) >> by);
   }
 };
+// szext: the lower bits, extended by zeros or by their uppermost bit; none where the number of bits is 0.
+template <bool kWrap>
+struct ExtendBits {
+  template <class T> T operator()(T a, uint32_t bits) const {
+    bits = kWrap ? bits & 31 : std::min(bits, 32u);
+    if (bits == 0) return 0;
+    return T(T(uint32_t(a) << (32 - bits)) >> (32 - bits));
+  }
+};
+// bmsk: so many ones from a position on.
+template <bool kWrap>
+struct BitMask {
+  uint32_t operator()(uint32_t position, uint32_t count) const {
+    position = kWrap ? position & 31 : std::min(position, 32u);
+    count = kWrap ? count & 31 : std::min(count, 32u);
+    return uint32_t(((uint64_t(1) << count) - 1) << position);
+  }
+};
 struct Permute {
   uint32_t operator()(uint32_t a, uint32_t b, uint32_t selectors) const {
     const uint64_t bytes = uint64_t(b) << 32 | a;
@@ -159,6 +177,15 @@ std::optional<LaneOperation> find_bits(const Instruction& instruction) {
       case 16: return unary<unsigned __int128, unsigned __int128, Copy>();
       default: return std::nullopt;
     }
+  }
+  if (name == "bmsk") {
+    const auto of = [](auto f) { return binary<uint32_t, uint32_t, uint32_t, decltype(f)>(); };
+    return instruction.has("wrap") ? of(BitMask<true>{}) : of(BitMask<false>{});
+  }
+  if (name == "szext") {
+    const bool wraps = instruction.has("wrap");
+    if (type == "s32") return wraps ? binary<int32_t, int32_t, uint32_t, ExtendBits<true>>() : binary<int32_t, int32_t, uint32_t, ExtendBits<false>>();
+    return wraps ? binary<uint32_t, uint32_t, uint32_t, ExtendBits<true>>() : binary<uint32_t, uint32_t, uint32_t, ExtendBits<false>>();
   }
   if (name == "prmt") return find_permute(type);
   if (name == "shf") {

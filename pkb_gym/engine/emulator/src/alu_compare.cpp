@@ -80,8 +80,8 @@ std::optional<Comparison> find_comparison(std::string_view name, std::string_vie
   if (type == "u64" || type == "b64") run = of_integers<uint64_t>(name);
   if (type == "f32") run = ftz ? of_floats<float, Itself, true>(name) : of_floats<float, Itself, false>(name);
   if (type == "f64") run = of_floats<double, Itself, false>(name);
-  if (type == "f16") run = of_floats<uint16_t, AsHalf, false>(name);
-  if (type == "bf16") run = of_floats<uint16_t, AsBrain, false>(name);
+  if (type == "f16" || type == "f16x2") run = of_floats<uint16_t, AsHalf, false>(name);
+  if (type == "bf16" || type == "bf16x2") run = of_floats<uint16_t, AsBrain, false>(name);
   if (run == nullptr) return std::nullopt;
   return Comparison{run, uint8_t(type_bytes("." + std::string(type)))};
 }

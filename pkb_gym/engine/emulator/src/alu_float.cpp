@@ -63,6 +63,15 @@ template <bool kFlush>
 struct Absolute { template <class T> T operator()(T a) const { return std::fabs(flushed<kFlush>(a)); } };
 template <bool kFlush>
 struct Negative { template <class T> T operator()(T a) const { return -flushed<kFlush>(a); } };
+// Of the magnitudes, with the product of the signs.
+template <bool kFlush, bool kMax, bool kNan>
+struct SignedExtreme {
+  float operator()(float a, float b) const {
+    const float magnitude = Extreme<kFlush, kMax, kNan>{}(std::fabs(a), std::fabs(b));
+    if (magnitude != magnitude) return std::bit_cast<float>(kNan32);
+    return std::signbit(a) != std::signbit(b) ? -magnitude : magnitude;
+  }
+};
 struct CopySign { template <class T> T operator()(T a, T b) const { return std::copysign(b, a); } };
 
 template <class T, bool kFlush, bool kSaturate>
@@ -78,10 +87,19 @@ std::optional<LaneOperation> find_rounded(std::string_view name) {
   return std::nullopt;
 }
 
+template <bool kFlush, bool kMax>
+LaneOperation signed_extreme(bool nan) {
+  using F = float;
+  return nan ? binary<F, F, F, SignedExtreme<kFlush, kMax, true>>() : binary<F, F, F, SignedExtreme<kFlush, kMax, false>>();
+}
+
 template <class T, bool kFlush>
 std::optional<LaneOperation> find_typed(const Instruction& instruction) {
   const auto name = instruction.parts[0];
   const bool nan = instruction.has("NaN"), saturates = instruction.has("sat");
+  if constexpr (sizeof(T) == 4) {
+    if (instruction.has("xorsign")) return name == "max" ? signed_extreme<kFlush, true>(nan) : signed_extreme<kFlush, false>(nan);
+  }
   if (name == "max") return nan ? binary<T, T, T, Extreme<kFlush, true, true>>() : binary<T, T, T, Extreme<kFlush, true, false>>();
   if (name == "min") return nan ? binary<T, T, T, Extreme<kFlush, false, true>>() : binary<T, T, T, Extreme<kFlush, false, false>>();
   if (name == "abs") return unary<T, T, Absolute<kFlush>>();
@@ -94,7 +112,7 @@ std::optional<LaneOperation> find_typed(const Instruction& instruction) {
 
 std::optional<LaneOperation> find_float(const Instruction& instruction) {
   const auto type = instruction.parts.back();
-  for (const auto mode : {"rz", "rm", "rp", "approx", "full", "xorsign"}) {
+  for (const auto mode : {"rz", "rm", "rp", "approx", "full"}) {
     if (instruction.has(mode)) return std::nullopt;
   }
   if (type == "f64") return find_typed<double, false>(instruction);

@@ -57,6 +57,14 @@ struct Extreme {
     return less != kMax ? a : b;
   }
 };
+// Of the magnitudes, with the product of the signs.
+template <class T, bool kMax, bool kNan>
+struct SignedExtreme {
+  static uint16_t of(uint16_t a, uint16_t b, uint16_t) {
+    const uint16_t magnitude = Extreme<T, kMax, kNan>::of(a & 0x7fff, b & 0x7fff, 0);
+    return T::value(magnitude) == T::value(magnitude) ? magnitude | ((a ^ b) & 0x8000) : magnitude;
+  }
+};
 struct Neg { static uint16_t of(uint16_t a, uint16_t, uint16_t) { return a ^ 0x8000; } };
 struct Abs { static uint16_t of(uint16_t a, uint16_t, uint16_t) { return a & 0x7fff; } };
 
@@ -88,10 +96,16 @@ LaneOperation rounded(const Instruction& instruction, int operands, bool pairs) 
   return of_arity<Rounded<T, F, After::kNothing>>(operands, pairs);
 }
 
+template <class T, bool kMax>
+LaneOperation extreme(const Instruction& instruction, bool pairs) {
+  const bool nan = instruction.has("NaN");
+  if (instruction.has("xorsign")) return nan ? of_arity<SignedExtreme<T, kMax, true>>(2, pairs) : of_arity<SignedExtreme<T, kMax, false>>(2, pairs);
+  return nan ? of_arity<Extreme<T, kMax, true>>(2, pairs) : of_arity<Extreme<T, kMax, false>>(2, pairs);
+}
+
 template <class T>
 std::optional<LaneOperation> find_typed(const Instruction& instruction, bool pairs) {
   const auto name = instruction.parts[0];
-  const bool nan = instruction.has("NaN");
   if (name == "add") return rounded<T, Add>(instruction, 2, pairs);
   if (name == "sub") return rounded<T, Sub>(instruction, 2, pairs);
   if (name == "mul") return rounded<T, Mul>(instruction, 2, pairs);
@@ -100,8 +114,8 @@ std::optional<LaneOperation> find_typed(const Instruction& instruction, bool pai
   if (name == "tanh") return of_arity<Rounded<T, Tanh, After::kNothing>>(1, pairs);
   if (name == "neg") return of_arity<Neg>(1, pairs);
   if (name == "abs") return of_arity<Abs>(1, pairs);
-  if (name == "max") return nan ? of_arity<Extreme<T, true, true>>(2, pairs) : of_arity<Extreme<T, true, false>>(2, pairs);
-  if (name == "min") return nan ? of_arity<Extreme<T, false, true>>(2, pairs) : of_arity<Extreme<T, false, false>>(2, pairs);
+  if (name == "max") return extreme<T, true>(instruction, pairs);
+  if (name == "min") return extreme<T, false>(instruction, pairs);
   return std::nullopt;
 }
 

@@ -62,6 +62,20 @@ template <class T>
 struct MadHigh { T operator()(T a, T b, T c) const { return Add<T>{}(MulHigh<T>{}(a, b), c); } };
 template <class T>
 struct MadWide { Wide<T> operator()(T a, T b, Wide<T> c) const { return Add<Wide<T>>{}(MulWide<T>{}(a, b), c); } };
+struct MadHighSaturated {
+  int32_t operator()(int32_t a, int32_t b, int32_t c) const { return AddSaturated<int32_t>{}(MulHigh<int32_t>{}(a, b), c); }
+};
+// The product of the lower 24 bits: its lower or upper 32 of 48 bits.
+template <class T, bool kHigh>
+struct Mul24 {
+  T operator()(T a, T b) const {
+    const int64_t x = std::is_signed_v<T> ? int64_t(int32_t(uint32_t(a) << 8) >> 8) : int64_t(uint32_t(a) & 0xffffff);
+    const int64_t y = std::is_signed_v<T> ? int64_t(int32_t(uint32_t(b) << 8) >> 8) : int64_t(uint32_t(b) & 0xffffff);
+    return T(uint64_t(x * y) >> (kHigh ? 16 : 0));
+  }
+};
+template <class T, bool kHigh>
+struct Mad24 { T operator()(T a, T b, T c) const { return Add<T>{}(Mul24<T, kHigh>{}(a, b), c); } };
 // Hardware gives all ones for a division by zero, and the dividend as its remainder.
 template <class T>
 struct Div {
@@ -120,7 +134,11 @@ std::optional<LaneOperation> find_halves(std::string_view name, std::string_view
 
 std::optional<LaneOperation> find_product(const Instruction& instruction, std::string_view type) {
   const bool adds = instruction.parts[0] == "mad", high = instruction.has("hi");
-  if (instruction.has("cc") || instruction.has("sat")) return std::nullopt;
+  if (instruction.has("cc")) return std::nullopt;
+  if (instruction.has("sat")) {
+    if (!adds || !high || type != "s32") return std::nullopt;
+    return ternary<int32_t, int32_t, int32_t, int32_t, MadHighSaturated>();
+  }
   if (instruction.has("wide")) {
     if (type == "s16") return adds ? ternary<int32_t, int16_t, int16_t, int32_t, MadWide<int16_t>>() : binary<int32_t, int16_t, int16_t, MulWide<int16_t>>();
     if (type == "u16") return adds ? ternary<uint32_t, uint16_t, uint16_t, uint32_t, MadWide<uint16_t>>() : binary<uint32_t, uint16_t, uint16_t, MulWide<uint16_t>>();
@@ -135,12 +153,22 @@ std::optional<LaneOperation> find_product(const Instruction& instruction, std::s
   });
 }
 
+template <class T, bool kHigh>
+LaneOperation find_product24(bool adds) {
+  return adds ? ternary<T, T, T, T, Mad24<T, kHigh>>() : binary<T, T, T, Mul24<T, kHigh>>();
+}
+
 }  // namespace
 
 std::optional<LaneOperation> find_integer(const Instruction& instruction) {
   const auto name = instruction.parts[0], type = instruction.parts.back();
   if (type == "u16x2" || type == "s16x2") return find_halves(name, type);
   if (name == "mul" || name == "mad") return find_product(instruction, type);
+  if ((name == "mul24" || name == "mad24") && !instruction.has("sat")) {
+    const bool adds = name == "mad24", high = instruction.has("hi");
+    if (type == "s32") return high ? find_product24<int32_t, true>(adds) : find_product24<int32_t, false>(adds);
+    return high ? find_product24<uint32_t, true>(adds) : find_product24<uint32_t, false>(adds);
+  }
   if (instruction.has("cc") || name == "addc" || name == "subc" || name == "madc") return std::nullopt;
   const bool saturates = instruction.has("sat"), relu = instruction.has("relu");
   return with_integer(type, [&](auto zero) -> std::optional<LaneOperation> {

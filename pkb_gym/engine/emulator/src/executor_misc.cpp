@@ -76,6 +76,31 @@ Step predicate_logic(Executor& x, const Op& op, uint32_t lanes) {
   return Step::kNext;
 }
 
+uint32_t combined(const Op& op, uint32_t bits, uint32_t with) {
+  const Instruction& instruction = *op.source;
+  return instruction.has("and") ? bits & with : instruction.has("or") ? bits | with : bits ^ with;
+}
+
+// setp of two halves: values: the result of the lower one, that of the upper one, a, b, c if there is one.
+Step compare_halves(Executor& x, const Op& op, uint32_t lanes) {
+  const auto& values = op.detail->values;
+  const auto run = reinterpret_cast<CompareFunction>(op.a.offset | uint64_t(op.a.base) << 32);
+  alignas(64) uint16_t parts[2][2][kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (size_t i = 0; i < 2; ++i) {
+      const uint64_t pair = x.value(values[2 + i], lane);
+      parts[0][i][lane] = uint16_t(pair);
+      parts[1][i][lane] = uint16_t(pair >> 16);
+    }
+  }
+  const uint32_t with = values.size() > 4 ? x.mask(values[4]) : 0;
+  for (size_t half = 0; half < 2; ++half) {
+    const uint32_t yes = run(parts[half][0], parts[half][1]);
+    x.set_mask(values[half], values.size() > 4 ? combined(op, yes, with) : yes, lanes);
+  }
+  return Step::kNext;
+}
+
 // setp with a second result or a predicate: values: p, q if there is one, a, b, c if there is one.
 Step compare(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
@@ -85,9 +110,8 @@ Step compare(Executor& x, const Op& op, uint32_t lanes) {
   uint32_t yes = run(x.at(values[a]), x.at(values[a + 1])), no = ~yes;
   if (values.size() > a + 2) {
     const uint32_t c = x.mask(values[a + 2]);
-    const auto combine = [&](uint32_t bits) { return detail.variant == 0 ? bits & c : detail.variant == 1 ? bits | c : bits ^ c; };
-    yes = combine(yes);
-    no = combine(no);
+    yes = combined(op, yes, c);
+    no = combined(op, no, c);
   }
   x.set_mask(values[0], yes, lanes);
   if (a == 2) x.set_mask(values[1], no, lanes);
@@ -98,7 +122,8 @@ Step compare(Executor& x, const Op& op, uint32_t lanes) {
 Step set_by_comparison(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
   const auto run = reinterpret_cast<CompareFunction>(op.a.offset | uint64_t(op.a.base) << 32);
-  const uint32_t yes = run(x.at(detail.values[1]), x.at(detail.values[2]));
+  uint32_t yes = run(x.at(detail.values[1]), x.at(detail.values[2]));
+  if (detail.values.size() > 3) yes = combined(op, yes, x.mask(detail.values[3]));
   const uint64_t one = detail.variant ? 0x3f800000u : 0xffffffffu;
   each_lane(lanes, [&](int lane) { x.set(detail.values[0], lane, yes >> lane & 1 ? one : 0); });
   return Step::kNext;
@@ -240,9 +265,9 @@ Handler find_misc_handler(const Instruction& instruction, Detail& detail) {
     detail.number = pair ? 2 : 1;
     if (name == "set") {
       detail.variant = instruction.parts[instruction.parts.size() - 2] == "f32";
-      return instruction.operands.size() == 3 ? set_by_comparison : nullptr;
+      return set_by_comparison;
     }
-    detail.variant = instruction.has("and") ? 0 : instruction.has("or") ? 1 : 2;
+    if (type.ends_with("x2")) return pair ? compare_halves : nullptr;
     return compare;
   }
   if (instruction.has("cc") || name == "addc" || name == "subc" || name == "madc") return with_carry;

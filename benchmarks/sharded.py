@@ -1,0 +1,76 @@
+"""Evaluations by several processes, each with an evaluator of its own, up to a deadline."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from multiprocessing import active_children, get_context
+from pathlib import Path
+from typing import TypeVar
+
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.emulator import build_emulator
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_EVALUATORS: list[LocalEvaluator] = []
+"""Of this process: one, once it has begun."""
+
+
+def sharded(
+    work: Callable[[LocalEvaluator, Task], Result],
+    tasks: Sequence[Task],
+    *,
+    jobs: int,
+    until_s: float,
+    compiled: Path | None,
+    key: bytes,
+) -> Iterator[tuple[Task, Result]]:
+    """What `work` returns for each task, as soon as it is there; tasks that are not done by the deadline are left out.
+
+    Args:
+        work: a function of a module, in a process of its own.
+        tasks: begun in this order.
+        jobs: number of processes.
+        until_s: deadline, by `time.monotonic`; processes are ended then.
+        compiled: folder that all processes keep what they compiled in; None: the user's cache.
+        key: of the evaluators.
+    """
+    if any(time.monotonic() < until_s for _ in tasks[:1]):
+        build_emulator(CompileCache.in_folder(compiled))  # once, instead of by every process
+    todo = list(reversed(tasks))
+    of_future: dict[Future[Result], Task] = {}
+    context = get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(compiled, key))
+    try:
+        while todo or of_future:
+            while todo and len(of_future) < jobs and time.monotonic() < until_s:
+                task = todo.pop()
+                of_future[pool.submit(_work, work, task)] = task
+            done, _ = wait(of_future, timeout=max(0.0, until_s - time.monotonic()), return_when=FIRST_COMPLETED)
+            if not done:
+                return
+            for future in done:
+                yield of_future.pop(future), future.result()
+    finally:
+        pool.shutdown(wait=not of_future, cancel_futures=True)
+        for child in active_children():
+            child.terminate()
+
+
+def _begin(compiled: Path | None, key: bytes) -> None:
+    # Evaluators that share a folder for temporary files wait for each other's measurements.
+    folder = Path(tempfile.mkdtemp(prefix="shard-")) / "tmp"
+    folder.mkdir()
+    os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = None
+    _EVALUATORS.append(LocalEvaluator(key=key, cache_dir=compiled))
+
+
+def _work(work: Callable[[LocalEvaluator, Task], Result], task: Task) -> Result:
+    return work(_EVALUATORS[0], task)
