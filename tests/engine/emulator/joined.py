@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
+import pkb_gym.engine
 from pkb_gym.engine.records.config import EvalConfig
 from tests.engine.candidates import Candidate
 
@@ -12,13 +14,22 @@ TENSOR = r"(?:tvm::ffi::)?TensorView"
 SIGNATURE = re.compile(rf"^void solution\({TENSOR} tensor, {TENSOR} out, pkb::Comm comm\)", re.MULTILINE)
 EXPORT = re.compile(r"^TVM_FFI_DLL_EXPORT_TYPED_FUNC\(solution, solution\);$", re.MULTILINE)
 INCLUDE = re.compile(r"^#include .*$", re.MULTILINE)
+CALL = re.compile(r"\b(cuda[A-Z]\w+)\(")
+RUNTIME = Path(pkb_gym.engine.__file__).parent / "emulator" / "src"
 COLUMNS = 96
 
 
 def can_join(candidate: Candidate) -> bool:
     """Whether a candidate is one kernel of two tensors, as those of AllReduce and AllGather are."""
     has_form = SIGNATURE.search(candidate.source) and EXPORT.search(candidate.source)
-    return bool(has_form) and candidate.outcome not in ("compile_error", "load_error")
+    return bool(has_form) and candidate.outcome not in ("compile_error", "load_error") and not lacking(candidate.source)
+
+
+def lacking(source: str) -> set[str]:
+    """Functions of the runtime that a source calls and the emulator lacks: with them nothing of a library loads."""
+    texts = (path.read_text(encoding="utf-8") for path in RUNTIME.glob("runtime_cuda*.cpp"))
+    known = {name for text in texts for name in CALL.findall(text)}
+    return {name for name in CALL.findall(source) if not {name, f"{name}C"} & known}  # templates call the name with C
 
 
 def joined_source(candidates: Sequence[Candidate]) -> str:

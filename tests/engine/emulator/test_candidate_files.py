@@ -39,7 +39,7 @@ def work_of(candidate: Candidate) -> tuple[Problem, str, EvalConfig]:
         "timeout_s": 10.0 if candidate.outcome == "timeout" else 60.0,
         "compile_timeout_s": 600.0,
     }
-    together = JOINED[candidate.problem]
+    together = JOINED.get(candidate.problem, [])
     if candidate in together:
         config = joined_config(together.index(candidate) + 1, candidate, **asked)
         return find_problem(candidate.problem), joined_source(together), config
