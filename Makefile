@@ -3,6 +3,7 @@
 # make test     sets up .venv with the development tools, then lints and tests
 # make doors    runs the tests of each foreign framework in an environment of its own (docs/frameworks.md); DOORS names some
 # make cluster  runs all tests of evaluations on a Ray cluster on this machine, of which `make test` has the core (docs/scaling.md)
+# make emulated runs every expert and corpus family for GPUs on emulated GPUs; needs nvcc (docs/emulator.md)
 # make smoke    trains a tiny model on the CPU: export, SFT, GRPO, evaluation (docs/training.md)
 #
 # Needs Python >= 3.11 with venv, a C++ compiler and, on a GPU machine, nvcc. PYTHON chooses the interpreter.
@@ -14,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 EXTRAS ?=
 
-.PHONY: install demo doors cluster smoke test pytest lint format docs clean
+.PHONY: install demo doors cluster emulated smoke test pytest lint format docs clean
 
 install: $(BIN)/python
 	$(PIP) --no-compile --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
@@ -32,6 +33,9 @@ doors: $(VENV)/.installed-dev
 
 cluster: $(VENV)/.installed-dev
 	PKB_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster
+
+emulated: $(VENV)/.installed-dev
+	PKB_TEST_EMULATED=1 $(BIN)/python -m pytest tests/engine/emulator
 
 test: $(VENV)/.installed-dev
 	$(MAKE) --jobs=2 lint pytest

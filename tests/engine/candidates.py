@@ -1,10 +1,11 @@
-"""Candidates as files: tests/candidates/{good,broken,hostile,racy}/*.{cpp,py}, and in cuda/ those for GPUs, *.{cu,py}.
+"""Candidates as files: tests/candidates/{good,broken,hostile,racy}/*.{cpp,py}, in cuda/ those for GPUs, *.{cu,py}.
 
 The first lines of a file are comments of the form `key: value`:
 
     expect: <a Failure, or passed> [words that the message must contain, separated by ;]
             (one of several where it is the driver's to decide: runtime_error|passed)
     race: <a kind of `Race`>       the only one that is right, where it is a race
+    edge: <departure, scope ...>   that the detector misses (`detector_races.h`), in races/, which are run emulated
     problem: name                  (default AllReduce)
     world_size, until, memory_mib, compile_timeout_s: as in EvalConfig (default 2, check, the evaluator's own, 60)
     needs: bubblewrap              could harm the machine, or cannot be refused, without it
@@ -24,7 +25,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "candidates"
 DEADLINE_S = 1.5
 """Of candidates that are expected to miss it; the others have time enough on a busy machine."""
 
-KEYS = {"expect", "race", "problem", "world_size", "until", "memory_mib", "compile_timeout_s", "needs", "twice"}
+KEYS = {"expect", "race", "edge", "problem", "world_size", "until", "memory_mib", "compile_timeout_s", "needs", "twice"}
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,9 @@ GRACE_S = 30.0
 EMULATOR_BYTES = 6 << 30
 """Address space of the emulator beside what ranks allocate: threads, shadow memory of the detector."""
 
+MOST_CAUSES = 4
+"""Findings of the detector that are named before a fault, which they may have caused."""
+
 TOGETHER = Schedule("together", 0)
 
 _NAMED = {
@@ -182,7 +185,8 @@ class EmulatedGang:
         self.done = done
         if done.fault is not None:
             failure = _NAMED.get(done.fault.kind, Failure.RUNTIME_ERROR)
-            raise GangFailed(failure, done.fault.rank, done.fault.text)
+            causes = [finding.text for finding in done.findings[:MOST_CAUSES]]
+            raise GangFailed(failure, done.fault.rank, "\n".join([*causes, done.fault.text]))
         if len(done.claims) != self._world_size or any(len(claims) != len(sets) for claims in done.claims):
             raise GangFailed(Failure.INTEGRITY, None, f"a rank reported other calls than the {len(sets)} that it made")
         self._gang.processes.freeze()

@@ -248,7 +248,10 @@ class EmulatedRanks:
         return report
 
     def _call_one(self, block: _Block, call: int, index: int, rank: int) -> None:
-        block.claims.setdefault(rank, []).append(self._call(rank, index, block.order.epoch + call))
+        epoch = block.order.epoch + call
+        self._emulator.pkb_emu_arrival(self._world, epoch)
+        block.claims.setdefault(rank, []).append(self._call(rank, index, epoch))
+        self._emulator.pkb_emu_departure(self._world, epoch)
         self._emulator.pkb_emu_synchronize(self._world)
 
     def _run_scheduled(self, block: _Block) -> Report:

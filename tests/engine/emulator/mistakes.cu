@@ -6,19 +6,36 @@
 using bf16 = __nv_bfloat16;
 using tvm::ffi::TensorView;
 
-enum Mistake { kNone = 1, kWrongValues, kOutOfBounds, kMisaligned, kLostSignal, kEarlyRead, kLateRead, kHostCrash, kThrows };
+enum Mistake { kNone = 1, kWrongValues, kOutOfBounds, kMisaligned, kLostSignal, kEarlyRead, kLateRead, kHostCrash, kThrows,
+               kBeyondTensor, kUnwritten, kDivergentBarrier, kLeakedPhase, kScattered, kOneBank };
 
 __global__ void sum(bf16* tensor, bf16* out, int64_t n, int mistake, pkb::Device comm) {
+  __shared__ float tile[64 * 32];
+  __shared__ uint64_t mbarrier;
   if (mistake != kEarlyRead) comm.barrier_blocks(0);
   const int64_t threads = int64_t(gridDim.x) * blockDim.x;
   for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < n; i += threads) {
     float total = 0;
     for (int r = 0; r < comm.world_size; ++r) total += __bfloat162float(comm.peer(tensor, r)[i]);
     if (mistake == kWrongValues && comm.rank == 1 && i == 5) total += 1;
+    if (mistake == kBeyondTensor && i == n - 1) total += 0 * __bfloat162float(tensor[i + 1]);
+    if (mistake == kUnwritten) total += 0 * __bfloat162float(out[i]);
+    if (mistake == kScattered) total += 0 * __bfloat162float(tensor[i * 16 % n]);
     out[i] = __float2bfloat16(total);
   }
   if (mistake == kOutOfBounds && comm.rank == 1) out[int64_t(1) << 40] = out[0];
   if (mistake == kMisaligned && comm.rank == 1) *reinterpret_cast<volatile int*>(reinterpret_cast<char*>(out) + 1) = 0;
+  if (mistake == kDivergentBarrier && threadIdx.x % 32 < 16) __syncthreads();
+  if (mistake == kLeakedPhase && threadIdx.x == 0) {
+    const auto address = uint32_t(__cvta_generic_to_shared(&mbarrier));
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(address) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 16;" ::"r"(address) : "memory");
+  }
+  if (mistake == kOneBank) {
+    tile[threadIdx.x * 32] = float(n);
+    __syncthreads();
+    if (tile[(threadIdx.x ^ 1) * 32] < 0) out[0] = __float2bfloat16(0);
+  }
   if (mistake != kLateRead) comm.barrier_blocks(1);
 }
 

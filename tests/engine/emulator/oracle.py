@@ -132,13 +132,13 @@ class Oracle:
             self._load(thread, word, order, str(scope))
         touch = Touch(thread, state.clock[thread], writes, order is not None, scope, self.number)
         past = self.touches.setdefault(word, [])
-        last = max((earlier.number for earlier in past if earlier.writes), default=0)
+        last = max((earlier.number for earlier in past if earlier.writes and earlier.strong), default=0)
         for earlier in past:
             if not (earlier.writes or writes) or self._is_ordered(thread, earlier, touch, past):
                 continue
             self.first_race = self.first_race or self.number
-            # Of two strong accesses with a store between them the detector need not remember the first.
-            if not (earlier.strong and touch.strong and earlier.number < last):
+            # A strong store may take the place of what came before it in the detector's memory.
+            if earlier.number >= last:
                 self.first_certain = self.first_certain or self.number
         past.append(touch)
         if writes:
@@ -202,7 +202,7 @@ def random_trace(seed: int, events: int = 40) -> tuple[str, int | None, int | No
         kind = draw.choices(("plain", "strong", "fence", "barrier", "warp", "kernel"), (6, 8, 3, 3, 1, 1))[0]
         scope = draw.choices(SCOPES, (1, 2, 4))[0]
         if kind == "plain":
-            word, verb = draw.choice(DATA), draw.choice(("ld", "st"))
+            word, verb = draw.choice((*DATA, *DATA, *WORDS)), draw.choice(("ld", "st"))
             oracle.touch(who, word, verb == "ld", verb == "st", None, None)
             lines.append(f"{name} {verb}.u64 {word:#x} :{oracle.number}")
         elif kind == "strong":

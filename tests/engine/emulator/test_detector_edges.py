@@ -99,6 +99,12 @@ mbarrier.complete 0x900100 0
     "two morally strong accesses": TWO_KERNELS
     + "1 0 0 st.relaxed.sys.u64 0x204000 :1\n2 0 0 atom.relaxed.sys.u64 0x204000 :2\n"
     + "2 1 0 ld.volatile.u64 0x204000 :3\n",
+    "strong store of a small scope after a load that observed the other": TWO_KERNELS
+    + "1 0 0 st.release.sys.u64 0x204000 :1\n2 0 0 ld.relaxed.sys.u64 0x204000 :2\n"
+    + "2 0 0 st.relaxed.gpu.u64 0x204000 :3\n",
+    "plain loads after a load that observed the store": TWO_KERNELS
+    + "1 0 0 st.relaxed.sys.u64 0x204000 :1\n2 0 0 ld.relaxed.sys.u64 0x204000 :2\n"
+    + "2 0 0 ld.u64 0x204000 :3\n2 0 0 ld.u64 0x204000 :4\n",
     "data that carries its own flag": TWO_KERNELS
     + "1 0 0 st.relaxed.sys.v2.u64 0x202000 :1\n2 0 0 ld.relaxed.sys.v2.u64 0x202000 :2\n",
     "reset by who has seen the last atomic": TWO_KERNELS
@@ -122,6 +128,13 @@ mbarrier.complete 0x900100 0
 }
 
 MISSING = {
+    "load of a small scope, after a load before the store": (
+        TWO_KERNELS
+        + "2 0 0 ld.relaxed.sys.u64 0x204000 :1\n1 0 0 st.relaxed.sys.u64 0x204000 :2\n"
+        + "2 0 0 ld.relaxed.gpu.u64 0x204000 :3\n",
+        "scope",
+        (2, 3),
+    ),
     "no flag": (f"{TWO_KERNELS}1 0 0 st.u32 0x202000 :1\n2 0 0 ld.u32 0x202000 :2\n", "no_synchronisation", (1, 2)),
     "store of gpu scope": (flag("st.release.gpu.u64"), "scope", (1, 6)),
     "load of gpu scope": (flag(load="ld.acquire.gpu.u64"), "scope", (1, 6)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.engine.emulator.oracle import random_trace
 from tests.engine.emulator.traces import DetectorLibrary
 
-TRACES = 300
+TRACES = 1500
 NEVER = 1 << 30
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from enum import IntEnum
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 
 from pkb_gym.engine.compile.nvcc import nvcc_available
@@ -18,6 +20,7 @@ pytestmark = [
     pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++"),
     pytest.mark.timeout(1800),  # the first compiles the emulator
 ]
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "emulator.md"
 SOURCE = Path(__file__).with_name("mistakes.cu").read_text(encoding="utf-8")
 
 
@@ -33,11 +36,21 @@ class Mistake(IntEnum):
     LATE_READ = 7
     HOST_CRASH = 8
     THROWS = 9
+    BEYOND_TENSOR = 10
+    UNWRITTEN = 11
+    DIVERGENT_BARRIER = 12
+    LEAKED_PHASE = 13
+    SCATTERED = 14
+    ONE_BANK = 15
 
 
 def evaluate(evaluator: LocalEvaluator, mistake: Mistake, **asked: object) -> Feedback:
     config = {"device": "emulated", "world_size": 2, "size": {"M": int(mistake), "N": 96}, "compile_timeout_s": 600.0}
     return evaluator.evaluate(find_problem("AllReduce"), SOURCE, EvalConfig.model_validate(config | asked))
+
+
+judge = functools.cache(evaluate)
+"""The same, once for all tests that ask alike."""
 
 
 def test_a_right_kernel_passes_the_check_and_is_not_timed(local_evaluator: LocalEvaluator) -> None:
@@ -62,9 +75,14 @@ def test_it_is_right_on_other_numbers_of_ranks(local_evaluator: LocalEvaluator, 
     ("mistake", "failure", "rank", "words"),
     [
         (Mistake.WRONG_VALUES, Failure.OUTPUT_MISMATCH, 1, ["1 of 192 elements differ"]),
-        (Mistake.OUT_OF_BOUNDS, Failure.RUNTIME_ERROR, 1, ["illegal address", "kernel.cu:20"]),
-        (Mistake.MISALIGNED, Failure.RUNTIME_ERROR, 1, ["misaligned", "kernel.cu:21"]),
-        (Mistake.LOST_SIGNAL, Failure.DEADLOCK, None, ["rank 0", "polls", "symm_cuda.h"]),
+        (Mistake.OUT_OF_BOUNDS, Failure.RUNTIME_ERROR, 1, ["illegal address", "kernel sum", "kernel.cu:26"]),
+        (Mistake.MISALIGNED, Failure.RUNTIME_ERROR, 1, ["misaligned", "kernel sum", "kernel.cu:27"]),
+        (
+            Mistake.LOST_SIGNAL,
+            Failure.DEADLOCK,
+            None,
+            ["rank 0", "pkb::enqueued::wait<1>", "polls", "symm_cuda.h"],
+        ),
         (Mistake.EARLY_READ, Failure.RACE, None, ["under schedule"]),
         (Mistake.LATE_READ, Failure.RACE, None, ["under schedule"]),
         (Mistake.HOST_CRASH, Failure.RUNTIME_ERROR, 1, ["rank 1 was killed by SIGSEGV"]),
@@ -74,7 +92,7 @@ def test_it_is_right_on_other_numbers_of_ranks(local_evaluator: LocalEvaluator, 
 def test_each_mistake_has_its_verdict(
     local_evaluator: LocalEvaluator, mistake: Mistake, failure: Failure, rank: int | None, words: list[str]
 ) -> None:
-    feedback = evaluate(local_evaluator, mistake)
+    feedback = judge(local_evaluator, mistake, detect_races=False, trials=14)
     assert feedback.failure is failure, feedback.message
     assert rank is None or feedback.failed_rank == rank
     for word in words:
@@ -82,13 +100,62 @@ def test_each_mistake_has_its_verdict(
     assert not feedback.is_correct
 
 
-@pytest.mark.parametrize(("mistake", "line"), [(Mistake.EARLY_READ, 16), (Mistake.LATE_READ, 16)])
+@pytest.mark.parametrize(("mistake", "line"), [(Mistake.EARLY_READ, 19), (Mistake.LATE_READ, 19)])
 def test_the_detector_names_the_line_of_a_race(local_evaluator: LocalEvaluator, mistake: Mistake, line: int) -> None:
-    feedback = evaluate(local_evaluator, mistake, detect_races=True)
+    feedback = judge(local_evaluator, mistake, detect_races=True, trials=14)
     assert feedback.failure is Failure.RACE and feedback.race is not None
     assert feedback.race.kind == "unordered" and feedback.race.tensor in ("tensor", "out")
     assert f"kernel.cu:{line}" in feedback.message
     assert feedback.emulation is not None and feedback.emulation.findings[0] in feedback.message
+
+
+@pytest.mark.parametrize(
+    ("mistake", "failure", "words", "line"),
+    [
+        (Mistake.BEYOND_TENSOR, Failure.RUNTIME_ERROR, "out of bounds", 21),
+        (Mistake.UNWRITTEN, Failure.RUNTIME_ERROR, "which nobody has written", 22),
+        (Mistake.DIVERGENT_BARRIER, Failure.DEADLOCK, "divergent barrier", 28),
+        (Mistake.LEAKED_PHASE, Failure.RUNTIME_ERROR, "mbarrier leak", 32),
+    ],
+)
+def test_the_detector_finds_errors_of_one_block(
+    local_evaluator: LocalEvaluator, mistake: Mistake, failure: Failure, words: str, line: int
+) -> None:
+    feedback = judge(local_evaluator, mistake, detect_races=True, trials=2)
+    assert feedback.failure is failure, feedback.message
+    assert words in feedback.message.splitlines()[0] and f"kernel.cu:{line}" in feedback.message.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words", "line"), [(Mistake.SCATTERED, "uncoalesced", 23), (Mistake.ONE_BANK, "bank conflicts", 35)]
+)
+def test_accesses_that_move_too_much_are_advice(
+    local_evaluator: LocalEvaluator, mistake: Mistake, words: str, line: int
+) -> None:
+    feedback = judge(local_evaluator, mistake, detect_races=True, trials=2)
+    assert feedback.passed and feedback.emulation is not None, feedback.message
+    found = [each for each in feedback.emulation.advice if words in each and f"kernel.cu:{line}" in each]
+    assert found and found[0] in feedback_text(feedback)
+
+
+SHOWN = [
+    *((mistake, False, 14) for mistake in (Mistake.OUT_OF_BOUNDS, Mistake.MISALIGNED, Mistake.LOST_SIGNAL)),
+    *((mistake, True, 14) for mistake in (Mistake.EARLY_READ, Mistake.LATE_READ)),
+    *((mistake, True, 2) for mistake in (Mistake.BEYOND_TENSOR, Mistake.UNWRITTEN, Mistake.DIVERGENT_BARRIER)),
+    *((mistake, True, 2) for mistake in (Mistake.LEAKED_PHASE, Mistake.SCATTERED, Mistake.ONE_BANK)),
+]
+
+
+@pytest.mark.parametrize(("mistake", "detect_races", "trials"), SHOWN)
+def test_the_page_shows_it_as_it_prints(
+    local_evaluator: LocalEvaluator, mistake: Mistake, detect_races: bool, trials: int
+) -> None:
+    feedback = judge(local_evaluator, mistake, detect_races=detect_races, trials=trials)
+    assert feedback.emulation is not None
+    page = PAGE.read_text(encoding="utf-8")
+    lines = feedback.message.splitlines() or feedback.emulation.advice
+    shown = lines[: 4 if mistake is Mistake.LOST_SIGNAL else 1]
+    assert all(line in page for line in shown), "\n".join(lines)
 
 
 def test_the_same_seed_repeats_a_run_to_the_instruction(local_evaluator: LocalEvaluator) -> None:
@@ -103,3 +170,17 @@ def test_an_expert_is_right(local_evaluator: LocalEvaluator) -> None:
     config = EvalConfig(device="emulated", world_size=2, compile_timeout_s=600.0, detect_races=True)
     feedback = local_evaluator.evaluate(problem, expert_source(problem, "cu") or "", config)
     assert feedback.passed, feedback.message
+
+
+def test_an_episode_is_judged_with_the_detector(local_evaluator: LocalEvaluator) -> None:
+    observations, paid = {}, {}
+    for mistake in (Mistake.EARLY_READ, Mistake.NONE):
+        size = {"M": int(mistake), "N": 96}
+        asked = {"device": "emulated", "world_size": 2, "size": size, "detect_races": True}
+        env = gym.make("PKB/AllReduce-v0", evaluator=local_evaluator, **asked).unwrapped
+        env.reset(seed=0)
+        observations[mistake], paid[mistake], _, _, info = env.step(SOURCE)
+        assert observations[mistake] in env.observation_space
+        assert info["feedback"].failure == (Failure.RACE if mistake is Mistake.EARLY_READ else None)
+    assert "kernel.cu:19" in observations[Mistake.EARLY_READ]["feedback"]
+    assert paid[Mistake.NONE] > paid[Mistake.EARLY_READ]

@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint64_t kSector = 32, kBankBytes = 4, kBanks = 32;
 constexpr uint64_t kClosely = 256, kEvery = 64;  // the first accesses of a site, and then each so many
-constexpr double kWorthTelling = 1.5;
+constexpr double kReported = 1.5;  // times the least, from which there is advice
 constexpr uint64_t kFewest = 4;
 
 struct Needed {
@@ -91,7 +91,7 @@ std::vector<Advice> Statistics::advice(const Sites& sites) const {
   std::vector<Advice> all;
   for (uint32_t number = 0; number < of_sites_.size(); ++number) {
     const Counts& counts = of_sites_[number];
-    if (counts.accesses < kFewest || double(counts.actual) < kWorthTelling * double(counts.least)) continue;
+    if (counts.accesses < kFewest || double(counts.actual) < kReported * double(counts.least)) continue;
     const Site& site = sites[number];
     if (site.is_strong) continue;  // flags are single words
     Advice advice;

@@ -16,10 +16,14 @@ constexpr Time kAlways = ~Time(0);
 
 // One access as shadow memory keeps it: an epoch of FastTrack, of lanes that execute one instruction together.
 struct Record {
-  Key who = 0;         // warp, stream or channel
-  Time time = 0;       // 0: none
-  uint32_t site = 0;   // of `Sites`
-  uint32_t lanes = 0;  // of a warp
+  Key who = 0;                      // warp, stream or channel
+  Time time = 0;                    // 0: none
+  uint32_t site : 31 = 0;           // of `Sites`
+  uint32_t precedes_write : 1 = 0;  // of a read: it came before its cell's last write, and has not observed it
+  uint32_t lanes = 0;               // of a warp
+
+  Record() = default;
+  Record(Key who, Time time, uint32_t site, uint32_t lanes) : who(who), time(time), site(site), lanes(lanes) {}
 
   bool present() const { return time != 0; }
 };

@@ -48,10 +48,12 @@ void Races::write_cell(Cell& cell, const Accessor& who, const Record& access, ui
       if (races(cell, read, true, who, access)) found(read, who, access, address, bytes);
     }
     if (is_strong) std::erase_if(set, [&](const Record& read) { return agents_.ordered(who, read, false); });
+    for (Record& read : set) read.precedes_write = 1;
     if (!is_strong || set.empty()) shadow_.clear_reads(cell);
   } else if (cell.read.present()) {
     if (races(cell, cell.read, true, who, access)) found(cell.read, who, access, address, bytes);
     if (!is_strong || agents_.ordered(who, cell.read, false)) cell.read = Record();
+    cell.read.precedes_write = 1;
   }
   cell.write = access;
 }
@@ -61,14 +63,16 @@ void Races::note_read(Cell& cell, const Accessor& who, const Record& access) {
     cell.read = access;
     return;
   }
-  // FastTrack: a read takes the place of those before it that are ordered, unless it excuses stores that they do not:
-  // by being strong, or by its scope.
+  // FastTrack: a read takes the place of those before it that are ordered, unless it excuses stores that they do not: by
+  // being strong, or by its scope. Strong reads that have observed the last store stay: each orders it for those who know
+  // of that read.
   const Site& site = sites_[access.site];
-  const auto excuses_more = [&](const Site& old) {
-    return site.is_strong && (!old.is_strong || effective_scope(old.order, old.scope) < effective_scope(site.order, site.scope));
-  };
+  const bool is_after_strong_write = cell.write.present() && sites_[cell.write.site].is_strong;
+  const auto excuse = [](const Site& of) { return of.is_strong ? effective_scope(of.order, of.scope) : Scope::kNone; };
+  const auto has_observed = [&](const Record& old) { return is_after_strong_write && !old.precedes_write && sites_[old.site].is_strong; };
   const auto replaces = [&](const Record& old) {
-    if (excuses_more(sites_[old.site])) return false;
+    const Scope before = excuse(sites_[old.site]);
+    if (before < excuse(site) || (has_observed(old) && (old.time != access.time || before > excuse(site)))) return false;
     return (old.who == access.who && (old.lanes & ~access.lanes) == 0 && kind_of(old.who) == AgentKind::kWarp) ||
            agents_.ordered(who, old, false);
   };
@@ -85,12 +89,14 @@ void Races::note_read(Cell& cell, const Accessor& who, const Record& access) {
     return;
   }
   std::vector<Record>& set = shadow_.reads_of(cell);
+  bool is_first = true;
   for (Record& old : set) {
     if (old.who != access.who || old.site != access.site) continue;
-    if ((old.lanes & ~access.lanes) == 0) {
+    if ((old.lanes & ~access.lanes) == 0 && (old.time == access.time || !is_first || !has_observed(old))) {
       old = access;
       return;
     }
+    is_first = false;
     if (old.time == access.time) {
       old.lanes |= access.lanes;
       return;
@@ -125,7 +131,7 @@ bool Races::races(const Cell& cell, const Record& earlier, bool earlier_is_read,
            agents_.block_of(earlier.who).grid == agents_.block(who.block).grid;
   }
   if (!site.is_strong) return true;
-  if (sites_[access.site].is_strong) return !is_morally_strong(earlier, access);
+  if (is_morally_strong(earlier, access)) return false;
   return earlier_is_read || !is_observed(cell, earlier, who);
 }
 
@@ -141,7 +147,7 @@ bool Races::is_morally_strong(const Record& a, const Record& b) const {
 // causality order (PTX ISA 8.9.5), though nothing that came before the store is.
 bool Races::is_observed(const Cell& cell, const Record& earlier, const Accessor& who) {
   const auto observes = [&](const Record& read) {
-    return is_morally_strong(earlier, read) && agents_.ordered(who, read, false);
+    return !read.precedes_write && is_morally_strong(earlier, read) && agents_.ordered(who, read, false);
   };
   if (cell.read.site != kManyReads) return cell.read.present() && observes(cell.read);
   const std::vector<Record>& set = shadow_.reads_of(cell);

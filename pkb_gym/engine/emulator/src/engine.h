@@ -42,6 +42,9 @@ struct Choice {
   bool delays_copies = false;   // copies complete late, in random order
   uint64_t seed = 0;
   std::vector<uint64_t> rank_priority;  // added to a warp's, shifted above it; empty: none
+  bool preempts = false;        // a strong store gives way to warps of a higher priority that wait for it
+  uint32_t holds_readers = 0;   // one in so many strong loads is followed by all others, as far as they can go; 0: none.
+                                // Ranks of the highest priority are not held
   uint32_t change_points = 3;
   uint64_t change_range = 20000;  // steps within which priorities change
 };
@@ -79,6 +82,9 @@ class Engine {
   // ---- for the executor ----
   void wake(WarpState& warp);
   void defer(std::function<void()> copy);
+  // After a strong store, and after a strong load that has found something new; true: others go on now.
+  bool signalled();
+  bool tested(WarpState& warp);
   uint64_t now_ns() const { return now_ns_ + steps; }
   void pass_time(uint64_t ns) { now_ns_ += ns; }
 

@@ -55,8 +55,8 @@ Step load(Executor& x, const Op& op, uint32_t lanes) {
   for (int e = 0; e < detail.vector; ++e) load_element(x, detail.values[size_t(e)], detail, addresses, lanes, uint32_t(e) * detail.element_bytes);
   if (detail.space == Space::kParameter) return Step::kNext;
   if (x.engine.observer) x.report_access(op, lanes, Operation::kRead, bytes, uint32_t(detail.vector), addresses, 0);
-  if (detail.order != Order::kWeak) x.polls(op, lanes, addresses, bytes);
-  return Step::kNext;
+  if (detail.order == Order::kWeak || x.polls(op, lanes, addresses, bytes)) return Step::kNext;
+  return detail.space == Space::kGlobal && x.engine.tested(*x.warp) ? Step::kYield : Step::kNext;
 }
 
 // Of a parameter by name: the same for all lanes.
@@ -109,7 +109,7 @@ Step store(Executor& x, const Op& op, uint32_t lanes) {
   if (detail.space == Space::kParameter) return Step::kNext;
   if (is_seen) x.report_access(op, lanes, Operation::kWrite, bytes, uint32_t(detail.vector), addresses, changed);
   x.wrote();
-  return Step::kNext;
+  return detail.order != Order::kWeak && x.engine.signalled() ? Step::kYield : Step::kNext;
 }
 
 Step no_operation(Executor&, const Op&, uint32_t) { return Step::kNext; }

@@ -127,6 +127,7 @@ constexpr uint32_t kSpecialBytes = 4 * kLanes;  // all are words; a warp has all
 // A kernel of one rank: symbols stand for that rank's copies of the variables.
 struct Kernel {
   std::string name;
+  std::string title;               // for messages
   std::shared_ptr<const PtxModule> module;
   const Function* function = nullptr;
   std::deque<Code> codes;          // the kernel's own first
@@ -143,6 +144,9 @@ using SymbolAddress = std::function<uint64_t(std::string_view)>;
 
 // Throws PtxError: an instruction that is not known, with its name and source line.
 std::unique_ptr<Kernel> prepare_kernel(std::shared_ptr<const PtxModule> module, std::string_view name, const SymbolAddress& address_of);
+
+// The name of a kernel as the source has it, with template arguments and without parameters.
+std::string kernel_title(const std::string& mangled);
 
 // Gives each register a place in the frame; registers that are never needed at the same time share one. `pressure`:
 // the most words of 32 bits that are live at once.

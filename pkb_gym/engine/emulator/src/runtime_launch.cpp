@@ -72,9 +72,9 @@ int launch_kernel(RankState& rank, const void* function, const uint32_t (&grid)[
   if (cooperative && uint64_t(grid[0]) * grid[1] * grid[2] > uint64_t(resident) * uint64_t(device.multiprocessors)) return cudaErrorCooperativeLaunchTooLarge;
   launch->rank = rank.rank;
   launch->stream = stream.id;
-  launch->kernel = kernel->name.c_str();
+  launch->kernel = kernel->title.c_str();
   launch->shared_bytes = kernel->static_shared + uint32_t(dynamic_shared);
-  Work work{StreamOperationKind::kKernel, kernel->name, {}, {}, launch};
+  Work work{StreamOperationKind::kKernel, kernel->title, {}, {}, launch};
   work.start = [&world, kernel, launch, parameters = pack_parameters(*kernel->function, arguments)](const StreamOperation&, std::function<void()> done) {
     start_kernel(world, *kernel, launch, parameters, std::move(done));
   };

@@ -148,6 +148,7 @@ Kernel* World::kernel(RankState& rank, const void* function) {
   try {
     if (!module.problem.empty()) throw PtxError(module.problem);
     kernel = prepare_kernel(module.ptx, found->second.name, [&](std::string_view name) { return variable_address(module, name); });
+    kernel->title = kernel_title(kernel->name);
     if (const auto compiled = module.registers.find(found->second.name); compiled != module.registers.end() && compiled->second > 0) {
       kernel->registers = compiled->second;
     }
@@ -156,7 +157,7 @@ Kernel* World::kernel(RankState& rank, const void* function) {
     return kernel.get();
   } catch (const PtxError& error) {
     const bool unknown = std::string_view(error.what()).starts_with("unknown instruction");
-    fail(Fault{unknown ? Outcome::kUnknownInstruction : Outcome::kBadLaunch, rank.rank, "rank " + std::to_string(rank.rank) + ", kernel " + found->second.name + ": " + error.what()});
+    fail(Fault{unknown ? Outcome::kUnknownInstruction : Outcome::kBadLaunch, rank.rank, "rank " + std::to_string(rank.rank) + ", kernel " + kernel_title(found->second.name) + ": " + error.what()});
     return nullptr;
   }
 }

@@ -54,6 +54,8 @@ void World::choose_policy(const Policy& policy) {
     case kPriorities:
       choice.by_priority = true;
       choice.delays_copies = true;
+      choice.preempts = random() % 2;
+      choice.holds_readers = random() % 2 ? 8 : 0;
       choice.change_points = 1 + uint32_t(random() % 5);
       choice.change_range = 1000ull << (random() % 10);
       if (random() % 2) {
@@ -81,6 +83,8 @@ void World::choose_policy(const Policy& policy) {
       choice.change_points = 0;
       choice.rank_priority.assign(size_t(count), 1);
       choice.rank_priority[size_t(one)] = 2;
+      choice.preempts = true;  // it goes on as soon as it may, while those whom it has waited for still have things to read
+      choice.holds_readers = random() % 2 ? 4 : 0;
       break;
     default: break;
   }
@@ -122,12 +126,19 @@ bool World::block(RankState& rank, const char* why, std::function<bool()> ready)
   return !failed();
 }
 
+bool World::can_run(const RankState& rank) const {
+  return rank.state == RankState::kRunnable || (rank.state == RankState::kBlocked && (failed() || rank.ready()));
+}
+
+bool World::host_can_run() const {
+  return std::any_of(ranks.begin(), ranks.end(), [&](const auto& rank) { return can_run(*rank); });
+}
+
 bool World::run_hosts() {
   bool any = false;
   for (const int index : host_order_) {
     RankState& rank = *ranks[size_t(index)];
-    const bool runs = rank.state == RankState::kRunnable || (rank.state == RankState::kBlocked && (failed() || rank.ready()));
-    if (!runs) continue;
+    if (!can_run(rank)) continue;
     resume(rank);
     any = true;
   }
@@ -188,7 +199,9 @@ void World::loop() {
     ran |= advance_streams(false);
     for (int i = 0; i < 64 && engine.run_some(); ++i) {
       ran = true;
-      if (engine.choice().by_priority) advance_streams(false);  // what a kernel's end has made possible comes at once
+      if (!engine.choice().by_priority) continue;
+      advance_streams(false);  // what a kernel's end has made possible comes at once
+      if (host_can_run()) break;
     }
     if (engine.max_steps && engine.steps > engine.max_steps) throw Fault{Outcome::kStepLimit, -1, std::to_string(engine.max_steps) + " warp instructions have been executed" + engine.standing()};
     if (round % 16 == 0) {

@@ -147,6 +147,8 @@ class World {
   const StreamOperation* host_operation = nullptr;
 
  private:
+  bool can_run(const RankState& rank) const;
+  bool host_can_run() const;
   bool run_hosts();
   bool resume(RankState& rank);
   bool advance_streams(bool held);

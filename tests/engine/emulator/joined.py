@@ -1,0 +1,54 @@
+"""Several candidates in one source: the first dimension of their tensors chooses one, and one compile serves all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pkb_gym.engine
+from pkb_gym.engine.records.config import EvalConfig
+from tests.engine.candidates import Candidate
+
+TENSOR = r"(?:tvm::ffi::)?TensorView"
+SIGNATURE = re.compile(rf"^void solution\({TENSOR} tensor, {TENSOR} out, pkb::Comm comm\)", re.MULTILINE)
+EXPORT = re.compile(r"^TVM_FFI_DLL_EXPORT_TYPED_FUNC\(solution, solution\);$", re.MULTILINE)
+INCLUDE = re.compile(r"^#include .*$", re.MULTILINE)
+CALL = re.compile(r"\b(cuda[A-Z]\w+)\(")
+RUNTIME = Path(pkb_gym.engine.__file__).parent / "emulator" / "src"
+COLUMNS = 96
+
+
+def can_join(candidate: Candidate) -> bool:
+    """Whether a candidate is one kernel of two tensors, as those of AllReduce and AllGather are."""
+    has_form = SIGNATURE.search(candidate.source) and EXPORT.search(candidate.source)
+    return bool(has_form) and candidate.outcome not in ("compile_error", "load_error") and not lacking(candidate.source)
+
+
+def lacking(source: str) -> set[str]:
+    """Functions of the runtime that a source calls and the emulator lacks: with them nothing of a library loads."""
+    texts = (path.read_text(encoding="utf-8") for path in RUNTIME.glob("runtime_cuda*.cpp"))
+    known = {name for text in texts for name in CALL.findall(text)}
+    return {name for name in CALL.findall(source) if not {name, f"{name}C"} & known}  # templates call the name with C
+
+
+def joined_source(candidates: Sequence[Candidate]) -> str:
+    """One translation unit. Messages name lines of the candidates' own files."""
+    includes = sorted({line for candidate in candidates for line in INCLUDE.findall(candidate.source)})
+    parts = [*includes, ""]
+    for number, candidate in enumerate(candidates, 1):
+        body = EXPORT.sub("", INCLUDE.sub("", candidate.source))
+        parts += [f"namespace candidate_{number} {{", f'#line 1 "{candidate.path.name}"', body, "}"]
+    parts.append('#line 1 "joined.cu"')
+    parts.append("void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm comm) {")
+    parts.append("  switch (tensor.size(0)) {")
+    for number in range(1, len(candidates) + 1):
+        parts.append(f"    case {number}: return candidate_{number}::solution(tensor, out, comm);")
+    parts += ["  }", "}", "TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);", ""]
+    return "\n".join(parts)
+
+
+def joined_config(number: int, candidate: Candidate, **asked: object) -> EvalConfig:
+    """Chooses the candidate of a number, from 1."""
+    chosen = {"device": "emulated", "until": "check", "size": {"M": number, "N": COLUMNS}}
+    return EvalConfig.model_validate(candidate.config.model_dump() | chosen | asked)

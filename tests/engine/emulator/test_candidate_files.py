@@ -1,0 +1,66 @@
+"""Every file of tests/candidates/cuda on emulated GPUs: the verdict that GPUs give, or another with its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pkb_gym.engine.compile.nvcc import nvcc_available
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.problems.catalogue import find_problem
+from tests.engine.candidates import Candidate, candidates
+from tests.engine.emulator.joined import can_join, joined_config, joined_source
+from tests.engine.emulator.verdicts import DIFFERENT, table
+
+ALL = [
+    candidate
+    for kind in ("good", "broken", "hostile", "racy")
+    for candidate in candidates(f"cuda/{kind}")
+    if candidate.path.suffix == ".cu"
+]
+JOINED = {
+    problem: [candidate for candidate in ALL if can_join(candidate) and candidate.problem == problem]
+    for problem in ("AllReduce", "AllGather")
+}
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "emulator.md"
+
+
+def short_name(candidate: Candidate) -> str:
+    return candidate.name.removeprefix("cuda/")
+
+
+def work_of(candidate: Candidate) -> tuple[Problem, str, EvalConfig]:
+    """Its evaluation. The detector runs where synchronisation is the question."""
+    asked: dict[str, object] = {
+        "detect_races": candidate.kind in ("good", "racy"),
+        "timeout_s": 10.0 if candidate.outcome == "timeout" else 60.0,
+        "compile_timeout_s": 600.0,
+    }
+    together = JOINED.get(candidate.problem, [])
+    if candidate in together:
+        config = joined_config(together.index(candidate) + 1, candidate, **asked)
+        return find_problem(candidate.problem), joined_source(together), config
+    alone = {"device": "emulated", "until": "check"} | asked
+    config = EvalConfig.model_validate(candidate.config.model_dump() | alone)
+    return find_problem(candidate.problem), candidate.source, config
+
+
+@pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++")
+@pytest.mark.timeout(1800)  # the first compiles the emulator
+@pytest.mark.parametrize("candidate", ALL, ids=short_name)
+def test_its_verdict_is_that_of_gpus_or_is_explained(local_evaluator: LocalEvaluator, candidate: Candidate) -> None:
+    feedback = local_evaluator.evaluate(*work_of(candidate))
+    expected, _ = DIFFERENT.get(short_name(candidate), (candidate.outcome, ""))
+    verdict = "passed" if feedback.passed else str(feedback.failure)
+    assert verdict in expected.split("|"), f"{verdict}: {feedback.message}\n{feedback.output}"
+
+
+def test_the_page_shows_which_verdicts_differ_and_why() -> None:
+    expected = {short_name(candidate): candidate.outcome for candidate in ALL}
+    assert DIFFERENT.keys() <= expected.keys()
+    for name, (verdict, reason) in DIFFERENT.items():
+        assert verdict not in expected[name].split("|") and reason, name
+    assert table(expected) in PAGE.read_text(encoding="utf-8")

@@ -1,0 +1,58 @@
+"""Candidates of tests/candidates/cuda whose verdict on emulated GPUs is another than on GPUs, with the reason.
+
+docs/emulator.md shows the table.
+"""
+
+from __future__ import annotations
+
+ENDLESS = "ends sooner: the emulator sees that no memory changes any more"
+THREAD = "threads that host code starts have no emulated GPU"
+CONTEXT = "an emulated GPU has no context beside the primary one"
+
+UNTIMED = "nothing is timed"
+GRAPH = "graphs are made by capture alone"
+
+DIFFERENT: dict[str, tuple[str, str]] = {
+    "good/updates_its_graph.cu": ("load_error", GRAPH),
+    "good/cooperative_launch.cu": (
+        "runtime_error",
+        "`grid.sync` of cooperative groups reads `%envreg`: not known",
+    ),
+    "good/joined_host_thread.cu": ("output_mismatch", THREAD),
+    "broken/endless_kernel.cu": ("deadlock", ENDLESS),
+    "broken/floods_stdout.cu": ("output_mismatch", "`printf` in kernels prints nothing"),
+    "hostile/finishes_in_a_thread.cu": ("output_mismatch", THREAD),
+    "hostile/hoards_device_memory.cu": ("out_of_memory", "emulated GPUs share the memory that the evaluation may have"),
+    "hostile/leaves_a_kernel_spinning.cu": ("deadlock", ENDLESS),
+    "hostile/memoises_by_pointer.cu": ("output_mismatch", "addresses return in checked calls already"),
+    "hostile/memoises_once_timed.cu": ("passed", UNTIMED),
+    "hostile/pretends_to_wait.cu": ("deadlock", ENDLESS),
+    "hostile/second_context.cu": ("runtime_error", CONTEXT),
+    "hostile/spins_in_a_second_context.cu": ("runtime_error", CONTEXT),
+    "racy/works_ahead.cu": ("runtime_error", "it writes where the next call's tensors would lie, and none do"),
+    "hostile/approximates_once_timed.cu": ("passed", UNTIMED),
+    "hostile/half_of_it_once_timed.cu": ("passed", UNTIMED),
+    "hostile/hogs_memory_from_a_second_context.cu": ("runtime_error", CONTEXT),
+    "hostile/keeps_an_ipc_pointer.cu": ("load_error", "memory is not shared between processes"),
+    "hostile/late_from_its_first_kernel.cu": ("runtime_error", "its server meets a pointer before it was posted"),
+    "hostile/leaves_a_server_running.cu": ("deadlock", ENDLESS),
+    "hostile/opens_nccl.cu": ("runtime_error", "there is no NCCL"),
+    "hostile/queues_kernels_in_a_second_context.cu": ("runtime_error", CONTEXT),
+    "hostile/replays_the_call_before.cu": ("load_error", GRAPH),
+    "racy/puts_calls_off_until_it_is_quiet.cu": ("passed", UNTIMED),
+    "racy/waits_in_its_first_calls.cu": ("passed", UNTIMED),
+    "racy/works_ahead_by_learnt_stride.cu": ("passed", UNTIMED),
+}
+"""Name below tests/candidates/cuda -> verdict on emulated GPUs, and the reason."""
+
+
+def table(expected: dict[str, str]) -> str:
+    """As Markdown.
+
+    Args:
+        expected: name -> verdict on GPUs.
+    """
+    lines = ["| candidate | on GPUs | emulated | reason |", "|---|---|---|---|"]
+    for name, (verdict, reason) in DIFFERENT.items():
+        lines.append(f"| `{name}` | {expected[name].replace('|', ' or ')} | {verdict} | {reason} |")
+    return "\n".join(lines)
