@@ -119,7 +119,7 @@ def test_boxes_are_stored_within_the_tensor_alone(
     body = (
         START
         + "".join(f"mov.u32 %r{10 + d}, {at};\n" for d, at in enumerate(corner))
-        + f"""
+        + """
     shl.b32 %r4, %r1, 2;
     add.u32 %r5, %r2, %r4;
     cvt.u64.u32 %rd4, %r4;
