@@ -337,8 +337,8 @@ def report(out: Path, other: str, programs: int, total: Answer, tallies: dict[st
     print(f"{len(set(total.digests) - unlike)} of {programs} programs alike; not compared: {total.problems}")
     if other == "stand-in":
         found = {(seed, each.form) for seed, each in total.compared}
-        wrong = found ^ set(total.faults.items())
-        print(f"{len(found)} of {len(total.faults)} faults found; unexpected or missed: {sorted(wrong)[:20]}")
+        either = found ^ set(total.faults.items())
+        print(f"{len(found)} of {len(total.faults)} faults found; unexpected or missed: {sorted(either)[:20]}")
         return 1 if {seed for seed, _ in found} - set(total.faults) or not found else 0
     return 1 if different or total.problems or len(total.digests) < programs else 0
 
