@@ -49,7 +49,7 @@ GPU_TIMEOUT_S = 1.0
 """Deadline of a block of calls, which takes milliseconds: many mutants wait for a word that never comes."""
 
 PAIR = 2
-_PLACE = re.compile(r"\b([\w/]+\.(?:cuh?|h):\d+)")
+_PLACE = re.compile(r"\b[\w/]+\.(?:cuh?|h):\d+|(?<=by `)(?:arrival|departure)(?=`)")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Row:
         seed: the first with which it was refused; None if it passed with all of them.
         failure: of that evaluation; "" if none.
         names_line: whether its message names the line of the operation.
-        places: files and lines that the first finding names, such as those of two accesses.
+        places: files and lines that the first finding names, such as those of two accesses; or a call's end.
         message: of that evaluation; "" if none.
         seconds: that all evaluations took.
         digest: of the source.
