@@ -52,6 +52,12 @@ PAIR = 2
 _PLACE = re.compile(r"\b[\w/]+\.(?:cuh?|h):\d+|(?<=by `)(?:arrival|departure)(?=`)")
 
 
+def _places(message: str) -> tuple[str, ...]:
+    """Of the first finding; where a line was inlined, the line itself alone."""
+    first = message.split("\n", 1)[0]
+    return tuple(_PLACE.findall(re.sub(r"\(from [^)]*\)", "", first)))
+
+
 @dataclass(frozen=True)
 class Row:
     """The verdicts on one mutant, or on an unchanged expert.
@@ -190,7 +196,7 @@ def judge(evaluator: LocalEvaluator, judged: Judged, config: EvalConfig, seeds: 
             seed=seed,
             failure=str(feedback.failure),
             names_line=names_line,
-            places=tuple(_PLACE.findall(feedback.message.split("\n", 1)[0])),
+            places=_places(feedback.message),
             message=feedback.message[:MOST_MESSAGE],
         )
         if first_only:
