@@ -180,7 +180,7 @@ BOUNDS: Mapping[str, Bound] = {
     "lg2.approx": _logarithm,
     "ex2.approx": _relative(2.0**-22.5),
     "tanh.approx": _relative(2.0**-11),
-    "rcp.approx.f64": _relative(2.0**-20),
+    "rcp.approx.f64": _relative(2.0**-19),
     "rsqrt.approx.f64": _relative(2.0**-20),
     "ex2.approx.f16": _relative(2.0**-9.9),
     "ex2.approx.bf16": _relative(2.0**-7),

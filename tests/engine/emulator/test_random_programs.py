@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
-from benchmarks.random_ptx.comparison import compare, within_bound
+from benchmarks.emulated_random import KEPT
+from benchmarks.random_ptx.comparison import compare, digest, within_bound
 from benchmarks.random_ptx.form import Kind
 from benchmarks.random_ptx.program import all_forms, make_program
 from benchmarks.random_ptx.sides import EmulatedSide, FaultySide
 from tests.engine.emulator.worlds import EmulatorLibrary
 
-SEEDS = range(0, 2000, 50)
+EACH = 6
+"""One program in so many is run here; `benchmarks.emulated_random --kept` runs all."""
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +54,15 @@ def test_approximations_differ_within_their_bounds_alone():
     assert not within_bound("rcp.approx", Kind.F32, x, one, far).any()
     halves = np.array([0x3C003C00], np.uint64)
     assert not within_bound("tanh.approx.f16", Kind.HALVES, x[:, :1], halves, np.array([0x3C003800], np.uint64)).any()
+
+
+def test_programs_leave_in_memory_what_a_gpu_left(side: EmulatedSide):
+    """All exact results of a program, its scratch memory, its text and inputs are in its digest."""
+    kept = json.loads(KEPT.read_text(encoding="utf-8"))
+    alike = sorted(set(map(int, kept["digests"])) - set(kept["unlike"]))
+    assert len(alike) > 500
+    programs = [make_program(seed) for seed in alike[::EACH]]
+    unlike = [
+        program.seed for program in programs if digest(program, side.run(program)) != kept["digests"][str(program.seed)]
+    ]
+    assert unlike == []
