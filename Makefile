@@ -2,7 +2,7 @@
 # make install  sets up .venv with the package alone; EXTRAS=cuda,serve adds extras (docs/install.md)
 # make test     sets up .venv with the development tools, then lints and tests
 # make doors    runs the tests of each foreign framework in an environment of its own (docs/frameworks.md); DOORS names some
-# make cluster  runs the tests of evaluations on Ray on a real cluster of several nodes on this machine (docs/scaling.md)
+# make cluster  runs all tests of evaluations on a Ray cluster on this machine, of which `make test` has the core (docs/scaling.md)
 # make smoke    trains a tiny model on the CPU: export, SFT, GRPO, evaluation (docs/training.md)
 #
 # Needs Python >= 3.11 with venv, a C++ compiler and, on a GPU machine, nvcc. PYTHON chooses the interpreter.
@@ -17,7 +17,9 @@ EXTRAS ?=
 .PHONY: install demo doors cluster smoke test pytest lint format docs clean
 
 install: $(BIN)/python
-	$(PIP) --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
+	$(PIP) --no-compile --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
+	@# pip would compile on one core. Some packages hold templates that are no Python: those are no errors.
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true
 
 demo: $(VENV)/.installed
 	$(BIN)/pkb demo

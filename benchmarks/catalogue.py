@@ -26,9 +26,9 @@ def main() -> None:
     make_parser("catalogue", __doc__).parse_args()
     seconds, count = [], 0
     for _ in range(RUNS + 1):
-        said = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout
-        count = int(said.split()[0])
-        seconds.append(float(said.split()[1]))
+        output = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout
+        count = int(output.split()[0])
+        seconds.append(float(output.split()[1]))
     counted = seconds[1:]
     result = {"problems": count, "median_s": round(statistics.median(counted), 3), "worst_s": round(max(counted), 3)}
     save("catalogue", result)

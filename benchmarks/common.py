@@ -62,6 +62,15 @@ def commit() -> str:
     return checkout_commit() or os.environ["PKB_GYM_COMMIT"]
 
 
+def unfinished(path: Path) -> dict[str, Any] | None:
+    """The result of an earlier run of this commit, which a further run goes on with; None where there is none."""
+    if not path.exists():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    same = str(found["commit"]).removesuffix("-dirty") == commit().removesuffix("-dirty")
+    return found if same else None
+
+
 def save(name: str, result: dict[str, Any], folder: Path = RESULTS) -> None:
     """Writes one result with its header and prints it."""
     content = json.dumps(header() | result, indent=1)

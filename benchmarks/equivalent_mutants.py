@@ -37,10 +37,15 @@ SUMS_OF_ALL = (
     "loaded, which has been waited for"
 )
 
+ROWS_ARE_PUSHED = (
+    "at these sizes gated inputs are pushed by every rank to every other: a block writes to peers once it has received "
+    "rows of each, which have begun the call"
+)
+
 EQUIVALENTS: Sequence[Equivalent] = (
     Equivalent("gemm_peers.h", "wait_begun(block)", ("GemmAllReduce",), SUMS_OF_ALL, "cu", nth=1),
     Equivalent("gemm_reduce.h", "comm.epoch % 2", ("GemmAllReduce",), MEET_AT_END, "cu"),
-    Equivalent("expert", "comm.epoch % 2", ("SAM3IoUSuppression",), MEET_AT_END, "cu"),
+    Equivalent("expert", "comm_.wait_all_begun(", ("HyenaCP",), ROWS_ARE_PUSHED, "cu", nth=1),
 )
 
 

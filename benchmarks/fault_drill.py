@@ -4,9 +4,10 @@ Each kill strikes while three sources are judged side by side: right, wrong and 
 Each of them has to end with its verdict, or as `infrastructure`, and then with its verdict when it is judged again.
 Half of the kills strike an evaluator in a child process, half one behind `pkb serve`. At the end, no process, shared
 memory or temporary file may be left over. Kills are numbered, and the seed decides each: where the result of an earlier
-run of this commit lies in the folder, the run goes on behind it.
+run of this commit lies in the folder, the run goes on behind it. Jobs share the kills; each has targets, processors and
+temporary files of its own.
 
-python -m benchmarks.fault_drill [--kills N] [--seed N] [--budget-s S] [--repeats N] [--out FOLDER]
+python -m benchmarks.fault_drill [--kills N] [--seed N] [--budget-s S] [--repeats N] [--jobs N] [--out FOLDER]
 
 Exit status: 0 if there was no wrong verdict and nothing was left behind, else 1.
 """
@@ -20,6 +21,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -28,11 +30,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from benchmarks.common import RESULTS, header
 from benchmarks.fault_resources import resource_faults
+from benchmarks.fault_shares import merged, run_shares
 from benchmarks.fault_targets import (
     ROOT,
     EvaluatorTarget,
@@ -45,6 +49,7 @@ from benchmarks.fault_targets import (
     environment_of,
     victims,
 )
+from benchmarks.side_by_side import Share
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.support.atomic_write import write_atomically
 
@@ -60,6 +65,7 @@ VICTIMS: dict[Victim, int] = {
 }
 """How often each kind is drawn: those whose replacement takes seconds, for importing torch, least."""
 
+WHOLE = Share(0, 1)
 AT_ONCE = 3
 CANDIDATES = ROOT / "tests" / "candidates"
 SOURCES = (
@@ -122,19 +128,29 @@ class Drill:
         seed: decides each kill.
         rows: of an earlier run.
         struck: kills of that run.
+        share: of the kills and other faults; its own are those whose numbers leave the share's when divided.
+
+    Attributes:
+        seed, struck, share: see above.
     """
 
-    def __init__(self, folder: Path, seed: int, rows: Sequence[Row] = (), struck: int = 0) -> None:
-        self.seed, self.struck = seed, struck
+    def __init__(
+        self, folder: Path, seed: int, rows: Sequence[Row] = (), struck: int = 0, share: Share = WHOLE
+    ) -> None:
+        self.seed, self.struck, self.share = seed, struck, share
         self._rows = {(row.fault, row.through): row for row in rows}
         self._others = frozenset(psutil.Process().children(recursive=True))  # of whoever runs this
-        self._temporary, self._cache = folder / "temporary", folder / "cache"
-        self._temporary.mkdir()
+        self._temporary, self._cache = share.temporary_folder(folder), folder / "cache"
         self._environment = environment_of(self._temporary, self._cache)
         self._targets: dict[Through, Target] = {
             "evaluator": EvaluatorTarget(self._cache / "compile-of-evaluator", self._environment),
             "service": ServiceTarget(folder / "token", self._environment),
         }
+
+    @property
+    def number(self) -> int:
+        """Of the next kill, among those of all shares."""
+        return self.share.number + self.struck * self.share.count
 
     @property
     def rows(self) -> list[Row]:
@@ -165,7 +181,7 @@ class Drill:
 
     def strike(self) -> None:
         """The next kill, with its evaluations."""
-        draw = random.Random(f"{self.seed} {self.struck}")
+        draw = random.Random(f"{self.seed} {self.number}")
         through: Through = draw.choice(("evaluator", "service"))
         (victim,) = draw.choices(list(VICTIMS), list(VICTIMS.values()))
         target = self._targets[through]
@@ -192,8 +208,8 @@ class Drill:
         known = {row.fault for row in self.rows}
         if not repeats:
             return
-        for fault in resource_faults(self._cache, self._environment):
-            if fault.name in known:
+        for index, fault in enumerate(resource_faults(self._cache, self._environment)):
+            if fault.name in known or index % self.share.count != self.share.number:
                 continue
             with fault as target:
                 for number in range(repeats):
@@ -288,42 +304,80 @@ def earlier(path: Path, seed: int) -> tuple[list[Row], int, list[str]]:
     return [Row(**row) for row in found["rows"]], found["kills"], found["left_over"]
 
 
+def drill(path: Path, about: dict[str, Any], kills: int, budget_s: float, repeats: int, seed: int, share: Share) -> int:
+    """Strikes until the number or the budget is reached, and saves; 0 if all is sound.
+
+    Args:
+        path: of the result.
+        about: what stands at its head.
+        kills: in all runs of this share together.
+        budget_s: no further kill begins after so long.
+        repeats: of every other fault.
+        seed: decides each kill.
+        share: of the machine and the kills.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans become our children, and are found
+    os.sched_setaffinity(0, share.processors())
+    rows, struck, left_over = earlier(path, seed)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="pkb-drill-") as folder:
+        of_share = Drill(Path(folder), seed, rows, struck, share)
+
+        def save(found: Sequence[str]) -> None:
+            result = {"seed": seed, "kills": of_share.struck, "left_over": [*left_over, *found]}
+            result |= {"rows": [asdict(row) for row in of_share.rows if row.fault != "none" or row.wrong]}
+            write_atomically(path, json.dumps(about | result, indent=1) + "\n")
+
+        saved = began
+        try:
+            of_share.take_away(repeats)
+            while of_share.struck < kills and time.monotonic() - began < budget_s:
+                of_share.strike()
+                if time.monotonic() - saved > EVERY_S:
+                    saved = time.monotonic()
+                    save([])
+        finally:
+            found = of_share.close()
+            save(found)
+    return report(of_share.rows, of_share.struck, [*left_over, *found])
+
+
+def report(rows: Sequence[Row], struck: int, left_over: Sequence[str]) -> int:
+    """Prints what came of it; 0 if all is sound."""
+    print("\n".join(table(rows)))
+    print(f"{struck} kills; left over: {', '.join(left_over) or 'nothing'}")
+    return 0 if is_sound(rows, left_over) else 1
+
+
 def main() -> int:
-    """Strikes until the number or the budget is reached, and saves."""
+    """Strikes, by itself or by several processes side by side."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=300, help="in all runs together (default: 300)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no further kill after so long")
     parser.add_argument("--repeats", type=int, default=20, help="of every other fault (default: 20)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the kills (default: 1)")
+    parser.add_argument("--share", type=int, help=argparse.SUPPRESS)  # of the jobs: this process is one of them
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans become our children, and are found
-    path = args.out / "fault_drill.json"
-    rows, struck, left_over = earlier(path, args.seed)
     about = header()  # now: results that are saved meanwhile change the checkout
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="pkb-drill-") as folder:
-        drill = Drill(Path(folder), args.seed, rows, struck)
+    path = args.out / "fault_drill.json"
+    if args.share is not None:
+        share = Share(args.share, args.jobs)
+        return drill(path, about, kills_of(share, args.kills), args.budget_s, args.repeats, args.seed, share)
+    if args.jobs == 1:
+        return drill(path, about, args.kills, args.budget_s, args.repeats, args.seed, WHOLE)
+    folder = args.out / f"fault_drill_{args.jobs}_shares"
+    whole = merged(run_shares(args.jobs, folder, sys.argv[1:]))
+    write_atomically(path, json.dumps(about | whole, indent=1) + "\n")
+    if whole["kills"] >= args.kills:
+        shutil.rmtree(folder)
+    return report([Row(**row) for row in whole["rows"]], whole["kills"], whole["left_over"])
 
-        def save(found: Sequence[str]) -> None:
-            result = {"seed": args.seed, "kills": drill.struck, "left_over": [*left_over, *found]}
-            result |= {"rows": [asdict(row) for row in drill.rows if row.fault != "none" or row.wrong]}
-            write_atomically(path, json.dumps(about | result, indent=1) + "\n")
 
-        saved = began
-        try:
-            drill.take_away(args.repeats)
-            while drill.struck < args.kills and time.monotonic() - began < args.budget_s:
-                drill.strike()
-                if time.monotonic() - saved > EVERY_S:
-                    saved = time.monotonic()
-                    save([])
-        finally:
-            found = drill.close()
-            save(found)
-    print("\n".join(table(drill.rows)))
-    print(f"{drill.struck} kills; left over: {', '.join([*left_over, *found]) or 'nothing'}")
-    return 0 if is_sound(drill.rows, [*left_over, *found]) else 1
+def kills_of(share: Share, kills: int) -> int:
+    """How many of all kills are a share's."""
+    return len(range(share.number, kills, share.count))
 
 
 if __name__ == "__main__":

@@ -188,8 +188,8 @@ def markdown(result: dict[str, Any]) -> str:
 
 def _cells(measured: float, peak: float | None, unit: float, name: str) -> list[str]:
     """The measured value, and the peak with what share of it was reached."""
-    said = f"{measured / unit:.3g} {name}"
-    return [said, "-" if peak is None else f"{peak / unit:.4g} ({measured / peak:.0%})"]
+    shown = f"{measured / unit:.3g} {name}"
+    return [shown, "-" if peak is None else f"{peak / unit:.4g} ({measured / peak:.0%})"]
 
 
 if __name__ == "__main__":

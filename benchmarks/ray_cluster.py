@@ -22,8 +22,10 @@ QUIET = {
     "RAY_enable_worker_prestart": "0",
     "RAY_worker_niceness": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_AUTH_MODE": "disabled",
 }
-"""Environment of Ray: nothing is sent anywhere, workers start when they are needed and yield to nobody."""
+"""Environment of Ray: nothing is sent anywhere, workers start when they are needed and yield to nobody. A token in the
+user's home would be taken by those processes alone that import Ray later."""
 
 MARKS = ("/ray/", "ray::", "ray.util.client")
 """In the command lines of Ray's processes."""

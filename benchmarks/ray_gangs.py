@@ -1,9 +1,10 @@
 """Throughput of pools of 1, 2, 4 and 8 gangs on the CPU device of this machine.
 
-    python -m benchmarks.ray_gangs
+    python -m benchmarks.ray_gangs [--budget-s S] [--out FOLDER]
 
 Checks of the expert kernel of AllReduce at `tiny` on 2 ranks, compiled before. Gangs of one machine share its
-processors: figures say how the pool uses what there is, not how it scales beyond.
+processors: figures say how well a pool uses them, not how it scales beyond. A run begins no further pool after the
+budget; a further run of the same commit measures those that are missing.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from benchmarks.common import make_parser, save
+from benchmarks.common import RESULTS, make_parser, save, unfinished
 from benchmarks.ray_cluster import local_cluster
 from pkb_gym.cluster.evaluator import RayEvaluator
 from pkb_gym.engine.records.config import EvalConfig
@@ -28,7 +30,7 @@ class Row:
 
     Attributes:
         gangs: of it.
-        evaluations: that were asked for.
+        evaluations: that were submitted.
         wall_s: from the first request to the last answer, gangs started before.
         per_minute: evaluations a minute.
     """
@@ -64,10 +66,19 @@ def main() -> None:
         "--gangs", type=int, nargs="+", default=[1, 2, 4, 8], help="numbers of gangs (default: 1 2 4 8)"
     )
     parser.add_argument("--evaluations", type=int, default=200, help="of each pool (default: 200)")
+    parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no pool after so long")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result")
     args = parser.parse_args()
+    began = time.monotonic()
+    before = unfinished(args.out / "ray_gangs.json")
+    rows = {row["gangs"]: Row(**row) for row in before["rows"]} if before is not None else {}
     with local_cluster(head_cpus=8):
-        rows = [measure(gangs, args.evaluations) for gangs in args.gangs]
-    save("ray_gangs", {"rows": [asdict(row) for row in rows]})
+        for gangs in args.gangs:
+            if time.monotonic() - began > args.budget_s:
+                break
+            if gangs not in rows or rows[gangs].evaluations != args.evaluations:
+                rows[gangs] = measure(gangs, args.evaluations)
+                save("ray_gangs", {"rows": [asdict(rows[number]) for number in sorted(rows)]}, args.out)
 
 
 if __name__ == "__main__":

@@ -85,6 +85,7 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
     "ray_overhead": ("pkb_gym/cluster/*.py", *GANGS),
     "ray_gangs": ("pkb_gym/cluster/*.py", *GANGS),
     "ray_scale": ("pkb_gym/cluster/*.py", "benchmarks/ray_sleeper.py"),
+    "ray_bytes": (*(f"pkb_gym/cluster/{name}.py" for name in ("records", "artifacts")), "pkb_gym/engine/records/*.py"),
     "ray_faults": ("pkb_gym/cluster/*.py", *GANGS),
     # Plain loops of references, without an evaluation.
     "gpu_baselines*": REFERENCES,
@@ -105,11 +106,8 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
 }
 """Paths by the name of a result, which may hold wildcards."""
 
-FIGURES_KEPT = {
-    ("gpu_experts_2_ranks", "pkb_gym/engine/stages/time.py"): "846ed0877e4f",
-}
-"""Result, file -> a commit whose version of the file gives the same figures: more pairs of blocks are disturbed than at
-the commit that was measured; those that count are run, timed and summarised as they were."""
+FIGURES_KEPT: dict[tuple[str, str], str] = {}
+"""(Result, file) -> a commit whose version of the file gives the same figures as today's, for a reason beside it."""
 
 
 def paths_of(result: Path) -> list[str]:

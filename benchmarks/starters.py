@@ -34,7 +34,7 @@ class Row:
         language: of the source.
         stage: the furthest that it completed.
         failure: None where it is right; `compiled_only` where it could not be run.
-        message: what the evaluator said of a failure.
+        message: of a failure.
     """
 
     problem: str

@@ -20,6 +20,17 @@ BEGIN, END = "<!-- Table: `python docs/generate_security.py` -->\n", "<!-- End o
 HEAD = ("aim", "on the CPU: disguise, finding", "on GPUs: disguise, finding", "caught by", "more disguises")
 
 
+def summary() -> str:
+    """How many there are, and what their outcomes mean."""
+    from tests.engine.attacks import FAMILIES, members
+
+    of_files = {on_gpus: sum(len(members(each, on_gpus=on_gpus)) for each in FAMILIES) for on_gpus in (False, True)}
+    return (
+        f"{len(FAMILIES)} families; {of_files[False]} disguises as files on the CPU and {of_files[True]} on GPUs.\n"
+        "*passed* stands where the outputs are right, and the attack changes neither figures nor what comes after it."
+    )
+
+
 def table() -> str:
     """One row a family."""
     from tests.engine.attacks import FAMILIES, members
@@ -50,7 +61,7 @@ def render(page: str) -> str:
     """The page with the table as it is now."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table()}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n{summary()}\n\n{table()}\n\n{END}{after}"
 
 
 if __name__ == "__main__":

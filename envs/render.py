@@ -83,8 +83,8 @@ def _rows(feedback: Feedback, reward: float | None) -> list[tuple[str, Renderabl
     if feedback.failure is not None:
         where = "" if feedback.failed_rank is None else f" on rank {feedback.failed_rank}"
         message = feedback.message.partition(LAST_OUTPUT)[0]  # the output has a row of its own
-        said = f"{feedback.failure}{where}: {cut_middle(message, 1000)}"
-        rows.append(("failure", Text(said, style=verdict_colour(feedback))))
+        failure = f"{feedback.failure}{where}: {cut_middle(message, 1000)}"
+        rows.append(("failure", Text(failure, style=verdict_colour(feedback))))
     rows += [("integrity", Text(f"{found.code}: {found.detail}", style="red")) for found in feedback.integrity]
     if feedback.compile is not None:
         rows.append(("compiler", _compiler(feedback)))

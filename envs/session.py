@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+import gymnasium as gym
 
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.envs.episode import Episode, Turn
 from pkb_gym.envs.suite import SuiteEnv
 from pkb_gym.envs.wrappers import chat_message
+
+logger = logging.getLogger(__name__)
 
 CLOSED = "This episode has been closed; nothing more is judged."
 
@@ -114,7 +119,9 @@ class SubmissionSession:
             The message that follows it. A failure of the evaluator is part of it, never an exception.
 
         Raises:
-            ConfigError: an evaluation service has no such device, or not as many ranks.
+            InvalidAction: the source is no text; it counts for nothing.
+            ConfigError: an evaluation service has no such device, or not as many ranks. The submission counts as not
+                judged, as after any other exception, so that an episode of a framework that catches it has no value.
         """
         if self._closed:
             return Reply(CLOSED, None, 0.0)
@@ -127,6 +134,12 @@ class SubmissionSession:
         except InfrastructureError as error:
             turn = episode.record(source, None)
             return Reply(f"The evaluator failed: {error}; nothing more is judged in this episode.", turn, None)
+        except gym.error.InvalidAction:
+            raise
+        except Exception:
+            logger.warning("a submission of %s was not judged", self.problem, exc_info=True)
+            episode.record(source, None)
+            raise
         left, turn = episode.turns_left, episode.turns[-1]
         text = f"{chat_message(observation)}\n{left} submission{'' if left == 1 else 's'} left."
         return Reply(text, turn, (episode.best_value or 0.0) - best_before if turn.is_valid else None)

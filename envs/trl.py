@@ -21,6 +21,9 @@ class SubmissionTool:
     with the columns of the dataset's row, and appends what it returns to the prompt. The reward is that of functions of
     yours, which find this object among their `environments`.
 
+    TRL answers the model with the message of an exception that a tool raises, and goes on. So a submission that meets
+    with one, whatever its class, counts as not judged, and its rollout has no value.
+
     Args:
         split: problems to draw from where the row names none, see `split_names`.
         max_turns: submissions that are judged; later ones are answered and count for nothing.

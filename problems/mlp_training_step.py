@@ -133,13 +133,14 @@ def published_sharded_state_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]
 # Norms of errors spread the more the fewer the elements, hence the second number of each pair:
 # ||error|| <= (rel[0] + rel[1] / sqrt(elements)) ||out||. Single elements may differ by about an ulp, and by a share
 # of the root mean square of what is averaged or changes, as sums of 16-bit gradients cancel: of the elements of an
-# evaluation some by four times as much as the worst of 10^5.
+# evaluation some by four times as much as the worst of 10^5. Few elements carry the norm of a second moment: more room.
 
 Rel = tuple[float, float]
 Start = Callable[[CheckContext], "torch.Tensor"]
 Cut = Callable[[CheckContext], "list[slice]"]
 
-CHANGE: Rel = (4.5e-2, 0.2)
+CHANGE: Rel = (4.5e-2, 1.6)
+VALUE: Rel = (1e-2, 0.2)
 
 
 def whole(_: CheckContext) -> list[slice]:
@@ -160,8 +161,9 @@ def root_value(name: str, context: CheckContext) -> torch.Tensor:
 def updated(start: Start, cut: Cut = whole, rel: Rel = CHANGE) -> Check:
     """Rule for parameters after the step; `start` gives them as they were before."""
     mark = partial(_mark_updated, start=start, cut=cut, rel=rel)
+    value = f"({VALUE[0]:g} + {VALUE[1]:g} / sqrt(elements)) ||out||"
     change = f"({rel[0]:g} + {rel[1]:g} / sqrt(elements)) ||change||"
-    return rule(mark, f"||error|| <= 1e-2 ||out|| and {change}; |error| <= 2^-7 |out| + 0.4 rms(change)")
+    return rule(mark, f"||error|| <= {value} and {change}; |error| <= 2^-7 |out| + 0.4 rms(change)")
 
 
 def averaged_gradient(cut: Cut = whole) -> Check:
@@ -171,7 +173,7 @@ def averaged_gradient(cut: Cut = whole) -> Check:
 
 def averaged_square(cut: Cut = whole) -> Check:
     """Rule for a second moment after the step."""
-    return _averaged(2.0**-5, (1.4e-2, 0.08), cut)
+    return _averaged(2.0**-5, (2.5e-2, 0.6), cut)
 
 
 def _averaged(rtol: float, rel: Rel, cut: Cut) -> Check:
@@ -183,7 +185,7 @@ def _averaged(rtol: float, rel: Rel, cut: Cut) -> Check:
 def _mark_updated(got: torch.Tensor, context: CheckContext, *, start: Start, cut: Cut, rel: Rel) -> torch.Tensor:
     expected = wide(context.expected)
     change = expected - wide(start(context))
-    norms = _far(got, expected, expected, (1e-2, 0.0)) | _far(got, expected, change, rel)
+    norms = _far(got, expected, expected, VALUE) | _far(got, expected, change, rel)
     return _outside_pieces(got, expected, change, cut(context), 2.0**-7, 0.4) | norms
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from hypothesis import settings
 
 from pkb_gym.engine.evaluators.local import LocalEvaluator
@@ -28,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PKB_EVALUATOR"] = "fresh"  # a background evaluator would outlive the test
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         _use_temporary_folder(Path(config.option.basetemp).parent / worker / "tmp")
+    torch.set_num_threads(1)  # threads of test processes side by side wait for each other, at full load
     # Orphans become children of this process instead of vanishing to init, so that they are found.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

@@ -15,6 +15,8 @@ import psutil
 SHM = Path("/dev/shm")
 GRACE_S = 5.0
 """How long what is ending may take; only a test that leaks waits so long."""
+UNCOLLECTED_S = 0.2
+"""What is ending by itself is gone by then; a collection takes longer than most tests."""
 SERVERS_OF_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """Started once by the standard library and meant to stay until the interpreter ends."""
 
@@ -35,13 +37,11 @@ class Lasting:
         self._files.add(name)
 
     def pids(self) -> set[int]:
-        """The allowed processes and all their descendants."""
-        allowed: set[int] = set()
-        for pid in {pid for ask in self._pids for pid in ask()}:
-            try:
-                allowed |= {pid} | {child.pid for child in psutil.Process(pid).children(recursive=True)}
-            except psutil.NoSuchProcess:
-                continue
+        """The allowed processes and all their descendants, of those that are descendants of this process."""
+        tree = descendants.tree()
+        allowed = {pid for ask in self._pids for pid in ask()} & tree.keys()
+        while found := {pid for pid in tree.keys() - allowed if tree[pid].parent in allowed}:
+            allowed |= found
         return allowed
 
     def files(self) -> frozenset[str]:
@@ -73,6 +73,10 @@ class Descendants:
 
     def __call__(self) -> frozenset[Descendant]:
         """The living ones. A zombie is no longer there."""
+        return frozenset(Descendant(pid, stat.started) for pid, stat in self.tree().items() if stat.state != "Z")
+
+    def tree(self) -> dict[int, _Stat]:
+        """Parents and states by number, zombies included."""
         pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
         self._others &= pids
         read = {pid: stat for pid in pids - self._others if (stat := _stat(pid)) is not None}
@@ -87,8 +91,7 @@ class Descendants:
             others |= found
             unknown -= found
         self._others = others - {0}
-        alive = (pid for pid in ours - {os.getpid()} if read[pid].state != "Z")
-        return frozenset(Descendant(pid, read[pid].started) for pid in alive)
+        return {pid: read[pid] for pid in ours - {os.getpid()}}
 
 
 class _Stat(NamedTuple):
@@ -132,11 +135,13 @@ def leftovers(before: Snapshot, lasting: Lasting, grace_s: float = GRACE_S) -> l
         lasting: what may stay.
         grace_s: how long to wait for what is ending.
     """
-    deadline = time.monotonic() + grace_s
+    began = time.monotonic()
     while found := _new(before, lasting):
-        if time.monotonic() > deadline:
+        waited_s = time.monotonic() - began
+        if waited_s > grace_s:
             break
-        gc.collect()
+        if waited_s > UNCOLLECTED_S:
+            gc.collect()
         time.sleep(0.02)
     return found
 

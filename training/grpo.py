@@ -34,7 +34,8 @@ from pkb_gym.training.evaluation.owner import EvaluationSchedule, OwnerMode, sta
 from pkb_gym.training.inputs.arguments import checkpoint_to_resume, parse_arguments, run_recipe
 from pkb_gym.training.inputs.rows import load_prompts
 from pkb_gym.training.learner.sequence_options import refuse_sequence_options
-from pkb_gym.training.learner.trainer import KernelGRPOTrainer, TrainerSettings
+from pkb_gym.training.learner.trainer import KernelGRPOTrainer
+from pkb_gym.training.learner.trainer_settings import TrainerSettings
 from pkb_gym.training.learner.turn_credit import AdvantageName, Credit, CreditName, find_credit
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.offload import Offload

@@ -16,6 +16,8 @@ if [[ $# -eq 0 ]]; then
 fi
 
 export RAY_USAGE_STATS_ENABLED=0 RAY_worker_niceness=0
+# The cluster takes no client without the token of this job, which srun hands to every node.
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=${RAY_AUTH_TOKEN:-$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')}
 export TMPDIR=${SLURM_TMPDIR:-/tmp}
 export PKB_CACHE_DIR=$TMPDIR/pkb-cache-$USER
 export RAY_TMPDIR=/tmp/ray-$SLURM_JOB_ID  # sockets lie there, whose paths are short

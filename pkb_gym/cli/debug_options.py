@@ -92,7 +92,7 @@ def open_for_debugging(args: argparse.Namespace, key: bytes | None) -> Evaluator
     return LocalEvaluator(key=key, folders=DebugFolders(args.keep, args.dump))
 
 
-def tell_files(args: argparse.Namespace, feedback: Feedback) -> None:
+def print_files(args: argparse.Namespace, feedback: Feedback) -> None:
     """Says what was written, or why nothing was."""
     if args.keep is not None:
         if feedback.config.dialect != "native":

@@ -83,10 +83,10 @@ def sandbox(count: int) -> list[Finding]:
     """Whether CUDA works in the sandbox; nothing where there is none."""
     if not bubblewrap_works():
         return []
-    said = seen_in_sandbox()
-    if said == str(count):
-        return [Finding("GPUs in sandbox", "ok", f"CUDA finds {said} of {count}")]
-    detail = f"CUDA does not find all {count} there: {said}; candidates cannot run on them"
+    seen = seen_in_sandbox()
+    if seen == str(count):
+        return [Finding("GPUs in sandbox", "ok", f"CUDA finds {seen} of {count}")]
+    detail = f"CUDA does not find all {count} there: {seen}; candidates cannot run on them"
     remedy = "see whether this user may open /dev/nvidia*, and whether CUDA works outside the sandbox"
     return [Finding("GPUs in sandbox", "limited", detail, remedy)]
 

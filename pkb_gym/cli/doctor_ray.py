@@ -1,4 +1,4 @@
-"""What `pkb doctor --ray` finds out about a cluster."""
+"""Findings of `pkb doctor --ray` about a cluster."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.problems.catalogue import choose_problem
 
 from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, stderr, stdout
-from .debug_options import add_debug_options, debug_config, open_for_debugging, tell_files
+from .debug_options import add_debug_options, debug_config, open_for_debugging, print_files
 from .evaluator_choice import add_evaluator_options, open_chosen
 from .options import add_evaluation_options, add_reward_option, evaluation_config, parse_key
 from .problem_options import PROBLEM_HELP, add_problem_option, register_problems
@@ -126,7 +126,7 @@ def _watch(args: argparse.Namespace, judge: Callable[[str], Feedback]) -> Status
 def _print(args: argparse.Namespace, session: Session, problem: Problem, feedback: Feedback, key: bytes | None) -> None:
     if args.trace is not None:
         write_trace(args.trace, feedback)
-    tell_files(args, feedback)
+    print_files(args, feedback)
     if args.json:
         print(feedback.model_dump_json(indent=2))
     else:

@@ -102,10 +102,10 @@ def choose_language(asked: Language | None, file: str | None) -> Language:
         ConfigError: the two contradict each other.
     """
     suffix = "" if file is None else PurePath(file).suffix
-    told = LANGUAGE_OF.get(suffix, "python" if suffix == ".py" else None)
+    of_file = LANGUAGE_OF.get(suffix, "python" if suffix == ".py" else None)
     if asked is None:
-        return told or ("cuda" if choose_device("auto") == "cuda" else "cpp")
-    if told is not None and SUFFIXES[asked] != SUFFIXES[told]:
+        return of_file or ("cuda" if choose_device("auto") == "cuda" else "cpp")
+    if of_file is not None and SUFFIXES[asked] != SUFFIXES[of_file]:
         raise ConfigError(
             f"{file}: files in language {asked} end in {SUFFIXES[asked]}; leave out --language, or rename it"
         )

@@ -271,14 +271,14 @@ def _print(summary: RunSummary) -> None:
         f"baseline; {summary.complete} of {summary.episodes} episodes complete; {', '.join(used)}",
         soft_wrap=True,
     )
-    told = stderr()
+    errors = stderr()
     for title, others in (("skipped", summary.skipped), ("not complete", summary.failed)):
         for name, why in others.items():
-            told.print(f"{title}: {name}: {why}", soft_wrap=True)
+            errors.print(f"{title}: {name}: {why}", soft_wrap=True)
     if summary.compiled_only:
-        told.print(f"{summary.compiled_only} submissions were compiled and not run: this machine has no GPU")
+        errors.print(f"{summary.compiled_only} submissions were compiled and not run: this machine has no GPU")
     if summary.stopped is not None:
-        told.print(f"stopped: {summary.stopped}; the same command goes on", soft_wrap=True)
+        errors.print(f"stopped: {summary.stopped}; the same command goes on", soft_wrap=True)
 
 
 def parse_settings(words: list[str]) -> dict[str, str]:

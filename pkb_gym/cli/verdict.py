@@ -58,7 +58,7 @@ def first_line(feedback: Feedback) -> str:
 
 
 def print_reasons(console: Console, results: Iterable[tuple[str, Feedback]]) -> None:
-    """For each (name, feedback) that did not pass: its failure and what the evaluator says, a few lines at most."""
+    """For each (name, feedback) that did not pass: its failure and its message, a few lines at most."""
     for name, feedback in results:
         lines = [line.rstrip() for line in feedback.message.splitlines() if line.strip()]
         more = [f"({len(lines) - MOST_LINES} more lines)"] if len(lines) > MOST_LINES else []
@@ -66,8 +66,8 @@ def print_reasons(console: Console, results: Iterable[tuple[str, Feedback]]) -> 
             textwrap.shorten(line, MOST_CHARS, placeholder=" ...") if len(line) > MOST_CHARS else line
             for line in lines[:MOST_LINES]
         ]
-        said = "\n    ".join([*shown, *more])
-        console.print(f"  {name}: {feedback.failure}: {said}", soft_wrap=True)
+        message = "\n    ".join([*shown, *more])
+        console.print(f"  {name}: {feedback.failure}: {message}", soft_wrap=True)
 
 
 def reward_of(feedback: Feedback, name: str = "default") -> float | None:

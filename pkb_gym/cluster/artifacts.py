@@ -47,7 +47,7 @@ class RecordingCache(CompileCache):
         self._note(key)
 
     def take_used(self) -> dict[str, bytes]:
-        """What was found or stored since the last call, as files."""
+        """Returns the files that were found or stored since the last call."""
         with self._lock:
             used, self._used = self._used, {}
         files = {key: self.export(key) for key in used}
@@ -65,7 +65,7 @@ def adopt_all(cache: CompileCache, artifacts: Artifacts) -> None:
 
 
 def compile_identity(request: EvaluationRequest) -> str:
-    """A digest over what a compile depends on, of all that a request says: requests with an equal one share it."""
+    """A digest over the parts of a request that its compile depends on: requests with an equal one share it."""
     config = request.config
     content = [
         source_sha256(request.source),

@@ -20,7 +20,7 @@ LEAST_CPUS = 5
 """Logical CPUs of a cluster that is started here: a gang of four ranks, and a compiler. They share the processors."""
 
 UNREACHABLE = (ConnectionError, RuntimeError, ValueError, OSError)
-"""What Ray raises where there is no cluster at an address."""
+"""Exceptions of Ray where there is no cluster at an address."""
 
 
 def in_one_line(error: Exception) -> str:
@@ -105,7 +105,7 @@ class Connection:
             _init(client_url)
         except UNREACHABLE as error:
             self._made_here = True
-            self._disconnect()  # what came of it so far
+            self._disconnect()  # a connection that was half made
             where = client_url or env_vars.ray_address() or "here"
             raise InfrastructureError(f"no Ray cluster can be reached ({where}): {error}") from error
         self._made_here = True

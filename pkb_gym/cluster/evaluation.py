@@ -19,11 +19,11 @@ class PoolEvaluation:
         key: of the request as it was submitted.
         request: with device and world size decided.
         device, world_size: of its gang; ranks that share a GPU count as one.
-        priority: the highest that was asked for.
-        expires_s: when nobody waits for it any more, by `time.monotonic`.
+        priority: the highest of its submissions.
+        expires_s: end of the latest deadline of its submissions, by `time.monotonic`.
         clients: client -> number of submissions that were not taken back.
-        reports: whether a client wants to know of each stage.
-        state: `QUEUED`, what it is at, or `FINISHED`.
+        reports: whether a client follows its stages.
+        state: `QUEUED`, the present stage, or `FINISHED`.
         attempt: the attempt at a step that runs, by name.
         answer: present exactly when it has finished.
         kept: whether an equal request is answered by it; not where the machine failed.
@@ -52,7 +52,7 @@ class PoolEvaluation:
         self.expires_s = max(self.expires_s, time.monotonic() + timeout_s)
 
     def leave(self, client: str, *, entirely: bool = False) -> bool:
-        """Takes back one submission of a client, or all; whether nobody waits any more."""
+        """Takes back one submission of a client, or all; returns whether no submission is left."""
         left = 0 if entirely else self.clients.get(client, 0) - 1
         if left > 0:
             self.clients[client] = left
@@ -61,12 +61,12 @@ class PoolEvaluation:
         return not self.clients
 
     def enter(self, state: str) -> None:
-        """Notes what it is at and wakes those who wait."""
+        """Sets the state and wakes the clients that wait."""
         self.state = state
         self._wake()
 
     def finish(self, answer: Reply, *, kept: bool) -> bool:
-        """Accepts an answer, once; whether this is the one."""
+        """Accepts the first answer; returns whether it is this one."""
         if self.answer is not None:
             return False
         self.answer, self.kept, self.state = answer, kept, FINISHED

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import secrets
 import threading
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import ValidationError
@@ -17,7 +15,8 @@ from pkb_gym.cluster.address import ClusterAddress
 from pkb_gym.cluster.connection import CONNECTION, NAMESPACE, in_one_line, require_ray
 from pkb_gym.cluster.records import Hello, PoolStatus, Reply, Submission, from_text, to_text
 from pkb_gym.cluster.settings import PoolSettings
-from pkb_gym.engine.errors import EvaluationNotFound, InfrastructureError, ServiceBusy
+from pkb_gym.engine.errors import EvaluationNotFound, InfrastructureError
+from pkb_gym.engine.evaluators.patience import Patience, growing_pauses, while_busy
 from pkb_gym.engine.evaluators.remote import RAISED_BY_NAME
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
@@ -31,15 +30,14 @@ if TYPE_CHECKING:
 TIMEOUT_S = 3600.0
 UNREACHABLE_S = 60.0
 WAIT_S = 30.0
-"""Longest that the pool keeps a call waiting; clients ask again."""
+"""Longest time that a call waits in the pool; clients then repeat it."""
 
 GRACE_S = 30.0
-"""Deadline of a reply, beyond the time that the pool was asked to wait."""
+"""Deadline of a reply, beyond the time that the call may wait in the pool."""
 
-PROGRESS_S = 1.0
 END_S = 30.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
-"""Between attempts; each pause is twice the one before."""
+LONGEST_PAUSE_S = 5.0
+"""Between attempts."""
 
 ON_HEAD = "node:__internal_head__"
 """Resource of the head alone: without that node there is no cluster, so no other node takes the pool with it."""
@@ -55,7 +53,7 @@ class _PoolLost(Exception):
 class RayEvaluator:
     """Has sources judged on a Ray cluster; safe to use from several threads, and to pickle.
 
-    The pool of gangs is started by its first client and shared by all that say the same name. When the pool, its node
+    The pool of gangs is started by its first client and shared by all that name it. When the pool, its node
     or the connection is lost, requests are submitted again for `unreachable_s`: the pool knows them by their keys, so
     that each is answered once. Then, or when an evaluation takes longer than `timeout_s`, `InfrastructureError` is
     raised.
@@ -88,7 +86,7 @@ class RayEvaluator:
         self._reset()
 
     def _reset(self) -> None:
-        """What belongs to a process."""
+        """Sets the state that belongs to one process and is not pickled."""
         self._client = secrets.token_hex(8)
         self._lock = threading.Lock()
         self._pool: Any = None
@@ -119,30 +117,23 @@ class RayEvaluator:
             ConfigError, SizeError, ProblemNotFound: the request makes no sense to the cluster.
             InfrastructureError: the cluster did not answer in time, or lost the evaluation too often.
         """
-        deadline = time.monotonic() + self._timeout_s
+        patience = Patience.starting_now(str(self.address), self._timeout_s, WAIT_S)
         request = self._request(problem, source, config)
-        reports = progress is not None
-        reported = ""
+        reports, deadline = progress is not None, patience.deadline
+
+        def submit(wait_s: float) -> Reply:
+            return while_busy(lambda: self._send(request, deadline, wait_s, reports=reports), deadline, LONGEST_PAUSE_S)
+
+        def ask(reply: Reply, wait_s: float) -> Reply:
+            seen = reply.state if reports else None
+            return self._call("wait", request.key, self._client, seen, wait_s, deadline=deadline)
+
         try:
-            reply = self._submit(request, deadline, 0.0 if reports else min(WAIT_S, self._timeout_s), reports=reports)
-            while reply.feedback is None:
-                if progress is not None and reply.state != reported:
-                    reported = reply.state
-                    progress(reported)
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    raise InfrastructureError(
-                        f"{self.address} has not judged it within {self._timeout_s:g} s; it is at: {reply.state}"
-                    )
-                wait_s = min(left_s, PROGRESS_S if reports else WAIT_S)
-                seen = reply.state if reports else None
-                try:
-                    reply = self._call("wait", request.key, self._client, seen, wait_s, deadline=deadline)
-                except EvaluationNotFound:  # the pool was started anew, or forgot the answer
-                    reply = self._submit(request, deadline, wait_s, reports=reports)
+            reply = patience.wait(submit, ask, progress)
         except BaseException:
             self._give_up(request.key)
             raise
+        assert reply.feedback is not None
         try:
             return Feedback.model_validate_json(reply.feedback)
         except ValidationError as error:
@@ -165,7 +156,7 @@ class RayEvaluator:
         return self._send(request, time.monotonic() + self._unreachable_s, 0.0, reports=False).key
 
     def status(self) -> PoolStatus:
-        """What the pool is at.
+        """State and counts of the pool.
 
         Raises:
             InfrastructureError: it cannot be reached.
@@ -193,17 +184,6 @@ class RayEvaluator:
     def _request(self, problem: Problem, source: str, config: EvalConfig) -> EvaluationRequest:
         return EvaluationRequest(problem=problem.name, source=source, config=config, replay_key=self._replay_key)
 
-    def _submit(self, request: EvaluationRequest, deadline: float, wait_s: float, *, reports: bool) -> Reply:
-        """Submits, again and again while the pool is full."""
-        for pause_s in _growing_pauses():
-            try:
-                return self._send(request, deadline, wait_s, reports=reports)
-            except ServiceBusy:
-                if time.monotonic() + pause_s >= deadline:
-                    raise
-                time.sleep(pause_s)
-        raise AssertionError("pauses never end")
-
     def _send(self, request: EvaluationRequest, deadline: float, wait_s: float, *, reports: bool) -> Reply:
         submission = Submission(
             request=request,
@@ -218,7 +198,7 @@ class RayEvaluator:
         with self._lock:
             pool = self._pool
         if pool is not None:
-            with contextlib.suppress(Exception):  # then there is nobody to tell
+            with contextlib.suppress(Exception):  # the pool is gone, and the evaluation with it
                 pool.give_up.remote(key, self._client)
 
     def _call(self, method: str, *arguments: object, deadline: float) -> Reply:
@@ -234,7 +214,7 @@ class RayEvaluator:
 
     def _retried(self, method: str, *arguments: object, deadline: float) -> str:
         until: float | None = None
-        for pause_s in _growing_pauses():
+        for pause_s in growing_pauses(LONGEST_PAUSE_S):
             try:
                 return self._once(method, *arguments)
             except _PoolLost as error:
@@ -342,8 +322,3 @@ def _pool_actor(settings: PoolSettings) -> ActorHandle[Any]:
         )
         .remote(to_text(settings))
     )
-
-
-def _growing_pauses() -> Iterator[float]:
-    for exponent in itertools.count():
-        yield min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(exponent, 10))

@@ -55,7 +55,7 @@ class Gang:
         Args:
             order: JSON text of an `Order`.
             artifacts: of the source.
-            pool: is told of each stage, where the order asks for it.
+            pool: receives each stage as it begins, where the order has `reports`.
 
         Returns:
             JSON text of a `StepReply`.
@@ -63,15 +63,15 @@ class Gang:
         adopt_all(self._cache, artifacts)
         decoded = from_text(Order, order)
         key, attempt = decoded.key, decoded.attempt
-        tell = None
+        on_stage = None
         if decoded.reports and pool is not None:
 
-            def tell(state: str) -> None:
+            def on_stage(state: str) -> None:
                 if state not in COMPILING:
                     pool.note.remote(key, attempt, state)
 
         with self._running_as(attempt), self._judge() as judge:
-            return to_text(take_step(judge, decoded, self._progress(attempt, tell)))
+            return to_text(take_step(judge, decoded, self._progress(attempt, on_stage)))
 
     def cancel(self, attempt: str) -> None:
         """Ends a step before its next stage; one that is over already stays as it is."""
@@ -108,12 +108,12 @@ class Gang:
                 self._running.discard(attempt)
                 self._cancelled.discard(attempt)
 
-    def _progress(self, attempt: str, tell: Callable[[str], None] | None) -> Callable[[str], None]:
+    def _progress(self, attempt: str, on_stage: Callable[[str], None] | None) -> Callable[[str], None]:
         def report(state: str) -> None:
             with self._lock:
                 if attempt in self._cancelled:
                     raise Cancelled
-            if tell is not None:
-                tell(state)
+            if on_stage is not None:
+                on_stage(state)
 
         return report

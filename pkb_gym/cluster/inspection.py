@@ -1,4 +1,4 @@
-"""What the nodes of a cluster have: each is looked at by a task of its own."""
+"""Versions, compilers, sandbox and GPUs of the nodes of a cluster; a task on each node examines it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.config import Device
 
-LOOK_S = 120.0
+EXAMINE_S = 120.0
 
 
 class NodeReport(Record):
-    """What evaluations find on one node."""
+    """Equipment of one node."""
 
     node: str
     """Its address, as Ray names it."""
@@ -45,23 +45,23 @@ class NodeReport(Record):
     """Whether bubblewrap can shut candidates in."""
     gpu_names: tuple[str, ...] = ()
     fault: str = ""
-    """Why nothing could be looked at; empty where all could."""
+    """Why the node could not be examined; empty where it could."""
 
     @property
     def versions(self) -> tuple[str, str, str]:
-        """What has to agree on all nodes."""
+        """Versions that have to agree on all nodes."""
         return self.python, self.pkb_gym, self.torch
 
 
 class ClusterReport(Record):
-    """A cluster, looked at from this machine."""
+    """A cluster, as seen from this machine."""
 
     ray: str
     nodes: tuple[NodeReport, ...]
 
 
 def inspect_cluster(address: str) -> ClusterReport:
-    """Looks at every node.
+    """Examines every node.
 
     Args:
         address: see `ClusterAddress`.
@@ -106,16 +106,16 @@ def _inspect(node: dict[str, Any]) -> NodeReport:
         cpus=resources.get("CPU", 0),
         gpus=resources.get("GPU", 0),
     )
-    task = ray.remote(look_at_this_node).options(
+    task = ray.remote(examine_this_node).options(
         num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
     )
     try:
-        return from_text(NodeReport, ray.get(task.remote(to_text(known)), timeout=LOOK_S))
+        return from_text(NodeReport, ray.get(task.remote(to_text(known)), timeout=EXAMINE_S))
     except (RayError, InfrastructureError) as error:
         return known.model_copy(update={"fault": in_one_line(error)})
 
 
-def look_at_this_node(known: str) -> str:
+def examine_this_node(known: str) -> str:
     """JSON text of the `NodeReport`, completed; runs on the node."""
     found = {
         "host": socket.gethostname(),

@@ -43,11 +43,11 @@ OpenJudge: TypeAlias = Callable[[bytes, CompileCache], Judge]
 
 
 class Cancelled(Exception):
-    """Raised into an evaluation that nobody waits for any more."""
+    """Raised into an evaluation that was cancelled."""
 
 
 def judge_opener(reference: str) -> OpenJudge:
-    """What opens the evaluators of a pool.
+    """A function that opens the evaluators of a pool.
 
     Args:
         reference: `module:factory`; the factory takes `key` and `cache`.
@@ -70,7 +70,7 @@ def register_problems(folders: tuple[str, ...]) -> None:
 
 
 def take_step(judge: Judge, order: Order, progress: Progress | None) -> StepReply:
-    """Runs one step and says whether it ends the evaluation; whatever goes wrong is part of the reply.
+    """Runs one step; the reply has whether it ends the evaluation, and every error.
 
     Args:
         judge: of this process.
@@ -88,12 +88,12 @@ def take_step(judge: Judge, order: Order, progress: Progress | None) -> StepRepl
         logger.exception("the evaluator failed")
         return refusal(InfrastructureError(f"{type(error).__name__}: {error}"))
     untimed = feedback.config.debug or feedback.config.ranks_per_gpu > 1
-    asked = last_stage(request.config.until, untimed, feedback.config.device)
-    if order.until is not None:  # the record speaks of the evaluation that was asked for
-        feedback = feedback.model_copy(update={"config": feedback.config.model_copy(update={"until": asked})})
+    last = last_stage(request.config.until, untimed, feedback.config.device)
+    if order.until is not None:  # the record describes the requested evaluation
+        feedback = feedback.model_copy(update={"config": feedback.config.model_copy(update={"until": last})})
     return StepReply(
         feedback=feedback.model_dump_json(),
-        is_final=feedback.failure is not None or order.until in (None, asked),
+        is_final=feedback.failure is not None or order.until in (None, last),
         is_infrastructure=feedback.failure is Failure.INFRASTRUCTURE,
         compiled=feedback.stage is not None and feedback.stage.order >= Stage.COMPILE.order,
         durations_s=feedback.durations_s,

@@ -1,4 +1,4 @@
-"""The gangs of one device, world size and purpose: who gets a slot, when there are more of them, when fewer."""
+"""The gangs of one device, world size and purpose: allocation of their slots, growth and shrinking."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Lane:
         settings: of the pool.
         least: gangs that are kept when nothing waits.
         most: the limit at this moment.
-        place: asks the cluster for a gang.
+        place: requests a gang from the cluster.
         make_room: ends idle gangs of other lanes, so that one of this lane finds room.
         counts: of the pool.
     """
@@ -160,7 +160,7 @@ class Lane:
             await asyncio.wait(remaining)
 
     def status(self) -> LaneStatus:
-        """What the lane is at."""
+        """State of the lane."""
         slots = len(self._gangs) * self.spec.slots
         return LaneStatus(
             device=self.spec.device,
@@ -180,7 +180,7 @@ class Lane:
         self._serve()
 
     def _serve(self) -> None:
-        """Gives free slots away, those of the gang with the fewest steps first."""
+        """Hands out free slots, those of the gang with the most free ones first."""
         while free := [gang for gang in self._gangs if gang.free]:
             gang = max(free, key=lambda each: each.free)
             gang.free -= 1
@@ -229,7 +229,7 @@ class Lane:
         self._serve()
 
     def _give_up(self, why: str) -> None:
-        """Nobody waits in vain: where there is no gang and none to come, those who wait are answered."""
+        """Fails the waiting steps, where there is no gang and none is being started."""
         others = [task for task in self._starting if task is not asyncio.current_task()]
         if not self._gangs and not others:
             spec = self.spec

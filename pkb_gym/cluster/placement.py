@@ -45,7 +45,7 @@ class PlacedGang:
 
 
 def place_gang(spec: GangSpec, settings: PoolSettings) -> PlacedGang:
-    """Asks the cluster for room on one node and for an actor in it; returns before either is there."""
+    """Requests room on one node and an actor in it; returns before the cluster has granted either."""
     import ray
     from ray.util.placement_group import placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -84,7 +84,7 @@ def remove_groups(pool: str) -> int:
 
 
 def gang_resources(device: Device, world_size: int, settings: PoolSettings) -> dict[str, float]:
-    """What one gang reserves on its node."""
+    """Resources that one gang reserves on its node."""
     cpus = world_size * settings.cpus_per_rank
     if device == "cuda":
         return {"GPU": world_size, "CPU": cpus}
@@ -116,7 +116,7 @@ class LaneLimits:
 
 
 def lane_limits(nodes: Iterable[Resources], device: Device, world_size: int, settings: PoolSettings) -> LaneLimits:
-    """How many gangs there may be: what the settings say, and what fits where they leave it open.
+    """Limits of the number of gangs: those of the settings, or the number that fits on the nodes.
 
     A compile needs a processor beside the gangs of the CPU device, so that nothing waits for itself.
     """

@@ -100,7 +100,7 @@ class Pool:
         Args:
             key: of the evaluation.
             client: who waits.
-            seen: what it was at, to be told when it is at something else; None waits for the answer alone.
+            seen: last state that the client saw: another one ends the wait; None waits for the answer alone.
             wait_s: how long.
 
         Returns:
@@ -115,7 +115,7 @@ class Pool:
             self._cancel(evaluation, "it was given up")
 
     async def note(self, key: str, attempt: str, state: str) -> None:
-        """Is told by a gang of a stage that begins."""
+        """Receives from a gang the stage that begins."""
         evaluation = self._unfinished.get(key)
         if evaluation is not None and evaluation.attempt == attempt:
             evaluation.enter(state)
@@ -131,6 +131,7 @@ class Pool:
         for evaluation in list(self._unfinished.values()):
             if client in evaluation.clients and evaluation.leave(client, entirely=True):
                 self._cancel(evaluation, "its client left")
+        self._forget_silent_clients()
         if self._clients:
             return False
         await self._close()
@@ -144,7 +145,7 @@ class Pool:
             return to_text(Reply(error=ErrorReport(error=type(error).__name__, message=str(error))))
 
     async def _start(self) -> Steps:
-        """What needs the event loop, once."""
+        """Makes the parts that need the event loop, once."""
         import ray
 
         async with self._starting:
@@ -173,8 +174,8 @@ class Pool:
                 f"the pool {self._settings.pool!r} runs pkb-gym {pkb_gym.__version__}, this client {hello.version}; "
                 "install one version on all nodes, or name another pool (ray?pool=NAME)"
             )
-        asked = PoolSettings.model_validate(hello.settings)
-        if wrong := differing(asked, self._settings):
+        requested = PoolSettings.model_validate(hello.settings)
+        if wrong := differing(requested, self._settings):
             raise ConfigError(
                 f"the pool {self._settings.pool!r} runs already, with other settings: {', '.join(wrong)}; "
                 "leave them out, or name another pool (ray?pool=NAME)"
@@ -195,7 +196,7 @@ class Pool:
             return await known.reply(None, wait_s)
         if len(self._unfinished) >= self._settings.most_waiting:
             self._refused += 1
-            raise ServiceBusy(f"{len(self._unfinished)} evaluations wait or run already; ask again later")
+            raise ServiceBusy(f"{len(self._unfinished)} evaluations wait or run already; submit again later")
         request, device, world_size = resolved_request(submission.request, self._gpus())
         self._answered.pop(key, None)
         evaluation = PoolEvaluation(
@@ -288,7 +289,7 @@ class Pool:
 
     def _runs_here(self, evaluation: PoolEvaluation) -> bool:
         """Whether gangs can have its device: where no node has a GPU, CUDA sources are compiled, and that is all."""
-        return evaluation.device == "cpu" or self._gpus() > 0
+        return evaluation.device != "cuda" or self._gpus() > 0
 
     def _gpus(self) -> int:
         """Of the largest node that there is, or that an autoscaler may add."""
@@ -332,9 +333,14 @@ class Pool:
 
     def _see(self, client: str) -> None:
         self._active_s = self._clients[client] = time.monotonic()
-        for other, seen_s in list(self._clients.items()):
-            if self._active_s - seen_s > self._settings.idle_s:
-                del self._clients[other]
+        self._forget_silent_clients()
+
+    def _forget_silent_clients(self) -> None:
+        """A client that was killed never leaves."""
+        now = time.monotonic()
+        for client, seen_s in list(self._clients.items()):
+            if now - seen_s > self._settings.idle_s:
+                del self._clients[client]
 
     def _status(self) -> PoolStatus:
         steps = self._steps
@@ -368,7 +374,7 @@ class Pool:
             self._ticking.cancel()
         for evaluation in list(self._unfinished.values()):
             self._cancel(evaluation, "the pool was closed")
-        with contextlib.suppress(Exception):  # Ray removes what is left with this actor
+        with contextlib.suppress(Exception):  # Ray removes the rest together with this actor
             await asyncio.gather(*(lane.close() for lane in self._lanes.values()))
 
 

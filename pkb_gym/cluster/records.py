@@ -1,4 +1,4 @@
-"""What clients, the pool and its workers exchange: records, as JSON text."""
+"""Messages between clients, the pool and its workers: records, as JSON text."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Submission(Record):
     priority: int = 0
     """Higher ones go first; equal ones in the order in which they came."""
     reports: bool = False
-    """Whether the client wants to know of each stage as it begins."""
+    """Whether the client follows the stages."""
     timeout_s: float = Field(gt=0)
-    """Time from now after which nobody waits for the answer any more."""
+    """Time from now after which the client no longer waits."""
 
 
 class Reply(Record):
-    """What the pool answers to a client."""
+    """Answer of the pool to a client."""
 
     key: str = ""
     """Of the evaluation."""
     state: str = ""
-    """"queued", what it is at in a few words, or "finished"."""
+    """"queued", the present stage, or "finished"."""
     feedback: str | None = None
     """JSON text of the `Feedback`, once it has finished."""
     error: ErrorReport | None = None
@@ -64,16 +64,16 @@ class Order(Record):
     attempt: str
     """Name of this attempt at the step."""
     until: Literal["compile", "check"] | None = None
-    """Last stage of the step, where that is before the last one asked for."""
+    """Last stage of the step, where that is before the last one of the request."""
     reports: bool = False
-    """Whether a client wants to know of each stage as it begins."""
+    """Whether a client follows the stages."""
 
 
 class StepReply(Record):
-    """What came of one step."""
+    """Result of one step."""
 
     feedback: str | None = None
-    """JSON text of the `Feedback`, under the configuration asked for."""
+    """JSON text of the `Feedback`, under the requested configuration."""
     is_final: bool = False
     """Whether the evaluation ends with it."""
     is_infrastructure: bool = False
@@ -87,7 +87,7 @@ class StepReply(Record):
 
 
 class GangSpec(Record):
-    """What a gang is started with."""
+    """Arguments of a gang."""
 
     device: Device
     world_size: int
@@ -101,7 +101,7 @@ class GangSpec(Record):
 
 
 class CompileSpec(Record):
-    """What a compile task is started with."""
+    """Arguments of a compile task."""
 
     judge: str
     key: str
@@ -129,7 +129,7 @@ class LaneStatus(Record):
 
 
 class PoolStatus(Record):
-    """What a pool is at, and what it has done since it was started."""
+    """State of a pool, and its counts since it was started."""
 
     pool: str
     unfinished: int
@@ -146,14 +146,14 @@ class PoolStatus(Record):
     finished: int
     """Evaluations that were answered."""
     cancelled: int
-    """Evaluations that ended early, as nobody waited for them any more."""
+    """Evaluations that were cancelled, as no client waited for them."""
     infrastructure_faults: int
     """Evaluations that ended as an infrastructure failure or error."""
     retries: int
     """Further attempts after a node, gang or evaluator had failed."""
     gangs_started: int
     gangs_lost: int
-    """Gangs that ended otherwise than by being told to."""
+    """Gangs that ended unasked, or were ended for a fault."""
     compiles: int
     """Compile tasks that ran."""
     artifacts: int

@@ -18,7 +18,7 @@ class PoolSettings(Record):
     """Limits of one pool; those for gangs hold for each device and world size."""
 
     pool: str = Field(default="pkb", pattern=r"^[\w.-]{1,64}$")
-    """Name of the pool: clients that say the same name share it."""
+    """Name of the pool: clients that name the same one share it."""
     shared_least: int = Field(default=0, ge=0)
     """Gangs for checks that are kept when nothing waits."""
     shared_most: int | None = Field(default=None, ge=0)
@@ -41,7 +41,7 @@ class PoolSettings(Record):
     architecture: str | None = Field(default=None, pattern=r"^sm_\d+[a-z]?$")
     """GPU architecture that nodes without a GPU compile for, such as "sm_100a"; by default sm_90a."""
     most_waiting: int = Field(default=4096, ge=1)
-    """Evaluations that may wait or run; further ones are refused, and clients ask again."""
+    """Evaluations that may wait or run; further ones are refused, and clients submit again."""
     deadline_s: float = Field(default=300.0, gt=0)
     """Wall time of one step (compile, check, or time and profile) of an evaluation; then its gang is replaced."""
     retries: int = Field(default=3, ge=0)
@@ -103,7 +103,7 @@ def checked_settings(choices: Mapping[str, Sequence[str]]) -> PoolSettings:
 
 
 def differing(mine: PoolSettings, running: PoolSettings) -> list[str]:
-    """The settings given in `mine` that a running pool has otherwise, in words."""
+    """Descriptions of the settings given in `mine` that differ from those of a running pool."""
     return [
         f"{name}={getattr(mine, name)!r} (the pool has {getattr(running, name)!r})"
         for name in sorted(mine.model_fields_set)

@@ -1,4 +1,4 @@
-"""The steps of evaluations: which worker takes each, and what happens when the worker fails.
+"""The steps of evaluations: the worker that takes each, and retries when a worker fails.
 
     compile    a Ray task on any node; skipped where the artifact is in the object store
     check      on a shared gang
@@ -63,7 +63,7 @@ class Steps:
         pool: handle of the pool's own actor, for reports of stages.
 
     Attributes:
-        compilers: who compiles.
+        compilers: slots of compile tasks.
         retries, compiles, exclusive_steps, queue_s, durations_s: see `PoolStatus`.
     """
 
@@ -94,8 +94,8 @@ class Steps:
         """Takes the steps of an evaluation until one of them ends it."""
         identity = compile_identity(evaluation.request)
         runs = self._runs_here(evaluation)
-        asked = evaluation.request.config.until
-        if not runs or asked == "compile" or identity not in self._artifacts:
+        last = evaluation.request.config.until
+        if not runs or last == "compile" or identity not in self._artifacts:
             reply = await self._compile(evaluation, identity, ends=not runs)
             if reply is not None and reply.is_final:
                 return reply
@@ -110,7 +110,7 @@ class Steps:
         return await self._with_retries(evaluation, lambda: self._on_gang(evaluation, identity, exclusive, None))
 
     async def _compile(self, evaluation: PoolEvaluation, identity: str, *, ends: bool) -> StepReply | None:
-        """Compiles a source; None where an equal one was compiled meanwhile and nothing else is asked for."""
+        """Compiles a source; None where an equal one was compiled meanwhile and later stages are requested."""
         while (others := self._compiling.get(identity)) is not None:
             evaluation.enter(WAITING)
             await others.wait()
@@ -192,7 +192,7 @@ class Steps:
         return reply
 
     async def _cancel_on(self, gang: ReadyGang, lane: Lane, attempt: str, ref: ObjectRef) -> None:
-        """Ends a step that nobody waits for; its gang stays where the step ends within the deadline."""
+        """Ends a cancelled step; its gang stays where the step ends within the deadline."""
         gang.placed.actor.cancel.remote(attempt)
         try:
             await _within(self._settings.deadline_s, ref)

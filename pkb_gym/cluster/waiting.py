@@ -1,4 +1,4 @@
-"""Who waits for a place, in order: higher priorities first, equal ones as they came."""
+"""Queues by priority: higher ones first, equal ones in order of arrival."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Place = TypeVar("Place")
 
 
 class PriorityWaiters(Generic[Place]):
-    """Futures of those who wait; for one event loop."""
+    """Futures of waiting tasks; for one event loop."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, asyncio.Future[Place]]] = []

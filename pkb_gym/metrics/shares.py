@@ -56,11 +56,11 @@ def mechanism_usage(results: AgentResults) -> tuple[Share, ...]:
     """
     turns, rows = results.turns, best_turns(results)
     outcomes = (turns.outcomes[row] for row in rows)
-    told = Counter(
+    seen = Counter(
         zip(turns.problem[rows].tolist(), ((each.mechanisms, each.calls_library) for each in outcomes), strict=True)
     )
     items: Counter[Item] = Counter()
-    for (problem, (mechanisms, calls_library)), count in told.items():
+    for (problem, (mechanisms, calls_library)), count in seen.items():
         items[problem, _mechanisms(mechanisms, calls_library)] += count
     return _shares(items, len(results.problems))
 

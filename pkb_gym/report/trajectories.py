@@ -84,7 +84,7 @@ def trajectory(attempt: Attempt, *, with_replies: bool = True) -> Trajectory:
     feedback = attempt.feedback
     source = _text(attempt.source, SOURCE_CHARS)
     language = attempt.asked.language if feedback is None else feedback.config.language
-    told = Trajectory(
+    trajectory = Trajectory(
         source=source,
         is_python=language in ("python", "triton"),
         reply=_text(attempt.reply, REPLY_CHARS) if with_replies else None,
@@ -93,9 +93,9 @@ def trajectory(attempt: Attempt, *, with_replies: bool = True) -> Trajectory:
         facts=_facts(attempt),
     )
     if feedback is None:
-        return told
+        return trajectory
     profile, check = feedback.profile, feedback.check
-    return told.model_copy(
+    return trajectory.model_copy(
         update={
             "message": _text(feedback.message, LOG_CHARS),
             "compiler_log": None if feedback.compile is None else _text(feedback.compile.log, LOG_CHARS),

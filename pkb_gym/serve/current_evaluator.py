@@ -8,9 +8,13 @@ import time
 from collections.abc import Callable
 
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.serve.evaluation import OwningEvaluator
 
 logger = logging.getLogger(__name__)
+
+MAX_FAILURES = 3
+"""Infrastructure failures in a row after which an evaluator is taken for broken."""
 
 PAUSE_STEP_S = 0.2
 """How long a pause waits for one evaluator before it looks whether that was replaced, or the pause ended."""
@@ -21,10 +25,13 @@ class CurrentEvaluator:
 
     Args:
         open_evaluator: makes one.
+        max_failures: infrastructure failures in a row, without a candidate that ran in between, after which it is taken
+            for broken; None for any number.
     """
 
-    def __init__(self, open_evaluator: Callable[[], OwningEvaluator]) -> None:
-        self._open_evaluator = open_evaluator
+    def __init__(self, open_evaluator: Callable[[], OwningEvaluator], max_failures: int | None = MAX_FAILURES) -> None:
+        self._open_evaluator, self._max_failures = open_evaluator, max_failures
+        self._failures = 0
         self._lock = threading.RLock()
         self._one_closed = threading.Condition(self._lock)
         self._pausing = threading.Lock()
@@ -67,9 +74,27 @@ class CurrentEvaluator:
                 broken = self._evaluator
             if broken is None or broken is not self._evaluator:
                 return None
-            self._evaluator = None
+            self._evaluator, self._failures = None, 0
             self._closing += 1
             return broken
+
+    def why_broken(self, evaluator: OwningEvaluator, feedback: Feedback) -> str | None:
+        """Counts what an evaluation found; why its evaluator has to go, None where it may stay.
+
+        An evaluator whose processes or memory are in disorder may answer every evaluation with an infrastructure
+        failure, and raise nothing.
+        """
+        with self._lock:
+            if evaluator is not self._evaluator:
+                return None
+            if feedback.failure is Failure.INFRASTRUCTURE:
+                self._failures += 1
+                logger.warning("an infrastructure failure: %s", feedback.message)
+            elif feedback.stage not in (None, Stage.STATIC, Stage.COMPILE):
+                self._failures = 0
+            if self._max_failures is None or self._failures < self._max_failures:
+                return None
+            return f"{self._failures} infrastructure failures in a row, the last: {feedback.message}"
 
     def part_with(self, retired: OwningEvaluator) -> None:
         """Closes an evaluator, in the background: ending what hangs may hang."""

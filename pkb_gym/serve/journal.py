@@ -138,11 +138,7 @@ class Journal:
         self._lock, self._syncing = threading.Lock(), threading.Lock()
         self._written = self._synced = self._appended_bytes = 0
         try:
-            lines, rest = self._file.read()
-            if rest and not (lines or rest.startswith(b"{")):
-                raise ConfigError(f"{path} holds something else than a journal; --journal names another")
-            self._file.cut_off(rest)
-            self._file.replace(_live(lines, max_answers, path))
+            self._file.replace(self._file.recover(lambda lines: _live(lines, max_answers, path)))
         except BaseException:
             self.close()
             raise
@@ -243,7 +239,7 @@ def _live(lines: list[bytes], max_answers: int, path: Path) -> list[bytes]:
             entry = json.loads(line)
             kind, evaluation_id = str(entry["kind"]), entry["id"]
         if kind not in KINDS or not isinstance(evaluation_id, str):
-            raise ConfigError(f"{path}, line {number}, is no entry of a journal; --journal names another file")
+            raise ConfigError(f"{path}, line {number}, is no entry of a journal")
         known = evaluations.setdefault(evaluation_id, _Lines())
         known.all.append(line)
         known.begins_with_promise |= kind == "accepted"

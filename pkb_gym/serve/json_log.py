@@ -12,7 +12,7 @@ from logging.handlers import WatchedFileHandler
 from pathlib import Path
 
 from pkb_gym.engine.errors import ConfigError, PkbError
-from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.serve.evaluation import Evaluation
 from pkb_gym.serve.observer import Observer, verdict
 from pkb_gym.serve.request_observer import Answered
@@ -85,8 +85,11 @@ class EventLog(Observer):
         _log("begun", evaluation=evaluation.id, client=evaluation.client)
 
     def finished(self, evaluation: Evaluation, answer: Feedback | Exception) -> None:
-        """See `Observer`."""
-        _log("finished", evaluation=evaluation.id, client=evaluation.client, verdict=verdict(answer))
+        """See `Observer`; with the reason of an infrastructure failure, which is about this machine."""
+        fields = {"evaluation": evaluation.id, "client": evaluation.client, "verdict": verdict(answer)}
+        if isinstance(answer, Feedback) and answer.failure is Failure.INFRASTRUCTURE:
+            fields["reason"] = answer.message
+        _log("finished", **fields)
 
     def evaluator_replaced(self, why: str) -> None:
         """See `Observer`."""

@@ -11,8 +11,9 @@ they come, in a pause too, and the queue holds only what is beyond `max_begun` a
 An evaluation that has begun and that nobody asks for any more ends where its next stage would begin.
 
 An infrastructure failure is no hang. An evaluation has `deadline_s` of compiling and of having the devices; waiting
-for others does not count. When that has passed, or when the evaluator raises what is no refusal of the request, the
-evaluator is replaced by a fresh one, and what it had in hand is answered as `infrastructure`.
+for others does not count. When that has passed, when the evaluator raises what is no refusal of the request, or after
+several infrastructure failures in a row, the evaluator is replaced by a fresh one, and what it had in hand is answered
+as `infrastructure`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pkb_gym.engine.errors import ConfigError, EvaluationNotFound, Infrastructur
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.records.service import FINISHED, EvaluationRequest, ServiceStatus
 from pkb_gym.serve.clients import SOLE, Client
-from pkb_gym.serve.current_evaluator import CurrentEvaluator
+from pkb_gym.serve.current_evaluator import MAX_FAILURES, CurrentEvaluator
 from pkb_gym.serve.deadlines import DeadlineWatch
 from pkb_gym.serve.evaluation import Evaluation, OwningEvaluator
 from pkb_gym.serve.fair_queue import FairQueue
@@ -83,13 +84,14 @@ class EvaluationService:
         max_answers: int = MAX_ANSWERS,
         deadline_s: float = DEADLINE_S,
         unwanted_s: float | None = None,
+        max_failures: int | None = MAX_FAILURES,
         ledger: Ledger | None = None,
         observer: Observer | None = None,
     ) -> None:
         self._ledger, self._observer = ledger or Ledger(), observer or Observer()
         self._accepting = threading.Lock()
         self._lock = threading.RLock()
-        self._evaluator = CurrentEvaluator(open_evaluator)
+        self._evaluator = CurrentEvaluator(open_evaluator, max_failures)
         self._intake = Intake(self._evaluator, device, takes_keys=takes_keys)
         self._queue = FairQueue()
         self._begun: set[Evaluation] = set()
@@ -342,7 +344,13 @@ class EvaluationService:
             if evaluator is not None:
                 self._replace(evaluator, why)
             answer = evaluation.lost(why)
+        broken = None
+        if evaluator is not None and isinstance(answer, Feedback):
+            broken = self._evaluator.why_broken(evaluator, answer)
         self._finish(evaluation, answer)
+        if broken is not None:
+            logger.warning("the evaluator is replaced: %s", broken)
+            self._replace(evaluator, broken)
 
     def _finish(self, evaluation: Evaluation, answer: Feedback | Exception) -> None:
         with self._lock:

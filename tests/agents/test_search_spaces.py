@@ -1,4 +1,4 @@
-"""Search spaces: every problem with an expert for the CPU has one, and what no corpus may hold is in none."""
+"""Search spaces: every problem with an expert has one, and what no corpus may hold is in none."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from pkb_gym.envs.suite import split_names
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 from tests.corpus.test_families import _parameters
 
-NAMES = sorted(name for name, _ in OF_SEARCH)
+SPACES = sorted(OF_SEARCH)
+NAMES = sorted(name for name, language in OF_SEARCH if language == "cpp")
 
 
 def test_every_problem_with_an_expert_is_searched_and_the_test_part_stays_out_of_the_corpus():
-    experts = {problem.name for problem in catalogue() if expert_source(problem) is not None}
-    assert experts <= {name for name, language in SEARCH_SPACES if language == "cpp"}
+    for language, suffix in (("cpp", "cpp"), ("cuda", "cu")):
+        experts = {problem.name for problem in catalogue() if expert_source(problem, suffix) is not None}
+        assert experts <= {name for name, of in SEARCH_SPACES if of == language}
     assert not OF_SEARCH.keys() & FAMILIES.keys()
     assert not set(split_names("test")) & {name for name, _ in FAMILIES}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_variants_differ_and_have_the_signature_of_the_problem(name):
-    variants = SEARCH_SPACES[name, "cpp"].variants
-    assert 50 <= len(variants) <= 200
+@pytest.mark.parametrize(("name", "language"), SPACES)
+def test_variants_differ_and_have_the_signature_of_the_problem(name, language):
+    variants = SEARCH_SPACES[name, language].variants
+    assert 50 <= len(variants) <= 300
     assert len({" ".join(variant.source.split()) for variant in variants}) == len(variants)
     declared = _parameters(cpp_signature(find_problem(name)))
     for variant in variants[::20]:

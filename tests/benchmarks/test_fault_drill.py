@@ -11,7 +11,9 @@ import pytest
 
 from benchmarks import fault_drill
 from benchmarks.fault_drill import Drill, Row, is_sound
+from benchmarks.fault_shares import merged
 from benchmarks.fault_targets import Submission, Verdict
+from benchmarks.side_by_side import shares
 from pkb_gym.engine.records.config import EvalConfig
 
 GOOD = Submission("good", "AllReduce", "a kernel", None, EvalConfig())
@@ -68,7 +70,7 @@ def test_an_evaluation_that_is_never_judged_is_wrong(drill: Drill) -> None:
 def test_what_is_left_over_is_found(drill: Drill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fault_drill, "GONE_S", 0.2)
     assert drill.left_over() == []
-    (tmp_path / "temporary" / "pkb-scratch-1").mkdir()
+    (tmp_path / "0" / "tmp" / "pkb-scratch-1").mkdir()
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / ".half").touch()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
@@ -91,12 +93,34 @@ def test_a_run_goes_on_behind_an_earlier_one_of_the_same_commit_and_seed(
     assert fault_drill.earlier(path, 1) == ([], 0, [])
 
 
+def test_shares_strike_every_kill_once(tmp_path: Path) -> None:
+    assert [fault_drill.kills_of(share, 300) for share in shares(7)] == [43] * 6 + [42]
+    numbers = [share.number + own * 7 for share in shares(7) for own in range(fault_drill.kills_of(share, 300))]
+    assert sorted(numbers) == list(range(300))
+    drawn = []
+    for share in shares(3):
+        folder = tmp_path / str(share.number)
+        folder.mkdir()
+        drawn.append(Drill(folder, 1, struck=2, share=share).number)
+    assert drawn == [6, 7, 8]
+
+
+def test_results_of_shares_become_one() -> None:
+    row = {"fault": "f", "through": "service", "times": 1, "evaluations": 3, "right": 2, "retried": 1, "wrong": []}
+    first = {"seed": 1, "kills": 1, "left_over": [], "rows": [row]}
+    other = {"seed": 1, "kills": 2, "left_over": ["process 7"], "rows": [row | {"wrong": ["x"]}, row | {"fault": "a"}]}
+    whole = merged([first, other])
+    assert (whole["kills"], whole["left_over"]) == (3, ["process 7"])
+    assert [row["fault"] for row in whole["rows"]] == ["a", "f"]
+    assert (whole["rows"][1]["times"], whole["rows"][1]["evaluations"], whole["rows"][1]["wrong"]) == (2, 6, ["x"])
+
+
 @pytest.mark.slow
 def test_a_small_drill_finds_nothing_wrong(tmp_path: Path) -> None:
     """In a process of its own: it makes itself the parent of orphans."""
-    command = ["-m", "benchmarks.fault_drill", "--kills", "4", "--repeats", "0", "--seed", "5", "--out", str(tmp_path)]
+    command = ["-m", "benchmarks.fault_drill", "--kills", "4", "--repeats", "0", "--seed", "5", "--jobs", "2"]
     ran = subprocess.run(
-        [sys.executable, *command],
+        [sys.executable, *command, "--out", str(tmp_path)],
         cwd=Path(__file__).resolve().parents[2],
         capture_output=True,
         text=True,

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 
 import pytest
 
-from benchmarks.service_load import CONFIG, PROBLEM, Job, Tally, one_at_a_time, run_jobs, tally
+from benchmarks.common import header
+from benchmarks.service_load import (
+    CONFIG,
+    PROBLEM,
+    Job,
+    Measurement,
+    Round,
+    Tally,
+    earlier_rounds,
+    fill,
+    one_at_a_time,
+    run_jobs,
+    summary,
+    tally,
+)
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.attempt_file import AttemptFile, read_attempts
@@ -78,3 +93,58 @@ def test_jobs_one_at_a_time_go_to_each_evaluator():
     assert [[job for (job, _), _ in own] for own in times] == [JOBS[:3]] * 2
     assert all(ms > 0 for own in times for _, ms in own)
     assert len(owners.asked) == 3 and PROBLEM.name == "AllReduce" and CONFIG.until == "check"
+
+
+NOTHING_WRONG = Tally(jobs=100, lost=0, doubled=0, mixed_up=0, failed=0)
+
+
+def a_round(service_per_s: float = 9.0, local_per_s: float = 10.0, added_ms: float = 4.0) -> Round:
+    local_ms = [100.0, 110.0, 130.0]
+    service_ms = [ms + added_ms for ms in local_ms]
+    return Round(local_ms, service_ms, [local_per_s - 1, local_per_s + 1], service_per_s, NOTHING_WRONG, 0, 30.0)
+
+
+def test_a_round_counts_its_own_jobs(tmp_path):
+    path = tmp_path / "results.jsonl"
+    with (
+        AttemptFile(path, writer="pkb serve", option="--results") as file,
+        make_service(NamingOwners(), ledger=Ledger(results=ResultsLog(file))) as service,
+        HttpServer(service, TOKEN) as server,
+        RemoteEvaluator(server.url, TOKEN) as first,
+        RemoteEvaluator(server.url, TOKEN) as second,
+        make_service(NamingOwners()) as without_results,
+        HttpServer(without_results, TOKEN) as local_server,
+        RemoteEvaluator(local_server.url, TOKEN) as local,
+    ):
+        measurement = Measurement(["speedup 1", "speedup 2"], 0, local, [first, second], path)
+        measurement.warm_up()
+        rounds = [measurement.round(jobs=8, latencies=3, local=4) for _ in range(2)]
+    assert [each.tally for each in rounds] == [Tally(jobs=11, lost=0, doubled=0, mixed_up=0, failed=0)] * 2
+    assert [(len(each.local_ms), len(each.service_ms), each.faults) for each in rounds] == [(3, 3, 0)] * 2
+    assert len(read_attempts(path)) == 4 + 22, "the jobs of the local evaluator went elsewhere"
+
+
+def test_the_summary_has_medians_of_rounds_and_sums_of_jobs():
+    found = summary(200, [a_round(9.0, 10.0), a_round(4.0, 5.0), a_round(9.0, 9.0)])
+    assert found["share_of_local"] == 0.9 and found["shares"] == [0.9, 0.8, 1.0]
+    assert found["added_p50_ms"] == 4.0 and found["jobs"] == 300 and found["lost"] == 0
+
+
+def test_rounds_end_with_the_budget():
+    kept: list[int] = []
+    rounds = [a_round()]
+    fill(rounds, 3, 60.0, a_round, lambda found: kept.append(len(found)))
+    assert len(rounds) == 3 and kept == [2, 3], "a round of an earlier run counts"
+    fill(rounds, 5, -1.0, a_round, lambda _: None)
+    assert len(rounds) == 3, "no time was left"
+
+
+def test_rounds_of_another_commit_are_refused(tmp_path):
+    path = tmp_path / "service_load.json"
+    assert earlier_rounds(path, "abc", 200) == []
+    path.write_text(json.dumps(header() | {"commit": "abc"} | summary(200, [a_round()])))
+    (found,) = earlier_rounds(path, "abc", 200)
+    assert asdict(found) == asdict(a_round())
+    for commit, clients in (("def", 200), ("abc", 100)):
+        with pytest.raises(SystemExit, match="leave out --resume"):
+            earlier_rounds(path, commit, clients)

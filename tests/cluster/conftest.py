@@ -1,34 +1,48 @@
-"""One Ray cluster of several nodes on this machine, for all tests of this folder that need one."""
+"""One Ray cluster of two nodes on this machine, for all tests of this folder that need one."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from benchmarks.ray_cluster import LocalCluster, local_cluster, ray_processes, wait_until
+from benchmarks.ray_cluster import LocalCluster, local_cluster, ray_processes
+from pkb_gym.cluster.evaluator import RayEvaluator
+from tests.cluster.on_cluster import BY_MAKE_CLUSTER, FAKE, FAKE_POOL, NODE_CPUS, PATIENCE_S
 from tests.leaks import Lasting
-
-PATIENCE_S = 120.0
-NODE_CPUS = 4
-"""Room for one gang of two ranks and two compiles."""
-
-
-def until(condition: Callable[[], object], what: str = "it did not come to that") -> None:
-    wait_until(condition, what, PATIENCE_S)
 
 
 @pytest.fixture(scope="session")
 def ray_cluster(compiled_before: Path, lasting: Lasting) -> Iterator[LocalCluster]:
-    """A head and two nodes; this process is connected to it."""
+    """A head with room for compiles alone, and a node for gangs; this process is connected to it."""
     pytest.importorskip("ray")
     lasting.keep_process(lambda: [process.pid for process in ray_processes()])
-    with local_cluster(head_cpus=2, cache=compiled_before, client_port=_free_port()) as cluster:
-        cluster.add_node(cpus=NODE_CPUS)
+    port = _free_port() if BY_MAKE_CLUSTER else None  # the server of Ray Client takes seconds to start
+    with local_cluster(head_cpus=1, cache=compiled_before, client_port=port) as cluster:
         cluster.add_node(cpus=NODE_CPUS)
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def evaluator(ray_cluster: LocalCluster) -> Iterator[RayEvaluator]:
+    """Over one pool of judges that start nothing; each test has sources of its own."""
+    with RayEvaluator(FAKE_POOL, timeout_s=PATIENCE_S) as evaluator:
+        yield evaluator
+
+
+@pytest.fixture
+def other_pool(ray_cluster: LocalCluster) -> Iterator[Callable[..., RayEvaluator]]:
+    """Opens evaluators over pools with further settings."""
+    with ExitStack() as stack:
+
+        def opened(settings: str, **arguments: object) -> RayEvaluator:
+            address = f"ray?{FAKE}&{settings}"
+            return stack.enter_context(RayEvaluator(address, timeout_s=PATIENCE_S, **arguments))
+
+        yield opened
 
 
 def _free_port() -> int:

@@ -11,7 +11,7 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.artifact import Artifact
-from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.config import EvalConfig, last_stage
 from pkb_gym.engine.records.feedback import Feedback, Stage
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.rewards.examples import LAST_STAGE, failed
@@ -24,7 +24,7 @@ BEYOND_COMPILING = frozenset(LAST_STAGE) - {"rejected", "compile_error"} | {"spe
 class FakeJudge:
     """`FakeEvaluator`'s words in the first line; each further line is a command with the path of a file.
 
-    `log` has each evaluation add a line to the file: stage, seed, artifact found or not, process. In gangs alone:
+    `log` has each evaluation add a line to the file: last stage, seed, artifact found or not, process. In gangs alone:
     `wait` waits for the file; `die_once`, `break_once` and `infrastructure_once` make the file and then end the
     process, raise, or fail; `infrastructure` fails always; `hang` never returns while the file is not there.
     """
@@ -47,8 +47,9 @@ class FakeJudge:
         for command in commands:
             name, _, path = command.partition(" ")
             if name == "log":
+                last = last_stage(config.until, untimed=False, device="cpu")
                 with open(path, "a") as file:
-                    file.write(f"{config.until} {config.seed} {'found' if known else 'compiled'} {os.getpid()}\n")
+                    file.write(f"{last} {config.seed} {'found' if known else 'compiled'} {os.getpid()}\n")
             elif config.until != "compile":
                 feedback = self._obey(name, Path(path), progress)
                 if feedback is not None:

@@ -21,6 +21,7 @@ PYTHON = "import torch\n\ndef solution(tensor):\n    return tensor\n"
         ({"language": "cuda"}, 0, "cuda", 4, 4),
         ({"language": "cpp", "world_size": 2}, 8, "cpu", 2, 2),
         ({"world_size": 8, "ranks_per_gpu": 4}, 4, "cuda", 8, 2),
+        ({"device": "emulated", "language": "cuda", "world_size": 2}, 0, "emulated", 2, 2),
     ],
 )
 def test_device_and_ranks(config, gpus, device, world_size, devices):

@@ -112,9 +112,10 @@ def slurm(tmp_path):
 
 def test_the_slurm_script_starts_a_head_and_workers_and_runs_the_command(slurm, tmp_path):
     found = tmp_path / "found"
-    status, calls = slurm("bash", "-c", f'echo "$RAY_ADDRESS $RAY_USAGE_STATS_ENABLED" > {found}; exit 5')
+    variables = "$RAY_ADDRESS $RAY_USAGE_STATS_ENABLED $RAY_AUTH_MODE $RAY_AUTH_TOKEN"
+    status, calls = slurm("bash", "-c", f'echo "{variables}" > {found}; exit 5')
     assert status == 5, "the status is that of the command"
-    assert found.read_text() == "node1:6379 0\n"
+    assert re.fullmatch(r"node1:6379 0 token [0-9a-f]{64}\n", found.read_text())
     starts = {call for call in calls if "--block" in call}
     assert starts == {
         "node1 ray start --head --port=6379 --num-gpus=8 --block",

@@ -10,31 +10,23 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from pkb_gym.adapters.settings import EpisodeSettings
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
+from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.envs.evaluator_registry import close_evaluators
-from pkb_gym.serve.server import HttpServer
-from pkb_gym.serve.service import EvaluationService
 from tests.doors.contract import CASES, FAILURES, INFRASTRUCTURE, PROBLEMS, SEED, SETTINGS, Expected, source_of, write
+from tests.serve.forwarding import Forwarding, serving
 
 SIDE_BY_SIDE = 8
 
 
-@dataclass
-class FailingAtMarkedSources:
+class FailingAtMarkedSources(Forwarding):
     """The local evaluator, whose machine fails wherever a source asks for it."""
-
-    local: LocalEvaluator
-
-    def resolve(self, problem: Problem, source: str, config: EvalConfig) -> ResolvedConfig:
-        return self.local.resolve(problem, source, config)
 
     def evaluate(
         self,
@@ -46,19 +38,10 @@ class FailingAtMarkedSources:
         replay_key: bytes | None = None,
     ) -> Feedback:
         if INFRASTRUCTURE not in source:
-            return self.local.evaluate(problem, source, config, progress, replay_key=replay_key)
-        rejected = self.local.evaluate(problem, "", config, progress, replay_key=replay_key)
+            return super().evaluate(problem, source, config, progress, replay_key=replay_key)
+        rejected = super().evaluate(problem, "", config, progress, replay_key=replay_key)
         changes = {"failure": Failure.INFRASTRUCTURE, "message": "a disk of this machine is full"}
         return Feedback.model_validate(rejected.model_copy(update=changes).model_dump())
-
-    def pause(self, timeout_s: float | None = None) -> bool:
-        return self.local.pause(timeout_s)
-
-    def resume(self) -> None:
-        self.local.resume()
-
-    def close(self) -> None:
-        self.local.close()
 
 
 def task_of(url: str, problem: str) -> str:
@@ -83,10 +66,14 @@ def judge(url: str, problem: str, case: str, task: str) -> Expected:
 def main(path: Path) -> None:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pkb-doors-"))
-        service = stack.enter_context(
-            EvaluationService(lambda: FailingAtMarkedSources(LocalEvaluator(cache_dir=Path(folder))))
+        # Failures are part of the contract, and no reason to replace the evaluator.
+        server = stack.enter_context(
+            serving(
+                lambda: FailingAtMarkedSources(LocalEvaluator(cache_dir=Path(folder))),
+                os.environ["PKB_TOKEN"],
+                max_failures=None,
+            )
         )
-        server = stack.enter_context(HttpServer(service, os.environ["PKB_TOKEN"]))
         stack.callback(close_evaluators)
         threads = stack.enter_context(ThreadPoolExecutor(SIDE_BY_SIDE))
         tasks = {problem: task_of(server.url, problem) for problem in PROBLEMS}

@@ -31,28 +31,46 @@ class Family:
 FAMILIES = (
     Family(
         "write outputs after the clock was read",
-        ("finishes_in_a_thread", "lazy_tensor", "reads_on_*", "looks_for_the_heap", "late_stream"),
+        (
+            *("finishes_in_a_thread", "lazy_tensor", "reads_on_*", "looks_for_the_heap"),
+            *("late_stream", "late_host_*", "late_graph", "late_peer_copy", "late_low_priority", "late_torch_stream"),
+            *("late_delivery", "late_from_its_first_kernel"),
+        ),
         "receipts taken at departure; every thread is stopped, and its time counts; no descriptor of the heap; filter",
         ("engine/ranks/test_gang.py",),
+    ),
+    Family(
+        "do the work of several calls at once",
+        (
+            *("racy/works_ahead*", "racy/puts_calls_off*", "replays_the_call_before", "leaves_a_server_running"),
+            *("skips_its_handovers", "makes_two_handovers_at_once", "answers_its_own_handovers"),
+        ),
+        "fresh lines of every argument and receipts of every output at each handover; numbers and places that vary",
     ),
     Family(
         "run while frozen",
         (
             *("wakes_itself_*", "opens_a_terminal", "ignores_signals", "stops_itself", "works_while_binding"),
             *("leaves_a_thread_*", "leaves_a_kernel_*", "leaves_processes_*", "spins_*", "second_context"),
-            "triton_leaves_a_process",
+            *("triton_leaves_a_process", "leaves_host_threads_spinning", "queues_kernels_*"),
         ),
         "filter (signals, timers, sessions, terminals); stopped gangs; ticks and idle probe beside the baseline",
         ("engine/rankside/test_confine.py",),
     ),
     Family(
         "give an earlier answer",
-        ("memoises*", "skips_equal_inputs", "replays_its_first_graph"),
+        ("memoises*", "skips_equal_inputs", "replays_its_first_graph", "keeps_an_ipc_pointer"),
         "fresh inputs for every call, at other places, and every output is compared",
     ),
     Family(
+        "do less while it is timed, or less exactly",
+        ("approximates_*", "half_of_it_*", "rounds_to_8_bits", "estimates_*"),
+        "outputs of timed calls are compared as those of checked ones; inputs that no estimator knows",
+        ("problems/test_counterfeits.py",),
+    ),
+    Family(
         "read the reference or an expert",
-        ("reads_the_answers",),
+        ("reads_the_answers", "reads_behind_the_heap", "reads_what_others_freed", "imports_open_descriptors"),
         "file system is an allow-list with the installation covered; list of the files that compilers opened",
         ("engine/ranks/test_visible_folders.py", "engine/compile/test_opened_files.py"),
     ),
@@ -69,15 +87,15 @@ FAMILIES = (
         "deceive the evaluator",
         (
             *("claims_*", "forges_*", "patches_the_judges", "breaks_the_profile", "lies_in_the_profile"),
-            *("closes_all_files", "hides_its_*", "pretends_to_wait"),
+            *("closes_all_files", "hides_its_*", "pretends_to_wait", "hides_nccl_*"),
         ),
         "verdict and clock lie outside; reports are typed, limited and compared with the declaration",
         ("engine/rankside/test_messages.py",),
     ),
     Family(
-        "keep the evaluator busy, or write to its user's terminal",
-        ("sends_*", "floods_*", "prints_binary", "raises_lone_surrogates"),
-        "sizes before contents; texts are escaped in the record",
+        "keep the evaluator busy, write to its user's terminal, or speak as somebody else in a chat",
+        ("sends_*", "floods_*", "prints_binary", "raises_lone_surrogates", "speaks_as_another"),
+        "sizes before contents; texts are escaped in the record, markers of chat templates among them",
         (
             *("engine/records/test_source.py", "engine/stages/test_static.py", "engine/support/test_printable.py"),
             *("engine/compile/test_toolchain.py", "rewards/test_action_cost.py"),
@@ -95,18 +113,21 @@ FAMILIES = (
     ),
     Family(
         "save the synchronisation",
-        ("racy/*",),
+        (
+            *("racy/early_*", "racy/late_*", "racy/one_wait_is_missing", "racy/reused_scratch", "racy/stale_flag"),
+            "racy/waits_in_its_first_calls",
+        ),
         "the call contract: poison before arrival, receipts at departure, delayed and held ranks",
     ),
     Family(
         "pass the baseline's collectives off as a kernel",
-        (),
+        ("opens_nccl",),
         "the kernel's counters of the gang's network; on GPUs NCCL's kernels in the profile",
         ("engine/evaluators/test_hidden_collectives.py", "rewards/test_presets.py"),
     ),
     Family(
         "be timed under better conditions",
-        ("sandbags",),
+        ("sandbags", "hurries_its_handovers", "hogs_memory_*", "pins_the_l2"),
         "blocks grow with the best time shown, and shorter ones are not counted; a source has its first verdict",
         ("engine/stages/test_time.py", "envs/test_episode.py"),
     ),

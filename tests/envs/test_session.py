@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import doctest
 
+import gymnasium as gym
 import pytest
 
-from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.envs import session as module
 from pkb_gym.envs.session import SubmissionSession
 
@@ -42,6 +43,26 @@ def test_what_was_not_judged_has_no_gain(session, evaluator, monkeypatch):
     monkeypatch.setattr(evaluator, "evaluate", evaluate)
     reply = session.submit("speedup 2")
     assert reply.gain is None and reply.turn.feedback is None and "the service is gone" in reply.text
+
+
+@pytest.mark.parametrize("error", [ConfigError("this service judges on device 'cuda'"), ZeroDivisionError("a bug")])
+def test_an_episode_with_an_exception_has_no_value(session, evaluator, monkeypatch, error):
+    def evaluate(*_: object) -> None:
+        raise error
+
+    session.submit("speedup 2")
+    monkeypatch.setattr(evaluator, "evaluate", evaluate)
+    with pytest.raises(type(error)):
+        session.submit("speedup 3")
+    assert session.is_over and session.episode.episode_value is None
+    assert "failed earlier" in session.submit("speedup 3").text
+
+
+def test_a_source_that_is_no_text_counts_for_nothing(session):
+    """Models write arguments: with no value for the episode, they could have it forgotten."""
+    with pytest.raises(gym.error.InvalidAction, match="got int"):
+        session.submit(7)
+    assert not session.is_over and session.episode.episode_value == 0.0
 
 
 def test_a_restored_session_goes_on_where_it_was(session, evaluator):

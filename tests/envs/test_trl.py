@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.envs import KernelTool, SubmissionTool, trl
 
 
@@ -96,6 +96,19 @@ def test_an_evaluator_that_cannot_be_reached_gives_no_reward(tool, evaluator, mo
     tool.submit("speedup 2")
     monkeypatch.setattr(evaluator, "evaluate", evaluate)
     assert "http://node:8900 cannot be reached; nothing more is judged" in tool.submit("speedup 3")
+    assert tool.get_reward() is None
+
+
+def test_an_exception_that_trl_answers_the_model_with_gives_no_reward(tool, evaluator, monkeypatch):
+    """TRL catches every exception of a tool: the rollout went on, and was paid 0 for a failure of ours."""
+
+    def evaluate(*_: object) -> None:
+        raise ConfigError("this service judges on device 'cuda'; the request asks for 'cpu'")
+
+    tool.reset(problem="AllReduce")
+    monkeypatch.setattr(evaluator, "evaluate", evaluate)
+    with pytest.raises(ConfigError):
+        tool.submit("speedup 3")
     assert tool.get_reward() is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import itertools
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.records.timing import Timing
 from pkb_gym.problems.catalogue import find_problem
@@ -39,6 +41,8 @@ def need(candidate: Candidate) -> None:
     need_gpus(candidate.world_size)
     if "import triton" in candidate.source and importlib.util.find_spec("triton") is None:
         pytest.skip("needs Triton")
+    if candidate.options.get("needs") == "bubblewrap" and not bubblewrap_works():
+        pytest.skip("needs bubblewrap")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,11 +86,63 @@ def test_ranks_share_one_gpu(local_evaluator: LocalEvaluator, world_size: int, o
 
 
 @pytest.mark.gpu
+@pytest.mark.timeout(300)
+def test_native_code_that_opens_nccl_is_seen(local_evaluator: LocalEvaluator) -> None:
+    candidate = read(FOLDER / "cuda" / "hostile" / "opens_nccl.cu")
+    need(candidate)
+    feedback = evaluate(local_evaluator, candidate)
+    assert feedback.passed, feedback.message
+    assert feedback.calls_torch_distributed is True
+
+
+@pytest.fixture(scope="module")
+def undisturbed(local_evaluator: LocalEvaluator) -> Timing:
+    """Of the good kernel."""
+    need(GOOD)
+    return figures(local_evaluator, GOOD)
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["pins_the_l2", "leaves_host_threads_spinning", "leaves_a_thread_launching"])
+def test_the_baseline_is_no_slower_beside_it(local_evaluator: LocalEvaluator, undisturbed: Timing, name: str) -> None:
+    beside = figures(local_evaluator, read(FOLDER / "cuda" / "hostile" / f"{name}.cu"))
+    assert beside.baseline_us < undisturbed.baseline_us * (1 + SAME_RELATIVE)
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+def test_hurried_handovers_are_not_paid(local_evaluator: LocalEvaluator) -> None:
+    """Rewards pay the interval's lower end, which is over a baseline without the copy of results."""
+    candidate = read(FOLDER / "cuda" / "hostile" / "hurries_its_handovers.py")
+    need(candidate)
+    hurried = evaluate(local_evaluator, candidate)
+    candidate.assert_as_expected(hurried)
+    assert hurried.timing is not None and hurried.timing.speedup_low < 1 + SAME_RELATIVE
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+def test_an_early_handover_saves_less_than_a_handover(local_evaluator: LocalEvaluator) -> None:
+    """The most that a call gains by it, as docs/security.md says."""
+    early = read(FOLDER / "cuda" / "hostile" / "answers_its_own_handovers.cu")
+    need(early)
+    honest = dataclasses.replace(early, source=early.source.replace("  run_ahead<<<", "  if (false) run_ahead<<<"))
+    assert honest.source != early.source
+    timings = [evaluate(local_evaluator, each).timing for each in (early, honest)]
+    if timings[0] is None:
+        return  # it was found out
+    assert timings[1] is not None
+    saved_us = timings[1].candidate_us - timings[0].candidate_us
+    assert saved_us < timings[1].candidate_handover_us + SAME_RELATIVE * timings[1].candidate_us
+
+
+@pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_hundred_in_a_row_change_no_figures(local_evaluator: LocalEvaluator) -> None:
     need(GOOD)
-    before = figures(local_evaluator)
+    before = figures(local_evaluator, GOOD)
     bad = [
         candidate
         for candidate in (*candidates("cuda/hostile"), *candidates("cuda/broken"))
@@ -95,15 +151,15 @@ def test_a_hundred_in_a_row_change_no_figures(local_evaluator: LocalEvaluator) -
     for candidate in itertools.islice(itertools.cycle(bad), IN_A_ROW):
         feedback = evaluate(local_evaluator, candidate)
         assert feedback.failure is not Failure.INFRASTRUCTURE, f"{candidate.name}: {feedback.message}"
-    after = figures(local_evaluator)
+    after = figures(local_evaluator, GOOD)
     assert after.baseline_us == pytest.approx(before.baseline_us, rel=SAME_RELATIVE)
     assert after.candidate_us == pytest.approx(before.candidate_us, rel=SAME_RELATIVE)
 
 
-def figures(evaluator: LocalEvaluator) -> Timing:
-    """Times of the good kernel; at size large, as those of smaller baselines follow the hosts' launches."""
-    config = GOOD.config.model_copy(update={"size": "large", "timing_budget_s": 3.0})
-    feedback = evaluator.evaluate(find_problem(GOOD.problem), GOOD.source, config)
-    GOOD.assert_as_expected(feedback)
+def figures(evaluator: LocalEvaluator, candidate: Candidate) -> Timing:
+    """Times of a kernel that passes; at size large, as those of smaller baselines follow the hosts' launches."""
+    config = candidate.config.model_copy(update={"size": "large", "timing_budget_s": 3.0, "until": "time"})
+    feedback = evaluator.evaluate(find_problem(candidate.problem), candidate.source, config)
+    candidate.assert_as_expected(feedback)
     assert feedback.timing is not None
     return feedback.timing

@@ -47,8 +47,9 @@ def test_the_table_is_that_of_the_entries():
 
 
 def test_the_script_measures_every_problem_with_an_expert():
-    script = (FOLDER / "measure_cpu.sh").read_text(encoding="utf-8")
-    named = re.search(r'^problems="([^"]+)"', script, re.MULTILINE)
-    assert named is not None
-    experts = {problem.name for problem in catalogue() if expert_source(problem) is not None}
-    assert set(named[1].replace("\\\n", " ").split()) == experts
+    script = (FOLDER / "measure.sh").read_text(encoding="utf-8")
+    for device, suffix in (("cpu", "cpp"), ("cuda", "cu")):
+        named = re.search(rf'^    {device}\).*?problems="([^"]+)"', script, re.MULTILINE | re.DOTALL)
+        assert named is not None
+        experts = {problem.name for problem in catalogue() if expert_source(problem, suffix) is not None}
+        assert set(named[1].replace("\\\n", " ").split()) == experts, device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators import connections
 from pkb_gym.engine.evaluators.connections import Connections
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
-from pkb_gym.serve.server import HttpServer
+from pkb_gym.serve.server import HttpServer, _listen
 from pkb_gym.serve.service import EvaluationService
 from tests.serve.fake_owner import TOKEN
 
@@ -65,3 +66,11 @@ def test_a_reply_is_read_up_to_a_limit(server: HttpServer, monkeypatch: pytest.M
     with pytest.raises(InfrastructureError, match="answers with more than 11 bytes"):
         pool.request(*HEALTH)
     pool.close()
+
+
+def test_replies_wait_for_no_acknowledgement() -> None:
+    """Bodies were sent 40 ms after their headers."""
+    with _listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

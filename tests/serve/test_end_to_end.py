@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
 
 import gymnasium as gym
 import pytest
@@ -14,45 +12,19 @@ import pytest
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
-from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
-from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
-from pkb_gym.engine.stages.progress import PREPARING, WAITING, Progress
+from pkb_gym.engine.records.feedback import Failure, Stage
+from pkb_gym.engine.stages.progress import PREPARING, WAITING
 from pkb_gym.envs.evaluator_registry import close_evaluators
 from pkb_gym.problems.catalogue import expert_source, find_problem
-from pkb_gym.serve.server import HttpServer
-from pkb_gym.serve.service import EvaluationService
 from tests.serve.fake_owner import ON_TWO, TOKEN, until
+from tests.serve.forwarding import Forwarding, serving
 
 PROBLEM = find_problem("AllReduce")
 EXPERT = expert_source(PROBLEM)
 
 
-@dataclass
-class Borrowed:
+class Borrowed(Forwarding):
     """The evaluator that all tests share: closing it is not the service's business."""
-
-    local: LocalEvaluator
-
-    def resolve(self, problem: Problem, source: str, config: EvalConfig) -> ResolvedConfig:
-        return self.local.resolve(problem, source, config)
-
-    def evaluate(
-        self,
-        problem: Problem,
-        source: str,
-        config: EvalConfig,
-        progress: Progress | None = None,
-        *,
-        replay_key: bytes | None = None,
-    ) -> Feedback:
-        return self.local.evaluate(problem, source, config, progress, replay_key=replay_key)
-
-    def pause(self, timeout_s: float | None = None) -> bool:
-        return self.local.pause(timeout_s)
-
-    def resume(self) -> None:
-        self.local.resume()
 
     def close(self) -> None:
         self.local.resume()
@@ -60,10 +32,11 @@ class Borrowed:
 
 @pytest.fixture
 def client(local_evaluator: LocalEvaluator) -> Iterator[RemoteEvaluator]:
-    with ExitStack() as stack:
-        service = stack.enter_context(EvaluationService(lambda: Borrowed(local_evaluator)))
-        server = stack.enter_context(HttpServer(service, TOKEN))
-        yield stack.enter_context(RemoteEvaluator(server.url, TOKEN, timeout_s=90))
+    with (
+        serving(lambda: Borrowed(local_evaluator), TOKEN) as server,
+        RemoteEvaluator(server.url, TOKEN, timeout_s=90) as client,
+    ):
+        yield client
 
 
 @pytest.mark.slow

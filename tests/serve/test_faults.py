@@ -22,6 +22,28 @@ def test_an_evaluator_that_raises_is_replaced(service, owners, source, words):
     assert service.status().restarts == service.status().infrastructure_faults == 1
 
 
+def test_an_evaluator_that_fails_every_time_is_replaced(owners):
+    """It raised nothing: from some point on every evaluation was an infrastructure failure, until the service ended."""
+    with make_service(owners, max_failures=3) as service:
+        for source in ("infrastructure", "infrastructure 1", "speedup 1", "infrastructure 2", "infrastructure 3"):
+            answer(service, ask(service, source))
+        answer(service, ask(service, "compile_error"))  # says nothing of the ranks
+        assert service.status().restarts == 0 and len(owners.opened) == 1
+        lost = answer(service, ask(service, "infrastructure 4"))
+        assert lost.failure is Failure.INFRASTRUCTURE
+        until(lambda: service.status().restarts == 1 and owners.opened[0].closed)
+        assert answer(service, ask(service, "infrastructure 5")).failure is Failure.INFRASTRUCTURE
+        assert answer(service, ask(service, "speedup 2")).passed
+        assert len(owners.opened) == 2 and service.status().restarts == 1, "the next evaluator is counted anew"
+
+
+def test_failures_that_are_meant_replace_no_evaluator(owners):
+    with make_service(owners, max_failures=None) as service:
+        for number in range(5):
+            answer(service, ask(service, f"infrastructure {number}"))
+        assert service.status().restarts == 0
+
+
 def test_only_its_own_evaluations_are_lost(owners):
     with make_service(owners, max_begun=2) as service:
         running, _, queued = ask(service, "run"), ask(service, "break"), ask(service, "speedup 1")

@@ -120,7 +120,7 @@ def test_it_waits_while_the_queue_is_full(owners):
 
 def test_an_evaluation_has_a_deadline(server, service):
     with RemoteEvaluator(server.url, TOKEN, timeout_s=0.3) as client:
-        with pytest.raises(InfrastructureError, match=r"has not judged it within 0.3 s; it is at: preparing ranks"):
+        with pytest.raises(InfrastructureError, match=r"has not judged it within 0.3 s; its state is: preparing ranks"):
             client.evaluate(PROBLEM, "run", ON_TWO)
         assert service.find(ask(service, "run")).interest.total() == 1, "the client gave up"
 

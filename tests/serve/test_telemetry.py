@@ -69,6 +69,7 @@ def test_the_log_tells_the_way_of_an_evaluation(owners, tmp_path):
         answer(service, first)
         ask(service, "speedup 1")
         answer(service, ask(service, "break"))
+        faulty = answer(service, ask(service, "infrastructure"))
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["message"] for line in lines if line.get("evaluation") == first] == [
         "accepted",
@@ -80,6 +81,8 @@ def test_the_log_tells_the_way_of_an_evaluation(owners, tmp_path):
     assert (finished["verdict"], finished["client"], finished["level"]) == ("passed", "default", "info")
     warning = next(line for line in lines if line["level"] == "warning")
     assert "ZeroDivisionError" in warning["exception"], "what a program logs in other ways is there too"
+    fault = [line for line in lines if line.get("verdict") == "infrastructure"][-1]
+    assert fault["reason"] == faulty.message != "", "the log keeps why this machine could not judge"
     assert all(line["time"].endswith("+00:00") for line in lines)
     assert not json_log.logger.isEnabledFor(logging.INFO), "and nothing afterwards"
 

@@ -6,7 +6,6 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,50 +16,22 @@ from trl import GRPOConfig
 from trl.chat_template_utils import parse_response
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.inputs.chat import Message
 from pkb_gym.training.learner.resumable import ResumableGRPOTrainer
 from pkb_gym.training.learner.sequence_options import refuse_sequence_options
+from pkb_gym.training.learner.trainer_settings import TrainerSettings
 from pkb_gym.training.learner.trl_names import check_attributes, check_methods
-from pkb_gym.training.learner.turn_credit import Credit, token_advantages
-from pkb_gym.training.processes.host_group import HostGroup
-from pkb_gym.training.processes.offload import GpuMemory, Offload
+from pkb_gym.training.learner.turn_credit import token_advantages
+from pkb_gym.training.processes.offload import GpuMemory
 from pkb_gym.training.processes.phases import PhaseClock
-from pkb_gym.training.results.run_log import EpisodeRecord, RunLog, episode_metrics
+from pkb_gym.training.results.run_log import EpisodeRecord, episode_metrics
 from pkb_gym.training.rollout.early_submission import AtOnce, FinishedSequences, stopped_by
 from pkb_gym.training.rollout.episodes import Reply, RolloutEpisode
-from pkb_gym.training.rollout.kernel_environment import KernelEnvironment, Rollouts, submitted_source
+from pkb_gym.training.rollout.kernel_environment import KernelEnvironment, submitted_source
 from pkb_gym.training.rollout.tool_rounds import CallCounts, Rollout, ToolBox, ToolCall, side_by_side
 
 Tensors = dict[str, Any]
 """What TRL's trainer hands from generation to loss: name -> tensor of shape (B, ...), or a number."""
-
-
-@dataclass(frozen=True)
-class TrainerSettings:
-    """What `KernelGRPOTrainer` needs beside what `GRPOTrainer` takes.
-
-    Attributes:
-        rollouts: begins episodes.
-        credit: from values of turns to advantages.
-        schedule: when evaluations may run.
-        host: all ranks.
-        log: of the run.
-        multi_turn: whether the policy submits with a tool, several times; else once, by a block of code.
-        generation_chunk: sequences that are generated at once; None for all of a batch.
-        offload: what leaves the GPU in a reward phase.
-        max_minutes: the run is saved and ended after so many; None for no limit.
-    """
-
-    rollouts: Rollouts
-    credit: Credit
-    schedule: EvaluationSchedule
-    host: HostGroup
-    log: RunLog
-    multi_turn: bool = True
-    generation_chunk: int | None = None
-    offload: Offload = "cache"
-    max_minutes: float | None = None
 
 
 class KernelGRPOTrainer(ResumableGRPOTrainer):

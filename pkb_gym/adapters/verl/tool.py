@@ -13,6 +13,7 @@ evaluator are answers, and the verdict comes first; set the limit to 20000. `Ker
 
 from __future__ import annotations
 
+import logging
 import uuid
 import weakref
 from typing import Any
@@ -24,7 +25,8 @@ from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 from pkb_gym.adapters.async_session import AsyncSession
 from pkb_gym.adapters.settings import EpisodeSettings
 from pkb_gym.adapters.verl.schema import score_of, submit_schema
-from pkb_gym.engine.errors import PkbError
+
+logger = logging.getLogger(__name__)
 
 SCORE = "pkb_score"
 """Field of a trajectory: the value of its best submission; NaN where one was not judged."""
@@ -64,7 +66,8 @@ class SubmitTool(BaseTool):
         try:
             playing = self._session_of(trajectory, self._tasks.get(instance_id, {}))
             reply = await playing.submit(source)
-        except PkbError as error:  # verl would make a reward of 0 of it
+        except Exception as error:  # verl would make a reward of 0 of it, whatever it is
+            logger.warning("a submission was not judged", exc_info=True)
             trajectory.extra_fields[SCORE] = float("nan")
             return ToolResponse(text=f"not judged: {error}"), None, {}
         trajectory.extra_fields[SCORE] = score_of(playing.session.episode)

@@ -150,9 +150,9 @@ class _Conversation:
                 return Ending.COMPLETE
         else:
             reply, reply_s = _reply_of(known), known.reply_s
-        said = reply or Reply("")  # an episode without any attempt would be missing where others are counted
-        attempt = self._attempt(number, said, reply_s)
-        found = read_submission(said)
+        given = reply or Reply("")  # an episode without any attempt would be missing where others are counted
+        attempt = self._attempt(number, given, reply_s)
+        found = read_submission(given)
         turn = None
         if found.source is None:
             attempt = attempt.model_copy(update={"reward": self._empty_value})
@@ -165,9 +165,9 @@ class _Conversation:
             self._player.record(attempt)
         if turn is not None and turn.is_fault:
             return Ending.NOT_JUDGED
-        self._messages.append(Message("assistant", said.content, submission=said.submission))
+        self._messages.append(Message("assistant", given.content, submission=given.submission))
         self._read = len(self._messages)
-        self._messages.append(Message("user" if said.submission is None else "tool", answer, turn=turn))
+        self._messages.append(Message("user" if given.submission is None else "tool", answer, turn=turn))
         return Ending.COMPLETE if reply is None else None
 
     def _submit(self, source: str) -> Turn:
@@ -178,7 +178,7 @@ class _Conversation:
             self._bare.episode.record(source, None)
         return self._bare.episode.turns[-1]
 
-    def _attempt(self, number: int, said: Reply, reply_s: float | None) -> Attempt:
+    def _attempt(self, number: int, reply: Reply, reply_s: float | None) -> Attempt:
         run = self._player.run
         return Attempt(
             problem=self._plan.problem.name,
@@ -186,12 +186,12 @@ class _Conversation:
             sample=self._plan.sample,
             turn=number,
             asked=self._bare.request,
-            reply=said.content,
-            reasoning=said.reasoning,
+            reply=reply.content,
+            reasoning=reply.reasoning,
             messages=tuple(ChatMessage(role=m.role, content=m.content) for m in self._messages[self._read :]),
             reward_name=run.reward,
-            tokens=said.tokens,
-            cost_usd=said.cost_usd,
+            tokens=reply.tokens,
+            cost_usd=reply.cost_usd,
             reply_s=reply_s,
         )
 
@@ -202,7 +202,7 @@ ENV_ARGUMENTS = ("device", "world_size", "ranks_per_gpu", "size", "dtype", "lang
 
 def _reply_of(attempt: Attempt) -> Reply:
     """The reply of a recorded attempt; where its text does not hold the source, that was handed to the tool."""
-    said = Reply(attempt.reply or "", attempt.reasoning, None, attempt.tokens, attempt.cost_usd)
-    if attempt.source is None or read_submission(said).source == attempt.source:
-        return said
-    return Reply(said.content, said.reasoning, attempt.source, said.tokens, said.cost_usd)
+    reply = Reply(attempt.reply or "", attempt.reasoning, None, attempt.tokens, attempt.cost_usd)
+    if attempt.source is None or read_submission(reply).source == attempt.source:
+        return reply
+    return Reply(reply.content, reply.reasoning, attempt.source, reply.tokens, reply.cost_usd)

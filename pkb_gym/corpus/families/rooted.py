@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pkb_gym.corpus.families.cuda_copies import Copies, copies_by_rank, one_copy
+from pkb_gym.corpus.families.cuda_copies import Copies, Ends, copies_by_rank, one_copy
 from pkb_gym.corpus.families.family import Family, Knob, Knobs, fill
 from pkb_gym.corpus.families.meetings import (
     BEGUN,
@@ -237,9 +237,19 @@ def cuda_makes_sense(knobs: Knobs, loops_when: str) -> bool:
 
 def cuda_scatter(knobs: Knobs) -> str:
     """The source pushes every rank's block, or every rank pulls its own."""
-    mine = "send + comm.rank * block"
+    return cuda_handed_out(knobs, "send + comm.rank * block", _to_each)
+
+
+def cuda_handed_out(knobs: Knobs, mine: str, ends: Ends) -> str:
+    """The source pushes to every rank its part of the tensor, or every rank pulls its own.
+
+    Args:
+        knobs: see `CUDA_CHOICES`.
+        mine: where this rank's part lies in the source's tensor, which begins at `send`.
+        ends: of the copy to rank r.
+    """
     if knobs["direction"] == "push":
-        copies = copies_by_rank(knobs, push=True, ends=_to_each, source="send", target="recv", meetings=CudaMeetings())
+        copies = copies_by_rank(knobs, push=True, ends=ends, source="send", target="recv", meetings=CudaMeetings())
         body = [copies.blocks, _guarded("comm.rank == src", copies.launch)]
         return _cuda(knobs, "src", BYTES.format("out"), body, copies)
     if knobs["copy"] == "copy engine":

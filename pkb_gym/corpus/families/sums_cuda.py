@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pkb_gym.corpus.families.family import Knob, Knobs, fill
 from pkb_gym.corpus.families.meetings import ARRIVE, DONE, IN_KERNEL, SENT, Access, cuda_meetings
 from pkb_gym.corpus.families.pieces import EXPORT, are_resident, cuda_finish, cuda_geometry, lines
@@ -26,7 +28,7 @@ add_up(const T* x, T* y, uint64_t n, ${root_parameter}const __grid_constant__ pk
 }
 
 void solution(TensorView tensor, ${root_argument}TensorView out, pkb::Comm comm) {
-  const uint64_t n = tensor.numel(), W = comm.world_size;
+  const uint64_t n = $elements, W = comm.world_size;
   $blocks_line
   pkb::with_float_type(tensor.dtype(), [&](auto zero) {
     using T = decltype(zero);
@@ -115,6 +117,12 @@ for (int r = 0; r < comm.world_size; ++r) {
 $meeting
 """
 
+CUDA_BLOCKS_TO_INBOXES = """
+T* inbox = comm.scratch<T>();  // nobody ends a call before all have read theirs
+for (int r = 0; r < comm.world_size; ++r) comm.put(inbox + comm.rank * n, x + r * n, n * sizeof(T), r);
+$meeting
+"""
+
 OWN_COPY = """
 if (comm.rank != dst) {
   for (uint64_t k = blockIdx.x * uint64_t(kThreads) + threadIdx.x; k < n; k += gridDim.x * kThreads) y[k] = x[k];
@@ -135,6 +143,8 @@ CUDA_REDUCE_CHOICES = CUDA_CHOICES | {
     "algorithm": ("helpers", "lines", "root", "inbox"),
     "own": ("kernel", "copy engine"),
 }
+
+CUDA_REDUCE_SCATTER_CHOICES = CUDA_CHOICES | {"algorithm": ("in place", "inbox")}
 
 
 def cuda_makes_sense(knobs: Knobs) -> bool:
@@ -164,29 +174,61 @@ def cuda_makes_sense(knobs: Knobs) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class Sum:
+    """What tells the problems apart.
+
+    Attributes:
+        share: the elements that a rank adds up, a key of `CUDA_SHARES`.
+        elements: how many there are, on the host.
+        term: the first element of the rank that `{}` stands for.
+        staged: likewise, where an inbox is what the kernel reads.
+        to_inboxes: lines of the host that fill the inboxes.
+        results: how many ranks receive the sums, and where.
+        root: parameter that names the rank which receives them; empty where it is not one alone.
+    """
+
+    share: Knob
+    results: tuple[str, str]
+    root: str = ""
+    elements: str = "tensor.numel()"
+    term: str = "comm.peer(x, {})"
+    staged: str = "x + {} * part - begin"
+    to_inboxes: str = CUDA_TO_INBOXES
+
+
 def cuda_all_reduce(knobs: Knobs) -> str:
     """The text of one kernel for AllReduce."""
-    share = "all" if knobs["algorithm"] == "one shot" else "lines"
-    results = ("1", "y") if share == "all" else ("W", "comm.peer(y, r)")
-    return _cuda(knobs, share, results, root="")
+    if knobs["algorithm"] == "one shot":
+        return _cuda(knobs, Sum("all", ("1", "y")))
+    return _cuda(knobs, Sum("lines", ("W", "comm.peer(y, r)")))
 
 
 def cuda_reduce(knobs: Knobs) -> str:
     """The text of one kernel for Reduce."""
     share = "lines" if knobs["algorithm"] == "inbox" else knobs["algorithm"]
-    return _cuda(knobs, share, ("1", "comm.peer(y, dst)"), root="dst")
+    return _cuda(knobs, Sum(share, ("1", "comm.peer(y, dst)"), root="dst"))
 
 
-def _cuda(knobs: Knobs, share: Knob, results: tuple[str, str], root: str) -> str:
-    access, inbox = str(knobs["access"]), knobs["algorithm"] == "inbox"
+def cuda_reduce_scatter(knobs: Knobs) -> str:
+    """The text of one kernel for ReduceScatter."""
+    block = "comm.peer(x, {}) + comm.rank * n"
+    return _cuda(
+        knobs, Sum("all", ("1", "y"), "", "out.numel()", block, "x + {} * n", to_inboxes=CUDA_BLOCKS_TO_INBOXES)
+    )
+
+
+def _cuda(knobs: Knobs, problem: Sum) -> str:
+    access, inbox, root = str(knobs["access"]), knobs["algorithm"] == "inbox", problem.root
     rank = "i" if knobs["order"] == "from 0" else "(comm.rank + i) % W"
-    term = f"x + {rank} * part - begin" if inbox else f"comm.peer(x, {rank})"
+    term = (problem.staged if inbox else problem.term).format(rank)
+    results, own_only = problem.results, problem.share in ("all", "root")
     each = "for (int r = 0; r < W; ++r) " if results[0] == "W" else ""
     width = access.removesuffix(" bytes")
     template = {"element": CUDA_ELEMENTS, "pkb::add_up": CUDA_LIBRARY}.get(access, CUDA_PACKETS)
-    work = "n / 8" if share in ("all", "root") else "n / W / 8"
+    work = "n / 8" if own_only else "n / W / 8"
     constants, line, blocks = cuda_geometry(knobs["threads"], knobs["blocks"], work, "kThreads")
-    access_kind: Access = "read" if share == "all" else "touch"
+    access_kind: Access = "read" if problem.share == "all" else "touch"
     meetings = cuda_meetings(knobs["signalling"], access_kind)
     own_in_kernel = bool(root) and not inbox and knobs.get("own") == "kernel"
     enter, after = [meetings.enter], [meetings.leave]
@@ -194,7 +236,7 @@ def _cuda(knobs: Knobs, share: Knob, results: tuple[str, str], root: str) -> str
         enter = [ARRIVE, fill(OWN_COPY), meetings.enter]
     elif own_in_kernel:
         after.insert(0, fill(OWN_COPY))
-    before = [fill(CUDA_TO_INBOXES, meeting=f"comm.barrier();  // {SENT}") if inbox else meetings.before]
+    before = [fill(problem.to_inboxes, meeting=f"comm.barrier();  // {SENT}") if inbox else meetings.before]
     if root and not own_in_kernel:
         before.insert(0, f"if (comm.rank != {root}) comm.put(y, x, n * sizeof(T), comm.rank);")
     text = fill(
@@ -203,7 +245,8 @@ def _cuda(knobs: Knobs, share: Knob, results: tuple[str, str], root: str) -> str
         device=fill(CUDA_PACKET, unroll=knobs["unroll"]) if template is CUDA_PACKETS else "",
         root_parameter=f"int {root}, " if root else "",
         function=meetings.function,
-        share=CUDA_SHARES[share],
+        share=CUDA_SHARES[problem.share],
+        elements=problem.elements,
         enter=lines(enter),
         loop=fill(template, bytes=width, term=term, each=each, results=results[0], result=results[1]),
         after=lines(after),
@@ -217,5 +260,5 @@ def _cuda(knobs: Knobs, share: Knob, results: tuple[str, str], root: str) -> str
         export=EXPORT,
     )
     if "W" not in line and not inbox:
-        text = text.replace("n = tensor.numel(), W = comm.world_size;", "n = tensor.numel();")
+        text = text.replace(f"n = {problem.elements}, W = comm.world_size;", f"n = {problem.elements};")
     return cuda_finish(text)

@@ -36,6 +36,9 @@ PAGE_BYTES = 4096
 MOST_GAP_PAGES = 4
 """Of all gaps between the sets of a block together, for each set."""
 
+EVERY_TRIAL = "every trial"
+"""Key of axes that do not vary."""
+
 
 @dataclass(frozen=True)
 class PlacedLeaf:
@@ -148,9 +151,12 @@ class Workload:
 
     def axes(self, trial: int, timed: bool) -> tuple[Axes, ...]:
         """Every rank's axes of one trial; trials whose axes are equal share one object."""
+        fixed = self.problem.trials(self.protocol).vary is None
+        if fixed and EVERY_TRIAL in self._axes:
+            return self._axes[EVERY_TRIAL]
         draw = Draw(self.trial_key(trial, timed))
         varied = self.problem.varied_axes(self.size, self.world_size, self.dtype, self.protocol, draw)
-        key = tuple(varied.entries.items())
+        key = EVERY_TRIAL if fixed else tuple(varied.entries.items())
         if key not in self._axes:
             ranks = range(self.world_size)
             self._axes[key] = tuple(self.problem.derived_axes(varied, rank) for rank in ranks)

@@ -8,11 +8,14 @@ read is no failure: the compile is then done again.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -110,6 +113,29 @@ class CompileCache:
             self._written_bytes = 0
             self._prune()
         return True
+
+    @contextmanager
+    def exclusive(self, key: str) -> Iterator[None]:
+        """One caller on this machine at a time for each key: others wait for a long compile instead of repeating it.
+
+        Where the folder cannot be written to, nobody waits.
+        """
+        lock = self._open_lock(key)
+        try:
+            if lock is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            if lock is not None:
+                fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough where a forked process has it too
+                os.close(lock)
+
+    def _open_lock(self, key: str) -> int | None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return os.open(self.folder / f"{key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError:
+            return None
 
     def export(self, key: str) -> bytes | None:
         """The file of a stored result, for `adopt` on another machine; None where there is none, or it is damaged."""

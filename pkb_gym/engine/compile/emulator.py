@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pkb_gym.engine.compile import nvcc
@@ -24,6 +25,9 @@ TIMEOUT_S = 1800.0
 FLAGS = ("-std=c++20", "-fPIC", "-pthread", "-march=native", "-ffp-contract=off", "-fvisibility=hidden")
 FAST = ("alu_", "matrix_", "executor_run")
 """Beginnings of the sources whose loops are to be vectorised; -O1 compiles the others sooner."""
+
+STANDARD_HEADERS = "standard_headers.h"
+"""Includes all that the sources include of the standard library; read once, and not once for each source."""
 
 CANDIDATE_FLAGS = (
     # The PTX is run, and the machine code tells registers, which decide how many blocks are resident.
@@ -73,7 +77,9 @@ def build_emulator(cache: CompileCache) -> bytes:
         )
         return compiled_of(run, limits)
 
-    artifact = cached_compile(cache, _key(contents), compile_now)
+    key = _key(contents)
+    with cache.exclusive(key):
+        artifact = cached_compile(cache, key, compile_now)
     if artifact.binary is None:
         raise InfrastructureError(f"the emulator does not compile here: {artifact.log[:2000]}")
     return artifact.binary
@@ -89,18 +95,29 @@ def is_built(cache: CompileCache) -> bool:
 
 
 def _contents() -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(SOURCES.iterdir()) if path.suffix in (".cpp", ".h", ".map")}
+    sources = {
+        path.name: path.read_bytes() for path in sorted(SOURCES.iterdir()) if path.suffix in (".cpp", ".h", ".map")
+    }
+    return sources | {STANDARD_HEADERS: _standard_headers(sources.values())}
+
+
+def _standard_headers(sources: Iterable[bytes]) -> bytes:
+    """Directives for the standard library's headers, which alone have names without a suffix."""
+    found = {name for source in sources for name in re.findall(rb"^#include <(\w+)>$", source, re.MULTILINE)}
+    return b"".join(b"#include <%s>\n" % name for name in sorted(found))
 
 
 def _command(contents: Mapping[str, bytes]) -> list[str]:
-    """Compiles the sources side by side, then links them."""
+    """Precompiles the standard headers, compiles the sources side by side, then links them."""
     folders = [f"-I{ffi_root() / 'include'}", f"-I{nvcc.find_toolkit() / 'include'}"]
     objects = []
     lines = []
+    compiler = ("g++", *FLAGS, "-include", STANDARD_HEADERS)
+    precompile = shlex.join(["g++", *FLAGS, "-O1", "-x", "c++-header", STANDARD_HEADERS])
     for name in (name for name in contents if name.endswith(".cpp")):
         level = "-O3" if name.startswith(FAST) else "-O1"
         objects.append(name.replace(".cpp", ".o"))
-        lines.append(shlex.join(["g++", *FLAGS, level, *folders, "-c", name, "-o", objects[-1]]))
+        lines.append(shlex.join([*compiler, level, *folders, "-c", name, "-o", objects[-1]]))
     link = [
         "g++",
         "-shared",
@@ -112,7 +129,7 @@ def _command(contents: Mapping[str, bytes]) -> list[str]:
         "-ldl",
     ]
     jobs = shlex.join(["xargs", "-d", "\\n", "-P", str(os.cpu_count() or 1), "-I{}", "sh", "-c", "{}"])
-    return ["sh", "-c", f"printf '%s\\n' {shlex.join(lines)} | {jobs} && {shlex.join(link)}"]
+    return ["sh", "-c", f"{precompile} && printf '%s\\n' {shlex.join(lines)} | {jobs} && {shlex.join(link)}"]
 
 
 def _key(contents: Mapping[str, bytes]) -> str:

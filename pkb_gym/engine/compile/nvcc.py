@@ -120,8 +120,8 @@ def compile_cuda(
         compiled = compiled_of(dataclasses.replace(run, output=log), limits)
         binary = compiled.artifact.binary
         if binary is None:
-            told = dataclasses.replace(compiled.artifact, log=compiled.artifact.log + missing_libraries_note(source))
-            return dataclasses.replace(compiled, artifact=told)
+            failed = dataclasses.replace(compiled.artifact, log=compiled.artifact.log + missing_libraries_note(source))
+            return dataclasses.replace(compiled, artifact=failed)
         counts = count_instructions(binary, toolkit)
         total = None if counts is None else sum(counts.values(), InstructionCounts())
         artifact = dataclasses.replace(compiled.artifact, kernels=_resources(usage, counts), transfers=total)

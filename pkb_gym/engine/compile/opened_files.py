@@ -1,7 +1,8 @@
 """The files that a compiler opened for a source, told by the preprocessor and the assembler themselves.
 
 A source may include headers of the compiler's own folders and nothing else: a name in quotes can be put together by
-macros and an assembler directive by concatenation, so that the text does not tell. A log of other files is not shown.
+macros and an assembler directive by concatenation, so that the text does not tell. A log of other files is not shown,
+nor the excerpts that a compiler shows of a file because the source gives itself that file's name (`#line`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ _HEADER = re.compile(r"(?:\.{1,200}|\.{0,200}[!x]) (\S.*)")
 
 _GUARDS = "Multiple include guards may be useful for:"
 _ASSEMBLER = re.compile(r"(/[^:]+):(?: Assembler messages:|\d+: (?:Error|Warning|Info):)")
+_LOCATION = re.compile(r"(.+?):\d+:(?:\d+:)? ")
+"""At the beginning of a message; lines of the file, which the compiler opens by that name, follow indented."""
+
 _TEMPORARY = re.compile(r"(?:.*/)?(?:cc\w+\.(?:s|o)|tmpxft_[\w.-]+)")
 """Names that g++ and nvcc give to their own."""
 
@@ -54,7 +58,7 @@ def checked(run: Run, folders: Sequence[Path]) -> Run:
     opened += [*_prerequisites(assembled), *(found[1] for line in log if (found := _ASSEMBLER.match(line)))]
     foreign = next((path for path in opened if not _is_allowed(path, allowed)), None)
     if foreign is None and (run.status is None or not run.truncated):
-        return dataclasses.replace(run, output="\n".join(log))
+        return dataclasses.replace(run, output="\n".join(_without_excerpts(log, allowed)))
     reason = (
         "the compiler writes more than is read of it"
         if foreign is None
@@ -86,6 +90,18 @@ def _without_headers(lines: Sequence[str]) -> tuple[list[str], list[str]]:
         elif not in_guards:
             log.append(line)
     return log, opened
+
+
+def _without_excerpts(log: Sequence[str], folders: Sequence[str]) -> list[str]:
+    """The log without what it quotes of files that the source only names."""
+    shown, is_foreign = [], False
+    for line in log:
+        if not line.startswith(" "):
+            location = _LOCATION.match(line)
+            is_foreign = location is not None and not _is_allowed(location[1], folders)
+        if not (is_foreign and line.startswith(" ")):
+            shown.append(line)
+    return shown
 
 
 def _prerequisites(rule: str) -> list[str]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import http.client
-import itertools
 import json
 import os
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -25,6 +23,7 @@ from pkb_gym.engine.errors import (
     SizeError,
 )
 from pkb_gym.engine.evaluators.connections import CONNECT_S, SOCKET, Connections
+from pkb_gym.engine.evaluators.patience import Patience, growing_pauses, while_busy
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.config import EvalConfig
@@ -47,8 +46,8 @@ UNREACHABLE_S = 30.0
 GRACE_S = 10.0
 """Deadline of a reply, beyond the time that the service was asked to wait."""
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
-"""Between attempts; each pause is twice the one before."""
+LONGEST_PAUSE_S = 2.0
+"""Between attempts."""
 
 RAISED_BY_NAME: dict[str, type[PkbError]] = {
     kind.__name__: kind
@@ -146,30 +145,26 @@ class RemoteEvaluator:
             ConfigError, SizeError, ProblemNotFound: the request makes no sense to the service.
             InfrastructureError: the service did not answer in time.
         """
-        deadline = time.monotonic() + self._timeout_s
+        patience = Patience.starting_now(self.url, self._timeout_s, MAX_WAIT_S)
         request = self._request(problem, source, config)
-        state = self._submit(request, deadline)
-        reported = ""
+        submitted = ""
+
+        def submit(_: float) -> EvaluationState:
+            nonlocal submitted
+            state = while_busy(lambda: self._post(request, patience.deadline), patience.deadline, LONGEST_PAUSE_S)
+            submitted = state.id
+            return state
+
         try:
-            while state.feedback is None:
-                if progress is not None and state.state != reported:
-                    reported = state.state
-                    progress(reported)
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise InfrastructureError(
-                        f"{self.url} has not judged it within {self._timeout_s:g} s; it is at: {state.state}"
-                    )
-                # A state that changes ends the wait only where it is reported.
-                wait_s = min(left, 1.0 if progress is not None else MAX_WAIT_S)
-                try:
-                    state = self._state(state.id, wait_s, deadline)
-                except EvaluationNotFound:  # the service was started anew
-                    state = self._submit(request, deadline)
+            found = patience.wait(
+                submit, lambda state, wait_s: self._state(state.id, wait_s, patience.deadline), progress
+            )
         except BaseException:
-            self._give_up(state.id)
+            if submitted:
+                self._give_up(submitted)
             raise
-        return state.feedback
+        assert found.feedback is not None
+        return found.feedback
 
     def submit(self, problem: Problem, source: str, config: EvalConfig) -> str:
         """Has an evaluation begun, without waiting for it: a later `evaluate` of an equal request joins it.
@@ -231,17 +226,6 @@ class RemoteEvaluator:
     def _patience(self) -> float:
         return time.monotonic() + self._unreachable_s
 
-    def _submit(self, request: EvaluationRequest, deadline: float) -> EvaluationState:
-        """Submits, again and again while the queue is full."""
-        for pause_s in _growing_pauses():
-            try:
-                return self._post(request, deadline)
-            except ServiceBusy:
-                if time.monotonic() + pause_s >= deadline:
-                    raise
-                time.sleep(pause_s)
-        raise AssertionError("pauses never end")
-
     def _post(self, request: EvaluationRequest, deadline: float) -> EvaluationState:
         # Not pydantic's own JSON, which cannot carry lone surrogates: a source with them is rejected by the evaluation.
         content = json.dumps(request.model_dump(mode="python")).encode()
@@ -270,7 +254,7 @@ class RemoteEvaluator:
         """One request, repeated while the service cannot be reached."""
         until: float | None = None
         timeout_s = reply_s + GRACE_S
-        for pause_s in _growing_pauses():
+        for pause_s in growing_pauses(LONGEST_PAUSE_S):
             try:
                 body = self._once(method, path, content, timeout_s)
             except _Unreachable as error:
@@ -323,8 +307,3 @@ class RemoteEvaluator:
             if self._connected is None or self._connected[0] != os.getpid():
                 self._connected = (os.getpid(), Connections(self.url))
             return self._connected[1]
-
-
-def _growing_pauses() -> Iterator[float]:
-    for exponent in itertools.count():
-        yield min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(exponent, 10))

@@ -132,8 +132,8 @@ def run_child(repetitions: int) -> Calibration:
     except subprocess.TimeoutExpired as error:
         raise InfrastructureError(f"calibrating this machine took over {TIMEOUT_S:.0f} s; is it overloaded?") from error
     except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace").strip()[-2000:]
-        raise InfrastructureError(f"{' '.join(command)} exited with {error.returncode}: {said}") from error
+        output = error.stderr.decode(errors="replace").strip()[-2000:]
+        raise InfrastructureError(f"{' '.join(command)} exited with {error.returncode}: {output}") from error
     except (OSError, ValidationError) as error:
         raise InfrastructureError(f"{' '.join(command)}: {error}") from error
 

@@ -43,8 +43,8 @@ from pkb_gym.engine.ranks.reference_orders import (
     TakeWorkload,
     TimeDelivery,
     WarmUp,
-    WorkloadSpec,
 )
+from pkb_gym.engine.ranks.workload_spec import WorkloadSpec
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.rankside.messages import Message
 from pkb_gym.engine.rankside.orders import Claims, Dialect, RunNullBlock

@@ -8,12 +8,10 @@ candidate's heap is shared with the candidate's gang. Orders of blocks are answe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
-from pkb_gym.engine.compare.layout import Workload
-from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.problem.axes import frozen_axes
 from pkb_gym.engine.ranks.dumped_tensor import Dumped
+from pkb_gym.engine.ranks.workload_spec import WorkloadSpec
 from pkb_gym.engine.rankside.messages import Message
 from pkb_gym.engine.rankside.orders import Claims, DeviceName, Dialect, RunNullBlock
 
@@ -55,60 +53,6 @@ class ClearCandidateHeap(Message):
 
     The descriptor of its fresh control file comes along.
     """
-
-
-@dataclass(frozen=True)
-class WorkloadSpec:
-    """A `Workload`, whose problem is named by the file that declares it."""
-
-    declaration: str
-    size: object
-    world_size: int
-    dtype: str
-    protocol: str
-    key: str
-    seed: int
-    turn: int
-
-    @classmethod
-    def of(cls, workload: Workload) -> WorkloadSpec:
-        """The spec of a workload whose problem the catalogue has found."""
-        return cls(
-            declaration=workload.problem.declared_in,
-            size=workload.size,
-            world_size=workload.world_size,
-            dtype=workload.dtype,
-            protocol=workload.protocol,
-            key=workload.key.hex(),
-            seed=workload.seed,
-            turn=workload.turn,
-        )
-
-    def load(self) -> Workload:
-        """The workload; its problem is loaded from its file."""
-        size = self.size if isinstance(self.size, str) else frozen_axes(cast("dict[str, object]", self.size))
-        return Workload(
-            problem=_load_declaration(self.declaration),
-            size=size,
-            world_size=self.world_size,
-            dtype=self.dtype,
-            protocol=self.protocol,
-            key=bytes.fromhex(self.key),
-            seed=self.seed,
-            turn=self.turn,
-        )
-
-
-def _load_declaration(path: str) -> Problem:
-    """The PROBLEM that a file defines."""
-    import runpy
-
-    if path not in _LOADED:
-        _LOADED[path] = runpy.run_path(path)["PROBLEM"]
-    return _LOADED[path]
-
-
-_LOADED: dict[str, Problem] = {}
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -142,18 +143,32 @@ class Zygote:
             A pidfd of the gang's leader.
 
         Raises:
-            InfrastructureError: the zygote is gone or could not fork.
+            InfrastructureError: the zygote is gone, did not answer and was ended, or could not fork.
         """
         with self._lock:
             self._wait_until_ready()
             try:
                 self._control.send(request, fds=fds)
                 reply, _, received = self._control.receive_with_fds(GangStarted, ForkFailed)
-            except (WireError, TimeoutError) as error:
-                raise InfrastructureError(f"the zygote is gone: {error}") from None
+            except BaseException as error:
+                self._abandon()
+                if isinstance(error, (WireError, TimeoutError)):
+                    raise InfrastructureError(f"the zygote is gone: {error}") from None
+                raise
         if isinstance(reply, ForkFailed):
             raise InfrastructureError(f"no gang could be forked: {reply.text}")
         return received[0]
+
+    def _abandon(self) -> None:
+        """Ends it where a request has no reply: a late one would be taken for that of the next request, and so on.
+
+        Every gang of such a zygote would have another's leader, and every evaluation end as infrastructure failure.
+        """
+        with contextlib.suppress(OSError):
+            self._control.sock.shutdown(socket.SHUT_RDWR)
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
 
     @property
     def alive(self) -> bool:

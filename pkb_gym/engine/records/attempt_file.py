@@ -44,14 +44,7 @@ class AttemptFile:
         self.path = path
         self._file = LineFile(path, holds="results", writer=writer, option=option)
         try:
-            lines, rest = self._file.read()
-            try:
-                self.attempts = _parsed(lines, path)
-                if rest and not (self.attempts or rest.startswith(b"{")):
-                    raise ConfigError(f"{path} holds something else than results")
-            except ConfigError as error:
-                raise ConfigError(f"{error}; {option} names another file") from None
-            self._file.cut_off(rest)
+            self.attempts = self._file.recover(lambda lines: _parsed(lines, path))
         except BaseException:
             self.close()
             raise

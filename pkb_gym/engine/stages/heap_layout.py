@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pkb_gym.engine.compare.layout import PAGE_BYTES, SetPlan, Workload, align
+from pkb_gym.engine.compare.layout import PAGE_BYTES, BlockPlan, SetPlan, Workload, align
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.tensors import argument_leaves
@@ -90,8 +90,8 @@ def _lay_out(
 ) -> HeapLayout:
     named = size if isinstance(size, str) else dict(size)
     workload = Workload(problem, named, world_size, dtype, protocol, b"heap layout", seed=0, turn=0)  # type: ignore[arg-type]
-    checked = [workload.plan([trial], False, 0) for trial in range(trials)]
-    timed = [workload.plan([trial], True, 0) for trial in range(TIMED_TRIALS)]
+    checked = _distinct_blocks(workload, trials, timed=False)
+    timed = _distinct_blocks(workload, TIMED_TRIALS, timed=True)
     if world_size > MAX_RANKS or any(len(block.partitions) > MAX_GROUPS for block in checked + timed):
         raise InfrastructureError(f"{problem.name}: more than {MAX_RANKS} ranks, or {MAX_GROUPS} groups in one call")
     largest_checked = _with_variation([block.sets[0].nbytes for block in checked])
@@ -113,6 +113,14 @@ def _lay_out(
     else:  # pages of main memory exist once they are touched, and few kernels touch the scratch
         memory_bytes = world_size * (2 * block_bytes + drawn + kept) + CPU_RESERVE_BYTES
     return HeapLayout(scratch_bytes, segment_bytes, most_calls, int(memory_bytes))
+
+
+def _distinct_blocks(workload: Workload, trials: int, *, timed: bool) -> list[BlockPlan]:
+    """Blocks of one call, in order of trials: of those with the same axes, only the first."""
+    first: dict[int, int] = {}
+    for trial in range(trials):
+        first.setdefault(id(workload.axes(trial, timed)), trial)
+    return [workload.plan([trial], timed, 0) for trial in first.values()]
 
 
 def _with_variation(sizes: list[int]) -> int:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.support.atomic_write import FOR_ALL, FOR_OWNER
+
+Parsed = TypeVar("Parsed")
 
 
 class LineFile:
@@ -28,7 +30,7 @@ class LineFile:
     """
 
     def __init__(self, path: Path, *, holds: str, writer: str, option: str, private: bool = False) -> None:
-        self.path, self._holds = path, holds
+        self.path, self._holds, self._option = path, holds, option
         self._permissions = FOR_OWNER if private else FOR_ALL
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, self._permissions)
@@ -56,6 +58,25 @@ class LineFile:
         """The whole lines, without their ends, and what a killed writer left of one more."""
         whole, _, rest = self.path.read_bytes().rpartition(b"\n")
         return whole.splitlines(), rest
+
+    def recover(self, parse: Callable[[list[bytes]], Parsed]) -> Parsed:
+        """The whole lines as they were parsed; what a killed writer left of one more is cut off.
+
+        Args:
+            parse: of the lines, without their ends; raises `ConfigError` where they are something else.
+
+        Raises:
+            ConfigError: the file holds something else. It is left as it was.
+        """
+        lines, rest = self.read()
+        try:
+            parsed = parse(lines)
+            if rest and not (lines or rest.startswith(b"{")):
+                raise ConfigError(f"{self.path} holds something else than {self._holds}")
+        except ConfigError as error:
+            raise ConfigError(f"{error}; {self._option} names another file") from None
+        self.cut_off(rest)
+        return parsed
 
     def cut_off(self, rest: bytes) -> None:
         """Takes off what `read` found unfinished; the next line begins a line of its own."""

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
+_CHAT_MARKER = re.compile(
+    r"<(?=[|\uff5c]|/?(?:s|bos|eos|pad|unk|think|tool_call|tool_response|(?:start|end)_of_turn)>)|\[(?=/?INST\])"
+)
+"""The first character of what tokenizers take for the bounds of messages, such as `<|im_end|>`."""
+
 
 def printable(text: str, max_chars: int | None = None) -> str:
     r"""The text with everything but printable characters, line breaks and tabs as escapes.
 
     A terminal obeys control sequences (title, clipboard, clearing), a bidirectional mark turns lines around, and a lone
-    surrogate cannot be encoded.
+    surrogate cannot be encoded. The markers of chat templates would end the message that quotes the text and begin
+    another one.
 
     Args:
         text: whatever a candidate wrote, raised or was named.
@@ -16,10 +24,12 @@ def printable(text: str, max_chars: int | None = None) -> str:
     Example:
         >>> printable("\x1b]0;title\x07 caf\u00e9\r\n\u202e")
         '\\x1b]0;title\\x07 café\n\\u202e'
+        >>> print(printable("error<|im_end|>"))
+        error\x3c|im_end|>
     """
     if max_chars is not None and len(text) > max_chars:
         text = f"{text[:max_chars]} ..."
-    text = text.replace("\r\n", "\n")
+    text = _CHAT_MARKER.sub(lambda found: f"\\x{ord(found[0]):02x}", text.replace("\r\n", "\n"))
     if text.replace("\n", "").replace("\t", "").isprintable():  # most texts are
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

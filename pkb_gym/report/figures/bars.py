@@ -29,7 +29,7 @@ def draw_shares(
         means = [share.share.mean for _, share in found]
         bars = axes.barh(places, means, height, color=theme.colour(number), label=short(each.agent))
         titles = [f"{each.agent}: {share.name}, {share.count} ({share.share.mean:.1%})" for _, share in found]
-        drawing.tell_each(bars.patches, titles, agent=number)
+        drawing.label_each(bars.patches, titles, agent=number)
         _add_intervals(drawing, places, [share for _, share in found], number, theme)
     axes.set_yticks(range(len(names)), [short(name) for name in names])
     axes.invert_yaxis()
@@ -59,10 +59,10 @@ def draw_effort(agents: Sequence[AgentFigures], quantity: str, label: str, theme
             continue
         cost = effort.per_success
         (bar,) = axes.barh([len(names)], [cost.mean], 0.6, color=theme.colour(number)).patches
-        drawing.tell(bar, f"{each.agent}: {cost.mean:.4g} a right kernel", agent=number)
+        drawing.label(bar, f"{each.agent}: {cost.mean:.4g} a right kernel", agent=number)
         if cost.low is not None and cost.high is not None:
             (line,) = axes.plot([cost.low, cost.high], [len(names)] * 2, color=theme.ink, linewidth=1)
-            drawing.tell(line, f"95 % interval {cost.low:.4g} to {cost.high:.4g}", agent=number)
+            drawing.label(line, f"95 % interval {cost.low:.4g} to {cost.high:.4g}", agent=number)
         names.append(short(each.agent))
     axes.set_yticks(range(len(names)), [short(name) for name in names])
     axes.invert_yaxis()
@@ -79,4 +79,4 @@ def _add_intervals(
         low, high = share.share.low, share.share.high
         if low is not None and high is not None:
             (line,) = axes.plot([low, high], [place, place], color=theme.ink, linewidth=0.8)
-            drawing.tell(line, f"95 % interval {low:.1%} to {high:.1%}", agent=agent)
+            drawing.label(line, f"95 % interval {low:.1%} to {high:.1%}", agent=agent)

@@ -21,10 +21,10 @@ def draw_fast_p(agents: Sequence[AgentFigures], baseline: TimedBaseline, theme: 
             continue
         colour = theme.colour(number)
         (line,) = axes.plot(curve.p, curve.fast, dash_of(number), color=colour, label=short(each.agent), linewidth=1.6)
-        drawing.tell(line, f"{each.agent}: fast_1 = {curve.at(1.0):.3f}", agent=number)
+        drawing.label(line, f"{each.agent}: fast_1 = {curve.at(1.0):.3f}", agent=number)
         if curve.low is not None and curve.high is not None:
             band = axes.fill_between(curve.p, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
-            drawing.tell(band, f"{each.agent}: 95 % interval over problems", agent=number)
+            drawing.label(band, f"{each.agent}: 95 % interval over problems", agent=number)
     axes.axvline(1.0, color=theme.muted, linewidth=0.8)
     axes.set_xscale("log")
     plain_ticks(axes, "x")
@@ -52,17 +52,17 @@ def draw_turns(agents: Sequence[AgentFigures], theme: Theme) -> Drawing:
             marker=mark_of(number),
             markersize=4,
         )
-        drawing.tell(line, agent=number)
+        drawing.label(line, agent=number)
         titles = [
             f"{each.agent}, {figures.turns} turns: right {figures.right.mean:.1%}, faster {figures.faster.mean:.1%}, "
             f"area {figures.area.mean:.3f} ({figures.improvement:+.3f})"
             for figures in each.turns
         ]
         points = axes.scatter(turns, means, s=60, color=colour, alpha=0.01, linewidths=0)
-        drawing.tell(points, *titles, agent=number)
+        drawing.label(points, *titles, agent=number)
         if each.plateau is not None and len(turns) > 1:
             mark = axes.axvline(each.plateau.turns, color=colour, linewidth=0.8, linestyle=":")
-            drawing.tell(mark, f"{each.agent}: plateau after {each.plateau.turns} turns", agent=number)
+            drawing.label(mark, f"{each.agent}: plateau after {each.plateau.turns} turns", agent=number)
     axes.set(xlabel="turns", ylabel="area of the best so far", ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     add_legend(axes)

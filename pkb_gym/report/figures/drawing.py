@@ -36,13 +36,13 @@ class Drawing:
     figure: Figure
     parts: dict[str, Part] = field(default_factory=dict)
 
-    def tell(self, artist: Artist, *titles: str, agent: int | None = None) -> None:
+    def label(self, artist: Artist, *titles: str, agent: int | None = None) -> None:
         """Names what an artist draws."""
         name = f"part-{len(self.parts)}"
         artist.set_gid(name)
         self.parts[name] = Part(titles, agent)
 
-    def tell_each(self, artists: Sequence[Artist], titles: Sequence[str], agent: int | None = None) -> None:
+    def label_each(self, artists: Sequence[Artist], titles: Sequence[str], agent: int | None = None) -> None:
         """Names what each of several artists draws."""
         for artist, title in zip(artists, titles, strict=True):
-            self.tell(artist, title, agent=agent)
+            self.label(artist, title, agent=agent)

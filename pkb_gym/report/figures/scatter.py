@@ -34,7 +34,7 @@ def draw_roofline(agents: Sequence[AgentFigures], points: Sequence[RooflinePoint
             f"baseline {point.baseline_utilisation:.1%}, speedup {point.speedup:.2f}"
             for point in own
         ]
-        drawing.tell(marks, *titles, agent=number)
+        drawing.label(marks, *titles, agent=number)
     lowest = min((min(p.baseline_utilisation, p.candidate_utilisation) for p in points), default=0.01)
     axes.plot([lowest, 1], [lowest, 1], color=theme.muted, linewidth=0.8)
     axes.axhline(1.0, color=theme.muted, linewidth=0.8, linestyle="--")
@@ -66,7 +66,7 @@ def draw_speedups(agents: Sequence[AgentFigures], theme: Theme) -> Drawing:
             linewidths=0,
             label=short(each.agent),
         )
-        drawing.tell(marks, *(f"{problem}: {speedup:.2f} by {each.agent}" for problem, speedup in own), agent=number)
+        drawing.label(marks, *(f"{problem}: {speedup:.2f} by {each.agent}" for problem, speedup in own), agent=number)
     axes.axvline(1.0, color=theme.muted, linewidth=0.8)
     axes.set_xscale("log")
     plain_ticks(axes, "x")

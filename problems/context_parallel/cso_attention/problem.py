@@ -254,8 +254,8 @@ PROBLEM = Problem(
         Scalar("clip_token_nums", "int", optional=True, about="keys per range, c; None and 0 mean all W*m slots"),
         Group("group", about="None means all ranks"),
     ),
-    # Two bfloat16 units and 5 % of the rms, which rows of few keys exceed; in norm correct variants differ by 0.003.
-    outputs=(Output("out", ("n", "Hq", "D"), check=all_of((norm_close(1e-2), close(rtol=2**-7, atol_rms=0.05)))),),
+    # Two bfloat16 units and 20 % of the rms, which rows of few keys exceed; in norm correct variants differ by 0.003.
+    outputs=(Output("out", ("n", "Hq", "D"), check=all_of((norm_close(1e-2), close(rtol=2**-7, atol_rms=0.2)))),),
     derive=derive,
     robust=Trials(robust_inputs, vary=robust_vary),
     published=Trials(published_inputs, vary=published_vary),

@@ -1,18 +1,26 @@
 // HyenaCP: one kernel, of two phases. First whole convolutions by FFTs on chip, each channel and stretch of time by one
-// block, which reads the gated inputs straight from the ranks that hold them; then, at home, the output gate and the
+// block, which sends the results to the ranks that hold their times; then, at home, the output gate and the
 // transposition to (B, l, C).
 //
-// What moves: work is divided by channels (x2 and v of the owned channels come in over the link, y goes back to the
+// What moves: work is divided by channels (gated inputs of the owned channels come in over the link, y goes back to the
 // ranks that hold its time) or, where sequences are much longer than filters, by time (only the positions before each
-// own stretch come in). x1 and out never leave home. The bound is the link for short sequences, the arithmetic of the
-// FFTs for long ones. Ranks tell each other that their calls have begun, before peers' inputs are read and their scratch
-// is written, and that they have convolved, before results are used and calls end. Time is cut into pieces of kFresh positions (overlap-save), two pieces are the real and the
-// imaginary part of one complex transform (pkb/fft_cuda.h), and filters longer than kFresh taps are cut into parts.
+// own stretch come in). x1 and out never leave home. Where whole rows are dealt to blocks, each block multiplies x2 and
+// v at home and pushes the products to the counterparts that convolve them, one row ahead of its own work; otherwise
+// blocks read x2 and v from the ranks that hold them, twice the bytes. The bound is the link; the arithmetic of the
+// FFTs comes next, so bfloat16 is transformed on tensor cores (pkb/fft_matrix_cuda.h: float16 operands, float32 sums,
+// one piece of time a transform). Other types, longer filters and those that reach into the future take float32
+// (pkb/fft_cuda.h: two pieces are the real and the imaginary part of one transform, and long filters are cut into
+// parts).
+//
+// Ranks tell each other that their calls have begun, before peers' inputs are read and their scratch is written, and
+// that they have convolved, before results are used and calls end.
 #include <algorithm>
 #include <climits>
 #include <cstdint>
+#include <type_traits>
 
 #include "pkb/fft_cuda.h"
+#include "pkb/fft_matrix_cuda.h"
 #include "pkb/launch_cuda.h"
 #include "pkb/sequence_cuda.h"
 #include "pkb/symm.h"
@@ -37,9 +45,11 @@ constexpr int kNever = INT_MIN / 2;      // a time before every sequence
 
 // Signal slots: ranks have finished phase one.
 constexpr int kConvolved = 0;
+constexpr int kMostPhases = 60;  // rows that a block pushes, each of which it announces to its counterparts
 
-// Scratch: the counter of blocks, then the results of convolutions, then spectra of each block where filters have
-// several parts: of as many windows, then of the parts.
+// Scratch: the counter of blocks, then the results of convolutions, then memory of each block: in float32, where
+// filters have several parts, spectra of as many windows, then of the parts; on tensor cores the filter's spectrum and
+// gated inputs. The second half begins with gated inputs that peers have pushed.
 constexpr int64_t kCounterBytes = 256;
 
 struct Shared {
@@ -65,6 +75,7 @@ struct Plan {
   int splits;                              // blocks that share the pairs of one channel
   int first_part, last_part;               // part p of a filter holds the taps that act p * kFresh and more later
   int workers;                             // blocks that convolve
+  bool pushed;                             // gated inputs are sent to the ranks that convolve them, by whole rows
 
   __host__ __device__ int parts() const { return last_part - first_part + 1; }
 };
@@ -72,7 +83,7 @@ struct Plan {
 template <typename T>
 struct Globals {
   const T *x1, *x2, *v, *h, *bias;
-  T *out, *y;
+  T *out, *y, *u;
   float2* spectra;
   unsigned* arrived;
   int64_t group;
@@ -342,6 +353,200 @@ class Convolver {
   int carry_begin_ = kNever, other_carry_begin_ = kNever;
 };
 
+// The same on tensor cores (pkb/fft_matrix_cuda.h), for bfloat16 and filters that fit into one piece.
+template <int R>
+class MatrixConvolver {
+ public:
+  using T = __nv_bfloat16;
+  using Convolution = pkb::fft_matrix::Convolution<R>;
+  using S = pkb::fft_matrix::Shared<R>;
+  static constexpr int kFresh = Convolution::kPoints;
+  static constexpr int kPack = 4;  // positions that a thread moves at once: a round of the block has 1024
+  static constexpr int kRounds = kFresh / (kThreads * kPack), kBatch = kRounds < 8 ? kRounds : 8;
+  static constexpr int64_t kSpectrumBytes = Convolution::kSpectrumBytes, kCarryBytes = int64_t(kFresh) * sizeof(T);
+
+  __device__ MatrixConvolver(const Globals<T>& g, const pkb::Device& comm, S& shared)
+      : g_(g), plan_(g.plan), comm_(comm), shared_(shared), cut_(plan_.cut), t_(int(threadIdx.x)),
+        convolution_(shared, in_scratch(g)), carry_(reinterpret_cast<uint2*>(in_scratch(g) + kSpectrumBytes)) {}
+
+  // Work items (b, channel, piece) are dealt to blocks in rows; whole rows where gated inputs are pushed.
+  __device__ void run() {
+    const int pieces = plan_.segments * plan_.pieces, rows = plan_.B * plan_.channels;
+    const int items = plan_.pushed ? rows : rows * pieces, unit = plan_.pushed ? pieces : 1;
+    const int begin = int(int64_t(items) * blockIdx.x / plan_.workers) * unit;
+    const int end = int(int64_t(items) * (blockIdx.x + 1) / plan_.workers) * unit;
+    if (begin == end) return;
+    const int first_row = begin / pieces, row_end = end / pieces;
+    if (plan_.pushed) push(first_row, 0);
+    pkb::fft_matrix::fill(shared_);
+    int kept = -1, last_row = -1, last_end = 0;  // last_end: time where the carried positions end
+#pragma unroll 1
+    for (int item = begin; item < end; ++item) {
+      const int row = item / pieces, index = item % pieces;
+      if (plan_.pushed && index == 0 && row + 1 < row_end) push(row + 1, row + 1 - first_row);
+      batch_ = row / plan_.channels;
+      channel_ = plan_.first_channel + row % plan_.channels;
+      const int filter = channel_ / plan_.group_dim;
+      if (filter != kept) {
+        convolution_.take_filter(load_taps(filter));
+        kept = filter;
+      }
+      if (item == begin) comm_.wait_all_begun(0, g_.group);  // what peers did in the call before has ended
+      if (plan_.pushed && index == 0) comm_.wait_blocks(row - first_row, g_.group);
+      const int segment = index / plan_.pieces, offset = index % plan_.pieces * kFresh;
+      const int time = plan_.begin[segment] + offset, count = min(kFresh, plan_.segment_length - offset);
+      const uint32_t most = load_piece(time, count, row == last_row && time == last_end);
+      last_row = row;
+      last_end = count == kFresh ? time + kFresh : kNever;
+      convolution_.convolve(most, to_float(g_.bias[channel_]));
+      send(time, count);
+    }
+  }
+
+ private:
+  // This block's part of scratch: the spectrum of a filter, then the gated inputs of the newest piece.
+  __device__ static unsigned char* in_scratch(const Globals<T>& g) {
+    return reinterpret_cast<unsigned char*>(g.spectra) + int64_t(blockIdx.x) * (kSpectrumBytes + kCarryBytes);
+  }
+
+  // Where this thread's positions of a round begin.
+  __device__ __forceinline__ int position(int round) const { return (round * kThreads + t_) * kPack; }
+
+  template <typename X>
+  __device__ __forceinline__ X* at(X* x, int time) const {
+    const auto spot = cut_.spot_of(time);
+    return comm_.peer(x, comm_.group_member(g_.group, spot.place)) +
+           (int64_t(batch_) * plan_.C + channel_) * plan_.l + spot.position;
+  }
+
+  // Sends the gated inputs of this rank's times of a row of each other rank, and tells this block's counterparts there.
+  // What lay there has been read: this rank ended the call before when all ranks had convolved.
+  __device__ void push(int row, int phase) const {
+    constexpr int kVector = 8, kTogether = 4;
+    for (int k = 1; k < plan_.W; ++k) {
+      const int place = (plan_.place + k) % plan_.W;
+      const int channel = place * plan_.channels + row % plan_.channels;
+      const int64_t from = (int64_t(row / plan_.channels) * plan_.C + channel) * plan_.l;
+      T* to = comm_.peer(g_.u, comm_.group_member(g_.group, place)) + int64_t(row) * plan_.length;
+#pragma unroll 1
+      for (int first = t_ * kVector; first < plan_.l; first += kTogether * kThreads * kVector) {
+        uint4 x2[kTogether], v[kTogether];
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          const int position = first + i * kThreads * kVector;
+          if (position >= plan_.l) continue;
+          x2[i] = pkb::load_vector(g_.x2 + from + position);
+          v[i] = pkb::load_vector(g_.v + from + position);
+        }
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          const int position = first + i * kThreads * kVector;
+          if (position >= plan_.l) continue;
+          const int chunk = position >= cut_.chunk ? 1 : 0;
+          pkb::store_vector(to + cut_.begin(plan_.place, chunk) + position - chunk * cut_.chunk,
+                            make_uint4(product(x2[i].x, v[i].x), product(x2[i].y, v[i].y), product(x2[i].z, v[i].z),
+                                       product(x2[i].w, v[i].w)));
+        }
+      }
+    }
+    comm_.arrive_blocks(phase, g_.group);
+  }
+
+  __device__ static __forceinline__ uint32_t product(uint32_t a, uint32_t b) {
+    const __nv_bfloat162 c =
+        __hmul2(reinterpret_cast<const __nv_bfloat162&>(a), reinterpret_cast<const __nv_bfloat162&>(b));
+    return reinterpret_cast<const uint32_t&>(c);
+  }
+
+  // Gated inputs of a batch of rounds, at times from `begin` on; those outside of [earliest, end) are zero.
+  __device__ __forceinline__ void gated(uint2 (&u)[kBatch], int first_round, int begin, int earliest, int end) const {
+    uint2 a[kBatch], b[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int time = begin + position(first_round + i);
+      a[i] = b[i] = make_uint2(0, 0);
+      if (time + kPack <= earliest || time >= end) continue;
+      if (plan_.pushed && cut_.spot_of(time).place != plan_.place) {
+        const int64_t row = int64_t(batch_) * plan_.channels + channel_ - plan_.first_channel;
+        a[i] = __ldcg(reinterpret_cast<const uint2*>(g_.u + row * plan_.length + time));
+        b[i] = make_uint2(0x3f803f80, 0x3f803f80);  // ones
+      } else {
+        a[i] = *reinterpret_cast<const uint2*>(at(g_.x2, time));
+        b[i] = *reinterpret_cast<const uint2*>(at(g_.v, time));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) u[i] = make_uint2(product(a[i].x, b[i].x), product(a[i].y, b[i].y));
+  }
+
+  // Puts gated inputs, of a piece and of as many positions before. Returns the largest of them.
+  __device__ __forceinline__ uint32_t load_piece(int time, int count, bool carried) {
+    uint32_t most = 0;
+#pragma unroll 1
+    for (int first = 0; first < kRounds; first += kBatch) {
+      uint2 own[kBatch], past[kBatch];
+      gated(own, first, time, 0, time + count);
+      if (carried) {
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) past[i] = carry_[(first + i) * kThreads + t_];
+      } else {
+        gated(past, first, time - kFresh, max(0, time - plan_.taps), plan_.length);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        carry_[(first + i) * kThreads + t_] = own[i];
+        convolution_.put(position(first + i), past[i], own[i]);
+        for (const uint32_t word : {own[i].x, own[i].y, past[i].x, past[i].y}) {
+          most = Convolution::larger_magnitude(most, word);
+        }
+      }
+    }
+    return most;
+  }
+
+  // Puts a filter's taps; those that the length of the sequence makes idle are zero. Returns the largest of them and of
+  // the skip weights of the filter's channels.
+  __device__ uint32_t load_taps(int filter) {
+    const T* taps = g_.h + int64_t(filter) * plan_.taps;
+    const int count = min(plan_.taps, plan_.length);
+    uint32_t most = 0;
+#pragma unroll 1
+    for (int round = 0; round < kRounds; ++round) {
+      const int first = position(round);
+      uint32_t tap[kPack];
+#pragma unroll
+      for (int e = 0; e < kPack; ++e) tap[e] = first + e < count ? __bfloat16_as_ushort(taps[first + e]) : 0;
+      convolution_.put(first, make_uint2(tap[0] | tap[1] << 16, tap[2] | tap[3] << 16), make_uint2(0, 0));
+#pragma unroll
+      for (int e = 0; e < kPack; ++e) most = Convolution::larger_magnitude(most, tap[e]);
+    }
+    for (int i = t_; i < plan_.group_dim; i += kThreads) {
+      most = Convolution::larger_magnitude(most, __bfloat16_as_ushort(g_.bias[filter * plan_.group_dim + i]));
+    }
+    return most;
+  }
+
+  // Sends the results to the ranks that hold their times.
+  __device__ __forceinline__ void send(int time, int count) const {
+#pragma unroll 4
+    for (int round = 0; round < kRounds; ++round) {
+      const int i = position(round);
+      if (i < count) *reinterpret_cast<uint2*>(at(g_.y, time + i)) = convolution_.results(i);
+    }
+    __syncthreads();
+  }
+
+  const Globals<T>& g_;
+  const Plan& plan_;
+  const pkb::Device& comm_;
+  S& shared_;
+  const pkb::SequenceCut cut_;
+  const int t_;
+  Convolution convolution_;
+  uint2* carry_;
+  int batch_ = 0, channel_ = 0;
+};
+
 // ------------------------------------------------------------------------------------------------- between the phases
 
 // All blocks of this rank have convolved: they read peers' inputs no more, and peers have their results.
@@ -396,14 +601,48 @@ __device__ void gate_outputs(const Globals<T>& g, T* tile) {
   }
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm) hyena(const __grid_constant__ Globals<T> g,
+// How pieces are convolved: by transforms of float32 numbers, or on tensor cores.
+template <typename Number>
+struct InFloat {
+  static constexpr bool kMayPush = false;
+  using T = Number;
+  using Memory = Shared;
+  static constexpr int kFresh = ::kFresh, kPiecesOfTransform = 2;
+  static constexpr double kTransformsPerNs = 0.05;
+
+  static int64_t block_bytes(const Plan& plan) {
+    return plan.parts() > 1 ? plan.parts() * int64_t((kPoints + fft::kSpectrum) * sizeof(float2)) : 0;
+  }
+  __device__ static void convolve(const Globals<T>& g, const pkb::Device& comm, Memory& shared) {
+    Convolver<T>(g, comm, shared).run();
+  }
+};
+
+template <int R>
+struct OnTensorCores {
+  static constexpr bool kMayPush = true;
+  using T = __nv_bfloat16;
+  using Memory = pkb::fft_matrix::Shared<R>;
+  static constexpr int kFresh = MatrixConvolver<R>::kFresh, kPiecesOfTransform = 1;
+  static constexpr double kTransformsPerNs = R == 16 ? 0.02 : 0.08;
+
+  static int64_t block_bytes(const Plan&) {
+    return MatrixConvolver<R>::kSpectrumBytes + MatrixConvolver<R>::kCarryBytes;
+  }
+  __device__ static void convolve(const Globals<T>& g, const pkb::Device& comm, Memory& shared) {
+    MatrixConvolver<R>(g, comm, shared).run();
+  }
+};
+
+template <typename Way>
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm) hyena(const __grid_constant__ Globals<typename Way::T> g,
                                                                 const __grid_constant__ pkb::Device comm) {
+  using T = typename Way::T;
   extern __shared__ __align__(16) unsigned char memory[];
-  Shared& shared = *reinterpret_cast<Shared*>(memory);
   const Plan& plan = g.plan;
   comm.tell_begun(g.group);
-  if (int(blockIdx.x) < plan.workers) Convolver<T>(g, comm, shared).run();
+  if (int(blockIdx.x) < plan.workers) Way::convolve(g, comm, *reinterpret_cast<typename Way::Memory*>(memory));
+  __syncthreads();
   tell_convolved(comm, g.group, plan, g.arrived);
   if (plan.by_time) {  // results are this rank's own
     wait_convolved(comm, plan.place, 1);
@@ -419,17 +658,21 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) hyena(const __grid_con
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Divides the work by channels or by time, whichever is estimated to take less.
+template <typename Way>
 void divide(Plan& plan, int64_t item_bytes) {
-  constexpr double kLinkBytesPerNs = 350, kTransformsPerNs = 0.05;
+  constexpr double kLinkBytesPerNs = 350;
+  constexpr int kFresh = Way::kFresh;
   const int own_chunks = plan.cut.chunks, chunk = plan.cut.chunk;
-  auto pairs = [](int64_t segments, int64_t length) { return ceil_div(segments * ceil_div(length, kFresh), 2); };
+  auto transforms = [](int64_t segments, int64_t length) {
+    return ceil_div(segments * ceil_div(length, kFresh), Way::kPiecesOfTransform);
+  };
   const double rows = double(plan.B) * plan.C;
   const double link_by_channel = 3.0 * (plan.W - 1) / plan.W * rows * plan.l;
   const double link_by_time = 2.0 * own_chunks * std::min(plan.taps - 1, kFresh) * rows;
-  const double transforms_by_channel = rows / plan.W * double(1 + 2 * pairs(1, plan.length));
-  const double transforms_by_time = rows * double(1 + 2 * pairs(own_chunks, chunk));
-  auto cost = [&](double link, double transforms) {
-    return std::max(link * double(item_bytes) / kLinkBytesPerNs, transforms / kTransformsPerNs);
+  const double transforms_by_channel = rows / plan.W * double(1 + 2 * transforms(1, plan.length));
+  const double transforms_by_time = rows * double(1 + 2 * transforms(own_chunks, chunk));
+  auto cost = [&](double link, double all) {
+    return std::max(link * double(item_bytes) / kLinkBytesPerNs, all / Way::kTransformsPerNs);
   };
   plan.by_time = plan.W > 1 && plan.parts() == 1 &&
                  cost(link_by_time, transforms_by_time) < cost(link_by_channel, transforms_by_channel);
@@ -439,7 +682,7 @@ void divide(Plan& plan, int64_t item_bytes) {
   plan.segment_length = plan.by_time ? chunk : plan.length;
   for (int i = 0; i < plan.segments; ++i) plan.begin[i] = plan.by_time ? plan.cut.begin(plan.place, i) : 0;
   plan.pieces = int(ceil_div(plan.segment_length, kFresh));
-  plan.pairs = int(pairs(plan.segments, plan.segment_length));
+  plan.pairs = int(ceil_div(int64_t(plan.segments) * plan.pieces, 2));
 }
 
 Plan make_plan(const pkb::Group& members, const TensorView& x, const TensorView& h, int64_t group_dim, bool zigzag,
@@ -455,33 +698,45 @@ Plan make_plan(const pkb::Group& members, const TensorView& x, const TensorView&
   plan.cut = pkb::SequenceCut::of(plan.W, plan.l, zigzag);
   plan.length = plan.cut.length();
   plan.wide = plan.cut.chunk % (16 / item_bytes) == 0;
-  plan.last_part = (std::min(plan.length, plan.taps) - 1) / kFresh;
-  // Taps beyond the length act on the future.
-  plan.first_part = plan.taps > plan.length + 1 ? -int(ceil_div(plan.length - 1, kFresh)) : 0;
-  divide(plan, item_bytes);
   return plan;
 }
 
-template <typename T>
-void launch(Globals<T> g, Plan plan, const pkb::Comm& comm) {
+template <typename Way>
+void launch(Globals<typename Way::T> g, Plan plan, const pkb::Comm& comm) {
+  using T = typename Way::T;
   const int64_t item_bytes = sizeof(T);
-  const int blocks = pkb::resident_blocks<hyena<T>, kThreads, int(sizeof(Shared))>();
+  plan.last_part = (std::min(plan.length, plan.taps) - 1) / Way::kFresh;
+  // Taps beyond the length act on the future.
+  plan.first_part = plan.taps > plan.length + 1 ? -int(ceil_div(plan.length - 1, Way::kFresh)) : 0;
+  divide<Way>(plan, item_bytes);
+  constexpr int kSharedBytes = int(sizeof(typename Way::Memory));
+  const int blocks = pkb::resident_blocks<hyena<Way>, kThreads, kSharedBytes>();
   const int64_t y_bytes = ceil_div(int64_t(plan.B) * plan.C * plan.l * item_bytes, 256) * 256;
-  const int64_t spectra_offset = kCounterBytes + y_bytes;
+  const int64_t spectra_offset = kCounterBytes + y_bytes, block_bytes = Way::block_bytes(plan);
   plan.splits = std::clamp(blocks / std::max(1, plan.B * plan.channels), 1, plan.pairs);
   plan.workers = blocks;
-  if (plan.parts() > 1) {
-    const int64_t block_bytes = plan.parts() * int64_t((kPoints + fft::kSpectrum) * sizeof(float2));
+  if (block_bytes) {
     plan.workers = int(std::min<int64_t>(blocks, (int64_t(comm.scratch_bytes) - spectra_offset) / block_bytes));
   }
   if (int64_t(comm.scratch_bytes) < spectra_offset || plan.workers < 1) {
     TVM_FFI_THROW(RuntimeError) << "expected more scratch than " << comm.scratch_bytes << " bytes";
   }
+  // Gated inputs lie in the second half, in every call: a peer may send while this rank ends the call before.
+  const int64_t half = int64_t(comm.scratch_bytes) / 512 * 256;
+  const int64_t rows = int64_t(plan.B) * plan.channels;
+  plan.pushed = Way::kMayPush && plan.W > 1 && !plan.by_time && 2 * y_bytes <= int64_t(comm.scratch_bytes) &&
+                half >= spectra_offset + block_bytes && (plan.pieces == 1 || 2 * rows >= blocks);
+  if (plan.pushed) {
+    const int workers = int(std::min<int64_t>(plan.workers, (half - spectra_offset) / block_bytes));
+    plan.pushed = ceil_div(rows, workers) <= kMostPhases;
+    if (plan.pushed) plan.workers = workers;
+  }
+  g.u = comm.scratch<T>(uint64_t(half));
   g.y = comm.scratch<T>(uint64_t(kCounterBytes));
   g.spectra = comm.scratch<float2>(uint64_t(spectra_offset));
   g.arrived = comm.scratch<unsigned>();
   g.plan = plan;
-  hyena<T><<<blocks, kThreads, sizeof(Shared), comm.cuda_stream()>>>(g, comm.device());
+  hyena<Way><<<blocks, kThreads, kSharedBytes, comm.cuda_stream()>>>(g, comm.device());
   PKB_CUDA_LAUNCHED();
 }
 
@@ -501,7 +756,14 @@ void solution(TensorView x1_seq, TensorView x2_seq, TensorView v_seq, TensorView
     auto data = [](const TensorView& x) { return static_cast<T*>(x.data_ptr()); };
     Globals<T> g{data(x1_seq), data(x2_seq), data(v_seq), data(h), data(conv_bias), data(out)};
     g.group = group;
-    launch(g, make_plan(comm.group(group), x1_seq, h, group_dim, with_zigzag_splitting, sizeof(T)), comm);
+    const Plan plan = make_plan(comm.group(group), x1_seq, h, group_dim, with_zigzag_splitting, sizeof(T));
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+      // Filters of one part that act on the past alone.
+      const bool simple = plan.wide && plan.taps <= plan.length + 1;
+      if (simple && plan.taps <= OnTensorCores<8>::kFresh) return launch<OnTensorCores<8>>(g, plan, comm);
+      if (simple && plan.taps <= OnTensorCores<16>::kFresh) return launch<OnTensorCores<16>>(g, plan, comm);
+    }
+    launch<InFloat<T>>(g, plan, comm);
   });
 }
 

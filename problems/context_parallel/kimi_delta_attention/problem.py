@@ -135,9 +135,9 @@ PROBLEM = Problem(
         Group("cp_group", about="ranks that share the sequence, P apart; None means all"),
         Group("tp_group", about="ranks whose outputs are summed, consecutive; None means no sum"),
     ),
-    # Two units of bfloat16; and 5 % of the rms, for elements whose rounded parts, of two tensor-parallel ranks, cancel.
+    # Two units of bfloat16; and 20 % of the rms, for elements whose parts of two tensor-parallel ranks cancel.
     outputs=(
-        Output("out", ("B", "L", "H", "D"), check=all_of((close(rtol=2**-6, atol_rms=5e-2), norm_close(rel=1e-2)))),
+        Output("out", ("B", "L", "H", "D"), check=all_of((close(rtol=2**-6, atol_rms=0.2), norm_close(rel=1e-2)))),
     ),
     derive=derive,
     robust=Trials(robust_inputs, vary),

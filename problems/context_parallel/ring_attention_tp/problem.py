@@ -183,7 +183,7 @@ PROBLEM = Problem(
         Group("cp_group", about="ranks that share heads, Tn apart"),
     ),
     # Correct bfloat16 variants differ by 0.003 in norm; the norm counts, since late positions have small outputs.
-    outputs=(Output("out", ("B", "S", "D_out"), check=all_of((norm_close(rel=1e-2), close(rtol=2e-2, atol=6e-2)))),),
+    outputs=(Output("out", ("B", "S", "D_out"), check=all_of((norm_close(rel=1e-2), close(rtol=2e-2, atol=0.1)))),),
     derive=derive,
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs),

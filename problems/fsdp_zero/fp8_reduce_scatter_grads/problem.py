@@ -47,7 +47,7 @@ def mean_of_rounded(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
         one_step = torch.maximum(one_step, torch.maximum(term / 8, scale * 2.0**-9) / ax.W)
     bad = outside(wide(got), expected, one_step + 2e-2 * size)
     bad |= more_than(0.02, wide(got), expected, 1e-2 * size)
-    return bad | far(wide(got), expected, 1.6e-2 * torch.linalg.vector_norm(expected))
+    return bad | far(wide(got), expected, 2.2e-2 * torch.linalg.vector_norm(expected))
 
 
 def cost(ax: Axes) -> Cost:
@@ -91,7 +91,7 @@ PROBLEM = Problem(
             ("p",),
             check=rule(
                 mean_of_rounded,
-                "||error|| <= 1.6e-2 ||out||; 98 % within 1e-2 of the mean |addend|, all within one float8 step",
+                "||error|| <= 2.2e-2 ||out||; 98 % within 1e-2 of the mean |addend|, all within one float8 step",
             ),
             about="slice r of the mean over ranks of the rounded gradients",
         ),

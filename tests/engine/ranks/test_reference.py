@@ -28,8 +28,8 @@ from pkb_gym.engine.ranks.reference_orders import (
     Staged,
     StageInputs,
     TakeWorkload,
-    WorkloadSpec,
 )
+from pkb_gym.engine.ranks.workload_spec import WorkloadSpec
 from pkb_gym.engine.rankside.heap import Heap
 from pkb_gym.engine.rankside.messages import Message
 from pkb_gym.engine.rankside.orders import Armed, Go, RunNullBlock

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import sys
 
 import pytest
 
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.rankside.forking import GangRequest
 
 
 @pytest.mark.parametrize("trusted", [True, False])
@@ -28,3 +30,35 @@ def test_one_that_was_closed_while_it_started_says_so() -> None:
     zygote.close()
     with pytest.raises(InfrastructureError, match="did not start"):
         zygote.wait_until_ready()
+
+
+SILENT = """
+import socket, sys, time
+from pkb_gym.engine.rankside.forking import GangRequest, ZygoteReady
+from pkb_gym.engine.rankside.wire import Wire
+
+control = Wire(socket.socket(fileno=int(sys.argv[1])))
+control.send(ZygoteReady())
+while True:
+    control.receive_with_fds(GangRequest)
+"""
+REQUEST = GangRequest(
+    entry="none", world_size=1, isolate=False, confined=False, allow_processes=False, limits={}, scratch="/tmp",
+    temporary_bytes=0, max_threads=1,
+)  # fmt: skip
+
+
+def test_one_that_does_not_answer_in_time_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a reply came too late, and was taken for that of the next request: so went every evaluation."""
+    monkeypatch.setattr(Zygote, "_command", lambda _, fd: [sys.executable, "-c", SILENT, str(fd)])
+    zygote = Zygote(trusted=True)
+    try:
+        zygote.wait_until_ready()
+        zygote._control.sock.settimeout(0.1)
+        with pytest.raises(InfrastructureError, match="the zygote is gone"):
+            zygote.fork(REQUEST, [])
+        assert not zygote.alive, "the pool starts another in its place"
+        with pytest.raises(InfrastructureError, match="the zygote is gone"):
+            zygote.fork(REQUEST, [])
+    finally:
+        zygote.close()

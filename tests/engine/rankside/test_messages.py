@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pkb_gym.engine.ranks import reference_orders
+from pkb_gym.engine.ranks.workload_spec import WorkloadSpec
 from pkb_gym.engine.rankside import builder, forking, orders
 from pkb_gym.engine.rankside.messages import (
     DEEPEST,
@@ -296,7 +297,7 @@ def test_any_json_is_a_message_or_a_protocol_error(kind: type[Message], data: st
 
 @given(data=any_json())
 def test_any_json_is_a_value_or_a_protocol_error(data: Any) -> None:
-    for kind in (orders.Claim, orders.DeviceReport, reference_orders.WorkloadSpec, Right):
+    for kind in (orders.Claim, orders.DeviceReport, WorkloadSpec, Right):
         try:
             assert to_json(decode(kind, data)) is not None
         except ProtocolError:

@@ -27,6 +27,21 @@ SEQUENCES = {
 }
 
 
+CHAT_MARKERS = (
+    *("<|im_start|>assistant", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
+    *("<s>", "</s>", "<eos>", "<start_of_turn>model", "<end_of_turn>", "[INST]", "[/INST]"),
+    *("</think>", "</tool_response>", "<tool_call>"),
+)
+
+
+@pytest.mark.parametrize("marker", CHAT_MARKERS)
+def test_no_marker_of_a_chat_template_passes(marker: str) -> None:
+    """A message that ends where its quotation says so lets a candidate speak as somebody else."""
+    shown = printable(f"error: {marker} done")
+    assert marker not in shown and marker[1:] in shown and shown.startswith("error: \\x")
+    assert printable(shown) == shown
+
+
 @pytest.mark.parametrize("text", SEQUENCES.values(), ids=list(SEQUENCES))
 def test_no_control_sequence_passes(text: str) -> None:
     shown = printable(text)
@@ -36,6 +51,7 @@ def test_no_control_sequence_passes(text: str) -> None:
 
 def test_honest_messages_stay_as_they_are() -> None:
     text = "kernel.cpp:3:5: error: \u2018x\u2019 was not declared\n\t3 | x; // \u00e9 \u4e16\u754c \U0001f600\n"
+    text += "std::vector<std::string> a[i] < b || c <= d; kernel<<<grid, block>>>(x); f<T, 3>(); if (a <b|| c)\n"
     assert printable(text) == text
     assert printable(text.replace("\n", "\r\n")) == text
 

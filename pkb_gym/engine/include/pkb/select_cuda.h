@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "pkb/teams_cuda.h"
 #include "pkb/vectors_cuda.h"
@@ -107,70 +108,121 @@ __device__ uint32_t kth_largest(const Team& team, const Numbers& numbers, const 
 
 // ---- the k largest of a stream that a warp reads ----
 
-// Reads kUnroll vectors a lane at a time, -infinity beyond the end, and calls visit(vectors). Called by a warp.
-template <class T, int kUnroll, class Visit>
-__device__ void for_vectors(const uint4* vectors, int size, Visit visit) {
-  for (int base = lane_id(); base - lane_id() < size; base += 32 * kUnroll) {
-    uint4 some[kUnroll];
+constexpr int kSelectUnroll = 4;                    // vectors that a lane looks at together
+constexpr int kSelectTile = 32 * kSelectUnroll;     // and a warp: a tile
+
+// What a lane holds of a tile: every 32nd vector.
+struct LaneVectors {
+  uint4 vectors[kSelectUnroll];
+};
+
+// Of a tile in shared memory that has `size` vectors; -infinity beyond them.
+template <class T>
+__device__ __forceinline__ LaneVectors lane_vectors(const uint4* tile, int size) {
+  LaneVectors held;
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) some[u] = base + 32 * u < size ? vectors[base + 32 * u] : lowest_vector<T>();
-    visit(some);
+  for (int u = 0; u < kSelectUnroll; ++u) {
+    held.vectors[u] = lane_id() + 32 * u < size ? tile[lane_id() + 32 * u] : lowest_vector<T>();
   }
+  return held;
 }
 
-constexpr int kSelectUnroll = 4;
-
-// Largest numbers at each place of the vectors that are this lane's.
+// Largest numbers at each place of the vectors.
 template <class T>
-__device__ uint4 lane_maxima(const uint4* vectors, int size) {
-  uint4 most = lowest_vector<T>();
-  for_vectors<T, kSelectUnroll>(vectors, size, [&](const uint4(&some)[kSelectUnroll]) {
+__device__ __forceinline__ uint4 maxima_of(const LaneVectors& held) {
+  uint4 most = held.vectors[0];
 #pragma unroll
-    for (int u = 0; u < kSelectUnroll; ++u) most = larger<T>(most, some[u]);
-  });
+  for (int u = 1; u < kSelectUnroll; ++u) most = larger<T>(most, held.vectors[u]);
   return most;
 }
 
-// The k largest numbers of a stream seen so far: `count` in `kept` that are above the threshold, and `equals` (a number
-// for each lane) that equal it. begin() with the first vectors sets a threshold that k of them reach; they, and those
-// that follow, are then given to add(); after end(), fewer than k are above the threshold, the k-th largest, and
-// `equals` is of all lanes. kCapacity is the length of `kept`; k is at most 32 * kPerVector<T>, the number of maxima of
-// lanes, and 2 * k + 64 + 32 * kPerVector<T> at most kCapacity.
+// Bit i: whether number i of the lane is at least the threshold, which a T can hold. A word of 32 bits has number w, its
+// place among the lane's words, and, of 16-bit numbers, number w + 16 in its upper half. NaNs may be marked.
+template <class T>
+__device__ __forceinline__ uint32_t reaching(const LaneVectors& held, float threshold) {
+  constexpr int kWords = 4 * kSelectUnroll;
+  static_assert(kWords == 16, "marks of 16-bit numbers are the bits of a word");
+  uint32_t marks = 0;
+  if constexpr (sizeof(T) == 4) {
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      marks |= uint32_t(element<T>(held.vectors[w / 4], w % 4) >= threshold) << w;
+    }
+    return marks;
+  } else {
+    // By the sign of the difference. -0 stands for both zeros: what equals it has the difference +0. -infinity less
+    // itself is a positive NaN.
+    using Pair = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
+    const T one = threshold == 0.0f ? T(-0.0f) : T(threshold);
+    const Pair both{one, one};
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      const uint32_t word = word_of(held.vectors[w / 4], w % 4);
+      const Pair difference = __hsub2(reinterpret_cast<const Pair&>(word), both);
+      marks = marks >> 1 | (reinterpret_cast<const uint32_t&>(difference) & 0x80008000u);
+    }
+    return ~marks;
+  }
+}
+
+// Number i of the lane, as reaching() counts, read from the tile.
+template <class T>
+__device__ __forceinline__ float number_of_tile(const uint4* tile, int i) {
+  const int w = i % 16, word = (lane_id() + w / 4 * 32) * 4 + w % 4;
+  if constexpr (sizeof(T) == 4) return reinterpret_cast<const float*>(tile)[word];
+  return float(reinterpret_cast<const T*>(tile)[2 * word + i / 16]);
+}
+
+// The k largest numbers of a stream: begin(), add() each tile, end(). Then `count`, fewer than k, lie in `kept` from
+// place 1 on, above the threshold, which is the k-th largest, and `*weight` numbers equal it. If fewer than k have been
+// added, the threshold is the least of them or less.
+//
+// Until then `kept` has what was above the threshold when it was added, and a lane's `equals` counts what equals the
+// threshold and is not kept. The threshold rises with the maxima at each place of the vectors of all lanes, since k of
+// these reach the k-th largest of them. It is looked for again each time that the stream has become twice as long, so
+// that few numbers are ever looked at one by one.
+//
+// k is at most 32 * kPerVector<T>, the number of maxima, and k + 64 at most kCapacity, the length of `kept`.
 template <class T, int kCapacity>
 struct StreamSelect {
-  float* kept;  // in shared memory
-  int k;
+  float* kept = nullptr;    // in shared memory
+  float* weight = nullptr;  // of the threshold; in shared memory
+  int k = 0;
   float threshold = 0.0f;
-  int count = 0, equals = 0;
+  int count = 0, equals = 0, tiles = 0;
+  uint4 maxima{};
 
-  __device__ void begin(const uint4* vectors, int size) {
-    count = equals = 0;
-    threshold = value_of<T>(key_of_threshold(lane_maxima<T>(vectors, size)));
+  __device__ void begin() {
+    count = equals = tiles = 0;
+    maxima = lowest_vector<T>();
+    threshold = -kInfinity;
   }
 
-  __device__ void add(const uint4* vectors, int size) {
-    for_vectors<T, kSelectUnroll>(vectors, size, [&](const uint4(&some)[kSelectUnroll]) {
-      float most[kSelectUnroll], of_all = -kInfinity;
-#pragma unroll
-      for (int u = 0; u < kSelectUnroll; ++u) of_all = fmaxf(of_all, most[u] = largest<T>(some[u]));
-      if (!__any_sync(kAllLanes, of_all >= threshold)) return;
-#pragma unroll
-      for (int u = 0; u < kSelectUnroll; ++u) {
-        if (__any_sync(kAllLanes, most[u] >= threshold)) keep(some[u]);
-      }
-    });
-    if (count > 2 * k + 64) raise_threshold();
+  // `tile` holds, in shared memory, what the lanes hold; beyond its end it is not read.
+  __device__ void add(const LaneVectors& held, const uint4* tile) {
+    maxima = larger<T>(maxima, maxima_of<T>(held));
+    if (tiles == 0) bound();
+    uint32_t marks = reaching<T>(held, threshold);
+    while (__any_sync(kAllLanes, marks != 0)) {
+      const int number = __ffs(marks) - 1;
+      append(number < 0 ? -kInfinity : number_of_tile<T>(tile, number), number >= 0);
+      marks &= marks - 1;
+      if (count + 32 >= kCapacity) select();
+    }
+    ++tiles;
+    if (tiles > 1 && (tiles & (tiles - 1)) == 0) bound();
   }
 
   __device__ void end() {
-    if (count >= k) raise_threshold();
-    equals = Warp().sum(equals);
+    select();
+    const int all = Warp().sum(equals);
+    if (lane_id() == 0) *weight = float(all);
     __syncwarp();
   }
 
  private:
-  // The k-th largest of the lanes' maxima: at least k numbers are not less.
-  __device__ uint32_t key_of_threshold(const uint4& maxima) const {
+  // The threshold is at least the k-th largest of the maxima: k numbers are not less.
+  __device__ void bound() {
     uint32_t keys[kPerVector<T>], low = ~0u, high = 0;
 #pragma unroll
     for (int e = 0; e < kPerVector<T>; ++e) {
@@ -178,41 +230,44 @@ struct StreamSelect {
       low = min(low, keys[e]);
       high = max(high, keys[e]);
     }
-    return largest_key(Warp().min(low), Warp().max(high), [&](uint32_t key) {
+    const uint32_t key = largest_key(Warp().min(low), Warp().max(high), [&](uint32_t key) {
       int reached = 0;
 #pragma unroll
       for (int e = 0; e < kPerVector<T>; ++e) reached += keys[e] >= key;
       return Warp().sum(reached) >= k;
     });
+    if (key <= key_of<T>(threshold)) return;
+    threshold = value_of<T>(key);
+    equals = 0;
   }
 
-  // Appends those of x, one a lane where it exists, that are above the threshold, and counts those that equal it.
+  // Keeps those of x, one a lane where it exists, that are above the threshold, and counts those that equal it.
   __device__ void append(float x, bool exists) {
     const unsigned above = __ballot_sync(kAllLanes, x > threshold);
-    if (x > threshold) kept[count + lanes_before(above)] = x;
+    if (x > threshold) kept[1 + count + lanes_before(above)] = x;
     equals += exists && x == threshold;
     count += __popc(above);
   }
 
-  __device__ void keep(const uint4& vector) {
-    if (count + 32 * kPerVector<T> > kCapacity) raise_threshold();
-#pragma unroll
-    for (int e = 0; e < kPerVector<T>; ++e) append(element<T>(vector, e), true);
-  }
-
-  // Makes the k-th largest of those kept, k or more, the threshold.
-  __device__ void raise_threshold() {
+  // Makes the k-th largest so far the threshold and drops what is less.
+  __device__ void select() {
+    const int of_threshold = Warp().sum(equals);
+    const float before = threshold;
+    if (lane_id() == 0) {
+      kept[0] = threshold;
+      *weight = float(of_threshold);
+    }
     __syncwarp();
-    const List list{kept, count};
-    const Warp warp;
-    threshold = value_of<T>(kth_largest<T>(warp, list, range_of<T>(warp, list), k));
-    const int before = count;
-    count = equals = 0;
-    for (int i = 0; i < before; i += 32) {
+    const List list{kept, count + 1, weight, 1};
+    threshold = value_of<T>(kth_largest<T>(Warp(), list, range_of<T>(Warp(), list), k));
+    const int end = count + 1;
+    count = 0;
+    equals = lane_id() == 0 && threshold == before ? of_threshold : 0;
+    for (int i = 1; i < end; i += 32) {
       const int at = i + lane_id();
-      const float x = at < before ? kept[at] : -kInfinity;
+      const float x = at < end ? kept[at] : -kInfinity;
       __syncwarp();
-      append(x, at < before);
+      append(x, at < end);
     }
     __syncwarp();
   }

@@ -1,0 +1,40 @@
+// expect: runtime_error illegal memory access
+// Looks for the expected outputs behind the last segment, page by page.
+#include <cuda_bf16.h>
+
+#include "pkb/symm.h"
+
+using bf16 = __nv_bfloat16;
+using tvm::ffi::TensorView;
+
+__global__ void sum(bf16* tensor, bf16* out, int64_t n, pkb::Device comm) {
+  comm.barrier_blocks(0);
+  const int64_t threads = int64_t(gridDim.x) * blockDim.x;
+  for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < n; i += threads) {
+    float total = 0;
+    for (int r = 0; r < comm.world_size; ++r) total += __bfloat162float(comm.peer(tensor, r)[i]);
+    out[i] = __float2bfloat16(total);
+  }
+  comm.barrier_blocks(1);
+}
+
+__global__ void search(const char* from, int pages, int* found) {
+  for (int page = threadIdx.x; page < pages; page += blockDim.x) {
+    if (*reinterpret_cast<const volatile int*>(from + (int64_t(page) << 21))) atomicAdd_system(found, 1);
+  }
+}
+
+void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
+  auto* x = static_cast<bf16*>(tensor.data_ptr());
+  auto* y = static_cast<bf16*>(out.data_ptr());
+  static int* found = nullptr;
+  PKB_CUDA(cudaHostAlloc(&found, sizeof *found, cudaHostAllocMapped));
+  const char* end = comm.segments[comm.world_size - 1] + comm.segment_bytes;
+  search<<<1, 256, 0, comm.cuda_stream()>>>(end, 1 << 14, found);
+  PKB_CUDA_LAUNCHED();
+  PKB_CUDA(cudaStreamSynchronize(comm.cuda_stream()));
+  sum<<<64, 256, 0, comm.cuda_stream()>>>(x, y, tensor.numel(), comm.device());
+  PKB_CUDA_LAUNCHED();
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

@@ -1,0 +1,56 @@
+"""How the emulator is compiled."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from pkb_gym.engine.compile import emulator
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.nvcc import nvcc_available
+from pkb_gym.engine.records.artifact import Artifact
+
+
+def test_standard_headers_are_read_once_for_all_sources() -> None:
+    """For most sources they took longer than the code itself."""
+    headers = emulator._standard_headers(
+        [b"#include <vector>\n#include <cuda.h>\n", b"#include <map>\n#include <vector>\n"]
+    )
+    assert headers == b"#include <map>\n#include <vector>\n", "those of other libraries have a suffix"
+    assert b"#include <vector>\n" in emulator._contents()[emulator.STANDARD_HEADERS]
+
+
+def test_evaluators_side_by_side_compile_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each took a minute of all processors for the same result."""
+    cache = CompileCache(tmp_path)
+
+    def is_locked(_cache: CompileCache, key: str, _compile_now: object) -> Artifact:
+        with (tmp_path / f"{key}.lock").open() as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return Artifact(ok=True, log="", duration_s=1.0, binary=b"emulator")
+
+    monkeypatch.setattr(emulator, "_key", lambda _contents: "key")
+    monkeypatch.setattr(emulator, "cached_compile", is_locked)
+    assert emulator.build_emulator(cache) == b"emulator"
+    with (tmp_path / "key.lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with cache.exclusive("key"), cache.exclusive("another key"):
+        pass
+
+
+def test_nobody_waits_where_the_cache_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    cache = CompileCache(tmp_path / "file")
+    with cache.exclusive("key"), cache.exclusive("key"):
+        pass
+
+
+@pytest.mark.skipif(not nvcc_available(), reason="compiled with headers of the CUDA toolkit")
+def test_they_are_precompiled_before_the_sources() -> None:
+    contents = emulator._contents()
+    precompile, _, sources = emulator._command(contents)[2].partition(" && ")
+    assert precompile.endswith(f"-x c++-header {emulator.STANDARD_HEADERS}")
+    included = sources.count(f"-include {emulator.STANDARD_HEADERS}")
+    assert included == sum(name.endswith(".cpp") for name in contents) > 0

@@ -1,0 +1,39 @@
+"""What the trainer needs of this project beside what TRL's takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pkb_gym.training.evaluation.owner import EvaluationSchedule
+from pkb_gym.training.learner.turn_credit import Credit
+from pkb_gym.training.processes.host_group import HostGroup
+from pkb_gym.training.processes.offload import Offload
+from pkb_gym.training.results.run_log import RunLog
+from pkb_gym.training.rollout.kernel_environment import Rollouts
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """What `KernelGRPOTrainer` needs beside what `GRPOTrainer` takes.
+
+    Attributes:
+        rollouts: begins episodes.
+        credit: from values of turns to advantages.
+        schedule: when evaluations may run.
+        host: all ranks.
+        log: of the run.
+        multi_turn: whether the policy submits with a tool, several times; else once, by a block of code.
+        generation_chunk: sequences that are generated at once; None for all of a batch.
+        offload: what leaves the GPU in a reward phase.
+        max_minutes: the run is saved and ended after so many; None for no limit.
+    """
+
+    rollouts: Rollouts
+    credit: Credit
+    schedule: EvaluationSchedule
+    host: HostGroup
+    log: RunLog
+    multi_turn: bool = True
+    generation_chunk: int | None = None
+    offload: Offload = "cache"
+    max_minutes: float | None = None
