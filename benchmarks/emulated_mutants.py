@@ -34,7 +34,9 @@ from benchmarks.mutants import NO_VERDICT
 from benchmarks.sharded import sharded
 from benchmarks.synchronisation import InlinedSource
 from benchmarks.trapping import with_trap
-from benchmarks.weakened_operations import weakened
+from benchmarks.weakened_operations import inline_headers, weakened
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.emulator import compile_emulated
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware.host import processors
 from pkb_gym.engine.problem import Problem
@@ -45,11 +47,18 @@ from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 
 MOST_MESSAGE = 1200
 MUTANT_TIMEOUT_S = 60.0
+COMPILE_TIMEOUT_S = 600.0
 GPU_TIMEOUT_S = 1.0
 """Deadline of a block of calls, which takes milliseconds: many mutants wait for a word that never comes."""
 
 PAIR = 2
-_PLACE = re.compile(r"\b([\w/]+\.(?:cuh?|h):\d+)")
+_PLACE = re.compile(r"\b[\w/]+\.(?:cuh?|h):\d+|(?<=by `)(?:arrival|departure)(?=`)")
+
+
+def _places(message: str) -> tuple[str, ...]:
+    """Of the first finding; where a line was inlined, the line itself alone."""
+    first = message.split("\n", 1)[0]
+    return tuple(_PLACE.findall(re.sub(r"\(from [^)]*\)", "", first)))
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ class Row:
         seed: the first with which it was refused; None if it passed with all of them.
         failure: of that evaluation; "" if none.
         names_line: whether its message names the line of the operation.
-        places: files and lines that the first finding names, such as those of two accesses.
+        places: files and lines that the first finding names, such as those of two accesses; or a call's end.
         message: of that evaluation; "" if none.
         seconds: that all evaluations took.
         digest: of the source.
@@ -139,12 +148,23 @@ def judge_order(evaluator: LocalEvaluator, order: Order) -> Row:
     return row if feedback.failure in NO_VERDICT else replace(row, reached=not feedback.passed)
 
 
-def mutants_of(problem: Problem, text: str) -> Iterator[Judged]:
-    """Those without an operation, and those with one that is too weak.
+LINES_OF_STATEMENT = 4
+"""An operation stands at most so many lines behind the first one of its statement."""
+
+
+def lines_in_code(source: str, cache: CompileCache) -> frozenset[int]:
+    """Lines that some instruction of the compiled source comes from."""
+    binary = compile_emulated(source, cache, COMPILE_TIMEOUT_S).binary or b""
+    return frozenset(int(line) for line in re.findall(rb"\.loc\s+1\s+(\d+)", binary))
+
+
+def mutants_of(problem: Problem, text: str, cache: CompileCache) -> Iterator[Judged]:
+    """Those without an operation, and those with one that is too weak, in code that is compiled.
 
     Args:
         problem: with the expert.
         text: the expert.
+        cache: of compiled sources.
     """
     source = InlinedSource.of(text)
     operations = source.operations()
@@ -159,8 +179,10 @@ def mutants_of(problem: Problem, text: str) -> Iterator[Judged]:
         line = mutant.source.count("\n", 0, min(first.start, len(mutant.source))) + 1
         row = Row(problem.name, f"no {mutant.kind}", mutant.name, line, reason)
         yield Judged(mutant.source, row, with_trap(source.text, first.start, first.end))
+    compiled = lines_in_code(inline_headers(text)[0], cache)
     for weak in weakened(text):
-        yield Judged(weak.source, Row(problem.name, weak.kind, weak.name, weak.line), weak.trapping)
+        if not compiled.isdisjoint(range(weak.line - LINES_OF_STATEMENT, weak.line + 1)):
+            yield Judged(weak.source, Row(problem.name, weak.kind, weak.name, weak.line), weak.trapping)
 
 
 def judge(evaluator: LocalEvaluator, judged: Judged, config: EvalConfig, seeds: int, first_only: bool) -> Row:
@@ -190,7 +212,7 @@ def judge(evaluator: LocalEvaluator, judged: Judged, config: EvalConfig, seeds: 
             seed=seed,
             failure=str(feedback.failure),
             names_line=names_line,
-            places=tuple(_PLACE.findall(feedback.message.split("\n", 1)[0])),
+            places=_places(feedback.message),
             message=feedback.message[:MOST_MESSAGE],
         )
         if first_only:
@@ -198,32 +220,39 @@ def judge(evaluator: LocalEvaluator, judged: Judged, config: EvalConfig, seeds: 
     return replace(row, seconds=round(time.monotonic() - begin, 2))
 
 
-def sampled(problems: Sequence[Problem], kinds: Sequence[str], count: int, draw: int) -> list[Judged]:
+def sampled(args: argparse.Namespace, problems: Sequence[Problem]) -> list[Judged]:
     """Mutants that are not equivalent, drawn at random; of each kind as many as of another, as far as there are.
 
     Args:
+        args: kinds, number and seed of the choice; a larger number adds to a smaller one.
         problems: with an expert.
-        kinds: of the mutants; empty: all.
-        count: most of them.
-        draw: seed of the choice; a larger count adds to a smaller one.
     """
-    of_kind: dict[str, list[Judged]] = {}
-    for problem in problems:
+    cache = CompileCache.in_folder(args.compiled)
+
+    def of_problem(problem: Problem) -> list[Judged]:
         text = expert_source(problem, "cu")
         assert text is not None, problem.name
-        for judged in mutants_of(problem, text):
-            if judged.row.equivalent is None and (not kinds or judged.row.kind in kinds):
+        return list(mutants_of(problem, text, cache))
+
+    of_kind: dict[str, list[Judged]] = {}
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for judged in (each for found in pool.map(of_problem, problems) for each in found):
+            if judged.row.equivalent is None and (not args.kinds or judged.row.kind in args.kinds):
                 of_kind.setdefault(judged.row.kind, []).append(judged)
     for kind, found in of_kind.items():
-        Random(f"mutants {draw} {kind}").shuffle(found)
+        Random(f"mutants {args.draw} {kind}").shuffle(found)
     rounds = zip_longest(*(of_kind[kind] for kind in sorted(of_kind)))
-    return [judged.with_digest() for each in rounds for judged in each if judged is not None][:count]
+    return [judged.with_digest() for each in rounds for judged in each if judged is not None][: args.sample]
 
 
 def emulated_orders(args: argparse.Namespace, mutants: Sequence[Judged], problems: Sequence[Problem]) -> list[Order]:
     """Mutants until the first refusal, then experts with every seed."""
     config = EvalConfig(
-        device="emulated", world_size=args.world_size, size="tiny", detect_races=True, compile_timeout_s=600
+        device="emulated",
+        world_size=args.world_size,
+        size="tiny",
+        detect_races=True,
+        compile_timeout_s=COMPILE_TIMEOUT_S,
     )
     limited = config.model_copy(update={"timeout_s": MUTANT_TIMEOUT_S})
     experts = [Judged(expert_source(problem, "cu") or "", Row(problem.name, "", "", None)) for problem in problems]
@@ -243,7 +272,7 @@ def judge_on_gpus(args: argparse.Namespace, mutants: Sequence[Judged], until_s: 
         until="check",
         trials=args.calls,
         timeout_s=GPU_TIMEOUT_S,
-        compile_timeout_s=600,
+        compile_timeout_s=COMPILE_TIMEOUT_S,
     )
     compiled_only = config.model_copy(update={"until": "compile"})
     with LocalEvaluator() as evaluator:
@@ -306,7 +335,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     until_s = time.monotonic() + args.budget_s
     problems = [find_problem(name) for name in args.problems] if args.problems else catalogue()
     problems = [problem for problem in problems if expert_source(problem, "cu")]
-    mutants = sampled(problems, args.kinds, args.sample, args.draw)
+    mutants = sampled(args, problems)
     name = f"emulated_mutants_{args.world_size}_gpus.json" if args.on_gpus else "emulated_mutants.json"
     rows = {row.key: row for row in load(args.out / name)}
     if args.on_gpus:

@@ -160,7 +160,8 @@ def _absolute(error: float) -> Bound:
 def _sine(x: Floats, y: Floats) -> Floats:
     """Documented for |x| up to 100 pi; beyond, any value of a sine."""
     small, large = np.abs(x) <= 2 * np.pi, np.abs(x) <= 100 * np.pi
-    return np.where(small, 2.0**-20.5, np.where(large, 2.0**-14.7, 2.0)) + 0 * y
+    most: Floats = np.where(small, 2.0**-20.5, np.where(large, 2.0**-14.7, 2.0)) + 0 * y
+    return most
 
 
 def _logarithm(x: Floats, y: Floats) -> Floats:
@@ -179,7 +180,7 @@ BOUNDS: Mapping[str, Bound] = {
     "lg2.approx": _logarithm,
     "ex2.approx": _relative(2.0**-22.5),
     "tanh.approx": _relative(2.0**-11),
-    "rcp.approx.f64": _relative(2.0**-20),
+    "rcp.approx.f64": _relative(2.0**-19),
     "rsqrt.approx.f64": _relative(2.0**-20),
     "ex2.approx.f16": _relative(2.0**-9.9),
     "ex2.approx.bf16": _relative(2.0**-7),
@@ -203,8 +204,8 @@ def within_bound(bound: str, kind: Kind, operands: np.ndarray, one: np.ndarray, 
     single = _SINGLE.get(kind, kind)
     with np.errstate(all="ignore"):
         allowed = BOUNDS[bound](x, b) + np.maximum(_LAST_PLACE[single] * np.abs(b), _LEAST[single])
-        close = (np.abs(a - b) <= allowed) | (a == b) | (np.isnan(a) & np.isnan(b))
-    return close.all(axis=0) if close.ndim == 2 else close
+        close: np.ndarray = (np.abs(a - b) <= allowed) | (a == b) | (np.isnan(a) & np.isnan(b))
+    return np.asarray(np.atleast_2d(close).all(axis=0))
 
 
 def digest(program: Program, memory: np.ndarray) -> str:

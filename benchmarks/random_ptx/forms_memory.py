@@ -38,9 +38,9 @@ def _narrow() -> Iterator[Form]:
         for offset in offsets:
             text = f"st.{space}.b64 [{address}], {{1}};\nld.{space}.{typed} {{0}}, [{address}+{offset}];"
             yield Form(text, (kind,), (I64,), MEMORY)
-    for space, (size, kind) in product(SPACES, (("8", I32), ("8", I16), ("16", I32), ("16", I64), ("32", I64))):
+    for space, (bits, kind) in product(SPACES, ((8, I32), (8, I16), (16, I32), (16, I64), (32, I64))):
         at = ADDRESS[space]
-        text = f"st.{space}.b64 [{at}], {{1}};\nst.{space}.b{size} [{at}+4], {{2}};\nld.{space}.b64 {{0}}, [{at}];"
+        text = f"st.{space}.b64 [{at}], {{1}};\nst.{space}.b{bits} [{at}+4], {{2}};\nld.{space}.b64 {{0}}, [{at}];"
         yield Form(text, (I64,), (I64, kind), MEMORY)
 
 

@@ -83,7 +83,7 @@ INTEGER: dict[str, Callable[[], np.ndarray]] = {
     "mul.hi.s32 %r9, %r10, %r11": lambda: signed(A) * signed(B) >> 32,
     "mad.lo.s32 %r9, %r10, %r11, %r12": lambda: A.astype(np.uint64) * B + C,
     "div.u32 %r9, %r10, %r11": lambda: divided(A, B),
-    "rem.u32 %r9, %r10, %r11": lambda: np.where(B == 0, A, A % np.maximum(B, 1)),
+    "rem.u32 %r9, %r10, %r11": lambda: np.where(B == 0, 2**32 - 1, A % np.maximum(B, 1)),
     "min.s32 %r9, %r10, %r11": lambda: np.minimum(signed(A), signed(B)),
     "max.u32 %r9, %r10, %r11": lambda: np.maximum(A, B),
     "abs.s32 %r9, %r10": lambda: np.abs(signed(A)),

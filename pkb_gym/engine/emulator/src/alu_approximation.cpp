@@ -31,20 +31,34 @@ struct Quotient {
   float operator()(float a, float b) const {
     a = flushed<kFlush>(a);
     b = flushed<kFlush>(b);
-    // div.approx goes through the reciprocal, which vanishes for divisors beyond 2^126.
     return settled(flushed<kFlush>(a / b));
   }
 };
-// rsqrt.approx.f64, rcp.approx.ftz.f64: the upper half of the result.
+// div.approx goes through the reciprocal, which vanishes for divisors beyond 2^126.
+template <bool kFlush>
+struct RoughQuotient {
+  float operator()(float a, float b) const {
+    const bool vanishes = std::fabs(b) > 0x1p126f && std::isfinite(b);
+    return vanishes ? settled(flushed<kFlush>(a) * std::copysign(0.0f, b)) : Quotient<kFlush>{}(a, b);
+  }
+};
+inline double upper(double x) { return std::bit_cast<double>(std::bit_cast<uint64_t>(x) & ~0xffffffffull); }
+// Of the upper half of a number, a subnormal one being zero.
+inline double upper_normal(double x) {
+  const double y = upper(x);
+  return std::fabs(y) < 0x1p-1022 ? std::copysign(0.0, y) : y;
+}
+// rsqrt.approx.f64, rcp.approx.ftz.f64: the upper half of the result; with .ftz of the upper half of the operand.
+template <bool kFlush>
 struct UpperInverseRoot {
-  double operator()(double x) const { return std::bit_cast<double>(std::bit_cast<uint64_t>(1.0 / std::sqrt(x)) & ~0xffffffffull); }
+  double operator()(double x) const { return upper(1.0 / std::sqrt(kFlush ? upper_normal(x) : x)); }
 };
 struct UpperInverse {
-  double operator()(double x) const { return std::bit_cast<double>(std::bit_cast<uint64_t>(1.0 / x) & ~0xffffffffull); }
+  double operator()(double x) const { return upper_normal(1.0 / upper_normal(x)); }
 };
 
 template <bool kFlush>
-std::optional<LaneOperation> find_single(std::string_view name) {
+std::optional<LaneOperation> find_single(std::string_view name, bool rough) {
   const auto of = [](auto f) { return unary<float, float, Approximate<decltype(f), kFlush>>(); };
   if (name == "ex2") return of(Exp2{});
   if (name == "lg2") return of(Log2{});
@@ -54,7 +68,7 @@ std::optional<LaneOperation> find_single(std::string_view name) {
   if (name == "rsqrt") return of(InverseRoot{});
   if (name == "sqrt") return of(Root{});
   if (name == "rcp") return of(Inverse{});
-  if (name == "div") return binary<float, float, float, Quotient<kFlush>>();
+  if (name == "div") return rough ? binary<float, float, float, RoughQuotient<kFlush>>() : binary<float, float, float, Quotient<kFlush>>();
   return std::nullopt;
 }
 
@@ -124,8 +138,8 @@ std::optional<LaneOperation> find_saturation(const Instruction& instruction) {
 std::optional<LaneOperation> find_approximation(const Instruction& instruction) {
   const auto type = instruction.parts.back();
   if (!instruction.has("approx") && !instruction.has("full")) return std::nullopt;
-  if (type == "f32") return instruction.has("ftz") ? find_single<true>(instruction.parts[0]) : find_single<false>(instruction.parts[0]);
-  if (type == "f64" && instruction.parts[0] == "rsqrt") return unary<double, double, UpperInverseRoot>();
+  if (type == "f32") return instruction.has("ftz") ? find_single<true>(instruction.parts[0], instruction.has("approx")) : find_single<false>(instruction.parts[0], instruction.has("approx"));
+  if (type == "f64" && instruction.parts[0] == "rsqrt") return instruction.has("ftz") ? unary<double, double, UpperInverseRoot<true>>() : unary<double, double, UpperInverseRoot<false>>();
   if (type == "f64" && instruction.parts[0] == "rcp") return unary<double, double, UpperInverse>();
   return std::nullopt;
 }

@@ -47,8 +47,13 @@ struct FindBit {
 struct ExtractField {
   template <class T> T operator()(T a, uint32_t position, uint32_t length) const {
     constexpr uint32_t kWidth = 8 * sizeof(T);
-    position &= 0xff;
-    length &= 0xff;
+    if (kWidth == 32) {
+      position &= 0xff;
+      length &= 0xff;
+    } else {  // which ptxas makes of shifts: no more than the width counts, and all bits of both
+      position = std::min(position, kWidth);
+      length = std::min(length, kWidth);
+    }
     if (length == 0) return 0;
     using U = std::make_unsigned_t<T>;
     const uint32_t last = std::min(position + length - 1, kWidth - 1);

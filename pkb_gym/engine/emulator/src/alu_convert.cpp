@@ -80,8 +80,23 @@ double read_float(uint64_t bits, Kind kind) {
   }
 }
 
+// Upper bits of a NaN's payload and its sign, quiet.
+uint64_t narrowed_nan(uint64_t bits, const Format& format) {
+  const int width = format.exponent_bits + format.mantissa_bits;
+  const uint64_t exponent = ((1ull << format.exponent_bits) - 1) << format.mantissa_bits;
+  const uint64_t payload = (bits & 0xfffffffffffffull) >> (52 - format.mantissa_bits) | 1ull << (format.mantissa_bits - 1);
+  return (bits >> 63) << width | exponent | payload;
+}
+
+// The same payload in its upper bits, quiet.
+uint64_t widened_nan(uint64_t bits, const Format& format) {
+  const int width = format.exponent_bits + format.mantissa_bits;
+  const uint64_t payload = (bits & ((1ull << format.mantissa_bits) - 1)) << (52 - format.mantissa_bits);
+  return (bits >> width & 1) << 63 | 0x7ff8000000000000ull | payload;
+}
+
 uint64_t write_float(double value, const Description& how) {
-  if (how.has(Description::kRelu) && value < 0) value = 0;
+  if (how.has(Description::kRelu) && value <= 0) value = 0;
   if (how.has(Description::kSaturates) && how.to.bytes > 1) value = value > 0 ? std::min(value, 1.0) : 0.0;
   const bool finite = how.has(Description::kFinite);
   switch (how.to.kind) {
@@ -124,6 +139,7 @@ uint64_t integer_from_integer(uint64_t value, const Description& how) {
 
 uint64_t float_from_integer(uint64_t value, const Description& how) {
   const bool is_signed = how.from.kind == Kind::kSigned;
+  if (how.has(Description::kSaturates)) return write_float(is_signed ? double(int64_t(value)) : double(value), how);
   if (how.to.kind == Kind::kF32) {
     return std::bit_cast<uint32_t>(is_signed ? rounded_cast<float>(int64_t(value), how.rounding) : rounded_cast<float>(value, how.rounding));
   }
@@ -144,6 +160,17 @@ uint64_t convert(uint64_t bits, const Description& how) {
     return how.to.is_integer() ? integer_from_integer(value, how) : float_from_integer(value, how);
   }
   double value = read_float(bits, how.from.kind);
+  if (value != value && how.from.kind == Kind::kF64) {
+    if (how.to.kind == Kind::kF32) return narrowed_nan(bits, kSingle);
+    if (how.to.kind == Kind::kF16) return narrowed_nan(bits, kHalf);
+    if (how.to.kind == Kind::kBF16) return narrowed_nan(bits, kBrain);
+  }
+  if (value != value && how.to.kind == Kind::kF64) {
+    if (how.from.kind == Kind::kF16) return widened_nan(bits, kHalf);
+    if (how.from.kind == Kind::kBF16) return widened_nan(bits, kBrain);
+    if (how.from.kind == Kind::kF32 && how.has(Description::kFlushes)) return widened_nan(kNan32, kSingle);
+  }
+  if (how.to.kind == Kind::kTF32 && how.rounding == Rounding::kNearestAway) return (bits + 0x1000) & 0xffffe000u;
   if (how.has(Description::kFlushes) && how.from.kind == Kind::kF32) value = flushed<true>(float(value));
   if (how.to.is_integer()) return integer_from_float(value, how);
   if (how.has(Description::kToIntegral)) value = integral(value, how.rounding);
@@ -194,7 +221,8 @@ void described_both(void* result, const void* a, const void*, const void* c) {
 }
 
 struct HalfToFloat { float operator()(uint16_t a) const { return half_to_float(a); } };
-struct BrainToFloat { float operator()(uint16_t a) const { return brain_to_float(a); } };
+// The bits are moved alone, those of a NaN too.
+struct BrainToFloat { uint32_t operator()(uint16_t a) const { return uint32_t(a) << 16; } };
 struct FloatToHalf { uint16_t operator()(float a) const { return float_to_half(a); } };
 struct FloatToBrain { uint16_t operator()(float a) const { return float_to_brain(a); } };
 struct FloatsToHalves { uint32_t operator()(float a, float b) const { return uint32_t(float_to_half(a)) << 16 | float_to_half(b); } };
@@ -224,7 +252,7 @@ std::optional<LaneOperation> integers(int result_bytes) {
 
 std::optional<LaneOperation> find_frequent(std::string_view opcode, const Type& to, const Type& from, int result_bytes, int source_bytes) {
   if (opcode == "cvt.f32.f16") return unary<float, uint16_t, HalfToFloat>();
-  if (opcode == "cvt.f32.bf16") return unary<float, uint16_t, BrainToFloat>();
+  if (opcode == "cvt.f32.bf16") return unary<uint32_t, uint16_t, BrainToFloat>();
   if (opcode == "cvt.rn.f16.f32") return unary<uint16_t, float, FloatToHalf>();
   if (opcode == "cvt.rn.bf16.f32") return unary<uint16_t, float, FloatToBrain>();
   if (opcode == "cvt.rn.f16x2.f32") return binary<uint32_t, float, float, FloatsToHalves>();

@@ -59,10 +59,13 @@ struct Extreme {
     }
   }
 };
+// A NaN of f32 becomes the one NaN, one of f64 a quiet one of its sign.
+inline float unsigned_nan(float) { return std::bit_cast<float>(kNan32); }
+inline double unsigned_nan(double a) { return std::bit_cast<double>(std::bit_cast<uint64_t>(a) | 1ull << 51); }
 template <bool kFlush>
-struct Absolute { template <class T> T operator()(T a) const { return std::fabs(flushed<kFlush>(a)); } };
+struct Absolute { template <class T> T operator()(T a) const { return a == a ? std::fabs(flushed<kFlush>(a)) : unsigned_nan(a); } };
 template <bool kFlush>
-struct Negative { template <class T> T operator()(T a) const { return -flushed<kFlush>(a); } };
+struct Negative { template <class T> T operator()(T a) const { return a == a ? -flushed<kFlush>(a) : unsigned_nan(a); } };
 // Of the magnitudes, with the product of the signs.
 template <bool kFlush, bool kMax, bool kNan>
 struct SignedExtreme {

@@ -9,13 +9,22 @@
 namespace pkb::emulator {
 namespace {
 
+// Subnormal numbers become zeros of their sign.
+uint16_t flushed_half(uint16_t bits) { return bits & 0x7c00 ? bits : uint16_t(bits & 0x8000); }
+
 struct Half {
   static constexpr Format kFormat = kHalf;
   static double value(uint16_t bits) { return half_to_float(bits); }
+  static uint16_t settled(uint16_t bits) { return bits; }
+};
+struct FlushedHalf : Half {
+  static double value(uint16_t bits) { return half_to_float(flushed_half(bits)); }
+  static uint16_t settled(uint16_t bits) { return flushed_half(bits); }
 };
 struct Brain {
   static constexpr Format kFormat = kBrain;
   static double value(uint16_t bits) { return brain_to_float(bits); }
+  static uint16_t settled(uint16_t bits) { return bits; }
 };
 
 // a * b + c, rounded to odd at double precision, so that rounding it again to few bits is rounding once.
@@ -34,7 +43,14 @@ struct Add { static double of(double a, double b, double) { return a + b; } };
 struct Sub { static double of(double a, double b, double) { return a - b; } };
 struct Mul { static double of(double a, double b, double) { return a * b; } };
 struct Fma { static double of(double a, double b, double c) { return fma_to_odd(a, b, c); } };
-struct Exp2 { static double of(double a, double, double) { return std::exp2(a); } };
+// Of bf16 alone with .ftz, which is no choice there.
+template <class T>
+struct Exp2 {
+  static double of(double a, double, double) {
+    const double result = std::exp2(a);
+    return T::kFormat.exponent_bits == 8 && result < 0x1p-126 ? 0 : result;
+  }
+};
 struct Tanh { static double of(double a, double, double) { return std::tanh(a); } };
 
 enum class After { kNothing, kSaturate, kRelu };
@@ -44,13 +60,15 @@ struct Rounded {
   static uint16_t of(uint16_t a, uint16_t b, uint16_t c) {
     double result = F::of(T::value(a), T::value(b), T::value(c));
     if (kAfter == After::kSaturate) result = result > 0 ? std::min(result, 1.0) : 0.0;
-    if (kAfter == After::kRelu && result < 0) result = 0;
-    return uint16_t(encode(result, T::kFormat));
+    if (kAfter == After::kRelu && result <= 0) result = 0;
+    return T::settled(uint16_t(encode(result, T::kFormat)));
   }
 };
 template <class T, bool kMax, bool kNan>
 struct Extreme {
   static uint16_t of(uint16_t a, uint16_t b, uint16_t) {
+    a = T::settled(a);
+    b = T::settled(b);
     const double x = T::value(a), y = T::value(b);
     if (x != x || y != y) return kNan || (x != x && y != y) ? 0x7fff : (x != x ? b : a);
     const bool less = x < y || (x == y && (a & 0x8000));
@@ -65,8 +83,14 @@ struct SignedExtreme {
     return T::value(magnitude) == T::value(magnitude) ? magnitude | ((a ^ b) & 0x8000) : magnitude;
   }
 };
-struct Neg { static uint16_t of(uint16_t a, uint16_t, uint16_t) { return a ^ 0x8000; } };
-struct Abs { static uint16_t of(uint16_t a, uint16_t, uint16_t) { return a & 0x7fff; } };
+template <class T>
+struct Neg {
+  static uint16_t of(uint16_t a, uint16_t, uint16_t) { return T::value(a) == T::value(a) ? T::settled(a) ^ 0x8000 : 0x7fff; }
+};
+template <class T>
+struct Abs {
+  static uint16_t of(uint16_t a, uint16_t, uint16_t) { return T::value(a) == T::value(a) ? T::settled(a) & 0x7fff : 0x7fff; }
+};
 
 template <class F>
 struct One {
@@ -110,10 +134,10 @@ std::optional<LaneOperation> find_typed(const Instruction& instruction, bool pai
   if (name == "sub") return rounded<T, Sub>(instruction, 2, pairs);
   if (name == "mul") return rounded<T, Mul>(instruction, 2, pairs);
   if (name == "fma") return rounded<T, Fma>(instruction, 3, pairs);
-  if (name == "ex2") return of_arity<Rounded<T, Exp2, After::kNothing>>(1, pairs);
+  if (name == "ex2") return of_arity<Rounded<T, Exp2<T>, After::kNothing>>(1, pairs);
   if (name == "tanh") return of_arity<Rounded<T, Tanh, After::kNothing>>(1, pairs);
-  if (name == "neg") return of_arity<Neg>(1, pairs);
-  if (name == "abs") return of_arity<Abs>(1, pairs);
+  if (name == "neg") return of_arity<Neg<T>>(1, pairs);
+  if (name == "abs") return of_arity<Abs<T>>(1, pairs);
   if (name == "max") return extreme<T, true>(instruction, pairs);
   if (name == "min") return extreme<T, false>(instruction, pairs);
   return std::nullopt;
@@ -123,6 +147,7 @@ std::optional<LaneOperation> find_typed(const Instruction& instruction, bool pai
 
 std::optional<LaneOperation> find_half(const Instruction& instruction) {
   const auto type = instruction.parts.back();
+  if ((type == "f16" || type == "f16x2") && instruction.has("ftz")) return find_typed<FlushedHalf>(instruction, type == "f16x2");
   if (type == "f16" || type == "f16x2") return find_typed<Half>(instruction, type == "f16x2");
   if (type == "bf16" || type == "bf16x2") return find_typed<Brain>(instruction, type == "bf16x2");
   return std::nullopt;

@@ -76,7 +76,7 @@ struct Mul24 {
 };
 template <class T, bool kHigh>
 struct Mad24 { T operator()(T a, T b, T c) const { return Add<T>{}(Mul24<T, kHigh>{}(a, b), c); } };
-// Hardware gives all ones for a division by zero, and the dividend as its remainder.
+// Hardware gives all ones for a division by zero, and for its remainder.
 template <class T>
 struct Div {
   T operator()(T a, T b) const {
@@ -88,7 +88,7 @@ struct Div {
 template <class T>
 struct Rem {
   T operator()(T a, T b) const {
-    if (b == 0) return a;
+    if (b == 0) return T(~T{0});
     if (std::is_signed_v<T> && b == T(-1)) return 0;
     return T(a % b);
   }
@@ -119,15 +119,15 @@ struct Halves {
   }
 };
 
-std::optional<LaneOperation> find_halves(std::string_view name, std::string_view type) {
+std::optional<LaneOperation> find_halves(std::string_view name, std::string_view type, bool relu) {
   const auto pick = [](auto f) { return binary<uint32_t, uint32_t, uint32_t, Halves<decltype(f)>>(); };
   if (name == "add") return pick(Add<uint16_t>{});
   if (type == "u16x2") {
     if (name == "min") return pick(Min<uint16_t>{});
     if (name == "max") return pick(Max<uint16_t>{});
   } else {
-    if (name == "min") return pick(Min<int16_t>{});
-    if (name == "max") return pick(Max<int16_t>{});
+    if (name == "min") return relu ? pick(MinRelu<int16_t>{}) : pick(Min<int16_t>{});
+    if (name == "max") return relu ? pick(MaxRelu<int16_t>{}) : pick(Max<int16_t>{});
   }
   return std::nullopt;
 }
@@ -162,7 +162,7 @@ LaneOperation find_product24(bool adds) {
 
 std::optional<LaneOperation> find_integer(const Instruction& instruction) {
   const auto name = instruction.parts[0], type = instruction.parts.back();
-  if (type == "u16x2" || type == "s16x2") return find_halves(name, type);
+  if (type == "u16x2" || type == "s16x2") return find_halves(name, type, instruction.has("relu"));
   if (name == "mul" || name == "mad") return find_product(instruction, type);
   if ((name == "mul24" || name == "mad24") && !instruction.has("sat")) {
     const bool adds = name == "mad24", high = instruction.has("hi");

@@ -82,6 +82,7 @@ Handler find_atomic_handler(const Instruction& instruction, Detail& detail);
 Handler find_barrier_handler(const Instruction& instruction, Detail& detail);
 Handler find_mbarrier_handler(const Instruction& instruction, Detail& detail);
 Handler find_warp_handler(const Instruction& instruction, Detail& detail);
+Handler find_copy_handler(const Instruction& instruction, Detail& detail);
 Handler find_bulk_handler(const Instruction& instruction, Detail& detail);
 Handler find_matrix_handler(const Instruction& instruction, Detail& detail);
 Handler find_wgmma_handler(const Instruction& instruction, Detail& detail);

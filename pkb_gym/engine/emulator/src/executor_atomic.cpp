@@ -16,10 +16,25 @@ uint16_t add_small(uint16_t a, uint16_t b, const Format& format) {
   return uint16_t(encode(decode(a, format) + decode(b, format), format));
 }
 
-uint64_t add(uint64_t a, uint64_t b, Number number) {
+// In global memory subnormal numbers count as zero.
+uint32_t add_single(uint32_t a, uint32_t b, bool global) {
+  const float x = std::bit_cast<float>(a), y = std::bit_cast<float>(b);
+  const float sum = global ? flushed<true>(flushed<true>(x) + flushed<true>(y)) : x + y;
+  return sum == sum ? std::bit_cast<uint32_t>(sum) : kNan32;
+}
+
+// In global memory a signalling NaN stays one.
+uint64_t add_double(uint64_t a, uint64_t b, bool global) {
+  const double x = std::bit_cast<double>(a), y = std::bit_cast<double>(b);
+  if (global && x != x) return a;
+  if (global && y != y) return b;
+  return std::bit_cast<uint64_t>(x + y);
+}
+
+uint64_t add(uint64_t a, uint64_t b, Number number, bool global) {
   switch (number) {
-    case Number::kF32: return std::bit_cast<uint32_t>(std::bit_cast<float>(uint32_t(a)) + std::bit_cast<float>(uint32_t(b)));
-    case Number::kF64: return std::bit_cast<uint64_t>(std::bit_cast<double>(a) + std::bit_cast<double>(b));
+    case Number::kF32: return add_single(uint32_t(a), uint32_t(b), global);
+    case Number::kF64: return add_double(a, b, global);
     case Number::kF16: return add_small(uint16_t(a), uint16_t(b), kHalf);
     case Number::kBF16: return add_small(uint16_t(a), uint16_t(b), kBrain);
     case Number::kF16x2: return add_small(uint16_t(a), uint16_t(b), kHalf) | uint32_t(add_small(uint16_t(a >> 16), uint16_t(b >> 16), kHalf)) << 16;
@@ -49,10 +64,10 @@ uint64_t extreme(uint64_t a, uint64_t b, Number number, int bytes, bool greater)
   return less == greater ? b : a;
 }
 
-uint64_t updated(const Detail& detail, uint64_t old, uint64_t b, uint64_t c) {
+uint64_t updated(const Detail& detail, bool global, uint64_t old, uint64_t b, uint64_t c) {
   const auto number = Number(detail.number);
   switch (Update(detail.variant)) {
-    case Update::kAdd: return add(old, b, number);
+    case Update::kAdd: return add(old, b, number, global);
     case Update::kMin: return extreme(old, b, number, detail.element_bytes, false);
     case Update::kMax: return extreme(old, b, number, detail.element_bytes, true);
     case Update::kAnd: return old & b;
@@ -83,7 +98,8 @@ Step atomic(Executor& x, const Op& op, uint32_t lanes) {
       std::memcpy(&old, at, bytes);
       const uint64_t b = x.value(detail.values[operand + e], lane) & keep;
       const uint64_t c = swaps ? x.value(detail.values[operand + 1], lane) & keep : 0;
-      const uint64_t next = updated(detail, old, b, c);
+      const bool global = x.space_of(detail, addresses[lane]) != Space::kShared;
+      const uint64_t next = updated(detail, global, old, b, c);
       std::memcpy(at, &next, bytes);
       if (!swaps || old == b) wrote |= 1u << lane;
       changes |= ((next ^ old) & keep) != 0;

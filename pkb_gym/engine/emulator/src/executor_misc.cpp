@@ -208,10 +208,11 @@ Step dot_product(Executor& x, const Op& op, uint32_t lanes) {
 // slct d, a, b, c: a where c is at least 0.
 Step select_by_sign(Executor& x, const Op& op, uint32_t lanes) {
   const auto& values = op.detail->values;
-  const bool real = op.source->parts.back() == "f32";
+  const bool real = op.source->parts.back() == "f32", flushes = op.source->has("ftz");
   each_lane(lanes, [&](int lane) {
     const auto c = uint32_t(x.value(values[3], lane));
-    const bool first = real ? std::bit_cast<float>(c) >= 0 : int32_t(c) >= 0;
+    const bool vanishes = flushes && (c & 0x7f800000u) == 0;
+    const bool first = vanishes || (real ? std::bit_cast<float>(c) >= 0 : int32_t(c) >= 0);
     x.set(values[0], lane, x.value(values[first ? 1 : 2], lane));
   });
   return Step::kNext;
@@ -230,7 +231,7 @@ Step test_property(Executor& x, const Op& op, uint32_t lanes) {
     if (property == "infinite") yes = kind == FP_INFINITE;
     if (property == "number") yes = kind != FP_NAN;
     if (property == "notanumber") yes = kind == FP_NAN;
-    if (property == "normal") yes = kind == FP_NORMAL;
+    if (property == "normal") yes = kind == FP_NORMAL || kind == FP_ZERO;
     if (property == "subnormal") yes = kind == FP_SUBNORMAL;
     mask |= uint32_t(yes) << lane;
   });

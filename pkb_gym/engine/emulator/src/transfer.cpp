@@ -1,0 +1,120 @@
+// How a queued copy runs, and ends.
+#include "transfer.h"
+
+#include <algorithm>
+
+#include "small_floats.h"
+
+namespace pkb::emulator {
+namespace {
+
+void reduce(char* to, const char* from, uint32_t bytes, const std::string& how) {
+  const auto each = [&](auto zero, auto f) {
+    using T = decltype(zero);
+    for (uint32_t i = 0; i + sizeof(T) <= bytes; i += sizeof(T)) {
+      T a, b;
+      std::memcpy(&a, to + i, sizeof a);
+      std::memcpy(&b, from + i, sizeof b);
+      a = f(a, b);
+      std::memcpy(to + i, &a, sizeof a);
+    }
+  };
+  const auto by_name = [&](auto zero) {
+    using T = decltype(zero);
+    if (how.starts_with("add")) each(zero, [](T a, T b) { return T(a + b); });
+    if (how.starts_with("min")) each(zero, [](T a, T b) { return std::min(a, b); });
+    if (how.starts_with("max")) each(zero, [](T a, T b) { return std::max(a, b); });
+  };
+  if (how.ends_with(".f32")) by_name(0.0f);
+  else if (how.ends_with(".f64")) by_name(0.0);
+  else if (how.ends_with(".bf16")) each(uint16_t{}, [](uint16_t a, uint16_t b) { return uint16_t(encode(decode(a, kBrain) + decode(b, kBrain), kBrain)); });
+  else if (how.ends_with(".f16")) each(uint16_t{}, [](uint16_t a, uint16_t b) { return uint16_t(encode(decode(a, kHalf) + decode(b, kHalf), kHalf)); });
+  else if (how.ends_with(".u32")) by_name(uint32_t{});
+  else if (how.ends_with(".s32")) by_name(int32_t{});
+  else if (how.ends_with(".u64")) by_name(uint64_t{});
+  else if (how.ends_with(".s64")) by_name(int64_t{});
+}
+
+void report(Engine& engine, const Transfer& transfer, Operation operation, Space space, uint64_t address, uint32_t bytes) {
+  engine.observer->range_access(RangeAccess{transfer.operation.id, transfer.operation.warp.rank, operation, Proxy::kAsync, space,
+                                            address, bytes, transfer.name, transfer.operation.warp.line});
+}
+
+void run(Engine& engine, Transfer& transfer) {
+  for (const Piece& piece : transfer.pieces) {
+    char* const to = reinterpret_cast<char*>(piece.to);
+    if (engine.observer) {
+      if (piece.from) report(engine, transfer, Operation::kRead, transfer.from_space, piece.from, piece.bytes);
+      report(engine, transfer, transfer.reduction.empty() ? Operation::kWrite : Operation::kAtomic, transfer.to_space, piece.to, piece.bytes);
+    }
+    if (!piece.from) {
+      std::memset(to, 0, piece.bytes);
+    } else if (transfer.reduction.empty()) {
+      std::memcpy(to, reinterpret_cast<const char*>(piece.from), piece.bytes);
+    } else {
+      reduce(to, reinterpret_cast<const char*>(piece.from), piece.bytes, transfer.reduction);
+    }
+  }
+  ++engine.progress;
+  for (const Target& target : transfer.targets) {
+    if (engine.observer) {
+      transfer.operation.mbarrier = reinterpret_cast<uint64_t>(target.block->shared) + target.offset;
+      engine.observer->async_complete(transfer.operation, target.block->phases[target.offset]);
+    }
+    complete_bytes(engine, *target.block, target.offset, transfer.mbarrier_bytes);
+  }
+  if (transfer.groups) {
+    if (engine.observer) engine.observer->async_complete(transfer.operation, 0);
+    --transfer.groups->bulk[transfer.group - transfer.groups->first_bulk];
+    bool woken = false;
+    for (Split& split : transfer.warp->splits) {
+      if (split.wait != Wait::kAsync) continue;
+      split.wait = Wait::kNone;
+      woken = true;
+    }
+    if (woken) engine.wake(*transfer.warp);
+  }
+}
+
+}  // namespace
+
+void queue(Executor& x, const Op& op, int lane, Transfer transfer) {
+  const bool by_groups = transfer.targets.empty();
+  transfer.name = op.name;
+  if (x.engine.observer) {
+    transfer.operation = AsyncOperation{x.engine.next_id++, x.seen(op, 1u << lane), by_groups ? Completion::kBulkGroup : Completion::kMbarrier,
+                                        by_groups ? 0 : reinterpret_cast<uint64_t>(transfer.targets[0].block->shared) + transfer.targets[0].offset};
+    x.engine.observer->async_issue(transfer.operation);
+  }
+  transfer.operation.warp.line = &op.source->line;
+  transfer.operation.warp.rank = x.grid->launch.rank;
+  if (by_groups) {
+    transfer.groups = &x.copies(lane);
+    transfer.group = transfer.groups->first_bulk + transfer.groups->bulk.size() - 1;
+    ++transfer.groups->bulk.back();
+    transfer.warp = x.warp;
+  }
+  Engine& engine = x.engine;
+  engine.defer([&engine, kept = std::move(transfer)]() mutable { run(engine, kept); });
+}
+
+Target mbarrier_at(Executor& x, const Op& op, int lane, uint64_t address) {
+  uint32_t offset = 0;
+  Block* const block = block_of(*x.block->cluster, address, offset);
+  if (!block) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "the mbarrier must lie in shared memory of the cluster");
+  return {block, offset};
+}
+
+uint64_t shared_operand(Executor& x, const Op& op, const Address& address, int lane, uint32_t bytes, uint32_t alignment) {
+  uint64_t raw[kLanes];
+  x.raw_addresses(address, 1u << lane, raw);
+  return x.shared_address(op, raw[lane], bytes, alignment);
+}
+
+uint64_t raw_operand(Executor& x, const Address& address, int lane) {
+  uint64_t raw[kLanes];
+  x.raw_addresses(address, 1u << lane, raw);
+  return raw[lane];
+}
+
+}  // namespace pkb::emulator

@@ -1,0 +1,50 @@
+// Bulk copies: what one touches, and whom its end is told to.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "executor.h"
+
+namespace pkb::emulator {
+
+// What a copy touches: pieces of contiguous bytes.
+struct Piece {
+  uint64_t to, from;  // from 0: `bytes` of zeros
+  uint32_t bytes;
+};
+
+struct Target {
+  Block* block;
+  uint32_t offset;    // of the mbarrier
+};
+
+struct Transfer {
+  AsyncOperation operation;
+  std::vector<Piece> pieces;
+  uint32_t mbarrier_bytes = 0;
+  std::vector<Target> targets;        // mbarriers that are told
+  CopyGroups* groups = nullptr;       // of the lane that waits by groups
+  uint64_t group = 0;
+  WarpState* warp = nullptr;
+  Space to_space = Space::kShared, from_space = Space::kGlobal;
+  std::string reduction;              // cp.reduce.async.bulk: "add.f32"
+  const char* name = "";
+};
+
+// Queues a copy of a lane: it runs when the scheduler lets it, at once, or late and out of order.
+void queue(Executor& x, const Op& op, int lane, Transfer transfer);
+
+// ---- operands of copies ----
+Target mbarrier_at(Executor& x, const Op& op, int lane, uint64_t address);
+uint64_t shared_operand(Executor& x, const Op& op, const Address& address, int lane, uint32_t bytes, uint32_t alignment);
+// As it stands in the operand.
+uint64_t raw_operand(Executor& x, const Address& address, int lane);
+
+// variant of cp.async.bulk
+enum Direction { kToShared, kToGlobal, kSharedToShared };
+
+// Copies of boxes of tensors. variant: Direction. Loads: addresses: to, map and corner, mbarrier. Stores: map and corner, from.
+Step copy_tensor(Executor& x, const Op& op, uint32_t lanes);
+
+}  // namespace pkb::emulator
