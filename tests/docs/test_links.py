@@ -18,7 +18,7 @@ PAGES = [
 WRITTEN = [page for page in PAGES if page.parent != DOCS / "problems"]
 """Those that are not generated from the catalogue."""
 
-PLACES = ("", "pkb_gym", "pkb_gym/engine", "pkb_gym/engine/include")
+PLACES = ("", "pkb_gym", "pkb_gym/engine", "pkb_gym/engine/include", "tests/candidates/cuda")
 """Folders that paths on pages start from."""
 
 FOLDERS = ("benchmarks", "docs", "envs", "pkb_gym", "problems", "rewards", "tests", "training")
