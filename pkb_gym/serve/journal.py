@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
 import time
 from dataclasses import dataclass, field
@@ -26,11 +27,13 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.records.service import EvaluationRequest
 from pkb_gym.engine.support.jsonl import LineFile
+
+logger = logging.getLogger(__name__)
 
 GROWTH_BYTES = 64 << 20
 """What is appended before the file is replaced by what still matters."""
@@ -137,6 +140,7 @@ class Journal:
         self._file = LineFile(path, holds="a journal", writer="pkb serve", option="--journal", private=True)
         self._lock, self._syncing = threading.Lock(), threading.Lock()
         self._written = self._synced = self._appended_bytes = 0
+        self._closed = False
         try:
             self._file.replace(self._file.recover(lambda lines: _live(lines, max_answers, path)))
         except BaseException:
@@ -150,8 +154,20 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Gives up the file; calling it again changes nothing."""
-        self._file.close()
+        """Gives up the file, with every entry on the disk; calling it again changes nothing.
+
+        An evaluation may still be about to wait for its entry: it finds it there.
+        """
+        with self._syncing, self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                self._file.sync()
+            except InfrastructureError as error:
+                logger.warning("entries may be lost in a loss of power: %s", error)
+            self._synced = self._written
+            self._file.close()
 
     def recovered(self) -> list[Recovered]:
         """What an earlier service has left, in the order of acceptance.
@@ -181,6 +197,10 @@ class Journal:
         """
         line = json.dumps(entry.model_dump(mode="json"), allow_nan=False)
         with self._lock:
+            if self._closed:
+                raise InfrastructureError(
+                    f"the journal cannot be written: {self._file.path} is closed, as the service has ended"
+                )
             self._file.append(line, durably=False)
             self._written += 1
             self._appended_bytes += len(line)
@@ -193,6 +213,8 @@ class Journal:
             InfrastructureError: the disk would not take it.
         """
         with self._syncing:
+            if self._closed:
+                return
             if self._synced < number:
                 with self._lock:
                     written = self._written

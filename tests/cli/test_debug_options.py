@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from pkb_gym.cli.debug_options import add_debug_options, debug_config, open_for_debugging, tell_files
+from pkb_gym.cli.debug_options import add_debug_options, debug_config, open_for_debugging, print_files
 from pkb_gym.cli.evaluator_choice import add_evaluator_options
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import EvalConfig
@@ -56,10 +56,10 @@ def test_a_service_writes_no_files(option: str):
 def test_it_is_told_where_files_are_and_why_there_are_none(capsys: pytest.CaptureFixture[str]):
     args = parsed("--keep", "kept", "--dump", "wrong")
     mismatch = failed("output_mismatch").model_copy(update={"durations_s": {"check": 1.0}})
-    tell_files(args, mismatch)
+    print_files(args, mismatch)
     said = capsys.readouterr().err
     assert "the checked calls are in kept; kept/run.sh runs them by themselves" in said
     assert "wrong outputs are in wrong" in said
-    tell_files(args, failed("compile_error"))
+    print_files(args, failed("compile_error"))
     said = capsys.readouterr().err
     assert "nothing was kept in kept: no call was made" in said and "nothing was dumped" in said

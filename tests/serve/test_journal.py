@@ -98,6 +98,17 @@ def test_clients_find_their_evaluations_again(start, owners):
         service.find(unwanted, first)
 
 
+def test_a_closed_journal_has_what_was_written_and_takes_no_more(path):
+    journal = Journal(path, 8)
+    number = journal.append(accepted_now("one", "default", REQUEST))
+    journal.close()
+    journal.sync(number)
+    with pytest.raises(InfrastructureError, match="is closed"):
+        journal.append(accepted_now("two", "default", REQUEST))
+    with Journal(path, 8) as again:
+        assert [job.accepted.id for job in again.recovered()] == ["one"]
+
+
 @pytest.mark.parametrize("cut", [1, 20, 150])
 def test_a_torn_last_line_is_cut_off(path, cut):
     with Journal(path, 8) as journal:

@@ -98,6 +98,9 @@ void directed(void* result, const void* a, const void* b, const void* c) {
     T value = flushed<kFlush>(directed_value<T>({}, flushed<kFlush>(x[i]), kOperation < 5 ? flushed<kFlush>(y[i]) : T(0),
                                                 kOperation == 4 ? flushed<kFlush>(z[i]) : T(0), kOperation));
     if constexpr (sizeof(T) == 4) value = settled(value);
+    if constexpr (sizeof(T) == 8) {
+      value = settled_nan(value, {x[i], kOperation < 5 ? y[i] : 0, kOperation == 4 ? z[i] : 0});
+    }
     if constexpr (kSaturate) value = value > T(0) ? (value < T(1) ? value : T(1)) : T(0);
     to[i] = value;
   }

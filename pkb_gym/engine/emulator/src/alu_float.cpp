@@ -33,6 +33,7 @@ struct Rounded {
   auto operator()(T... x) const {
     auto result = settled(flushed<kFlush>(F::of(flushed<kFlush>(x)...)));
     using R = decltype(result);
+    if constexpr (sizeof(R) == 8) result = settled_nan(result, {double(x)...});
     if constexpr (kSaturate) result = result > R(0) ? (result < R(1) ? result : R(1)) : R(0);
     return result;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstring>
+#include <initializer_list>
 
 #include "alu.h"
 
@@ -104,5 +105,15 @@ inline T flushed(T x) {
 
 // The NaN that arithmetic of f32 gives.
 constexpr uint32_t kNan32 = 0x7fffffffu;
+
+// Where a result of f64 arithmetic is no number: the NaN of the first operand that is one, made quiet. PTX leaves the choice,
+// and so does the host's compiler, on which results must not depend.
+inline double settled_nan(double result, std::initializer_list<double> operands) {
+  if (result == result) return result;
+  for (double operand : operands) {
+    if (operand != operand) return std::bit_cast<double>(std::bit_cast<uint64_t>(operand) | 1ull << 51);
+  }
+  return result;
+}
 
 }  // namespace pkb::emulator
