@@ -198,9 +198,7 @@ class Journal:
         line = json.dumps(entry.model_dump(mode="json"), allow_nan=False)
         with self._lock:
             if self._closed:
-                raise InfrastructureError(
-                    f"the journal cannot be written: {self._file.path} is closed, as the service has ended"
-                )
+                raise InfrastructureError("the journal cannot be written: it is closed, as the service has ended")
             self._file.append(line, durably=False)
             self._written += 1
             self._appended_bytes += len(line)
