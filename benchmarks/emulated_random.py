@@ -148,7 +148,7 @@ class Worker:
         self._process.start()
         to.close()
         self._order, self._left = order, list(order.seeds)
-        self._step, self._heard_s = "begin", time.monotonic()
+        self._step, self._last_message_s = "begin", time.monotonic()
 
     def receive(self) -> tuple[Answer, list[Order]] | None:
         """A message that is there: what was found, and what is left if the process has ended; None: a step began."""
@@ -156,7 +156,7 @@ class Worker:
             message = self.messages.recv()
         except EOFError:
             message = SideError(f"the process ended in step {self._step!r}")
-        self._heard_s = time.monotonic()
+        self._last_message_s = time.monotonic()
         if isinstance(message, str):
             self._step = message
             return None
@@ -168,13 +168,13 @@ class Worker:
     def overdue(self) -> tuple[Answer, list[Order]] | None:
         """As `receive`, where the process has been silent for too long; it is ended."""
         setting_up = self._step in ("begin", "start") or self._step.startswith("set up")
-        silent_s = time.monotonic() - self._heard_s
+        silent_s = time.monotonic() - self._last_message_s
         if silent_s < (MOST_SET_UP_S if setting_up else MOST_SILENT_S):
             return None
         return self._lost(f"no answer within {silent_s:.0f} s in step {self._step!r}")
 
     def _lost(self, problem: str) -> tuple[Answer, list[Order]]:
-        """Blames the program that it was at; where that is not known, programs are tried again one by one."""
+        """Attributes it to the program that it was at; where that is not known, programs are tried again one by one."""
         self.end()
         setting_up = self._step in ("begin", "start") or self._step.startswith("set up")
         left, self._left = self._left, []

@@ -18,6 +18,9 @@ from pkb_gym.engine.evaluators.local import LocalEvaluator
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
+END_S = 10.0
+"""Longest that an ended process is waited for."""
+
 _EVALUATORS: list[LocalEvaluator] = []
 """Of this process: one, once it has begun."""
 
@@ -45,8 +48,10 @@ def sharded(
         build_emulator(CompileCache.in_folder(compiled))  # once, instead of by every process
     todo = list(reversed(tasks))
     of_future: dict[Future[Result], Task] = {}
-    context = get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(compiled, key))
+    folder = tempfile.TemporaryDirectory(prefix="shards-", ignore_cleanup_errors=True)
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=_begin, initargs=(folder.name, compiled, key)
+    )
     try:
         while todo or of_future:
             while todo and len(of_future) < jobs and time.monotonic() < until_s:
@@ -61,11 +66,13 @@ def sharded(
         pool.shutdown(wait=not of_future, cancel_futures=True)
         for child in active_children():
             child.terminate()
+            child.join(timeout=END_S)
+        folder.cleanup()
 
 
-def _begin(compiled: Path | None, key: bytes) -> None:
+def _begin(common: str, compiled: Path | None, key: bytes) -> None:
     # Evaluators that share a folder for temporary files wait for each other's measurements.
-    folder = Path(tempfile.mkdtemp(prefix="shard-")) / "tmp"
+    folder = Path(tempfile.mkdtemp(dir=common)) / "tmp"
     folder.mkdir()
     os.environ["TMPDIR"] = str(folder)
     tempfile.tempdir = None

@@ -1,0 +1,44 @@
+"""Evaluations by several processes: results of all tasks, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks import sharded
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+
+
+def double(_: LocalEvaluator, task: int) -> tuple[int, str]:
+    """Twice the task, and the process's folder for temporary files."""
+    return 2 * task, os.environ["TMPDIR"]
+
+
+def never(_: LocalEvaluator, task: int) -> None:
+    """Takes longer than any test."""
+    time.sleep(3600 + task)
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sharded, "build_emulator", lambda _: b"")  # nothing is judged here
+
+
+@pytest.mark.slow
+def test_every_task_is_done_in_a_folder_that_goes(tmp_path: Path):
+    compiled, until_s = tmp_path / "compiled", time.monotonic() + 120
+    found = dict(sharded.sharded(double, [1, 2, 3], jobs=1, until_s=until_s, compiled=compiled, key=b"key"))
+    assert {task: result for task, (result, _) in found.items()} == {1: 2, 2: 4, 3: 6}
+    assert all(Path(folder).is_relative_to(tmp_path) for _, folder in found.values())
+    assert not list(tmp_path.glob("shards-*"))
+
+
+def test_what_is_not_done_by_the_deadline_is_left_out(tmp_path: Path):
+    until_s = time.monotonic() + 0.5
+    assert not list(sharded.sharded(never, [1], jobs=1, until_s=until_s, compiled=tmp_path, key=b"key"))
+    assert not list(tmp_path.glob("shards-*"))
