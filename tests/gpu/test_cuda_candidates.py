@@ -1,4 +1,7 @@
-"""Every file of tests/candidates/cuda: its own named failure, in time, and the next evaluation is none the worse."""
+"""Every file of tests/candidates/cuda: its own named failure, in time, and the next evaluation is none the worse.
+
+Where there are fewer GPUs than ranks, they share them in the evaluations that time nothing; the others are skipped.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from pkb_gym.engine.records.timing import Timing
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import FOLDER, Candidate, candidates, read
 from tests.engine.compiling import compile_ahead
+from tests.gpu.sharing import ranks_on_gpus
 
 ALL = [candidate for kind in ("good", "broken", "hostile", "racy") for candidate in candidates(f"cuda/{kind}")]
 GOOD = read(FOLDER / "cuda" / "good" / "reads_peers.cu")
@@ -38,7 +42,7 @@ def need_gpus(count: int) -> None:
 
 def need(candidate: Candidate) -> None:
     """Skips the test where this machine cannot run a candidate."""
-    need_gpus(candidate.world_size)
+    need_gpus(1 if candidate.config.until == "check" else candidate.world_size)
     if "import triton" in candidate.source and importlib.util.find_spec("triton") is None:
         pytest.skip("needs Triton")
     if candidate.options.get("needs") == "bubblewrap" and not bubblewrap_works():
@@ -54,7 +58,10 @@ def compiled(local_evaluator: LocalEvaluator) -> None:
 
 
 def evaluate(evaluator: LocalEvaluator, candidate: Candidate) -> Feedback:
-    return evaluator.evaluate(find_problem(candidate.problem), candidate.source, candidate.config)
+    config = candidate.config
+    if config.until == "check":
+        config = config.model_copy(update=ranks_on_gpus(candidate.world_size))
+    return evaluator.evaluate(find_problem(candidate.problem), candidate.source, config)
 
 
 @pytest.mark.gpu
@@ -64,7 +71,9 @@ def test_candidate(local_evaluator: LocalEvaluator, candidate: Candidate) -> Non
     need(candidate)
     candidate.assert_as_expected(evaluate(local_evaluator, candidate))
     if candidate.kind == "hostile":
-        GOOD.assert_as_expected(evaluate(local_evaluator, GOOD))
+        until = GOOD.config.until if len(gpus.names()) >= GOOD.world_size else "check"
+        after = dataclasses.replace(GOOD, options=GOOD.options | {"until": until})
+        after.assert_as_expected(evaluate(local_evaluator, after))
 
 
 @pytest.mark.gpu
