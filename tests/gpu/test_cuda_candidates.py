@@ -15,6 +15,7 @@ import pytest
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.ranks.sandbox import bubblewrap_works
+from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.records.timing import Timing
 from pkb_gym.problems.catalogue import find_problem
@@ -53,15 +54,17 @@ def need(candidate: Candidate) -> None:
 def compiled(local_evaluator: LocalEvaluator) -> None:
     """All sources, compiled side by side ahead of the tests, which find them in the cache."""
     if gpus.names():
-        work = [(find_problem(each.problem), each.source, each.config) for each in ALL]
+        work = [(find_problem(each.problem), each.source, config_here(each)) for each in ALL]
         compile_ahead(local_evaluator, work, threads=16)
 
 
+def config_here(candidate: Candidate) -> EvalConfig:
+    """On the GPUs that there are."""
+    return candidate.config.model_copy(update=ranks_on_gpus(candidate.world_size))
+
+
 def evaluate(evaluator: LocalEvaluator, candidate: Candidate) -> Feedback:
-    config = candidate.config
-    if config.until == "check":
-        config = config.model_copy(update=ranks_on_gpus(candidate.world_size))
-    return evaluator.evaluate(find_problem(candidate.problem), candidate.source, config)
+    return evaluator.evaluate(find_problem(candidate.problem), candidate.source, config_here(candidate))
 
 
 @pytest.mark.gpu
