@@ -136,8 +136,8 @@ def experts(folder: Path) -> str:
     text = [
         "### Experts and variants\n",
         f"{len(kernels)} evaluations of experts and of variants of the corpus at size `tiny` with the detector, seeds "
-        f"0, 1, 2 ...: {right} are right, with {parts.count(findings, 'finding')}. Seconds are the longest, with {jobs} "
-        f"evaluations side by side on {result['machine']}; the emulator is one thread of an evaluation. "
+        f"0, 1, 2 ...: {right} are right, with {parts.count(findings, 'finding')}. Seconds are the longest, with "
+        f"{jobs} evaluations side by side on {result['machine']}; the emulator is one thread of an evaluation. "
         f"Commit {result['commit']} (`benchmarks/results/{path.name}`).\n",
         _experts_table(kernels),
         _beyond(kernels),
