@@ -51,6 +51,8 @@ MUTANT_TIMEOUT_S = 60.0
 COMPILE_TIMEOUT_S = 600.0
 GPU_TIMEOUT_S = 1.0
 """Deadline of a block of calls, which takes milliseconds: many mutants wait for a word that never comes."""
+SHARED_GPU_TIMEOUT_S = 5.0
+"""Where ranks share a GPU, which then runs one after the other for some milliseconds each."""
 
 PAIR = 2
 _PLACE = re.compile(r"\b[\w/]+\.(?:cuh?|h):\d+|(?<=by `)(?:arrival|departure)(?=`)")
@@ -293,7 +295,7 @@ def judge_on_gpus(args: argparse.Namespace, mutants: Sequence[Judged], until_s: 
         size="tiny",
         until="check",
         trials=args.calls,
-        timeout_s=GPU_TIMEOUT_S,
+        timeout_s=GPU_TIMEOUT_S if args.ranks_per_gpu == 1 else SHARED_GPU_TIMEOUT_S,
         compile_timeout_s=COMPILE_TIMEOUT_S,
     )
     compiled_only = config.model_copy(update={"until": "compile"})
