@@ -147,6 +147,11 @@ def candidate_runs() -> Iterator[Run]:
             )
 
 
+def in_order(planned: Sequence[Run]) -> list[Run]:
+    """All with their first seed, then experts and then variants with one further seed after the other."""
+    return sorted(planned, key=lambda run: (run.seed > 0, run.seed > 0 and run.kernel != "expert", run.seed))
+
+
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """Tables: experts by problem and world size, then candidates whose verdict is another."""
     lines = ["| problem | ranks | seeds | right | findings | seconds of an evaluation | warp instructions |"]
@@ -197,10 +202,13 @@ def main() -> None:
         print(markdown(json.loads(args.render.read_text())["rows"]))
         return
     until_s = time.monotonic() + args.budget_s
-    planned = [*runs(args.only, args.world_sizes, args.seeds)]
-    planned += candidate_runs() if args.candidates else ()
-    planned += variant_runs(args.only, args.world_sizes, args.seeds, args.variants)
-    planned.sort(key=lambda run: (run.seed > 0, run.seed > 0 and run.kernel != "expert", run.seed))
+    planned = in_order(
+        [
+            *runs(args.only, args.world_sizes, args.seeds),
+            *(candidate_runs() if args.candidates else ()),
+            *variant_runs(args.only, args.world_sizes, args.seeds, args.variants),
+        ]
+    )
     path = args.out / "emulated_experts.json"
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
     known = {tuple(row[name] for name in ("problem", "kernel", "world_size", "seed", "digest")) for row in rows}
