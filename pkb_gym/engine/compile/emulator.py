@@ -26,6 +26,9 @@ FLAGS = ("-std=c++20", "-fPIC", "-pthread", "-march=native", "-ffp-contract=off"
 FAST = ("alu_", "matrix_", "executor_run")
 """Beginnings of the sources whose loops are to be vectorised; -O1 compiles the others sooner."""
 
+ALIASES = r"nm -g --defined-only *.o | sed -n 's/.* T \(_*\)cuda\(.*\)$/-Wl,--defsym=\1CUDA\2=\1cuda\2/p' | sort -u"
+"""Prints options that give the functions of the runtime the names that `emulated_names` gives those of a candidate."""
+
 STANDARD_HEADERS = "standard_headers.h"
 """Includes all that the sources include of the standard library; read once, and not once for each source."""
 
@@ -129,7 +132,8 @@ def _command(contents: Mapping[str, bytes]) -> list[str]:
         "-ldl",
     ]
     jobs = shlex.join(["xargs", "-d", "\\n", "-P", str(os.cpu_count() or 1), "-I{}", "sh", "-c", "{}"])
-    return ["sh", "-c", f"{precompile} && printf '%s\\n' {shlex.join(lines)} | {jobs} && {shlex.join(link)}"]
+    compiled = f"{precompile} && printf '%s\\n' {shlex.join(lines)} | {jobs}"
+    return ["sh", "-c", f"{compiled} && {shlex.join(link)} $({ALIASES})"]
 
 
 def _key(contents: Mapping[str, bytes]) -> str:

@@ -14,6 +14,7 @@ from typing import Self
 
 from pkb_gym.engine.compare.call_specs import call_runs
 from pkb_gym.engine.compare.layout import BlockPlan, SetPlan
+from pkb_gym.engine.emulator.emulated_names import emulated_names, original_names
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import ITEMSIZE
@@ -133,13 +134,14 @@ class EmulatedGang:
             GangFailed: it could not be loaded.
         """
         assert artifact.binary is not None, "native sources alone are emulated"
+        binary = emulated_names(artifact.binary)
         self._problem = job.problem
         memory_bytes = job.memory_bytes * self._world_size + EMULATOR_BYTES
         order = LoadCopies(job.scratch_bytes, memory_bytes, cpp_signature(job.problem))
         copies: list[int] = []
         try:
             while len(copies) < self._world_size:
-                copies.append(memory_file("candidate", artifact.binary))
+                copies.append(memory_file("candidate", binary))
             self._gang.ask([order], Loaded, timeout_s=LOAD_TIMEOUT_S, fds=copies)
         except GangFailed as failed:
             raise self._of_all(failed) from None
@@ -220,7 +222,8 @@ class EmulatedGang:
         running = [rank for rank in ranks if self._heap is not None and "in call" in self._heap.place(rank)]
         rank = running[0] if len(running) == 1 else None
         who = "the process of all ranks" if rank is None else f"rank {rank}"
-        return GangFailed(failed.failure, rank, str(failed).replace("rank 0", who, 1), killed=failed.killed)
+        text = original_names(str(failed).replace("rank 0", who, 1))
+        return GangFailed(failed.failure, rank, text, killed=failed.killed)
 
 
 def call_memory(problem: Problem, planned: SetPlan) -> CallMemory:
