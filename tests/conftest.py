@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import shutil
 import tempfile
@@ -20,6 +21,8 @@ from tests.leaks import Lasting, leftovers, snapshot
 from tests.problems import support
 
 PR_SET_CHILD_SUBREAPER = 36
+
+gc.disable()  # until all tests are collected: what they import stays
 
 settings.register_profile("project", deadline=None, derandomize=True)
 settings.load_profile("project")
@@ -50,6 +53,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if "gpu" in item.keywords:
                 item.add_marker(no_gpu)
+
+
+def pytest_collection_finish() -> None:
+    # Thousands of tests and what they import are a million objects, which every full collection would look at again,
+    # and which a forked child would copy.
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

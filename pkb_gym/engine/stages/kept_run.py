@@ -78,7 +78,16 @@ def keep_calls(run: CandidateRun, plan: BlockPlan, staging: BlockStaging, folder
     run.reference.keep(str(folder.resolve()), calls)
 
 
-def run_script(world_size: int, tools: tuple[str, ...] = ()) -> str:
-    """The script that runs a kept folder."""
+def run_script(world_size: int, tools: tuple[str, ...] = (), grace_s: int = 2) -> str:
+    """The script that runs a kept folder.
+
+    Args:
+        world_size: processes that it starts.
+        tools: of compute-sanitizer, that it offers.
+        grace_s: how long the other ranks may go on under a tool once one has ended with a finding.
+    """
+    values = {"@WORLD_SIZE@": str(world_size), "@TOOLS@": " ".join(tools), "@GRACE_S@": str(grace_s)}
     text = RUN_SCRIPT.read_text(encoding="utf-8")
-    return text.replace("@WORLD_SIZE@", str(world_size)).replace("@TOOLS@", " ".join(tools))
+    for name, value in values.items():
+        text = text.replace(name, value)
+    return text
