@@ -57,7 +57,7 @@ class Run:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What its row is about."""
+        """The key of its row."""
         return self.problem, self.kernel, self.world_size, self.seed, source_sha256(self.source)[:16]
 
     def evaluate(self, evaluator: LocalEvaluator) -> dict[str, Any]:

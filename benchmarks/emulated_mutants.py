@@ -101,7 +101,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What it is about."""
+        """The key of its row."""
         return self.problem, self.mutant, self.digest
 
     @property
@@ -130,7 +130,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Order:
-    """What one process judges: see `judge`."""
+    """The part of one process: see `judge`."""
 
     judged: Judged
     config: EvalConfig

@@ -43,7 +43,7 @@ SAVED_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class Order:
-    """What one process does.
+    """The part of one process.
 
     Attributes:
         seeds: of its programs.
@@ -64,7 +64,7 @@ class Order:
 
 @dataclass
 class Answer:
-    """What was found of some programs.
+    """Findings on some programs.
 
     Attributes:
         digests: of the other side's results (of the emulator's if there is no other side), by seed.

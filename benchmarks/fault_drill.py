@@ -81,7 +81,7 @@ ATTEMPTS = 4
 """A source that was not judged is judged again at most so often."""
 
 GONE_S = 15.0
-"""What is ending may take so long."""
+"""The longest time in which a process must end."""
 
 EVERY_S = 30.0
 

@@ -1,4 +1,4 @@
-"""What the fault drill kills and asks: an evaluator in a child process, or `pkb serve` with its client."""
+"""Targets of the fault drill: an evaluator in a child process, or `pkb serve` with its client."""
 
 from __future__ import annotations
 

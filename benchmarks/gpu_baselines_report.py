@@ -1,4 +1,4 @@
-"""What the rows of `gpu_baselines` come to: counts, and tables in Markdown."""
+"""Summaries of the rows of `gpu_baselines`: counts, and tables in Markdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLOWER = 1.15
 """Over the published time, from where on a baseline of ours is listed as slower than it should be."""
 
 INPUTS_S = 5.0
-"""What making a problem's inputs may take."""
+"""The longest time that making a problem's inputs may take."""
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:

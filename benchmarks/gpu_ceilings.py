@@ -1,4 +1,4 @@
-"""What this machine's GPUs reach at best: arithmetic, memory, links, signals, launches; beside the datasheet's peaks.
+"""Ceilings of this machine's GPUs: arithmetic, memory, links, signals, launches; beside the datasheet's peaks.
 
 `gpu_ceilings.cu` is compiled by nvcc and measures all but matrix products, which are torch.matmul's.
 
@@ -140,7 +140,7 @@ def _datasheet(device: str) -> Peaks | None:
 
 
 def _ways(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What was measured of each mechanism of transfer."""
+    """The measurements of each mechanism of transfer."""
     ways: dict[str, dict[str, Any]] = result["link_bytes_per_s"]
     return ways
 

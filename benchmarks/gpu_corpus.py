@@ -82,7 +82,7 @@ def planned(name: str, world_size: int, args: argparse.Namespace) -> list[Attemp
 
 
 def judged(evaluator: LocalEvaluator, attempt: Attempt, args: argparse.Namespace) -> Feedback:
-    """What is found of the first submission of an attempt."""
+    """The feedback on the first submission of an attempt."""
     config = attempt.task.config(until="time", timing_budget_s=args.budget_s, timeout_s=args.timeout_s)
     return evaluator.evaluate(find_problem(attempt.task.problem), attempt.sources[0], config)
 

@@ -39,7 +39,7 @@ REPEATED = (("AllReduce", "large"),)
 
 
 class Benchmark:
-    """What the measurements share."""
+    """Shared parts of the measurements."""
 
     def __init__(self, device: str, world_size: int, size: str) -> None:
         self.device, self.world_size, self.size = device, world_size, size

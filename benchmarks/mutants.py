@@ -83,7 +83,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str | None, int, str]:
-        """What makes two rows speak of the same."""
+        """The key of a row."""
         return self.problem, self.mutant, self.size, self.world_size, self.digest
 
     @property
@@ -166,7 +166,7 @@ class Study:
         return sorted(self._rows.values(), key=lambda row: (row.problem, row.mutant, row.size or ""))
 
     def prepare(self, problem: Problem, mutants: int, experts: int, fences: bool) -> list[Judged]:
-        """What is to be judged of one problem: finds out at which sizes its operations are come to.
+        """The work on one problem: finds the sizes at which its operations are reached.
 
         Args:
             problem: one with an expert.

@@ -45,7 +45,7 @@ FEW_ROWS = 16
 
 @dataclass(frozen=True)
 class Rounding:
-    """What the last rounding of results makes of their errors; 1-dim tensors.
+    """The effect of the last rounding of results on their errors; 1-dim tensors.
 
     Attributes:
         steps: error / (bound - roundings), of errors that are not 0.
@@ -193,7 +193,7 @@ def shares_of(pairs: Sequence[tuple[Run, Run]]) -> dict[Rule, Shares]:
 
 
 def _comparisons(rule: Check, got: torch.Tensor, context: CheckContext) -> Sequence[_Seen]:
-    """What a rule compares, as shares of what it allows."""
+    """The quantities that a rule compares, as shares of its limits."""
     if got.shape != context.expected.shape:
         return [_Seen("elements", torch.tensor([LARGEST_SHARE]), None)]
     seen: list[_Seen] = []
@@ -224,7 +224,7 @@ def half_steps(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def rounding_of(
     got: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor | float, dtype: torch.dtype
 ) -> Rounding | None:
-    """What the last rounding makes of the errors of results.
+    """The effect of the last rounding on the errors of results.
 
     Args:
         got: the candidate's, in a wider dtype.

@@ -34,7 +34,7 @@ def sharded(
     compiled: Path | None,
     key: bytes,
 ) -> Iterator[tuple[Task, Result]]:
-    """What `work` returns for each task, as soon as it is there; tasks that are not done by the deadline are left out.
+    """The result of `work` for each task, as soon as it is there; tasks that are not done by the deadline are left out.
 
     Args:
         work: a function of a module, in a process of its own.

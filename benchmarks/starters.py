@@ -27,7 +27,7 @@ JOBS = 3
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one starter.
+    """The result for one starter.
 
     Attributes:
         problem: its name.

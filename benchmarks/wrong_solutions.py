@@ -80,7 +80,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """What makes two rows speak of the same."""
+        """The key of a row."""
         return self.problem, self.world_size, self.wrong
 
 
@@ -97,7 +97,7 @@ def _shared_number() -> Synchronized[int]:
 
 @dataclass(frozen=True)
 class Collectives:
-    """What the reference calls, counted in the processes of its ranks.
+    """The collectives that the reference calls, counted in the processes of its ranks.
 
     Attributes:
         most: the largest number of collectives of a rank.

@@ -1,4 +1,4 @@
-"""What docs/rewards.md shows of each component: its values for a series of example records."""
+"""The curves of docs/rewards.md: the values of each component for a series of example records."""
 
 from __future__ import annotations
 

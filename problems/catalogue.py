@@ -76,7 +76,7 @@ def find_problem(name: str) -> Problem:
     own = _own_by_alias()
     if wanted in own:
         return load_own(own[wanted])
-    names = _by_alias()  # also of declarations whose names the text does not tell
+    names = _by_alias()  # also of declarations whose names are not found in the text
     if wanted in names:
         return names[wanted]
     known = {alias: problem.name for alias, problem in names.items()} | {a: folder.name for a, folder in own.items()}

@@ -1,4 +1,4 @@
-"""What sums, products and selections share."""
+"""Shared parts of sums, products and selections."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.reward import is_caught, is_infrastructure_failure, is_right
 
 Share: TypeAlias = Literal["outputs", "elements", "trials", "ranks"]
-"""What is counted: whole outputs of each rank and trial, their elements, whole trials, or whole ranks."""
+"""The unit of counting: whole outputs of each rank and trial, their elements, whole trials, or whole ranks."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What two sides left in memory, compared where their operands are equal."""
+"""Comparison of the memory that two sides left, where their operands are equal."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What a register holds: prefix of its name, type of its declaration, bytes."""
+    """The content of a register: prefix of its name, type of its declaration, bytes."""
 
     PREDICATE = ("p", "pred", 4)
     I16 = ("s", "b16", 2)

@@ -64,7 +64,7 @@ def feedback_text(feedback: Feedback, max_chars: int = MAX_FEEDBACK_CHARS) -> st
 
 
 def verdict_text(feedback: Feedback) -> str:
-    """What came of it, in one or a few lines."""
+    """The verdict, in one or a few lines."""
     if feedback.failure is None:
         if feedback.config.device == "emulated" and feedback.stage is Stage.CHECK:
             return "PASSED on emulated GPUs: every output of every rank was right. Nothing is timed there."

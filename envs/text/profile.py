@@ -62,7 +62,7 @@ def _gpu_lines(rank: RankProfile) -> list[str]:
 
 
 def _link_lines(feedback: Feedback, profile: Profile) -> list[str]:
-    """What crossed the links, against what had to, and by what means."""
+    """The bytes that crossed the links, beside those that had to, and the mechanisms."""
     lines = []
     if profile.mechanisms:
         lines.append(f"- transfers found: {', '.join(profile.mechanisms)}")

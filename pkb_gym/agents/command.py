@@ -55,12 +55,12 @@ class CommandOptions(Record):
 
 
 class CommandReply(Record):
-    """What a program may print in place of text."""
+    """The JSON object that a program may print in place of text."""
 
     content: Text = ""
     """Its words; the source is taken out of them where there is no `source`."""
     source: Text | None = None
-    """What it submits."""
+    """The submitted source."""
     reasoning: Text | None = None
     """Its thoughts, for the record."""
     tokens: TokenCounts | None = None
@@ -118,7 +118,7 @@ class CommandProvider:
                 _kill(process)
 
     def call(self, conversation: bytes, folder: Path, variables: Mapping[str, str]) -> bytes:
-        """What the program prints.
+        """The output of the program.
 
         Raises:
             AgentError: it failed, printed too much, or was late.
@@ -206,7 +206,7 @@ def as_text(messages: Sequence[Message]) -> str:
 
 
 def read_reply(text: str) -> Reply:
-    """What a program printed: an object of JSON, or the reply itself.
+    """The output of a program: an object of JSON, or the reply itself.
 
     Raises:
         AgentError: it is an object with entries that are not understood.

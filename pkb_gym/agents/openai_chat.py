@@ -93,7 +93,7 @@ class ChatOptions(Record):
 
     @property
     def has_prices(self) -> bool:
-        """Whether costs can be told."""
+        """Whether costs can be computed."""
         return self.prompt_price is not None and self.completion_price is not None
 
 
@@ -250,7 +250,7 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Usage:
-    """What a reply took."""
+    """The tokens and the cost of a reply."""
 
     tokens: TokenCounts
     cost_usd: float | None
@@ -258,7 +258,7 @@ class _Usage:
 
 @dataclass
 class _Answer:
-    """What the model says, as its pieces come."""
+    """The model's message, assembled from its pieces as they come."""
 
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -297,7 +297,7 @@ class _Answer:
         return Reply(content, reasoning, submission, tokens, self._cost_usd(options))
 
     def _cost_usd(self, options: ChatOptions) -> float | None:
-        """By the prices given, else as the endpoint tells it, which routers do."""
+        """By the prices given, else as the endpoint reports it, which routers do."""
         if self.usage is None:
             return None
         if options.prompt_price is None or options.completion_price is None:
@@ -324,5 +324,5 @@ def _listed(calls: object) -> Iterable[Any]:
 
 
 def _words(error: Exception) -> str:
-    """What the endpoint says, in one line and without effect on a terminal."""
+    """The endpoint's error message, in one line and without effect on a terminal."""
     return printable(" ".join(str(error).split()), MOST_ERROR_CHARS)

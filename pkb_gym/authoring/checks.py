@@ -31,14 +31,14 @@ ORACLE = "oracle.py"
 TRIALS = range(4)
 
 REFUSALS = (Failure.OUTPUT_MISMATCH, Failure.WRONG_SHAPE_OR_DTYPE)
-"""By the problem's check. Other failures of a wrong solution tell nothing of the check."""
+"""Failures that the problem's check reports. Other failures of a wrong solution are no evidence about the check."""
 
 State = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check came to.
+    """The result of one check.
 
     Attributes:
         name: what was checked.
@@ -186,7 +186,7 @@ def draw_inputs(
 
 
 def _bits(value: object) -> object:
-    """What can be compared with ==."""
+    """A form of it that can be compared with ==."""
     import torch
 
     if isinstance(value, torch.Tensor):

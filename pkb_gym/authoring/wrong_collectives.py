@@ -24,7 +24,7 @@ REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter_tensor")
 
 
 class Finished:
-    """What an asynchronous collective returns, when there is nothing to wait for."""
+    """The handle of an asynchronous collective with nothing to wait for."""
 
     def wait(self) -> bool:
         """Returns at once."""
@@ -146,7 +146,7 @@ class Substitutes:
         tensor.zero_()
 
     def batch_isend_irecv(self, p2p_op_list: Sequence[dist.P2POp]) -> list[Finished]:
-        """What the rank sends itself, in order, or zeros."""
+        """Delivers the rank's own data, in order, or zeros."""
         sent = [op.tensor for op in p2p_op_list if op.op is dist.isend]
         received = [op.tensor for op in p2p_op_list if op.op is dist.irecv]
         for place, out in enumerate(received):

@@ -1,4 +1,4 @@
-"""What the commands share: exit statuses, how evaluators are opened, where text goes.
+"""Shared parts of the commands: exit statuses, opening of evaluators, output streams.
 
 A command is a module with `register(commands)`, which adds the command's parser; the parser's default `run` takes the
 parsed arguments and the session and returns the exit status.
@@ -47,7 +47,7 @@ EXIT_STATUSES = "exit status: 0 passed, 1 the candidate failed, 2 wrong usage, 3
 
 @dataclass(frozen=True)
 class Session:
-    """What `main` hands to a command.
+    """The resources that `main` hands to a command.
 
     Attributes:
         argv: the arguments that `pkb` was called with.

@@ -1,4 +1,4 @@
-"""What `pkb doctor` finds of emulated GPUs."""
+"""Findings of `pkb doctor` on emulated GPUs."""
 
 from __future__ import annotations
 

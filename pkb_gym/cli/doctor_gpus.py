@@ -1,4 +1,4 @@
-"""What `pkb doctor` finds of GPUs and of the compiler for them."""
+"""Findings of `pkb doctor` on GPUs and the compiler for them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def peaks(names: tuple[str, ...]) -> list[Finding]:
 
 
 def packages() -> list[Finding]:
-    """What ranks on GPUs import, where it is missing."""
+    """Findings on the packages that ranks on GPUs import."""
     found = []
     if importlib.metadata.version("torch").endswith("+cpu"):
         detail = "this build of torch knows no CUDA; nothing can be judged on GPUs"

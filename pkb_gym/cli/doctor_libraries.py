@@ -1,4 +1,4 @@
-"""What `pkb doctor` finds of header libraries that CUDA kernels are written with."""
+"""Findings of `pkb doctor` on header libraries for CUDA kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def examine_libraries() -> list[Finding]:
         return []
     try:
         toolkit = find_toolkit()
-    except InfrastructureError:  # told of nvcc already
+    except InfrastructureError:  # reported with nvcc already
         return []
     here = {found.library: found for found in header_libraries(toolkit)}
     return [_finding(library, here.get(library)) for library in KNOWN]

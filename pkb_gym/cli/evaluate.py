@@ -63,7 +63,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--watch",
         action="store_true",
-        help="evaluate again at each save of FILE, and tell what has changed; ends by Ctrl-C",
+        help="evaluate again at each save of FILE, and print the changes; ends by Ctrl-C",
     )
     add_debug_options(parser)
     add_reward_option(parser)

@@ -37,7 +37,7 @@ MOST_JOBS = 8
 
 @dataclass
 class Outcome:
-    """What came of the files.
+    """The results for the files.
 
     Attributes:
         judged: file name -> feedback, of this run or resumed.

@@ -51,7 +51,7 @@ def _register_prompts(kinds: argparse._SubParsersAction[argparse.ArgumentParser]
         kinds,
         "prompts",
         run_prompts,
-        summary="Write prompts: what a model is told of each problem, as a folder for `datasets` and as JSON lines.",
+        summary="Write the prompt of each problem, as a folder for `datasets` and as JSON lines.",
         example=PROMPTS_EXAMPLE,
     )
     _add_common_options(parser, default_problems="train")

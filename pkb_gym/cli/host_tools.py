@@ -15,7 +15,7 @@ QUERY_S = 20.0
 
 
 def output_of(command: list[str]) -> str | None:
-    """What a program prints; None where it is missing, fails, or says nothing."""
+    """The output of a program; None where it is missing, fails, or prints nothing."""
     if shutil.which(command[0]) is None:
         return None
     try:

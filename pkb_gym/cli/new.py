@@ -96,7 +96,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
 
 
 def choose_language(asked: Language | None, file: str | None) -> Language:
-    """The language that was asked for, or that the file's suffix tells, or that native kernels here are written in.
+    """The language requested, else that of the file's suffix, else that of native kernels on this machine.
 
     Raises:
         ConfigError: the two contradict each other.

@@ -1,4 +1,4 @@
-"""Tells on stderr what is being done, while it is done."""
+"""Progress of a command on stderr."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ OUTPUT = Path("runs")
 
 
 class RunSummary(Record):
-    """What `pkb run --json` prints."""
+    """The output of `pkb run --json`."""
 
     results: str
     """Path of the attempts."""
@@ -184,7 +184,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run needs beside its problems."""
+    """The settings of a run beside its problems."""
 
     results: RunResults
     provider: AgentProvider

@@ -1,4 +1,4 @@
-"""Tells of a run on stderr: a line for each episode and, on a terminal, one that counts."""
+"""Progress of a run on stderr: a line for each episode and, on a terminal, one that counts."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # every command has this signature
-    """Serves until it is told to end; prints one line of JSON when it is ready.
+    """Serves until a signal ends it; prints one line of JSON when it is ready.
 
     Raises:
         ConfigError: a package is missing, the address cannot be had, or the token file cannot be used.
@@ -172,7 +172,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
                 break
         if args.socket is not None:
             args.socket.unlink(missing_ok=True)  # from now on, another may be started there
-        service.close()  # before the server, so that whoever waits hears of it
+        service.close()  # before the server, so that waiting clients get a reply
     return Status.PASSED
 
 

@@ -13,7 +13,7 @@ from pkb_gym.engine.records.timing import Timing
 
 POLL_S = 0.2
 LEAST_S = 0.05
-"""Durations that are not told: what took less in both evaluations."""
+"""Stages that took less in both evaluations are not printed."""
 
 
 def saved_texts(read: Callable[[], str], path: Path) -> Iterator[str]:

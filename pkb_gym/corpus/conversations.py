@@ -25,7 +25,7 @@ TWO_STEPS = 4
 """One repair in so many mends two mistakes, one after the other."""
 
 REWARD = BestSoFar(PaidForCompiling(LadderThenPerformance()))
-"""The default, and what compiling is worth in a corpus of kernels that were compiled and not run."""
+"""The default, with a reward for compiling in a corpus of kernels that were compiled and not run."""
 
 Kind = Literal["single", "repair"]
 
@@ -101,7 +101,7 @@ class Attempt:
 
 @dataclass
 class LeftOut:
-    """What did not become a row, and why.
+    """Evaluations that became no row, with the reasons.
 
     Attributes:
         failed_variants: variants that were not right, as problem, knobs and failure.

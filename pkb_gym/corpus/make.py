@@ -27,7 +27,7 @@ from pkb_gym.rewards.reward import was_only_compiled
 
 @dataclass(frozen=True)
 class CorpusPlan:
-    """What a corpus is made of.
+    """The ingredients of a corpus.
 
     Attributes:
         problems: that have a family in the language.
@@ -56,7 +56,7 @@ class CorpusPlan:
 
 @dataclass
 class Corpus:
-    """What came of a plan."""
+    """The result of a plan."""
 
     rows: list[CorpusRow]
     left_out: LeftOut = field(default_factory=LeftOut)

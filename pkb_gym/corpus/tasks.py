@@ -59,7 +59,7 @@ class TaskRow(TypedDict):
 
 @dataclass(frozen=True)
 class Task:
-    """What one row asks: a problem under one configuration.
+    """The task of one row: a problem under one configuration.
 
     Attributes:
         problem: its name.
@@ -114,7 +114,7 @@ class Task:
         return asked.model_copy(update=changes)
 
     def resolved(self) -> ResolvedConfig:
-        """What the configuration comes to on this machine.
+        """The configuration resolved on this machine.
 
         Raises:
             ConfigError: it cannot be met here.

@@ -51,8 +51,8 @@ def mechanism_usage(results: AgentResults) -> tuple[Share, ...]:
 
         share = right kernels with the mechanism / right kernels
 
-    Shares add up to more than 1 where kernels use several. A profile is an untrusted rank report, and on the CPU tells
-    of no mechanism: `not told`.
+    Shares add up to more than 1 where kernels use several. A profile is an untrusted rank report, and on the CPU
+    it has no mechanism: `not told`.
     """
     turns, rows = results.turns, best_turns(results)
     outcomes = (turns.outcomes[row] for row in rows)

@@ -1,4 +1,4 @@
-"""What further turns add: the best so far after each turn, and where it stops rising."""
+"""The gain of further turns: the best so far after each turn, and its plateau."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ PER_CHUNK = 24
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a page holds of the attempts.
+    """The contents of a page on the attempts.
 
     Attributes:
         index: the list, as JSON.

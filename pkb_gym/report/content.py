@@ -1,4 +1,4 @@
-"""What a report holds, whatever it is written as: its JSON twin is this record."""
+"""The content of a report, whatever its format: its JSON twin is this record."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class BackgroundEvaluator:
         path = json.dumps([str(Path(entry).absolute()) for entry in sys.path])
         ready, theirs = os.pipe()
         try:
-            # Not `subprocess`, which takes a child that it was not told to wait for to be a mistake.
+            # Not `subprocess`, which warns of a child that nothing has waited for.
             os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-c", _PROGRAM, path, *words],

@@ -1,4 +1,4 @@
-"""What every request has to pass before anything of it is read: the token, and limits on its body."""
+"""The guard of every request, before anything of it is read: the token, and limits on its body."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ DIGITS = 12
 def identity() -> str:
     """A digest over all that decides how an evaluator started now by this process would judge.
 
-    The version and the files of this package, told by size and time of change; this Python, where it imports from, and
+    The version and the files of this package, by size and time of change; this Python, where it imports from, and
     when packages were last installed there; the compilers; the problems outside this package, with their files; the
     environment variables that evaluators read; and the processors that this process may use.
     """

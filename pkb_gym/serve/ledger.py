@@ -34,7 +34,7 @@ class Ledger:
         return self._journal is not None
 
     def recovered(self) -> list[Recovered]:
-        """What an earlier service has left; see `Journal.recovered`.
+        """The evaluations that an earlier service has left; see `Journal.recovered`.
 
         Raises:
             ConfigError: a line of the journal is no entry of this version.

@@ -1,4 +1,4 @@
-"""What a service reports of its evaluations while it runs."""
+"""Reports of a service on its evaluations while it runs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Observers(Observer):
 
 
 def verdict(answer: Feedback | Exception) -> str:
-    """What came of an evaluation, in one word: `passed`, a failure, `given_up` or `refused`."""
+    """The result of an evaluation, in one word: `passed`, a failure, `given_up` or `refused`."""
     if isinstance(answer, Feedback):
         return "passed" if answer.failure is None else answer.failure.value
     return "given_up" if isinstance(answer, EvaluationNotFound) else "refused"

@@ -240,7 +240,7 @@ class EvaluationService:
             return 0.0 if self._queue or self._begun else time.monotonic() - self._active_s
 
     def status(self) -> ServiceStatus:
-        """What the service is at, and what it has done."""
+        """The state of the service, and its counts."""
         with self._lock:
             states = [evaluation.state for evaluation in (*self._queue, *self._begun)]
             return self._statistics.status(states, paused=self._evaluator.paused)

@@ -1,4 +1,4 @@
-"""What a service has done since it was started."""
+"""Counts of a service since it was started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the mixture-of-experts layers share: arguments, inputs whose routing is beyond doubt, modes, least cost."""
+"""Shared parts of the mixture-of-experts layers: arguments, inputs whose routing is beyond doubt, modes, least cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the token exchanges share: groups of ranks, ragged tokens, and a routing that is known before it is drawn.
+"""Shared parts of the token exchanges: groups of ranks, ragged tokens, and a routing that is known before it is drawn.
 
 The sizes of a token exchange follow from the experts that all ranks' tokens chose. Axes hold them, so that every rank
 knows them beforehand: a rank's routing is a tuple of kinds, each a number of tokens and the experts of their K slots.

@@ -28,7 +28,7 @@ MAX_THREADS = 256
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of evaluating one source.
+    """The result of evaluating one source.
 
     Attributes:
         feedback: what the evaluation found; None where it crashed or was late.

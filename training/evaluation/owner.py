@@ -50,7 +50,7 @@ RESTART_S = 5.0
 
 
 class Gate(Protocol):
-    """What keeps evaluations from running, though not from being compiled: `LocalEvaluator`, `RemoteEvaluator`."""
+    """The interface that pauses evaluations, though not compiles: `LocalEvaluator`, `RemoteEvaluator`."""
 
     def pause(self, timeout_s: float) -> object:
         """Shuts it, and waits for what runs."""
@@ -60,7 +60,7 @@ class Gate(Protocol):
 
 
 class Memory(Protocol):
-    """What a rank frees for the time of a reward phase."""
+    """The memory that a rank frees for the time of a reward phase."""
 
     def offload(self) -> None:
         """Moves to main memory what was asked for, and hands GPU memory back."""

@@ -103,7 +103,7 @@ def split_rings(problems: Sequence[str], left_out: int, seed: int) -> RingSplit:
 
 @dataclass(frozen=True)
 class PromptSettings:
-    """What `ring_prompts` asks of each problem; see `prompt_rows`.
+    """The settings of `ring_prompts` for each problem; see `prompt_rows`.
 
     Attributes:
         languages: in which kernels are to be written.

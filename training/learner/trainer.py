@@ -31,7 +31,7 @@ from pkb_gym.training.rollout.kernel_environment import KernelEnvironment, submi
 from pkb_gym.training.rollout.tool_rounds import CallCounts, Rollout, ToolBox, ToolCall, side_by_side
 
 Tensors = dict[str, Any]
-"""What TRL's trainer hands from generation to loss: name -> tensor of shape (B, ...), or a number."""
+"""The batch that TRL's trainer hands from generation to loss: name -> tensor of shape (B, ...), or a number."""
 
 
 class KernelGRPOTrainer(ResumableGRPOTrainer):

@@ -1,4 +1,4 @@
-"""What a run found: the best kernels of each problem, and every submission, as files that survive a crash."""
+"""The archive of a run: the best kernels of each problem, and every submission, as files that survive a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy's submissions come to ring by ring, turn by turn, and over either baseline; see `inputs.rings`."""
+"""The summary of a policy's submissions ring by ring, turn by turn, and over either baseline; see `inputs.rings`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training run reports: figures for each problem and step, best kernels, every submission, where time went."""
+"""The log of a training run: figures for each problem and step, best kernels, every submission, times by phase."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REQUEST = ("problem", "language", "device", "size", "dtype", "world_size", "seed
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """What ranks exchange about an episode.
+    """The record of an episode that ranks exchange.
 
     Attributes:
         problem: that it was about.

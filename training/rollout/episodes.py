@@ -20,7 +20,7 @@ from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator, Verdict
 
 @dataclass(frozen=True)
 class RolloutTask:
-    """What a row of the prompts asks.
+    """The task of a row of the prompts.
 
     Attributes:
         problem: to be solved.
@@ -83,7 +83,7 @@ class Submission:
     """One evaluated source of a rollout.
 
     Attributes:
-        reply: number of the reply that it was read from; None where no replies were told of.
+        reply: number of the reply that it was read from; None where no replies are recorded.
         message: number of the policy's message that submitted it, from 0.
         turn: the source and its score.
         verdict: what came of its evaluation.
@@ -108,7 +108,7 @@ class RolloutEpisode(Episode):
     Attributes:
         task: what is asked.
         submissions: those evaluated, in order.
-        replies: all that the policy wrote, in order, as far as it was told of.
+        replies: the recorded messages of the policy, in order.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ INCLUDE = Path(pkb_gym.__file__).resolve().parent / "engine" / "include"
 SUFFIXES: dict[Language, str] = {"cpp": "cpp", "cuda": "cu"}
 AGENT_S, DEADLINE_S = 3600, 1800
 VERIFIER_GRACE_S = 120
-"""What the verifier has beyond the deadline of the verdict."""
+"""The verifier's time beyond the deadline of the verdict."""
 
 MARK = 'source = "pkb export harbor"'
 """Of a task.toml; a folder without it is somebody's own."""
@@ -108,7 +108,7 @@ machine, which decides the reward. Its headers are in `/opt/pkb/include`, if you
 
 @dataclass(frozen=True)
 class HarborTask:
-    """What a folder is made of.
+    """The contents of a folder.
 
     Attributes:
         problem: to be solved.

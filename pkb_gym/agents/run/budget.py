@@ -13,7 +13,7 @@ from pkb_gym.engine.records.attempt import Attempt
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run may use; None for no limit.
+    """The limits of a run; None for no limit.
 
     Attributes:
         evaluations: submissions, those of earlier calls included.
@@ -28,7 +28,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Usage:
-    """What attempts used.
+    """The amounts that attempts have used.
 
     Attributes:
         evaluations: submissions.
@@ -57,7 +57,7 @@ class Usage:
 
 
 class Budget:
-    """What is left of the limits; safe to use from several threads.
+    """The remaining budget of a run; safe to use from several threads.
 
     A turn that has begun is finished, so that as many more may be used as episodes are played at a time.
 

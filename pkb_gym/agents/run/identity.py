@@ -1,4 +1,4 @@
-"""What a run is: all that its results depend on, written down when it begins and compared when it is resumed."""
+"""The identity of a run: all that its results depend on, stored when it begins and compared when it is resumed."""
 
 from __future__ import annotations
 
@@ -66,8 +66,10 @@ def write_or_compare(path: Path, identity: RunIdentity, option: str) -> RunIdent
         try:
             before = RunIdentity.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
-            words = str(error).splitlines()[0]
-            raise ConfigError(f"{path} does not tell how its run was begun: {words}; {option} names another") from None
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"{path} does not hold the settings of its run: {reason}; {option} names another"
+            ) from None
         shared = before.resolved.keys() & identity.resolved.keys()
         refuse_differences(path.parent, _compared(before, shared), _compared(identity, shared), option)
         identity = identity.model_copy(update={"resolved": before.resolved | identity.resolved})
@@ -99,7 +101,7 @@ def refuse_differences(folder: Path, before: Mapping[str, object], now: Mapping[
 
 
 def differences(before: Mapping[str, object], now: Mapping[str, object], within: str = "") -> list[str]:
-    """What differs between two configurations, by name; nested ones are looked into.
+    """The differences between two configurations, by name; nested ones are compared by field.
 
     Example:
         >>> differences({"turns": 1, "asked": {"size": "tiny"}}, {"turns": 1, "asked": {"size": "large"}})

@@ -46,7 +46,7 @@ def choose_problems(words: Sequence[str]) -> list[Problem]:
 
 
 def resolve_all(problems: Sequence[Problem], asked: EvalConfig, *, judged_here: bool) -> Workload:
-    """What a configuration comes to for each problem; those that it does not fit are left out, with the reason.
+    """Resolves a configuration for each problem; problems that it does not fit are left out, with the reason.
 
     Args:
         problems: in order.

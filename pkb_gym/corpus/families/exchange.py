@@ -39,7 +39,7 @@ from pkb_gym.corpus.families.pieces import (
 
 @dataclass(frozen=True)
 class Exchange:
-    """What tells the problems apart.
+    """The parts that differ between the problems.
 
     Attributes:
         problem: its name.

@@ -49,7 +49,7 @@ class PlacedLeaf:
 
     @property
     def slot(self) -> TensorSlot:
-        """What a rank program is told of it."""
+        """The form that rank programs receive."""
         return TensorSlot(self.offset, self.leaf.shape, self.leaf.dtype, self.leaf.capacity)
 
 
@@ -133,7 +133,7 @@ def _offsets(leaves: Sequence[Sequence[Leaf]], offset: int) -> tuple[dict[str, i
 
 @dataclass(frozen=True)
 class Workload:
-    """What is evaluated: a problem at a size, and where its inputs come from. Travels to the reference gang as JSON."""
+    """The workload of an evaluation and the origin of its inputs. Travels to the reference gang as JSON."""
 
     problem: Problem
     size: str | Mapping[str, AxisValue]

@@ -98,7 +98,7 @@ def kernel_command(language: str, build: Build, source: str) -> list[str]:
 
 
 def build_script(language: str, source: str) -> str:
-    """A shell script that makes the harness and library of the build that it is told, where they are not there yet."""
+    """A shell script that makes the harness and library of the build in its first argument, where they are missing."""
     cases = []
     for build in BUILDS[language]:
         kernel = shlex.join(kernel_command(language, build, source))

@@ -1,4 +1,4 @@
-"""What a CUDA source that includes a header library is compiled with: folders, standard, definitions, libraries."""
+"""Compiler flags for CUDA sources that include a header library: folders, standard, definitions, libraries."""
 
 from __future__ import annotations
 

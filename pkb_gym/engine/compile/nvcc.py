@@ -1,4 +1,4 @@
-"""Native sources of the CUDA device: one translation unit, nvcc, a shared object; and what the compiler tells of it.
+"""Native sources of the CUDA device: one translation unit, nvcc, a shared object; and the compiler's report on it.
 
 Needs the CUDA toolkit and a host compiler, and no GPU.
 """
@@ -136,7 +136,7 @@ def gencode(architecture: str) -> str:
 
 
 def architecture_of(capability: tuple[int, int]) -> str:
-    """What a GPU's code is compiled for, from its compute capability: (9, 0) -> "sm_90a", (8, 0) -> "sm_80"."""
+    """The nvcc architecture for a GPU's compute capability: (9, 0) -> "sm_90a", (8, 0) -> "sm_80"."""
     major, minor = capability
     return f"sm_{major}{minor}{'a' if capability in FEATURE_SPECIFIC else ''}"
 

@@ -254,7 +254,7 @@ class LocalEvaluator:
 
 
 class _Turns(Protocol):
-    """What evaluations take turns at."""
+    """A lock by which evaluations take turns."""
 
     def acquire(self, blocking: bool = True) -> bool: ...
 

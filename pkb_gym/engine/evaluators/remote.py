@@ -93,7 +93,7 @@ class RemoteEvaluator:
 
     No call waits without a deadline. A service that cannot be reached is tried again for `unreachable_s`, so that it
     may be started anew meanwhile; then, or when an evaluation takes longer than `timeout_s`, `InfrastructureError` is
-    raised. (A `Feedback` tells where an evaluation ran, which nobody knows then.)
+    raised. (A `Feedback` records where an evaluation ran, which is unknown then.)
 
     Args:
         url: of the service, as `pkb serve` prints it: of an address, or "unix:" and the path of a socket.
@@ -180,7 +180,7 @@ class RemoteEvaluator:
         return self._post(self._request(problem, source, config), self._patience()).id
 
     def status(self) -> ServiceStatus:
-        """What the service is at.
+        """The state of the service.
 
         Raises:
             InfrastructureError: it cannot be reached.
@@ -239,7 +239,7 @@ class RemoteEvaluator:
         try:
             self._once("DELETE", f"/v1/evaluations/{evaluation_id}", None, CONNECT_S)
         except (_Unreachable, PkbError):
-            return  # then there is nobody to tell
+            return  # then no service is left to notify
 
     def _call(
         self,

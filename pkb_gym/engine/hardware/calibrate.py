@@ -45,7 +45,7 @@ matrix unit's bytes are twice as fast as its 16-bit factors (AMX)."""
 
 
 class Calibration(BaseModel):
-    """What the child measured, without margin, and on what."""
+    """The child's measurements, without margin, and the processor that it ran on."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -153,7 +153,7 @@ def to_hardware(info: CpuInfo, calibration: Calibration) -> HardwareSpec:
 
 
 def limits_of(peaks: Peaks) -> Limits:
-    """What no kernel exceeds on a CPU machine with these peaks; ranks share its memory, so that it has no link."""
+    """The limits of a CPU machine with these peaks; ranks share its memory, so that it has no link."""
     return Limits(
         matrix_flops_per_s=BYTE_PRODUCTS * max(peaks.matrix_flops_per_s.values()),
         memory=peaks.memory,

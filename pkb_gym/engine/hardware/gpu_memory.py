@@ -1,4 +1,4 @@
-"""Memory of the GPUs that the tables of peaks and limits name, as NVML tells it."""
+"""Memory of the GPUs in the tables of peaks and limits, as NVML reports it."""
 
 from __future__ import annotations
 

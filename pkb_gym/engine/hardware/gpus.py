@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine, as the driver's management library tells without making a context on any."""
+"""The NVIDIA GPUs of this machine, as the driver's management library lists them, without a context on any."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NVLINK_LINKS = 18
 
 @dataclass(frozen=True)
 class LinkBytes:
-    """What crossed one GPU's NVLinks: data alone, without the protocol's share.
+    """Traffic of one GPU's NVLinks: data alone, without the protocol's share.
 
     Attributes:
         sent_bytes: that left it.
@@ -30,7 +30,7 @@ class LinkBytes:
     received_bytes: int
 
     def __sub__(self, earlier: Self) -> LinkBytes:
-        """What crossed between two readings."""
+        """The traffic between two readings."""
         return LinkBytes(
             max(0, self.sent_bytes - earlier.sent_bytes), max(0, self.received_bytes - earlier.received_bytes)
         )
@@ -63,7 +63,7 @@ def link_bytes(count: int) -> tuple[LinkBytes | None, ...]:
 
 
 def between(before: Sequence[LinkBytes | None], after: Sequence[LinkBytes | None]) -> list[LinkBytes | None]:
-    """What crossed each GPU's links between two readings."""
+    """Traffic of each GPU's links between two readings."""
     return [
         None if earlier is None or later is None else later - earlier
         for earlier, later in zip(before, after, strict=True)
@@ -112,7 +112,7 @@ def names() -> tuple[str, ...]:
 
 @cache
 def memory_bytes() -> int | None:
-    """Memory of the GPU of `names` that has least of it; None where the driver does not tell."""
+    """The least memory of the GPUs of `names`; None where the driver does not report it."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -223,7 +223,7 @@ def _handles() -> list[object]:
 
 
 def _named(entry: str, count: int) -> int | str | None:
-    """What an entry names: an index, or the identifier of a slice; None where it names no GPU, or several."""
+    """The GPU that an entry names: an index, or the identifier of a slice; None where it names no GPU, or several."""
     if entry.startswith("MIG-"):
         return entry
     if entry.startswith("GPU-"):

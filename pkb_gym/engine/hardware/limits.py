@@ -1,4 +1,4 @@
-"""What no kernel exceeds, however clever: the denominators of the lower bound.
+"""Limits that no kernel exceeds, however clever: the denominators of the lower bound.
 
 Peaks are the datasheet's, for its clock and the dtype's own format. Limits hold at the highest clock that the device
 runs at, and in the fastest format that it has. docs/roofline.md has the argument for each.
@@ -40,7 +40,7 @@ class Limits:
         check_tiers(self.memory)
 
     def shared_by(self, ranks: int) -> Limits:
-        """What each of so many ranks has of it."""
+        """The share of each of so many ranks."""
         return Limits(
             matrix_flops_per_s=self.matrix_flops_per_s / ranks,
             memory=shared_tiers(self.memory, ranks),

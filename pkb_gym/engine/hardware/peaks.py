@@ -1,4 +1,4 @@
-"""What the hardware can do at best by its datasheet, or as measured: the denominators of the roofline."""
+"""Peaks of the hardware, by its datasheet or as measured: the denominators of the roofline."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class HardwareSpec(BaseModel):
     core: Peaks | None = None
     """One core alone, None for a GPU."""
     measured: Peaks | None = None
-    """What was measured on this machine, without margin; None where nothing was."""
+    """The measurements on this machine, without margin; None where there are none."""
 
     @model_validator(mode="after")
     def _cpu_has_cores(self) -> Self:
@@ -67,7 +67,7 @@ class HardwareSpec(BaseModel):
         return self
 
     def rank_peaks(self, world_size: int) -> Peaks:
-        """What one of `world_size` equally busy ranks can count on.
+        """The share of one of `world_size` equally busy ranks.
 
         A GPU is one rank's own. On a CPU the whole machine is divided among the ranks: a rank may run threads on every
         core, so that even a single one can use all of them.

@@ -1,4 +1,4 @@
-"""What a call costs: the work that a good kernel does, and the part of it that no kernel avoids."""
+"""The cost of a call: the work that a good kernel does, and the part of it that no kernel avoids."""
 
 from __future__ import annotations
 

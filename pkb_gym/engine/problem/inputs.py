@@ -110,7 +110,7 @@ class Stream:
         return self._rounded(name, lambda wide: wide.uniform_(low, high, generator=self.generator))
 
     def _rounded(self, name: str, fill: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """What `fill` writes into tensors of 32 or 64 bits a number, rounded to the argument's dtype, in its shape."""
+        """The values that `fill` writes at 32 or 64 bits a number, rounded to the argument's dtype, in its shape."""
         import torch
 
         shape, dtype = self._maker.spec(name)
@@ -173,7 +173,7 @@ class Stream:
 
 
 class Declared(Protocol):
-    """What an `InputMaker` reads of a `Problem`."""
+    """The fields of a `Problem` that an `InputMaker` reads."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -186,7 +186,7 @@ class Declared(Protocol):
 
 
 class InputMaker(Stream):
-    """What `Trials.inputs` draws from: this rank's own stream, and others by key.
+    """The random streams of `Trials.inputs`: this rank's own, and others by key.
 
     Attributes:
         ax: this rank's axes of this trial.

@@ -1,4 +1,4 @@
-"""What a problem declares: arguments and outputs with symbolic shapes, sizes, inputs, cost, checks.
+"""The declaration of a problem: arguments and outputs with symbolic shapes, sizes, inputs, cost, checks.
 
 A declaration checks itself when it is built and imports no torch, so that the whole catalogue loads at once.
 """

@@ -20,7 +20,7 @@ CACHE_LINE_BYTES = 64
 
 
 class BlockConditioner(Protocol):
-    """What is done on every rank just before a block is timed.
+    """The conditioning of every rank just before a block is timed.
 
     Attributes:
         server_processor: where handovers are served, apart from those that were chosen; -1 for anywhere.
@@ -29,7 +29,7 @@ class BlockConditioner(Protocol):
     server_processor: int
 
     def answer_us(self) -> float | None:
-        """What the device takes to answer, in microseconds: long, if it is busy with another process's work."""
+        """The time in which the device answers, in microseconds: long, if it is busy with another process's work."""
 
     def flush_cache(self) -> None:
         """Fills the device's last cache with nothing that a block reads, where that takes no time."""
@@ -147,5 +147,5 @@ class CudaConditioner:
 
 
 def make_conditioner(device: DeviceName, processors: Sequence[int]) -> BlockConditioner:
-    """What suits the device, for a rank with these processors."""
+    """The conditioner for the device, for a rank with these processors."""
     return CudaConditioner(processors) if device == "cuda" else CpuConditioner()

@@ -1,4 +1,4 @@
-"""What a rank that a signal ended wrote of where it stood; see `debugging/stack_trace.cpp`.
+"""Reads the stack trace of a rank that a signal ended; see `debugging/stack_trace.cpp`.
 
 It comes by the rank's stderr, where a candidate can write whatever it likes: it is shown, and decides nothing.
 """

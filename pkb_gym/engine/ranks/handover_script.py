@@ -63,7 +63,7 @@ class Script:
         arrivals: lines of arguments, of each call those first that are withdrawn after it.
         withdrawals: [calls]: how many that are; the others belong to arguments that the call may overwrite.
         values: [arrivals, LINE_BYTES]: what they hold.
-        decoys: [arrivals, LINE_BYTES]: what they hold before: values of the same kind, so that nobody can tell.
+        decoys: [arrivals, LINE_BYTES]: what they hold before: values of the same kind, which look alike.
         poisons: lines of outputs that are poisoned before a call.
         receipts: lines of outputs that are copied after it.
         delays_us: [calls]: how much later than need be the arguments arrive.
@@ -229,7 +229,7 @@ def _decoys(values: NDArray[np.uint8], counts: Sequence[int]) -> NDArray[np.uint
 
 
 def lines_of(heap: AnyHeap, lines: Lines) -> NDArray[np.uint8]:
-    """What some lines of a rank's own segment hold, [lines, LINE_BYTES]."""
+    """The content of some lines of a rank's own segment, [lines, LINE_BYTES]."""
     return _segment_lines(heap).index_select(0, _line_index(heap, lines)).cpu().numpy()
 
 

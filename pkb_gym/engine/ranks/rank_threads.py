@@ -32,9 +32,9 @@ def thread_states(pidfd: int) -> str:
 
 
 def wait_until_stopped(pidfds: Sequence[int], deadline: float) -> int:
-    """Waits for every thread of processes that have been told to stop.
+    """Waits for every thread of processes that SIGSTOP was sent to.
 
-    The state of a process is that of its main thread, which tells nothing of the others. A thread in a call of the
+    The state of a process is that of its main thread, which does not show the others'. A thread in a call of the
     kernel goes on until the call ends, and may write to outputs meanwhile.
 
     Args:

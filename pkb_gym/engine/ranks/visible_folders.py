@@ -27,7 +27,7 @@ _SHARED_PREFIXES = (Path("/usr"), Path("/usr/local"))
 _TOP = ("/lib", "/lib32", "/lib64", "/bin", "/sbin")
 _LOADER_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/alternatives")
 COMPILER_FOLDERS = tuple(f"/usr/{part}" for part in _PARTS if part != "share")
-"""What compilers, linkers and the shell need below /usr."""
+"""The folders below /usr that compilers, linkers and the shell need."""
 
 
 def system_paths() -> tuple[str, ...]:
@@ -38,7 +38,7 @@ def system_paths() -> tuple[str, ...]:
 
 
 def compiler_paths(programs: Iterable[Path] = ()) -> tuple[str, ...]:
-    """What compilers need, and nothing that a text could be told of in an error.
+    """The folders and files that compilers need, and no others: an error message may quote a file that is opened.
 
     Args:
         programs: those to be run.
@@ -105,7 +105,7 @@ def _cuda_toolkits() -> list[str]:
 
 
 def _library_folders() -> list[str]:
-    """Where the dynamic loader is told to look below /usr and /opt."""
+    """The folders below /usr and /opt in the dynamic loader's configuration."""
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     for file in sorted(Path("/etc/ld.so.conf.d").glob("*.conf")):
         folders += [line.strip() for line in file.read_text(errors="replace").splitlines()]

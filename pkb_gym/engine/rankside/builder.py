@@ -46,7 +46,7 @@ class Build(Message):
 
 @dataclass(frozen=True)
 class Built(Message):
-    """What came of it. The libraries follow as raw bytes.
+    """The result. The libraries follow as raw bytes.
 
     Attributes:
         ok: whether the module can be used.

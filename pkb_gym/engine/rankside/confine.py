@@ -1,4 +1,4 @@
-"""What a rank process gives up before it sees candidate code: system calls, resources, privileges.
+"""Confinement of a rank process before it sees candidate code: system calls, resources, privileges.
 
 The filter is a classic BPF program (seccomp(2), linux/seccomp.h, linux/bpf_common.h). It stops a rank from starting
 processes, from touching other processes and from changing namespaces, whoever runs it; the file system and the network
@@ -69,7 +69,7 @@ TERMINALS = (0x540E, 0x5410, 0x5412, 0x541C, 0x541D, 0x5423, 0x5437)
 rank SIGCONT, and one that it was given would take input from it."""
 
 _STARTS = ("fork", "vfork", "execve", "execveat", "setpgid")
-"""What starts programs; ninja gives each a process group of its own."""
+"""System calls that start programs; ninja gives each a process group of its own."""
 
 _NEW_NAMESPACES = 0x7E020000
 """Every CLONE_NEW flag: inside a user namespace of its own a process has all capabilities again."""

@@ -260,7 +260,7 @@ class EmulatedRanks:
         return self._run(self._body(block, functools.partial(self._call_all, block, hand_over)))
 
     def _body(self, block: _Block, work: Callable[[int], None]) -> Callable[[object, int], int]:
-        """What a rank's thread runs."""
+        """The function of a rank's thread."""
 
         def body(_: object, rank: int) -> int:
             try:

@@ -1,4 +1,4 @@
-"""What the evaluator orders the process that emulates all ranks to do, and what it answers.
+"""Orders of the evaluator to the process that emulates all ranks, and its replies.
 
     OpenWorld + fds  -> WorldOpened
     LoadCopies + fds -> Loaded
@@ -172,7 +172,7 @@ class DetectorFinding:
 
 @dataclass(frozen=True)
 class LinkBytes:
-    """What a rank's threads moved to and from another rank's memory so far."""
+    """The bytes that a rank's threads have moved to and from another rank's memory so far."""
 
     rank: int
     owner: int

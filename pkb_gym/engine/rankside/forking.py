@@ -1,4 +1,4 @@
-"""What the evaluator, a zygote and a gang's leader tell each other.
+"""The messages between the evaluator, a zygote and a gang's leader.
 
 ZygoteReady                  the zygote has torch loaded
 GangRequest -> GangStarted   with a pidfd of the leader, or ForkFailed

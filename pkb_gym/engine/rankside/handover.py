@@ -15,7 +15,7 @@ from .orders import HandoverKind
 
 
 class Handover(Protocol):
-    """What a rank does before each call of a block, and after the last."""
+    """The steps of a rank before each call of a block, and after the last."""
 
     def cross(self) -> None:
         """Ends the call before, begins the one after."""

@@ -1,4 +1,4 @@
-"""Dataclasses as JSON and back: what the evaluator, zygotes, leaders and rank programs tell each other.
+"""Dataclasses as JSON and back: the messages between the evaluator, zygotes, leaders and rank programs.
 
 A message is a frozen dataclass whose fields hold numbers, texts, None, tuples, dicts by text, and further dataclasses.
 `decode` checks every type, since one of the two sides may run candidate code.
@@ -45,7 +45,7 @@ class Message:
     KEY: ClassVar[str] = "message"
 
     def to_json(self) -> dict[str, Json]:
-        """What `read` reads."""
+        """The form that `read` reads."""
         return {Message.KEY: type(self).__name__, **_fields_to_json(self)}
 
 

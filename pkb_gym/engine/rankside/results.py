@@ -1,4 +1,4 @@
-"""What `solution` of the python dialect returned, taken apart and delivered into the heap."""
+"""The results of `solution` of the python dialect, taken apart and delivered into the heap."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def bad_result(message: str) -> CandidateError:
-    """What to raise when a result has another structure, shape or dtype than declared."""
+    """The error for a result with another structure, shape or dtype than declared."""
     return CandidateError("wrong_shape_or_dtype", message)
 
 

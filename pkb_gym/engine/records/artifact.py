@@ -1,4 +1,4 @@
-"""What a compile produces."""
+"""The product of a compile."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class ResolvedConfig(Record):
 
     @property
     def host_device(self) -> HostDevice:
-        """What the ranks of the reference gang run on."""
+        """The device of the ranks of the reference gang."""
         return "cpu" if self.device == "emulated" else self.device
 
     @property

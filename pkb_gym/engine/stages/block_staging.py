@@ -48,7 +48,7 @@ class BlockStaging:
 
 @dataclass(frozen=True)
 class CallConditions:
-    """What happens to the ranks in one checked call.
+    """The conditions of the ranks in one checked call.
 
     Attributes:
         together: whether no rank begins before all arguments are there, and none departs before all have finished.
@@ -132,7 +132,7 @@ WAITS_ALLOWED = 20
 
 
 def longest_delay_s(config: ResolvedConfig, baseline_us: float) -> float:
-    """What the conditions of a checked call may add to it, roughly."""
+    """The time that the conditions of a checked call may add to it, roughly."""
     delay_s, hold_s = _delays_s(config, baseline_us)
     return delay_s + WAITS_ALLOWED * LONG_HOLD * hold_s
 

@@ -1,4 +1,4 @@
-"""What an evaluation takes to find mistakes with, beside its configuration: nothing of it changes what is judged."""
+"""The debugging tools of an evaluation, beside its configuration: none of them changes what is judged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DebugTools:
 
     Attributes:
         folders: see there.
-        stack_trace: the library that tells where a crashed rank stood; None for none.
+        stack_trace: the library that records the call stack of a crashed rank; None for none.
         compile_cache: where builds with sanitizers are kept; None where there are none.
     """
 

@@ -44,7 +44,7 @@ def judge_emulated(run: CandidateRun, gang: EmulatedGang, report: Progress) -> N
     Args:
         run: of the candidate.
         gang: that it runs on.
-        report: told of the stage.
+        report: called with the stage's name.
 
     Raises:
         Stopped: the candidate failed; the feedback says how.
@@ -135,7 +135,7 @@ class _EmulatedCheck:
         return () if self._gang.done is None else self._gang.done.findings
 
     def _found(self, findings: Sequence[DetectorFinding]) -> Stopped:
-        """What the detector has found, whatever the outputs are."""
+        """The failure that the detector has found, whatever the outputs are."""
         feedback, first = self._run.feedback, findings[0]
         races = [finding for finding in findings if finding.kind == "race"]
         text = "\n".join(finding.text for finding in findings[:MOST_LINES])
@@ -146,7 +146,7 @@ class _EmulatedCheck:
         return feedback.stop(Failure.RACE, text, race.rank)
 
     def _wrong(self, plan: BlockPlan, schedule: Schedule, report: CheckReport, finished: FinishedBlock) -> Stopped:
-        """What is wrong with outputs."""
+        """The failure of a call with wrong outputs."""
         run = self._run
         dump_mismatches(run, plan, report)
         race = late_output(finished)

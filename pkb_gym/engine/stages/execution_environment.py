@@ -52,7 +52,7 @@ def why_not_emulated() -> str | None:
 
 
 def compiled_only(dialect: Dialect) -> str:
-    """What to say of a source that was compiled for GPUs on a machine that has none."""
+    """The message for a source that was compiled for GPUs on a machine that has none."""
     done = f"compiled for {default_architecture()}" if dialect == "native" else "imported"
     return f"{done}; this machine has no GPU, so it was not run"
 
@@ -74,7 +74,7 @@ def resolve_source(config: EvalConfig, problem: Problem, text: str) -> tuple[Sou
 
 
 def resolve_here(config: EvalConfig, problem: Problem, source: Source | None = None) -> ResolvedConfig:
-    """What a configuration comes to on this machine.
+    """Resolves a configuration on this machine.
 
     Args:
         config: what was asked for.

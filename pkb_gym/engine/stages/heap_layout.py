@@ -61,7 +61,7 @@ def lay_out(problem: Problem, config: ResolvedConfig) -> HeapLayout:
     At least `MIN_CHECKED_CALLS` fit, whatever their size.
 
     Raises:
-        InfrastructureError: there are more ranks or groups than a kernel can be told of.
+        InfrastructureError: there are more ranks or groups than `pkb::Comm` has room for.
     """
     size = config.axes_asked
     named = size if isinstance(size, str) else tuple(sorted(size.items()))

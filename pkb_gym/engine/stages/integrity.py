@@ -1,4 +1,4 @@
-"""What no honest kernel does, told from the evidence that lies outside the candidate's gang."""
+"""Integrity findings: what no honest kernel does, by evidence from outside the candidate's gang."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BUSY_GPU_US = 500.0
 
 
 def timed_outputs(report: CheckReport) -> Sequence[Finding]:
-    """A candidate that was right in the check and wrong while it was timed told the two apart, or has a race."""
+    """A candidate that was right in the check and wrong while it was timed recognises timed calls, or has a race."""
     if report.passed:
         return ()
     detail = (

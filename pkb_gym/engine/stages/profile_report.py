@@ -17,7 +17,7 @@ MAX_HOT_SPOTS = 8
 
 
 class _Process(TypedDict):
-    """What the process of a rank used."""
+    """The resources that the process of a rank used."""
 
     user_us: float
     system_us: float

@@ -87,7 +87,7 @@ def _reports(
 
 @dataclass(frozen=True)
 class _GpuTool:
-    """What a run under compute-sanitizer needs beyond one under g++'s; nothing for those.
+    """The extra needs of a run under compute-sanitizer; none under g++'s sanitizers.
 
     Attributes:
         environment: command that sets variables.

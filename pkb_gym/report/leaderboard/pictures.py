@@ -50,7 +50,7 @@ def leaderboard_pictures(entries: Sequence[LeaderboardEntry]) -> dict[str, str]:
     """Name -> SVG, of entries of one hardware and protocol.
 
     Colours follow the light or dark theme of whoever looks, by a media query in the picture. The description holds
-    `figures_digest`, so that a picture of other figures can be told.
+    `figures_digest`, so that a picture of other figures is recognised.
     """
     agents = tuple(entry.figures.model_copy(update={"agent": entry.title}) for entry in entries)
     content = ReportContent(

@@ -37,7 +37,7 @@ def leaderboard_markdown(entries: Sequence[LeaderboardEntry]) -> str:
         parts += [
             f"## {escaped(found[0].hardware)} ({found[0].device}), protocol {found[0].protocol}",
             markdown_table(HEADER, [_row(entry) for entry in found]),
-            *(_told(entry) for entry in found),
+            *(_description(entry) for entry in found),
         ]
     return "\n\n".join(parts if entries else [*parts, NONE]) + "\n"
 
@@ -87,7 +87,7 @@ def _exponential(log: Estimate) -> Estimate:
     return Estimate(mean=math.exp(log.mean), standard_error=None, low=low, high=high, clusters=log.clusters)
 
 
-def _told(entry: LeaderboardEntry) -> str:
+def _description(entry: LeaderboardEntry) -> str:
     ranks, sizes = ", ".join(map(str, entry.world_sizes)), ", ".join(entry.sizes)
     reached = "" if entry.reach is None else f"\n\n{escaped(_reached(entry.reach))}"
     return (

@@ -75,7 +75,7 @@ def test_results_of_something_else_are_left_alone(tmp_path):
     with pytest.raises(ConfigError, match="holds results of something else"):
         Run(tmp_path, always(), FakeEvaluator())
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(ConfigError, match="does not tell how its run was begun"):
+    with pytest.raises(ConfigError, match="does not hold the settings of its run"):
         Run(tmp_path, always(), FakeEvaluator())
 
 

@@ -1,4 +1,4 @@
-"""Options of the recipes, told without importing a library."""
+"""Options of the recipes, read without importing a library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trl import GRPOConfig, ModelConfig, SFTConfig
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.training import evaluate_policy, grpo, merge_adapter, rft, scratch_model, sft, smoke
-from pkb_gym.training.inputs.option_names import Untold, check_options, option_names
+from pkb_gym.training.inputs.option_names import OptionsNotInText, check_options, option_names
 
 RECIPES = {
     evaluate_policy: (evaluate_policy.EvaluationArguments, ModelConfig),
@@ -67,5 +67,5 @@ def test_what_a_text_does_not_tell_is_left_to_the_parser(tmp_path):
     for text in ("", "parse_arguments(kinds)", "parse_arguments((made(),))", "parse_arguments((Missing,))"):
         recipe.write_text(f"# {text}\n{text}\n")
         option_names.__globals__["_tree"].cache_clear()
-        with pytest.raises(Untold):
+        with pytest.raises(OptionsNotInText):
             option_names(recipe)
