@@ -209,7 +209,7 @@ def study(problem: Problem, dtype: str, size: str | Mapping[str, AxisValue]) -> 
 
 
 def decisive(variants: Mapping[str, Shares]) -> list[str]:
-    """The variants whose errors tell the chance: all but those that differ less than another by far.
+    """The variants whose errors give the chance: all but those that differ less than another by far.
 
     A kernel that rounds where the baseline does differs from it where an intermediate result falls to the neighbour, by
     one step of that. A kernel that does not round there has an error of up to half a step at every such place at once:

@@ -231,11 +231,11 @@ class Study:
         return {mutant.name: first_size(mutant) for mutant in chosen}
 
     def _places(self, problem: Problem, source: InlinedSource, size: str) -> set[Operation]:
-        """Operations that a rank comes to at one size; all of them where that cannot be told."""
+        """Operations that a rank reaches at one size; all of them where that is unknown."""
         operations = source.operations()
         if not operations:
             return set()
-        # A call tells what calls before it came to; those of a block are enqueued on GPUs before the first one runs.
+        # A call reports the operations of earlier calls; on GPUs a block is enqueued before its first call runs.
         config = self._config.model_copy(update={"size": size, "until": "time", "timing_budget_s": 0.1})
         feedback = self._evaluator.evaluate(problem, source.reporting(), config)
         found = reached(operations, feedback.output)
@@ -366,7 +366,7 @@ def merge(paths: Sequence[Path], folder: Path) -> None:
 
 
 def compile_reports(evaluator: LocalEvaluator, problems: Sequence[Problem], suffix: str, threads: int) -> None:
-    """Fills the compile cache with the kernels that tell which operations they come to."""
+    """Fills the compile cache with the kernels that report the operations that they reach."""
 
     def compile_one(problem: Problem) -> None:
         source = InlinedSource.of(expert_source(problem, suffix) or "")

@@ -34,7 +34,7 @@ TINY = 2.0**-6
 """Errors of this share of the bound may be several steps, where a result is so near 0 that steps are small."""
 
 BLOCKS = 16
-"""Parts of a tensor that tell how much its norm varies; each has every so many-th run of elements."""
+"""Parts of a tensor that show how much its norm varies; each has every so many-th run of elements."""
 
 LONGEST_RUN = 64
 """Elements of a run, which may have errors in common."""
@@ -114,7 +114,7 @@ class Shares:
             self.largest_step = max(self.largest_step, float(rounding.steps.max()))
 
     def distinct(self) -> list[float]:
-        """The different values of few, without 0: ranks that have the same result tell nothing new."""
+        """The different values of few, without 0: ranks that have the same result add nothing."""
         return [value for value in self.largest.unique().tolist() if value > 0]
 
     @property
@@ -136,7 +136,7 @@ class Rule:
         output: its name.
         number: of the rule, in order of declaration.
         kind: what it compares.
-        place: tells a rule's norms, and its counts, from each other.
+        place: distinguishes a rule's norms, and its counts, from each other.
     """
 
     output: str

@@ -69,7 +69,7 @@ def test_no_output_ends_the_episode(program):
     assert program("print()").begin(task()).act(ASKED) is None
 
 
-def test_a_failure_is_the_agents_and_is_told_without_control_characters(program):
+def test_a_failure_is_the_agents_and_is_reported_without_control_characters(program):
     """A program's words reach the terminal."""
     with pytest.raises(AgentError, match=r"ended with status 3: no \\x1b\[31mkey"):
         program("sys.stderr.write('no \\x1b[31mkey'); sys.exit(3)").begin(task()).act(ASKED)

@@ -111,7 +111,7 @@ def test_a_narrow_tolerance_is_found_by_a_finer_answer(tmp_path, local_evaluator
 
 @pytest.mark.parametrize("op", ["MAX", "SUM"])
 def test_means_for_sums_need_a_sum(op: str, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a reference that takes a maximum over ranks the mutant was the reference, and the problem was to blame."""
+    """Of a reference that takes a maximum over ranks the mutant was the reference: no fault of the problem."""
     monkeypatch.setattr(dist, "all_reduce", lambda *_, **__: None)
     monkeypatch.setattr(dist, "get_world_size", lambda *_: 2)
     reference = f"""import torch.distributed as dist

@@ -53,7 +53,7 @@ def test_a_service_writes_no_files(option: str):
         open_for_debugging(parsed(option, "folder", "--service", "http://localhost:1"), None)
 
 
-def test_it_is_told_where_files_are_and_why_there_are_none(capsys: pytest.CaptureFixture[str]):
+def test_the_place_of_files_is_printed_or_why_there_are_none(capsys: pytest.CaptureFixture[str]):
     args = parsed("--keep", "kept", "--dump", "wrong")
     mismatch = failed("output_mismatch").model_copy(update={"durations_s": {"check": 1.0}})
     print_files(args, mismatch)

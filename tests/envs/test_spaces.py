@@ -125,7 +125,7 @@ def test_feedback_text_of_a_right_kernel_says_how_fast_and_what_binds():
     assert "reaches 50 % of it, the baseline 25 %" in text and "No algorithm takes less than 12.5 us." in text
 
 
-def test_the_compilers_log_is_told_once():
+def test_the_compilers_log_is_shown_once():
     log = "kernel.cpp:1:1: error: expected unqualified-id"
     compile_error = failed("compile_error", message=f"it does not compile:\n{log}")
     report = {"duration_s": 1.0, "cached": False, "log": log, "binary_bytes": None}

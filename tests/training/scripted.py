@@ -71,7 +71,7 @@ def script_generation(script: Callable[[str], str]) -> Callable[..., Any]:
 
 
 def follow(monkeypatch, script: Callable[[str], str]) -> None:
-    """Has every policy say what a script says: it is given all text so far, and tells the next message."""
+    """Has every policy reply by a script, which gets all text so far and returns the next message."""
     monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", script_generation(script))
 
 

@@ -171,14 +171,14 @@ def test_the_environments_words_have_no_loss(monkeypatch, policy, evaluator, tmp
             logps, entropies, aux = super()._get_per_token_logps_and_entropies(*args, **kwargs)
             logps.retain_grad()
             self.logps = logps
-            heard = 1 - self.batches[-1]["tool_mask"] * self.batches[-1]["completion_mask"]
-            return logps + self.noise * heard, entropies, aux
+            masked = 1 - self.batches[-1]["tool_mask"] * self.batches[-1]["completion_mask"]
+            return logps + self.noise * masked, entropies, aux
 
         def _compute_loss(self, model, inputs):
             loss = super()._compute_loss(model, inputs)
             loss.backward()
-            heard = inputs["tool_mask"] * inputs["completion_mask"] == 0
-            assert not self.logps.grad[heard].any() and self.logps.grad[~heard].any()
+            masked = inputs["tool_mask"] * inputs["completion_mask"] == 0
+            assert not self.logps.grad[masked].any() and self.logps.grad[~masked].any()
             model.zero_grad()
             self.noise = 3.0
             inputs["old_per_token_logps"] = self.logps.detach()
@@ -436,7 +436,7 @@ def test_a_run_ends_when_its_time_is_up_and_can_go_on(monkeypatch, policy, evalu
     assert [record["step"] for record in read_jsonl(tmp_path / "phases.jsonl")] == [0, 1, 2]
 
 
-def test_it_says_where_the_time_of_a_step_went(monkeypatch, policy, evaluator, tmp_path):
+def test_the_time_of_a_step_is_logged_by_phase(monkeypatch, policy, evaluator, tmp_path):
     follow(monkeypatch, lambda before: submit("speedup 3"))
     trainer = run(policy, evaluator, config(tmp_path), max_turns=1)
     logged = trainer.state.log_history[0]

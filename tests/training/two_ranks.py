@@ -119,7 +119,7 @@ def main(policy: Path, output: Path) -> None:
     evaluator = Gated()
     trainer = learn(policy, output / "whole", SAID[rank], evaluator)
     batch = trainer.batches[0]
-    told = {
+    report = {
         "advantages": [
             sorted({round(value, 6) for value in advantages[said.bool()].tolist()})
             for advantages, said in zip(batch["advantages"], batch["completion_mask"] * batch["tool_mask"], strict=True)
@@ -132,12 +132,12 @@ def main(policy: Path, output: Path) -> None:
     }
     share_out_weights()
     sharded = learn(policy, output / "sharded", TOGETHER[rank], Gated())
-    told["sharded"] = {
+    report["sharded"] = {
         "own_parts": [type(parameter).__name__ for parameter in sharded.model.parameters()],
         "losses": [line["loss"] for line in sharded.state.log_history if "loss" in line],
     }
-    told["losses"] = [line["loss"] for line in trainer.state.log_history if "loss" in line]
-    (output / f"rank_{rank}.json").write_text(json.dumps(told))
+    report["losses"] = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    (output / f"rank_{rank}.json").write_text(json.dumps(report))
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Which GPUs this process may use, and their links, told by a management library that stands in for the driver's."""
+"""Which GPUs this process may use, and their links, from a management library that stands in for the driver's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLICE = "MIG-c7384736-a75d-5afc-978f-d2f1294409fd"
 
 
 class Library:
-    """Four GPUs that tell their index in their name and compute capability, and a slice of one."""
+    """Four GPUs with their index in their name and compute capability, and a slice of one."""
 
     NVMLError = pynvml.NVMLError
 

@@ -1,4 +1,4 @@
-"""Hardware records, what the system tells of processors, and the words made of both."""
+"""Hardware records, the system's description of processors, and the texts made of both."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_cpu_info_without_a_system_to_ask(tmp_path):
     assert [cache.name for cache in info.caches] == ["L1", "L2", "L3"]
 
 
-def test_topology_of_a_cpu_tells_the_share():
+def test_topology_of_a_cpu_gives_the_share():
     text = topology_text(cpu(cores=2), 4, "float32")
     assert "4 ranks, one process each, on 2 cores of one machine (CPU): 0.5 of a core each" in text
     assert "shared memory" in text
@@ -229,7 +229,7 @@ def test_topology_of_a_cpu_tells_the_share():
     assert "one core each" in topology_text(cpu(cores=2), 1, "float32")
 
 
-def test_topology_of_gpus_tells_whether_there_is_multicast():
+def test_topology_of_gpus_states_whether_there_is_multicast():
     gpu = find_gpu("NVIDIA H200")
     text = topology_text(gpu, 4, "bfloat16")
     assert "each on its own NVIDIA H200" in text

@@ -179,4 +179,4 @@ def test_the_record_names_the_sandbox(local_evaluator: LocalEvaluator) -> None:
     candidate = read(FOLDER / "broken" / "syntax_error.cpp")
     feedback = local_evaluator.evaluate(find_problem("AllReduce"), candidate.source, candidate.config)
     assert (feedback.failure, feedback.environment.sandbox) == (Failure.COMPILE_ERROR, "bubblewrap")
-    assert str(Path.cwd()) not in feedback.model_dump_json(), "the record tells of folders of this machine"
+    assert str(Path.cwd()) not in feedback.model_dump_json(), "the record names folders of this machine"

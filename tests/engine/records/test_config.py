@@ -96,4 +96,4 @@ def test_a_language_that_the_device_does_not_run(language: str, device: str) -> 
 def test_a_language_is_of_one_dialect(language: str, device: str) -> None:
     found = resolved(device, gpus=4, language=language)
     assert (found.language, found.dialect) == (language, "native" if language in ("cpp", "cuda") else "python")
-    assert set(DIALECTS) >= {language} and "dialect" not in ResolvedConfig.model_fields, "told by the language alone"
+    assert set(DIALECTS) >= {language} and "dialect" not in ResolvedConfig.model_fields, "the language decides it"

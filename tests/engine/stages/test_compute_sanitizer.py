@@ -188,7 +188,7 @@ def test_findings_come_from_the_tool_in_the_sandbox(
     assert "rank 1 ran: --tool memcheck --error-exitcode 86 ./harness-release . ./kernel-release.so" in ranks[1]
 
 
-def test_without_the_tool_it_is_said_where_it_comes_from(toolkit: Path) -> None:
+def test_without_the_tool_the_message_names_its_package(toolkit: Path) -> None:
     (toolkit / "bin" / "compute-sanitizer").unlink()
     with pytest.raises(InfrastructureError, match="install it with the CUDA toolkit, or set CUDA_HOME"):
         reports_of(config_of("cuda", "memcheck"))

@@ -178,7 +178,7 @@ def test_achieved_rates_are_the_cost_over_time():
     assert achieved.link_bytes_per_s == pytest.approx(1e8)
 
 
-def test_latency_is_told_beside_the_ceiling():
+def test_latency_is_reported_beside_the_ceiling():
     assert on_gpu(Cost(link_in_bytes=1)).latency_floor_us == pytest.approx(2)
     assert on_gpu(Cost(link_in_bytes=1)).ceiling_us == pytest.approx(1e-4)
     assert on_gpu(Cost(memory_bytes=1)).latency_floor_us == 0
