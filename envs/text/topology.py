@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pkb_gym.engine.hardware.gpus import Connections
+from pkb_gym.engine.hardware.gpus import GpuConnections
 from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks
 from pkb_gym.envs.text.formatting import decimal_text, size_text
 
@@ -17,7 +17,7 @@ def topology_text(
     *,
     ranks_per_gpu: int = 1,
     multicast_disabled: bool = False,
-    connections: Connections | None = None,
+    connections: GpuConnections | None = None,
 ) -> str:
     """A few lines: who runs where, how ranks reach each other, and one rank's peaks.
 
@@ -72,7 +72,7 @@ def _cpu_lines(hardware: HardwareSpec, world_size: int) -> list[str]:
     ]
 
 
-def links_text(gpus: int, multicast_disabled: bool, connections: Connections | None) -> str:
+def links_text(gpus: int, multicast_disabled: bool, connections: GpuConnections | None) -> str:
     """How the first GPUs, which are the ranks', reach each other, in one line; see `topology_text`."""
     multicast = "switched off on this machine: do not use multimem instructions" if multicast_disabled else "available"
     return (
@@ -81,7 +81,7 @@ def links_text(gpus: int, multicast_disabled: bool, connections: Connections | N
     )
 
 
-def _links(gpus: int, connections: Connections | None) -> str:
+def _links(gpus: int, connections: GpuConnections | None) -> str:
     """How they are joined."""
     if connections is None:
         return "NVLink between all of them"

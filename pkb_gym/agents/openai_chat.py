@@ -91,11 +91,6 @@ class ChatOptions(Record):
     completion_price: float | None = Field(default=None, ge=0)
     """Dollars for a million tokens that are written."""
 
-    @property
-    def has_prices(self) -> bool:
-        """Whether costs can be computed."""
-        return self.prompt_price is not None and self.completion_price is not None
-
 
 def open_provider(argument: str, options: Mapping[str, str]) -> AgentProvider:
     """See `registry.open_agent`.

@@ -198,7 +198,7 @@ def check_candidates(problem: Problem, evaluator: Evaluator) -> Iterator[CheckRe
     """The reference on several ranks, in each dtype and protocol, other right candidates, then wrong ones."""
     from pkb_gym.authoring.mutants import finer_source, mutants, oracle_source
 
-    judge = Judge(problem, evaluator)
+    judge = TinyEvaluator(problem, evaluator)
     reference = reference_source(problem)
     correct = "correct reference.py, or what is declared of its arguments and outputs"
     for world_size in world_sizes(problem):
@@ -237,7 +237,7 @@ def check_candidates(problem: Problem, evaluator: Evaluator) -> Iterator[CheckRe
 
 
 @dataclass(frozen=True)
-class Judge:
+class TinyEvaluator:
     """Has candidates judged at size tiny on the CPU."""
 
     problem: Problem

@@ -7,10 +7,10 @@ from pkb_gym.engine.compile.nvcc import find_toolkit, nvcc_available
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.support.header_libraries import KNOWN, FoundLibrary, Library, why_not_found
 
-from .finding import Finding
+from .diagnosis import Diagnosis
 
 
-def examine_libraries() -> list[Finding]:
+def examine_libraries() -> list[Diagnosis]:
     """One finding for each library; none where nothing could be compiled with them."""
     if not nvcc_available():
         return []
@@ -22,8 +22,8 @@ def examine_libraries() -> list[Finding]:
     return [_finding(library, here.get(library)) for library in KNOWN]
 
 
-def _finding(library: Library, found: FoundLibrary | None) -> Finding:
+def _finding(library: Library, found: FoundLibrary | None) -> Diagnosis:
     if found is None:
-        return Finding(library.name, "limited", why_not_found(library), library.remedy)
+        return Diagnosis(library.name, "limited", why_not_found(library), library.remedy)
     note = f"; {library.note}" if library.note else ""
-    return Finding(library.name, "ok", f"{found.version} ({found.origin}){note}".lstrip())
+    return Diagnosis(library.name, "ok", f"{found.version} ({found.origin}){note}".lstrip())

@@ -200,7 +200,7 @@ def run_corpus(args: argparse.Namespace, session: Session) -> int:
     """
     from pkb_gym.corpus.evaluate import BatchEvaluator, TimeLimits
     from pkb_gym.corpus.files import write_corpus
-    from pkb_gym.corpus.journal import Journal
+    from pkb_gym.corpus.journal import FeedbackJournal
     from pkb_gym.corpus.make import CorpusPlan, make_corpus
     from pkb_gym.corpus.manifest import corpus_counts, origin
     from pkb_gym.corpus.tasks import train_problems
@@ -220,7 +220,7 @@ def run_corpus(args: argparse.Namespace, session: Session) -> int:
     )
     deadline = None if args.max_minutes is None else time.monotonic() + 60 * args.max_minutes
     limits = TimeLimits(timing_budget_s=args.timing_budget, timeout_s=args.timeout)
-    with Journal(args.out / "evaluations.jsonl") as journal, _evaluator(args.evaluator, session) as evaluator:
+    with FeedbackJournal(args.out / "evaluations.jsonl") as journal, _evaluator(args.evaluator, session) as evaluator:
         cache, progress = CachingEvaluator(evaluator, store=journal), _Progress(len(journal))
         batches = BatchEvaluator(cache, limits, jobs=args.jobs, deadline=deadline, report=progress)
         corpus = make_corpus(plan, batches, lambda text: stderr().print(text, soft_wrap=True))

@@ -22,7 +22,7 @@ from .problem_options import add_problem_option, register_problems
 if TYPE_CHECKING:
     from pkb_gym.agents.protocol import AgentProvider
     from pkb_gym.agents.run.identity import RunIdentity
-    from pkb_gym.agents.run.plan import Workload
+    from pkb_gym.agents.run.plan import RunWorkload
     from pkb_gym.agents.run.results import RunResults
     from pkb_gym.engine.evaluators.evaluator import Evaluator
 
@@ -191,7 +191,7 @@ class Parts:
     evaluator: Evaluator
 
 
-def _play(args: argparse.Namespace, workload: Workload, parts: Parts) -> RunSummary:
+def _play(args: argparse.Namespace, workload: RunWorkload, parts: Parts) -> RunSummary:
     from pkb_gym.agents.run.budget import Limits
     from pkb_gym.agents.run.episode import EpisodePlan
     from pkb_gym.agents.run.runner import Runner
@@ -234,7 +234,7 @@ def _default_jobs(agent: str) -> int:
     return split_name(agent)[0].jobs or min(MOST_JOBS, len(os.sched_getaffinity(0)))
 
 
-def _identity(args: argparse.Namespace, provider: AgentProvider, workload: Workload) -> RunIdentity:
+def _identity(args: argparse.Namespace, provider: AgentProvider, workload: RunWorkload) -> RunIdentity:
     from pkb_gym.agents.run.identity import RunIdentity
 
     return RunIdentity(
@@ -252,7 +252,7 @@ def _identity(args: argparse.Namespace, provider: AgentProvider, workload: Workl
     )
 
 
-def _hardware(workload: Workload) -> str:
+def _hardware(workload: RunWorkload) -> str:
     from pkb_gym.engine.stages.execution_environment import describe
 
     config = next(iter(workload.resolved.values()))

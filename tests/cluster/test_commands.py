@@ -66,7 +66,7 @@ def test_recipes_take_a_cluster(monkeypatch):
 def findings(monkeypatch):
     """What doctor makes of a cluster of these nodes: finding by name."""
 
-    def examine(*nodes: NodeReport) -> dict[str, doctor_ray.Finding]:
+    def examine(*nodes: NodeReport) -> dict[str, doctor_ray.Diagnosis]:
         report = ClusterReport(ray="2.60.0", nodes=nodes)
         monkeypatch.setattr(inspection, "inspect_cluster", lambda _: report)
         monkeypatch.setattr(inspection, "limits_at", lambda *_: {8: LaneLimits(1, 3)})

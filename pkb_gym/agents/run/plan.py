@@ -16,7 +16,7 @@ SPLITS = ("all", "train", "test", *CATEGORIES)
 
 
 @dataclass
-class Workload:
+class RunWorkload:
     """The problems of a run.
 
     Attributes:
@@ -45,7 +45,7 @@ def choose_problems(words: Sequence[str]) -> list[Problem]:
     return [find_problem(name) for name in names]
 
 
-def resolve_all(problems: Sequence[Problem], asked: EvalConfig, *, judged_here: bool) -> Workload:
+def resolve_all(problems: Sequence[Problem], asked: EvalConfig, *, judged_here: bool) -> RunWorkload:
     """Resolves a configuration for each problem; problems that it does not fit are left out, with the reason.
 
     Args:
@@ -56,7 +56,7 @@ def resolve_all(problems: Sequence[Problem], asked: EvalConfig, *, judged_here: 
     Raises:
         ConfigError: it cannot be met on this machine, or fits none of the problems.
     """
-    found = Workload()
+    found = RunWorkload()
     for problem in problems:
         try:
             config = resolve_here(asked, problem)

@@ -18,7 +18,7 @@ NVLINK_LINKS = 18
 
 
 @dataclass(frozen=True)
-class LinkBytes:
+class NvlinkBytes:
     """Traffic of one GPU's NVLinks: data alone, without the protocol's share.
 
     Attributes:
@@ -29,19 +29,19 @@ class LinkBytes:
     sent_bytes: int
     received_bytes: int
 
-    def __sub__(self, earlier: Self) -> LinkBytes:
+    def __sub__(self, earlier: Self) -> NvlinkBytes:
         """The traffic between two readings."""
-        return LinkBytes(
+        return NvlinkBytes(
             max(0, self.sent_bytes - earlier.sent_bytes), max(0, self.received_bytes - earlier.received_bytes)
         )
 
-    def per_call(self, calls: int) -> LinkBytes:
+    def per_call(self, calls: int) -> NvlinkBytes:
         """The share of one of so many calls."""
-        return LinkBytes(self.sent_bytes // calls, self.received_bytes // calls)
+        return NvlinkBytes(self.sent_bytes // calls, self.received_bytes // calls)
 
 
 @dataclass(frozen=True)
-class Connections:
+class GpuConnections:
     """How the GPUs of this machine reach each other.
 
     Attributes:
@@ -53,7 +53,7 @@ class Connections:
     apart: tuple[tuple[int, int], ...]
 
 
-def link_bytes(count: int) -> tuple[LinkBytes | None, ...]:
+def link_bytes(count: int) -> tuple[NvlinkBytes | None, ...]:
     """Counters of the first GPUs' links since some moment in the past; None where a GPU has none."""
     pynvml.nvmlInit()
     try:
@@ -62,7 +62,7 @@ def link_bytes(count: int) -> tuple[LinkBytes | None, ...]:
         pynvml.nvmlShutdown()
 
 
-def between(before: Sequence[LinkBytes | None], after: Sequence[LinkBytes | None]) -> list[LinkBytes | None]:
+def between(before: Sequence[NvlinkBytes | None], after: Sequence[NvlinkBytes | None]) -> list[NvlinkBytes | None]:
     """Traffic of each GPU's links between two readings."""
     return [
         None if earlier is None or later is None else later - earlier
@@ -70,7 +70,7 @@ def between(before: Sequence[LinkBytes | None], after: Sequence[LinkBytes | None
     ]
 
 
-def _link_bytes(handle: object) -> LinkBytes | None:
+def _link_bytes(handle: object) -> NvlinkBytes | None:
     sent, received = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
     fields = [(field, link) for field in (sent, received) for link in range(NVLINK_LINKS)]
     try:
@@ -81,7 +81,7 @@ def _link_bytes(handle: object) -> LinkBytes | None:
     if not counted:
         return None
     kib = {field: sum(_field(value) for value in counted if value.fieldId == field) for field in (sent, received)}
-    return LinkBytes(sent_bytes=kib[sent] << 10, received_bytes=kib[received] << 10)
+    return NvlinkBytes(sent_bytes=kib[sent] << 10, received_bytes=kib[received] << 10)
 
 
 def _field(value: Any) -> int:  # noqa: ANN401 - a structure of pynvml, which is untyped
@@ -161,7 +161,7 @@ def compute_capability() -> tuple[int, int] | None:
 
 
 @cache
-def connections() -> Connections | None:
+def connections() -> GpuConnections | None:
     """How the GPUs of `names` are connected; None where there are none."""
     if not names():
         return None
@@ -169,7 +169,7 @@ def connections() -> Connections | None:
     try:
         handles = _handles()
         pairs = itertools.combinations(range(len(handles)), 2)
-        return Connections(
+        return GpuConnections(
             nvlinks=tuple(_nvlinks_up(handle) for handle in handles),
             apart=tuple((one, other) for one, other in pairs if not _nvlink_joins(handles[one], handles[other])),
         )

@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.hardware.limits import GPU_LIMITS, Limits
+from pkb_gym.engine.hardware.limits import GPU_LIMITS, HardwareLimits
 from pkb_gym.engine.hardware.tiers import MemoryTier, Rate, check_tiers, memory_s, shared_tiers
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Peaks:
-    """Rates at best of one rank, one core, one device or one machine; `Limits` are those that nothing exceeds.
+    """Rates at best of one rank, one core, one device or one machine; `HardwareLimits` are those that nothing exceeds.
 
     Attributes:
         matrix_flops_per_s: by dtype of the factors, dense.
@@ -51,7 +51,7 @@ class HardwareSpec(BaseModel):
     """One rank has a "cuda" device for itself; all ranks share the "cpu" machine."""
     peaks: Peaks
     """Of the one GPU, or of all cores of the machine together."""
-    limits: Limits
+    limits: HardwareLimits
     """Of the same: what no kernel exceeds."""
     cores: int | None = None
     """Physical cores of a CPU machine, None for a GPU."""
@@ -87,7 +87,7 @@ class HardwareSpec(BaseModel):
             source=whole.source,
         )
 
-    def rank_limits(self, world_size: int) -> Limits:
+    def rank_limits(self, world_size: int) -> HardwareLimits:
         """As `rank_peaks`, of what no kernel exceeds."""
         holders = self._holders(world_size)
         return self.limits if holders == 1 else self.limits.shared_by(holders)

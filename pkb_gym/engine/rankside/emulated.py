@@ -24,10 +24,10 @@ from .emulated_orders import (
     CallMemory,
     DetectorFinding,
     Fault,
-    LinkBytes,
     LoadCopies,
     NamedTensor,
     OpenWorld,
+    PeerBytes,
     RanksDone,
     RunRanks,
     WorldOpened,
@@ -338,7 +338,7 @@ class EmulatedRanks:
         findings = tuple(_finding(each) for each in parsed["findings"][:MAX_FINDINGS])
         advice = tuple(str(each["message"])[:MAX_TEXT] for each in parsed["advice"][:MAX_FINDINGS])
         links = tuple(
-            LinkBytes(each["rank"], each["owner"], each["read_bytes"], each["written_bytes"])
+            PeerBytes(each["rank"], each["owner"], each["read_bytes"], each["written_bytes"])
             for each in parsed["links"]
         )
         return RanksDone(done.claims, done.fault, done.instructions, findings, advice, links)

@@ -171,7 +171,7 @@ class DetectorFinding:
 
 
 @dataclass(frozen=True)
-class LinkBytes:
+class PeerBytes:
     """The bytes that a rank's threads have moved to and from another rank's memory so far."""
 
     rank: int
@@ -198,4 +198,4 @@ class RanksDone(Message):
     instructions: int
     findings: tuple[DetectorFinding, ...] = ()
     advice: tuple[str, ...] = ()
-    links: tuple[LinkBytes, ...] = ()
+    links: tuple[PeerBytes, ...] = ()

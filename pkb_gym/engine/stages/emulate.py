@@ -15,7 +15,7 @@ from pkb_gym.engine.compare.layout import BlockPlan
 from pkb_gym.engine.emulator.emulated_gang import TOGETHER, EmulatedGang
 from pkb_gym.engine.ranks.candidate_gang import BlockSetting
 from pkb_gym.engine.ranks.reference_orders import CheckedCall, ConductCalls
-from pkb_gym.engine.rankside.emulated_orders import DetectorFinding, LinkBytes, Policy, Schedule
+from pkb_gym.engine.rankside.emulated_orders import DetectorFinding, PeerBytes, Policy, Schedule
 from pkb_gym.engine.records.check_report import CheckReport, Race
 from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.emulation import Emulation, LinkTraffic
@@ -176,7 +176,7 @@ def staging(world_size: int, calls: int, schedule: Schedule) -> BlockStaging:
     return BlockStaging((order,) * world_size, BlockSetting("waiting", schedule=schedule))
 
 
-def _traffic(links: Sequence[LinkBytes], calls: int) -> tuple[LinkTraffic, ...]:
+def _traffic(links: Sequence[PeerBytes], calls: int) -> tuple[LinkTraffic, ...]:
     totals: dict[tuple[int, int], tuple[int, int]] = {}
     for link in links:
         read, written = totals.get((link.rank, link.owner), (0, 0))

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware.calibrate import limits_of
 from pkb_gym.engine.hardware.cpu_info import Cache, cpu_info
-from pkb_gym.engine.hardware.limits import GPU_LIMITS, Limits
+from pkb_gym.engine.hardware.limits import GPU_LIMITS, HardwareLimits
 from pkb_gym.engine.hardware.peaks import GPUS, HardwareSpec, Peaks, find_gpu
 from pkb_gym.engine.hardware.tiers import MemoryTier, memory_s
 from pkb_gym.envs.text.topology import topology_text
@@ -168,7 +168,7 @@ def test_record_refuses_nonsense():
     with pytest.raises(ValidationError, match="cores and core belong to a cpu"):
         HardwareSpec(name="GPU", device="cuda", peaks=peaks(), limits=limits_of(peaks()), cores=2, core=peaks())
     with pytest.raises(ValidationError, match="must have no capacity"):
-        Limits(1.0, (MemoryTier("L1", 10.0, 1.0),), None, "measured")
+        HardwareLimits(1.0, (MemoryTier("L1", 10.0, 1.0),), None, "measured")
 
 
 def fake_system(folder: Path) -> tuple[Path, Path]:

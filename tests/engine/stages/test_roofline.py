@@ -9,7 +9,7 @@ import pytest
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware.calibrate import limits_of
-from pkb_gym.engine.hardware.limits import Limits
+from pkb_gym.engine.hardware.limits import HardwareLimits
 from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks, find_gpu
 from pkb_gym.engine.hardware.tiers import MemoryTier
 from pkb_gym.engine.problem import Cost
@@ -37,7 +37,7 @@ def gpu() -> HardwareSpec:
             link_latency_s=2e-6,
             source="datasheet of a GPU that is not",
         ),
-        limits=Limits(
+        limits=HardwareLimits(
             matrix_flops_per_s=4e12,
             memory=(MemoryTier("L2", 1e6, 2e12), MemoryTier("HBM", None, 1e11)),
             link_bytes_per_s=1.1e10,
