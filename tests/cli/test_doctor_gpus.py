@@ -98,13 +98,13 @@ def test_a_compiler_that_is_missing_or_broken_is_reported(monkeypatch):
 
 @pytest.mark.skipif(not bubblewrap_works(), reason="needs bubblewrap")
 @pytest.mark.parametrize(
-    ("probe", "said"),
+    ("probe", "seen"),
     [("print('first'); print(7)", "7"), ("raise OSError('libcuda.so.1: no')", "OSError: libcuda.so.1: no")],
 )
-def test_the_sandbox_is_really_asked(monkeypatch, probe, said):
+def test_the_sandbox_is_really_asked(monkeypatch, probe, seen):
     monkeypatch.undo()
     monkeypatch.setattr(doctor_gpus, "PROBE", probe)
-    assert doctor_gpus.seen_in_sandbox() == said
+    assert doctor_gpus.seen_in_sandbox() == seen
 
 
 @pytest.mark.gpu

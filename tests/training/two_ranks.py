@@ -21,17 +21,16 @@ from trl import GRPOTrainer
 from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.processes.host_group import HostGroup
 from tests.envs.fake_evaluator import FakeEvaluator
-from tests.training.scripted import config, row, run, say, script_generation, submit
-from tests.training.test_grpo import Watched
+from tests.training.scripted import Watched, config, row, run, say, script_generation, submit
 
-SAID = {
+MESSAGES = {
     0: [submit("speedup 1"), submit("compile_error"), submit("speedup 10"), submit("speedup 4"), submit("speedup 1")],
     1: [say("I cannot."), say("Nor I.")],
 }
 """Rank -> its messages: of the first rank's two rollouts one has two turns and one three; the other's have none."""
 
 
-TOGETHER = {0: SAID[0], 1: [*SAID[1], *[say("Nothing that anyone asked for.")] * 2]}
+TOGETHER = {0: MESSAGES[0], 1: [*MESSAGES[1], *[say("Nothing of use.")] * 2]}
 """The same where generation is a collective: the second rank takes part in its peer's second and third round."""
 
 
@@ -65,7 +64,7 @@ class Together(Watched):
 
 def generations(policy: Path, output: Path, rank: int) -> tuple[int, list[int]]:
     """How often this rank generates in such a run, and the lengths of its completions."""
-    script = iter([*SAID[rank], *[say("Nothing that anyone asked for.")] * 9])
+    script = iter([*MESSAGES[rank], *[say("Nothing of use.")] * 9])
     calls = []
     generate = script_generation(lambda _: next(script))
 
@@ -117,7 +116,7 @@ def learn(policy: Path, output: Path, said: list[str], evaluator: Gated) -> Watc
 def main(policy: Path, output: Path) -> None:
     rank = PartialState(cpu=True).process_index
     evaluator = Gated()
-    trainer = learn(policy, output / "whole", SAID[rank], evaluator)
+    trainer = learn(policy, output / "whole", MESSAGES[rank], evaluator)
     batch = trainer.batches[0]
     report = {
         "advantages": [
