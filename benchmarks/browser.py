@@ -29,7 +29,7 @@ OPTIONS = (
 
 
 class BrowserFailure(Exception):
-    """Chromium said no, or nothing."""
+    """Chromium refused a command, or did not answer."""
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 Row = dict[str, Any]
 
 HALF = 0.5
-"""Share of the peak that over 90 % of the baselines were said to stay below."""
+"""Share of the peak that, as published, over 90 % of the baselines stay below."""
 
 SLOWER = 1.15
 """Over the published time, from where on a baseline of ours is listed as slower than it should be."""

@@ -131,7 +131,7 @@ def _shared_gpus_text(feedback: Feedback) -> str:
 
 
 def _debug_text(feedback: Feedback) -> str:
-    """That it is a debug build, and what sanitizers have said."""
+    """The note on a debug build, and the reports of sanitizers."""
     if not feedback.config.debug:
         return ""
     lines = ["This was a debug build: it is not timed, and no reward is given."]
@@ -143,7 +143,7 @@ def _debug_text(feedback: Feedback) -> str:
 
 
 def _emulation_text(emulation: Emulation, message: str) -> str:
-    """Under which orders of execution it ran, and what the detector has to say beside the verdict."""
+    """The schedules that it ran under, and the detector's findings beside the verdict."""
     schedules = "; ".join(emulation.schedules)
     lines = [
         f"Emulated GPUs: {emulation.calls} calls of each rank, {emulation.warp_instructions} warp instructions, under "

@@ -26,7 +26,7 @@ def output_of(command: list[str]) -> str | None:
 
 
 def hardware_for(device: Device) -> HardwareSpec | None:
-    """The peaks of the device; the first time a CPU machine is measured, which takes seconds and is said.
+    """The peaks of the device; the first time a CPU machine is measured, which takes seconds and is printed.
 
     None where no peaks can be had; see `why_no_peaks`.
 

@@ -60,7 +60,7 @@ class Running:
     Attributes:
         socket: where.
         pid: its process.
-        status: what it is at; None where it does not say.
+        status: its state; None where it does not answer.
     """
 
     socket: Path
@@ -141,7 +141,7 @@ class BackgroundEvaluator:
         """Returns when it listens.
 
         Raises:
-            InfrastructureError: it ended, or said nothing for `START_S`.
+            InfrastructureError: it ended, or was not ready within `START_S`.
         """
         self._socket.unlink(missing_ok=True)  # of one that was killed
         log = self._socket.with_suffix(".log")

@@ -38,12 +38,12 @@ def test_two_ranks_learn_as_one(corpus, tmp_path):
         for rank in range(2)
     ]
     try:
-        said = [rank.communicate(timeout=100)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
             rank.wait()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)
     reports = [json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in range(2)]
 
     # Values of turns: rollout 0 (1, 10, -), 1 (0.05, 4, 1); 2 and 3 submitted nothing and have one turn, of value 0.

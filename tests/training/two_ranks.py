@@ -101,9 +101,9 @@ def share_out_weights() -> None:
     AcceleratorState.__init__ = shard_on_processors
 
 
-def learn(policy: Path, output: Path, said: list[str], evaluator: Gated) -> Watched:
+def learn(policy: Path, output: Path, messages: list[str], evaluator: Gated) -> Watched:
     """Two steps of such a run; the policy is saved at the end."""
-    script = iter(said * 2)
+    script = iter(messages * 2)
     GRPOTrainer._generate_single_turn = script_generation(lambda _: next(script))
     settings = config(output, num_generations=4, max_steps=2, use_cpu=True)
     schedule = EvaluationSchedule(evaluator, HostGroup(), gate=evaluator)
@@ -120,8 +120,10 @@ def main(policy: Path, output: Path) -> None:
     batch = trainer.batches[0]
     report = {
         "advantages": [
-            sorted({round(value, 6) for value in advantages[said.bool()].tolist()})
-            for advantages, said in zip(batch["advantages"], batch["completion_mask"] * batch["tool_mask"], strict=True)
+            sorted({round(value, 6) for value in advantages[assistant_mask.bool()].tolist()})
+            for advantages, assistant_mask in zip(
+                batch["advantages"], batch["completion_mask"] * batch["tool_mask"], strict=True
+            )
         ],
         "notes": evaluator.notes,
         "weights": sum(float(parameter.double().sum()) for parameter in trainer.model.parameters()),

@@ -84,7 +84,7 @@ def busy_gpu(answer_us: float) -> Sequence[Finding]:
 
 
 def late_output(mismatch: Mismatch) -> Sequence[Finding]:
-    """Outputs that were wrong when the last rank said it was done, and right a moment later."""
+    """Outputs that were wrong when the last rank reported its end, and right a moment later."""
     detail = f"rank {mismatch.rank}, {mismatch.output}: the output was not there when the call ended; it came later"
     return (Finding(code="late_output", detail=detail),)
 

@@ -84,8 +84,8 @@ print(json.dumps({
 """
     program = f"REPO = {str(FOLDER.parent)!r}\n{program}"
     command = bubblewrap_arguments(zygote_policy(1 << 20), [sys.executable, "-I", "-c", program])
-    said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, cwd="/").stdout
-    seen = json.loads(said)
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, cwd="/").stdout
+    seen = json.loads(printed)
     # The interpreter and its packages stand at their own paths, which may begin anywhere.
     expected = {"dev", "pkb", "proc", "tmp"} | {Path(path).parts[1] for path, _ in python_paths()}
     assert set(seen["root"]) <= expected

@@ -24,13 +24,13 @@ PLAIN = plain(WORLD_SIZE)
 
 def test_the_baselines_text_goes_to_the_reference_gang_and_everything_is_let_go_of_in_the_end() -> None:
     bench = Bench()
-    bench.candidate.output = "said at the end"
+    bench.candidate.output = "written at the end"
     with bench.run():
         assert bench.log == ["gang begins", "take AllReduce", "map native"]
         assert "def solution(" in bench.reference.source
         assert bench.candidate.timeout_s == 10.0
     assert bench.log[3:] == ["release", "gang ends", "heaps gone"]
-    assert bench.feedback.output == "said at the end"
+    assert bench.feedback.output == "written at the end"
 
 
 def test_a_workload_that_cannot_be_taken_leaves_no_gang() -> None:

@@ -58,7 +58,7 @@ def test_an_argument_that_was_read_after_its_rank_had_finished() -> None:
 
 
 def test_an_argument_that_a_rank_read_late_though_it_was_not_held() -> None:
-    """On a busy machine any rank may fall behind; it was said to have got the data of another call."""
+    """On a busy machine any rank may fall behind; that is no evidence of data of another call."""
     wrong = mismatch(rank=1, trial=4 + X_WITHHELD)
     race = found(LATE, [], [wrong])
     assert race == Race(kind="late_read", rank=1, owner=0, tensor="tensor", evidence=str(wrong))
