@@ -111,7 +111,7 @@ def evaluate(evaluator: LocalEvaluator, run: Run) -> dict[str, Any]:
 
 
 def runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int) -> Iterator[Run]:
-    """Of experts."""
+    """Runs of experts."""
     problems = [find_problem(name) for name in only] if only else catalogue()
     sources = {problem.name: expert_source(problem, "cu") for problem in problems}
     for seed, world_size, (name, source) in product(range(seeds), world_sizes, sources.items()):
@@ -120,7 +120,7 @@ def runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int) -> Iterato
 
 
 def variant_runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int, variants: int) -> Iterator[Run]:
-    """Of the corpus's kernels: so many of each family."""
+    """Runs of the corpus's kernels: so many of each family."""
     names = only or sorted(name for name, language in FAMILIES if language == "cuda")
     drawn = [
         variant
@@ -133,7 +133,7 @@ def variant_runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int, va
 
 
 def candidate_runs(seeds: int) -> Iterator[Run]:
-    """Of candidates, by the first line of their files."""
+    """Runs of candidates, by the first line of their files."""
     for path in sorted(CANDIDATES.glob("*/*.cu")):
         source = path.read_text(encoding="utf-8")
         lines = [line for line in source.splitlines()[:6] if line.startswith("// ") and ": " in line]

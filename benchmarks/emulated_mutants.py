@@ -56,7 +56,7 @@ _PLACE = re.compile(r"\b[\w/]+\.(?:cuh?|h):\d+|(?<=by `)(?:arrival|departure)(?=
 
 
 def _places(message: str) -> tuple[str, ...]:
-    """Of the first finding; where a line was inlined, the line itself alone."""
+    """The places of the first finding; where a line was inlined, the line itself alone."""
     first = message.split("\n", 1)[0]
     return tuple(_PLACE.findall(re.sub(r"\(from [^)]*\)", "", first)))
 
@@ -159,7 +159,7 @@ def lines_in_code(source: str, cache: CompileCache) -> frozenset[int]:
 
 
 def mutants_of(problem: Problem, text: str, cache: CompileCache) -> Iterator[Judged]:
-    """Those without an operation, and those with one that is too weak, in code that is compiled.
+    """The mutants without an operation, and those with one that is too weak, in code that is compiled.
 
     Args:
         problem: with the expert.

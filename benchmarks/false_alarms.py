@@ -281,7 +281,7 @@ def _all_runs(
 
 
 def _elements(problem: Problem, size: str | Mapping[str, AxisValue], dtype: str) -> int:
-    """Of one rank's outputs; of arguments that are overwritten, all."""
+    """The elements of one rank's outputs; of arguments that are overwritten, all."""
     ax = problem.axes(size=size, world_size=WORLD_SIZE, rank=0, dtype=dtype)
     data = {arg.name: arg for arg in problem.data_args}
     return sum(

@@ -29,7 +29,7 @@ COMPILE_TIMEOUT_S, RUN_TIMEOUT_S = 180.0, 120.0
 MATRIX_SIZE = 8192
 MATRIX_REPETITIONS = 10
 L2_CAPACITY_BYTES = 60 * 2.0**20
-"""Of GPUs that are not in the table of datasheets."""
+"""The capacity for GPUs that are not in the table of datasheets."""
 
 
 def main() -> None:

@@ -46,7 +46,7 @@ class Benchmark:
         self.suffix = "cu" if device == "cuda" else "cpp"
 
     def config(self, until: str, size: str | None = None) -> EvalConfig:
-        """Of one evaluation; nothing but device, world size, size and last stage differs from the defaults."""
+        """The configuration of one evaluation: defaults but for device, world size, size and last stage."""
         return EvalConfig.model_validate(
             {"device": self.device, "world_size": self.world_size, "size": size or self.size, "until": until}
         )

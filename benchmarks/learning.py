@@ -34,7 +34,7 @@ CONFIGS = Path(__file__).resolve().parent.parent / "training" / "configs"
 NAME = "learning"
 STEPS = ("sft", "before", "grpo", "after")
 SPARE_S = 45.0
-"""Of the time limit, what is left to a run that saves itself."""
+"""The part of the time limit that is left to a run to save itself."""
 
 
 def commands(args: argparse.Namespace, seed: int, url: str, max_minutes: float | None) -> dict[str, list[str]]:

@@ -215,7 +215,7 @@ class Study:
         return Row(problem.name, mutant.name, mutant.kind, size, self._world_size, source.digest, reason)
 
     def _sizes_of(self, problem: Problem, source: InlinedSource, chosen: Sequence[Mutant]) -> dict[str, str | None]:
-        """Of each mutant by name, the first size at which a rank comes to one of its operations; None if at none."""
+        """For each mutant by name, the first size at which a rank reaches one of its operations; None if at none."""
         known = {mutant.name: (problem.name, mutant.name) for mutant in chosen}
         if all(key in self._known for key in known.values()):
             return {name: self._known[key] for name, key in known.items()}

@@ -25,7 +25,7 @@ Kind: TypeAlias = Literal["elements", "rows", "norm", "count"]
 """Each element, the norm of each row, the norm of a tensor, the number of elements with some error."""
 
 LARGEST_SHARE = 2.0**12
-"""Of an element that is wrong whatever the bound, such as one that must be equal."""
+"""The share of an element that is wrong whatever the bound, such as one that must be equal."""
 
 TAIL = 2000
 """Largest shares that are kept."""
@@ -209,7 +209,7 @@ def _comparisons(rule: Check, got: torch.Tensor, context: CheckContext) -> Seque
 
 
 def quotients(error: torch.Tensor, allowed: torch.Tensor | float) -> torch.Tensor:
-    """Of error and what is allowed; 0 for no error, whatever is allowed."""
+    """Quotients of error and limit; 0 for no error, whatever the limit."""
     share = torch.where(error == 0, torch.zeros_like(error), error / torch.as_tensor(allowed, dtype=error.dtype))
     return share.double().nan_to_num(nan=LARGEST_SHARE, posinf=LARGEST_SHARE).clamp(max=LARGEST_SHARE).reshape(-1)
 

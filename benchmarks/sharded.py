@@ -22,7 +22,7 @@ END_S = 10.0
 """Longest that an ended process is waited for."""
 
 _EVALUATORS: list[LocalEvaluator] = []
-"""Of this process: one, once it has begun."""
+"""The evaluator of this process: one, once it has begun."""
 
 
 def sharded(

@@ -160,7 +160,7 @@ def _always(number: int, name: str) -> bool:
 
 
 def wrong_solutions(problem: Problem, truths: Sequence[Run], collectives: Collectives) -> Iterator[Wrong]:
-    """Those that are wrong somewhere: rounding that changes nothing is left out.
+    """The solutions that are wrong somewhere: rounding that changes nothing is left out.
 
     Args:
         problem: to be solved.

@@ -218,7 +218,7 @@ class PKBEnv(gym.Env[Observation, str]):
 
     @property
     def feedback(self) -> Feedback | None:
-        """On the last submission; None before the first of an episode."""
+        """The feedback on the last submission; None before the first of an episode."""
         return self._episode.feedback
 
     def reset(

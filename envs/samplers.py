@@ -100,7 +100,7 @@ class LearningProgress:
         return abs(fast - slow)
 
     def probabilities(self, names: Sequence[str]) -> NDArray[np.float64]:
-        """Of each of the names to be drawn next; they add up to 1."""
+        """The probability of each name to be drawn next; they add up to 1."""
         progress = np.array([self.progress(name) for name in names])
         uniform = np.full(len(names), 1 / len(names))
         most = progress.max()

@@ -33,7 +33,7 @@ def catalogue() -> tuple[Problem, ...]:
 
 
 def all_problems() -> tuple[Problem, ...]:
-    """Those of this package in upstream order, then those outside it by name; broken ones are left out."""
+    """The problems of this package in upstream order, then those outside it by name; broken ones are left out."""
     found = list(catalogue())
     for folder in own_folders():
         with contextlib.suppress(DeclarationError):
@@ -115,7 +115,7 @@ def _aliases(name: str) -> tuple[str, str]:
 
 
 def lookup_key(problem: Problem) -> str | Path:
-    """By what `choose_problem` finds a problem in any process: its name, or the folder of one outside this package."""
+    """The key of a problem for `choose_problem` in any process: its name, or the folder of one outside this package."""
     folder = problem_folder(problem)
     return problem.name if folder.is_relative_to(PROBLEMS) else folder
 

@@ -32,7 +32,7 @@ class DeclaredNames:
 
     @property
     def env_id(self) -> str:
-        """Of the environment."""
+        """The id of the environment."""
         return f"PKB/{self.name}-v0"
 
     def aliases(self) -> tuple[str, str, str]:

@@ -22,7 +22,7 @@ class Kind(Enum):
 
     @property
     def prefix(self) -> str:
-        """Of the names of its registers."""
+        """The prefix of its registers' names."""
         return self.value[0]
 
     @property
@@ -32,7 +32,7 @@ class Kind(Enum):
 
     @property
     def bytes(self) -> int:
-        """Of a value in memory; a predicate is stored as a word."""
+        """The bytes of a value in memory; a predicate is stored as a word."""
         return self.value[2]
 
 

@@ -109,7 +109,7 @@ class Program:
 
     @property
     def all_threads(self) -> int:
-        """Of all blocks."""
+        """The threads of all blocks."""
         return self.blocks * self.threads
 
     def cells(self, memory: np.ndarray) -> np.ndarray:

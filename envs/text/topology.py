@@ -7,7 +7,7 @@ from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks
 from pkb_gym.envs.text.formatting import decimal_text, size_text
 
 SHARED_GPUS = "checked and not timed, collectives go through main memory, and their contexts take turns on the GPU"
-"""Of ranks that share GPUs."""
+"""The note on ranks that share GPUs."""
 
 
 def topology_text(

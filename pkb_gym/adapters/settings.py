@@ -64,7 +64,7 @@ class EpisodeSettings(Record):
 
     @classmethod
     def from_environment(cls) -> EpisodeSettings:
-        """Those of the environment variable PKB_EPISODE; the defaults where it is not set.
+        """The settings in the environment variable PKB_EPISODE; the defaults where it is not set.
 
         Raises:
             ConfigError: it is no JSON object of settings.

@@ -30,13 +30,13 @@ class LocalOptions(Record):
     """Options of the agent."""
 
     temperature: float = Field(default=1.0, ge=0)
-    """Of the sampling; 0 takes the likeliest token."""
+    """Temperature of the sampling; 0 takes the likeliest token."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Share of probability to choose from."""
     max_tokens: int = Field(default=4096, ge=1)
     """Longest reply in tokens."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of the weights."""
+    """Dtype of the weights."""
     device: str = "auto"
     """Where the model lies: auto, cpu, cuda:0; kernels that are judged need memory too."""
     batch_size: int = Field(default=16, ge=1)

@@ -67,7 +67,7 @@ class ChatOptions(Record):
     """Options of the agent."""
 
     temperature: float | None = Field(default=None, ge=0)
-    """Of the sampling; the server's default where it is not given."""
+    """Temperature of the sampling; the server's default where it is not given."""
     top_p: float | None = Field(default=None, gt=0, le=1)
     """Share of probability to choose from."""
     max_tokens: int | None = Field(default=None, ge=1)
@@ -292,7 +292,7 @@ class _Answer:
         return Reply(content, reasoning, submission, tokens, self._cost_usd(options))
 
     def _cost_usd(self, options: ChatOptions) -> float | None:
-        """By the prices given, else as the endpoint reports it, which routers do."""
+        """The cost by the prices given, else as the endpoint reports it, which routers do."""
         if self.usage is None:
             return None
         if options.prompt_price is None or options.completion_price is None:

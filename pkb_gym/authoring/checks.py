@@ -87,7 +87,7 @@ def _checked(name: str, check: Callable[[Problem], str], problem: Problem, remed
 
 
 def world_sizes(problem: Problem) -> tuple[int, ...]:
-    """Of 1, 2 and 4, those that it is declared for; its smallest where there is none."""
+    """The world sizes among 1, 2 and 4 that it is declared for; its smallest where there is none."""
     return tuple(size for size in WORLD_SIZES if size in problem.world_sizes) or (min(problem.world_sizes),)
 
 

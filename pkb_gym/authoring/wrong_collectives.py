@@ -20,7 +20,7 @@ Decide = Callable[[int, str], bool]
 Group: TypeAlias = "dist.ProcessGroup | None"
 
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter_tensor")
-"""Those that can sum over ranks."""
+"""The collectives that can sum over ranks."""
 
 
 class FinishedWork:

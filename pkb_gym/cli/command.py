@@ -115,7 +115,7 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def _least_width(console: Console, table: Table) -> int:
-    """Of the table, with its columns of prose at `PROSE_WIDTH`."""
+    """The least width of the table, with its columns of prose at `PROSE_WIDTH`."""
     unlimited = console.options.update(width=UNLIMITED_WIDTH)
     natural = console.measure(table, options=unlimited).maximum
     spare = 0

@@ -154,7 +154,7 @@ def write_trace(path: Path, feedback: Feedback) -> None:
 
 
 def exit_status(feedback: Feedback) -> Status:
-    """Whose fault it was."""
+    """The exit status for a feedback, by the origin of its failure."""
     if feedback.failure in (Failure.INFRASTRUCTURE, Failure.COMPILED_ONLY):
         return Status.NOT_JUDGED
     return Status.PASSED if feedback.passed else Status.FAILED

@@ -46,21 +46,21 @@ class RunSummary(Record):
     """Path of the attempts."""
     agent: str
     episodes: int
-    """Of the run."""
+    """Episodes of the run."""
     complete: int
-    """Of them, those that are."""
+    """Those of them that are complete."""
     problems: int
     """Problems that were tried."""
     passed: int
-    """Of them, those with a right submission in any episode."""
+    """Problems with a right submission in any episode."""
     faster: int
-    """Of them, those with a right submission whose speedup is more than 1."""
+    """Problems with a right submission whose speedup is more than 1."""
     compiled_only: int
     """Submissions for GPUs that were compiled and not run, as this machine has none: nothing is known of them."""
     evaluations: int
     tokens: int
     cost_usd: float
-    """Of all replies whose price is known."""
+    """Cost of all replies whose price is known."""
     skipped: dict[str, str]
     """Problem -> why it was not played."""
     failed: dict[str, str]

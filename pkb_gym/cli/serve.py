@@ -31,7 +31,7 @@ EXIT = "exit status: 0 ended by SIGTERM, Ctrl-C, idle or with its parent, 2 wron
 NEEDS = ("fastapi", "prometheus_client", "uvicorn")
 KEY_BYTES = 16
 UNWANTED_S = 2.0
-"""On a socket: what an evaluation may still take once its command was interrupted; then its ranks are ended."""
+"""On a socket: the time left to an evaluation once its command was interrupted; then its ranks are ended."""
 
 STANDBY_GANGS = 1
 """On a socket: memory of GPUs is not kept from others for the second of two commands in a row."""

@@ -62,7 +62,7 @@ COLUMNS: dict[str, dict[str, str]] = {
 """Name of a data set -> its columns and what they hold."""
 
 TAG = "pkb-gym"
-"""Of the card; a README.md without it is somebody's own."""
+"""The tag of the card; a README.md without it was not written by an export."""
 
 ABOUT = {
     "prompts": "Prompts: the system and user message of a task, without a solution of its problem.",

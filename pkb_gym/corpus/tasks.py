@@ -25,7 +25,7 @@ HELD_OUT_SHARE = 3
 """One workload in so many is held out."""
 
 FACTORS = {1: (2, 3, 4, 5, 6, 7, 8), 2: (2, 3)}
-"""By what a named size's dimensions are multiplied, by how many of them are: memory must remain enough."""
+"""Factors of a named size's dimensions, by the number of dimensions that are changed: memory must remain enough."""
 
 MOST_DRAWN = 100
 """Candidates that are looked at for one named size."""

@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
 
 
 def outcome_of(attempt: Attempt) -> Outcome:
-    """Of one attempt."""
+    """The outcome of one attempt."""
     feedback, tokens = attempt.feedback, attempt.tokens
     submitted = attempt.source is not None
     judged = not submitted if feedback is None else not is_infrastructure_failure(feedback)

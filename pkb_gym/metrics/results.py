@@ -49,7 +49,7 @@ class Turns:
     duration_s: Floats
 
     def of(self, rows: Bools, episode: Ints) -> Turns:
-        """Those of some rows, with new numbers of their episodes."""
+        """The turns of some rows, with new numbers of their episodes."""
         columns = {
             name: getattr(self, name)[rows] for name in self.__annotations__ if name not in ("outcomes", "episode")
         }
@@ -87,7 +87,7 @@ class Episodes:
         return self.speedup if baseline == "eager" else self.captured_speedup
 
     def of(self, rows: Bools) -> Episodes:
-        """Those of some rows."""
+        """The episodes of some rows."""
         return Episodes(**{name: getattr(self, name)[rows] for name in self.__annotations__})
 
 

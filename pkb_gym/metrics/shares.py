@@ -82,7 +82,7 @@ def _mechanisms(mechanisms: tuple[str, ...] | None, calls_library: bool | None) 
 
 
 def _shares(items: Counter[Item], clusters: int) -> tuple[Share, ...]:
-    """Of each name among all items."""
+    """The share of each name among all items."""
     total: Counter[str] = Counter()
     of_cluster = np.zeros((clusters, 1))
     for (cluster, names), count in items.items():

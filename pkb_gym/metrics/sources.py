@@ -30,7 +30,7 @@ class ResultsSource:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Of an argument; a path that exists is one, whatever is in it.
+        """Parses an argument; a path that exists is one, whatever is in it.
 
         Raises:
             ConfigError: the agent or the path is empty.

@@ -34,7 +34,7 @@ class Bundle:
 
     @property
     def nbytes(self) -> int:
-        """On the page."""
+        """The size on the page."""
         return len(json_for_script(self.index)) + sum(len(chunk) + CHUNK_BYTES for chunk in self.chunks)
 
 

@@ -101,7 +101,7 @@ def _settings(attempts: Sequence[Attempt]) -> tuple[Setting, ...]:
 
 
 def _roofline(attempts: Sequence[Attempt]) -> tuple[RooflinePoint, ...]:
-    """Of the fastest right attempt of each sample."""
+    """The points of the fastest right attempt of each sample."""
     best: dict[tuple[object, ...], tuple[float, RooflinePoint]] = {}
     for attempt in attempts:
         feedback = attempt.feedback

@@ -90,7 +90,7 @@ RETRY_S = 1
 
 @dataclass(frozen=True)
 class Telemetry:
-    """Who is called with what happens.
+    """The observers of the service.
 
     Attributes:
         metrics: for /metrics.

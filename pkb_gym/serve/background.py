@@ -210,7 +210,7 @@ def stop(evaluator: Running) -> bool:
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Of two commands that find no evaluator one starts it, and the other finds it."""
+    """Lets one of two commands that find no evaluator start it, and the other find it."""
     with (folder / "lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -226,7 +226,7 @@ def _token_file(folder: Path) -> Path:
 
 
 def _remove_logs(folder: Path) -> None:
-    """Those of evaluators that have ended."""
+    """Removes the logs of evaluators that have ended."""
     for log in folder.glob("*.log"):
         if not log.with_suffix(SUFFIX).exists():
             log.unlink(missing_ok=True)

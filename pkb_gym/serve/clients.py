@@ -25,7 +25,7 @@ OPEN_TO_OTHERS = 0o077
 
 @dataclass(frozen=True)
 class Client:
-    """Who sends requests, by the token.
+    """A sender of requests, known by the token.
 
     Attributes:
         name: in metrics, logs and the journal.

@@ -37,7 +37,7 @@ class DeadlineWatch:
         self._thread.start()
 
     def look(self) -> None:
-        """To be called, with the lock held, when a clock was started or stopped."""
+        """Called with the lock held when a clock was started or stopped."""
         self._changed.notify_all()
 
     def close(self) -> None:

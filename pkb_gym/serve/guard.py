@@ -70,7 +70,7 @@ class Guard:
 
 
 def client_of(scope: Scope) -> Client:
-    """Who sent a request that the guard let pass."""
+    """The client whose request the guard let pass."""
     client = scope[CLIENT]
     assert isinstance(client, Client)
     return client

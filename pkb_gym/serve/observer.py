@@ -10,7 +10,7 @@ from pkb_gym.serve.evaluation import Evaluation
 
 
 class Observer:
-    """Is called with each event, from several threads; every method returns soon and raises nothing.
+    """The observer of events, called from several threads; every method returns soon and raises nothing.
 
     The methods of this class do nothing: an observer overrides those that it needs.
     """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 OUTLIERS = 8
-"""Of each tensor; fewer in a small one. They have about half of its sum of squares."""
+"""The outliers of each tensor; fewer in a small one. They have about half of its sum of squares."""
 
 LEAST, MOST = 0.75, 1.25
 """Range of an outlier's size, that of an equal share in this half being 1."""

@@ -1,4 +1,4 @@
-"""Who evaluates during training: one owner per node, shared by all ranks.
+"""The owner of evaluations during training: one per node, shared by all ranks.
 
     dedicated   a service on GPUs of its own, here or on another node: evaluations run while the policy generates
     colocated   a service on the training GPUs: sources are compiled while the policy generates; they run in the reward
@@ -105,7 +105,7 @@ class ServiceProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs, or ran last."""
+        """The number of the process that runs, or ran last."""
         return self._process.pid
 
     def close(self) -> None:

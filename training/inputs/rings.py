@@ -44,12 +44,12 @@ class RingSplit(Record):
     seed: int
     trained: tuple[str, ...]
     left_out: tuple[str, ...]
-    """Of the train split, kept from all training."""
+    """Problems of the train split that are kept from all training."""
     test: tuple[str, ...]
-    """Of the test split."""
+    """Problems of the test split."""
 
     def problems(self, ring: Ring) -> tuple[str, ...]:
-        """Those that a ring asks for."""
+        """The problems of a ring."""
         return {"sizes": self.trained, "left_out": self.left_out, "test": self.test}[ring]
 
     def write(self, folder: Path) -> None:

@@ -36,7 +36,7 @@ class EpochSampler(Sampler[int]):
         return iter(self._repeated)
 
     def __len__(self) -> int:
-        """Of an epoch."""
+        """The length of an epoch."""
         return len(self._repeated)
 
 

@@ -30,7 +30,7 @@ class HostGroup:
 
     @property
     def rank(self) -> int:
-        """Of this process, from 0."""
+        """The rank of this process, from 0."""
         return dist.get_rank() if self._is_distributed else 0
 
     def gather(self, item: Item) -> list[Item]:

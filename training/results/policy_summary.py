@@ -21,7 +21,7 @@ BASELINE = 1.0
 
 
 class Figures(Record):
-    """Of the prompts of one problem, or of all. Each prompt counts the same; None where nothing could be judged.
+    """Figures of one problem's prompts, or of all. Each prompt counts the same; None where nothing could be judged.
 
     Errors and intervals of all prompts are clustered by problem, and those of one problem by prompt.
     """
@@ -38,7 +38,7 @@ class Figures(Record):
     fast: Estimate | None
     """fast_p at p = 1: share of episodes with a right submission that is faster than the baseline."""
     speedup_median: float | None
-    """Of the right submissions' speedups, the best of each episode; None without any."""
+    """Median of the right submissions' speedups, the best of each episode; None without any."""
     pass_at: dict[str, Estimate]
     """k -> chance that at least one of k episodes on a prompt has a right submission."""
 

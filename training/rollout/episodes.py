@@ -122,7 +122,7 @@ class RolloutEpisode(Episode):
         self._evaluator = evaluator
 
     def add_reply(self, reply: Reply) -> None:
-        """To be called with each message of the policy, before anything in it is submitted."""
+        """Called with each message of the policy, before anything in it is submitted."""
         self.replies.append(reply)
 
     @property
@@ -132,7 +132,7 @@ class RolloutEpisode(Episode):
         return [number for number in range(len(self.replies)) if number not in read]
 
     def begin_message(self) -> None:
-        """To be called before the tools of a message are."""
+        """Called before the tools of a message are."""
         self._messages += 1
 
     def prefetch(self, source: str) -> None:
@@ -181,7 +181,7 @@ class RolloutEpisode(Episode):
         return [max(values, default=self.empty_value) for values in judged]
 
     def submitted(self) -> list[bool]:
-        """Of each message, in the order of `values`: whether a submission of it was evaluated."""
+        """For each message, in the order of `values`: whether a submission of it was evaluated."""
         made = {submission.message for submission in self.submissions}
         return [message in made for message in range(self._message_count)]
 

@@ -46,7 +46,7 @@ class Rollout:
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """Those of the last message."""
+        """The tool calls of the last message."""
         return self.messages[-1].get("tool_calls") or [] if self.messages else []
 
     @property

@@ -59,6 +59,6 @@ class KernelTasksetConfig(vf.TasksetConfig):
 
 
 class SubmitConfig(vf.SharedToolsetConfig):
-    """Of the server of `submit`."""
+    """Settings of the server of `submit`."""
 
     judge: JudgeConfig = JudgeConfig()

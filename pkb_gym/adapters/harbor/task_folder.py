@@ -38,7 +38,7 @@ VERIFIER_GRACE_S = 120
 """The verifier's time beyond the deadline of the verdict."""
 
 MARK = 'source = "pkb export harbor"'
-"""Of a task.toml; a folder without it is somebody's own."""
+"""The mark of a task.toml; a folder without it is not an exported one."""
 
 TASK = """\
 schema_version = "1.4"

@@ -42,7 +42,7 @@ class Usage:
 
     @classmethod
     def of(cls, *attempts: Attempt) -> Self:
-        """Of some attempts.
+        """The sum over some attempts.
 
         Example:
             >>> Usage.of()

@@ -25,11 +25,11 @@ class RunIdentity(Record):
 
     schema_version: Literal[1] = 1
     agent: str
-    """Who plays, as tables name it."""
+    """Name of the agent in tables."""
     kind: str
-    """Of the agent, as `open_agent` takes it without its argument."""
+    """Kind of the agent, as `open_agent` takes it without its argument."""
     settings: dict[str, Setting]
-    """Of the agent."""
+    """Settings of the agent."""
     turns: int = Field(ge=1)
     """Replies of an episode, at most."""
     plateau: int | None = Field(default=None, ge=1)
@@ -39,7 +39,7 @@ class RunIdentity(Record):
     reward: str
     """As `find_reward` takes it."""
     seed: int
-    """Of inputs and agents."""
+    """Seed of inputs and agents."""
     hardware: str | None = None
     """Processor or GPU that kernels run on; None where a service judges."""
     asked: EvalConfig

@@ -38,7 +38,7 @@ class Products:
 
     @property
     def parameters(self) -> str:
-        """Of `solution`, before the communicator."""
+        """The parameters of `solution`, before the communicator."""
         return ", ".join(f"TensorView {name}" for name in self.names)
 
 

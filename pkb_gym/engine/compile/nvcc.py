@@ -186,7 +186,7 @@ def nvcc_version() -> str:
 
 
 def default_architecture() -> str:
-    """That of this machine's first GPU; where there is none, PKB_CUDA_ARCHITECTURE, or sm_90a."""
+    """The architecture of this machine's first GPU; where there is none, PKB_CUDA_ARCHITECTURE, or sm_90a."""
     capability = gpus.compute_capability()
     return env_vars.cuda_architecture() or DEFAULT_ARCHITECTURE if capability is None else architecture_of(capability)
 

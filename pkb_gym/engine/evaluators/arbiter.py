@@ -1,4 +1,4 @@
-"""Who may use this machine's devices: candidates one at a time, preparations and timings never together."""
+"""Arbitration of this machine's devices: candidates one at a time, preparations and timings never together."""
 
 from __future__ import annotations
 

@@ -302,7 +302,7 @@ class RemoteEvaluator:
         return RAISED_BY_NAME.get(report.error, InfrastructureError)(report.message)
 
     def _connections(self) -> Connections:
-        """Those of this process: a forked child must not use its parent's."""
+        """The connections of this process: a forked child must not use its parent's."""
         with self._lock:
             if self._connected is None or self._connected[0] != os.getpid():
                 self._connected = (os.getpid(), Connections(self.url))

@@ -12,5 +12,5 @@ GPU_MEMORY_GIB: dict[str, float] = {
 
 
 def gpus_with(nbytes: int) -> tuple[str, ...]:
-    """Those of `GPU_MEMORY_GIB` that have so much memory, in its order."""
+    """The GPUs of `GPU_MEMORY_GIB` that have so much memory, in its order."""
     return tuple(name for name, gib in GPU_MEMORY_GIB.items() if gib * 2**30 >= nbytes)

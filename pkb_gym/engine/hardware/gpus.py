@@ -14,7 +14,7 @@ import pynvml
 from pkb_gym.engine.support import env_vars
 
 NVLINK_LINKS = 18
-"""At most, of one GPU; those that a GPU lacks are passed over."""
+"""The most links of one GPU; those that a GPU lacks are passed over."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def driver_version() -> str | None:
 
 @cache
 def compute_capability() -> tuple[int, int] | None:
-    """Of the first GPU, such as (9, 0); None where there is none."""
+    """The compute capability of the first GPU, such as (9, 0); None where there is none."""
     if not names():
         return None
     pynvml.nvmlInit()

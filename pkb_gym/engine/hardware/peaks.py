@@ -50,9 +50,9 @@ class HardwareSpec(BaseModel):
     device: Literal["cpu", "cuda"]
     """One rank has a "cuda" device for itself; all ranks share the "cpu" machine."""
     peaks: Peaks
-    """Of the one GPU, or of all cores of the machine together."""
+    """Peaks of the one GPU, or of all cores of the machine together."""
     limits: HardwareLimits
-    """Of the same: what no kernel exceeds."""
+    """Limits of the same, which no kernel exceeds."""
     cores: int | None = None
     """Physical cores of a CPU machine, None for a GPU."""
     core: Peaks | None = None

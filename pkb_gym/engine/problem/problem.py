@@ -187,7 +187,7 @@ class Problem:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Those of its tags that say how the ranks communicate."""
+        """The tags for the communication of the ranks."""
         return tuple(tag for tag in self.tags if tag in PATTERNS)
 
     @property

@@ -59,7 +59,7 @@ class BlockConditioner(Protocol):
 
 
 class CpuConditioner:
-    """On the CPU nothing needs to be done: a frozen gang's processor time is looked at from outside."""
+    """The conditioner of the CPU, which does nothing: a frozen gang's processor time is read from outside."""
 
     server_processor = -1
 
@@ -86,7 +86,7 @@ class CpuConditioner:
 
 
 class CudaConditioner:
-    """On a GPU, whose kernels run on when the process that launched them is frozen.
+    """The conditioner of a GPU, whose kernels run on when the process that launched them is frozen.
 
     Args:
         processors: of this rank; nothing but launches depends on them.

@@ -20,7 +20,7 @@ SETTLED_S = 300e-6
 """Ranks that have gone no further for so long do not without the one that stands still."""
 
 LEAST_HOLD_S = 1e-3
-"""Of a held rank, whatever the progress of the others: a kernel may have threads of its own."""
+"""The least hold of a rank, whatever the progress of the others: a kernel may have threads of its own."""
 
 POLL_S = 20e-6
 

@@ -79,7 +79,7 @@ class Script:
 
     @property
     def calls(self) -> int:
-        """Of the block."""
+        """The calls of the block."""
         return len(self.delays_us)
 
     def withdrawn(self) -> tuple[Lines, NDArray[np.uint8]]:

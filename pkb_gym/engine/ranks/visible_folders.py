@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).resolve().parents[2]
 DISTRIBUTION = "pkb-gym"
 
 _PARTS = ("bin", "sbin", "lib", "lib32", "lib64", "libexec", "include", "share")
-"""Of a prefix that everybody installs into, where sources and whole projects may lie too."""
+"""The parts of a prefix that everybody installs into, where sources and whole projects may lie too."""
 
 _SHARED_PREFIXES = (Path("/usr"), Path("/usr/local"))
 _TOP = ("/lib", "/lib32", "/lib64", "/bin", "/sbin")

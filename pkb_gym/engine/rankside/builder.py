@@ -21,7 +21,7 @@ NEEDS_A_GPU = (
     "no CUDA-capable device is detected",
     "0 active drivers",
 )
-"""Of errors that an import meets here and not in the ranks: by torch, the CUDA runtime, Triton."""
+"""Texts of errors that an import meets here and not in the ranks: by torch, the CUDA runtime, Triton."""
 
 
 @dataclass(frozen=True)

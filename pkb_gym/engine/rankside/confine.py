@@ -113,7 +113,7 @@ def drop_capabilities() -> None:
 
 
 def offer_to_the_oom_killer() -> None:
-    """When the machine runs out of memory, this process and those that it forks are killed before any other."""
+    """Has this process and those that it forks killed before any other when the machine runs out of memory."""
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 

@@ -140,7 +140,7 @@ class Handovers:
         self._waiting, self._enqueued = waiting, enqueued
 
     def of(self, kind: HandoverKind, pad_ns: int) -> Handover:
-        """That of a kind; see `EnqueuedHandover` for the padding."""
+        """The handover of a kind; see `EnqueuedHandover` for the padding."""
         if kind == "none":
             return NoHandover()
         if kind == "waiting":

@@ -17,10 +17,10 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, Union, get_args, get_origi
 Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
 
 LARGEST = 1e15
-"""Of any number: more than bytes, nanoseconds of one evaluation, microseconds and counts come to."""
+"""The largest number in a message: bytes, nanoseconds, microseconds and counts of one evaluation stay below."""
 
 LARGEST_WORD = 1 << 63
-"""Of whole numbers: moments of a monotonic clock, seeds and contents of words may use them all."""
+"""The largest whole number: moments of a monotonic clock, seeds and contents of words may use them all."""
 
 
 DEEPEST = 32

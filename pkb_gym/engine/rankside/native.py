@@ -20,7 +20,7 @@ from .usage import usage_since
 
 
 def library_path(rank: int) -> str:
-    """By which a rank loads its candidate's library."""
+    """The path by which a rank loads its candidate's library."""
     return os.path.join(os.getcwd(), f"kernel-{rank}.so")
 
 

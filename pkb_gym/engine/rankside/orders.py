@@ -226,7 +226,7 @@ class BlockDone(Message):
 
 @dataclass(frozen=True)
 class ProcessUsage:
-    """Of a process, over the profiled calls."""
+    """The usage of a process, over the profiled calls."""
 
     minor_page_faults: int
     major_page_faults: int

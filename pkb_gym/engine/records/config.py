@@ -131,7 +131,7 @@ class ResolvedConfig(Record):
 
     @property
     def dialect(self) -> Dialect:
-        """Of the source."""
+        """The dialect of the source."""
         return DIALECTS[self.language]
 
     @property

@@ -28,7 +28,7 @@ def crash_places(binary: bytes | None, outputs: Sequence[str]) -> str:
 
 
 def _in_words(lines: Sequence[SourceLine]) -> str:
-    """Such as `kernel.cpp:11, in pkb::Comm::barrier`; lines of headers where nothing else is known."""
+    """The places as text: `kernel.cpp:11, in pkb::Comm::barrier`; lines of headers where nothing else is known."""
     own = [line for line in lines if line.is_candidates and line.function != EXPORTED]
     if not own:
         return ", called from ".join(map(str, lines[:MOST_CALLS]))

@@ -26,7 +26,7 @@ ZONES_SHARE = 64
 MIN_SCRATCH_BYTES = 16 << 20
 
 MIN_CHECKED_CALLS = 3
-"""Of a block, so that one call's delays meet those of the next."""
+"""The least number of calls in a block, so that one call's delays meet those of the next."""
 
 TIMED_TRIALS = 2
 """Timed trials that are laid out; their sizes differ little."""
@@ -130,7 +130,7 @@ def _with_variation(sizes: list[int]) -> int:
 
 
 def _resident_bytes(problem: Problem, plan: SetPlan) -> int:
-    """Of the arguments that no kernel copies, of the rank that has most of them."""
+    """The bytes of the arguments that no kernel copies, for the rank that has most of them."""
     resident = [arg for arg in problem.data_args if arg.resident is not None]
     return max(sum(leaf.capacity_bytes for arg in resident for leaf in argument_leaves(arg, ax)) for ax in plan.axes)
 

@@ -14,7 +14,7 @@ from pkb_gym.engine.stages.block_staging import BlockStaging
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 
 KEPT_BYTES = 256 << 20
-"""Of tensors of all ranks: as many calls are kept as fit, at least one."""
+"""The most bytes of all ranks' tensors: as many calls are kept as fit, at least one."""
 
 RUN_SCRIPT = HARNESS.with_name("run.sh")
 

@@ -29,7 +29,7 @@ FILE_BLOCKS = 64 << 20
 """The heap is a file here: 32 GiB at most."""
 
 SLOWDOWN = 30
-"""Of sanitized code, roughly: the deadline is that many times a block's."""
+"""The slowdown of sanitized code, roughly: the deadline is that many times a block's."""
 
 
 def sanitize(run: CandidateRun, cache: CompileCache, plan: BlockPlan, staging: BlockStaging) -> None:

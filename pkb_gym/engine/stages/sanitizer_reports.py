@@ -47,7 +47,7 @@ def reports_in(sanitizer: Sanitizer, output: str, status: int) -> list[Sanitizer
 
 
 def late_report(sanitizer: Sanitizer, output: str, timeout_s: float) -> SanitizerReport:
-    """Of a run that its deadline ended."""
+    """The report of a run that its deadline ended."""
     what = f"the calls did not end in {timeout_s:g} s under this sanitizer"
     return SanitizerReport(sanitizer=sanitizer, found=False, summary=what, report=_shown(output))
 

@@ -114,7 +114,7 @@ def set_cuda_architecture(architecture: str) -> None:
 
 
 def ray_address() -> str | None:
-    """Of the cluster that this process is meant to join; None where it is not set."""
+    """The address of the cluster that this process is meant to join; None where it is not set."""
     return os.environ.get("RAY_ADDRESS") or None
 
 

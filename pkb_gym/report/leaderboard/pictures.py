@@ -66,7 +66,7 @@ def leaderboard_pictures(entries: Sequence[LeaderboardEntry]) -> dict[str, str]:
 
 
 def figures_digest(entries: Sequence[LeaderboardEntry]) -> str:
-    """Of all that the pictures are drawn from: titles and figures."""
+    """A digest of all that the pictures are drawn from: titles and figures."""
     texts = [f"{entry.title}\n{entry.figures.model_dump_json()}" for entry in entries]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
