@@ -197,7 +197,7 @@ class PKBEnv(gym.Env[Observation, str]):
 
     @property
     def config(self) -> ResolvedConfig:
-        """How submissions are judged, where the source does not decide it."""
+        """The configuration of evaluations, where the source does not decide it."""
         return self._config
 
     @property

@@ -89,7 +89,7 @@ class Episode:
 
     @property
     def refusal(self) -> str | None:
-        """Why no further submission is judged; None while one is."""
+        """The reason why no further submission is judged; None while one is."""
         if any(turn.is_fault for turn in self.turns):
             return "The evaluator failed earlier in this episode; nothing more is judged."
         if self.turns_left == 0:

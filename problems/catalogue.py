@@ -121,7 +121,7 @@ def lookup_key(problem: Problem) -> str | Path:
 
 
 def problem_folder(problem: Problem) -> Path:
-    """Where a problem's files lie."""
+    """The folder of a problem's files."""
     return Path(problem.declared_in).parent
 
 

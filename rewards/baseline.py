@@ -1,4 +1,4 @@
-"""Which baseline a kernel's speed is compared with: PyTorch as it is, or without its launches."""
+"""The baseline that a kernel's speed is compared with: PyTorch as it is, or without its launches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIELD = "baseline"
 """The name of the field of a reward that holds its baseline."""
 
 Estimate: TypeAlias = Literal["low", "point"]
-"""Which speedup counts: the lower end of its 95 % interval, so that noise is never paid, or the measured one."""
+"""The speedup that counts: the lower end of its 95 % interval, so that noise is never paid, or the measured one."""
 
 
 def baseline_us(timing: Timing, baseline: Baseline) -> float:

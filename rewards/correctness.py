@@ -1,4 +1,4 @@
-"""How much of an answer is right. Almost right always earns less than right."""
+"""The right share of an answer. Almost right always earns less than right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How hard problems are for a policy, from the records of its submissions."""
+"""The difficulty of problems for a policy, from the records of its submissions."""
 
 from __future__ import annotations
 

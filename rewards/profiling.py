@@ -32,7 +32,7 @@ LIBRARIES = re.compile(
     r"(sm\d\d|ampere|volta|turing|hopper|blackwell|maxwell)_\w*(gemm|xmma))",
     re.IGNORECASE,
 )
-"""How names of kernels begin that come with PyTorch; a candidate's own gemm_kernel must not look like one."""
+"""Beginnings of the names of PyTorch's kernels; a candidate's own gemm_kernel must not look like one."""
 
 
 @dataclass(frozen=True)

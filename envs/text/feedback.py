@@ -106,7 +106,7 @@ def compiler_text(feedback: Feedback) -> str:
 
 
 def correctness_text(feedback: Feedback) -> str:
-    """Which outputs were right, and where the others are wrong; empty where nothing was compared."""
+    """The right outputs, and the places where the others are wrong; empty where nothing was compared."""
     check = feedback.check
     if check is None:
         return ""

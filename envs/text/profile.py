@@ -1,4 +1,4 @@
-"""Where each rank's time went, as text: shares of the time, what moved and how, kernels, waits."""
+"""The profile of each rank as text: shares of the time, bytes moved and mechanisms, kernels, waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMNS = ("kernel", "launches", "mean", "share")
 
 
 def profile_text(feedback: Feedback) -> str:
-    """Where each rank's time went; empty where nothing was profiled."""
+    """The profile of each rank; empty where nothing was profiled."""
     profile = feedback.profile
     if profile is None or not profile.ranks:
         return ""

@@ -73,7 +73,7 @@ def _cpu_lines(hardware: HardwareSpec, world_size: int) -> list[str]:
 
 
 def links_text(gpus: int, multicast_disabled: bool, connections: GpuConnections | None) -> str:
-    """How the first GPUs, which are the ranks', reach each other, in one line; see `topology_text`."""
+    """The links between the first GPUs, which are the ranks', in one line; see `topology_text`."""
     multicast = "switched off on this machine: do not use multimem instructions" if multicast_disabled else "available"
     return (
         f"Links: {_links(gpus, connections)}; a peer's tensors can be read and written in place. "
@@ -82,7 +82,7 @@ def links_text(gpus: int, multicast_disabled: bool, connections: GpuConnections 
 
 
 def _links(gpus: int, connections: GpuConnections | None) -> str:
-    """How they are joined."""
+    """The kind of links."""
     if connections is None:
         return "NVLink between all of them"
     nvlinks = sorted(set(connections.nvlinks[:gpus]))

@@ -1,4 +1,4 @@
-"""How episodes are judged, as foreign frameworks configure it: JSON, YAML or TOML."""
+"""Settings of episodes in foreign frameworks: JSON, YAML or TOML."""
 
 from __future__ import annotations
 

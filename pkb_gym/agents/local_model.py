@@ -38,7 +38,7 @@ class LocalOptions(Record):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Dtype of the weights."""
     device: str = "auto"
-    """Where the model lies: auto, cpu, cuda:0; kernels that are judged need memory too."""
+    """Device of the model: auto, cpu, cuda:0; kernels that are judged need memory too."""
     batch_size: int = Field(default=16, ge=1)
     """Replies that are generated together, at most; with 1, and one episode at a time, equal seeds reply alike."""
 
@@ -134,7 +134,7 @@ class LocalProvider:
         return asked.reply.result()
 
     def _room(self, batch: Sequence[_Asked]) -> int:
-        """How many tokens the replies may have."""
+        """The number of tokens that the replies may have."""
         longest = max(len(asked.ids) for asked in batch)
         room = self._options.max_tokens if self._context is None else self._context - longest
         return min(room, self._options.max_tokens)

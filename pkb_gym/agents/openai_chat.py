@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NEEDED = "agent openai needs the package `openai`: pip install 'pkb-gym[agents]'"
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
-"""Where servers put reasoning that they keep apart from the content."""
+"""Fields in which servers put reasoning that they keep apart from the content."""
 
 TOOL = {
     "type": "function",
@@ -56,7 +56,7 @@ TOOL = {
 """The tool as models know it that were trained with `KernelTool`."""
 
 TOO_LONG = ("context_length_exceeded", "maximum context length", "context length exceeded")
-"""How servers say that a conversation has become too long for the model."""
+"""Parts of the errors of servers for a conversation that has become too long for the model."""
 
 MOST_ERROR_CHARS = 500
 
@@ -83,7 +83,7 @@ class ChatOptions(Record):
     stream: bool = True
     """Whether replies are streamed, so that long ones do not run into a deadline between two bytes."""
     retries: int = Field(default=10, ge=0)
-    """How often a request is tried again after a rate limit, a server's error or a lost connection."""
+    """Further tries of a request after a rate limit, a server's error or a lost connection."""
     timeout_s: float = Field(default=600.0, gt=0)
     """Deadline of the connection, and of each wait for more of the reply."""
     prompt_price: float | None = Field(default=None, ge=0)

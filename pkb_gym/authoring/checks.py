@@ -299,7 +299,7 @@ class TinyEvaluator:
 
 
 def not_applicable(feedback: Feedback) -> str:
-    """Why a candidate does not differ from the reference, in its own words; empty where it does."""
+    """The reason why a candidate does not differ from the reference, in its own words; empty where it does."""
     from pkb_gym.authoring.mutants import NOT_APPLICABLE
 
     _, found, reason = feedback.message.partition(f"{NOT_APPLICABLE}: ")

@@ -86,12 +86,12 @@ def add_json_option(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def stdout() -> Console:
-    """Where results go."""
+    """The console of results."""
     return _console(sys.stdout)
 
 
 def stderr() -> Console:
-    """Where everything else goes."""
+    """The console of everything else."""
     return _console(sys.stderr)
 
 

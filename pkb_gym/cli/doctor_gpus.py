@@ -92,7 +92,7 @@ def sandbox(count: int) -> list[Diagnosis]:
 
 
 def seen_in_sandbox() -> str:
-    """How many GPUs CUDA finds in the sandbox of candidates, or why none."""
+    """The number of GPUs that CUDA finds in the sandbox of candidates, or the error."""
     command = bubblewrap_arguments(zygote_policy(64 << 20), [sys.executable, "-I", "-c", PROBE])
     try:
         ran = subprocess.run(

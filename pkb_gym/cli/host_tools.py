@@ -44,7 +44,7 @@ def hardware_for(device: Device) -> HardwareSpec | None:
 
 
 def why_no_peaks(device: Device) -> str:
-    """Why there is no roofline for GPUs here."""
+    """The reason why there is no roofline for GPUs here."""
     if device == "emulated":
         return "emulated GPUs have no peaks: nothing is timed on them"
     if not gpus.names():

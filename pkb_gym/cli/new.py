@@ -113,7 +113,7 @@ def choose_language(asked: Language | None, file: str | None) -> Language:
 
 
 def path_of(file: str | None, problem: Problem, starter: Starter) -> Path:
-    """Where a starter is written: a Python one never to a file that `pkb eval` would take for C++ or CUDA."""
+    """The file of a starter: a Python one never to a file that `pkb eval` would take for C++ or CUDA."""
     suffix = SUFFIXES[starter.language]
     if file is None:
         return Path(f"{problem.folder}{suffix}")

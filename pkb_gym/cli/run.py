@@ -66,7 +66,7 @@ class RunSummary(Record):
     failed: dict[str, str]
     """Episode, as problem and sample -> why it could not be completed."""
     stopped: str | None
-    """Why the run stopped before its end."""
+    """The reason why the run stopped before its end."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -40,7 +40,7 @@ SOCKET_ANSWERS = 32
 """Kept on a socket, where no request joins an earlier one; a traced one has megabytes."""
 
 LOOK_S = 1.0
-"""How often it is looked whether the server still runs."""
+"""The interval of checks whether the server still runs."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -197,7 +197,7 @@ def _clients(args: argparse.Namespace) -> tuple[Clients, Path]:
 
 
 def _ledger(args: argparse.Namespace, max_answers: int, stack: contextlib.ExitStack) -> Ledger:
-    """Where evaluations are recorded, until the stack is closed.
+    """The record of evaluations, until the stack is closed.
 
     Raises:
         ConfigError: a file cannot be used.

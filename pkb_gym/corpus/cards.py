@@ -100,7 +100,7 @@ Made on {date} by `{command}`, on {processor}{gpus}.
 
 
 def parquet_file(out: Path, name: str, split: str) -> Path:
-    """Where a split of a data set lies in an exported folder."""
+    """The file of a split of a data set in an exported folder."""
     return out / "data" / name / f"{split}.parquet"
 
 

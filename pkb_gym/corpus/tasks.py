@@ -81,7 +81,7 @@ class Task:
 
     @property
     def device(self) -> str:
-        """Where it runs: "cpu" or "cuda"."""
+        """The device: "cpu" or "cuda"."""
         return choose_device("auto", self.language)
 
     def columns(self) -> TaskRow:
@@ -98,7 +98,7 @@ class Task:
         }
 
     def config(self, **changes: object) -> EvalConfig:
-        """How submissions are judged.
+        """The configuration of evaluations.
 
         Args:
             **changes: further fields of `EvalConfig`.

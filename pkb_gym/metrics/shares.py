@@ -1,4 +1,4 @@
-"""How attempts end, and by which mechanisms right kernels move data."""
+"""The ends of attempts, and the mechanisms by which right kernels move data."""
 
 from __future__ import annotations
 

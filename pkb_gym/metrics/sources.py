@@ -18,7 +18,7 @@ UNTOLD_STEMS = ("results", "attempts")
 
 @dataclass(frozen=True)
 class ResultsSource:
-    """Where results come from, written `FILE` or `AGENT=FILE`.
+    """A source of results, written `FILE` or `AGENT=FILE`.
 
     Attributes:
         path: of a file of attempts.

@@ -30,7 +30,7 @@ class RooflinePoint(Record):
 
 
 class Setting(Record):
-    """Where and how attempts were evaluated."""
+    """The machine and configuration of attempts."""
 
     agent: str
     hardware: str

@@ -100,7 +100,7 @@ class Evaluation:
         self.state = state
 
     def left_s(self, deadline_s: float, unwanted_s: float | None = None) -> float | None:
-        """How long its clock may still run; None while it stands.
+        """The time that its clock may still run; None while it stands.
 
         Args:
             deadline_s: what an evaluation may take.

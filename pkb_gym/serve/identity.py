@@ -1,4 +1,4 @@
-"""Which background evaluator a command may use: one that would find what a fresh evaluator of the command finds."""
+"""The identity of a background evaluator: one of a command's own identity finds what a fresh evaluator would."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _changed(path: Path) -> int | None:
 
 
 def _program(name: str) -> tuple[str, int | None]:
-    """Where a program lies, and when it was changed."""
+    """The place of a program, and the time of its last change."""
     found = shutil.which(name)
     path = Path(found).resolve() if found else Path(name)
     return str(path), _changed(path) if found else None

@@ -1,4 +1,4 @@
-"""Where a service records its evaluations: the journal and the file of results, either of which may be absent."""
+"""The record of a service's evaluations: the journal and the file of results, either of which may be absent."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ NORM_RULE = "rtol=1e-4 of the baseline's norm, or as near as that to the exact o
 
 
 def outliers_of(elements: int) -> int:
-    """How many elements of a tensor are outliers."""
+    """The number of outliers in a tensor."""
     return min(OUTLIERS, -(-elements // 8))
 
 

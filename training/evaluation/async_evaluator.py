@@ -20,7 +20,7 @@ from pkb_gym.engine.records.feedback import Failure, Feedback
 logger = logging.getLogger(__name__)
 
 Fault: TypeAlias = Literal["infrastructure", "crashed", "late"]
-"""How the evaluator failed: by its feedback, by an exception, or by a missed deadline."""
+"""The kind of the evaluator's failure: by its feedback, by an exception, or by a missed deadline."""
 
 MAX_THREADS = 256
 """They wait for the evaluator and compute nothing."""

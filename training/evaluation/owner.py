@@ -43,7 +43,7 @@ OwnerMode: TypeAlias = Literal["inline", "dedicated", "colocated", "ray"]
 START_S = 120.0
 END_S = 10.0
 PAUSE_S = 300.0
-"""How long the owner may take to start, to end, and to finish what it runs when it is paused."""
+"""The time that the owner may take to start, to end, and to finish its work when it is paused."""
 
 RESTART_S = 5.0
 """Between attempts to start it anew."""

@@ -39,7 +39,7 @@ RINGS_FILE = "rings.json"
 
 
 class RingSplit(Record):
-    """Which problems are trained on, and which are not."""
+    """The problems that are trained on, and those that are not."""
 
     seed: int
     trained: tuple[str, ...]

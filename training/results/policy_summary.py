@@ -49,7 +49,7 @@ class PolicySummary(Record):
     total: Figures
     problems: dict[str, Figures]
     gain: Estimate | None = None
-    """How much more reward than the earlier policy it was compared with, prompt by prompt."""
+    """The gain in reward over the earlier policy that it was compared with, prompt by prompt."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class KernelEnvironment(Environment[KernelAction, KernelObservation, PKBState]):
 
     @property
     def state(self) -> PKBState:
-        """Where the episode stands."""
+        """The state of the episode."""
         if self._session is None:
             return PKBState()
         episode = self._session.episode

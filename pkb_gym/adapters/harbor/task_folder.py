@@ -129,7 +129,7 @@ class HarborTask:
 
     @property
     def artefact(self) -> str:
-        """Where the agent writes the kernel."""
+        """The path that the agent writes the kernel to."""
         return f"/app/solution.{SUFFIXES[self.language]}"
 
     @property

@@ -93,7 +93,7 @@ class Budget:
 
     @property
     def exhausted(self) -> str | None:
-        """Which limit is reached, in words; None while there is more."""
+        """The limit that is reached, in words; None while there is more."""
         limits = self._limits
         with self._lock:
             if limits.evaluations is not None and self.evaluations >= limits.evaluations:

@@ -1,4 +1,4 @@
-"""Which episodes a run is made of, and under which configuration."""
+"""The episodes of a run, and the configuration of each."""
 
 from __future__ import annotations
 

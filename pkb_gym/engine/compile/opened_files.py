@@ -117,7 +117,7 @@ def _is_allowed(path: str, folders: Sequence[str]) -> bool:
 
 @cache
 def header_folders() -> tuple[Path, ...]:
-    """Where g++ itself looks for headers.
+    """The folders in which g++ itself looks for headers.
 
     Raises:
         InfrastructureError: its output lists none.

@@ -69,7 +69,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Run:
-    """How one run ended.
+    """The result of one run.
 
     Attributes:
         status: exit status, negative after a signal; None where the deadline passed.

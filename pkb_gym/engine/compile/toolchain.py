@@ -29,7 +29,7 @@ MAX_SECTIONS, MAX_SYMBOLS = 10_000, 20_000
 
 
 def include_folders() -> tuple[Path, ...]:
-    """Where headers of the dialect lie."""
+    """The folders of the dialect's headers."""
     return INCLUDE, ffi_root() / "include"
 
 

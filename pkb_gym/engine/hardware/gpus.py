@@ -42,7 +42,7 @@ class NvlinkBytes:
 
 @dataclass(frozen=True)
 class GpuConnections:
-    """How the GPUs of this machine reach each other.
+    """The connections between the GPUs of this machine.
 
     Attributes:
         nvlinks: of each GPU, those that are up.
@@ -162,7 +162,7 @@ def compute_capability() -> tuple[int, int] | None:
 
 @cache
 def connections() -> GpuConnections | None:
-    """How the GPUs of `names` are connected; None where there are none."""
+    """The connections between the GPUs of `names`; None where there are none."""
     if not names():
         return None
     pynvml.nvmlInit()

@@ -93,7 +93,7 @@ class HardwareSpec(BaseModel):
         return self.limits if holders == 1 else self.limits.shared_by(holders)
 
     def _holders(self, world_size: int) -> int:
-        """How many ranks share the device."""
+        """The number of ranks that share the device."""
         if world_size < 1:
             raise ConfigError(f"world size must be at least 1, got {world_size}")
         return 1 if self.device == "cuda" else world_size

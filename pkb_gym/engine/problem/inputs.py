@@ -1,4 +1,4 @@
-"""How the contents of arguments are drawn.
+"""Drawing of the contents of arguments.
 
 Every stream of numbers is seeded by HMAC-SHA256 over what it is for, keyed by the evaluator's secret: a candidate that
 sees any number of inputs can predict none of the next.
@@ -60,7 +60,7 @@ one that is a call ahead of a rank that is slow within it."""
 
 
 def checked_calls(world_size: int) -> int:
-    """How many calls are checked at least: one, then every rank is the root."""
+    """The least number of checked calls: one, then every rank is the root."""
     return 1 + CALLS_OF_ROOT * world_size
 
 

@@ -88,7 +88,7 @@ DTYPE_SYNONYMS = {
 
 @dataclass(frozen=True)
 class Trials:
-    """How one protocol makes its trials.
+    """The trials of one protocol.
 
     Attributes:
         inputs: returns one value per data argument (Tensor, TensorList, Linear, Sparse), in declared order: a tensor, a

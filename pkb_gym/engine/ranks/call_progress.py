@@ -1,4 +1,4 @@
-"""How far the ranks have come in a conducted block, and how long one stands still while the others go ahead."""
+"""Progress of the ranks in a conducted block, and the time that one stands still while the others go ahead."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Job:
 
 @dataclass(frozen=True)
 class BlockSetting:
-    """How the calls of a block follow each other.
+    """The sequence of calls in a block.
 
     Attributes:
         handovers: between them.

@@ -1,4 +1,4 @@
-"""Which lines of a block's tensors are withheld, poisoned and sampled at the handovers between its calls.
+"""The lines of a block's tensors that are withheld, poisoned and sampled at the handovers between its calls.
 
 A line is 64 bytes of a segment. Small tensors are withheld whole, of large ones a few lines at random places: how long
 a handover takes does not depend on sizes.
@@ -203,7 +203,7 @@ def _draw(
 
 
 def _share_out(sizes: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """How many lines of each tensor: one at least, small ones whole, the rest evenly among the large ones."""
+    """The number of lines of each tensor: one at least, small ones whole, the rest evenly among the large ones."""
     counts = np.minimum(sizes, 1)
     for index in np.argsort(sizes, kind="stable"):
         if sizes[index] <= WHOLE_LINES and counts.sum() - counts[index] + sizes[index] <= most:

@@ -16,7 +16,7 @@ STOPPED, AT_WORK = set("TtZXx"), set("RD")
 """State letters of threads, see proc(5): those that do nothing more, and those that run or are in the kernel."""
 
 WATCH_S = 0.2
-"""How often threads are counted while a gang is waited for."""
+"""The interval of counting threads while a gang is waited for."""
 
 
 def thread_states(pidfd: int) -> str:
@@ -74,7 +74,7 @@ def _processor_ns(pidfd: int) -> int:
 
 
 def max_threads() -> int:
-    """How many threads a rank may run: those of several pools with a thread for each processor."""
+    """The most threads of a rank: those of several pools with a thread for each processor."""
     return 256 + 4 * (os.cpu_count() or 1)
 
 

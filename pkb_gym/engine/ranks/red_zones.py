@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pkb_gym.engine.rankside.devices import AnyHeap
 
 MOST_BEHIND_BYTES = 4096
-"""The most bytes watched behind a tensor; the next one may be further away, as on ranks that lack a tensor of others."""
+"""The most bytes watched behind a tensor; the next may lie further away, as on ranks that lack a tensor of others."""
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ class MakeInputs(Message):
 
 @dataclass(frozen=True)
 class CheckedCall:
-    """How one checked call is conducted.
+    """The conduct of one checked call.
 
     Attributes:
         together: whether all arguments arrive before any rank begins, and no rank departs before all have finished.

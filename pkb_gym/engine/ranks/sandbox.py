@@ -20,7 +20,7 @@ from pkb_gym.engine.support.header_libraries import find_all
 
 RANKSIDE = Path(__file__).resolve().parent.parent / "rankside"
 RANKSIDE_INSIDE = "/pkb/rankside"
-"""Where the rank programs lie inside the sandbox: a package of its own, without the rest of pkb_gym."""
+"""The folder of the rank programs inside the sandbox: a package of its own, without the rest of pkb_gym."""
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 DEVICE_LINKS = (
@@ -90,7 +90,7 @@ def bubblewrap_arguments(policy: Policy, command: Sequence[str]) -> list[str]:
 
 
 def _covers(policy: Policy) -> Iterator[str]:
-    """Where hidden folders would be seen: below each mount that shows them, by whatever name."""
+    """The places where hidden folders would be seen: below each mount that shows them, by whatever name."""
     for outside, inside in policy.read_only:
         real = os.path.realpath(outside)
         for folder in policy.hidden:

@@ -1,4 +1,4 @@
-"""Which folders of this machine a sandbox shows, and which it never may: this installation, wherever it lies.
+"""The folders of this machine that a sandbox shows, and those that it never may: this installation, wherever it lies.
 
 Beside what candidates need (system libraries, Python and its packages, the CUDA toolkit) a machine holds what would be
 an answer: the known-good kernels of the problems, in a source tree or in site-packages, and compiled ones in the cache.
@@ -91,7 +91,7 @@ def _installation(package: Path) -> Iterator[Path]:
 
 
 def _direct_url(record: str | None) -> str:
-    """Where pip installed a distribution from (PEP 610); empty where it is not recorded."""
+    """The folder that pip installed a distribution from (PEP 610); empty where it is not recorded."""
     try:
         return str(json.loads(record or "{}").get("url", ""))
     except ValueError:

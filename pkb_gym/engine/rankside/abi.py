@@ -58,7 +58,7 @@ class Hold(ctypes.Structure):
 
 
 class Progress(ctypes.Structure):
-    """How far a rank of the reference gang has come in conducting a block; in the reference heap alone."""
+    """Progress of a rank of the reference gang in conducting a block; in the reference heap alone."""
 
     _fields_ = [("reached", ctypes.c_uint64), ("arrived", ctypes.c_uint64)]
 

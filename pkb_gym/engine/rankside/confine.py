@@ -78,7 +78,7 @@ _SOCKETS = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, and AF_NETLINK to list interfaces; AF_VSOCK for one heeds no network namespace."""
 
 _PLACES = ("sched_setaffinity", "migrate_pages", "move_pages")
-"""Where a process runs and where its pages lie; whose, can be chosen by whoever can name it."""
+"""System calls on the processors of a process and the nodes of its pages; of any process that the caller can name."""
 
 _NOT_THERE = ("clone3",)  # its flags lie in memory that a filter cannot read; libc falls back to clone
 

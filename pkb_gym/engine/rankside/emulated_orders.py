@@ -138,7 +138,7 @@ class RunRanks(Message):
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a block has not come to its end.
+    """The reason why a block has not come to its end.
 
     Attributes:
         kind: value of `Failure`.

@@ -19,7 +19,7 @@ class ZygoteReady(Message):
 
 @dataclass(frozen=True)
 class GangRequest(Message):
-    """How a gang is to be started.
+    """The settings of a gang to be started.
 
     Attributes:
         entry: module whose `main(wire, rank, world_size)` each rank runs; with a leading dot, one of this folder.

@@ -22,7 +22,7 @@ class Handover(Protocol):
 
 
 class NoHandover:
-    """Where all arguments are in place from the start, and nobody looks at outputs before the end of the block."""
+    """All arguments are in place from the start, and outputs are compared after the block alone."""
 
     def cross(self) -> None:
         """Nothing."""

@@ -24,7 +24,7 @@ LARGEST_WORD = 1 << 63
 
 
 DEEPEST = 32
-"""How deep values of fields may be nested that can hold anything."""
+"""The deepest nesting of values of fields that can hold anything."""
 
 
 class WireError(Exception):

@@ -22,7 +22,7 @@ from .messages import Message
 
 DeviceName: TypeAlias = Literal["cpu", "cuda"]
 Dialect: TypeAlias = Literal["native", "python"]
-"""How a source is called: native kernels by the TVM FFI on the symmetric heap, Python modules with a process group."""
+"""The calling convention: native kernels by the TVM FFI on the symmetric heap, Python modules with a process group."""
 
 Partition: TypeAlias = tuple[tuple[int, ...], ...]
 """Global ranks, in groups."""

@@ -1,4 +1,4 @@
-"""Which processors a rank runs on."""
+"""The choice of a rank's processors."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def _tensors(output: Result, part: object) -> list[torch.Tensor]:
 
 
 class Delivery:
-    """Where the results of one call go. Made before the clock runs, and the same beside baseline and candidate.
+    """The destinations of one call's results. Made before the clock runs, and the same beside baseline and candidate.
 
     Args:
         heap: that they are copied into.
@@ -109,7 +109,7 @@ class Delivery:
 
 
 class Destination:
-    """Where one tensor is copied to.
+    """The destination of one tensor.
 
     Args:
         heap: that it lies in.

@@ -67,7 +67,7 @@ def looks_like_source(text: str) -> bool:
 
 
 def _text_defect(text: str) -> str | None:
-    """Why a text is no source of any language."""
+    """The reason why a text is no source of any language."""
     if len(text) > MAX_SOURCE_BYTES:  # before it is encoded: a character takes a byte at least
         return f"the source has at least {len(text)} bytes; at most {MAX_SOURCE_BYTES} are accepted"
     if not text.strip():
@@ -84,7 +84,7 @@ def _text_defect(text: str) -> str | None:
 
 
 def _language_defect(text: str, language: Language) -> str | None:
-    """Why a text is no source of that language."""
+    """The reason why a text is no source of that language."""
     if language in ("python", "triton"):
         if re.search(r"\bsolution\b", text):
             return None

@@ -10,7 +10,7 @@ from pkb_gym.engine.compile.cache import CompileCache
 
 @dataclass(frozen=True)
 class DebugFolders:
-    """Where to write what can be looked at afterwards.
+    """Folders for files that are looked at afterwards.
 
     Attributes:
         keep_to: folder for the checked calls, with a harness that runs them by themselves; None for none.

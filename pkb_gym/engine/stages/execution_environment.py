@@ -1,4 +1,4 @@
-"""Where evaluations run on this machine: the device, the resolved configuration, and the record of both."""
+"""The execution environment on this machine: the device, the resolved configuration, and the record of both."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def choose_device(asked: Literal["auto"] | Device, language: str = "auto") -> De
 
 
 def why_not_emulated() -> str | None:
-    """Why no kernels can be emulated on this machine, with the remedy; None where they can."""
+    """The reason why no kernels can be emulated on this machine, with the remedy; None where they can."""
     if not nvcc_available():
         return "CUDA sources are compiled by nvcc and g++; install the CUDA toolkit and a C++ compiler"
     return None
@@ -133,7 +133,7 @@ def _gib(nbytes: int) -> str:
 
 @cache
 def describe(device: Device, dialect: Dialect) -> Environment:
-    """Where an evaluation runs, for its record.
+    """The execution environment, for the record.
 
     Args:
         device: what kernels run on.

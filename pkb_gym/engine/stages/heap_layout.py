@@ -1,4 +1,4 @@
-"""How large the symmetric heap of an evaluation is, and what the evaluation takes of a machine's memory.
+"""The size of the symmetric heap of an evaluation, and the evaluation's need of the machine's memory.
 
 Computed from declared shapes; nothing is allocated. A heap is laid out before the evaluation's inputs are known, from
 trials of a fixed key, so that it depends on the problem and the configuration alone.
@@ -40,7 +40,7 @@ GPU_RESERVE_BYTES, CPU_RESERVE_BYTES = 4 << 30, 1 << 30
 
 @dataclass(frozen=True)
 class HeapLayout:
-    """How a heap is divided up.
+    """The division of a heap.
 
     Attributes:
         scratch_bytes: symmetric scratch of each rank.

@@ -1,4 +1,4 @@
-"""Where an output is wrong, as a picture (SVG): one panel a rank, darker where the distance is larger."""
+"""A picture (SVG) of the errors in an output: one panel a rank, darker where the distance is larger."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def openai_api_key() -> str | None:
 
 
 def cuda_home() -> Path | None:
-    """Where the user says that the CUDA toolkit lies."""
+    """The folder of the CUDA toolkit that the user names."""
     named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     return Path(named).expanduser() if named else None
 

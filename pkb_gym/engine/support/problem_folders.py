@@ -152,7 +152,7 @@ def _of_entry_point(point: EntryPoint) -> InstalledFolders:
 
 
 def _package_folders(value: str) -> tuple[Path, ...]:
-    """Where a package lies, by its dotted name; no code of it is run."""
+    """The folders of a package, by its dotted name; no code of it is run."""
     top, *rest = value.partition(":")[0].strip().split(".")
     spec = importlib.util.find_spec(top)
     if spec is None:
