@@ -27,7 +27,7 @@ def topology_text(
         dtype: whose arithmetic peaks are shown.
         ranks_per_gpu: neighbouring ranks that share a GPU.
         multicast_disabled: whether NVLink multicast is switched off (see `environment.multicast_disabled`).
-        connections: of the GPUs; None where nobody asked, which takes NVLink between all of them for granted.
+        connections: of the GPUs; None takes NVLink between all of them for granted.
 
     Raises:
         ConfigError: the world size is not positive.

@@ -46,7 +46,7 @@ NAMED_SIZES = ("tiny", "published", "large")
 
 @dataclass(frozen=True)
 class Work:
-    """Every rank's cost and least work, and where they place a call on this machine; None where nobody knows."""
+    """Every rank's cost and least work, and where they place a call on this machine; None where that is unknown."""
 
     costs: tuple[Cost, ...]
     least: tuple[Cost, ...]

@@ -5,7 +5,7 @@
                                         &reward= and a preset, the reward too
     DELETE /v1/evaluations/{id}         gives up interest in it
     GET    /v1/status                   a `ServiceStatus`
-    POST   /v1/pause?wait_s=            leaves the devices to somebody else; a `PauseState`
+    POST   /v1/pause?wait_s=            leaves the devices to another program; a `PauseState`
     POST   /v1/resume                   ends the pause; a `PauseState`
     GET    /metrics                     the metrics, for Prometheus
     GET    /v1/health                   {"ok": true}; needs no token

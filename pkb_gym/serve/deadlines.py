@@ -18,7 +18,7 @@ class DeadlineWatch:
         lock: of the service.
         begun: the evaluations to watch; the lock guards it.
         deadline_s: what an evaluation may take, see `Evaluation.left_s`.
-        unwanted_s: what it may still take once nobody asks for it any more; None for as long as any other.
+        unwanted_s: the time that it may still take once no client wants it any more; None for as long as any other.
         end: is called, without the lock, with an evaluation that has had its time, and the reason.
     """
 

@@ -31,7 +31,7 @@ class Observer:
         """An evaluation has left the queue."""
 
     def finished(self, evaluation: Evaluation, answer: Feedback | Exception) -> None:
-        """An evaluation has its answer; an exception stands for a refusal, or for nobody asking any more."""
+        """An evaluation has its answer; an exception stands for a refusal, or for the last client's withdrawal."""
 
     def evaluator_replaced(self, why: str) -> None:
         """The evaluator had to go."""

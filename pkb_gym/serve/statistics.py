@@ -42,7 +42,7 @@ class Statistics:
 
         Args:
             states: of the evaluations that have not finished.
-            paused: whether the devices are left to somebody else.
+            paused: whether the devices are left to another program.
         """
         self._forget()
         now = list(states)

@@ -201,7 +201,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
 
     @contextlib.contextmanager
     def _watching(self, on_finished: Callable[[int, list[int]], None] | None) -> Iterator[None]:
-        """Reports each sequence of transformers as it ends; None for prompts whose sequences nobody wants."""
+        """Reports each sequence of transformers as it ends; None for prompts whose sequences are not used."""
         if self.use_vllm or self.use_transformers_continuous_batching:
             yield
             return

@@ -188,7 +188,7 @@ class RemoteEvaluator:
         return self._call("GET", "/v1/status", ServiceStatus, self._patience())
 
     def pause(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Has the service leave its devices to somebody else; returns when nothing runs there any more.
+        """Has the service leave its devices to another program; returns when nothing runs there any more.
 
         Raises:
             InfrastructureError: it cannot be reached, or something still runs after `timeout_s`. Nothing new begins

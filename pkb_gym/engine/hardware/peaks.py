@@ -21,7 +21,7 @@ class Peaks:
         vector_flops_per_s: by dtype, outside matrix units.
         memory: tiers, fastest first; the last has no capacity.
         link_bytes_per_s: per direction.
-        link_latency_s: from a write on one rank until another rank can see it; None where nobody says.
+        link_latency_s: from a write on one rank until another rank can see it; None where it is unknown.
         source: "datasheet ..." or "measured ...".
     """
 

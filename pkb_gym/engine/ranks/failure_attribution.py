@@ -33,7 +33,7 @@ class GangFailed(Exception):
 
     Attributes:
         failure: as it is reported.
-        rank: that failed first; None where nobody knows.
+        rank: that failed first; None where it is unknown.
         killed: whether a process of the gang was killed, which need not be the doing of the candidate.
     """
 
@@ -76,7 +76,7 @@ def missed_deadline(places: Mapping[int, str], busy: Collection[int], timeout_s:
     """Distinguishes a deadlock, where every unfinished rank waits, from a timeout, where one computes on.
 
     Args:
-        places: unfinished rank -> where it stands, in words; empty where nobody knows.
+        places: unfinished rank -> where it stands, in words; empty where that is unknown.
         busy: those that were seen computing.
         timeout_s: the deadline that has passed.
     """

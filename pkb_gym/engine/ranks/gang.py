@@ -232,7 +232,7 @@ class Gang:
         """Sends one order to each rank; a rank that is gone is noticed by `collect`. Arguments as `ask`.
 
         Raises:
-            GangFailed: a rank has sent something that nobody asked for.
+            GangFailed: a rank has sent a message out of turn.
         """
         for rank, wire in enumerate(self._ranks):
             if wire.pending():

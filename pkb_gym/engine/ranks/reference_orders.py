@@ -91,7 +91,7 @@ class CheckedCall:
 
     Attributes:
         together: whether all arguments arrive before any rank begins, and no rank departs before all have finished.
-        late_rank: whose arguments arrive late; None for nobody's.
+        late_rank: whose arguments arrive late; None for no rank.
         delay_s: how late at most.
         is_held: whether this rank stands still after each wait and barrier of `pkb/symm.h`.
         withheld: arguments that hold poison before the call; None for all of them.

@@ -1,7 +1,7 @@
 """Confinement of a rank process before it sees candidate code: system calls, resources, privileges.
 
 The filter is a classic BPF program (seccomp(2), linux/seccomp.h, linux/bpf_common.h). It stops a rank from starting
-processes, from touching other processes and from changing namespaces, whoever runs it; the file system and the network
+processes, from touching other processes and from changing namespaces, under any user; the file system and the network
 are the sandbox's part.
 """
 

@@ -132,7 +132,7 @@ class EmulatedRanks:
         self._regions: list[int] = []
 
     def _observe(self, *, races: bool) -> int | None:
-        """The detector; None where nobody asked for it."""
+        """The detector; None where it was not requested."""
         if not races:
             return None
         options = DetectorOptions(

@@ -80,7 +80,7 @@ class NamedTensor:
         offset: bytes into the segment.
         nbytes: of it.
         element_bytes: of an element.
-        is_output: whether nobody has written it when the call begins.
+        is_output: whether it is unwritten when the call begins.
     """
 
     name: str
@@ -158,7 +158,7 @@ class DetectorFinding:
     Attributes:
         kind: such as "race" or "out_of_bounds".
         rank: of the second access.
-        owner: whose memory it is; None where nobody knows.
+        owner: whose memory it is; None where that is unknown.
         tensor: name of the memory; None where it has none.
         text: one line with both accesses and their source lines.
     """

@@ -35,7 +35,7 @@ def bind_rank(rank: int, world_size: int) -> int:
 def find_fastest(processors: Sequence[int]) -> list[int]:
     """The processors that run at full speed just now, the fastest first; this thread is on one of them then.
 
-    On a core that also works for somebody else a process is slow, and everything that it launches is late. A virtual
+    On a core that also works for another program a process is slow, and everything that it launches is late. A virtual
     machine does not show on which cores its processors are, nor what its neighbours do there, and both change: what is
     found holds for milliseconds. So each processor is tried, of many some.
     """

@@ -49,7 +49,7 @@ def write_leaderboard_pictures(entries: Sequence[LeaderboardEntry], folder: Path
 def leaderboard_pictures(entries: Sequence[LeaderboardEntry]) -> dict[str, str]:
     """Name -> SVG, of entries of one group.
 
-    Colours follow the light or dark theme of whoever looks, by a media query in the picture. The description holds
+    Colours follow the viewer's light or dark theme, by a media query in the picture. The description holds
     `figures_digest`, so that a picture of other figures is recognised.
     """
     agents = tuple(entry.figures.model_copy(update={"agent": entry.title}) for entry in entries)
