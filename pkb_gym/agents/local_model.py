@@ -68,8 +68,8 @@ def open_provider(argument: str, options: Mapping[str, str]) -> AgentProvider:
         tokenizer = AutoTokenizer.from_pretrained(name, **more)
         model = AutoModelForCausalLM.from_pretrained(name, dtype=chosen.dtype, **more)
     except (OSError, ValueError, ImportError) as error:
-        words = " ".join(str(error).split())
-        raise ConfigError(f"agent transformers: {argument!r} could not be loaded: {words}") from None
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"agent transformers: {argument!r} could not be loaded: {reason}") from None
     if not tokenizer.chat_template:
         raise ConfigError(f"agent transformers: {argument!r} has no chat template; take an instruction-tuned model")
     return LocalProvider(argument, chosen, tokenizer, model)

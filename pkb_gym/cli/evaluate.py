@@ -163,5 +163,5 @@ def exit_status(feedback: Feedback) -> Status:
 def again(argv: tuple[str, ...], key: bytes) -> str:
     """The command line that repeats a run, inputs included."""
     given = any(word.split("=", 1)[0] == "--replay-key" for word in argv)
-    words = ["pkb", *argv] if given else ["pkb", *argv, "--replay-key", key.hex()]
-    return shlex.join(words)
+    arguments = ["pkb", *argv] if given else ["pkb", *argv, "--replay-key", key.hex()]
+    return shlex.join(arguments)

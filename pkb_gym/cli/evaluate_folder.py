@@ -167,14 +167,14 @@ def _judge(
                 feedback, duration_s = verdict
                 results.append(_result(task, feedback, duration_s, config, reward))
                 outcome.judged[task.file] = feedback
-                words = _in_brief(feedback)
+                result = _in_brief(feedback)
             elif isinstance(verdict, PkbError):
                 ours = isinstance(verdict, InfrastructureError)
                 (outcome.unjudged if ours else outcome.skipped).append((task.file, str(verdict)))
-                words = f"not judged: {verdict}"
+                result = f"not judged: {verdict}"
             else:
                 raise verdict
-            console.print(f"[{number:>{width}}/{len(tasks)}] {task.file}: {words}", soft_wrap=True)
+            console.print(f"[{number:>{width}}/{len(tasks)}] {task.file}: {result}", soft_wrap=True)
 
 
 def _result(task: SourceFile, feedback: Feedback, duration_s: float, asked: EvalConfig, reward: str) -> Attempt:

@@ -137,9 +137,9 @@ def write(path: Path, source: str, *, force: bool) -> None:
 
 def eval_command(args: argparse.Namespace, path: Path, asked: Language) -> str:
     """The command that judges the file."""
-    words = ["pkb", "eval", args.problem, str(path)]
+    command = ["pkb", "eval", args.problem, str(path)]
     for folder in args.problem_paths:
-        words += ["--problem", str(folder)]
+        command += ["--problem", str(folder)]
     if asked in DEVICE_OF:
-        words += ["--device", DEVICE_OF[asked]]
-    return shlex.join(words)
+        command += ["--device", DEVICE_OF[asked]]
+    return shlex.join(command)

@@ -203,11 +203,11 @@ def positive_float(text: str) -> float:
     return _positive(text, float, "a number")
 
 
-def _positive(text: str, kind: Callable[[str], Number], words: str) -> Number:
+def _positive(text: str, kind: Callable[[str], Number], expected: str) -> Number:
     try:
         value = kind(text)
     except ValueError:
         value = kind("0")
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} must be {words} above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} must be {expected} above 0")
     return value

@@ -30,17 +30,17 @@ class RunWorkload:
     skipped: dict[str, str] = field(default_factory=dict)
 
 
-def choose_problems(words: Sequence[str]) -> list[Problem]:
+def choose_problems(choices: Sequence[str]) -> list[Problem]:
     """The problems of names, splits and categories, each once, in the order in which they are named.
 
     Args:
-        words: names such as "AllReduce", "all", "train", "test", or categories; several in one word, with commas.
+        choices: names such as "AllReduce", "all", "train", "test", or categories; several in one text, with commas.
 
     Raises:
-        ProblemNotFound: a word is none of these.
+        ProblemNotFound: a choice is none of these.
     """
     names: dict[str, None] = {}
-    for word in (part.strip() for each in words for part in each.split(",")):
+    for word in (part.strip() for each in choices for part in each.split(",")):
         names |= dict.fromkeys(split_names(word) if word in SPLITS else [find_problem(word).name] if word else [])
     return [find_problem(name) for name in names]
 
