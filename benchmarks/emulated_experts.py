@@ -60,7 +60,7 @@ class Run:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What its row is about."""
+        """The key of its row."""
         return self.problem, self.kernel, self.world_size, self.seed, source_sha256(self.source)[:16]
 
     def evaluate(self, evaluator: LocalEvaluator) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def evaluate(evaluator: LocalEvaluator, run: Run) -> dict[str, Any]:
 
 
 def runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int) -> Iterator[Run]:
-    """Of experts."""
+    """Runs of experts."""
     problems = [find_problem(name) for name in only] if only else catalogue()
     sources = {problem.name: expert_source(problem, "cu") for problem in problems}
     for seed, world_size, (name, source) in product(range(seeds), world_sizes, sources.items()):
@@ -117,7 +117,7 @@ def runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int) -> Iterato
 
 
 def variant_runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int, variants: int) -> Iterator[Run]:
-    """Of the corpus's kernels: so many of each family."""
+    """Runs of the corpus's kernels: so many of each family."""
     names = only or sorted(name for name, language in FAMILIES if language == "cuda")
     drawn = [
         variant
@@ -129,6 +129,7 @@ def variant_runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int, va
         yield Run(variant.problem, variant.name, "passed", variant.source, world_size, seed)
 
 
+<<<<<<< HEAD
 def candidate_runs() -> Iterator[Run]:
     """Of candidates, configured as by the first lines of their files."""
     for kind in ("good", "broken", "hostile", "racy", "races"):
@@ -150,6 +151,18 @@ def candidate_runs() -> Iterator[Run]:
 def in_order(planned: Sequence[Run]) -> list[Run]:
     """All with their first seed, then experts and then variants with one further seed after the other."""
     return sorted(planned, key=lambda run: (run.seed > 0, run.seed > 0 and run.kernel != "expert", run.seed))
+=======
+def candidate_runs(seeds: int) -> Iterator[Run]:
+    """Runs of candidates, by the first line of their files."""
+    for path in sorted(CANDIDATES.glob("*/*.cu")):
+        source = path.read_text(encoding="utf-8")
+        lines = [line for line in source.splitlines()[:6] if line.startswith("// ") and ": " in line]
+        options = dict(line[3:].split(": ", 1) for line in lines)
+        expected = options.get("expect", "passed").split()[0]
+        for seed in range(seeds):
+            name, world_size = options.get("problem", "AllReduce"), int(options.get("world_size", 2))
+            yield Run(name, str(path.relative_to(CANDIDATES)), expected, source, world_size, seed)
+>>>>>>> wt-words13-10
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:

@@ -48,7 +48,7 @@ SAVED_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class Order:
-    """What one process does.
+    """The part of one process.
 
     Attributes:
         seeds: of its programs.
@@ -69,7 +69,7 @@ class Order:
 
 @dataclass
 class Answer:
-    """What was found of some programs.
+    """Findings on some programs.
 
     Attributes:
         digests: of the other side's results (of the emulator's if there is no other side), by seed.
@@ -205,7 +205,7 @@ class Worker:
 
 
 def answers(orders: Sequence[Order], jobs: int, until_s: float) -> Iterator[Answer]:
-    """Of all orders, until the deadline; a process that fails or is silent is replaced.
+    """The answers to all orders, until the deadline; a process that fails or is silent is replaced.
 
     Args:
         orders: begun in this order.
@@ -236,7 +236,7 @@ def answers(orders: Sequence[Order], jobs: int, until_s: float) -> Iterator[Answ
 
 @dataclass
 class Tally:
-    """Of one form."""
+    """The counts of one form."""
 
     group: str
     bound: str = ""
@@ -258,7 +258,7 @@ class Tally:
 
 
 def summary(tallies: dict[str, Tally]) -> dict[str, dict[str, int]]:
-    """Of each group: forms, results compared, different, and within an error bound."""
+    """The counts of each group: forms, results compared, different, and within an error bound."""
     groups: dict[str, dict[str, int]] = {}
     for tally in tallies.values():
         counts = groups.setdefault(tally.group, {"forms": 0, "compared": 0, "different": 0, "within_bound": 0})
@@ -270,7 +270,7 @@ def summary(tallies: dict[str, Tally]) -> dict[str, dict[str, int]]:
 
 
 def causes(total: Answer) -> dict[str, dict[str, int]]:
-    """Of each known cause of differences, and of none (""): uses of forms, and programs."""
+    """Uses of forms, and programs, for each known cause of differences, and for none ("")."""
     found: dict[str, list[int]] = {}
     for seed, each in total.compared:
         if each.example:

@@ -92,7 +92,7 @@ def test_the_reward_is_that_of_the_service(judge):
     assert status == 0 and reward["passed"] == 0 and 0 < reward["reward"] < expected and text.strip()
 
 
-def test_nothing_submitted_is_worth_nothing(judge):
+def test_nothing_submitted_is_rewarded_with_nothing(judge):
     status, reward, text = judge(None, url="http://127.0.0.1:1")
     assert (status, reward) == (0, {"reward": 0.0, "passed": 0, "submitted": 0}) and "nothing was submitted" in text
 

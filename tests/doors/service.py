@@ -45,7 +45,7 @@ class FailingAtMarkedSources(Forwarding):
 
 
 def task_of(url: str, problem: str) -> str:
-    """Its text; made before anything is judged, as it tells the speed of this machine once that was measured."""
+    """Its text; made before anything is judged, as it gives the speed of this machine once that was measured."""
     return EpisodeSettings.of({**SETTINGS, "evaluator": url}).open_session(problem).reset(problem, seed=SEED)
 
 

@@ -94,7 +94,7 @@ def test_an_entry_needs_its_version_and_names_each_kernel_once(tmp_path):
 
 
 @pytest.mark.parametrize(("version", "remedy"), [(2, "take a newer pkb-gym"), (0, "make it again with `pkb leader")])
-def test_an_entry_of_another_version_is_told_by_it_and_not_by_its_fields(tmp_path, version, remedy):
+def test_an_entry_of_another_version_is_recognised_by_it_and_not_by_its_fields(tmp_path, version, remedy):
     path = tmp_path / "expert-cpu.json"
     path.write_text(json.dumps({"schema_version": version, "other": "fields"}))
     with pytest.raises(ConfigError, match=f"is of version {version} of the schema, .* reads version 1; {remedy}"):

@@ -39,8 +39,8 @@ def test_every_starter_is_a_source_of_its_language_with_the_declared_signature(p
         assert starter.language == ("python" if starter.why_python else language)
         parsed = Source.parse(starter.source, device)
         uses_triton = device == "cuda" and "import triton" in starter.source
-        told = "triton" if uses_triton else starter.language  # a reference may use Triton where there are GPUs
-        assert (parsed.defect, parsed.language) == (None, told), "by content"
+        language = "triton" if uses_triton else starter.language  # a reference may use Triton where there are GPUs
+        assert (parsed.defect, parsed.language) == (None, language), "by content"
         mark = "//" if starter.language in ("cpp", "cuda") else "#"
         opening = starter.source.split(f"\n{mark} Where to go next:\n")[0].splitlines()
         assert opening[0].startswith(f"{mark} {problem.name}: ") and all(line.startswith(mark) for line in opening)

@@ -70,7 +70,7 @@ class KernelTask(vf.Task[KernelData, KernelState, JudgeConfig]):
 
     @vf.metric
     async def speedup(self, trace: vf.Trace) -> float:
-        """Of the best submission over the baseline; 0 where none was timed."""
+        """The speedup of the best submission over the baseline; 0 where none was timed."""
         best = episode_of(trace, self.config).best
         return 0.0 if best is None else best.speedup
 

@@ -56,7 +56,7 @@ def judge(request: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 def _call(method: str, path: str, body: bytes | None) -> dict[str, Any] | None:
-    """The reply; None where it is worth another attempt."""
+    """The reply; None where another attempt may succeed."""
     headers = {"Authorization": f"Bearer {os.environ['PKB_TOKEN']}", "Content-Type": "application/json"}
     url = os.environ["PKB_SERVICE_URL"].rstrip("/") + path
     call = urllib.request.Request(url, body, headers, method=method)

@@ -1,4 +1,4 @@
-"""What native sources of all devices share: headers, the exported symbol, the host compiler."""
+"""Shared parts of native compiles on all devices: headers, the exported symbol, the host compiler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_SECTIONS, MAX_SYMBOLS = 10_000, 20_000
 
 
 def include_folders() -> tuple[Path, ...]:
-    """Where headers of the dialect lie."""
+    """The folders of the dialect's headers."""
     return INCLUDE, ffi_root() / "include"
 
 
@@ -44,7 +44,7 @@ def library_arguments() -> tuple[str, ...]:
 
 
 def exports_solution(binary: bytes) -> bool:
-    """Whether a shared object exports `solution`, told by reading it: nothing is loaded.
+    """Whether a shared object exports `solution`, found by reading it: nothing is loaded.
 
     One of more sections or symbols than any kernel has counts as without, since each is looked at.
 

@@ -227,7 +227,7 @@ class EmulatedGang:
 
 
 def call_memory(problem: Problem, planned: SetPlan) -> CallMemory:
-    """Where the tensors of a call lie, by name."""
+    """The places of the tensors of a call, by name."""
     tensors = []
     for ax, placed in zip(planned.axes, planned.leaves, strict=True):
         outputs = {leaf.name for out in problem.returned for leaf in output_leaves(out, ax)}

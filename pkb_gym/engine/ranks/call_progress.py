@@ -1,4 +1,4 @@
-"""How far the ranks have come in a conducted block, and how long one stands still while the others go ahead."""
+"""Progress of the ranks in a conducted block, and the time that one stands still while the others go ahead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTLED_S = 300e-6
 """Ranks that have gone no further for so long do not without the one that stands still."""
 
 LEAST_HOLD_S = 1e-3
-"""Of a held rank, whatever the others tell: a kernel may have threads of its own."""
+"""The least hold of a rank, whatever the progress of the others: a kernel may have threads of its own."""
 
 POLL_S = 20e-6
 
@@ -123,7 +123,7 @@ class CallProgress:
     def _goes_no_further(self, rank: int, crossing: int) -> bool:
         """Whether another rank goes no further before this one, which stands still at a crossing, goes on.
 
-        It has finished all calls, or waits for a signal, as far as it tells; or it has come to a call that all begin
+        It has finished all calls, or reports that it waits for a signal; or it has come to a call that all begin
         together; or it stands still itself, in an earlier call: of two such ranks the one that is ahead goes on first.
         """
         progress = self._mine.progress(rank)

@@ -1,4 +1,4 @@
-"""What the ranks of a candidate are asked for, whether they are processes of a gang or emulated in one."""
+"""The interface to the ranks of a candidate, whether they are processes of a gang or emulated in one."""
 
 from __future__ import annotations
 

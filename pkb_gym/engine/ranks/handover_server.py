@@ -63,7 +63,7 @@ class HandoverLibraries:
 
 
 class HandoverEnds:
-    """By what each rank of a candidate and the reference rank of the same number agree; a context manager.
+    """The ends of the channel between each rank of a candidate and the reference rank of its number; a context manager.
 
     Args:
         world_size: number of ranks.

@@ -95,7 +95,7 @@ class RankProcesses:
         return not select.select(self.pidfds, [], [], 0)[0]
 
     def computing(self, ranks: Collection[int]) -> set[int]:
-        """Those ranks that compute rather than wait, by a look at them for `SAMPLING_S`."""
+        """The ranks that compute rather than wait, by a look at them for `SAMPLING_S`."""
         before = {rank: stat(self.pidfds[rank])[1] for rank in ranks}
         running = dict.fromkeys(ranks, 0)
         for _ in range(SAMPLES):

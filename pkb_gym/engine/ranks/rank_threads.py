@@ -16,7 +16,7 @@ STOPPED, AT_WORK = set("TtZXx"), set("RD")
 """State letters of threads, see proc(5): those that do nothing more, and those that run or are in the kernel."""
 
 WATCH_S = 0.2
-"""How often threads are counted while a gang is waited for."""
+"""The interval of counting threads while a gang is waited for."""
 
 
 def thread_states(pidfd: int) -> str:
@@ -32,9 +32,9 @@ def thread_states(pidfd: int) -> str:
 
 
 def wait_until_stopped(pidfds: Sequence[int], deadline: float) -> int:
-    """Waits for every thread of processes that have been told to stop.
+    """Waits for every thread of processes that SIGSTOP was sent to.
 
-    The state of a process is that of its main thread, which tells nothing of the others. A thread in a call of the
+    The state of a process is that of its main thread, which does not show the others'. A thread in a call of the
     kernel goes on until the call ends, and may write to outputs meanwhile.
 
     Args:
@@ -74,7 +74,7 @@ def _processor_ns(pidfd: int) -> int:
 
 
 def max_threads() -> int:
-    """How many threads a rank may run: those of several pools with a thread for each processor."""
+    """The most threads of a rank: those of several pools with a thread for each processor."""
     return 256 + 4 * (os.cpu_count() or 1)
 
 

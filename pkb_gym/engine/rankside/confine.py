@@ -1,7 +1,7 @@
-"""What a rank process gives up before it sees candidate code: system calls, resources, privileges.
+"""Confinement of a rank process before it sees candidate code: system calls, resources, privileges.
 
 The filter is a classic BPF program (seccomp(2), linux/seccomp.h, linux/bpf_common.h). It stops a rank from starting
-processes, from touching other processes and from changing namespaces, whoever runs it; the file system and the network
+processes, from touching other processes and from changing namespaces, under any user; the file system and the network
 are the sandbox's part.
 """
 
@@ -69,7 +69,7 @@ TERMINALS = (0x540E, 0x5410, 0x5412, 0x541C, 0x541D, 0x5423, 0x5437)
 rank SIGCONT, and one that it was given would take input from it."""
 
 _STARTS = ("fork", "vfork", "execve", "execveat", "setpgid")
-"""What starts programs; ninja gives each a process group of its own."""
+"""System calls that start programs; ninja gives each a process group of its own."""
 
 _NEW_NAMESPACES = 0x7E020000
 """Every CLONE_NEW flag: inside a user namespace of its own a process has all capabilities again."""
@@ -78,7 +78,7 @@ _SOCKETS = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, and AF_NETLINK to list interfaces; AF_VSOCK for one heeds no network namespace."""
 
 _PLACES = ("sched_setaffinity", "migrate_pages", "move_pages")
-"""Where a process runs and where its pages lie; whose, can be chosen by whoever can name it."""
+"""System calls on the processors of a process and the nodes of its pages; of any process that the caller can name."""
 
 _NOT_THERE = ("clone3",)  # its flags lie in memory that a filter cannot read; libc falls back to clone
 
@@ -113,7 +113,7 @@ def drop_capabilities() -> None:
 
 
 def offer_to_the_oom_killer() -> None:
-    """When the machine runs out of memory, this process and those that it forks are killed before any other."""
+    """Has this process and those that it forks killed before any other when the machine runs out of memory."""
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 

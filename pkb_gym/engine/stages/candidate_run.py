@@ -139,12 +139,12 @@ class CandidateRun:
 
     @property
     def config(self) -> ResolvedConfig:
-        """Of the evaluation."""
+        """The configuration of the evaluation."""
         return self.feedback.config
 
     @property
     def dialect(self) -> Dialect:
-        """Of the candidate."""
+        """The dialect of the candidate."""
         return self.config.dialect
 
     @property

@@ -1,4 +1,4 @@
-"""What no honest kernel does, told from the evidence that lies outside the candidate's gang."""
+"""Integrity findings: what no honest kernel does, by evidence from outside the candidate's gang."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ stopped."""
 
 
 def timed_outputs(report: CheckReport) -> Sequence[Finding]:
-    """A candidate that was right in the check and wrong while it was timed told the two apart, or has a race."""
+    """A candidate that was right in the check and wrong while it was timed recognises timed calls, or has a race."""
     if report.passed:
         return ()
     detail = (
@@ -82,7 +82,7 @@ def busy_gpu(answer_us: float) -> Sequence[Finding]:
 
 
 def late_output(mismatch: Mismatch) -> Sequence[Finding]:
-    """Outputs that were wrong when the last rank said it was done, and right a moment later."""
+    """Outputs that were wrong when the last rank reported its end, and right a moment later."""
     detail = f"rank {mismatch.rank}, {mismatch.output}: the output was not there when the call ended; it came later"
     return (Finding(code="late_output", detail=detail),)
 

@@ -14,7 +14,7 @@ from pkb_gym.engine.stages.block_staging import BlockStaging
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 
 KEPT_BYTES = 256 << 20
-"""Of tensors of all ranks: as many calls are kept as fit, at least one."""
+"""The most bytes of all ranks' tensors: as many calls are kept as fit, at least one."""
 
 RUN_SCRIPT = HARNESS.with_name("run.sh")
 
@@ -72,8 +72,8 @@ def keep_calls(run: CandidateRun, plan: BlockPlan, staging: BlockStaging, folder
     for call, (planned, how) in enumerate(zip(plan.sets[:calls], order.calls, strict=False)):
         late = -1 if how.late_rank is None else how.late_rank
         holds = [of_rank[call] for of_rank in staging.setting.holds_ns]
-        words = (planned.trial, int(how.together), late, round(how.delay_s * 1e6), *holds)
-        lines.append(" ".join(map(str, words)))
+        fields = (planned.trial, int(how.together), late, round(how.delay_s * 1e6), *holds)
+        lines.append(" ".join(map(str, fields)))
     (folder / "calls.txt").write_text("\n".join(lines) + "\n")
     run.reference.keep(str(folder.resolve()), calls)
 

@@ -49,8 +49,8 @@ def write_leaderboard_pictures(entries: Sequence[LeaderboardEntry], folder: Path
 def leaderboard_pictures(entries: Sequence[LeaderboardEntry]) -> dict[str, str]:
     """Name -> SVG, of entries of one group.
 
-    Colours follow the light or dark theme of whoever looks, by a media query in the picture. The description holds
-    `figures_digest`, so that a picture of other figures can be told.
+    Colours follow the viewer's light or dark theme, by a media query in the picture. The description holds
+    `figures_digest`, so that a picture of other figures is recognised.
     """
     agents = tuple(entry.figures.model_copy(update={"agent": entry.title}) for entry in entries)
     content = ReportContent(
@@ -66,7 +66,7 @@ def leaderboard_pictures(entries: Sequence[LeaderboardEntry]) -> dict[str, str]:
 
 
 def figures_digest(entries: Sequence[LeaderboardEntry]) -> str:
-    """Of all that the pictures are drawn from: titles and figures."""
+    """A digest of all that the pictures are drawn from: titles and figures."""
     texts = [f"{entry.title}\n{entry.figures.model_dump_json()}" for entry in entries]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 

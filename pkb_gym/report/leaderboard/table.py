@@ -56,7 +56,7 @@ def _ranks(entry: LeaderboardEntry) -> str:
 
 
 def _rank(entry: LeaderboardEntry) -> tuple[float, float, str]:
-    """By fast_1, then pass@1, the greatest first."""
+    """The sort key: by fast_1, then pass@1, the greatest first."""
     return -_mean(entry.figures.eager.fast_1_at), -_mean(entry.figures.pass_at), entry.name
 
 

@@ -26,7 +26,7 @@ AT_A_TIME = asyncio.Semaphore(SIDE_BY_SIDE)
 
 
 class SubmittingAgent(BaseAgent):
-    """Writes the submission that its model's name tells: "Problem-case"."""
+    """Writes the submission that its model's name names: "Problem-case"."""
 
     @staticmethod
     def name() -> str:

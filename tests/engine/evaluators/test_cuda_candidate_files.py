@@ -1,4 +1,4 @@
-"""The candidates for GPUs as files: what can be told of them without a GPU. tests/gpu runs them."""
+"""The candidates for GPUs as files: checks that need no GPU. tests/gpu runs them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_it_compiles_without_a_gpu(name: str, tmp_path: Path) -> None:
     assert cuda_errors(FOLDER / "cuda" / name, tmp_path) == ""
 
 
-def test_every_file_says_what_it_stands_for() -> None:
+def test_every_file_states_its_purpose() -> None:
     for candidate in ALL:
         assert candidate.outcome == "passed" or candidate.words, f"{candidate.name}: words of its message are missing"
         assert candidate.kind != "good" or candidate.outcome == "passed", candidate.name

@@ -253,7 +253,7 @@ def test_a_late_rank_is_late_for_a_limited_time(gang: Gang) -> None:
 
 
 @conducts(APART, APART)
-def test_an_output_that_changes_after_its_call_is_told_and_put_back(gang: Gang) -> None:
+def test_an_output_that_changes_after_its_call_is_reported_and_put_back(gang: Gang) -> None:
     rank = gang.ranks[0]
     rank.cross()
     gang.output(0, 0).fill_(5)

@@ -160,7 +160,7 @@ def test_candidates_on_the_cpu_get_no_library(libraries):
     assert libraries.candidate_fds == () and len(libraries.reference_fds) == 1
 
 
-def test_a_rank_of_the_cpu_waits_or_goes_on_as_it_is_told(rank):
+def test_a_rank_of_the_cpu_waits_or_goes_on_as_the_script_has_it(rank):
     handovers, null_call = make_handovers(Device(), None, 2, [rank.request_fd, rank.reply_fd])  # type: ignore[arg-type]
     assert isinstance(handovers, Handovers)
     assert isinstance(handovers.of("none", 0), NoHandover)

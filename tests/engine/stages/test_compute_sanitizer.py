@@ -200,7 +200,7 @@ def test_what_other_ranks_find_at_the_same_time_is_kept(toolkit: Path) -> None:
     assert "rank 0 was late" in report.report.partition("rank 1:\n")[0]
 
 
-def test_without_the_tool_it_is_said_where_it_comes_from(toolkit: Path) -> None:
+def test_without_the_tool_the_message_names_its_package(toolkit: Path) -> None:
     (toolkit / "bin" / "compute-sanitizer").unlink()
     with pytest.raises(InfrastructureError, match="install it with the CUDA toolkit, or set CUDA_HOME"):
         reports_of(config_of("cuda", "memcheck"))

@@ -107,7 +107,7 @@ def test_calls_of_both_sides_have_handovers() -> None:
 
 
 def test_blocks_are_disturbed_and_decide_no_time() -> None:
-    """A candidate cannot tell one from the others before a delay meets it."""
+    """A candidate cannot recognise one before a delay meets it."""
     bench = Bench()
     timing = timed(bench)
     indices = disturbed(bench)

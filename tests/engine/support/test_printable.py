@@ -46,7 +46,7 @@ def test_no_marker_of_a_chat_template_passes(marker: str) -> None:
 def test_no_control_sequence_passes(text: str) -> None:
     shown = printable(text)
     assert shown.isprintable() and shown.encode()
-    assert len(shown) > len(text), "what was there can be told"
+    assert len(shown) > len(text), "escapes show the characters"
 
 
 def test_honest_messages_stay_as_they_are() -> None:
