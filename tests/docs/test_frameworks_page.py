@@ -13,6 +13,7 @@ import pytest
 from pkb_gym.adapters.settings import EpisodeSettings
 from tests.docs.pages import DOCS, ROOT, code_blocks
 from tests.doors import commands, debian_python, installation
+from tests.doors.__main__ import LONGEST_FIRST
 
 PAGE = DOCS / "frameworks.md"
 DOORS = sorted(path.parent.name for path in (ROOT / "tests/doors").glob("*/test_door.py"))
@@ -137,5 +138,9 @@ def test_no_distribution_of_a_door_needs_torch():
         assert not any(name.startswith(("torch", "pkb-gym")) for name in needed), path
 
 
-def test_the_makefile_runs_them():
-    assert "-m tests.doors" in (ROOT / "Makefile").read_text(encoding="utf-8")
+def test_continuous_integration_runs_them_all():
+    recipe = subprocess.check_output(["make", "--dry-run", "doors"], text=True, cwd=ROOT)
+    assert re.search(r"-m tests\.doors\s*$", recipe)
+    steps = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
+    assert steps.index("make test") < steps.index("make doors") and "set -euo pipefail" in steps
+    assert set(LONGEST_FIRST) == set(DOORS)

@@ -84,9 +84,19 @@ def judge(url: str, problem: str, case: str, task: str) -> Expected:
     turn = reply.turn
     assert turn is not None and turn.feedback is not None, reply.text
     assert turn.feedback.failure == FAILURES[case], f"{problem}, {case}: {reply.text}"
-    value = turn.value
-    reward = turn.reward if turn.is_valid else None
-    return Expected(problem, case, source, task, reply.text, FAILURES[case], value, reward, turn.speedup)
+    assert turn.feedback.config is not None
+    return Expected(
+        problem=problem,
+        case=case,
+        source=source,
+        task=task,
+        text=reply.text,
+        failure=FAILURES[case],
+        value=turn.value,
+        reward=turn.reward if turn.is_valid else None,
+        speedup=turn.speedup,
+        seed=turn.feedback.config.seed,
+    )
 
 
 def main(path: Path) -> None:
