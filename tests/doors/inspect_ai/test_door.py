@@ -135,3 +135,11 @@ def test_a_failure_of_the_service_is_no_score(run):
 def test_a_model_has_its_turns_and_no_more(run):
     sample = run("compile_error", "wrong", "expert", max_turns=2)
     assert len(sample.scores["best_reward"].metadata["rewards"]) == len(Endpoint.requests) == 2
+
+
+def test_an_evaluation_that_could_judge_nothing_does_not_begin(tasks, tmp_path, monkeypatch):
+    monkeypatch.delenv("PKB_SERVICE_URL", raising=False)
+    with pytest.raises(Exception, match="PKB_SERVICE_URL not set"):
+        pkb_kernels(str(tasks))
+    with pytest.raises(ValueError, match="holds no task; `pkb export harbor"):
+        pkb_kernels(str(tmp_path))
