@@ -113,6 +113,11 @@ def test_no_token_is_shown(judge):
     assert (status, reward) == (1, None) and "the token is wrong" in text and "a-wrong-token" not in text
 
 
+def test_a_variable_that_is_not_set_is_named(judge):
+    status, reward, text = judge("speedup 1", token="")
+    assert (status, reward) == (1, None) and text == "PKB_TOKEN not set: the url of `pkb serve` and its token\n"
+
+
 def test_a_task_takes_the_place_of_an_earlier_one_alone(tmp_path):
     task = HarborTask(PROBLEM, ON_TWO, "cpp")
     place = write_task(tmp_path, task)

@@ -73,6 +73,7 @@ env = {{ PKB_SERVICE_URL = "${{PKB_SERVICE_URL}}", PKB_TOKEN = "${{PKB_TOKEN}}" 
 
 AGENT_DOCKERFILE = """\
 FROM python:3.12-slim-bookworm
+# hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 RUN pip install --no-cache-dir apache-tvm-ffi=={tvm_ffi}
 COPY include /opt/pkb/include
