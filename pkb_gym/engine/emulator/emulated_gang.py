@@ -206,6 +206,10 @@ class EmulatedGang:
         """Lets the process go on."""
         self._gang.processes.thaw()
 
+    def kill(self) -> None:
+        """Ends the process, of which nothing more is wanted but what it wrote."""
+        self._gang.processes.kill()
+
     def processor_ticks(self) -> int:
         """Processor time so far, in clock ticks."""
         return self._gang.processes.processor_ticks()

@@ -63,7 +63,7 @@ _EVERYWHERE = {
     "process_madvise": 440, "mount_setattr": 442, "memfd_secret": 447, "process_mrelease": 448,
 }  # fmt: skip
 
-F_SETSIG = 10
+F_SETSIG, F_SETLEASE = 10, 1024
 TERMINALS = (0x540E, 0x5410, 0x5412, 0x541C, 0x541D, 0x5423, 0x5437)
 """TIOCSCTTY, TIOCSPGRP, TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD, TIOCVHANGUP: a terminal of its own would send a frozen
 rank SIGCONT, and one that it was given would take input from it."""
@@ -199,7 +199,8 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
         elif name == "prctl":  # a rank must not outlive its leader
             body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JEQ, PR_SET_PDEATHSIG, 0, 1), deny, _op(_RET, _ALLOW)]
         elif name in ("fcntl", "ioctl"):  # a frozen rank could have SIGCONT sent to itself, as timer_create could
-            values: tuple[int, ...] = (F_SETSIG,) if name == "fcntl" else TERMINALS
+            # and a lease on a file of the system would hold up whoever opens it, compilers of other candidates too
+            values: tuple[int, ...] = (F_SETSIG, F_SETLEASE) if name == "fcntl" else TERMINALS
             jumps = [_op(_JEQ, value, len(values) - 1 - index, 0) for index, value in enumerate(values[:-1])]
             body = [_op(_LD, _ARG1_LOW_OFFSET), *jumps, _op(_JEQ, values[-1], 0, 1), deny, _op(_RET, _ALLOW)]
         elif name in only:

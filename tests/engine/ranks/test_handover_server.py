@@ -147,6 +147,23 @@ def test_draining_an_empty_eventfd_does_not_wait(rank):
     assert not select.select([rank.request_fd], [], [], 0)[0]
 
 
+FULL = 2**64 - 2
+
+
+def test_a_rank_that_fills_up_its_replies_keeps_nobody_waiting(library, libraries):
+    """The server blocked when it answered, and so did whoever ended it: the judge stood still for ten minutes."""
+    with HandoverEnds(1, libraries) as ends:
+        rank = Rank()
+        server = library.serve_on_cpu(script(), rank.memory.ctypes.data, *ends.eventfds[0])
+        request_fd, reply_fd = ends.eventfds[0]
+        os.eventfd_write(reply_fd, FULL)
+        os.eventfd_write(request_fd, 1)
+        assert not select.select([], [reply_fd], [], 0.05)[1], "there is room for an answer"
+        ends.drain()
+        assert server.finish() is None
+        rank.close()
+
+
 def test_each_rank_has_two_eventfds_of_its_own(libraries):
     with HandoverEnds(3, libraries) as ends:
         fds = [fd for pair in ends.eventfds for fd in pair]

@@ -176,6 +176,17 @@ def test_a_frozen_rank_has_no_signal_sent_to_itself() -> None:
     filtered(work)
 
 
+def test_no_lease_is_taken_on_a_file_of_the_system() -> None:
+    """Whoever opens the file waits for up to 45 s until its holder gives it back: compilers, and the evaluator."""
+
+    def work() -> None:
+        for kind in (fcntl.F_RDLCK, fcntl.F_WRLCK):
+            with open("/etc/hostname") as file:
+                refused(lambda kind=kind, file=file: fcntl.fcntl(file, fcntl.F_SETLEASE, kind))
+
+    filtered(work)
+
+
 def test_other_processes_stay_out_of_reach() -> None:
     def work() -> None:
         parent, numbers = os.getppid(), confine._ARCHITECTURES[platform.machine()][1]
