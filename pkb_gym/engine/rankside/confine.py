@@ -40,6 +40,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "socket": 41, "memfd_create": 319, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240,
             "timer_create": 222, "fcntl": 72, "sched_setaffinity": 203, "migrate_pages": 256, "move_pages": 279,
             "io_setup": 206, "io_submit": 209, "vmsplice": 278, "setsid": 112, "setpgid": 109, "ioctl": 16,
+            "seccomp": 317,
         },
     ),
     "aarch64": (
@@ -54,6 +55,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "memfd_create": 279, "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180,
             "timer_create": 107, "fcntl": 25, "sched_setaffinity": 122, "migrate_pages": 238, "move_pages": 239,
             "io_setup": 0, "io_submit": 2, "vmsplice": 75, "setsid": 157, "setpgid": 154, "ioctl": 29,
+            "seccomp": 277,
         },
     ),
 }  # fmt: skip
@@ -173,7 +175,8 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
     """The filter: each denied call is compared by number; some kinds look at an argument too.
 
     Memory files, and the IPC objects of System V, hold memory that no resource limit counts. What `io_submit` and
-    `vmsplice` begin, the kernel ends without a thread of the rank.
+    `vmsplice` begin, the kernel ends without a thread of the rank. A thread whose system call waits for another thread's
+    verdict (`seccomp`) cannot be stopped.
     """
     deny = _op(_RET, _DENY | errno.EPERM)
     only = {
