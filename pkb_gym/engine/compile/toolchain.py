@@ -35,7 +35,7 @@ def include_folders() -> tuple[Path, ...]:
 
 def include_arguments() -> tuple[str, ...]:
     """`include_folders` for a compiler, as those of the system: no warning that a source asks for is about them."""
-    return tuple(f"-isystem{folder}" for folder in include_folders())
+    return tuple(part for folder in include_folders() for part in ("-isystem", str(folder)))
 
 
 def library_arguments() -> tuple[str, ...]:

@@ -175,8 +175,8 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
     """The filter: each denied call is compared by number; some kinds look at an argument too.
 
     Memory files, and the IPC objects of System V, hold memory that no resource limit counts. What `io_submit` and
-    `vmsplice` begin, the kernel ends without a thread of the rank. A thread whose system call waits for another thread's
-    verdict (`seccomp`) cannot be stopped.
+    `vmsplice` begin, the kernel ends without a thread of the rank. A thread cannot be stopped while a listener of
+    `seccomp` decides over its system call.
     """
     deny = _op(_RET, _DENY | errno.EPERM)
     only = {
