@@ -92,6 +92,14 @@ def test_starters_are_right(name: str, language: Language, compiled: None, local
     assert feedback.passed, f"{feedback.failure}: {feedback.message}"
 
 
+def test_a_naive_long_convolution_takes_filters_longer_than_the_sequence(local_evaluator: LocalEvaluator):
+    axes = {"B": 1, "num_groups": 4, "group_dim": 1, "l": 48, "Lf": 96, "with_zigzag_splitting": True}
+    problem = find_problem("HyenaCP")
+    config = EvalConfig(device="cpu", world_size=1, size=axes, until="check")
+    feedback = local_evaluator.evaluate(problem, make_starter(problem, "cpp").source, config)
+    assert feedback.is_correct, feedback.message
+
+
 def test_a_naive_kernel_of_another_dtype_is_refused_not_wrong(local_evaluator: LocalEvaluator):
     """The naive kernels in problems' folders read bfloat16, whatever they were given."""
     problem = find_problem("SampleSort")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pkb_gym.engine.ranks.block_conditioner import BUSY_FOR_S, BUSY_GPU_US
 from pkb_gym.engine.records.check_report import CheckReport, Mismatch
 from pkb_gym.engine.records.feedback import Finding
 from pkb_gym.engine.records.roofline import LowerBound
@@ -20,9 +21,6 @@ highest (`hardware.limits`: 1980 MHz of an H200, 8 % above its datasheet's 1830)
 FROZEN_TICKS_IN_BLOCK, FROZEN_TICKS = 1, 4
 """Clock ticks that a frozen rank may seem to have used, in one block and in all: ticks that were running when it was
 stopped."""
-
-BUSY_GPU_US = 500.0
-"""An idle GPU answers in some tens of microseconds; one that is shared gives each process slices of milliseconds."""
 
 
 def timed_outputs(report: CheckReport) -> Sequence[Finding]:
@@ -75,11 +73,11 @@ def busy_gpu(answer_us: float) -> Sequence[Finding]:
     """A candidate whose kernels run on while it is frozen, beside the baseline or before its inputs are there.
 
     Args:
-        answer_us: what a GPU took to run a kernel of a microsecond.
+        answer_us: what a GPU took to run a kernel of a microsecond, when it had been waited for.
     """
     if answer_us <= BUSY_GPU_US:
         return ()
-    detail = f"a GPU took {answer_us:.0f} us to answer while the candidate had nothing to run"
+    detail = f"a GPU took {answer_us:.0f} us to answer, {BUSY_FOR_S} s after the candidate had nothing to run"
     return (Finding(code="interference", detail=detail),)
 
 

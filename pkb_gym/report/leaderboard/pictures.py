@@ -1,4 +1,4 @@
-"""Entries -> pictures of their figures, one set for each hardware and protocol, for pages on light and dark grounds."""
+"""Entries -> pictures of their figures, one set for each group, for pages on light and dark grounds."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _COLOURS = re.compile(r"^:root \{.*?^@media [^\n]*\{.*?^\}\n", re.DOTALL | re.MU
 def write_leaderboard_pictures(entries: Sequence[LeaderboardEntry], folder: Path) -> list[Path]:
     """Writes each picture as `DEVICE-PROTOCOL-NAME.svg`, and names the files.
 
-    A picture shows the entries of one hardware and protocol. Of several hardwares with one device and protocol, the
-    later ones have a number in their names.
+    A picture shows the entries of one hardware, protocol and world size. Of several groups with one device and
+    protocol, the later ones have a number in their names.
 
     Raises:
         OSError: the folder cannot be written.
@@ -47,7 +47,7 @@ def write_leaderboard_pictures(entries: Sequence[LeaderboardEntry], folder: Path
 
 
 def leaderboard_pictures(entries: Sequence[LeaderboardEntry]) -> dict[str, str]:
-    """Name -> SVG, of entries of one hardware and protocol.
+    """Name -> SVG, of entries of one group.
 
     Colours follow the light or dark theme of whoever looks, by a media query in the picture. The description holds
     `figures_digest`, so that a picture of other figures can be told.
