@@ -25,7 +25,7 @@ DEBUG_INFORMATION = ("-gdwarf-4", "-g1")
 """Of g++: lines for reports of crashes; the machine code is the same. addr2line of binutils 2.40 names wrong files of
 DWARF 5."""
 
-MAX_SECTIONS, MAX_SYMBOLS = 10_000, 20_000
+MAX_SECTIONS, MAX_SYMBOLS, MAX_NAME_BYTES = 10_000, 20_000, 8 << 20
 
 
 def include_folders() -> tuple[Path, ...]:
@@ -34,8 +34,8 @@ def include_folders() -> tuple[Path, ...]:
 
 
 def include_arguments() -> tuple[str, ...]:
-    """`include_folders` for a compiler."""
-    return tuple(f"-I{folder}" for folder in include_folders())
+    """`include_folders` for a compiler, as those of the system: no warning that a source asks for is about them."""
+    return tuple(part for folder in include_folders() for part in ("-isystem", str(folder)))
 
 
 def library_arguments() -> tuple[str, ...]:
@@ -46,7 +46,7 @@ def library_arguments() -> tuple[str, ...]:
 def exports_solution(binary: bytes) -> bool:
     """Whether a shared object exports `solution`, found by reading it: nothing is loaded.
 
-    One of more sections or symbols than any kernel has counts as without, since each is looked at.
+    One of more sections, symbols or names than any kernel has counts as without, since each is looked at.
 
     Raises:
         InfrastructureError: it is no ELF file.
@@ -57,6 +57,8 @@ def exports_solution(binary: bytes) -> bool:
     except ELFError as error:
         raise InfrastructureError(f"the compiler's result is no ELF file: {error}") from None
     if not isinstance(dynamic, SymbolTableSection) or dynamic.num_symbols() > MAX_SYMBOLS:
+        return False
+    if dynamic.stringtable.data_size > MAX_NAME_BYTES:
         return False
     return any(symbol["st_shndx"] != "SHN_UNDEF" for symbol in dynamic.get_symbol_by_name(EXPORTED) or [])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import time
@@ -77,12 +78,31 @@ class CallProgress:
         """
         is_held = crossing > 0 and self._calls[crossing - 1].is_held
         hold = _Hold()
-        while not (ready := select.select([request_fd, wire.fileno()], [], [], POLL_S if is_held else None)[0]):
-            self._release(hold, crossing - 1)
-        if request_fd not in ready:
-            return False
-        os.eventfd_read(request_fd)
-        return True
+        while True:
+            ready = select.select([request_fd, wire.fileno()], [], [], POLL_S if is_held else None)[0]
+            if request_fd in ready and _take_request(request_fd):
+                return True
+            if wire.fileno() in ready:
+                return False
+            if is_held:
+                self._release(hold, crossing - 1)
+
+    def reply(self, wire: Wire, reply_fd: int) -> bool:
+        """Lets the candidate's rank go on; False as `wait_for_request`.
+
+        Args:
+            wire: to the evaluator.
+            reply_fd: an eventfd that the candidate's rank reads. It may have filled it up: the write then blocks until
+                `HandoverEnds.drain`, or fails where the rank has made that so.
+        """
+        while True:
+            try:
+                os.eventfd_write(reply_fd, 1)
+                return True
+            except BlockingIOError:
+                if wire.pending():
+                    return False
+                time.sleep(POLL_S)
 
     def wait_until_all(self, wire: Wire, crossing: int, arrived: bool) -> bool:
         """Waits until all ranks have reached a crossing, or have arrived there; False as `wait_for_request`."""
@@ -137,3 +157,15 @@ class CallProgress:
         if self._theirs.hold(rank).is_on:
             return True
         return bool(at < crossing and progress.arrived == at and self._calls[at].late_rank == rank)
+
+
+def _take_request(request_fd: int) -> bool:
+    """Reads an eventfd that was readable; False where the candidate's rank, which holds it too, was faster."""
+    try:
+        return os.preadv(request_fd, [bytearray(8)], -1, os.RWF_NOWAIT) == 8
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:  # before Linux 5.12
+            raise
+        return os.eventfd_read(request_fd) > 0

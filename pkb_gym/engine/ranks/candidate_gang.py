@@ -332,3 +332,7 @@ class CandidateGang:
     def thaw(self) -> None:
         """Lets the ranks go on."""
         self._gang.processes.thaw()
+
+    def kill(self) -> None:
+        """Ends the ranks, of which nothing more is wanted but what they wrote."""
+        self._gang.processes.kill()

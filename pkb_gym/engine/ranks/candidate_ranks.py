@@ -34,5 +34,6 @@ class CandidateRanks(Protocol):
     ) -> tuple[int, list[BlockDone]]: ...
     def run_on(self, seconds: float) -> None: ...  # noqa: D102
     def thaw(self) -> None: ...  # noqa: D102
+    def kill(self) -> None: ...  # noqa: D102
     def processor_ticks(self) -> int: ...  # noqa: D102
     def loopback_bytes(self) -> int: ...  # noqa: D102

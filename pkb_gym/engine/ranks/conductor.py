@@ -7,7 +7,6 @@ again, and its outputs are copied. One rank at a time is delayed, so that ranks 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -111,7 +110,8 @@ class Conductor:
                 if call.together and not progress.wait_until_all(wire, crossing, arrived=True):
                     return
             begun = time.perf_counter()
-            os.eventfd_write(self._reply_fd, 1)
+            if not progress.reply(wire, self._reply_fd):
+                return
 
     def end(self) -> BlockEnded:
         """Leaves the candidate's heap as the calls did; the gang must be frozen.

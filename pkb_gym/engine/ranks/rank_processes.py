@@ -105,6 +105,13 @@ class RankProcesses:
         # On a busy machine a rank that computes gets few ticks, yet it is ready to run whenever one looks.
         return {rank for rank in ranks if stat(self.pidfds[rank])[1] - before[rank] > 2 or running[rank] > SAMPLES // 2}
 
+    def kill(self) -> None:
+        """Ends every rank, and returns when none runs any more."""
+        self.signal(signal.SIGKILL)
+        deadline = time.monotonic() + END_TIMEOUT_S
+        for pidfd in self.pidfds:
+            select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))
+
     def end_namespace(self) -> None:
         """Ends the leader where the kernel then ends everything in its namespace."""
         if self._isolated:

@@ -49,7 +49,7 @@ def wait_until_stopped(pidfds: Sequence[int], deadline: float) -> int:
         GangFailed: a thread does not stop.
     """
     began_ns, at_work_ns, asleep_in_kernel = time.perf_counter_ns(), 0, False
-    before_ns = sum(map(_processor_ns, pidfds))
+    before_ns = [_processor_ns(pidfd) for pidfd in pidfds]
     for rank, pidfd in enumerate(pidfds):
         while left := set(thread_states(pidfd)) - STOPPED:
             asleep_in_kernel |= "D" in left
@@ -60,17 +60,25 @@ def wait_until_stopped(pidfds: Sequence[int], deadline: float) -> int:
             os.sched_yield()  # it may need this processor in order to stop
     if at_work_ns == 0 or asleep_in_kernel:
         return at_work_ns
-    return min(at_work_ns, max(0, sum(map(_processor_ns, pidfds)) - before_ns))
+    # Of each thread by itself: the time of one that has ended meanwhile is not to be taken off from the others'.
+    return min(
+        at_work_ns,
+        sum(
+            now_ns - before.get(thread, 0)
+            for pidfd, before in zip(pidfds, before_ns, strict=True)
+            for thread, now_ns in _processor_ns(pidfd).items()
+        ),
+    )
 
 
-def _processor_ns(pidfd: int) -> int:
-    """Processor time of all threads of a process that have not ended."""
-    total = 0
+def _processor_ns(pidfd: int) -> dict[str, int]:
+    """Processor time of each thread of a process that has not ended, by its number."""
+    times: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid_of(pidfd)}/task").iterdir():
             with contextlib.suppress(OSError):
-                total += int((thread / "schedstat").read_bytes().split(None, 1)[0])
-    return total
+                times[thread.name] = int((thread / "schedstat").read_bytes().split(None, 1)[0])
+    return times
 
 
 def max_threads() -> int:

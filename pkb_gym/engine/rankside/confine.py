@@ -40,6 +40,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "socket": 41, "memfd_create": 319, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240,
             "timer_create": 222, "fcntl": 72, "sched_setaffinity": 203, "migrate_pages": 256, "move_pages": 279,
             "io_setup": 206, "io_submit": 209, "vmsplice": 278, "setsid": 112, "setpgid": 109, "ioctl": 16,
+            "seccomp": 317,
         },
     ),
     "aarch64": (
@@ -54,6 +55,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "memfd_create": 279, "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180,
             "timer_create": 107, "fcntl": 25, "sched_setaffinity": 122, "migrate_pages": 238, "move_pages": 239,
             "io_setup": 0, "io_submit": 2, "vmsplice": 75, "setsid": 157, "setpgid": 154, "ioctl": 29,
+            "seccomp": 277,
         },
     ),
 }  # fmt: skip
@@ -63,7 +65,7 @@ _EVERYWHERE = {
     "process_madvise": 440, "mount_setattr": 442, "memfd_secret": 447, "process_mrelease": 448,
 }  # fmt: skip
 
-F_SETSIG = 10
+F_SETSIG, F_SETLEASE = 10, 1024
 TERMINALS = (0x540E, 0x5410, 0x5412, 0x541C, 0x541D, 0x5423, 0x5437)
 """TIOCSCTTY, TIOCSPGRP, TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD, TIOCVHANGUP: a terminal of its own would send a frozen
 rank SIGCONT, and one that it was given would take input from it."""
@@ -173,7 +175,8 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
     """The filter: each denied call is compared by number; some kinds look at an argument too.
 
     Memory files, and the IPC objects of System V, hold memory that no resource limit counts. What `io_submit` and
-    `vmsplice` begin, the kernel ends without a thread of the rank.
+    `vmsplice` begin, the kernel ends without a thread of the rank. A thread cannot be stopped while a listener of
+    `seccomp` decides over its system call.
     """
     deny = _op(_RET, _DENY | errno.EPERM)
     only = {
@@ -199,7 +202,8 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
         elif name == "prctl":  # a rank must not outlive its leader
             body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JEQ, PR_SET_PDEATHSIG, 0, 1), deny, _op(_RET, _ALLOW)]
         elif name in ("fcntl", "ioctl"):  # a frozen rank could have SIGCONT sent to itself, as timer_create could
-            values: tuple[int, ...] = (F_SETSIG,) if name == "fcntl" else TERMINALS
+            # and a lease on a file of the system would hold up whoever opens it, compilers of other candidates too
+            values: tuple[int, ...] = (F_SETSIG, F_SETLEASE) if name == "fcntl" else TERMINALS
             jumps = [_op(_JEQ, value, len(values) - 1 - index, 0) for index, value in enumerate(values[:-1])]
             body = [_op(_LD, _ARG1_LOW_OFFSET), *jumps, _op(_JEQ, values[-1], 0, 1), deny, _op(_RET, _ALLOW)]
         elif name in only:

@@ -44,7 +44,12 @@ class WaitingHandover:
         """See `Handover`."""
         self._device.synchronize_stream()
         os.eventfd_write(self._request_fd, 1)
-        os.eventfd_read(self._reply_fd)
+        while True:
+            try:
+                os.eventfd_read(self._reply_fd)
+                return
+            except InterruptedError:  # a candidate may have timers, and Python does not go on with this call by itself
+                continue
 
 
 class EnqueuedHandover:

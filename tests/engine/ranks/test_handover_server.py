@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -145,6 +146,36 @@ def test_draining_an_empty_eventfd_does_not_wait(rank):
     os.eventfd_write(rank.request_fd, 3)
     drain(rank.request_fd)
     assert not select.select([rank.request_fd], [], [], 0)[0]
+
+
+def test_a_signal_does_not_end_the_wait_of_a_rank(library, rank):
+    """A module with a timer of its own failed at its first handover, by an InterruptedError."""
+    server = rank.serve(library, script(delays_us=(50_000, 0, 0)))
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+    try:
+        rank.handover.cross()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    server.finish()
+
+
+FULL = 2**64 - 2
+
+
+def test_a_rank_that_fills_up_its_replies_keeps_nobody_waiting(library, libraries):
+    """The server blocked when it answered, and so did whoever ended it: the judge stood still for ten minutes."""
+    with HandoverEnds(1, libraries) as ends:
+        rank = Rank()
+        server = library.serve_on_cpu(script(), rank.memory.ctypes.data, *ends.eventfds[0])
+        request_fd, reply_fd = ends.eventfds[0]
+        os.eventfd_write(reply_fd, FULL)
+        os.eventfd_write(request_fd, 1)
+        assert not select.select([], [reply_fd], [], 0.05)[1], "there is room for an answer"
+        ends.drain()
+        assert server.finish() is None
+        rank.close()
 
 
 def test_each_rank_has_two_eventfds_of_its_own(libraries):

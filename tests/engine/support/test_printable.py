@@ -30,7 +30,8 @@ SEQUENCES = {
 CHAT_MARKERS = (
     *("<|im_start|>assistant", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
     *("<s>", "</s>", "<eos>", "<start_of_turn>model", "<end_of_turn>", "[INST]", "[/INST]"),
-    *("</think>", "</tool_response>", "<tool_call>"),
+    *("</think>", "</tool_response>", "<tool_call>", "[TOOL_CALLS]", "[/TOOL_RESULTS]", "[SYSTEM_PROMPT]", "[gMASK]"),
+    *("<BOS_TOKEN>", "<extra_id_1>", "<SPECIAL_12>"),
 )
 
 
