@@ -129,9 +129,8 @@ def variant_runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int, va
         yield Run(variant.problem, variant.name, "passed", variant.source, world_size, seed)
 
 
-<<<<<<< HEAD
 def candidate_runs() -> Iterator[Run]:
-    """Of candidates, configured as by the first lines of their files."""
+    """Runs of candidates, configured as by the first lines of their files."""
     for kind in ("good", "broken", "hostile", "racy", "races"):
         for candidate in candidates(f"cuda/{kind}"):
             if candidate.path.suffix != ".cu":
@@ -151,18 +150,6 @@ def candidate_runs() -> Iterator[Run]:
 def in_order(planned: Sequence[Run]) -> list[Run]:
     """All with their first seed, then experts and then variants with one further seed after the other."""
     return sorted(planned, key=lambda run: (run.seed > 0, run.seed > 0 and run.kernel != "expert", run.seed))
-=======
-def candidate_runs(seeds: int) -> Iterator[Run]:
-    """Runs of candidates, by the first line of their files."""
-    for path in sorted(CANDIDATES.glob("*/*.cu")):
-        source = path.read_text(encoding="utf-8")
-        lines = [line for line in source.splitlines()[:6] if line.startswith("// ") and ": " in line]
-        options = dict(line[3:].split(": ", 1) for line in lines)
-        expected = options.get("expect", "passed").split()[0]
-        for seed in range(seeds):
-            name, world_size = options.get("problem", "AllReduce"), int(options.get("world_size", 2))
-            yield Run(name, str(path.relative_to(CANDIDATES)), expected, source, world_size, seed)
->>>>>>> wt-words13-10
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
