@@ -31,7 +31,17 @@ from benchmarks.random_ptx.comparison import Compared, Difference, compare, dige
 from benchmarks.random_ptx.kept import KEPT, Kept, KeptError
 from benchmarks.random_ptx.known_differences import cause
 from benchmarks.random_ptx.program import Program, make_program
-from benchmarks.random_ptx.sides import EmulatedSide, FaultySide, GpuSide, RefusedError, Side, SideError, emulator_at
+from benchmarks.random_ptx.sides import (
+    EmulatedSide,
+    FaultySide,
+    GpuSide,
+    RefusedError,
+    Side,
+    SideError,
+    emulator_at,
+    gpu_name,
+)
+from benchmarks.random_ptx.tally import Tally, summary
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.emulator import build_emulator
 from pkb_gym.engine.hardware.host import processors
@@ -39,7 +49,6 @@ from pkb_gym.engine.support.atomic_write import write_atomically
 
 CHUNK = 50
 """Programs of one process."""
-MOST_EXAMPLES = 8
 MOST_UNEXPLAINED = 100
 MOST_SILENT_S, MOST_SET_UP_S = 20.0, 90.0
 """A process that takes longer for one program, or until the first one, is ended."""
@@ -76,12 +85,14 @@ class Answer:
         compared: all uses of forms.
         faults: of the stand-in: seed -> form.
         problems: seed -> why a program was not compared.
+        gpu: name of the GPU that is the other side; "" if it is none.
     """
 
     digests: dict[int, str] = field(default_factory=dict)
     compared: list[tuple[int, Compared]] = field(default_factory=list)
     faults: dict[int, str] = field(default_factory=dict)
     problems: dict[int, str] = field(default_factory=dict)
+    gpu: str = ""
 
     def add(self, other: Answer) -> None:
         """Takes in what was found of others; of uses of forms, those that differ."""
@@ -234,41 +245,6 @@ def answers(orders: Sequence[Order], jobs: int, until_s: float) -> Iterator[Answ
             worker.end()
 
 
-@dataclass
-class Tally:
-    """The counts of one form."""
-
-    group: str
-    bound: str = ""
-    compared: int = 0
-    different: int = 0
-    within_bound: int = 0
-    examples: list[Difference] = field(default_factory=list)
-
-    def add(self, each: Compared) -> None:
-        """Counts one use."""
-        self.compared += each.compared
-        self.different += each.different
-        self.within_bound += each.within
-        nan_only = sum(example.both_nan for example in self.examples)
-        if each.example and (len(self.examples) < MOST_EXAMPLES or (nan_only and not each.example.both_nan)):
-            if len(self.examples) >= MOST_EXAMPLES:
-                self.examples.remove(next(example for example in self.examples if example.both_nan))
-            self.examples.append(each.example)
-
-
-def summary(tallies: dict[str, Tally]) -> dict[str, dict[str, int]]:
-    """The counts of each group: forms, results compared, different, and within an error bound."""
-    groups: dict[str, dict[str, int]] = {}
-    for tally in tallies.values():
-        counts = groups.setdefault(tally.group, {"forms": 0, "compared": 0, "different": 0, "within_bound": 0})
-        counts["forms"] += 1
-        counts["compared"] += tally.compared
-        counts["different"] += tally.different
-        counts["within_bound"] += tally.within_bound
-    return groups
-
-
 def causes(total: Answer) -> dict[str, dict[str, int]]:
     """Uses of forms, and programs, for each known cause of differences, and for none ("")."""
     found: dict[str, list[int]] = {}
@@ -302,15 +278,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--compiled", type=Path, metavar="FOLDER", help="of compiled files (default: the user's cache)")
     args = parser.parse_args(argv)
     until_s = time.monotonic() + args.budget_s
+    total = Answer()
     try:
         merged = Kept.load().joined(Kept.load(args.merge)) if args.merge else None
-    except KeptError as error:
+        total.gpu = gpu_name(args.device) if args.gpu else ""
+    except (KeptError, SideError) as error:
         parser.error(str(error))
     seeds = merged.seeds if merged else range(args.first, args.first + args.programs)
     other = "gpu" if args.gpu else "stand-in" if args.stand_in is not None else "kept"
     number = args.device if args.gpu else args.stand_in or 0
     chunk = max(1, min(CHUNK, len(seeds) // args.jobs))
-    total, tallies, saved_s = Answer(), dict[str, Tally](), time.monotonic()
+    tallies, saved_s = dict[str, Tally](), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         emulator = Path(folder) / "emulator.so"
         emulator.write_bytes(build_emulator(CompileCache.in_folder(args.compiled)))
@@ -348,6 +326,7 @@ def save(out: Path, other: str, programs: int, total: Answer, tallies: dict[str,
         return
     different = {name: tally for name, tally in tallies.items() if tally.different}
     result: dict[str, Any] = header() | {
+        "gpu": total.gpu,
         "programs": programs,
         "compared_programs": len(set(total.digests) - set(total.problems)),
         "programs_alike": len(set(total.digests) - {seed for seed, _ in total.compared} - set(total.problems)),

@@ -40,7 +40,7 @@ def random_programs(folder: Path) -> str:
     alike = len(kept.digests) - len(kept.unlike)
     text = [
         "### Random programs\n",
-        f"Of {len(kept.digests)} programs that ran on a GPU (H200, H100) as well, {alike} leave the same memory, "
+        f"Of {len(kept.digests)} programs that ran on a GPU as well, {alike} leave the same memory, "
         "bit for bit (`benchmarks/data/emulated_random_digests.json`; a test repeats one in six).",
     ]
     result = _load(folder / "emulated_random.json")
@@ -50,7 +50,8 @@ def random_programs(folder: Path) -> str:
         near = groups.get("approximations", {"compared": 0, "different": 0, "within_bound": 0})
         compared, different = (sum(counts[key] for counts in exact) for key in ("compared", "different"))
         text[-1] += (
-            f" In the run of commit {result['commit']} (`benchmarks/results/emulated_random.json`), "
+            f" In the run on an {result['gpu']} of commit {result['commit']} "
+            "(`benchmarks/results/emulated_random.json`), "
             f"{result['compared_programs']} programs were compared instruction by instruction: "
             f"{compared - different} of {compared} exact results are the GPU's. Of {near['compared']} approximations, "
             f"{near['within_bound']} differ within the manual's bound and {near['different']} by more. "

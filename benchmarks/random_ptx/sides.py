@@ -124,6 +124,35 @@ class FaultySide:
         return possible[Random(f"fault {self._seed} {program.seed}").getrandbits(30) % len(possible)]
 
 
+def gpu_name(device: int) -> str:
+    """The name of a GPU.
+
+    Args:
+        device: its number.
+
+    Raises:
+        SideError: there is no such GPU.
+    """
+    driver, handle, name = _driver(), ctypes.c_int(), ctypes.create_string_buffer(256)
+    _call(driver, "cuInit", ctypes.c_uint(0))
+    _call(driver, "cuDeviceGet", ctypes.byref(handle), ctypes.c_int(device))
+    _call(driver, "cuDeviceGetName", name, ctypes.c_int(len(name)), handle)
+    return name.value.decode()
+
+
+def _driver() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise SideError(f"there is no driver: {error}") from None
+
+
+def _call(driver: ctypes.CDLL, name: str, *arguments: object) -> None:
+    status = getattr(driver, name)(*arguments)
+    if status:
+        raise SideError(f"{name} failed with error {status}")
+
+
 class GpuSide:
     """A GPU, through the driver alone; programs are assembled with ptxas, many at a time.
 
@@ -136,10 +165,7 @@ class GpuSide:
     """
 
     def __init__(self, programs: Sequence[Program], device: int = 0) -> None:
-        try:
-            self._driver = ctypes.CDLL("libcuda.so.1")
-        except OSError as error:
-            raise SideError(f"there is no driver: {error}") from None
+        self._driver = _driver()
         assembled = assemble(programs)
         self._refused = assembled.refused
         self._call("cuInit", ctypes.c_uint(0))
@@ -179,9 +205,7 @@ class GpuSide:
         return result
 
     def _call(self, name: str, *arguments: object) -> None:
-        status = getattr(self._driver, name)(*arguments)
-        if status:
-            raise SideError(f"{name} failed with error {status}")
+        _call(self._driver, name, *arguments)
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,15 @@ def test_random_programs_are_compared_with_their_bounds(tmp_path: Path) -> None:
         "approximations": {"forms": 1, "compared": 50, "different": 0, "within_bound": 20},
     }
     causes = {"": {"uses": 1, "programs": 1}, "guard": {"uses": 2, "programs": 2}}
-    write(tmp_path, "emulated_random", groups=groups, causes=causes, problems={}, compared_programs=2000)
+    write(
+        tmp_path,
+        "emulated_random",
+        gpu="NVIDIA H200",
+        groups=groups,
+        causes=causes,
+        problems={},
+        compared_programs=2000,
+    )
     text = " ".join(tables.random_programs(tmp_path).split())
     assert "97 of 100 exact results are the GPU's. Of 50 approximations, 20 differ within the manual's bound" in text
     assert "| others | not explained | 1 | 1 |" in text and "0 programs could not be compared" in text
