@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import psutil
@@ -21,8 +21,6 @@ from tests.leaks import Lasting, leftovers, snapshot
 from tests.problems import support
 
 PR_SET_CHILD_SUBREAPER = 36
-
-gc.disable()  # until all tests are collected: what they import stays
 
 settings.register_profile("project", deadline=None, derandomize=True)
 settings.load_profile("project")
@@ -55,12 +53,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(no_gpu)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     # Thousands of tests and what they import are a million objects, which every full collection would look at again,
     # and which a forked child would copy.
-    gc.enable()
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session")
