@@ -1,7 +1,6 @@
-// expect: integrity harness_tampering
+// expect: integrity|race|output_mismatch rank
 // until: time
 // A thread fills up the eventfd by which its rank is let go on, so that whoever answers blocks, and whoever ends that one.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -37,11 +36,8 @@ void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm c
   if (comm.epoch <= kChecked || fills) return;
   fills = true;
   std::thread([fd = last_eventfd()] {
-    for (;;) {
-      const int flags = fcntl(fd, F_GETFL);
-      fcntl(fd, F_SETFL, flags | O_NONBLOCK);
-      for (uint64_t much = 1ull << 63; much; much >>= 1) (void)!write(fd, &much, sizeof much);
-      fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
+    const uint64_t full = ~0ull - 1;  // as much as it holds: the write waits until it is empty
+    while (write(fd, &full, sizeof full) > 0) {
     }
   }).detach();
 }
