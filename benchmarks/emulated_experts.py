@@ -60,7 +60,7 @@ class Run:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What its row is about."""
+        """The key of its row."""
         return self.problem, self.kernel, self.world_size, self.seed, source_sha256(self.source)[:16]
 
     def evaluate(self, evaluator: LocalEvaluator) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def evaluate(evaluator: LocalEvaluator, run: Run) -> dict[str, Any]:
 
 
 def runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int) -> Iterator[Run]:
-    """Of experts."""
+    """Runs of experts."""
     problems = [find_problem(name) for name in only] if only else catalogue()
     sources = {problem.name: expert_source(problem, "cu") for problem in problems}
     for seed, world_size, (name, source) in product(range(seeds), world_sizes, sources.items()):
@@ -117,7 +117,7 @@ def runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int) -> Iterato
 
 
 def variant_runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int, variants: int) -> Iterator[Run]:
-    """Of the corpus's kernels: so many of each family."""
+    """Runs of the corpus's kernels: so many of each family."""
     names = only or sorted(name for name, language in FAMILIES if language == "cuda")
     drawn = [
         variant
@@ -130,7 +130,7 @@ def variant_runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int, va
 
 
 def candidate_runs() -> Iterator[Run]:
-    """Of candidates, configured as by the first lines of their files."""
+    """Runs of candidates, configured as by the first lines of their files."""
     for kind in ("good", "broken", "hostile", "racy", "races"):
         for candidate in candidates(f"cuda/{kind}"):
             if candidate.path.suffix != ".cu":

@@ -59,7 +59,7 @@ _PLACE = re.compile(r"\b[\w/]+\.(?:cuh?|h):\d+|(?<=by `)(?:arrival|departure)(?=
 
 
 def _places(message: str) -> tuple[str, ...]:
-    """Of the first finding; where a line was inlined, the line itself alone."""
+    """The places of the first finding; where a line was inlined, the line itself alone."""
     first = message.split("\n", 1)[0]
     return tuple(_PLACE.findall(re.sub(r"\(from [^)]*\)", "", first)))
 
@@ -104,7 +104,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What it is about."""
+        """The key of its row."""
         return self.problem, self.mutant, self.digest
 
     def is_settled(self, seeds: int) -> bool:
@@ -138,7 +138,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Order:
-    """What one process judges: see `judge`."""
+    """The part of one process: see `judge`."""
 
     judged: Judged
     config: EvalConfig
@@ -166,7 +166,7 @@ def lines_in_code(source: str, cache: CompileCache) -> frozenset[int]:
 
 
 def mutants_of(problem: Problem, text: str, cache: CompileCache) -> Iterator[Judged]:
-    """Those without an operation, and those with one that is too weak, in code that is compiled.
+    """The mutants without an operation, and those with one that is too weak, in code that is compiled.
 
     Args:
         problem: with the expert.

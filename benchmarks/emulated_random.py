@@ -57,7 +57,7 @@ SAVED_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class Order:
-    """What one process does.
+    """The part of one process.
 
     Attributes:
         seeds: of its programs.
@@ -78,7 +78,7 @@ class Order:
 
 @dataclass
 class Answer:
-    """What was found of some programs.
+    """Findings on some programs.
 
     Attributes:
         digests: of the other side's results (of the emulator's if there is no other side), by seed.
@@ -216,7 +216,7 @@ class Worker:
 
 
 def answers(orders: Sequence[Order], jobs: int, until_s: float) -> Iterator[Answer]:
-    """Of all orders, until the deadline; a process that fails or is silent is replaced.
+    """The answers to all orders, until the deadline; a process that fails or is silent is replaced.
 
     Args:
         orders: begun in this order.
@@ -246,7 +246,7 @@ def answers(orders: Sequence[Order], jobs: int, until_s: float) -> Iterator[Answ
 
 
 def causes(total: Answer) -> dict[str, dict[str, int]]:
-    """Of each known cause of differences, and of none (""): uses of forms, and programs."""
+    """Uses of forms, and programs, for each known cause of differences, and for none ("")."""
     found: dict[str, list[int]] = {}
     for seed, each in total.compared:
         if each.example:

@@ -59,7 +59,7 @@ HEADER = ".version 8.6\n.target sm_90a\n.address_size 64\n"
 
 @dataclass(frozen=True)
 class Slot:
-    """What one use of a form leaves in memory.
+    """The bytes that one use of a form leaves in memory.
 
     Attributes:
         form: the form.
@@ -109,7 +109,7 @@ class Program:
 
     @property
     def all_threads(self) -> int:
-        """Of all blocks."""
+        """The threads of all blocks."""
         return self.blocks * self.threads
 
     def cells(self, memory: np.ndarray) -> np.ndarray:

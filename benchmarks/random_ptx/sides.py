@@ -32,7 +32,7 @@ class Side(Protocol):
     """Runs programs."""
 
     def run(self, program: Program) -> np.ndarray:
-        """What lies in memory afterwards.
+        """The content of memory afterwards.
 
         Raises:
             SideError: it did not end well.

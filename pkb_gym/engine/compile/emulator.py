@@ -33,12 +33,12 @@ STANDARD_HEADERS = "standard_headers.h"
 """Includes all that the sources include of the standard library; read once, and not once for each source."""
 
 CANDIDATE_FLAGS = (
-    # The PTX is run, and the machine code tells registers, which decide how many blocks are resident.
+    # The emulator runs the PTX; the machine code gives the registers, which decide how many blocks are resident.
     f"-gencode=arch={ARCHITECTURE.replace('sm_', 'compute_')},code=[{ARCHITECTURE},compute_{ARCHITECTURE[3:]}]",
     "--no-compress",
     "-lineinfo",
     "-cudart=none",  # the emulator has a runtime of its own, which is there before the library is loaded
-    "-Xlinker=-z,now",  # what that lacks is told by its name when the library is loaded
+    "-Xlinker=-z,now",  # loading the library names the first symbol that the runtime lacks
     "-Xcompiler=-fno-gnu-unique",  # each rank has its own copy of every variable
     *(flag for flag in nvcc.FLAGS if flag != "-Xlinker=-z,defs"),
 )

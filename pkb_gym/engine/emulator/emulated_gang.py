@@ -15,6 +15,7 @@ from typing import Self
 from pkb_gym.engine.compare.call_specs import call_runs
 from pkb_gym.engine.compare.layout import BlockPlan, SetPlan
 from pkb_gym.engine.emulator.emulated_names import emulated_names, original_names
+from pkb_gym.engine.emulator.untrusted_report import limited
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import ITEMSIZE
@@ -184,7 +185,7 @@ class EmulatedGang:
             )
         except GangFailed as failed:
             raise self._of_all(failed) from None
-        self.done = done
+        self.done = done = limited(done, self._world_size)
         if done.fault is not None:
             failure = _NAMED.get(done.fault.kind, Failure.RUNTIME_ERROR)
             causes = [finding.text for finding in done.findings[:MOST_CAUSES]]
@@ -208,6 +209,10 @@ class EmulatedGang:
         """Lets the process go on."""
         self._gang.processes.thaw()
 
+    def kill(self) -> None:
+        """Ends the process, of which nothing more is wanted but what it wrote."""
+        self._gang.processes.kill()
+
     def processor_ticks(self) -> int:
         """Processor time so far, in clock ticks."""
         return self._gang.processes.processor_ticks()
@@ -227,7 +232,7 @@ class EmulatedGang:
 
 
 def call_memory(problem: Problem, planned: SetPlan) -> CallMemory:
-    """Where the tensors of a call lie, by name."""
+    """The places of the tensors of a call, by name."""
     tensors = []
     for ax, placed in zip(planned.axes, planned.leaves, strict=True):
         outputs = {leaf.name for out in problem.returned for leaf in output_leaves(out, ax)}
