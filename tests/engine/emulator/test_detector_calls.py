@@ -57,6 +57,19 @@ def test_an_early_read_is_distinguished_from_a_late_one_by_the_calls(detector: D
     assert detector.findings(trace)[0]["missing"] == "arrival"
 
 
+@pytest.mark.parametrize(
+    "trace",
+    [
+        "arrive 0 10 1\nlaunch 1 0 11 1 32\n1 0 0 st.u32 0x101010 :5\n",
+        "arrive 0 10 1\nrecord 0 10 7 1\nawait 0 11 7 1\nlaunch 1 0 11 1 32\n1 0 0 st.u32 0x101010 :5\ndepart 0 10 1\n",
+    ],
+    ids=["before it begins", "after its end"],
+)
+def test_a_rank_s_own_other_stream_lacks_an_event(detector: DetectorLibrary, trace: str) -> None:
+    """No signal of the rank to itself would order its streams."""
+    assert detector.findings(trace)[0]["missing"] == "stream_order"
+
+
 def test_a_flag_of_too_small_a_scope_is_named_before_the_arrival(detector: DetectorLibrary) -> None:
     found = detector.findings(call(READ, begun=BEGUN.replace("relaxed.sys", "relaxed.gpu")))
     on_argument = next(finding for finding in found if finding["tensor"] == "x")

@@ -115,7 +115,8 @@ MissingEdge Races::missing_between(const Finding& finding, const Record& earlier
                                    const Record& access) const {
   const Site &of_earlier = sites_[earlier.site], &of_access = sites_[access.site];
   const bool is_of_call = finding.region == "argument" || finding.region == "output";
-  if (is_of_call && (kind_of(earlier.who) == AgentKind::kStream) != (kind_of(access.who) == AgentKind::kStream)) {
+  const bool is_own = agents_.rank_of(earlier.who) == agents_.rank_of(access.who);  // on another stream of the rank
+  if (is_of_call && !is_own && (kind_of(earlier.who) == AgentKind::kStream) != (kind_of(access.who) == AgentKind::kStream)) {
     // The stream's own work on a call's tensors: what comes before its arrival or after its departure. A thread that is
     // in a later call than a departure came too early; in an earlier call than an arrival, too late.
     const bool contract_is_first = kind_of(earlier.who) == AgentKind::kStream;
