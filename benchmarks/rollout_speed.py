@@ -1,7 +1,7 @@
 """Tokens a second of each way to sample rollouts with transformers, on one GPU.
 
-The model has the shape of SmolLM2-135M and random weights, so that no sequence ends early. Each way runs in a process of
-its own, with a time limit: one that fails leaves its error in the result.
+The model has the shape of SmolLM2-135M and random weights, so that no sequence ends early. Each way runs in a process
+of its own, with a time limit: one that fails leaves its error in the result.
 
     python -m benchmarks.rollout_speed [--ways eager graph ...] [--batches 16 64 128] [--new-tokens 512] [--out FOLDER]
 
