@@ -3,8 +3,8 @@ r"""A pretrained model learns on one machine: supervised training, GRPO, and bot
     model   sft   rings_sft   grpo   rings_grpo   rings_base   rft   rings_rft   samples
 
 Each stage is a public recipe in a process of its own, with a log and a time limit. What is finished is not done again:
-the same command over and over fits any time limit. What is small comes into `--out`: results, summaries, rollouts, losses,
-logs; no weights. Evaluations run on the CPU, in `--services` services with processors of their own.
+the same command over and over fits any time limit. What is small comes into `--out`: results, summaries, rollouts,
+losses, logs; no weights. Evaluations run on the CPU, in `--services` services with processors of their own.
 
     python -m benchmarks.learning_run --gguf MODEL.gguf --corpus DATA --prompts RINGS --runs RUNS --out OUT --minutes 9
 """
