@@ -24,7 +24,7 @@ from benchmarks.common import RESULTS, make_parser, save
 
 NAME = "rollout_speed"
 WAYS = ("eager", "graph", "graph_autocast", "static", "continuous")
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "vocab_size": 49152,
     "hidden_size": 576,
     "intermediate_size": 1536,
@@ -35,7 +35,7 @@ SHAPE = {
     "rope_theta": 100000.0,
     "tie_word_embeddings": True,
 }
-TINY = SHAPE | {"vocab_size": 64, "hidden_size": 36, "intermediate_size": 32, "num_hidden_layers": 1}
+TINY: dict[str, Any] = SHAPE | {"vocab_size": 64, "hidden_size": 36, "intermediate_size": 32, "num_hidden_layers": 1}
 
 Generate = Callable[[int], int]
 """Generates for a number of sequences, and returns how many tokens each got."""
