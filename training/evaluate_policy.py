@@ -19,7 +19,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -47,6 +47,7 @@ from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.results.attempts import attempts_of, read_rows, row_of
 from pkb_gym.training.results.policy_summary import PolicySummary, summarise
 from pkb_gym.training.results.ring_summary import RingFigures, rings_of, summarise_rings
+from pkb_gym.training.rollout.decoding import DecodingWay
 from pkb_gym.training.rollout.kernel_environment import Rollouts
 from pkb_gym.training.rollout.player import EpisodeLimits, Player
 from pkb_gym.training.rollout.sampling import Backend, SamplingConfig, open_sampler
@@ -91,6 +92,14 @@ class EvaluationArguments:
     evaluation: OwnerMode = field(default="inline", metadata={"help": "Who judges: see evaluation/owner.py."})
     evaluation_gpus: list[str] | None = field(default=None, metadata={"help": "`dedicated`: GPUs of the service."})
     evaluation_url: str | None = field(default=None, metadata={"help": "A service (`dedicated`) or cluster (`ray`)."})
+    decoding: DecodingWay = field(
+        default="auto",
+        metadata={"help": "transformers: generate, or graph: CUDA graphs; auto takes graph where the model allows it."},
+    )
+    evaluation_services: int = field(
+        default=1,
+        metadata={"help": "`dedicated`: services side by side on this node's CPU, which share its processors."},
+    )
     max_evaluations: int | None = field(
         default=None, metadata={"help": "Stop after so many submissions, earlier calls included."}
     )
@@ -216,6 +225,8 @@ def _play(
     state = PartialState()
     tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, revision=model.model_revision)
     sampling = SamplingConfig(args.temperature, args.top_p, args.top_k, args.batch_size, args.vllm_memory)
+    apart = args.evaluation in ("dedicated", "ray")
+    sampling = replace(sampling, decoding=args.decoding, keep_memory=apart)
     sampler = open_sampler(args.backend, model, tokenizer, sampling)
     limits = EpisodeLimits(args.max_turns, args.max_completion_length, sampler.context)
     part = Path(args.output) / PARTS / f"{state.process_index}.jsonl"
@@ -229,6 +240,7 @@ def _play(
                 gpus=args.evaluation_gpus,
                 url=args.evaluation_url,
                 deadline_s=args.evaluation_deadline_s,
+                services=args.evaluation_services,
             )
         ) as schedule,
         closing(AsyncEvaluator(schedule.evaluator, args.evaluation_deadline_s)) as evaluator,
@@ -281,6 +293,7 @@ def _attempts(line: Row) -> list[Attempt]:
 def _asked(args: EvaluationArguments, model: ModelConfig, prompts: Sequence[Row]) -> Row:
     """All that the results depend on, by name."""
     no_matter = {"output", "prompts", "compare", "batch_size", "evaluation", "evaluation_gpus", "evaluation_url"}
+    no_matter |= {"decoding", "evaluation_services"}
     no_matter |= {"max_evaluations", "max_tokens", "max_hours"}
     asked = {name: value for name, value in asdict(args).items() if name not in no_matter}
     folder = Path(str(model.model_name_or_path))

@@ -40,6 +40,7 @@ from pkb_gym.training.learner.turn_credit import AdvantageName, Credit, CreditNa
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.offload import Offload
 from pkb_gym.training.results.run_log import RunLog
+from pkb_gym.training.rollout.decoding import DecodingWay
 from pkb_gym.training.rollout.kernel_environment import Rollouts
 from pkb_gym.training.sft import model_arguments
 
@@ -89,6 +90,10 @@ class GrpoArguments:
             "cluster, by default ray."
         },
     )
+    evaluation_services: int = field(
+        default=1,
+        metadata={"help": "`dedicated`: services side by side on this node's CPU, which share its processors."},
+    )
     evaluation_deadline_s: float = field(
         default=600.0, metadata={"help": "Longest wait for an evaluation; then it counts for nothing."}
     )
@@ -103,6 +108,10 @@ class GrpoArguments:
         default="cache", metadata={"help": "colocated, inline: what leaves the GPU in a reward phase."}
     )
 
+    decoding: DecodingWay = field(
+        default="auto",
+        metadata={"help": "transformers: generate, or graph: CUDA graphs; auto takes graph where the model allows it."},
+    )
     generation_chunk: int | None = field(
         default=None, metadata={"help": "Sequences that a rank generates at once; by default all of a batch."}
     )
@@ -131,6 +140,7 @@ def main(argv: list[str] | None = None) -> None:
         gpus=args.evaluation_gpus,
         url=args.evaluation_url,
         deadline_s=args.evaluation_deadline_s,
+        services=args.evaluation_services,
     )
     try:
         train(prompts, args, config, model, schedule, host)
@@ -204,6 +214,7 @@ def train(
         log=log,
         multi_turn=not args.single_turn,
         generation_chunk=args.generation_chunk,
+        decoding=args.decoding,
         offload=args.offload,
         max_minutes=args.max_minutes,
     )

@@ -33,6 +33,7 @@ from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.atomic_write import FOR_OWNER, write_atomically
 from pkb_gym.engine.support.ownership import TemporaryFolder
 from pkb_gym.serve.ready_line import read_ready
+from pkb_gym.training.evaluation.service_group import SpreadEvaluator, share_out_processors
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.phases import PhaseClock
 
@@ -77,6 +78,7 @@ class ServiceProcess:
     Args:
         gpus: entries of its CUDA_VISIBLE_DEVICES; None for the same as this process.
         start_s: how long it may take to start.
+        processors: that it and its ranks run on; None for all of this process.
 
     Attributes:
         url: where it is reached.
@@ -87,11 +89,18 @@ class ServiceProcess:
         InfrastructureError: it did not start.
     """
 
-    def __init__(self, gpus: Sequence[str] | None = None, start_s: float = START_S) -> None:
+    def __init__(
+        self,
+        gpus: Sequence[str] | None = None,
+        start_s: float = START_S,
+        processors: Sequence[int] | None = None,
+    ) -> None:
         self.token = secrets.token_urlsafe(32)
         self.on_restart: Callable[[], None] = lambda: None
         self._changes = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
         self._start_s = start_s
+        bound = ",".join(map(str, processors or ()))
+        self._binding = ["taskset", "--cpu-list", bound] if bound else []
         self._folder = TemporaryFolder()
         write_atomically(self._folder.path / "token", self.token, FOR_OWNER)
         try:
@@ -138,7 +147,7 @@ class ServiceProcess:
         token_file = self._folder.path / "token"
         options = ["--port", str(port), "--token-file", str(token_file), "--with-parent"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "pkb_gym.cli", "serve", *options],
+            [*self._binding, sys.executable, "-m", "pkb_gym.cli", "serve", *options],
             env=env_vars.without_launcher(**self._changes),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -168,7 +177,7 @@ class EvaluationSchedule:
         host: all ranks.
         gate: shut while the policy generates and learns; None where evaluations disturb nobody.
         opens_gate: whether this rank opens and shuts it.
-        service: that this rank started, if it did.
+        services: that this rank started.
     """
 
     def __init__(
@@ -178,12 +187,12 @@ class EvaluationSchedule:
         *,
         gate: Gate | None = None,
         opens_gate: bool = True,
-        service: ServiceProcess | None = None,
+        services: Sequence[ServiceProcess] = (),
     ) -> None:
         self.evaluator = evaluator
-        self._host, self._gate, self._opens_gate, self._service = host, gate, opens_gate, service
+        self._host, self._gate, self._opens_gate, self._services = host, gate, opens_gate, tuple(services)
         self._is_open = True
-        if service is not None:
+        for service in self._services:
             service.on_restart = self._after_restart
         self._shut()
 
@@ -222,8 +231,8 @@ class EvaluationSchedule:
 
     def close(self) -> None:
         """Ends what this rank started; calling it again changes nothing."""
-        if self._service is not None:
-            self._service.close()
+        for service in self._services:
+            service.close()
         self.evaluator.close()
 
     def _after_restart(self) -> None:
@@ -254,6 +263,7 @@ def start_evaluation(
     gpus: Sequence[str] | None = None,
     url: str | None = None,
     deadline_s: float = 600.0,
+    services: int = 1,
 ) -> EvaluationSchedule:
     """Starts the owner of this node, or connects to it; a collective of all ranks.
 
@@ -264,6 +274,7 @@ def start_evaluation(
         url: `dedicated`: a service that runs already, here or elsewhere; its token is read from PKB_TOKEN. `ray`: the
             address of the cluster, by default "ray".
         deadline_s: longest wait for an evaluation that runs; one that waits for its reward phase may take longer.
+        services: `dedicated`: how many run side by side on this node's CPU, each on processors of its own.
 
     Raises:
         ConfigError: the arguments do not fit together.
@@ -275,19 +286,39 @@ def start_evaluation(
         raise ConfigError(f"evaluation {mode!r} takes neither evaluation GPUs nor a url; use 'dedicated' for that")
     if gpus and url:
         raise ConfigError("give evaluation GPUs or the url of a service, not both")
+    if services != 1 and (mode != "dedicated" or gpus or url):
+        raise ConfigError("several evaluation services share out the CPU of a node: 'dedicated', without GPUs and url")
     if mode == "inline":
         return _inline(host)
     timeout_s = deadline_s + 24 * 3600.0  # it may wait for a reward phase; `AsyncEvaluator` keeps the deadline
     if url is not None:
         return EvaluationSchedule(RemoteEvaluator(url, timeout_s=timeout_s), host)
     is_owner = env_vars.local_rank() == 0
-    service = ServiceProcess(gpus) if is_owner else None
+    mine = _start_services(gpus, services) if is_owner else []
     here = socket.gethostname()
-    services = host.gather(None if service is None else (here, service.url, service.token))
-    node_url, token = next((at, word) for name, at, word in filter(None, services) if name == here)
-    remote = RemoteEvaluator(node_url, token, timeout_s=timeout_s)
-    gate = remote if mode == "colocated" else None
-    return EvaluationSchedule(remote, host, gate=gate, opens_gate=is_owner, service=service)
+    reached = host.gather([(here, service.url, service.token) for service in mine])
+    of_node = [(at, word) for rank in reached for name, at, word in rank if name == here]
+    remotes = [RemoteEvaluator(at, token, timeout_s=timeout_s) for at, token in of_node]
+    if len(remotes) > 1:
+        return EvaluationSchedule(SpreadEvaluator(remotes), host, services=mine)
+    gate = remotes[0] if mode == "colocated" else None
+    return EvaluationSchedule(remotes[0], host, gate=gate, opens_gate=is_owner, services=mine)
+
+
+def _start_services(gpus: Sequence[str] | None, count: int) -> list[ServiceProcess]:
+    """One that may use all processors, or several that share them out."""
+    if count == 1:
+        return [ServiceProcess(gpus)]
+    started: list[ServiceProcess] = []
+    try:
+        for processors in share_out_processors(count):
+            service = ServiceProcess([], processors=processors)
+            started.append(service)
+    except InfrastructureError:
+        for service in started:
+            service.close()
+        raise
+    return started
 
 
 def _on_cluster(host: HostGroup, gpus: Sequence[str] | None, url: str | None, deadline_s: float) -> EvaluationSchedule:

@@ -25,7 +25,8 @@ from pkb_gym.training.learner.turn_credit import token_advantages
 from pkb_gym.training.processes.offload import GpuMemory
 from pkb_gym.training.processes.phases import PhaseClock
 from pkb_gym.training.results.run_log import EpisodeRecord, episode_metrics
-from pkb_gym.training.rollout.early_submission import AtOnce, FinishedSequences, stopped_by
+from pkb_gym.training.rollout.decoding import Decoding
+from pkb_gym.training.rollout.early_submission import AtOnce, stopped_by
 from pkb_gym.training.rollout.episodes import Reply, RolloutEpisode
 from pkb_gym.training.rollout.kernel_environment import KernelEnvironment, submitted_source
 from pkb_gym.training.rollout.tool_rounds import CallCounts, Rollout, ToolBox, ToolCall, side_by_side
@@ -94,6 +95,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
                 "generation_chunk is of no use where ranks generate together: they would not stay in step"
             )
         self._memory = GpuMemory(self.model, settings.offload)
+        self._decoding = Decoding("generate" if self._generates_together else settings.decoding)
         self.add_callback(_Steps(self))
 
     # ---- rollouts ---------------------------------------------------------------------------------------------------
@@ -205,8 +207,12 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
         if self.use_vllm or self.use_transformers_continuous_batching:
             yield
             return
-        criteria = AtOnce() if on_finished is None else FinishedSequences(self.eos_token_ids, on_finished)
-        with stopped_by(self.accelerator.unwrap_model(self.model_wrapped), criteria):
+        model = self.accelerator.unwrap_model(self.model_wrapped)
+        if on_finished is None:
+            decoding = stopped_by(model, AtOnce())
+        else:
+            decoding = self._decoding.in_place_of_generate(model, self.eos_token_ids, on_finished)
+        with decoding:
             yield
 
     def _prefetch(self, rows: Sequence[int], prompt_ids: Sequence[list[int]], place: int, new_ids: list[int]) -> None:
@@ -275,6 +281,8 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
     @contextlib.contextmanager
     def _reward_phase(self) -> Iterator[None]:
         self._memory.optimizer = self.optimizer
+        if self._settings.schedule.takes_turns:
+            self._decoding.release()  # kernels on this GPU need the memory
         with self.clock.phase("evaluation"), self._settings.schedule.reward_phase(self.clock, self._memory):
             yield
 

@@ -9,6 +9,7 @@ from pkb_gym.training.learner.turn_credit import Credit
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.offload import Offload
 from pkb_gym.training.results.run_log import RunLog
+from pkb_gym.training.rollout.decoding import DecodingWay
 from pkb_gym.training.rollout.kernel_environment import Rollouts
 
 
@@ -24,6 +25,7 @@ class TrainerSettings:
         log: of the run.
         multi_turn: whether the policy submits with a tool, several times; else once, by a block of code.
         generation_chunk: sequences that are generated at once; None for all of a batch.
+        decoding: how transformers generates.
         offload: what leaves the GPU in a reward phase.
         max_minutes: the run is saved and ended after so many; None for no limit.
     """
@@ -35,5 +37,6 @@ class TrainerSettings:
     log: RunLog
     multi_turn: bool = True
     generation_chunk: int | None = None
+    decoding: DecodingWay = "auto"
     offload: Offload = "cache"
     max_minutes: float | None = None

@@ -14,6 +14,8 @@ from trl import ModelConfig
 
 from pkb_gym.agents.local_model import end_tokens
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.training.rollout.decoding import Decoding, DecodingWay
+from pkb_gym.training.rollout.graph_decoder import TokenChoice
 
 Tokens = list[int]
 Backend = Literal["transformers", "vllm"]
@@ -29,6 +31,8 @@ class SamplingConfig:
         top_k: tokens to choose from; 0 for all.
         batch_size: sequences that are generated together, by transformers; vLLM decides for itself.
         vllm_memory: share of a GPU's memory that vLLM takes.
+        decoding: of transformers.
+        keep_memory: whether what decoding holds on the GPU stays there between calls, as nothing else needs it.
     """
 
     temperature: float = 1.0
@@ -36,6 +40,8 @@ class SamplingConfig:
     top_k: int = 0
     batch_size: int = 32
     vllm_memory: float = 0.9
+    decoding: DecodingWay = "auto"
+    keep_memory: bool = False
 
 
 class ReplySampler(Protocol):
@@ -86,7 +92,7 @@ def open_sampler(
 
 
 class TransformersSampler:
-    """Samples with `generate`.
+    """Samples with transformers, see `decoding`.
 
     Args:
         model: on its device.
@@ -97,6 +103,8 @@ class TransformersSampler:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: SamplingConfig) -> None:
         self._model = model.eval()
         self._batch_size = config.batch_size
+        self._decoding, self._keep_memory = Decoding(config.decoding), config.keep_memory
+        self._choice = TokenChoice(config.temperature, config.top_p, config.top_k)
         self._pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         self._ends = end_tokens(model.generation_config, tokenizer)
         self._settings = {"do_sample": config.temperature > 0, "eos_token_id": self._ends, "pad_token_id": self._pad}
@@ -117,10 +125,15 @@ class TransformersSampler:
         longest_first = sorted(range(len(sequences)), key=lambda index: -len(sequences[index]))
         for begin in range(0, len(sequences), self._batch_size):
             chosen = longest_first[begin : begin + self._batch_size]
-            found = self._generate([sequences[index] for index in chosen], max(budgets[index] for index in chosen))
+            asked, room = [sequences[index] for index in chosen], [budgets[index] for index in chosen]
+            own_seed = seed + begin  # of each batch its own
+            found = self._decoding.decode(self._model, asked, room, self._choice, self._ends, own_seed)
+            if found is None:
+                found = self._generate(asked, max(room))
             for index, reply in zip(chosen, found, strict=True):
                 replies[index] = self._cut(reply, budgets[index])
-        if torch.cuda.is_available():
+        if torch.cuda.is_available() and not self._keep_memory:
+            self._decoding.release()
             torch.cuda.empty_cache()  # kernels that are judged on this GPU need memory too
         return replies
 

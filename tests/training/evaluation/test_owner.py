@@ -102,7 +102,7 @@ def test_a_service_that_is_killed_is_started_anew(tmp_path, monkeypatch):
     """Under `colocated` it is shut while the policy generates; killed, it is there again, and shut again."""
     monkeypatch.setenv("PKB_CACHE_DIR", str(tmp_path))
     evaluation = start_evaluation("colocated", HostGroup())
-    client, service = evaluation.evaluator, evaluation._service
+    client, service = evaluation.evaluator, evaluation._services[0]
     try:
         assert client.status().paused
         killed = service.pid

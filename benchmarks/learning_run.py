@@ -1,0 +1,266 @@
+r"""A pretrained model learns on one machine: supervised training, GRPO, and both judged on three rings of prompts.
+
+    model   sft   rings_sft   grpo   rings_grpo   rings_base   rft   rings_rft   samples
+
+Each stage is a public recipe in a process of its own, with a log and a time limit. What is finished is not done again:
+the same command over and over fits any time limit. What is small comes into `--out`: results, summaries, rollouts,
+losses, logs; no weights. Evaluations run on the CPU, in `--services` services with processors of their own.
+
+    python -m benchmarks.learning_run --gguf MODEL.gguf --corpus DATA --prompts RINGS --runs RUNS --out OUT --minutes 9
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import header, make_parser
+from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.training.inputs.rows import read_jsonl
+
+NAME = "learning_run"
+RINGS = "rings.jsonl"
+PER_PROBLEM = {"sizes": 6, "left_out": 6, "test": 1}
+"""Prompts of each problem that a ring is judged on."""
+SPARE_S = 15.0
+"""Of the time limit, what is left for collecting."""
+KEPT = ("*.log", "*.json", "results.jsonl", "rollouts.jsonl", "phases.jsonl", "archive.jsonl")
+"""Files of a stage's folder that come into the result."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One recipe.
+
+    Attributes:
+        name: of the stage and of its folder.
+        words: module and arguments.
+        limit_s: longest time of one call.
+        total_s: time of all calls together, after which the stage counts as finished; None where it has to end itself.
+    """
+
+    name: str
+    words: Sequence[str]
+    limit_s: float
+    total_s: float | None = None
+    made: str = ""
+    """A file in the stage's folder without which it is not finished."""
+
+
+@dataclass
+class Run:
+    """The stages of one seed, and what is finished of them.
+
+    Attributes:
+        args: of this benchmark.
+        deadline: by the monotonic clock.
+        spent: stage -> seconds of all calls.
+    """
+
+    args: argparse.Namespace
+    deadline: float
+    spent: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        """Of this run's stages."""
+        return Path(self.args.runs)
+
+    def stages(self) -> list[Stage]:
+        """In order; see the module."""
+        args, runs = self.args, self.folder
+        model, sft, grpo, rft = (str(runs / name) for name in ("model", "sft", "grpo", "rft"))
+        device = ["--use_cpu", "true", "--bf16", "false"] if args.cpu else ["--bf16", "true"]
+        learn = [*device, "--seed", str(args.seed), "--gradient_checkpointing", "false", "--report_to", "none"]
+        learn += ["--logging_steps", "1", "--disable_tqdm", "true"]
+        judge = ["--evaluation", "dedicated", "--evaluation_services", str(args.services), "--timing_budget_s", "0.1"]
+        judge += ["--evaluation_deadline_s", "120", "--max_turns", str(args.turns)]
+        judge += ["--max_completion_length", str(args.completion), "--decoding", args.decoding]
+        ring_file = str(runs / RINGS)
+
+        def rings(policy: str, samples: int, *more: str, name: str, limit_s: float) -> Stage:
+            words = ["pkb_gym.training.evaluate_policy", "--prompts", ring_file, "--model_name_or_path", policy]
+            words += ["--dtype", "float32" if args.cpu else "bfloat16", "--output", str(runs / name)]
+            words += [
+                "--samples",
+                str(samples),
+                "--batch_size",
+                str(args.batch),
+                "--seed",
+                str(args.seed),
+                *judge,
+                *more,
+            ]
+            return Stage(name, words, limit_s, made="summary.json")
+
+        tune = ["pkb_gym.training.sft", "--rings", str(args.prompts), "--max_length", "2560", *learn]
+        tune += ["--lr_scheduler_type", "cosine", "--warmup_steps", "10", "--save_strategy", "no"]
+        tune += ["--per_device_train_batch_size", str(args.sft_batch)]
+        first = ["--corpus", str(args.corpus), "--model_name_or_path", model, "--output_dir", sft]
+        first += ["--learning_rate", "3e-4", "--max_steps", str(args.sft_steps), "--reward_temperature", "0.5"]
+        practise = ["pkb_gym.training.grpo", "--prompts", str(args.prompts), "--model_name_or_path", sft]
+        practise += ["--output_dir", grpo, *learn, *judge, "--max_steps", str(args.grpo_steps), "--beta", "0.0"]
+        practise += ["--per_device_train_batch_size", str(args.micro_batch), "--num_generations", str(args.group)]
+        practise += ["--gradient_accumulation_steps", str(args.batch // args.micro_batch), "--temperature", "1.0"]
+        practise += ["--learning_rate", str(args.learning_rate), "--lr_scheduler_type", "constant_with_warmup"]
+        practise += ["--warmup_steps", "2", "--loss_type", "dapo", "--max_grad_norm", "0.5", "--save_steps", "5"]
+        practise += ["--save_total_limit", "1", "--resume_from_checkpoint", "last"]
+        again = ["--results", str(runs / "grpo" / "rollouts.jsonl"), "--prompts", str(args.prompts), *learn]
+        again += ["--model_name_or_path", sft, "--output_dir", rft, "--keep", "4", "--min_reward", "1.0"]
+        again += ["--max_length", "2560", "--per_device_train_batch_size", str(args.sft_batch)]
+        again += ["--learning_rate", "5e-5", "--max_steps", str(args.rft_steps), "--save_strategy", "no"]
+        compare = ["--compare", str(runs / "rings_sft" / "results.jsonl")]
+        convert = [
+            "pkb_gym.training.pretrained_model",
+            "--gguf",
+            str(args.gguf),
+            "--output",
+            model,
+            "--dtype",
+            "float32",
+        ]
+        return [
+            Stage("model", convert, 120, made="model.safetensors"),
+            Stage("sft", [*tune, *first], 240, made="trainer_state.json"),
+            rings(sft, args.samples, name="rings_sft", limit_s=300),
+            Stage("grpo", practise, 600, total_s=args.grpo_s, made="model.safetensors"),
+            rings(grpo, args.samples, *compare, name="rings_grpo", limit_s=300),
+            rings(model, 1, "--limit", "24", name="rings_base", limit_s=60),
+            Stage("rft", ["pkb_gym.training.rft", *again], 120, made="trainer_state.json"),
+            rings(rft, args.samples, *compare, name="rings_rft", limit_s=300),
+            rings(sft, args.best_of, "--limit", "42", "--temperature", "0.9", name="samples", limit_s=300),
+        ]
+
+    def go_on(self) -> None:
+        """Does what is not finished, until a stage fails or the time is up."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_rings(Path(self.args.prompts) / "prompts.jsonl", self.folder / RINGS)
+        times = self.folder / "spent.json"
+        self.spent = json.loads(times.read_bytes()) if times.exists() else {}
+        for stage in self.stages():
+            if stage.name in self.args.skip or (self.folder / f"{stage.name}.finished").exists():
+                continue
+            left_s = self.deadline - time.monotonic() - SPARE_S
+            if left_s < 20:
+                return
+            began = time.monotonic()
+            status = self._process(stage, min(left_s, stage.limit_s))
+            took_s = time.monotonic() - began
+            self.spent[stage.name] = round(self.spent.get(stage.name, 0.0) + took_s, 1)
+            write_atomically(times, json.dumps(self.spent))
+            print(f"{stage.name}: status {status} after {took_s:.0f} s", flush=True)
+            if status == 0 and (self.folder / stage.name / stage.made).exists() and self._is_over(stage):
+                (self.folder / f"{stage.name}.finished").touch()
+            elif stage.name in ("model", "sft", "grpo"):
+                return
+
+    def _is_over(self, stage: Stage) -> bool:
+        if stage.total_s is None:
+            return True
+        state = json.loads((self.folder / stage.name / "trainer_state.json").read_bytes())
+        return bool(state["global_step"] >= state["max_steps"] or self.spent[stage.name] >= stage.total_s - 10)
+
+    def _process(self, stage: Stage, limit_s: float) -> int:
+        words = list(stage.words)
+        if stage.total_s is not None:  # it saves and ends by itself, with time to spare for starting and saving
+            allowed_s = min(limit_s, stage.total_s - self.spent.get(stage.name, 0.0))
+            words += ["--max_minutes", f"{max(5.0, allowed_s - self.args.start_s) / 60:.2f}"]
+        log = self.folder / f"{stage.name}.log"
+        environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        with log.open("ab") as lines:
+            try:
+                command = [sys.executable, "-m", *words]
+                return subprocess.run(
+                    command, stdout=lines, stderr=lines, timeout=limit_s, env=environment, check=False
+                ).returncode
+            except subprocess.TimeoutExpired:
+                return -1
+
+
+def write_rings(prompts: Path, output: Path) -> None:
+    """The first prompts of each problem in each ring, see `PER_PROBLEM`; the rings follow each other."""
+    taken: dict[tuple[str, str], int] = {}
+    kept: list[Mapping[str, Any]] = []
+    for row in read_jsonl(prompts):
+        if (ring := row["ring"]) is None:
+            continue
+        key = (ring, row["problem"])
+        taken[key] = taken.get(key, 0) + 1
+        if taken[key] <= PER_PROBLEM[ring]:
+            kept.append(row)
+    write_atomically(output, "".join(json.dumps(row) + "\n" for row in kept))
+
+
+def collect(runs: Path, out: Path) -> None:
+    """Copies what is small into one compressed archive, with the end of each log beside it."""
+    out.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(out / "run.tar.gz", "w:gz") as archive:
+        for path in sorted({path for pattern in KEPT for path in runs.rglob(pattern)}):
+            inside = path.relative_to(runs)
+            if not any(part.startswith("checkpoint-") for part in inside.parts) and inside.name not in SKIPPED:
+                archive.add(path, str(inside))
+    for name in ("rings_sft", "rings_grpo"):
+        if (found := runs / name / "rings.json").exists():
+            shutil.copy(found, out / f"{name}.json")
+
+
+SKIPPED = frozenset({"tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json"})
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Goes on with a run, and collects what is there."""
+    parser = make_parser(NAME, __doc__)
+    parser.add_argument("--gguf", type=Path, required=True, help="weights of the pretrained model")
+    parser.add_argument("--corpus", type=Path, required=True, help="folder of `pkb export corpus`")
+    parser.add_argument("--prompts", type=Path, required=True, help="folder of `ring_prompts.py`")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of models and logs")
+    parser.add_argument("--out", type=Path, required=True, help="folder of what is kept")
+    parser.add_argument("--minutes", type=float, required=True, help="time limit of this call")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--services", type=int, default=7, help="evaluation services (default: %(default)s)")
+    parser.add_argument("--skip", nargs="+", default=[], metavar="STAGE", help="stages to leave out")
+    parser.add_argument("--decoding", default="auto", choices=("auto", "generate", "graph"))
+    parser.add_argument("--cpu", action="store_true", help="without a GPU")
+    for name, number in (
+        ("turns", 2),
+        ("completion", 2048),
+        ("batch", 64),
+        ("micro-batch", 16),
+        ("group", 8),
+        ("samples", 2),
+        ("best-of", 8),
+        ("sft-steps", 240),
+        ("sft-batch", 16),
+        ("rft-steps", 60),
+        ("grpo-steps", 200),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=number, help="(default: %(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=2e-5, help="of GRPO (default: %(default)s)")
+    parser.add_argument(
+        "--grpo-s", type=float, default=560.0, help="seconds of GRPO in all calls (default: %(default)s)"
+    )
+    parser.add_argument("--start-s", type=float, default=60.0, help="of a call of GRPO, to start, end a step and save")
+    args = parser.parse_args(argv)
+    began = time.monotonic()
+    run = Run(args, began + 60 * args.minutes)
+    try:
+        run.go_on()
+    finally:
+        about = header() | {"wall_s": round(time.monotonic() - began, 1), "spent_s": run.spent}
+        write_atomically(args.runs / "about.json", json.dumps(about, indent=1) + "\n")
+        collect(args.runs, args.out)
+    print(json.dumps(run.spent))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Requests are spread over services, and services over processors."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.training.evaluation.owner import start_evaluation
+from pkb_gym.training.evaluation.service_group import SpreadEvaluator, share_out_processors
+from pkb_gym.training.processes.host_group import HostGroup
+
+DEADLINE_S = 60.0
+
+
+class Waiting:
+    """Answers with its name once all that are expected have been asked."""
+
+    def __init__(self, name: str, met: threading.Barrier) -> None:
+        self._name, self._met = name, met
+        self.closed = False
+
+    def evaluate(self, *_: object):
+        self._met.wait(DEADLINE_S)
+        return self._name
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_each_request_goes_to_the_least_busy():
+    met = threading.Barrier(4)
+    two = [Waiting("a", met), Waiting("b", met)]
+    spread = SpreadEvaluator(two)
+    with ThreadPoolExecutor(4) as threads:
+        asked = [threads.submit(spread.evaluate, None, "", None) for _ in range(4)]
+        assert sorted(one.result(DEADLINE_S) for one in asked) == ["a", "a", "b", "b"]
+    spread.close()
+    assert all(one.closed for one in two)
+
+
+def test_a_failed_request_leaves_no_trace():
+    class Failing:
+        def evaluate(self, *_: object):
+            raise RuntimeError
+
+        def close(self) -> None:
+            pass
+
+    spread = SpreadEvaluator([Failing(), Failing()])
+    for _ in range(3):
+        with pytest.raises(RuntimeError):
+            spread.evaluate(None, "", None)
+    assert spread._in_hand == [0, 0]
+
+
+def test_processors_are_shared_out_from_the_last_on():
+    assert share_out_processors(7, range(16)) == [(at, at + 1) for at in range(2, 16, 2)]
+    with pytest.raises(ConfigError, match="3 evaluation services need a processor each; there are 2"):
+        share_out_processors(3, [0, 1])
+
+
+def test_several_services_are_for_the_cpu_of_one_node():
+    with pytest.raises(ConfigError, match="several evaluation services"):
+        start_evaluation("inline", HostGroup(), services=2)

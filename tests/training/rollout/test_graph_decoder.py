@@ -1,0 +1,166 @@
+"""Decoding with a fixed cache gives what `generate` gives, on the CPU; and what it does not know goes to `generate`."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.training.rollout.decoding import Decoding, choice_of
+from pkb_gym.training.rollout.graph_decoder import GraphDecoder, TokenChoice, _batch_size
+
+SEQUENCES = [[1, 2, 3], [5, 9, 11, 13, 4, 2, 7], [8]]
+END = 5
+LIKELIEST = TokenChoice(temperature=0.0)
+
+
+def small_model(**changes) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    shape = {"vocab_size": 64, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 8}
+    config = LlamaConfig(**shape, num_attention_heads=6, num_key_value_heads=2, **changes)
+    model = LlamaForCausalLM(config).eval()
+    for parameter in model.parameters():  # of more weight: replies that vary
+        parameter.data.mul_(3)
+    return model
+
+
+@pytest.fixture(scope="module")
+def model() -> LlamaForCausalLM:
+    return small_model()
+
+
+def padded() -> tuple[torch.Tensor, torch.Tensor]:
+    width = max(map(len, SEQUENCES))
+    ids, mask = torch.zeros((3, width), dtype=torch.long), torch.zeros((3, width), dtype=torch.long)
+    for row, sequence in enumerate(SEQUENCES):
+        ids[row, width - len(sequence) :] = torch.tensor(sequence)
+        mask[row, width - len(sequence) :] = 1
+    return ids, mask
+
+
+def likeliest(model: LlamaForCausalLM, budgets: list[int]) -> list[list[int]]:
+    """By `generate`."""
+    ids, mask = padded()
+    out = model.generate(
+        input_ids=ids, attention_mask=mask, max_new_tokens=max(budgets), do_sample=False, eos_token_id=END,
+        pad_token_id=0,
+    )  # fmt: skip
+    replies = [row[: row.index(END) + 1] if END in row else row for row in out[:, ids.shape[1] :].tolist()]
+    return [reply[:budget] for reply, budget in zip(replies, budgets, strict=True)]
+
+
+@pytest.mark.parametrize("budgets", [[40, 40, 40], [40, 3, 1], [1, 1, 1], [17, 16, 15]])
+def test_the_likeliest_tokens_are_those_of_generate(model, budgets):
+    found = GraphDecoder(model).decode(SEQUENCES, budgets, LIKELIEST, [END], seed=0)
+    assert found == likeliest(model, budgets)
+    assert max(map(len, found)) > 1 or max(budgets) == 1
+
+
+def test_storage_is_used_again_for_other_lengths(model):
+    decoder = GraphDecoder(model)
+    decoder.decode([[7] * 70, [6] * 3, [1]], [250, 250, 250], LIKELIEST, [], seed=0)  # across lengths of the cache
+    assert decoder.decode(SEQUENCES, [40] * 3, LIKELIEST, [END], seed=0) == likeliest(model, [40] * 3)
+
+
+def test_changed_weights_count_at_once(model):
+    changing = small_model()
+    decoder = GraphDecoder(changing)
+    before = decoder.decode(SEQUENCES, [20] * 3, LIKELIEST, [END], seed=0)
+    with torch.no_grad():
+        for parameter in changing.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    after = decoder.decode(SEQUENCES, [20] * 3, LIKELIEST, [END], seed=0)
+    assert after == likeliest(changing, [20] * 3) != before
+
+
+def test_a_training_model_is_decoded_as_in_evaluation_and_trains_on():
+    training = small_model(attention_dropout=0.5).train()
+    (getattr(training, "activation_checkpointing_enable", None) or training.gradient_checkpointing_enable)()
+    found = GraphDecoder(training).decode(SEQUENCES, [10] * 3, LIKELIEST, [END], seed=0)
+    assert training.training
+    assert found == likeliest(training.eval(), [10] * 3)
+
+
+def test_an_adapter_counts(model):
+    peft = pytest.importorskip("peft")
+    adapted = peft.get_peft_model(small_model(), peft.LoraConfig(r=4, init_lora_weights=False, task_type="CAUSAL_LM"))
+    found = GraphDecoder(adapted).decode(SEQUENCES, [20] * 3, LIKELIEST, [END], seed=0)
+    assert found == likeliest(adapted.eval(), [20] * 3) != likeliest(model, [20] * 3)
+
+
+def test_the_seed_decides_what_is_sampled(model):
+    decoder, choice = GraphDecoder(model), TokenChoice(0.8, 0.9, 20)
+    first, same, other = (decoder.decode(SEQUENCES, [20] * 3, choice, [END], seed=seed) for seed in (3, 3, 4))
+    assert first == same != other
+
+
+def test_tokens_are_drawn_by_their_probabilities():
+    logits = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05])).expand(20_000, 4)
+    noise = torch.empty(20_000, 4).exponential_(generator=torch.Generator().manual_seed(0))
+
+    def shares(**choice) -> list[float]:
+        return (TokenChoice(**choice).choose(logits, noise).bincount(minlength=4) / 20_000).tolist()
+
+    assert shares() == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.02)
+    assert shares(top_k=2) == pytest.approx([0.625, 0.375, 0, 0], abs=0.02)
+    assert shares(top_p=0.75) == pytest.approx([0.625, 0.375, 0, 0], abs=0.02)  # 0.5 is not enough, 0.8 is
+    assert shares(temperature=0.5) == pytest.approx([0.685, 0.247, 0.062, 0.007], abs=0.02)  # squares, normed
+
+
+def test_each_end_is_reported_once(model):
+    reported = []
+    found = GraphDecoder(model).decode(
+        SEQUENCES, [40, 2, 40], LIKELIEST, [END], seed=0, on_finished=lambda row, reply: reported.append((row, reply))
+    )
+    assert sorted(reported) == [(row, reply) for row, reply in enumerate(found) if reply[-1] == END]
+    assert len(reported) == 2  # the second was cut off
+
+
+@pytest.mark.parametrize(("sequences", "size"), [(1, 1), (3, 4), (32, 32), (33, 48), (50, 64), (65, 96), (128, 128)])
+def test_batches_are_rounded_up(sequences, size):
+    assert _batch_size(sequences) == size
+
+
+def test_other_attention_is_refused():
+    with pytest.raises(ConfigError, match="attention is eager, expected sdpa"):
+        GraphDecoder(small_model(attn_implementation="eager"))
+
+
+def test_generate_is_replaced_while_it_lasts(model):
+    ids, mask = padded()
+    config = GenerationConfig(max_new_tokens=40, do_sample=False, eos_token_id=[END], pad_token_id=0)
+    usual = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
+    reported = {}
+    with Decoding("graph").in_place_of_generate(model, [END], reported.__setitem__):
+        replaced = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
+    assert torch.equal(usual, replaced)
+    assert sorted(reported) == [0, 1, 2]
+    assert "generate" not in model.__dict__
+
+
+def test_a_failure_is_logged_and_generate_takes_over(model, monkeypatch, caplog):
+    def fail(*_: object, **__: object):
+        raise RuntimeError("capture failed")
+
+    monkeypatch.setattr(GraphDecoder, "decode", fail)
+    decoding, ids_and_mask = Decoding("graph"), padded()
+    config = GenerationConfig(max_new_tokens=4, do_sample=False, eos_token_id=[END], pad_token_id=0)
+    with caplog.at_level(logging.WARNING), decoding.in_place_of_generate(model, [END], lambda *_: None):
+        out = model.generate(input_ids=ids_and_mask[0], attention_mask=ids_and_mask[1], generation_config=config)
+    assert out.shape == (3, ids_and_mask[0].shape[1] + 4)
+    assert "`generate` takes over" in caplog.text
+    assert decoding.decode(model, SEQUENCES, [4] * 3, LIKELIEST, [END], seed=0) is None
+
+
+def test_on_the_cpu_generate_is_the_default(model):
+    assert Decoding("auto").decode(model, SEQUENCES, [4] * 3, LIKELIEST, [END], seed=0) is None
+
+
+def test_options_that_only_generate_knows():
+    assert choice_of(GenerationConfig(do_sample=True, temperature=0.7, top_p=0.9, top_k=5)) == TokenChoice(0.7, 0.9, 5)
+    assert choice_of(GenerationConfig(do_sample=False)) == LIKELIEST
+    assert choice_of(GenerationConfig(do_sample=True, repetition_penalty=1.2)) is None
+    assert choice_of(GenerationConfig(num_beams=4)) is None

@@ -1,0 +1,366 @@
+"""Decoding with a cache of fixed storage, a token of all sequences at a time, as one CUDA graph.
+
+`generate` of transformers launches some hundred kernels for each token from Python, which takes tens of milliseconds
+whatever the size of the batch. Here a token is one launch:
+
+    prefill (eager, left-padded)  ->  cache of fixed storage  ->  step, step, step ... until all sequences have ended
+
+A step reads and writes fixed storage alone: the last tokens, their positions, the mask of valid cache entries, the
+cache. It is captured once for each pair of batch size and cache length, both rounded up; longer caches are views of the
+same storage. The weights are read where they are, so that steps of an optimizer count at once; where they have moved,
+everything is captured anew. On the CPU the same steps run without a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pkb_gym.engine.errors import ConfigError
+
+OnFinished = Callable[[int, list[int]], None]
+"""Is given a sequence's place in the batch and its new tokens, the ending one included."""
+
+LENGTH_STEP = 256
+"""Cache lengths are multiples of it."""
+PROMPT_STEP = 64
+"""Widths of padded prompts are multiples of it: kernels of attention want aligned masks."""
+CHECK_EVERY = 16
+"""Steps between two looks at which sequences have ended; a look waits for the GPU."""
+WARM_UP = 2
+"""Steps before a capture, in which libraries allocate what they keep."""
+
+
+@dataclass(frozen=True)
+class TokenChoice:
+    """How a token is chosen.
+
+    Attributes:
+        temperature: 0 takes the likeliest token.
+        top_p: share of probability to choose from.
+        top_k: tokens to choose from; 0 for all.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+    def choose(self, logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+        """One token of each row.
+
+        The token of the greatest p / e, with e drawn from the exponential distribution of rate 1, has the distribution
+        p (the exponential form of the Gumbel-max trick).
+
+        Args:
+            logits: of shape (B, V).
+            noise: of the same shape, float32, drawn anew for each token; not read where temperature is 0.
+
+        Returns:
+            Token ids of shape (B,).
+        """
+        if self.temperature == 0:
+            return logits.argmax(dim=-1)
+        scores = logits.float() / self.temperature
+        if 0 < self.top_k < scores.shape[-1]:
+            least = scores.topk(self.top_k, dim=-1).values[:, -1:]
+            scores = scores.masked_fill(scores < least, -torch.inf)
+        if self.top_p < 1:
+            ordered, places = scores.sort(dim=-1, descending=True)
+            before = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)
+            dropped = (before >= self.top_p).scatter(-1, places, before >= self.top_p)
+            scores = scores.masked_fill(dropped, -torch.inf)
+        return (scores.softmax(dim=-1) / noise).argmax(dim=-1)
+
+
+class FixedCache:
+    """Keys and values of all layers in storage that stays where it is; takes the place of a transformers `Cache`.
+
+    Args:
+        batch: sequences.
+        length: entries that a sequence may have.
+
+    Attributes:
+        length: as given.
+        visible: entries that a step looks at, at most `length`.
+        position: of the entry that a step writes, of shape (1,).
+    """
+
+    is_compileable = False
+
+    def __init__(self, batch: int, length: int, device: torch.device) -> None:
+        self.batch, self.length, self.visible = batch, length, length
+        self.position = torch.zeros(1, dtype=torch.long, device=device)
+        self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002  # the interface of transformers
+        """Positions are always given, so that nobody needs to know."""
+        return 0
+
+    def update(
+        self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes entries of shape (B, heads, n, size): a prompt's at the beginning, a single one at `position`.
+
+        Returns:
+            What attention reads: the prompt's own entries, or the visible ones.
+        """
+        if layer_idx not in self._layers:
+            # Under autocast, keys come in float32 from the rotation, and attention casts them to the values' dtype.
+            shapes = [(self.batch, of.shape[1], self.length, of.shape[3]) for of in (keys, values)]
+            self._layers[layer_idx] = tuple(  # type: ignore[assignment]  # of two
+                torch.zeros(shape, dtype=values.dtype, device=values.device) for shape in shapes
+            )
+        new = (keys.to(values.dtype), values)
+        if keys.shape[2] > 1:
+            for kept, of in zip(self._layers[layer_idx], new, strict=True):
+                kept[:, :, : of.shape[2]] = of
+            return new
+        seen = [kept[:, :, : self.visible] for kept in self._layers[layer_idx]]
+        for kept, of in zip(seen, new, strict=True):
+            kept.index_copy_(2, self.position, of)
+        return seen[0], seen[1]
+
+
+class _Batch:
+    """Fixed storage for a batch, and the graphs that step in it."""
+
+    def __init__(self, batch: int, length: int, vocabulary: int, device: torch.device, *, sampled: bool) -> None:
+        self.cache = FixedCache(batch, length, device)
+        self.tokens = torch.zeros((batch, 1), dtype=torch.long, device=device)
+        self.positions = torch.zeros((batch, 1), dtype=torch.long, device=device)
+        self.valid = torch.zeros((batch, length), dtype=torch.bool, device=device)
+        self.noise = torch.ones((batch, vocabulary if sampled else 1), device=device)
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def state(self) -> tuple[torch.Tensor, ...]:
+        """What a step changes besides the cache's entries."""
+        return self.tokens, self.positions, self.valid, self.cache.position
+
+
+class GraphDecoder:
+    """Continues sequences of tokens with a decoder-only model of transformers.
+
+    Args:
+        model: with attention by torch's `scaled_dot_product_attention`; possibly wrapped by accelerate or peft.
+
+    Raises:
+        ConfigError: the model is of another kind.
+    """
+
+    def __init__(self, model: Any) -> None:  # noqa: ANN401  # it is wrapped in many ways
+        if (reason := unsupported(model)) is not None:
+            raise ConfigError(f"no decoding with a fixed cache: {reason}")
+        self._model = model
+        self._batches: dict[tuple[int, TokenChoice], _Batch] = {}
+        self._weights: tuple[int, ...] = ()
+        self._pool: Any = None
+
+    def release(self) -> None:
+        """Gives the storage and the graphs back; they are made anew when they are needed."""
+        self._batches.clear()
+        self._pool = None
+
+    @torch.no_grad()
+    def decode(
+        self,
+        sequences: Sequence[Sequence[int]],
+        budgets: Sequence[int],
+        choice: TokenChoice,
+        ends: Sequence[int],
+        seed: int,
+        on_finished: OnFinished | None = None,
+    ) -> list[list[int]]:
+        """One reply to each sequence.
+
+        Args:
+            sequences: token ids so far, at least one each.
+            budgets: longest reply to each in tokens, at least 1.
+            choice: how tokens are chosen.
+            ends: tokens that end a reply.
+            seed: the same arguments on the same device give the same replies.
+            on_finished: called with each reply that ended by a token of `ends`, some steps after it did.
+
+        Returns:
+            Token ids, up to and including the end where it was reached.
+        """
+        was_training = self._model.training
+        self._model.eval()  # neither dropout nor gradient checkpointing
+        try:
+            return self._decode(sequences, budgets, choice, frozenset(ends), seed, on_finished)
+        finally:
+            self._model.train(was_training)
+
+    def _decode(
+        self,
+        sequences: Sequence[Sequence[int]],
+        budgets: Sequence[int],
+        choice: TokenChoice,
+        ends: frozenset[int],
+        seed: int,
+        on_finished: OnFinished | None,
+    ) -> list[list[int]]:
+        device = next(self._model.parameters()).device
+        self._forget_moved_weights()
+        width = _rounded(max(map(len, sequences)), PROMPT_STEP)
+        batch = self._storage(_batch_size(len(sequences)), width + max(budgets), choice, device)
+        generator = torch.Generator(device).manual_seed(seed)
+        self._prefill(batch, sequences, width, choice, generator)
+        replies: list[list[int]] = [[] for _ in sequences]
+        open_rows = set(range(len(sequences)))
+        chosen = [batch.tokens.clone()]
+        for step in range(max(budgets)):
+            if step + 1 == max(budgets) or len(chosen) == CHECK_EVERY:
+                columns = torch.cat(chosen, dim=1).tolist()
+                for row in sorted(open_rows):
+                    if _extend(replies[row], columns[row], budgets[row], ends):
+                        open_rows.discard(row)
+                        if on_finished is not None and replies[row][-1] in ends:
+                            on_finished(row, replies[row])
+                chosen = []
+                if not open_rows:
+                    break
+            if step + 1 < max(budgets):
+                self._step(batch, width + step, choice, generator)
+                chosen.append(batch.tokens.clone())
+        return replies
+
+    def _forget_moved_weights(self) -> None:
+        weights = tuple(parameter.data_ptr() for parameter in self._model.parameters())
+        if weights != self._weights:
+            self.release()
+            self._weights = weights
+
+    def _storage(self, size: int, length: int, choice: TokenChoice, device: torch.device) -> _Batch:
+        found = self._batches.get((size, choice))
+        if found is None or found.cache.length < length:
+            self._batches.pop((size, choice), None)
+            vocabulary = int(self._model.config.get_text_config().vocab_size)
+            found = _Batch(size, _rounded(length, LENGTH_STEP), vocabulary, device, sampled=choice.temperature > 0)
+            self._batches[size, choice] = found
+        return found
+
+    def _prefill(
+        self,
+        batch: _Batch,
+        sequences: Sequence[Sequence[int]],
+        width: int,
+        choice: TokenChoice,
+        generator: torch.Generator,
+    ) -> None:
+        """Reads the sequences and chooses the first token of each; rows beyond them read a single token."""
+        ids = torch.zeros((batch.cache.batch, width), dtype=torch.long)
+        valid = torch.zeros((batch.cache.batch, width), dtype=torch.bool)
+        valid[:, -1] = True
+        for row, sequence in enumerate(sequences):  # padded on the left: replies begin in one column
+            ids[row, width - len(sequence) :] = torch.tensor(sequence)
+            valid[row, width - len(sequence) :] = True
+        ids, valid = ids.to(batch.tokens.device), valid.to(batch.tokens.device)
+        causal = torch.ones((width, width), dtype=torch.bool, device=ids.device).tril()
+        # A padding token sees itself: attention to nothing would be NaN, and NaN times 0 is NaN for all who skip it.
+        mask = (causal & valid[:, None, None, :]) | torch.eye(width, dtype=torch.bool, device=ids.device)
+        positions = (valid.cumsum(dim=1) - 1).clamp(min=0)
+        logits = self._logits(batch, ids, mask, positions)
+        batch.valid.zero_()
+        batch.valid[:, :width] = valid
+        batch.cache.position.fill_(width)
+        batch.positions.copy_(positions[:, -1:] + 1)
+        self._draw(batch, choice, generator)
+        batch.tokens.copy_(choice.choose(logits, batch.noise)[:, None])
+
+    def _step(self, batch: _Batch, position: int, choice: TokenChoice, generator: torch.Generator) -> None:
+        """Reads the last tokens, whose entries go to `position`, and chooses the next ones."""
+        length = min(_rounded(position + 1, LENGTH_STEP), batch.cache.length)
+        self._draw(batch, choice, generator)
+        if batch.tokens.device.type != "cuda":
+            self._compute(batch, length, choice)
+            return
+        if length not in batch.graphs:
+            batch.graphs[length] = self._capture(batch, length, choice)
+        batch.graphs[length].replay()
+
+    def _compute(self, batch: _Batch, length: int, choice: TokenChoice) -> None:
+        """What a graph captures."""
+        cache = batch.cache
+        cache.visible = length
+        batch.valid.index_fill_(1, cache.position, value=True)
+        logits = self._logits(batch, batch.tokens, batch.valid[:, None, None, :length], batch.positions)
+        batch.tokens.copy_(choice.choose(logits, batch.noise)[:, None])
+        batch.positions.add_(1)
+        cache.position.add_(1)
+
+    def _capture(self, batch: _Batch, length: int, choice: TokenChoice) -> torch.cuda.CUDAGraph:
+        kept = [tensor.clone() for tensor in batch.state()]
+
+        def restore() -> None:  # entries beyond the position are overwritten before anybody looks at them
+            for tensor, was in zip(batch.state(), kept, strict=True):
+                tensor.copy_(was)
+
+        torch.clear_autocast_cache()  # casts of weights belong into the graph
+        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # unannotated
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            for _ in range(WARM_UP):
+                self._compute(batch, length, choice)
+                restore()
+        torch.cuda.current_stream().wait_stream(beside)
+        graph = torch.cuda.CUDAGraph()
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            self._compute(batch, length, choice)
+        return graph
+
+    def _logits(self, batch: _Batch, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Of the last column, of shape (B, V)."""
+        out = self._model(
+            input_ids=ids,
+            attention_mask=mask,  # of four dimensions, which transformers takes as it is
+            position_ids=positions,
+            past_key_values=batch.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: torch.Tensor = out.logits[:, -1]
+        return logits
+
+    def _draw(self, batch: _Batch, choice: TokenChoice, generator: torch.Generator) -> None:
+        if choice.temperature > 0:
+            batch.noise.exponential_(generator=generator)
+
+
+def unsupported(model: Any) -> str | None:  # noqa: ANN401  # it is wrapped in many ways
+    """Why a model cannot be decoded with a fixed cache; None where nothing speaks against it."""
+    config = model.config
+    if getattr(config, "is_encoder_decoder", False):
+        return "the model has an encoder"
+    text = config.get_text_config(decoder=True)
+    if text is not config:
+        return "the model reads more than text"
+    others = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    if others or getattr(config, "sliding_window", None) is not None:
+        return f"layers of the model are of other kinds than full attention: {', '.join(sorted(others)) or 'windows'}"
+    if (attention := getattr(config, "_attn_implementation", None)) != "sdpa":
+        return f"attention is {attention}, expected sdpa"
+    return None
+
+
+def _extend(reply: list[int], tokens: Sequence[int], budget: int, ends: frozenset[int]) -> bool:
+    """Appends tokens up to an end or the budget, and returns whether it was reached."""
+    for token in tokens:
+        reply.append(token)
+        if token in ends or len(reply) == budget:
+            return True
+    return False
+
+
+def _batch_size(sequences: int) -> int:
+    """The next of 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192 ..."""
+    size = 1 << (sequences - 1).bit_length()
+    return size * 3 // 4 if size > 32 and sequences <= size * 3 // 4 else size
+
+
+def _rounded(number: int, step: int) -> int:
+    return -(-number // step) * step
