@@ -21,6 +21,9 @@ Result = TypeVar("Result")
 END_S = 10.0
 """Longest that an ended process is waited for."""
 
+LONGEST_WAIT_S = 3600.0
+"""At once: a deadline may be infinite, which the platform's waits are not."""
+
 _EVALUATORS: list[LocalEvaluator] = []
 """The evaluator of this process: one, once it has begun."""
 
@@ -57,8 +60,9 @@ def sharded(
             while todo and len(of_future) < jobs and time.monotonic() < until_s:
                 task = todo.pop()
                 of_future[pool.submit(_work, work, task)] = task
-            done, _ = wait(of_future, timeout=max(0.0, until_s - time.monotonic()), return_when=FIRST_COMPLETED)
-            if not done:
+            left_s = max(0.0, until_s - time.monotonic())
+            done, _ = wait(of_future, timeout=min(left_s, LONGEST_WAIT_S), return_when=FIRST_COMPLETED)
+            if not done and left_s <= LONGEST_WAIT_S:
                 return
             for future in done:
                 yield of_future.pop(future), future.result()

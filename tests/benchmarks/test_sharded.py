@@ -31,7 +31,7 @@ def own_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.slow
 def test_every_task_is_done_in_a_folder_that_goes(tmp_path: Path):
-    compiled, until_s = tmp_path / "compiled", time.monotonic() + 120
+    compiled, until_s = tmp_path / "compiled", float("inf")
     found = dict(sharded.sharded(double, [1, 2, 3], jobs=1, until_s=until_s, compiled=compiled, key=b"key"))
     assert {task: result for task, (result, _) in found.items()} == {1: 2, 2: 4, 3: 6}
     assert all(Path(folder).is_relative_to(tmp_path) for _, folder in found.values())
