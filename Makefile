@@ -55,6 +55,7 @@ format: $(VENV)/.installed-dev
 
 # Pages that are made from the code; robustness.md runs every counterfeit and takes minutes.
 docs: $(VENV)/.installed-dev
+	$(BIN)/python docs/generate_emulator.py
 	$(BIN)/python docs/generate_environments.py
 	$(BIN)/python docs/generate_feedback.py
 	$(BIN)/python docs/generate_problem_pages.py

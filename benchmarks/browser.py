@@ -29,7 +29,7 @@ OPTIONS = (
 
 
 class BrowserFailure(Exception):
-    """Chromium said no, or nothing."""
+    """Chromium refused a command, or did not answer."""
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Browser:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The number of the process."""
         return self._process.pid
 
     @property
@@ -107,7 +107,7 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
     def screenshot(self, path: Path) -> None:
-        """What is seen, as PNG."""
+        """A screenshot, as PNG."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     def call(self, method: str, **parameters: object) -> dict[str, Any]:

@@ -40,7 +40,7 @@ Sample = dict[str, Any]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured, and where.
+    """The plan of a measurement.
 
     Attributes:
         url: of the evaluation service.
@@ -64,7 +64,7 @@ class Plan:
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        """What `write` wrote."""
+        """The rows that `write` wrote."""
         return cls(**json.loads(path.read_text()))
 
     def write(self, path: Path) -> None:

@@ -28,7 +28,7 @@ BATCH, PROMPT, NEW_TOKENS = 8, 256, 64
 
 @dataclass(frozen=True)
 class Size:
-    """Of the model that is trained: large enough that its work would be felt."""
+    """The size of the model that is trained: large enough that its work would be noticed."""
 
     width: int
     layers: int

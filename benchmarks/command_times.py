@@ -167,7 +167,7 @@ def _median(action: Callable[[], object]) -> float:
 
 
 def _processor_seconds(action: Callable[[], object]) -> float:
-    """Of the processes that it starts, median; without a sandbox, whose processes nobody waits for."""
+    """Processor time of the processes that it starts, median; without a sandbox, whose processes are not counted."""
 
     def used() -> float:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""What the benchmarks share: the header of a result, where results go."""
+"""Shared parts of the benchmarks: the header of a result, the folder of results."""
 
 from __future__ import annotations
 

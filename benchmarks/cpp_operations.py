@@ -11,15 +11,15 @@ class Kind(StrEnum):
     """The sort of an operation."""
 
     SIGNAL = "signal"
-    """Tells peers something: that this rank has begun, or that data lies in place."""
+    """Signals peers: that this rank has begun, or that data lies in place."""
     WAIT = "wait"
-    """Waits for what a peer tells."""
+    """Waits for a signal of a peer."""
     BARRIER = "barrier"
     """Does both."""
     PARITY = "parity"
     """Takes the halves of scratch by turns; the mutant always takes the first."""
     EPOCH = "epoch"
-    """Tells this call's words from those of earlier ones; the mutant always uses the first call's."""
+    """Distinguishes this call's words from those of earlier ones; the mutant always uses the first call's."""
     FENCE = "fence"
     """Orders memory accesses. A run cannot always show that one is missing: the hardware may keep the order."""
 

@@ -5,16 +5,17 @@ python -m benchmarks.emulated_experts [--only NAME ...] [--world-sizes 1 2 4 8] 
 python -m benchmarks.emulated_experts --render FILE    prints its tables
 
 A row is one evaluation at size tiny with the detector of races. Candidates have the verdict beside it that their first
-line names, which is that of two H200. A run goes on where an earlier one of the same sources ended; seeds come one
-after the other, so that what fits into the budget covers all kernels.
+line names, which is that of two H200, and the detector where synchronisation is the question. A run goes on where an
+earlier one of the same sources ended: experts, candidates and variants with the first seed, then experts and then
+variants with one further seed after the other.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,9 @@ from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
+from tests.engine.candidates import candidates
 
 COMPILE_TIMEOUT_S = 600.0
-CANDIDATES = Path(__file__).resolve().parent.parent / "tests" / "candidates" / "cuda"
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Run:
         source: of the kernel.
         world_size: number of ranks.
         seed: of inputs and order of execution.
+        asked: what the evaluation is configured with beside these.
     """
 
     problem: str
@@ -54,22 +56,17 @@ class Run:
     source: str
     world_size: int
     seed: int
+    asked: Mapping[str, object] = field(default_factory=lambda: {"size": "tiny", "detect_races": True})
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What its row is about."""
+        """The key of its row."""
         return self.problem, self.kernel, self.world_size, self.seed, source_sha256(self.source)[:16]
 
     def evaluate(self, evaluator: LocalEvaluator) -> dict[str, Any]:
         """Its row."""
-        config = EvalConfig(
-            device="emulated",
-            size="tiny",
-            world_size=self.world_size,
-            seed=self.seed,
-            detect_races=True,
-            compile_timeout_s=COMPILE_TIMEOUT_S,
-        )
+        here = {"device": "emulated", "world_size": self.world_size, "seed": self.seed}
+        config = EvalConfig.model_validate({"compile_timeout_s": COMPILE_TIMEOUT_S, **self.asked, **here})
         began = time.monotonic()
         try:
             feedback = evaluator.evaluate(find_problem(self.problem), self.source, config)
@@ -111,7 +108,7 @@ def evaluate(evaluator: LocalEvaluator, run: Run) -> dict[str, Any]:
 
 
 def runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int) -> Iterator[Run]:
-    """Of experts."""
+    """Runs of experts."""
     problems = [find_problem(name) for name in only] if only else catalogue()
     sources = {problem.name: expert_source(problem, "cu") for problem in problems}
     for seed, world_size, (name, source) in product(range(seeds), world_sizes, sources.items()):
@@ -120,7 +117,7 @@ def runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int) -> Iterato
 
 
 def variant_runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int, variants: int) -> Iterator[Run]:
-    """Of the corpus's kernels: so many of each family."""
+    """Runs of the corpus's kernels: so many of each family."""
     names = only or sorted(name for name, language in FAMILIES if language == "cuda")
     drawn = [
         variant
@@ -132,16 +129,27 @@ def variant_runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int, va
         yield Run(variant.problem, variant.name, "passed", variant.source, world_size, seed)
 
 
-def candidate_runs(seeds: int) -> Iterator[Run]:
-    """Of candidates, by the first line of their files."""
-    for path in sorted(CANDIDATES.glob("*/*.cu")):
-        source = path.read_text(encoding="utf-8")
-        lines = [line for line in source.splitlines()[:6] if line.startswith("// ") and ": " in line]
-        options = dict(line[3:].split(": ", 1) for line in lines)
-        expected = options.get("expect", "passed").split()[0]
-        for seed in range(seeds):
-            name, world_size = options.get("problem", "AllReduce"), int(options.get("world_size", 2))
-            yield Run(name, str(path.relative_to(CANDIDATES)), expected, source, world_size, seed)
+def candidate_runs() -> Iterator[Run]:
+    """Runs of candidates, configured as by the first lines of their files."""
+    for kind in ("good", "broken", "hostile", "racy", "races"):
+        for candidate in candidates(f"cuda/{kind}"):
+            if candidate.path.suffix != ".cu":
+                continue
+            asked = candidate.config.model_dump(exclude={"device", "world_size", "seed"}) | {
+                "detect_races": kind in ("good", "racy", "races"),
+                "until": "check",
+                "timeout_s": 10.0 if candidate.outcome == "timeout" else 60.0,
+                "compile_timeout_s": COMPILE_TIMEOUT_S,
+            }
+            name = candidate.name.removeprefix("cuda/")
+            yield Run(
+                candidate.problem, name, candidate.outcome, candidate.source, candidate.world_size, seed=0, asked=asked
+            )
+
+
+def in_order(planned: Sequence[Run]) -> list[Run]:
+    """All with their first seed, then experts and then variants with one further seed after the other."""
+    return sorted(planned, key=lambda run: (run.seed > 0, run.seed > 0 and run.kernel != "expert", run.seed))
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
@@ -194,10 +202,13 @@ def main() -> None:
         print(markdown(json.loads(args.render.read_text())["rows"]))
         return
     until_s = time.monotonic() + args.budget_s
-    planned = [*runs(args.only, args.world_sizes, args.seeds)]
-    planned += variant_runs(args.only, args.world_sizes, args.seeds, args.variants)
-    planned += candidate_runs(args.seeds) if args.candidates else ()
-    planned.sort(key=lambda run: run.seed)
+    planned = in_order(
+        [
+            *runs(args.only, args.world_sizes, args.seeds),
+            *(candidate_runs() if args.candidates else ()),
+            *variant_runs(args.only, args.world_sizes, args.seeds, args.variants),
+        ]
+    )
     path = args.out / "emulated_experts.json"
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
     known = {tuple(row[name] for name in ("problem", "kernel", "world_size", "seed", "digest")) for row in rows}

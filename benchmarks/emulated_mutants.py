@@ -5,13 +5,14 @@ failure, and whether a finding names the line of the mutated operation are recor
 with every seed.
 
 python -m benchmarks.emulated_mutants [--sample N] [--draw SEED] [--world-size N] [--problems NAME ...]
-                                      [--kinds KIND ...] [--seeds N] [--experts N] [--jobs N] [--budget-s S]
+                                      [--kinds KIND ...] [--seeds N] [--experts] [--jobs N] [--budget-s S]
                                       [--out FOLDER]
-python -m benchmarks.emulated_mutants --on-gpus [--calls N] [--sample N] ...    the same mutants on the GPUs
+python -m benchmarks.emulated_mutants --on-gpus [--ranks-per-gpu N] [--calls N] [--sample N] ...   on the GPUs
 python -m benchmarks.emulated_mutants --render FILE                             counts of a result, by kind
 
-A run goes on where an earlier one of the same sources ended. Exit status: 0 if every mutant that is not equivalent was
-found and no expert was refused, else 1.
+A run goes on where an earlier one of the same sources ended: each mutant with its first seed before more seeds of any,
+and of one that passes it is looked first whether the kernel comes to the operation at all. Exit status: 0 if every
+mutant that is not equivalent was found and no expert was refused, else 1.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
@@ -50,13 +51,15 @@ MUTANT_TIMEOUT_S = 60.0
 COMPILE_TIMEOUT_S = 600.0
 GPU_TIMEOUT_S = 1.0
 """Deadline of a block of calls, which takes milliseconds: many mutants wait for a word that never comes."""
+SHARED_GPU_TIMEOUT_S = 5.0
+"""Where ranks share a GPU, which then runs one after the other for some milliseconds each."""
 
 PAIR = 2
 _PLACE = re.compile(r"\b[\w/]+\.(?:cuh?|h):\d+|(?<=by `)(?:arrival|departure)(?=`)")
 
 
 def _places(message: str) -> tuple[str, ...]:
-    """Of the first finding; where a line was inlined, the line itself alone."""
+    """The places of the first finding; where a line was inlined, the line itself alone."""
     first = message.split("\n", 1)[0]
     return tuple(_PLACE.findall(re.sub(r"\(from [^)]*\)", "", first)))
 
@@ -101,8 +104,13 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What it is about."""
+        """The key of its row."""
         return self.problem, self.mutant, self.digest
+
+    def is_settled(self, seeds: int) -> bool:
+        """Whether no further seed, up to so many, can change the verdict."""
+        found = self.seed is not None and bool(self.mutant)
+        return found or self.not_judged > 0 or self.reached is False or self.evaluations >= seeds
 
     @property
     def is_as_expected(self) -> bool:
@@ -130,18 +138,17 @@ class Judged:
 
 @dataclass(frozen=True)
 class Order:
-    """What one process judges: see `judge`."""
+    """The part of one process: see `judge`."""
 
     judged: Judged
     config: EvalConfig
     seeds: int
-    first_only: bool
 
 
 def judge_order(evaluator: LocalEvaluator, order: Order) -> Row:
     """`judge`, and of a mutant that was not found whether the kernel comes to its operation."""
-    row = judge(evaluator, order.judged, order.config, order.seeds, order.first_only)
-    if row.seed is not None or not row.evaluations or not order.judged.trapping:
+    row = judge(evaluator, order.judged, order.config, order.seeds)
+    if row.seed is not None or not row.evaluations or not order.judged.trapping or row.reached is not None:
         return row
     config = order.config.model_copy(update={"detect_races": False})
     feedback = evaluator.evaluate(find_problem(row.problem), order.judged.trapping, config)
@@ -159,7 +166,7 @@ def lines_in_code(source: str, cache: CompileCache) -> frozenset[int]:
 
 
 def mutants_of(problem: Problem, text: str, cache: CompileCache) -> Iterator[Judged]:
-    """Those without an operation, and those with one that is too weak, in code that is compiled.
+    """The mutants without an operation, and those with one that is too weak, in code that is compiled.
 
     Args:
         problem: with the expert.
@@ -185,18 +192,17 @@ def mutants_of(problem: Problem, text: str, cache: CompileCache) -> Iterator[Jud
             yield Judged(weak.source, Row(problem.name, weak.kind, weak.name, weak.line), weak.trapping)
 
 
-def judge(evaluator: LocalEvaluator, judged: Judged, config: EvalConfig, seeds: int, first_only: bool) -> Row:
-    """Evaluates with one seed after the other.
+def judge(evaluator: LocalEvaluator, judged: Judged, config: EvalConfig, seeds: int) -> Row:
+    """Evaluates with one seed after the other; the first refusal of a mutant ends it.
 
     Args:
         evaluator: that judges.
-        judged: the source.
+        judged: the source, and the row of the seeds that it was evaluated with before.
         config: all but the seed.
-        seeds: how many.
-        first_only: whether the first refusal ends it.
+        seeds: the first so many, less those.
     """
     row, begin = judged.row, time.monotonic()
-    for seed in range(seeds):
+    for seed in range(row.evaluations, seeds):
         feedback = evaluator.evaluate(
             find_problem(row.problem), judged.source, config.model_copy(update={"seed": seed})
         )
@@ -215,9 +221,9 @@ def judge(evaluator: LocalEvaluator, judged: Judged, config: EvalConfig, seeds: 
             places=_places(feedback.message),
             message=feedback.message[:MOST_MESSAGE],
         )
-        if first_only:
+        if row.mutant:
             break
-    return replace(row, seconds=round(time.monotonic() - begin, 2))
+    return replace(row, seconds=round(row.seconds + time.monotonic() - begin, 2))
 
 
 def sampled(args: argparse.Namespace, problems: Sequence[Problem]) -> list[Judged]:
@@ -245,50 +251,73 @@ def sampled(args: argparse.Namespace, problems: Sequence[Problem]) -> list[Judge
     return [judged.with_digest() for each in rounds for judged in each if judged is not None][: args.sample]
 
 
-def emulated_orders(args: argparse.Namespace, mutants: Sequence[Judged], problems: Sequence[Problem]) -> list[Order]:
-    """Mutants until the first refusal, then experts with every seed."""
+SEEDS_OF_ROUNDS = (1, 4)
+"""Seeds that every mutant is evaluated with before any is with more, and then with all."""
+
+
+def judge_emulated(
+    args: argparse.Namespace, mutants: Sequence[Judged], rows: Mapping[tuple[str, str, str], Row], until_s: float
+) -> Iterator[Row]:
+    """Each source on emulated GPUs, in rounds of ever more seeds; a row after each round.
+
+    Args:
+        args: of the command line.
+        mutants: and experts.
+        rows: of earlier rounds; the caller adds those that it gets.
+        until_s: deadline, by `time.monotonic`.
+    """
     config = EvalConfig(
         device="emulated",
         world_size=args.world_size,
         size="tiny",
         detect_races=True,
+        timeout_s=MUTANT_TIMEOUT_S,
         compile_timeout_s=COMPILE_TIMEOUT_S,
     )
-    limited = config.model_copy(update={"timeout_s": MUTANT_TIMEOUT_S})
-    experts = [Judged(expert_source(problem, "cu") or "", Row(problem.name, "", "", None)) for problem in problems]
-    orders = [Order(judged, limited, args.seeds, first_only=True) for judged in mutants]
-    orders += [
-        Order(judged.with_digest(), config, args.experts, first_only=False) for judged in experts if args.experts
-    ]
-    return orders
+    for seeds in (*(most for most in SEEDS_OF_ROUNDS if most < args.seeds), args.seeds):
+        sofar = [replace(judged, row=rows.get(judged.row.key, judged.row)) for judged in mutants]
+        orders = [Order(judged, config, seeds) for judged in sofar if not judged.row.is_settled(seeds)]
+        for _, row in sharded(
+            judge_order, orders, jobs=args.jobs, until_s=until_s, compiled=args.compiled, key=b"mutants"
+        ):
+            yield row
 
 
 def judge_on_gpus(args: argparse.Namespace, mutants: Sequence[Judged], until_s: float) -> Iterator[Row]:
-    """Each mutant in one evaluation of so many calls; compiled before, several at a time."""
+    """Each mutant in one evaluation of so many calls; compiled before, several at a time.
+
+    Ranks that share a GPU also share its caches, so that a store without system scope is seen there.
+    """
     config = EvalConfig(
         device="cuda",
         world_size=args.world_size,
+        ranks_per_gpu=args.ranks_per_gpu if args.ranks_per_gpu > 1 else None,
         size="tiny",
         until="check",
         trials=args.calls,
-        timeout_s=GPU_TIMEOUT_S,
+        timeout_s=GPU_TIMEOUT_S if args.ranks_per_gpu == 1 else SHARED_GPU_TIMEOUT_S,
         compile_timeout_s=COMPILE_TIMEOUT_S,
     )
     compiled_only = config.model_copy(update={"until": "compile"})
     with LocalEvaluator() as evaluator:
         with ThreadPoolExecutor(args.jobs) as pool:
-            list(pool.map(lambda each: judge(evaluator, each, compiled_only, 1, first_only=True), mutants))
+            list(pool.map(lambda each: judge(evaluator, each, compiled_only, 1), mutants))
         for judged in mutants:
             if time.monotonic() > until_s:
                 return
-            yield judge(evaluator, judged, config, 1, first_only=True)
+            yield judge(evaluator, judged, config, 1)
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """A table by kind: mutants, found, by which failure, with a pair of lines; then those that were not found."""
+def markdown(rows: Sequence[Row], seeds: int = 1) -> str:
+    """A table by kind: mutants, found, by which failure, with a pair of lines; then those that were not found.
+
+    Args:
+        rows: of a result.
+        seeds: most of a mutant; those that passed with fewer are left out.
+    """
     lines = ["| kind | mutants | found | race | by line of the operation | two places | seeds needed |"]
     lines.append("|---|---|---|---|---|---|---|")
-    wrong = [row for row in rows if row.is_wrong and row.evaluations]
+    wrong = [row for row in rows if row.is_wrong and row.evaluations and row.is_settled(seeds)]
     for kind in [*sorted({row.kind for row in wrong}), "all"]:
         of_kind = [row for row in wrong if kind in (row.kind, "all")]
         found = [row for row in of_kind if row.seed is not None]
@@ -301,6 +330,12 @@ def markdown(rows: Sequence[Row]) -> str:
     lines += ["", f"{unreached} more are of operations that the kernel does not come to."]
     lines += ["", *(f"not found: {row.problem}, {row.kind}, {row.mutant}" for row in wrong if row.seed is None)]
     return "\n".join(lines)
+
+
+def _name_on_gpus(args: argparse.Namespace) -> str:
+    gpus = -(-args.world_size // args.ranks_per_gpu)
+    shared = f"_of_{args.world_size}_ranks" if args.ranks_per_gpu > 1 else ""
+    return f"emulated_mutants_{gpus}_gpus{shared}.json"
 
 
 def load(path: Path) -> list[Row]:
@@ -320,40 +355,42 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, default=80, metavar="N", help="mutants (default: %(default)s)")
     parser.add_argument("--draw", type=int, default=0, metavar="SEED", help="of the sample (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=20, metavar="N", help="most of a mutant (default: %(default)s)")
-    parser.add_argument("--experts", type=int, default=0, metavar="N", help="of each expert (default: %(default)s)")
+    parser.add_argument("--experts", action="store_true", help="the unchanged experts too, with every seed")
     parser.add_argument("--jobs", type=int, default=processors(), metavar="N", help="processes (default: %(default)s)")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="what is not done by then is left out")
     parser.add_argument("--on-gpus", action="store_true", help="judge on GPUs instead")
     parser.add_argument("--calls", type=int, default=100, metavar="N", help="of each on GPUs (default: %(default)s)")
+    parser.add_argument("--ranks-per-gpu", type=int, default=1, metavar="N", help="on GPUs (default: %(default)s)")
     parser.add_argument("--compiled", type=Path, metavar="FOLDER", help="of compiled files (default: the user's cache)")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER")
     parser.add_argument("--render", type=Path, metavar="FILE", help="print the table of a result")
     args = parser.parse_args(argv)
     if args.render is not None:
-        print(markdown(load(args.render)))
+        print(markdown(load(args.render), args.seeds))
         return 0
     until_s = time.monotonic() + args.budget_s
     problems = [find_problem(name) for name in args.problems] if args.problems else catalogue()
     problems = [problem for problem in problems if expert_source(problem, "cu")]
     mutants = sampled(args, problems)
-    name = f"emulated_mutants_{args.world_size}_gpus.json" if args.on_gpus else "emulated_mutants.json"
-    rows = {row.key: row for row in load(args.out / name)}
+    if args.experts and not args.on_gpus:
+        experts = [Judged(expert_source(problem, "cu") or "", Row(problem.name, "", "", None)) for problem in problems]
+        mutants += [judged.with_digest() for judged in experts]
+    path = args.out / (_name_on_gpus(args) if args.on_gpus else "emulated_mutants.json")
+    rows = {row.key: row for row in load(path) if not row.not_judged}
     if args.on_gpus:
         left = [judged for judged in mutants if judged.row.key not in rows]
         judged_rows = judge_on_gpus(args, left, until_s)
     else:
-        orders = [order for order in emulated_orders(args, mutants, problems) if order.judged.row.key not in rows]
-        found = sharded(judge_order, orders, jobs=args.jobs, until_s=until_s, compiled=args.compiled, key=b"mutants")
-        judged_rows = (row for _, row in found)
+        judged_rows = judge_emulated(args, mutants, rows, until_s)
     about = {"world_size": args.world_size, "sample": args.sample, "draw": args.draw, "seeds": args.seeds}
-    about |= {"calls": args.calls} if args.on_gpus else {"experts": args.experts}
+    about |= {"calls": args.calls, "ranks_per_gpu": args.ranks_per_gpu} if args.on_gpus else {}
     for row in judged_rows:
         print(f"{row.problem}, {row.mutant or 'expert'}: {row.failure or 'passed'} {row.seconds} s", file=sys.stderr)
         rows[row.key] = row
         content = header() | about | {"rows": [asdict(each) for each in rows.values()]}
-        write_atomically(args.out / name, json.dumps(content, indent=1) + "\n")
-    print(markdown(list(rows.values())))
-    unexpected = [row for row in rows.values() if not row.is_as_expected]
+        write_atomically(path, json.dumps(content, indent=1) + "\n")
+    print(markdown(list(rows.values()), 1 if args.on_gpus else args.seeds))
+    unexpected = [row for row in rows.values() if row.is_settled(args.seeds) and not row.is_as_expected]
     for row in unexpected:
         print(f"{row.problem}, {row.kind}, {row.mutant or 'expert'}: {row.message or 'passed'}")
     return 1 if unexpected else 0

@@ -1,13 +1,16 @@
 """Random PTX programs on the emulator and on a GPU: results compared bit for bit, approximations within their bounds.
 
 python -m benchmarks.emulated_random [--programs N] [--first N] [--jobs N] [--budget-s S] [--out FOLDER]
-                                     [--compiled FOLDER] (--gpu [--device N] | --stand-in SEED | --kept)
+                                     [--compiled FOLDER]
+                                     (--gpu [--device N] | --stand-in SEED | --kept | --merge FILE)
 
 --gpu        the other side is a GPU; digests of its results go to emulated_random_digests.json
 --stand-in   the other side is the emulator, with one instruction of each program in place of another
 --kept       the emulator against the digests in benchmarks/data, less the programs that it lists as unlike
+--merge      takes the digests of a GPU's results from a file into benchmarks/data, and lists the programs whose results
+             the emulator does not reproduce as unlike; refused if it reproduced one of them before
 
-Exit status: 0 if nothing differs (--stand-in: if each fault was found and nothing else), else 1.
+Exit status: 0 if nothing differs but for known causes (--stand-in: if each fault was found and nothing else), else 1.
 """
 
 from __future__ import annotations
@@ -25,17 +28,28 @@ from typing import Any
 
 from benchmarks.common import RESULTS, header, make_parser
 from benchmarks.random_ptx.comparison import Compared, Difference, compare, digest
+from benchmarks.random_ptx.kept import KEPT, Kept, KeptError
+from benchmarks.random_ptx.known_differences import cause
 from benchmarks.random_ptx.program import Program, make_program
-from benchmarks.random_ptx.sides import EmulatedSide, FaultySide, GpuSide, Side, SideError, emulator_at
+from benchmarks.random_ptx.sides import (
+    EmulatedSide,
+    FaultySide,
+    GpuSide,
+    RefusedError,
+    Side,
+    SideError,
+    emulator_at,
+    gpu_name,
+)
+from benchmarks.random_ptx.tally import Tally, summary
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.emulator import build_emulator
 from pkb_gym.engine.hardware.host import processors
 from pkb_gym.engine.support.atomic_write import write_atomically
 
-KEPT = Path(__file__).resolve().parent / "data" / "emulated_random_digests.json"
-CHUNK = 25
+CHUNK = 50
 """Programs of one process."""
-MOST_EXAMPLES = 8
+MOST_UNEXPLAINED = 100
 MOST_SILENT_S, MOST_SET_UP_S = 20.0, 90.0
 """A process that takes longer for one program, or until the first one, is ended."""
 SAVED_EVERY_S = 5.0
@@ -43,7 +57,7 @@ SAVED_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class Order:
-    """What one process does.
+    """The part of one process.
 
     Attributes:
         seeds: of its programs.
@@ -64,19 +78,21 @@ class Order:
 
 @dataclass
 class Answer:
-    """What was found of some programs.
+    """Findings on some programs.
 
     Attributes:
         digests: of the other side's results (of the emulator's if there is no other side), by seed.
         compared: all uses of forms.
         faults: of the stand-in: seed -> form.
         problems: seed -> why a program was not compared.
+        gpu: name of the GPU that is the other side; "" if it is none.
     """
 
     digests: dict[int, str] = field(default_factory=dict)
     compared: list[tuple[int, Compared]] = field(default_factory=list)
     faults: dict[int, str] = field(default_factory=dict)
     problems: dict[int, str] = field(default_factory=dict)
+    gpu: str = ""
 
     def add(self, other: Answer) -> None:
         """Takes in what was found of others; of uses of forms, those that differ."""
@@ -102,7 +118,12 @@ def work(order: Order) -> Iterator[Answer | str]:
             expected = None
             if other is not None:
                 yield f"{order.other} {program.seed}"
-                expected = other.run(program)
+                try:
+                    expected = other.run(program)
+                except RefusedError as error:
+                    answer.problems[program.seed] = str(error)
+                    yield answer
+                    continue
                 answer.digests[program.seed] = digest(program, expected)
             yield f"emulator {program.seed}"
             try:
@@ -195,7 +216,7 @@ class Worker:
 
 
 def answers(orders: Sequence[Order], jobs: int, until_s: float) -> Iterator[Answer]:
-    """Of all orders, until the deadline; a process that fails or is silent is replaced.
+    """The answers to all orders, until the deadline; a process that fails or is silent is replaced.
 
     Args:
         orders: begun in this order.
@@ -224,39 +245,18 @@ def answers(orders: Sequence[Order], jobs: int, until_s: float) -> Iterator[Answ
             worker.end()
 
 
-@dataclass
-class Tally:
-    """Of one form."""
-
-    group: str
-    bound: str = ""
-    compared: int = 0
-    different: int = 0
-    within_bound: int = 0
-    examples: list[Difference] = field(default_factory=list)
-
-    def add(self, each: Compared) -> None:
-        """Counts one use."""
-        self.compared += each.compared
-        self.different += each.different
-        self.within_bound += each.within
-        nan_only = sum(example.both_nan for example in self.examples)
-        if each.example and (len(self.examples) < MOST_EXAMPLES or (nan_only and not each.example.both_nan)):
-            if len(self.examples) >= MOST_EXAMPLES:
-                self.examples.remove(next(example for example in self.examples if example.both_nan))
-            self.examples.append(each.example)
+def causes(total: Answer) -> dict[str, dict[str, int]]:
+    """Uses of forms, and programs, for each known cause of differences, and for none ("")."""
+    found: dict[str, list[int]] = {}
+    for seed, each in total.compared:
+        if each.example:
+            found.setdefault(cause(each.example), []).append(seed)
+    return {name: {"uses": len(seeds), "programs": len(set(seeds))} for name, seeds in sorted(found.items())}
 
 
-def summary(tallies: dict[str, Tally]) -> dict[str, dict[str, int]]:
-    """Of each group: forms, results compared, different, and within an error bound."""
-    groups: dict[str, dict[str, int]] = {}
-    for tally in tallies.values():
-        counts = groups.setdefault(tally.group, {"forms": 0, "compared": 0, "different": 0, "within_bound": 0})
-        counts["forms"] += 1
-        counts["compared"] += tally.compared
-        counts["different"] += tally.different
-        counts["within_bound"] += tally.within_bound
-    return groups
+def unexplained(total: Answer) -> list[Difference]:
+    """One difference of each use without a known cause."""
+    return [each.example for _, each in total.compared if each.example and not cause(each.example)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -273,15 +273,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     sides.add_argument("--gpu", action="store_true", help="the other side is a GPU")
     sides.add_argument("--stand-in", type=int, metavar="SEED", help="the other side is the emulator with faults")
     sides.add_argument("--kept", action="store_true", help="the emulator against kept digests")
+    sides.add_argument("--merge", type=Path, metavar="FILE", help="take digests of a GPU's results into those kept")
     parser.add_argument("--device", type=int, default=0, metavar="N", help="number of the GPU (default: %(default)s)")
     parser.add_argument("--compiled", type=Path, metavar="FOLDER", help="of compiled files (default: the user's cache)")
     args = parser.parse_args(argv)
     until_s = time.monotonic() + args.budget_s
-    seeds = range(args.first, args.first + args.programs)
-    other = "gpu" if args.gpu else "kept" if args.kept else "stand-in"
+    total = Answer()
+    try:
+        merged = Kept.load().joined(Kept.load(args.merge)) if args.merge else None
+        total.gpu = gpu_name(args.device) if args.gpu else ""
+    except (KeptError, SideError) as error:
+        parser.error(str(error))
+    seeds = merged.seeds if merged else range(args.first, args.first + args.programs)
+    other = "gpu" if args.gpu else "stand-in" if args.stand_in is not None else "kept"
     number = args.device if args.gpu else args.stand_in or 0
-    chunk = max(1, min(CHUNK, args.programs // args.jobs))
-    total, tallies, saved_s = Answer(), dict[str, Tally](), time.monotonic()
+    chunk = max(1, min(CHUNK, len(seeds) // args.jobs))
+    tallies, saved_s = dict[str, Tally](), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         emulator = Path(folder) / "emulator.so"
         emulator.write_bytes(build_emulator(CompileCache.in_folder(args.compiled)))
@@ -296,7 +303,21 @@ def main(argv: Sequence[str] | None = None) -> int:
                 save(args.out, other, len(seeds), total, tallies)
                 done = f"{len(total.digests)} programs, {len(total.problems)} problems"
                 print(f"{done}, {sum(tally.different for tally in tallies.values())} differences", file=sys.stderr)
+    if merged:
+        return merge(merged, total)
     return report(args.out, other, len(seeds), total, tallies)
+
+
+def merge(merged: Kept, total: Answer) -> int:
+    """Keeps digests with the list of programs that the emulator does not reproduce; the exit status."""
+    try:
+        kept = merged.with_emulated(total.digests, Kept.load())
+    except KeptError as error:
+        print(error, file=sys.stderr)
+        return 1
+    kept.save()
+    print(f"{len(kept.digests)} programs kept, {len(kept.digests) - len(kept.unlike)} like the GPU's")
+    return 0
 
 
 def save(out: Path, other: str, programs: int, total: Answer, tallies: dict[str, Tally]) -> None:
@@ -305,28 +326,30 @@ def save(out: Path, other: str, programs: int, total: Answer, tallies: dict[str,
         return
     different = {name: tally for name, tally in tallies.items() if tally.different}
     result: dict[str, Any] = header() | {
+        "gpu": total.gpu,
         "programs": programs,
         "compared_programs": len(set(total.digests) - set(total.problems)),
         "programs_alike": len(set(total.digests) - {seed for seed, _ in total.compared} - set(total.problems)),
         "groups": summary(tallies),
+        "causes": causes(total),
+        "unexplained": [asdict(each) for each in unexplained(total)[:MOST_UNEXPLAINED]],
         "different": {name: asdict(tally) for name, tally in sorted(different.items())},
         "approximations": {name: asdict(tally) for name, tally in sorted(tallies.items()) if tally.bound},
         "problems": {str(seed): problem for seed, problem in sorted(total.problems.items())},
     }
     write_atomically(out / "emulated_random.json", json.dumps(result, indent=1) + "\n")
     if other == "gpu":
-        digests = {str(seed): found for seed, found in sorted(total.digests.items())}
-        kept = {name: result[name] for name in ("date", "commit", "command")} | {"digests": digests}
-        write_atomically(out / "emulated_random_digests.json", json.dumps(kept, indent=0) + "\n")
+        found = Kept(result["date"], result["commit"], result["command"], total.digests)
+        found.save(out / KEPT.name)
 
 
 def report(out: Path, other: str, programs: int, total: Answer, tallies: dict[str, Tally]) -> int:
     """Prints and saves; the exit status."""
     if other == "kept":
-        kept = json.loads(KEPT.read_text(encoding="utf-8"))
-        known = {seed: found for seed, found in total.digests.items() if str(seed) in kept["digests"]}
-        unlike = {seed for seed, found in known.items() if kept["digests"][str(seed)] != found}
-        wrong = sorted(unlike - set(kept["unlike"]))
+        kept = Kept.load()
+        known = {seed: found for seed, found in total.digests.items() if seed in kept.digests}
+        unlike = {seed for seed, found in known.items() if kept.digests[seed] != found}
+        wrong = sorted(unlike - kept.unlike)
         print(
             f"{len(known)} programs, {len(known) - len(unlike)} like the GPU's; {len(wrong)} newly unlike: {wrong[:50]}"
         )
@@ -344,7 +367,9 @@ def report(out: Path, other: str, programs: int, total: Answer, tallies: dict[st
         either = found ^ set(total.faults.items())
         print(f"{len(found)} of {len(total.faults)} faults found; unexpected or missed: {sorted(either)[:20]}")
         return 1 if {seed for seed, _ in found} - set(total.faults) or not found else 0
-    return 1 if different or total.problems or len(total.digests) < programs else 0
+    for name, counts in causes(total).items():
+        print(f"{name or 'NO KNOWN CAUSE'}: {counts['uses']} uses in {counts['programs']} programs")
+    return 1 if unexplained(total) or total.problems or len(total.digests) < programs else 0
 
 
 if __name__ == "__main__":

@@ -209,7 +209,7 @@ def study(problem: Problem, dtype: str, size: str | Mapping[str, AxisValue]) -> 
 
 
 def decisive(variants: Mapping[str, Shares]) -> list[str]:
-    """The variants whose errors tell the chance: all but those that differ less than another by far.
+    """The variants whose errors give the chance: all but those that differ less than another by far.
 
     A kernel that rounds where the baseline does differs from it where an intermediate result falls to the neighbour, by
     one step of that. A kernel that does not round there has an error of up to half a step at every such place at once:
@@ -281,7 +281,7 @@ def _all_runs(
 
 
 def _elements(problem: Problem, size: str | Mapping[str, AxisValue], dtype: str) -> int:
-    """Of one rank's outputs; of arguments that are overwritten, all."""
+    """The elements of one rank's outputs; of arguments that are overwritten, all."""
     ax = problem.axes(size=size, world_size=WORLD_SIZE, rank=0, dtype=dtype)
     data = {arg.name: arg for arg in problem.data_args}
     return sum(

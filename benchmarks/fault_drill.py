@@ -75,13 +75,13 @@ SOURCES = (
 )
 LOOK_S = 0.02
 LATEST_S = 1.5
-"""Of the moment of a kill, after its evaluations have begun."""
+"""The latest moment of a kill, after its evaluations have begun."""
 
 ATTEMPTS = 4
 """A source that was not judged is judged again at most so often."""
 
 GONE_S = 15.0
-"""What is ending may take so long."""
+"""The longest time in which a process must end."""
 
 EVERY_S = 30.0
 
@@ -149,7 +149,7 @@ class Drill:
 
     @property
     def number(self) -> int:
-        """Of the next kill, among those of all shares."""
+        """The number of the next kill, among those of all shares."""
         return self.share.number + self.struck * self.share.count
 
     @property

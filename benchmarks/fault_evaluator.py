@@ -31,7 +31,7 @@ from pkb_gym.problems.catalogue import find_problem
 
 THREADS = 8
 MOST_DESCRIPTORS = 512
-"""Of this process and, as limits are inherited, of each that it starts."""
+"""The limit of this process and, as limits are inherited, of each that it starts."""
 
 
 def evaluate(evaluator: LocalEvaluator, order: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the fault drill takes away from an evaluator: descriptors, disk, and the truth of its cache."""
+"""Faults of resources in the fault drill: descriptors, disk, and damaged cache entries."""
 
 from __future__ import annotations
 

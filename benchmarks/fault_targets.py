@@ -1,4 +1,4 @@
-"""What the fault drill kills and asks: an evaluator in a child process, or `pkb serve` with its client."""
+"""Targets of the fault drill: an evaluator in a child process, or `pkb serve` with its client."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Target(Protocol):
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The number of the process."""
 
     def close(self) -> None:
         """Ends it as a user would."""
@@ -329,5 +329,5 @@ def _of_zygote(tree: _Processes, pid: int, kind: Victim, gang: str) -> list[int]
 
 
 def environment_of(temporary: Path, cache: Path) -> dict[str, str]:
-    """Of targets: their temporary folders and caches lie apart from everybody else's."""
+    """The environment of targets: their temporary folders and caches are their own."""
     return {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary), "PKB_CACHE_DIR": str(cache)}

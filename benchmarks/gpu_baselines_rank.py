@@ -294,7 +294,7 @@ class Rank:
 
 
 def say(error: Exception) -> str:
-    """What went wrong, and where in the problem's own files if it was there."""
+    """The error, with its place in the problem's own files if it was there."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).name in ("reference.py", "problem.py")]
     where = (own or frames)[-1]
@@ -307,7 +307,7 @@ def calls_in_block(call_s: float) -> int:
 
 
 def summarise(last_us: list[float], rank0_us: list[float], calls: int) -> dict[str, Any]:
-    """What is reported of one baseline's blocks.
+    """The report on one baseline's blocks.
 
     Args:
         last_us: microseconds a call of each block, of the rank that took longest, by the hosts' clocks.

@@ -1,4 +1,4 @@
-"""What the parent of `gpu_baselines` asks of its ranks, and what comes of it."""
+"""Messages between the parent of `gpu_baselines` and its ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class BaselineTask:
-    """What the ranks are to measure next.
+    """The next measurement of the ranks.
 
     Attributes:
         problem: its name.
@@ -28,7 +28,7 @@ class BaselineTask:
 
 @dataclass
 class BaselineOutcome:
-    """What became of a task.
+    """The result of a task.
 
     Attributes:
         row: what rank 0 measured; may lack the CUDA graph where there is an error, and is empty where nothing was.

@@ -1,4 +1,4 @@
-"""What the rows of `gpu_baselines` come to: counts, and tables in Markdown."""
+"""Summaries of the rows of `gpu_baselines`: counts, and tables in Markdown."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 Row = dict[str, Any]
 
 HALF = 0.5
-"""Share of the peak that over 90 % of the baselines were said to stay below."""
+"""Share of the peak that, as published, over 90 % of the baselines stay below."""
 
 SLOWER = 1.15
 """Over the published time, from where on a baseline of ours is listed as slower than it should be."""
 
 INPUTS_S = 5.0
-"""What making a problem's inputs may take."""
+"""The longest time that making a problem's inputs may take."""
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:

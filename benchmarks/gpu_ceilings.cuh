@@ -127,7 +127,7 @@ __global__ void ping_pong(uint64_t* mine, uint64_t* theirs, uint64_t base, bool 
   }
 }
 
-// One block on each GPU: thread t tells GPU t that this one has come, and waits until GPU t has come.
+// One block on each GPU: thread t signals GPU t that this one has come, and waits until GPU t has come.
 __global__ void barriers(const __grid_constant__ Flags flags, int me, int gpus, uint64_t base) {
   const int peer = threadIdx.x;
   for (uint64_t number = base + 1; number <= base + SIGNAL_ROUNDS; ++number) {

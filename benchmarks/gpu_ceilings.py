@@ -1,4 +1,4 @@
-"""What this machine's GPUs reach at best: arithmetic, memory, links, signals, launches; beside the datasheet's peaks.
+"""Ceilings of this machine's GPUs: arithmetic, memory, links, signals, launches; beside the datasheet's peaks.
 
 `gpu_ceilings.cu` is compiled by nvcc and measures all but matrix products, which are torch.matmul's.
 
@@ -29,7 +29,7 @@ COMPILE_TIMEOUT_S, RUN_TIMEOUT_S = 180.0, 120.0
 MATRIX_SIZE = 8192
 MATRIX_REPETITIONS = 10
 L2_CAPACITY_BYTES = 60 * 2.0**20
-"""Of GPUs that are not in the table of datasheets."""
+"""The capacity for GPUs that are not in the table of datasheets."""
 
 
 def main() -> None:
@@ -140,7 +140,7 @@ def _datasheet(device: str) -> Peaks | None:
 
 
 def _ways(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What was measured of each mechanism of transfer."""
+    """The measurements of each mechanism of transfer."""
     ways: dict[str, dict[str, Any]] = result["link_bytes_per_s"]
     return ways
 

@@ -1,4 +1,4 @@
-"""What it costs to make and to end CUDA contexts, by number of hardware queues (CUDA_DEVICE_MAX_CONNECTIONS).
+"""The time to make and to end CUDA contexts, by number of hardware queues (CUDA_DEVICE_MAX_CONNECTIONS).
 
 Every candidate gets fresh processes, and no timing may run beside making or ending their contexts: this bounds how many
 candidates a machine can time in a minute. Processes are forked from one that has imported torch, as gangs are, and make

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.common import RESULTS, header
-from pkb_gym.corpus.conversations import Attempt, broken_attempts, sampled_variants
+from pkb_gym.corpus.conversations import Trajectory, broken_trajectories, sampled_variants
 from pkb_gym.corpus.families import FAMILIES
 from pkb_gym.corpus.tasks import Task
 from pkb_gym.engine.evaluators.local import LocalEvaluator
@@ -61,40 +61,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows: list[dict[str, Any]] = []
     with LocalEvaluator() as evaluator, ThreadPoolExecutor(args.jobs) as pool:
         for name in names:
-            attempts = planned(name, world_size, args)
-            for attempt, feedback in zip(
-                attempts, pool.map(lambda a: judged(evaluator, a, args), attempts), strict=True
+            trajectories = planned(name, world_size, args)
+            for trajectory, feedback in zip(
+                trajectories, pool.map(lambda a: judged(evaluator, a, args), trajectories), strict=True
             ):
-                rows.append(measured(attempt, feedback))
+                rows.append(measured(trajectory, feedback))
                 print(rows[-1], file=sys.stderr, flush=True)
             write_atomically(args.out / "gpu_corpus.json", json.dumps(about | {"rows": rows}, indent=1) + "\n")
     print(markdown(rows))
     return 0
 
 
-def planned(name: str, world_size: int, args: argparse.Namespace) -> list[Attempt]:
+def planned(name: str, world_size: int, args: argparse.Namespace) -> list[Trajectory]:
     """The variants of one problem that are tried, and ways to break them."""
     dtype = args.dtype or find_problem(name).dtypes[0]
     task = Task(name, "cuda", world_size, args.size, dtype, args.seed, "brief")
     variants = sampled_variants(name, "cuda", args.variants, args.seed)
-    good = [Attempt(task, variant, (variant.source,)) for variant in variants]
-    return good + list(broken_attempts(good, args.breakages, args.seed, only_compiled=False))
+    good = [Trajectory(task, variant, (variant.source,)) for variant in variants]
+    return good + list(broken_trajectories(good, args.breakages, args.seed, only_compiled=False))
 
 
-def judged(evaluator: LocalEvaluator, attempt: Attempt, args: argparse.Namespace) -> Feedback:
-    """What is found of the first submission of an attempt."""
-    config = attempt.task.config(until="time", timing_budget_s=args.budget_s, timeout_s=args.timeout_s)
-    return evaluator.evaluate(find_problem(attempt.task.problem), attempt.sources[0], config)
+def judged(evaluator: LocalEvaluator, trajectory: Trajectory, args: argparse.Namespace) -> Feedback:
+    """The feedback on the first submission of a trajectory."""
+    config = trajectory.task.config(until="time", timing_budget_s=args.budget_s, timeout_s=args.timeout_s)
+    return evaluator.evaluate(find_problem(trajectory.task.problem), trajectory.sources[0], config)
 
 
-def measured(attempt: Attempt, feedback: Feedback) -> dict[str, Any]:
+def measured(trajectory: Trajectory, feedback: Feedback) -> dict[str, Any]:
     """The figures of one evaluation."""
     row: dict[str, Any] = {
-        "problem": attempt.task.problem,
-        "size": attempt.task.size,
-        "dtype": attempt.task.dtype,
-        "knobs": dict(attempt.variant.knobs),
-        "breakage": "+".join(attempt.breakages) or None,
+        "problem": trajectory.task.problem,
+        "size": trajectory.task.size,
+        "dtype": trajectory.task.dtype,
+        "knobs": dict(trajectory.variant.knobs),
+        "breakage": "+".join(trajectory.breakages) or None,
         "passed": feedback.passed,
         "failure": feedback.failure,
         "findings": [finding.code for finding in feedback.integrity],

@@ -39,14 +39,14 @@ REPEATED = (("AllReduce", "large"),)
 
 
 class Benchmark:
-    """What the measurements share."""
+    """Shared parts of the measurements."""
 
     def __init__(self, device: str, world_size: int, size: str) -> None:
         self.device, self.world_size, self.size = device, world_size, size
         self.suffix = "cu" if device == "cuda" else "cpp"
 
     def config(self, until: str, size: str | None = None) -> EvalConfig:
-        """Of one evaluation; nothing but device, world size, size and last stage differs from the defaults."""
+        """The configuration of one evaluation: defaults but for device, world size, size and last stage."""
         return EvalConfig.model_validate(
             {"device": self.device, "world_size": self.world_size, "size": size or self.size, "until": until}
         )

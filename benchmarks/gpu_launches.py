@@ -1,4 +1,4 @@
-"""What it costs the hosts to launch work, in plain PyTorch processes: nothing of pkb-gym runs in them.
+"""The hosts' time to launch work, in plain PyTorch processes: nothing of pkb-gym runs in them.
 
 Baselines at size "published" are bound by launches, so that their times follow those of the host, which differ from
 machine to machine, and on shared machines from minute to minute. The same four pieces of work are timed several times
@@ -88,7 +88,7 @@ def rank_main(rank: int, world_size: int, meet: str, answers: Any) -> None:  # n
 
 
 def measure(world_size: int) -> dict[str, list[dict[str, list[float]]]]:
-    """What one start of fresh processes finds."""
+    """The figures of one start of fresh processes."""
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""What arrival and departure cost a call, and whether the baseline's time without them is that of a plain loop.
+"""The cost of arrival and departure per call, and the baseline's time without them beside that of a plain loop.
 
 Blocks of the baseline take turns: plain ones, whose inputs are in place from the start, and ones whose calls have
 handovers between them, from whose time the measured overhead is subtracted.

@@ -206,7 +206,7 @@ def read_earlier(path: Path, about: dict[str, Any], kernels: Sequence[Kernel]) -
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """What stands above the rows, and these."""
+    """The header above the rows, and the rows."""
     return {
         "evaluations": sum(len(row.seeds) for row in rows),
         "refused": sum(len(row.refused) for row in rows),

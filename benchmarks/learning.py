@@ -1,4 +1,4 @@
-"""What SFT and GRPO teach a small decoder that begins from nothing: figures on held-out prompts, before and after.
+"""The effect of SFT and GRPO on a small decoder that begins from nothing: held-out prompts, before and after.
 
 Every seed goes through the public recipes, one after the other: `sft`, `evaluate_policy`, `grpo`, `evaluate_policy`.
 Seeds run side by side and share one evaluation service, on GPUs of its own. What is finished is not done again: with
@@ -34,11 +34,11 @@ CONFIGS = Path(__file__).resolve().parent.parent / "training" / "configs"
 NAME = "learning"
 STEPS = ("sft", "before", "grpo", "after")
 SPARE_S = 45.0
-"""Of the time limit, what is left to a run that saves itself."""
+"""The part of the time limit that is left to a run to save itself."""
 
 
 def commands(args: argparse.Namespace, seed: int, url: str, max_minutes: float | None) -> dict[str, list[str]]:
-    """What a seed goes through, in order: name, which is that of a folder, and command."""
+    """The steps of a seed, in order: name, which is that of a folder, and command."""
     runs = args.runs / f"seed-{seed}"
     trained, tuned, before, after = (str(runs / name) for name in ("sft", "grpo", "before", "after"))
     data, service = str(args.data), ["--evaluation", "dedicated", "--evaluation_url", url]
@@ -116,7 +116,7 @@ class Chain:
                 return -1
 
     def _binding(self) -> list[str]:
-        """What a command begins with to run on the cores of this seed."""
+        """The beginning of a command that runs on the cores of this seed."""
         return [] if self._cores is None else ["taskset", "--cpu-list", ",".join(map(str, self._cores))]
 
     def _environment(self) -> Mapping[str, str]:

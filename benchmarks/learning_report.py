@@ -1,4 +1,4 @@
-"""What `learning` gathers from the folders of its runs, and shows of it."""
+"""Results of `learning`, gathered from the folders of its runs, as tables."""
 
 from __future__ import annotations
 

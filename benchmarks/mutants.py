@@ -83,7 +83,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str | None, int, str]:
-        """What makes two rows speak of the same."""
+        """The key of a row."""
         return self.problem, self.mutant, self.size, self.world_size, self.digest
 
     @property
@@ -166,7 +166,7 @@ class Study:
         return sorted(self._rows.values(), key=lambda row: (row.problem, row.mutant, row.size or ""))
 
     def prepare(self, problem: Problem, mutants: int, experts: int, fences: bool) -> list[Judged]:
-        """What is to be judged of one problem: finds out at which sizes its operations are come to.
+        """The work on one problem: finds the sizes at which its operations are reached.
 
         Args:
             problem: one with an expert.
@@ -215,7 +215,7 @@ class Study:
         return Row(problem.name, mutant.name, mutant.kind, size, self._world_size, source.digest, reason)
 
     def _sizes_of(self, problem: Problem, source: InlinedSource, chosen: Sequence[Mutant]) -> dict[str, str | None]:
-        """Of each mutant by name, the first size at which a rank comes to one of its operations; None if at none."""
+        """For each mutant by name, the first size at which a rank reaches one of its operations; None if at none."""
         known = {mutant.name: (problem.name, mutant.name) for mutant in chosen}
         if all(key in self._known for key in known.values()):
             return {name: self._known[key] for name, key in known.items()}
@@ -231,11 +231,11 @@ class Study:
         return {mutant.name: first_size(mutant) for mutant in chosen}
 
     def _places(self, problem: Problem, source: InlinedSource, size: str) -> set[Operation]:
-        """Operations that a rank comes to at one size; all of them where that cannot be told."""
+        """Operations that a rank reaches at one size; all of them where that is unknown."""
         operations = source.operations()
         if not operations:
             return set()
-        # A call tells what calls before it came to; those of a block are enqueued on GPUs before the first one runs.
+        # A call reports the operations of earlier calls; on GPUs a block is enqueued before its first call runs.
         config = self._config.model_copy(update={"size": size, "until": "time", "timing_budget_s": 0.1})
         feedback = self._evaluator.evaluate(problem, source.reporting(), config)
         found = reached(operations, feedback.output)
@@ -366,7 +366,7 @@ def merge(paths: Sequence[Path], folder: Path) -> None:
 
 
 def compile_reports(evaluator: LocalEvaluator, problems: Sequence[Problem], suffix: str, threads: int) -> None:
-    """Fills the compile cache with the kernels that tell which operations they come to."""
+    """Fills the compile cache with the kernels that report the operations that they reach."""
 
     def compile_one(problem: Problem) -> None:
         source = InlinedSource.of(expert_source(problem, suffix) or "")

@@ -212,6 +212,32 @@ PROVEN: Sequence[ProvenBound] = (
         "a border.",
     ),
     ProvenBound(
+        ("KimiDeltaAttention",),
+        ("out",),
+        "Of 4 u |out|, two kernels need half for their last rounding. The roundings of the two parts exceed the rest "
+        "where both parts are more than 6.4 times the row's rms, with opposite signs. Each part is a sum of normal "
+        "values v with weights that are the same along the row, and the row's 128 elements are as large in the mean: "
+        "the chance is exp(-53).",
+        log_chance=-50,
+    ),
+    ProvenBound(
+        ("CSOAttention",),
+        ("out",),
+        "2 u |out| covers the last rounding of two kernels. Probabilities that are rounded, by u at most, move an "
+        "element by 2^(1/2) u of its standard deviation, since values are normal and the weights the same along a row; "
+        "18 times that are allowed, for rows whose 128 elements are as large in the mean: the chance is exp(-80).",
+        log_chance=-75,
+    ),
+    ProvenBound(
+        ("Conv3dAllReduce",),
+        ("out",),
+        "The W partial sums are normal, of standard deviation W^(-1/2), since inputs are. The roundings of them, of "
+        "their pieces and running sums, and of the sum with the bias, each 0.41 u of a number (standard deviation), "
+        "must come to 0.16 rms(out), or without bias to that and 1e-2 |out|: for two kernels at W = 4 the integral "
+        "over the partial sums is exp(-53).",
+        log_chance=-50,
+    ),
+    ProvenBound(
         ("FP8AllGatherParams",),
         ("full",),
         "A float32 quotient at the border of two codes, one in 10^5, may take either, which is allowed; 3 % of them "

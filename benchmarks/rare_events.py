@@ -22,7 +22,7 @@ worst-case bound are bounded, which the first does not know. Where theta is abov
 exponential, and the second counts alone.
 
 *Results that differ by their last rounding alone* (`log_chance_beyond_rounding`). Values c and r before it, rounded to
-neighbours of spacing s, are told apart with probability |c - r| / s, so that E |fl(c) - fl(r)| = E |c - r| while this
+neighbours of spacing s, differ with probability |c - r| / s, so that E |fl(c) - fl(r)| = E |c - r| while this
 is below s: the mean of the few differences that are seen is that of the error before the rounding. The rounding adds s
 at most. A normal error whose variance itself is distributed exponentially over the elements has an exponential tail
 (Laplace's distribution), so that P(|c - r| > room) = exp(-room / mean) for the room between rounding and bound; the
@@ -57,7 +57,7 @@ SHAPE_DEVIATION = 1.15
 """Standard deviation of the generalised Pareto's shape near 0, times sqrt(m)."""
 
 FEW = 20
-"""So few values tell no shape: their tail is taken as exponential."""
+"""So few values show no shape: their tail is taken as exponential."""
 
 SPREAD = 4.0
 """How many times the mean error of all elements that of the least accurate ones is taken to be."""

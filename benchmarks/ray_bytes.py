@@ -28,7 +28,7 @@ PROBLEMS = ("AllReduce", "AllGather", "ReduceScatter", "AllGatherGemm", "HyenaCP
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of one evaluation, in bytes.
+    """The sizes of one evaluation's messages, in bytes.
 
     Attributes:
         problem: of it.

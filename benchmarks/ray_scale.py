@@ -66,7 +66,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Answer:
-    """When an evaluation was answered, by `time.monotonic`, and after how long."""
+    """The moment of an answer, by `time.monotonic`, and the time until then."""
 
     at_s: float
     waited_s: float

@@ -29,7 +29,7 @@ CHECKS_PER_GANG = 2
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one evaluation.
+    """The costs of one evaluation.
 
     Attributes:
         compile_s: processor time of its compile in seconds.
@@ -46,7 +46,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Size:
-    """Of a cluster whose GPUs are all busy.
+    """The size of a cluster whose GPUs are all busy.
 
     Attributes:
         gpus: of it.
@@ -69,7 +69,7 @@ class Size:
 
 
 def measured_costs() -> Costs:
-    """Of the measured evaluations."""
+    """The costs of the measured evaluations."""
     result = json.loads((RESULTS / "command_times.json").read_text(encoding="utf-8"))
     runs = measured()
     check_s = statistics.median(sum(run.get(stage, 0.0) for stage in CHECK_STAGES) for run in runs)
@@ -78,7 +78,7 @@ def measured_costs() -> Costs:
 
 
 def network_bytes() -> float:
-    """Of one evaluation: every message is taken to go from one node to another.
+    """The bytes of one evaluation: every message is taken to go from one node to another.
 
     request to the pool, a compile node, a shared gang and, if it is right, an exclusive one;
     artifact to each gang; record of each step to the pool, the last one to the client as well

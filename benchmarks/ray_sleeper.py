@@ -23,7 +23,7 @@ CHECK_STAGES = ("preparing ranks", "check", "ending ranks")
 
 @dataclass(frozen=True)
 class Durations:
-    """Of the steps of one evaluation in seconds."""
+    """The durations of the steps of one evaluation in seconds."""
 
     compile_s: float
     check_s: float

@@ -108,7 +108,7 @@ def _opened(path: Path, folder: Path) -> dict[str, Any]:
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:
-    """What the work returns, and its wall time in seconds."""
+    """The result of the work, and its wall time in seconds."""
     began = time.perf_counter()
     found = work()
     return found, time.perf_counter() - began

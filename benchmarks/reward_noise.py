@@ -128,7 +128,7 @@ def study(pools: Sequence[Pool]) -> dict[str, Any]:
 
 
 def baseline_choice(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What speaks for either baseline, by size, of the rows that were measured eager and captured.
+    """The evidence for either baseline, by size, from the rows that were measured eager and captured.
 
     `flattery` is the eager time over the captured one: the speedup over eager PyTorch of a kernel that merely equals
     its CUDA graphs; `unearned` its share of the performance reward, log(eager / captured) / log(eager / bound).

@@ -25,7 +25,7 @@ Kind: TypeAlias = Literal["elements", "rows", "norm", "count"]
 """Each element, the norm of each row, the norm of a tensor, the number of elements with some error."""
 
 LARGEST_SHARE = 2.0**12
-"""Of an element that is wrong whatever the bound, such as one that must be equal."""
+"""The share of an element that is wrong whatever the bound, such as one that must be equal."""
 
 TAIL = 2000
 """Largest shares that are kept."""
@@ -34,7 +34,7 @@ TINY = 2.0**-6
 """Errors of this share of the bound may be several steps, where a result is so near 0 that steps are small."""
 
 BLOCKS = 16
-"""Parts of a tensor that tell how much its norm varies; each has every so many-th run of elements."""
+"""Parts of a tensor that show how much its norm varies; each has every so many-th run of elements."""
 
 LONGEST_RUN = 64
 """Elements of a run, which may have errors in common."""
@@ -45,7 +45,7 @@ FEW_ROWS = 16
 
 @dataclass(frozen=True)
 class Rounding:
-    """What the last rounding of results makes of their errors; 1-dim tensors.
+    """The effect of the last rounding of results on their errors; 1-dim tensors.
 
     Attributes:
         steps: error / (bound - roundings), of errors that are not 0.
@@ -114,7 +114,7 @@ class Shares:
             self.largest_step = max(self.largest_step, float(rounding.steps.max()))
 
     def distinct(self) -> list[float]:
-        """The different values of few, without 0: ranks that have the same result tell nothing new."""
+        """The different values of few, without 0: ranks that have the same result add nothing."""
         return [value for value in self.largest.unique().tolist() if value > 0]
 
     @property
@@ -136,7 +136,7 @@ class Rule:
         output: its name.
         number: of the rule, in order of declaration.
         kind: what it compares.
-        place: tells a rule's norms, and its counts, from each other.
+        place: distinguishes a rule's norms, and its counts, from each other.
     """
 
     output: str
@@ -193,7 +193,7 @@ def shares_of(pairs: Sequence[tuple[Run, Run]]) -> dict[Rule, Shares]:
 
 
 def _comparisons(rule: Check, got: torch.Tensor, context: CheckContext) -> Sequence[_Seen]:
-    """What a rule compares, as shares of what it allows."""
+    """The quantities that a rule compares, as shares of its limits."""
     if got.shape != context.expected.shape:
         return [_Seen("elements", torch.tensor([LARGEST_SHARE]), None)]
     seen: list[_Seen] = []
@@ -209,7 +209,7 @@ def _comparisons(rule: Check, got: torch.Tensor, context: CheckContext) -> Seque
 
 
 def quotients(error: torch.Tensor, allowed: torch.Tensor | float) -> torch.Tensor:
-    """Of error and what is allowed; 0 for no error, whatever is allowed."""
+    """Quotients of error and limit; 0 for no error, whatever the limit."""
     share = torch.where(error == 0, torch.zeros_like(error), error / torch.as_tensor(allowed, dtype=error.dtype))
     return share.double().nan_to_num(nan=LARGEST_SHARE, posinf=LARGEST_SHARE).clamp(max=LARGEST_SHARE).reshape(-1)
 
@@ -224,7 +224,7 @@ def half_steps(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def rounding_of(
     got: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor | float, dtype: torch.dtype
 ) -> Rounding | None:
-    """What the last rounding makes of the errors of results.
+    """The effect of the last rounding on the errors of results.
 
     Args:
         got: the candidate's, in a wider dtype.

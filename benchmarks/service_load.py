@@ -76,7 +76,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Tally:
-    """What became of jobs.
+    """The results of jobs.
 
     Attributes:
         jobs: that were submitted.
@@ -113,7 +113,7 @@ def tally(jobs: Sequence[Job], answers: Sequence[Answer], kept: Sequence[Attempt
 
 @dataclass(frozen=True)
 class Round:
-    """What one round found.
+    """The figures of one round.
 
     Attributes:
         local_ms, service_ms: of each evaluation one at a time, in the same order.

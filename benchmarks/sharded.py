@@ -22,7 +22,7 @@ END_S = 10.0
 """Longest that an ended process is waited for."""
 
 _EVALUATORS: list[LocalEvaluator] = []
-"""Of this process: one, once it has begun."""
+"""The evaluator of this process: one, once it has begun."""
 
 
 def sharded(
@@ -34,7 +34,7 @@ def sharded(
     compiled: Path | None,
     key: bytes,
 ) -> Iterator[tuple[Task, Result]]:
-    """What `work` returns for each task, as soon as it is there; tasks that are not done by the deadline are left out.
+    """The result of `work` for each task, as soon as it is there; tasks that are not done by the deadline are left out.
 
     Args:
         work: a function of a module, in a process of its own.

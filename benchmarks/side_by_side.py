@@ -38,7 +38,7 @@ class Share:
 
 
 def shares(count: int) -> list[Share]:
-    """Of the whole machine."""
+    """Shares of the whole machine."""
     return [Share(number, count) for number in range(count)]
 
 

@@ -27,7 +27,7 @@ JOBS = 3
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one starter.
+    """The result for one starter.
 
     Attributes:
         problem: its name.
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def starters_of(problems: Sequence[Problem], languages: Sequence[Language], device: Device) -> list[Starter]:
-    """Those that are in the language asked for."""
+    """The starters in the language asked for."""
     made = [make_starter(problem, language, device) for language in languages for problem in problems]
     return [starter for starter in made if not starter.why_python]
 

@@ -64,7 +64,7 @@ class Mutant:
 
     @property
     def kind(self) -> Kind:
-        """Of its operations, which are of one kind."""
+        """The kind of its operations, which is the same for all."""
         return self.operations[0].kind
 
 

@@ -80,7 +80,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """What makes two rows speak of the same."""
+        """The key of a row."""
         return self.problem, self.world_size, self.wrong
 
 
@@ -97,7 +97,7 @@ def _shared_number() -> Synchronized[int]:
 
 @dataclass(frozen=True)
 class Collectives:
-    """What the reference calls, counted in the processes of its ranks.
+    """The collectives that the reference calls, counted in the processes of its ranks.
 
     Attributes:
         most: the largest number of collectives of a rank.
@@ -160,7 +160,7 @@ def _always(number: int, name: str) -> bool:
 
 
 def wrong_solutions(problem: Problem, truths: Sequence[Run], collectives: Collectives) -> Iterator[Wrong]:
-    """Those that are wrong somewhere: rounding that changes nothing is left out.
+    """The solutions that are wrong somewhere: rounding that changes nothing is left out.
 
     Args:
         problem: to be solved.

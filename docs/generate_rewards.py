@@ -255,7 +255,7 @@ def _plain(signature: str) -> str:
 
 
 def _source(thing: object) -> str:
-    """What a docstring says after "Source:"."""
+    """The text of a docstring after "Source:"."""
     found = re.search(r"Source: (.*?)(\n\n|$)", inspect.getdoc(thing) or "", re.DOTALL)
     assert found is not None, f"{thing} names no source"
     return " ".join(found[1].split()).rstrip(".")

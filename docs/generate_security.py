@@ -21,7 +21,7 @@ HEAD = ("aim", "on the CPU: disguise, finding", "on GPUs: disguise, finding", "c
 
 
 def summary() -> str:
-    """How many there are, and what their outcomes mean."""
+    """The number of attacks, and the meaning of their outcomes."""
     from tests.engine.attacks import FAMILIES, members
 
     of_files = {on_gpus: sum(len(members(each, on_gpus=on_gpus)) for each in FAMILIES) for on_gpus in (False, True)}

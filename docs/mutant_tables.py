@@ -20,8 +20,8 @@ TITLE = "## Kernels that lack a synchronisation"
 
 INTRODUCTION = """
 `python -m benchmarks.mutants` takes each expert kernel, with the headers of `pkb/` that synchronise for it, and removes
-one operation at a time: a signal, a wait, a barrier, the parity of a double buffer, or an epoch that tells this call's
-words from earlier ones. Each of these mutants breaks the call contract ([native-abi.md](native-abi.md)) unless it is
+one operation at a time: a signal, a wait, a barrier, the parity of a double buffer, or an epoch that marks this call's
+words. Each of these mutants breaks the call contract ([native-abi.md](native-abi.md)) unless it is
 listed as equivalent below. A mutant is *refused* if it does not pass the evaluation, which ends at the stage named. The
 failures are those of the commit named: how a refusal is called can change with the check."""
 

@@ -20,7 +20,7 @@ FAMILIES = (
     ("science", ("PhysicsNeMo", "harmonics", "DeePMD", "sorting")),
     ("graphs, recommenders", ("DGL", "GraphStorm", "PyTorch Geometric", "TorchRec", "DistDGL", "WholeGraph")),
 )
-"""Family -> words of `Problem.origin` that tell it, looked for in this order of families after `FIRST`."""
+"""Family -> words of `Problem.origin` that identify it, looked for in this order of families after `FIRST`."""
 
 FIRST = {
     "TorchRec": "graphs, recommenders",

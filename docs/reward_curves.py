@@ -1,4 +1,4 @@
-"""What docs/rewards.md shows of each component: its values for a series of example records."""
+"""The curves of docs/rewards.md: the values of each component for a series of example records."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def default_grid() -> list[list[float]]:
 
 
 def episode() -> tuple[list[float], dict[str, list[float]]]:
-    """Of `EPISODE`: the default's value of each submission, and what each turn is credited with by three recipes."""
+    """The values of `EPISODE` under the default reward, and the credit of each turn by three recipes."""
     returns = {}
     for name in EPISODE_RECIPES:
         recipe = RECIPES[name]

@@ -113,7 +113,7 @@ def episode(turns: Sequence[str], values: Sequence[float], returns: Mapping[str,
 
 
 def noise(ratios: Sequence[float], groups: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]) -> str:
-    """How often the reward is wrong, by true ratio: one column per group, one row per kind of error.
+    """The share of wrong rewards, by true ratio: one column per group, one row per kind of error.
 
     Args:
         ratios: true ones, rising.

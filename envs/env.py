@@ -103,7 +103,7 @@ class PKBEnv(gym.Env[Observation, str]):
     | `ranks_per_gpu` | ranks that share a GPU; above 1 nothing is timed      | 1                                   |
     | `size`          | "tiny", "published", "large", or a dict of axes       | "published" on GPUs, else "tiny"    |
     | `dtype`         | one of the problem's                                  | the problem's first                 |
-    | `language`      | "auto", "cpp", "cuda", "triton", "python"             | "auto": told by the source          |
+    | `language`      | "auto", "cpp", "cuda", "triton", "python"             | "auto": found from the source       |
     | `protocol`      | "robust", "published"                                 | "robust"                            |
     | `until`         | last stage: "compile", "check", "time", "profile"     | "profile"; "check" if emulated      |
     | `timeout_s`     | deadline of a block of calls, in seconds              | 10, or 30 times the baseline        |
@@ -118,7 +118,7 @@ class PKBEnv(gym.Env[Observation, str]):
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}  # noqa: RUF012  # as in gym.Env
     OPTIONS: ClassVar[tuple[str, ...]] = ()
-    """What `reset` understands in `options`."""
+    """The keys of `options` that `reset` accepts."""
 
     def __init__(
         self,
@@ -197,14 +197,14 @@ class PKBEnv(gym.Env[Observation, str]):
 
     @property
     def config(self) -> ResolvedConfig:
-        """How submissions are judged, where the source does not decide it."""
+        """The configuration of evaluations, where the source does not decide it."""
         return self._config
 
     @property
     def request(self) -> EvalConfig:
         """The request under which the next submission is judged: what was asked for, with seed and turn.
 
-        Device, world size, size and dtype are those that the task text tells, whatever an evaluation service on another
+        Device, world size, size and dtype are those of the task text, whatever an evaluation service on another
         machine would choose.
         """
         names = ("device", "world_size", "ranks_per_gpu", "size", "dtype")
@@ -218,7 +218,7 @@ class PKBEnv(gym.Env[Observation, str]):
 
     @property
     def feedback(self) -> Feedback | None:
-        """On the last submission; None before the first of an episode."""
+        """The feedback on the last submission; None before the first of an episode."""
         return self._episode.feedback
 
     def reset(

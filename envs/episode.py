@@ -33,7 +33,7 @@ class Turn(TurnScore):
 
     @property
     def speedup(self) -> float:
-        """Of the submission over the baseline; 0 where it was not timed."""
+        """The speedup of the submission over the baseline; 0 where it was not timed."""
         return 0.0 if self.feedback is None else self.feedback.speedup or 0.0
 
 
@@ -79,7 +79,7 @@ class Episode:
 
     @property
     def feedback(self) -> Feedback | None:
-        """On the last submission; None before the first, and where its evaluation found nothing."""
+        """The feedback on the last submission; None before the first, and where its evaluation found nothing."""
         return self.turns[-1].feedback if self.turns else None
 
     @property
@@ -89,7 +89,7 @@ class Episode:
 
     @property
     def refusal(self) -> str | None:
-        """Why no further submission is judged; None while one is."""
+        """The reason why no further submission is judged; None while one is."""
         if any(turn.is_fault for turn in self.turns):
             return "The evaluator failed earlier in this episode; nothing more is judged."
         if self.turns_left == 0:

@@ -22,7 +22,7 @@ def _local() -> Evaluator:
 
 
 def _cluster() -> ModuleType:
-    """What knows addresses of clusters; it lies above this package and is imported when an address is given."""
+    """The module for addresses of clusters; it lies above this package and is imported when an address is given."""
     return importlib.import_module("pkb_gym.cluster.evaluator")
 
 
@@ -77,7 +77,7 @@ def check_evaluator(evaluator: str | Evaluator) -> None:
 
 
 def evaluates_here(evaluator: str | Evaluator) -> bool:
-    """Whether it judges on this machine, as far as can be told: not by url."""
+    """Whether it judges on this machine; False for an evaluator by url."""
     return not isinstance(evaluator, RemoteEvaluator) and (evaluator in _factories or not isinstance(evaluator, str))
 
 

@@ -92,7 +92,7 @@ def register_all() -> None:
 
 
 def register_problem(path: str | os.PathLike[str]) -> str:
-    """Makes a problem outside this package known to this process, by its name; docs/problems.md tells of its files.
+    """Makes a problem outside this package known to this process, by its name; docs/problems.md describes its files.
 
     Its declaration is loaded when an environment is made. A problem that lies where kernels could read it has to be
     registered before the first evaluation.

@@ -1,4 +1,4 @@
-"""Which problem `PKB/Suite-v0` draws next: at random, or where something is being learnt."""
+"""Samplers of `PKB/Suite-v0`: the next problem at random, or where something is being learnt."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ class LearningProgress:
             raise ConfigError(f"floor is a share of the draws, 0 to 1, got {self.floor}")
 
     def progress(self, name: str) -> float:
-        """How much a problem's rewards are changing; 0 before the first."""
+        """The change in a problem's rewards; 0 before the first."""
         fast, slow = self.averages.get(name, (0.0, 0.0))
         return abs(fast - slow)
 
     def probabilities(self, names: Sequence[str]) -> NDArray[np.float64]:
-        """Of each of the names to be drawn next; they add up to 1."""
+        """The probability of each name to be drawn next; they add up to 1."""
         progress = np.array([self.progress(name) for name in names])
         uniform = np.full(len(names), 1 / len(names))
         most = progress.max()

@@ -32,7 +32,7 @@ class _LimitedSuite(SuiteEnv):
 
 
 @dataclass(frozen=True)
-class Reply:
+class SubmissionReply:
     """The answer to one submission.
 
     Attributes:
@@ -109,7 +109,7 @@ class SubmissionSession:
         for source, feedback in attempts:
             self.episode.record(source, feedback)
 
-    def submit(self, source: str) -> Reply:
+    def submit(self, source: str) -> SubmissionReply:
         """Has a source judged.
 
         Args:
@@ -124,16 +124,17 @@ class SubmissionSession:
                 judged, as after any other exception, so that an episode of a framework that catches it has no value.
         """
         if self._closed:
-            return Reply(CLOSED, None, 0.0)
+            return SubmissionReply(CLOSED, None, 0.0)
         episode = self.episode
         if (refusal := episode.refusal) is not None:
-            return Reply(refusal, None, 0.0)
+            return SubmissionReply(refusal, None, 0.0)
         best_before = episode.best_value or 0.0
         try:
             observation, *_ = self._env.step(source)
         except InfrastructureError as error:
             turn = episode.record(source, None)
-            return Reply(f"The evaluator failed: {error}; nothing more is judged in this episode.", turn, None)
+            text = f"The evaluator failed: {error}; nothing more is judged in this episode."
+            return SubmissionReply(text, turn, None)
         except gym.error.InvalidAction:
             raise
         except Exception:
@@ -142,7 +143,7 @@ class SubmissionSession:
             raise
         left, turn = episode.turns_left, episode.turns[-1]
         text = f"{chat_message(observation)}\n{left} submission{'' if left == 1 else 's'} left."
-        return Reply(text, turn, (episode.best_value or 0.0) - best_before if turn.is_valid else None)
+        return SubmissionReply(text, turn, (episode.best_value or 0.0) - best_before if turn.is_valid else None)
 
     def close(self) -> None:
         """Ends the episode; calling it again changes nothing. The evaluator, shared by a process, goes on."""

@@ -36,7 +36,7 @@ def action_space() -> SourceText:
 
 
 def observation_space() -> spaces.Dict:
-    """What an agent may know; `PKBEnv` and `observe` explain the entries.
+    """The space of an observation; `PKBEnv` and `observe` explain the entries.
 
     Numbers that were not measured are 0, and a flag beside them (`is_...`) says so.
     """

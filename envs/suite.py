@@ -105,7 +105,7 @@ class SuiteEnv(PKBEnv):
 
     @property
     def sampler(self) -> Sampler:
-        """What draws the problems, with all that it has learnt."""
+        """The sampler that draws the problems, with all that it has learnt."""
         return self._sampler
 
     def _choose_problem(self, options: Mapping[str, Any]) -> None:

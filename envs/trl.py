@@ -48,7 +48,7 @@ class SubmissionTool:
 
     @property
     def submissions(self) -> tuple[Turn, ...]:
-        """Those of this rollout, with source, feedback and value."""
+        """The submissions of this rollout, with source, feedback and value."""
         return tuple(self._session.episode.turns)
 
     def reset(self, *, problem: str | None = None, seed: int | None = None, **_: object) -> str:

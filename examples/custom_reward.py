@@ -26,7 +26,7 @@ composed = 0.2 * Correctness() + LogSpeedup().clip(0.0, 2.0)
 
 
 def rewards_of(source: str, rewards: list[Reward], evaluator: str | Evaluator = "local") -> list[float]:
-    """What each reward pays for a source."""
+    """The values of each reward for a source."""
     paid = []
     for reward in rewards:
         env = gym.make("PKB/AllReduce-v0", device="cpu", world_size=2, evaluator=evaluator, reward=reward)

@@ -6,23 +6,25 @@
 # Results go to FOLDER (default: runs/leaderboard); called again, it resumes. `run` only measures and `add` only makes
 # entries, table and pictures of results, for a machine with GPUs that has no checkout of git.
 #
-# Needs an idle machine and a checkout without changes. `pkb` is that of PATH. About 8 minutes on two cores, and on two
-# GPUs.
+# Two ranks; on a machine with one GPU, one, and `-1-gpu` in the names of its entries. Needs an idle machine and a
+# checkout without changes. `pkb` is that of PATH. About 8 minutes on two cores, and on two GPUs with 32 cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 device=${1:?cpu or cuda}
 out=${2:-runs/leaderboard}
 part=${3:-all}
+ranks=2 of=''
+if [ "$device" = cuda ] && [ "$(nvidia-smi --list-gpus | wc -l)" = 1 ]; then ranks=1 of=-1-gpu; fi
 case $device in
     cpu) suffix=cpp where="size tiny" problems="AllReduce AllGather Broadcast Reduce Scatter Gather \
 ReduceScatter AllToAll AllGatherGemm GemmAllReduce HyenaCP SAM3IoUSuppression VocabParallelLogProb SampleSort" ;;
-    cuda) suffix=cu where="2 GPUs, size published" problems="AllReduce AllGather Broadcast Reduce \
+    cuda) suffix=cu where="$ranks GPU(s), size published" problems="AllReduce AllGather Broadcast Reduce \
 Scatter Gather ReduceScatter AllToAll AllGatherGemm GemmAllReduce GemmAllGather GemmReduceScatter HyenaCP \
 SAM3IoUSuppression VocabParallelLogProb" ;;
     *) echo "cpu or cuda, got $device" >&2; exit 2 ;;
 esac
 problems=$(echo $problems)
-on="--device $device --world-size 2"
+on="--device $device --world-size $ranks"
 
 expert="pkb run --agent expert $on"
 reference="pkb run --agent reference --problems $problems $on"
@@ -41,16 +43,16 @@ commit=${PKB_GYM_COMMIT:-$(git describe --always --dirty --exclude='*' --abbrev=
 case $commit in *-dirty) echo "commit the changes first" >&2; exit 2 ;; esac
 add() { pkb leaderboard add --commit "$commit" "$@"; }
 target="expert=$out/expert/results.jsonl"
-add "$target" --name "expert-$device" --kind expert --title "Experts of the repository" --command "$expert" \
+add "$target" --name "expert-$device$of" --kind expert --title "Experts of the repository" --command "$expert" \
     --description "expert.$suffix of each problem that has one, $where"
 if [ "$device" = cuda ]; then
-    add "$out/reference/results.jsonl" --name reference-cuda --kind reference --title "Baseline resubmitted" \
+    add "$out/reference/results.jsonl" --name "reference-cuda$of" --kind reference --title "Baseline resubmitted" \
         --command "$reference" --description "reference.py, $where: the floor; problems with an expert"
 fi
-add "$out/evolve-single/results.jsonl" --target "$target" --name "evolve-$device-single" --kind search \
+add "$out/evolve-single/results.jsonl" --target "$target" --name "evolve-$device$of-single" --kind search \
     --title "Evolve, single turns" --command "$single" \
     --description "Any kernel of each problem's family, three samples, $where: problems with an expert"
-add "$out/evolve-agentic/results.jsonl" --target "$target" --name "evolve-$device-agentic" --kind search \
+add "$out/evolve-agentic/results.jsonl" --target "$target" --name "evolve-$device$of-agentic" --kind search \
     --title "Evolve, 16 turns" --command "$agentic" \
     --description "A search of 16 turns in each problem's family, from the plainest kernel, $where: problems with an expert"
 pkb leaderboard table leaderboard/entries --output leaderboard/README.md

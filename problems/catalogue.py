@@ -33,7 +33,7 @@ def catalogue() -> tuple[Problem, ...]:
 
 
 def all_problems() -> tuple[Problem, ...]:
-    """Those of this package in upstream order, then those outside it by name; broken ones are left out."""
+    """The problems of this package in upstream order, then those outside it by name; broken ones are left out."""
     found = list(catalogue())
     for folder in own_folders():
         with contextlib.suppress(DeclarationError):
@@ -76,7 +76,7 @@ def find_problem(name: str) -> Problem:
     own = _own_by_alias()
     if wanted in own:
         return load_own(own[wanted])
-    names = _by_alias()  # also of declarations whose names the text does not tell
+    names = _by_alias()  # also of declarations whose names are not found in the text
     if wanted in names:
         return names[wanted]
     known = {alias: problem.name for alias, problem in names.items()} | {a: folder.name for a, folder in own.items()}
@@ -115,13 +115,13 @@ def _aliases(name: str) -> tuple[str, str]:
 
 
 def lookup_key(problem: Problem) -> str | Path:
-    """By what `choose_problem` finds a problem in any process: its name, or the folder of one outside this package."""
+    """The key of a problem for `choose_problem` in any process: its name, or the folder of one outside this package."""
     folder = problem_folder(problem)
     return problem.name if folder.is_relative_to(PROBLEMS) else folder
 
 
 def problem_folder(problem: Problem) -> Path:
-    """Where a problem's files lie."""
+    """The folder of a problem's files."""
     return Path(problem.declared_in).parent
 
 

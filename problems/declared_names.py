@@ -32,7 +32,7 @@ class DeclaredNames:
 
     @property
     def env_id(self) -> str:
-        """Of the environment."""
+        """The id of the environment."""
         return f"PKB/{self.name}-v0"
 
     def aliases(self) -> tuple[str, str, str]:
@@ -48,7 +48,7 @@ class DeclaredNames:
 
 
 def declared_names(folder: Path = PROBLEMS) -> list[DeclaredNames]:
-    """What the files `<category>/<problem>/problem.py` declare, sorted by name."""
+    """The declarations of the files `<category>/<problem>/problem.py`, sorted by name."""
     texts = ((path.parent, path.read_text(encoding="utf-8")) for path in folder.glob("*/*/problem.py"))
     found = [
         DeclaredNames(declared.name, path, declared.upstream)

@@ -1,4 +1,4 @@
-"""What DDP, ZeRO1, ZeRO2 and FSDPStep share: one Adam step of a two-layer MLP on a batch that is split over ranks.
+"""Shared part of DDP, ZeRO1, ZeRO2 and FSDPStep: one Adam step of a two-layer MLP on a batch split over ranks.
 
 The parameters in flat order are W1 (hid, d_in), b1 (hid), W2 (d_out, hid), b2 (d_out), each row-major: Pn elements.
 """

@@ -68,7 +68,7 @@ def load_own(folder: ProblemFolder) -> Problem:
 
 
 def _collision(folder: ProblemFolder, others: Sequence[ProblemFolder]) -> str:
-    """What else has its name; empty where nothing has."""
+    """The other holder of its name, as text; empty where there is none."""
     if not folder.name:
         return ""
     if folder.name in _names_here():

@@ -20,7 +20,7 @@ MAX_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Found:
-    """What lies in a folder.
+    """The source files of a folder.
 
     Attributes:
         candidates: (file, its problem), by problem, then by name.
@@ -89,5 +89,5 @@ def aliases(problem: Problem) -> tuple[str, ...]:
 
 
 def stem(file_name: str) -> str:
-    """What names the problem: 72_hyena_forward_cp_cuda.py -> 72_hyena_forward_cp, hyena_cp.2.cpp -> hyena_cp."""
+    """The name of the problem: 72_hyena_forward_cp_cuda.py -> 72_hyena_forward_cp, hyena_cp.2.cpp -> hyena_cp."""
     return re.sub(rf"_({'|'.join(DIALECTS)})$", "", file_name.split(".", 1)[0])

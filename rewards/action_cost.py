@@ -1,4 +1,4 @@
-"""What a reply of a language model costs by its length and its form.
+"""The cost of a language model's reply by its length and its form.
 
 A `Feedback` knows nothing of the text that a submission was taken from, so these costs are functions of `ActionFacts`,
 and `Charged` joins them with a reward. Keep them small: Kevin (arXiv:2507.11948) reports that a length penalty degraded
@@ -18,7 +18,7 @@ from pkb_gym.rewards.component import Component, Recorded, RecordedReward
 
 @dataclass(frozen=True)
 class ActionFacts:
-    r"""What of a reply its costs depend on.
+    r"""The parts of a reply that its costs depend on.
 
     Attributes:
         characters: length of the whole reply.
@@ -51,7 +51,7 @@ class ActionCost(Recorded, ABC, abstract=True):
 
     @abstractmethod
     def __call__(self, facts: ActionFacts) -> float:
-        """What the reply costs."""
+        """The cost of the reply."""
 
     @property
     @abstractmethod

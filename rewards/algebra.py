@@ -180,5 +180,5 @@ class Product(Component):
 
 
 def _positive(term: Scale) -> str:
-    """What stands behind a minus for it."""
+    """The text for it behind a minus sign."""
     return in_brackets(term.value, Sum) if term.factor == -1 else repr(Scale(-term.factor, term.value))

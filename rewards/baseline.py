@@ -1,4 +1,4 @@
-"""Which baseline a kernel's speed is compared with: PyTorch as it is, or without its launches."""
+"""The baseline that a kernel's speed is compared with: PyTorch as it is, or without its launches."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ nothing; or the faster of the two. A baseline that was not captured (on the CPU,
 is the eager one by every name."""
 
 FIELD = "baseline"
-"""What the field of a reward is called that holds its baseline."""
+"""The name of the field of a reward that holds its baseline."""
 
 Estimate: TypeAlias = Literal["low", "point"]
-"""Which speedup counts: the lower end of its 95 % interval, so that noise is never paid, or the measured one."""
+"""The speedup that counts: the lower end of its 95 % interval, so that noise is never paid, or the measured one."""
 
 
 def baseline_us(timing: Timing, baseline: Baseline) -> float:

@@ -1,4 +1,4 @@
-"""What every reward of this package is: a small frozen object that is recorded by name, and joins with others."""
+"""The base of every reward of this package: a small frozen object that is recorded by name, and joins with others."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Component(RecordedReward, abstract=True):
 
     @property
     def label(self) -> str:
-        """What its share of a sum is listed by."""
+        """The name that its share of a sum is listed by."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
 
     def parts(self, feedback: Feedback) -> Mapping[str, float]:

@@ -1,4 +1,4 @@
-"""What sums, products and selections share."""
+"""Shared parts of sums, products and selections."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def refuse_infinite(whole: Component) -> None:
 
 
 def in_brackets(value: Component, *kinds: type[Component]) -> str:
-    """How a value is written within another: in brackets if it is of one of these kinds."""
+    """The form of a value within another: in brackets if it is of one of these kinds."""
     return f"({value!r})" if isinstance(value, kinds) else repr(value)

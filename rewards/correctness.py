@@ -1,4 +1,4 @@
-"""How much of an answer is right. Almost right always earns less than right."""
+"""The right share of an answer. Almost right always earns less than right."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.reward import is_caught, is_infrastructure_failure, is_right
 
 Share: TypeAlias = Literal["outputs", "elements", "trials", "ranks"]
-"""What is counted: whole outputs of each rank and trial, their elements, whole trials, or whole ranks."""
+"""The unit of counting: whole outputs of each rank and trial, their elements, whole trials, or whole ranks."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How hard problems are for a policy, from the records of its submissions."""
+"""The difficulty of problems for a policy, from the records of its submissions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Difficulty:
 
     @property
     def standard_deviation(self) -> float:
-        """Of the posterior: how little is known; at most 1/2, and falling with every submission in the long run."""
+        """The uncertainty of the posterior: at most 1/2, and falling with every submission in the long run."""
         a, b = self._counts
         return sqrt(a * b / (a + b + 1)) / (a + b)
 

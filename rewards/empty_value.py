@@ -1,4 +1,4 @@
-"""What an episode, or a reply, without any submission is worth."""
+"""The value of an episode, or a reply, without any submission."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small ladder over the stages, so that attempts which do not yet work can be told apart."""
+"""A small ladder over the stages, which ranks attempts that do not yet work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""By what means a right kernel moves data between ranks."""
+"""The mechanism by which a right kernel moves data between ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast a right kernel is, on a log scale between the baseline and the roofline."""
+"""The speed of a right kernel, on a log scale between the baseline and the roofline."""
 
 from __future__ import annotations
 

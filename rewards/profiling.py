@@ -1,7 +1,7 @@
 """Whether the time is spent in what the candidate wrote, and whether that is where the time goes.
 
 A kernel may be right and yet leave the work to the library that the baseline uses ("lazy optimisation"). The profile
-tells: each entry of a GPU's time (kernel, copy or fill) is the candidate's own or the library's.
+shows it: each entry of a GPU's time (kernel, copy or fill) is the candidate's own or the library's.
 
 - Native CUDA sources: kernels that the compiler listed are own, and so are copies and fills, which only the source can
   have asked for.
@@ -32,7 +32,7 @@ LIBRARIES = re.compile(
     r"(sm\d\d|ampere|volta|turing|hopper|blackwell|maxwell)_\w*(gemm|xmma))",
     re.IGNORECASE,
 )
-"""How names of kernels begin that come with PyTorch; a candidate's own gemm_kernel must not look like one."""
+"""Beginnings of the names of PyTorch's kernels; a candidate's own gemm_kernel must not look like one."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Entry:
 
 
 def time_entries(feedback: Feedback) -> tuple[Entry, ...]:
-    """What the time of a profiled submission is made of, longest first; empty where it is not known.
+    """The parts of a profiled submission's time, longest first; empty where they are unknown.
 
     Example:
         >>> from .examples import profiled

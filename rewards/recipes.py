@@ -1,4 +1,4 @@
-"""How published work makes advantages of rewards: value of a turn, credit over its episode, comparison in its group."""
+"""Published ways from rewards to advantages: value of a turn, credit over its episode, comparison in its group."""
 
 from __future__ import annotations
 

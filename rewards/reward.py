@@ -1,4 +1,4 @@
-"""What a reward is: a function from one `Feedback` to a number."""
+"""The protocol of a reward: a function from one `Feedback` to a number."""
 
 from __future__ import annotations
 

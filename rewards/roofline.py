@@ -1,4 +1,4 @@
-"""How fast a right kernel is beside the time of its work at the hardware's peaks."""
+"""The speed of a right kernel beside the time of its work at the hardware's peaks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RooflinePosition(Component):
 
 @dataclass(frozen=True)
 class Utilisation(Component):
-    """How far a right kernel uses the resource that binds, else 0.
+    """The utilisation of the resource that binds, for a right kernel, else 0.
 
         r = min(1, roofline_us * speedup / baseline_us)
 

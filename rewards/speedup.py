@@ -1,4 +1,4 @@
-"""How fast a right kernel is beside the baseline."""
+"""The speed of a right kernel beside the baseline."""
 
 from __future__ import annotations
 

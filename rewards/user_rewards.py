@@ -58,7 +58,7 @@ def checked_reward(reward: object) -> Reward:
 
 
 def checked_value(reward: Reward, value: object) -> float | None:
-    """What a reward returned, as a plain float.
+    """The value that a reward returned, as a plain float.
 
     Raises:
         ConfigError: it is neither a finite number nor None.
@@ -84,7 +84,7 @@ def checked_value(reward: Reward, value: object) -> float | None:
 
 
 def checked_parts(reward: Reward, parts: Mapping[str, float]) -> dict[str, float]:
-    """What a reward says that it is made of, as plain floats.
+    """The parts that a reward returns, as plain floats.
 
     Raises:
         ConfigError: a part is no finite number.

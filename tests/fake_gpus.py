@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pkb_gym.engine.hardware import gpus
-from pkb_gym.engine.hardware.gpus import Connections
+from pkb_gym.engine.hardware.gpus import GpuConnections
 from pkb_gym.engine.stages import execution_environment
 
 
@@ -17,7 +17,7 @@ def pretend(
     nvcc: bool = True,
 ) -> None:
     """This machine has GPUs of these names, of compute capability 9.0, and perhaps nvcc."""
-    connections = Connections(nvlinks=(nvlinks,) * len(names), apart=apart)
+    connections = GpuConnections(nvlinks=(nvlinks,) * len(names), apart=apart)
     monkeypatch.setattr(gpus, "names", lambda: names)
     monkeypatch.setattr(gpus, "driver_version", lambda: "580.95" if names else None)
     monkeypatch.setattr(gpus, "compute_capability", lambda: (9, 0) if names else None)

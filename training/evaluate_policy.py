@@ -286,7 +286,7 @@ def _finished(output: Path) -> list[Row]:
 
 
 def _attempts(line: Row) -> list[Attempt]:
-    """Of an episode that is complete."""
+    """The attempts of an episode that is complete."""
     return [Attempt.model_validate(attempt) for attempt in line["attempts"]]
 
 

@@ -254,7 +254,7 @@ def reward_and_credit(args: GrpoArguments) -> tuple[Reward, Credit]:
 
 
 def evaluation_config(args: GrpoArguments) -> EvalConfig:
-    """What no row of the prompts says of an evaluation."""
+    """The settings of an evaluation that no row of the prompts has."""
     return EvalConfig(until=args.until, timing_budget_s=args.timing_budget_s, timeout_s=args.kernel_timeout_s)
 
 

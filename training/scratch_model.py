@@ -162,7 +162,7 @@ def make_model(preset: Preset, tokenizer: PreTrainedTokenizerFast, seed: int) ->
 
 
 def _texts(tokenizer: PreTrainedTokenizerFast, corpus: Dataset) -> Iterator[str]:
-    """What there is to tokenize: the conversations between their special tokens, and the sources as they are."""
+    """The texts to tokenize: the conversations between their special tokens, and the sources as they are."""
     boundary = re.compile("|".join(map(re.escape, (PAD, TURN_BEGINS, TURN_ENDS, *TAGS))))
     for row in _rows(corpus):
         messages = row["messages"]

@@ -46,7 +46,7 @@ class SmokeArguments:
 
 @dataclass(frozen=True)
 class SmokeReport:
-    """What the chain came to.
+    """The result of the chain.
 
     Attributes:
         sft_losses: as they were logged.
@@ -64,7 +64,7 @@ class SmokeReport:
 
     @property
     def faults(self) -> list[str]:
-        """What went otherwise than it should, in words; empty where all is well."""
+        """The failed expectations, in words; empty where all is well."""
         judged = [row for row in self.submissions if row["reward"] is not None]
         checks = {
             "the loss of SFT did not fall below a tenth": self.sft_losses[-1] < 0.1 * self.sft_losses[0],

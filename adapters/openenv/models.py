@@ -32,7 +32,7 @@ class KernelObservation(Observation):
 
 
 class PKBState(State):
-    """Where an episode stands."""
+    """The state of an episode."""
 
     problem: str = Field(default="", description="Name of the problem; empty before the first reset")
     best_turn: int = Field(default=0, description="Number of the best submission; 0 before the first valid one")

@@ -1,4 +1,4 @@
-"""What two sides left in memory, compared where their operands are equal."""
+"""Comparison of the memory that two sides left, where their operands are equal."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def within_bound(bound: str, kind: Kind, operands: np.ndarray, one: np.ndarray, 
 
 
 def digest(program: Program, memory: np.ndarray) -> str:
-    """Of all exact results in memory after a run; bound to the program's text and inputs."""
+    """A digest of all exact results in memory after a run; bound to the program's text and inputs."""
     cells = program.cells(memory).copy()
     for slot in program.slots:
         if slot.form.bound:

@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What a register holds: prefix of its name, type of its declaration, bytes."""
+    """The content of a register: prefix of its name, type of its declaration, bytes."""
 
     PREDICATE = ("p", "pred", 4)
     I16 = ("s", "b16", 2)
@@ -22,7 +22,7 @@ class Kind(Enum):
 
     @property
     def prefix(self) -> str:
-        """Of the names of its registers."""
+        """The prefix of its registers' names."""
         return self.value[0]
 
     @property
@@ -32,7 +32,7 @@ class Kind(Enum):
 
     @property
     def bytes(self) -> int:
-        """Of a value in memory; a predicate is stored as a word."""
+        """The bytes of a value in memory; a predicate is stored as a word."""
         return self.value[2]
 
 

@@ -59,7 +59,7 @@ HEADER = ".version 8.6\n.target sm_90a\n.address_size 64\n"
 
 @dataclass(frozen=True)
 class Slot:
-    """What one use of a form leaves in memory.
+    """The bytes that one use of a form leaves in memory.
 
     Attributes:
         form: the form.
@@ -109,7 +109,7 @@ class Program:
 
     @property
     def all_threads(self) -> int:
-        """Of all blocks."""
+        """The threads of all blocks."""
         return self.blocks * self.threads
 
     def cells(self, memory: np.ndarray) -> np.ndarray:
@@ -283,7 +283,7 @@ class _Writer:
         if form.is_single and len(operands) > 1 and "x2" not in form.text and self._below(8) == 0:
             index = self._below(len(operands))
             words[index] = literal(self._rng, form.operands[index]) or words[index]
-        text = form.text.format(*results, *words, n=self._next_unique(), mask=mask)
+        text = as_ptxas_takes(form.text.format(*results, *words, n=self._next_unique(), mask=mask))
         if guarded:
             predicate = self._register(Kind.PREDICATE)
             text = f"@{predicate} {text}"
@@ -306,6 +306,18 @@ class _Writer:
             self._lines.append(f"selp.u32 %t7, 1, 0, {register};")
             register = "%t7"
         self._lines.append(f"st.global.{'b32' if kind is Kind.PREDICATE else kind.declared} [%rd3+{at}], {register};")
+
+
+_FIELD = re.compile(r"(bf[ei]\.\w+ .*%\w+, )(\d+)(?=(?:, [%\w]+)?;)")
+_MOST_OF_A_FIELD = 255
+
+
+def as_ptxas_takes(text: str) -> str:
+    """A form without what ptxas refuses, though the manual allows it.
+
+    That is a literal position or length of a field of bits above 255, and a list of branch targets with the label A7.
+    """
+    return _FIELD.sub(lambda found: f"{found[1]}{int(found[2]) & _MOST_OF_A_FIELD}", re.sub(r"\bA7\b", "A7_", text))
 
 
 def opcodes(ptx: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -23,11 +24,15 @@ class SideError(Exception):
     """A side could not run a program."""
 
 
+class RefusedError(SideError):
+    """A side does not take this program; it runs others."""
+
+
 class Side(Protocol):
     """Runs programs."""
 
     def run(self, program: Program) -> np.ndarray:
-        """What lies in memory afterwards.
+        """The content of memory afterwards.
 
         Raises:
             SideError: it did not end well.
@@ -119,6 +124,35 @@ class FaultySide:
         return possible[Random(f"fault {self._seed} {program.seed}").getrandbits(30) % len(possible)]
 
 
+def gpu_name(device: int) -> str:
+    """The name of a GPU.
+
+    Args:
+        device: its number.
+
+    Raises:
+        SideError: there is no such GPU.
+    """
+    driver, handle, name = _driver(), ctypes.c_int(), ctypes.create_string_buffer(256)
+    _call(driver, "cuInit", ctypes.c_uint(0))
+    _call(driver, "cuDeviceGet", ctypes.byref(handle), ctypes.c_int(device))
+    _call(driver, "cuDeviceGetName", name, ctypes.c_int(len(name)), handle)
+    return name.value.decode()
+
+
+def _driver() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise SideError(f"there is no driver: {error}") from None
+
+
+def _call(driver: ctypes.CDLL, name: str, *arguments: object) -> None:
+    status = getattr(driver, name)(*arguments)
+    if status:
+        raise SideError(f"{name} failed with error {status}")
+
+
 class GpuSide:
     """A GPU, through the driver alone; programs are assembled with ptxas, many at a time.
 
@@ -127,29 +161,37 @@ class GpuSide:
         device: number of the GPU.
 
     Raises:
-        SideError: ptxas does not take a program, or there is no GPU.
+        SideError: there is no GPU, or its driver fails.
     """
 
     def __init__(self, programs: Sequence[Program], device: int = 0) -> None:
-        try:
-            self._driver = ctypes.CDLL("libcuda.so.1")
-        except OSError as error:
-            raise SideError(f"there is no driver: {error}") from None
-        cubin = assemble(programs)
+        self._driver = _driver()
+        assembled = assemble(programs)
+        self._refused = assembled.refused
         self._call("cuInit", ctypes.c_uint(0))
         handle, context = ctypes.c_int(), ctypes.c_void_p()
         self._call("cuDeviceGet", ctypes.byref(handle), ctypes.c_int(device))
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)
         self._call("cuCtxSetCurrent", context)
-        self._module = ctypes.c_void_p()
-        self._call("cuModuleLoadData", ctypes.byref(self._module), ctypes.c_char_p(cubin))
+        self._module_of: dict[int, ctypes.c_void_p] = {}
+        for binary, seeds in assembled.modules:
+            module = ctypes.c_void_p()
+            self._call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(binary))
+            self._module_of |= dict.fromkeys(seeds, module)
         self._memory = ctypes.c_uint64()
         self._call("cuMemAlloc_v2", ctypes.byref(self._memory), ctypes.c_size_t(2 << 20))
 
     def run(self, program: Program) -> np.ndarray:
-        """See `Side.run`; after an error the process cannot use the GPU any more."""
+        """See `Side.run`; after an error of the driver the process cannot use the GPU any more.
+
+        Raises:
+            RefusedError: ptxas does not take the program.
+        """
+        if program.seed in self._refused:
+            raise RefusedError(self._refused[program.seed])
         function = ctypes.c_void_p()
-        self._call("cuModuleGetFunction", ctypes.byref(function), self._module, program.kernel.encode())
+        module = self._module_of[program.seed]
+        self._call("cuModuleGetFunction", ctypes.byref(function), module, program.kernel.encode())
         content = np.ascontiguousarray(program.memory)
         size = ctypes.c_size_t(content.nbytes)
         self._call("cuMemcpyHtoD_v2", self._memory, content.ctypes.data_as(ctypes.c_void_p), size)
@@ -163,25 +205,42 @@ class GpuSide:
         return result
 
     def _call(self, name: str, *arguments: object) -> None:
-        status = getattr(self._driver, name)(*arguments)
-        if status:
-            raise SideError(f"{name} failed with error {status}")
+        _call(self._driver, name, *arguments)
 
 
-def assemble(programs: Sequence[Program]) -> bytes:
-    """Machine code of a module with these programs.
+@dataclass(frozen=True)
+class Assembled:
+    """Machine code of programs.
 
-    Raises:
-        SideError: ptxas does not take them.
+    Attributes:
+        modules: machine code and the seeds of its programs.
+        refused: seed -> why ptxas does not take a program.
     """
+
+    modules: tuple[tuple[bytes, tuple[int, ...]], ...]
+    refused: Mapping[int, str]
+
+
+def assemble(programs: Sequence[Program]) -> Assembled:
+    """Machine code of one module with these programs; of several where ptxas refuses one of them."""
+    binary, message = _ptxas(programs)
+    if binary is not None:
+        return Assembled(((binary, tuple(program.seed for program in programs)),), {})
+    if len(programs) == 1:
+        return Assembled((), {programs[0].seed: f"ptxas: {message[:2000]}"})
+    half = len(programs) // 2
+    first, second = assemble(programs[:half]), assemble(programs[half:])
+    return Assembled(first.modules + second.modules, {**first.refused, **second.refused})
+
+
+def _ptxas(programs: Sequence[Program]) -> tuple[bytes | None, str]:
+    """Machine code of a module, or None and why there is none."""
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder) / "programs.ptx", Path(folder) / "programs.cubin"
         source.write_text(HEADER + PRELUDE + "".join(program.ptx for program in programs))
         command = [str(find_toolkit() / "bin" / "ptxas"), "-arch=sm_90a", "-o", str(binary), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SideError(f"ptxas: {(done.stdout + done.stderr)[:2000]}")
-        return binary.read_bytes()
+        return (None, done.stdout + done.stderr) if done.returncode else (binary.read_bytes(), "")
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""What is made into text: the task, the feedback on a submission, and their parts."""
+"""Texts: the task, the feedback on a submission, and their parts."""

@@ -40,7 +40,7 @@ def brief_task(problem: Problem, config: ResolvedConfig) -> str:
 
 
 def brief_feedback(feedback: Feedback, value: float | None) -> str:
-    """What was found in at most `MAX_FEEDBACK_CHARS` characters: how far it came, what was wrong first, how fast it is.
+    """The feedback in at most `MAX_FEEDBACK_CHARS` characters: the stage reached, the first mistake, the speedup.
 
     Args:
         feedback: on one submission.

@@ -1,4 +1,4 @@
-"""What a source has to look like, in words: the part of a task text that depends on dialect and device."""
+"""The form of a source, in words: the part of a task text that depends on dialect and device."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ handle.barrier(channel=1)  # every rank has read: the next call may fill the buf
 
 
 def native_contract(language: str, signature: str) -> str:
-    """What a native source has to export, and what it may use.
+    """The symbol that a native source has to export, and the means that it may use.
 
     Args:
         language: "cpp" or "cuda".
@@ -184,7 +184,7 @@ def native_contract(language: str, signature: str) -> str:
 
 
 def python_contract(signature: str, device: Device) -> str:
-    """What a Python source has to define, and what it may use.
+    """The function that a Python source has to define, and the means that it may use.
 
     Args:
         signature: the `def` of `solution`, as the reference writes it.

@@ -64,7 +64,7 @@ def feedback_text(feedback: Feedback, max_chars: int = MAX_FEEDBACK_CHARS) -> st
 
 
 def verdict_text(feedback: Feedback) -> str:
-    """What came of it, in one or a few lines."""
+    """The verdict, in one or a few lines."""
     if feedback.failure is None:
         if feedback.config.device == "emulated" and feedback.stage is Stage.CHECK:
             return "PASSED on emulated GPUs: every output of every rank was right. Nothing is timed there."
@@ -106,7 +106,7 @@ def compiler_text(feedback: Feedback) -> str:
 
 
 def correctness_text(feedback: Feedback) -> str:
-    """Which outputs were right, and where the others are wrong; empty where nothing was compared."""
+    """The right outputs, and the places where the others are wrong; empty where nothing was compared."""
     check = feedback.check
     if check is None:
         return ""
@@ -131,7 +131,7 @@ def _shared_gpus_text(feedback: Feedback) -> str:
 
 
 def _debug_text(feedback: Feedback) -> str:
-    """That it is a debug build, and what sanitizers have said."""
+    """The note on a debug build, and the reports of sanitizers."""
     if not feedback.config.debug:
         return ""
     lines = ["This was a debug build: it is not timed, and no reward is given."]
@@ -143,7 +143,7 @@ def _debug_text(feedback: Feedback) -> str:
 
 
 def _emulation_text(emulation: Emulation, message: str) -> str:
-    """Under which orders of execution it ran, and what the detector has to say beside the verdict."""
+    """The schedules that it ran under, and the detector's findings beside the verdict."""
     schedules = "; ".join(emulation.schedules)
     lines = [
         f"Emulated GPUs: {emulation.calls} calls of each rank, {emulation.warp_instructions} warp instructions, under "

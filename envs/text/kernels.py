@@ -1,4 +1,4 @@
-"""What the CUDA compiler tells of each kernel, as a small table and a line on how data moves."""
+"""The CUDA compiler's report on each kernel, as a small table and a line on how data moves."""
 
 from __future__ import annotations
 

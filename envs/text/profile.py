@@ -1,4 +1,4 @@
-"""Where each rank's time went, as text: shares of the time, what moved and how, kernels, waits."""
+"""The profile of each rank as text: shares of the time, bytes moved and mechanisms, kernels, waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMNS = ("kernel", "launches", "mean", "share")
 
 
 def profile_text(feedback: Feedback) -> str:
-    """Where each rank's time went; empty where nothing was profiled."""
+    """The profile of each rank; empty where nothing was profiled."""
     profile = feedback.profile
     if profile is None or not profile.ranks:
         return ""
@@ -62,7 +62,7 @@ def _gpu_lines(rank: RankProfile) -> list[str]:
 
 
 def _link_lines(feedback: Feedback, profile: Profile) -> list[str]:
-    """What crossed the links, against what had to, and by what means."""
+    """The bytes that crossed the links, beside those that had to, and the mechanisms."""
     lines = []
     if profile.mechanisms:
         lines.append(f"- transfers found: {', '.join(profile.mechanisms)}")

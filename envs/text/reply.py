@@ -25,7 +25,7 @@ _END_OF_THOUGHT = re.compile(rf"\A(.*)</(?:{'|'.join(THOUGHT_TAGS)})>", re.DOTAL
 
 @dataclass(frozen=True)
 class TakenSource:
-    """What was taken out of a reply.
+    """The source found in a reply.
 
     Attributes:
         source: None where there was nothing to take.

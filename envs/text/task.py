@@ -1,4 +1,4 @@
-"""The task in words: all that an author of a kernel is told."""
+"""The task text: all that an author of a kernel needs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def task_text(problem: Problem, config: ResolvedConfig, languages: Sequence[str]
 
 
 def _then(config: ResolvedConfig) -> str:
-    """What follows the check."""
+    """The stages after the check."""
     if config.device != "emulated":
         return ", then time"
     return "; nothing is timed" + (", and each access to memory is checked for races" if config.detect_races else "")

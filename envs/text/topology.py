@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pkb_gym.engine.hardware.gpus import Connections
+from pkb_gym.engine.hardware.gpus import GpuConnections
 from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks
 from pkb_gym.envs.text.formatting import decimal_text, size_text
 
 SHARED_GPUS = "checked and not timed, collectives go through main memory, and their contexts take turns on the GPU"
-"""Of ranks that share GPUs."""
+"""The note on ranks that share GPUs."""
 
 
 def topology_text(
@@ -17,7 +17,7 @@ def topology_text(
     *,
     ranks_per_gpu: int = 1,
     multicast_disabled: bool = False,
-    connections: Connections | None = None,
+    connections: GpuConnections | None = None,
 ) -> str:
     """A few lines: who runs where, how ranks reach each other, and one rank's peaks.
 
@@ -27,7 +27,7 @@ def topology_text(
         dtype: whose arithmetic peaks are shown.
         ranks_per_gpu: neighbouring ranks that share a GPU.
         multicast_disabled: whether NVLink multicast is switched off (see `environment.multicast_disabled`).
-        connections: of the GPUs; None where nobody asked, which takes NVLink between all of them for granted.
+        connections: of the GPUs; None takes NVLink between all of them for granted.
 
     Raises:
         ConfigError: the world size is not positive.
@@ -72,8 +72,8 @@ def _cpu_lines(hardware: HardwareSpec, world_size: int) -> list[str]:
     ]
 
 
-def links_text(gpus: int, multicast_disabled: bool, connections: Connections | None) -> str:
-    """How the first GPUs, which are the ranks', reach each other, in one line; see `topology_text`."""
+def links_text(gpus: int, multicast_disabled: bool, connections: GpuConnections | None) -> str:
+    """The links between the first GPUs, which are the ranks', in one line; see `topology_text`."""
     multicast = "switched off on this machine: do not use multimem instructions" if multicast_disabled else "available"
     return (
         f"Links: {_links(gpus, connections)}; a peer's tensors can be read and written in place. "
@@ -81,8 +81,8 @@ def links_text(gpus: int, multicast_disabled: bool, connections: Connections | N
     )
 
 
-def _links(gpus: int, connections: Connections | None) -> str:
-    """How they are joined."""
+def _links(gpus: int, connections: GpuConnections | None) -> str:
+    """The kind of links."""
     if connections is None:
         return "NVLink between all of them"
     nvlinks = sorted(set(connections.nvlinks[:gpus]))

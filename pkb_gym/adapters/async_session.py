@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
-from pkb_gym.envs.session import Reply, SubmissionSession
+from pkb_gym.envs.session import SubmissionReply, SubmissionSession
 
 SIDE_BY_SIDE = 256
 """Submissions of a process that wait for the evaluator at a time; the evaluator has its own order."""
@@ -26,7 +26,7 @@ class AsyncSession:
         self.session = session
         self._one_at_a_time = asyncio.Lock()
 
-    async def submit(self, source: str) -> Reply:
+    async def submit(self, source: str) -> SubmissionReply:
         """See `SubmissionSession.submit`."""
         async with self._one_at_a_time:
             return await asyncio.get_running_loop().run_in_executor(_threads(), self.session.submit, source)

@@ -1,4 +1,4 @@
-"""How episodes are judged, as foreign frameworks configure it: JSON, YAML or TOML."""
+"""Settings of episodes in foreign frameworks: JSON, YAML or TOML."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class EpisodeSettings(Record):
 
     @classmethod
     def from_environment(cls) -> EpisodeSettings:
-        """Those of the environment variable PKB_EPISODE; the defaults where it is not set.
+        """The settings in the environment variable PKB_EPISODE; the defaults where it is not set.
 
         Raises:
             ConfigError: it is no JSON object of settings.

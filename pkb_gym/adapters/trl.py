@@ -16,7 +16,7 @@ Factory: TypeAlias = "partial[SubmissionTool]"
 def environment_factories(
     settings: Mapping[str, EpisodeSettings], tool: type[SubmissionTool] = KernelTool
 ) -> dict[str, Factory]:
-    """What TRL takes as `environment_factory` where rows choose their environment by the column `environment`.
+    """The environments for TRL's `environment_factory`, where rows choose theirs by the column `environment`.
 
     Factories are picklable, as `AsyncGRPOTrainer` sends them to a process of its own.
 

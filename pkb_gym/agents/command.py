@@ -55,12 +55,12 @@ class CommandOptions(Record):
 
 
 class CommandReply(Record):
-    """What a program may print in place of text."""
+    """The JSON object that a program may print in place of text."""
 
     content: Text = ""
-    """Its words; the source is taken out of them where there is no `source`."""
+    """Its text; the source is taken from it where there is no `source`."""
     source: Text | None = None
-    """What it submits."""
+    """The submitted source."""
     reasoning: Text | None = None
     """Its thoughts, for the record."""
     tokens: TokenCounts | None = None
@@ -77,13 +77,13 @@ def open_provider(argument: str, options: Mapping[str, str]) -> AgentProvider:
     """
     chosen = parse_options("command", CommandOptions, options)
     try:
-        words = shlex.split(argument)
+        command = shlex.split(argument)
     except ValueError as error:
         raise ConfigError(f"agent command: {argument!r}: {error}") from None
-    program = shutil.which(words[0])
+    program = shutil.which(command[0])
     if program is None:
-        raise ConfigError(f"agent command: no program {words[0]!r} on PATH, or it cannot be executed")
-    return CommandProvider((str(Path(program).absolute()), *words[1:]), argument, chosen)
+        raise ConfigError(f"agent command: no program {command[0]!r} on PATH, or it cannot be executed")
+    return CommandProvider((str(Path(program).absolute()), *command[1:]), argument, chosen)
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,12 @@ class CommandProvider:
     """Agents that are one program.
 
     Attributes:
-        words: program and arguments.
+        program: its path, then its arguments.
         command: as it was given.
         options: see `CommandOptions`.
     """
 
-    words: tuple[str, ...]
+    program: tuple[str, ...]
     command: str
     options: CommandOptions
     _running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -118,14 +118,14 @@ class CommandProvider:
                 _kill(process)
 
     def call(self, conversation: bytes, folder: Path, variables: Mapping[str, str]) -> bytes:
-        """What the program prints.
+        """The output of the program.
 
         Raises:
             AgentError: it failed, printed too much, or was late.
         """
         try:
             process = subprocess.Popen(
-                self.words,
+                self.program,
                 cwd=folder,
                 env=env_vars.with_changes(**variables),
                 stdin=subprocess.PIPE,
@@ -134,22 +134,22 @@ class CommandProvider:
                 start_new_session=True,
             )
         except OSError as error:
-            raise AgentError(f"{self.words[0]} could not be started: {error.strerror}") from None
+            raise AgentError(f"{self.program[0]} could not be started: {error.strerror}") from None
         with self._lock:
             self._running[process.pid] = process
         try:
             out, err = process.communicate(conversation, timeout=self.options.timeout_s)
         except subprocess.TimeoutExpired:
-            raise AgentError(f"{self.words[0]} did not reply within {self.options.timeout_s:g} s") from None
+            raise AgentError(f"{self.program[0]} did not reply within {self.options.timeout_s:g} s") from None
         finally:
             with self._lock:
                 del self._running[process.pid]
             _end(process)
         if process.returncode != 0:
-            words = printable(" ".join(err[-4 * MOST_ERROR_CHARS :].decode(errors="replace").split()[-60:]))
-            raise AgentError(f"{self.words[0]} ended with status {process.returncode}: {words[-MOST_ERROR_CHARS:]}")
+            reason = printable(" ".join(err[-4 * MOST_ERROR_CHARS :].decode(errors="replace").split()[-60:]))
+            raise AgentError(f"{self.program[0]} ended with status {process.returncode}: {reason[-MOST_ERROR_CHARS:]}")
         if len(out) > MOST_OUTPUT_BYTES:
-            raise AgentError(f"{self.words[0]} printed {len(out)} bytes; at most {MOST_OUTPUT_BYTES} are read")
+            raise AgentError(f"{self.program[0]} printed {len(out)} bytes; at most {MOST_OUTPUT_BYTES} are read")
         return out
 
 
@@ -206,7 +206,7 @@ def as_text(messages: Sequence[Message]) -> str:
 
 
 def read_reply(text: str) -> Reply:
-    """What a program printed: an object of JSON, or the reply itself.
+    """The output of a program: an object of JSON, or the reply itself.
 
     Raises:
         AgentError: it is an object with entries that are not understood.

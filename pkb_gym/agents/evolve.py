@@ -157,7 +157,7 @@ def _distance(knobs: Knobs, others: Knobs) -> int:
 
 
 def _other_value(values: Sequence[Knob], value: Knob, draw: random.Random) -> Knob:
-    """Of numbers the next larger or smaller one every second time; else any other value."""
+    """For numbers the next larger or smaller one every second time; else any other value."""
     others = [other for other in values if other != value]
     if not all(isinstance(other, int) for other in values) or draw.random() < FAR:
         return draw.choice(others)

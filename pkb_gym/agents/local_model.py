@@ -30,15 +30,15 @@ class LocalOptions(Record):
     """Options of the agent."""
 
     temperature: float = Field(default=1.0, ge=0)
-    """Of the sampling; 0 takes the likeliest token."""
+    """Temperature of the sampling; 0 takes the likeliest token."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Share of probability to choose from."""
     max_tokens: int = Field(default=4096, ge=1)
     """Longest reply in tokens."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of the weights."""
+    """Dtype of the weights."""
     device: str = "auto"
-    """Where the model lies: auto, cpu, cuda:0; kernels that are judged need memory too."""
+    """Device of the model: auto, cpu, cuda:0; kernels that are judged need memory too."""
     batch_size: int = Field(default=16, ge=1)
     """Replies that are generated together, at most; with 1, and one episode at a time, equal seeds reply alike."""
 
@@ -68,8 +68,8 @@ def open_provider(argument: str, options: Mapping[str, str]) -> AgentProvider:
         tokenizer = AutoTokenizer.from_pretrained(name, **more)
         model = AutoModelForCausalLM.from_pretrained(name, dtype=chosen.dtype, **more)
     except (OSError, ValueError, ImportError) as error:
-        words = " ".join(str(error).split())
-        raise ConfigError(f"agent transformers: {argument!r} could not be loaded: {words}") from None
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"agent transformers: {argument!r} could not be loaded: {reason}") from None
     if not tokenizer.chat_template:
         raise ConfigError(f"agent transformers: {argument!r} has no chat template; take an instruction-tuned model")
     return LocalProvider(argument, chosen, tokenizer, model)
@@ -134,7 +134,7 @@ class LocalProvider:
         return asked.reply.result()
 
     def _room(self, batch: Sequence[_Asked]) -> int:
-        """How many tokens the replies may have."""
+        """The number of tokens that the replies may have."""
         longest = max(len(asked.ids) for asked in batch)
         room = self._options.max_tokens if self._context is None else self._context - longest
         return min(room, self._options.max_tokens)

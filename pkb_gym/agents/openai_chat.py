@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NEEDED = "agent openai needs the package `openai`: pip install 'pkb-gym[agents]'"
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
-"""Where servers put reasoning that they keep apart from the content."""
+"""Fields in which servers put reasoning that they keep apart from the content."""
 
 TOOL = {
     "type": "function",
@@ -56,7 +56,7 @@ TOOL = {
 """The tool as models know it that were trained with `KernelTool`."""
 
 TOO_LONG = ("context_length_exceeded", "maximum context length", "context length exceeded")
-"""How servers say that a conversation has become too long for the model."""
+"""Parts of the errors of servers for a conversation that has become too long for the model."""
 
 MOST_ERROR_CHARS = 500
 
@@ -67,7 +67,7 @@ class ChatOptions(Record):
     """Options of the agent."""
 
     temperature: float | None = Field(default=None, ge=0)
-    """Of the sampling; the server's default where it is not given."""
+    """Temperature of the sampling; the server's default where it is not given."""
     top_p: float | None = Field(default=None, gt=0, le=1)
     """Share of probability to choose from."""
     max_tokens: int | None = Field(default=None, ge=1)
@@ -83,18 +83,13 @@ class ChatOptions(Record):
     stream: bool = True
     """Whether replies are streamed, so that long ones do not run into a deadline between two bytes."""
     retries: int = Field(default=10, ge=0)
-    """How often a request is tried again after a rate limit, a server's error or a lost connection."""
+    """Further tries of a request after a rate limit, a server's error or a lost connection."""
     timeout_s: float = Field(default=600.0, gt=0)
     """Deadline of the connection, and of each wait for more of the reply."""
     prompt_price: float | None = Field(default=None, ge=0)
     """Dollars for a million tokens that are read."""
     completion_price: float | None = Field(default=None, ge=0)
     """Dollars for a million tokens that are written."""
-
-    @property
-    def has_prices(self) -> bool:
-        """Whether costs can be told."""
-        return self.prompt_price is not None and self.completion_price is not None
 
 
 def open_provider(argument: str, options: Mapping[str, str]) -> AgentProvider:
@@ -250,7 +245,7 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Usage:
-    """What a reply took."""
+    """The tokens and the cost of a reply."""
 
     tokens: TokenCounts
     cost_usd: float | None
@@ -258,7 +253,7 @@ class _Usage:
 
 @dataclass
 class _Answer:
-    """What the model says, as its pieces come."""
+    """The model's message, assembled from its pieces as they come."""
 
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -297,7 +292,7 @@ class _Answer:
         return Reply(content, reasoning, submission, tokens, self._cost_usd(options))
 
     def _cost_usd(self, options: ChatOptions) -> float | None:
-        """By the prices given, else as the endpoint tells it, which routers do."""
+        """The cost by the prices given, else as the endpoint reports it, which routers do."""
         if self.usage is None:
             return None
         if options.prompt_price is None or options.completion_price is None:
@@ -324,5 +319,5 @@ def _listed(calls: object) -> Iterable[Any]:
 
 
 def _words(error: Exception) -> str:
-    """What the endpoint says, in one line and without effect on a terminal."""
+    """The endpoint's error message, in one line and without effect on a terminal."""
     return printable(" ".join(str(error).split()), MOST_ERROR_CHARS)

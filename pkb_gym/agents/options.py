@@ -15,7 +15,7 @@ Options = TypeVar("Options", bound=Record)
 
 
 class NoOptions(Record):
-    """Of agents that have none."""
+    """The options of agents that have none."""
 
 
 def parse_options(agent: str, kind: type[Options], given: Mapping[str, str]) -> Options:

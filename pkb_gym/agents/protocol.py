@@ -1,4 +1,4 @@
-"""What an agent is: something that reads a conversation and replies.
+"""The protocol of agents: an agent reads a conversation and replies.
 
 An agent keeps nothing that the conversation does not hold, so that an episode that was broken off goes on from its
 records as if it had not been.
@@ -52,7 +52,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Reply:
-    """What an agent says.
+    """The reply of an agent.
 
     Attributes:
         content: its text, without reasoning.
@@ -71,7 +71,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class AgentTask:
-    """One episode, as its agent is told of it.
+    """The description of one episode that its agent receives.
 
     Attributes:
         problem: to be solved.

@@ -24,7 +24,7 @@ class AgentKind:
         module: in this folder; its `open_provider(argument, options)` makes the provider.
         argument: what follows the name and a colon; None where nothing does.
         about: in one line.
-        jobs: episodes at a time unless told otherwise, of agents that are mostly waited for; None for one on each core.
+        jobs: default number of episodes at a time, for agents that mostly wait; None for one on each core.
     """
 
     module: str
@@ -94,7 +94,7 @@ transformers:PATH, command:PROGRAM ARGS, python:MODULE:FUNCTION and evolve. Did 
 
 
 def default_label(text: str) -> str:
-    """How tables name an agent unless they are told otherwise: without the folders of a path.
+    """The default name of an agent in tables: without the folders of a path.
 
     Example:
         >>> default_label("openai:org/model"), default_label("command:/opt/tools/coder --fast"), default_label("evolve")

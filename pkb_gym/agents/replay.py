@@ -70,6 +70,6 @@ def _of_results(attempts: Sequence[Attempt]) -> Episodes:
 
 
 def _digest(episodes: Episodes) -> str:
-    """Of all that would be submitted: a run is not resumed with other sources."""
+    """A digest of all submissions: a run is not resumed with other sources."""
     texts = [(place, [(reply.content, reply.submission) for reply in of]) for place, of in sorted(episodes.items())]
     return hashlib.sha256(repr(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]

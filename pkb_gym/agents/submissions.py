@@ -13,7 +13,7 @@ _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 
 def read_submission(reply: Reply) -> TakenSource:
-    r"""What a reply submits; of several calls the last, as models correct themselves.
+    r"""The submission in a reply; of several calls the last, as models correct themselves.
 
     Example:
         >>> read_submission(Reply("", submission="int a;")).taken

@@ -31,14 +31,14 @@ ORACLE = "oracle.py"
 TRIALS = range(4)
 
 REFUSALS = (Failure.OUTPUT_MISMATCH, Failure.WRONG_SHAPE_OR_DTYPE)
-"""By the problem's check. Other failures of a wrong solution tell nothing of the check."""
+"""Failures that the problem's check reports. Other failures of a wrong solution are no evidence about the check."""
 
 State = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check came to.
+    """The result of one check.
 
     Attributes:
         name: what was checked.
@@ -87,7 +87,7 @@ def _checked(name: str, check: Callable[[Problem], str], problem: Problem, remed
 
 
 def world_sizes(problem: Problem) -> tuple[int, ...]:
-    """Of 1, 2 and 4, those that it is declared for; its smallest where there is none."""
+    """The world sizes among 1, 2 and 4 that it is declared for; its smallest where there is none."""
     return tuple(size for size in WORLD_SIZES if size in problem.world_sizes) or (min(problem.world_sizes),)
 
 
@@ -186,7 +186,7 @@ def draw_inputs(
 
 
 def _bits(value: object) -> object:
-    """What can be compared with ==."""
+    """A form of it that can be compared with ==."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -198,7 +198,7 @@ def check_candidates(problem: Problem, evaluator: Evaluator) -> Iterator[CheckRe
     """The reference on several ranks, in each dtype and protocol, other right candidates, then wrong ones."""
     from pkb_gym.authoring.mutants import finer_source, mutants, oracle_source
 
-    judge = Judge(problem, evaluator)
+    judge = TinyEvaluator(problem, evaluator)
     reference = reference_source(problem)
     correct = "correct reference.py, or what is declared of its arguments and outputs"
     for world_size in world_sizes(problem):
@@ -237,7 +237,7 @@ def check_candidates(problem: Problem, evaluator: Evaluator) -> Iterator[CheckRe
 
 
 @dataclass(frozen=True)
-class Judge:
+class TinyEvaluator:
     """Has candidates judged at size tiny on the CPU."""
 
     problem: Problem
@@ -299,7 +299,7 @@ class Judge:
 
 
 def not_applicable(feedback: Feedback) -> str:
-    """Why a candidate does not differ from the reference, in its own words; empty where it does."""
+    """The reason why a candidate does not differ from the reference, in its own words; empty where it does."""
     from pkb_gym.authoring.mutants import NOT_APPLICABLE
 
     _, found, reason = feedback.message.partition(f"{NOT_APPLICABLE}: ")

@@ -20,11 +20,11 @@ Decide = Callable[[int, str], bool]
 Group: TypeAlias = "dist.ProcessGroup | None"
 
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter_tensor")
-"""Those that can sum over ranks."""
+"""The collectives that can sum over ranks."""
 
 
-class Finished:
-    """What an asynchronous collective returns, when there is nothing to wait for."""
+class FinishedWork:
+    """The handle of an asynchronous collective with nothing to wait for."""
 
     def wait(self) -> bool:
         """Returns at once."""
@@ -145,8 +145,8 @@ class Substitutes:
         """Zeros."""
         tensor.zero_()
 
-    def batch_isend_irecv(self, p2p_op_list: Sequence[dist.P2POp]) -> list[Finished]:
-        """What the rank sends itself, in order, or zeros."""
+    def batch_isend_irecv(self, p2p_op_list: Sequence[dist.P2POp]) -> list[FinishedWork]:
+        """Delivers the rank's own data, in order, or zeros."""
         sent = [op.tensor for op in p2p_op_list if op.op is dist.isend]
         received = [op.tensor for op in p2p_op_list if op.op is dist.irecv]
         for place, out in enumerate(received):
@@ -155,7 +155,7 @@ class Substitutes:
                 out.copy_(source)
             else:
                 out.zero_()
-        return [Finished() for _ in p2p_op_list]
+        return [FinishedWork() for _ in p2p_op_list]
 
 
 NAMES = tuple(name for name in vars(Substitutes) if not name.startswith("_"))
@@ -175,7 +175,7 @@ def replaced(decide: Decide, others: bool) -> Iterator[None]:
             count += 1
             if decide(count - 1, name):
                 work = substitute(*args, **kwargs)
-                return Finished() if async_op else work
+                return FinishedWork() if async_op else work
             return original(*args, **kwargs, **({"async_op": True} if async_op else {}))
 
         return call
@@ -201,7 +201,7 @@ def means() -> Iterator[list[str]]:
                 summed.append(name)
                 size = dist.get_world_size(group)
                 tensor.copy_(tensor / size if tensor.is_floating_point() else tensor // size)
-            return Finished() if async_op else None
+            return FinishedWork() if async_op else None
 
         return call
 

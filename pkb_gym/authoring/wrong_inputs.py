@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 Change = Callable[[torch.Tensor], torch.Tensor]
-"""Of one floating tensor; same shape and dtype."""
+"""A change of one floating tensor; same shape and dtype."""
 
 FLOAT8_LARGEST = 448.0
 
@@ -62,7 +62,7 @@ CHANGES: Mapping[str, Change] = {
     "first half of the rows twice": first_half_twice,
     "mean of the rows for every second one": mean_for_half,
 }
-"""By name, in words that go on after "inputs: "."""
+"""The changes by name, in words that go on after "inputs: "."""
 
 
 def zeros(tensor: torch.Tensor) -> torch.Tensor:

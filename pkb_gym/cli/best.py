@@ -65,8 +65,8 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
         _print(files, args.output)
     for name, kernel in files.items():
         if kernel.configurations > 1:
-            words = f"{name}: chosen among speedups of {kernel.configurations} configurations, which do not compare"
-            stderr().print(words, soft_wrap=True)
+            note = f"{name}: chosen among speedups of {kernel.configurations} configurations, which do not compare"
+            stderr().print(note, soft_wrap=True)
     return Status.PASSED if found else Status.FAILED
 
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import asdict
 
 from .command import Session, Status, add_json_option, add_parser, stderr, stdout
-from .finding import print_findings
+from .diagnosis import print_diagnoses
 
 EXAMPLE = "pkb check-problem ./my_problem"
 EXIT = "exit status: 0 every check passed, 1 one failed, 2 there is no such problem, 3 this machine could not judge it"
@@ -47,6 +47,6 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if args.json:
         print(json.dumps([asdict(result) for result in results], indent=2))
     else:
-        print_findings(results, "check")
+        print_diagnoses(results, "check")
         stdout().print(f"{len(failed) or 'None'} of {len(results)} checks failed.")
     return Status.FAILED if failed else Status.PASSED

@@ -1,4 +1,4 @@
-"""What the commands share: exit statuses, how evaluators are opened, where text goes.
+"""Shared parts of the commands: exit statuses, opening of evaluators, output streams.
 
 A command is a module with `register(commands)`, which adds the command's parser; the parser's default `run` takes the
 parsed arguments and the session and returns the exit status.
@@ -47,7 +47,7 @@ EXIT_STATUSES = "exit status: 0 passed, 1 the candidate failed, 2 wrong usage, 3
 
 @dataclass(frozen=True)
 class Session:
-    """What `main` hands to a command.
+    """The resources that `main` hands to a command.
 
     Attributes:
         argv: the arguments that `pkb` was called with.
@@ -86,12 +86,12 @@ def add_json_option(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def stdout() -> Console:
-    """Where results go."""
+    """The console of results."""
     return _console(sys.stdout)
 
 
 def stderr() -> Console:
-    """Where everything else goes."""
+    """The console of everything else."""
     return _console(sys.stderr)
 
 
@@ -115,7 +115,7 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def _least_width(console: Console, table: Table) -> int:
-    """Of the table, with its columns of prose at `PROSE_WIDTH`."""
+    """The least width of the table, with its columns of prose at `PROSE_WIDTH`."""
     unlimited = console.options.update(width=UNLIMITED_WIDTH)
     natural = console.measure(table, options=unlimited).maximum
     spare = 0

@@ -58,7 +58,7 @@ def _sanitizers(text: str) -> tuple[str, ...]:
 
 
 def debug_config(config: EvalConfig, args: argparse.Namespace) -> EvalConfig:
-    """A configuration with what `add_debug_options` was told.
+    """Adds the values of the options of `add_debug_options` to a configuration.
 
     Raises:
         ConfigError: calls of emulated ranks are to be kept.

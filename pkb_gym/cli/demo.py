@@ -76,7 +76,7 @@ MISTAKES = (
 
 
 @dataclass(frozen=True)
-class Attempt:
+class DemoKernel:
     """One source.
 
     Attributes:
@@ -132,7 +132,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     return Status.NOT_JUDGED if ours else Status.PASSED
 
 
-def attempts() -> list[Attempt]:
+def attempts() -> list[DemoKernel]:
     """The kernels in the order in which they are shown, the expert's last.
 
     Raises:
@@ -143,13 +143,13 @@ def attempts() -> list[Attempt]:
     expert = expert_source(problem, "cpp")
     if expert is None:
         raise InfrastructureError(f"{problem.name} has no expert.cpp; is the installation complete?")
-    wrong = [Attempt(m.name, naive.replace(m.right, m.wrong), m) for m in MISTAKES]
-    return [Attempt("naive", naive), *wrong, Attempt("expert", expert)]
+    wrong = [DemoKernel(m.name, naive.replace(m.right, m.wrong), m) for m in MISTAKES]
+    return [DemoKernel("naive", naive), *wrong, DemoKernel("expert", expert)]
 
 
 def judge(
-    evaluator: Evaluator, chosen: Sequence[Attempt], progress: Callable[[str], None]
-) -> list[tuple[Attempt, Feedback]]:
+    evaluator: Evaluator, chosen: Sequence[DemoKernel], progress: Callable[[str], None]
+) -> list[tuple[DemoKernel, Feedback]]:
     """Compiles all and judges the wrong ones meanwhile; then the others one by one, so that nothing disturbs the clock.
 
     Returns:
@@ -158,7 +158,7 @@ def judge(
     progress(f"compiling {len(chosen)} kernels, running the wrong ones")
     problem = find_problem(PROBLEM)
 
-    def first_round(attempt: Attempt) -> Feedback:
+    def first_round(attempt: DemoKernel) -> Feedback:
         return evaluator.evaluate(problem, attempt.source, CONFIG if attempt.mistake else COMPILE_ONLY)
 
     pool = ThreadPoolExecutor(JOBS)

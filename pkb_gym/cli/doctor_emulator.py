@@ -1,4 +1,4 @@
-"""What `pkb doctor` finds of emulated GPUs."""
+"""Findings of `pkb doctor` on emulated GPUs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pkb_gym.engine.compile.emulator import is_built
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.stages.execution_environment import why_not_emulated
 
-from .finding import Finding
+from .diagnosis import Diagnosis
 
 NAME = "emulated GPUs"
 
 
-def examine_emulator() -> Finding:
+def examine_emulator() -> Diagnosis:
     """Whether CUDA sources run on emulated GPUs here."""
     why = why_not_emulated()
     if why is not None:
-        return Finding(NAME, "limited", "none; CUDA kernels do not run on device emulated", why)
+        return Diagnosis(NAME, "limited", "none; CUDA kernels do not run on device emulated", why)
     try:
         built = is_built(CompileCache.in_folder(None))
     except InfrastructureError as error:
-        return Finding(NAME, "limited", "none; CUDA kernels do not run on device emulated", str(error))
+        return Diagnosis(NAME, "limited", "none; CUDA kernels do not run on device emulated", str(error))
     how = "the emulator is compiled" if built else "the first evaluation compiles the emulator (about two minutes)"
-    return Finding(NAME, "ok", f"device emulated runs and checks CUDA kernels, untimed; {how}")
+    return Diagnosis(NAME, "ok", f"device emulated runs and checks CUDA kernels, untimed; {how}")

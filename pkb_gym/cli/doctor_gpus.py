@@ -1,4 +1,4 @@
-"""What `pkb doctor` finds of GPUs and of the compiler for them."""
+"""Findings of `pkb doctor` on GPUs and the compiler for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pkb_gym.engine.hardware.peaks import find_gpu
 from pkb_gym.engine.ranks.sandbox import bubblewrap_arguments, bubblewrap_works, zygote_policy
 from pkb_gym.engine.support import env_vars
 
-from .finding import Finding
+from .diagnosis import Diagnosis
 
 NEEDED = (
     ("cuda.bindings", "cuda-bindings", "nothing can be judged on GPUs"),
@@ -33,13 +33,13 @@ print(f"error {status} of cuInit" if status else count.value)
 """Run by a Python in the sandbox; asks the driver, and makes no context."""
 
 
-def examine_gpus() -> list[Finding]:
+def examine_gpus() -> list[Diagnosis]:
     """The GPUs, what they need beside a driver, and the compiler; the latter is of use without a GPU too."""
     names = gpus.names()
     if not names:
         none = "none; device cpu judges everything but CUDA and Triton kernels"
-        return [Finding("GPUs", "limited", none), *compilers()]
-    return [Finding("GPUs", "ok", describe(names)), *peaks(names), *packages(), *sandbox(len(names)), *compilers()]
+        return [Diagnosis("GPUs", "limited", none), *compilers()]
+    return [Diagnosis("GPUs", "ok", describe(names)), *peaks(names), *packages(), *sandbox(len(names)), *compilers()]
 
 
 def describe(names: tuple[str, ...]) -> str:
@@ -56,43 +56,43 @@ def describe(names: tuple[str, ...]) -> str:
     return ", ".join(parts)
 
 
-def peaks(names: tuple[str, ...]) -> list[Finding]:
+def peaks(names: tuple[str, ...]) -> list[Diagnosis]:
     """Models that no roofline can be drawn for."""
     found = []
     for name in sorted(set(names)):
         try:
             find_gpu(name)
         except ConfigError as error:
-            found.append(Finding("GPU peaks", "limited", "no roofline", str(error)))
+            found.append(Diagnosis("GPU peaks", "limited", "no roofline", str(error)))
     return found
 
 
-def packages() -> list[Finding]:
-    """What ranks on GPUs import, where it is missing."""
+def packages() -> list[Diagnosis]:
+    """Findings on the packages that ranks on GPUs import."""
     found = []
     if importlib.metadata.version("torch").endswith("+cpu"):
         detail = "this build of torch knows no CUDA; nothing can be judged on GPUs"
-        found.append(Finding("torch on GPUs", "limited", detail, "install torch from a CUDA index of pytorch.org"))
+        found.append(Diagnosis("torch on GPUs", "limited", detail, "install torch from a CUDA index of pytorch.org"))
     for module, package, without in NEEDED:
         if not _is_there(module):
-            found.append(Finding(package, "limited", f"not installed; {without}", f"pip install {package}"))
+            found.append(Diagnosis(package, "limited", f"not installed; {without}", f"pip install {package}"))
     return found
 
 
-def sandbox(count: int) -> list[Finding]:
+def sandbox(count: int) -> list[Diagnosis]:
     """Whether CUDA works in the sandbox; nothing where there is none."""
     if not bubblewrap_works():
         return []
     seen = seen_in_sandbox()
     if seen == str(count):
-        return [Finding("GPUs in sandbox", "ok", f"CUDA finds {seen} of {count}")]
+        return [Diagnosis("GPUs in sandbox", "ok", f"CUDA finds {seen} of {count}")]
     detail = f"CUDA does not find all {count} there: {seen}; candidates cannot run on them"
     remedy = "see whether this user may open /dev/nvidia*, and whether CUDA works outside the sandbox"
-    return [Finding("GPUs in sandbox", "limited", detail, remedy)]
+    return [Diagnosis("GPUs in sandbox", "limited", detail, remedy)]
 
 
 def seen_in_sandbox() -> str:
-    """How many GPUs CUDA finds in the sandbox of candidates, or why none."""
+    """The number of GPUs that CUDA finds in the sandbox of candidates, or the error."""
     command = bubblewrap_arguments(zygote_policy(64 << 20), [sys.executable, "-I", "-c", PROBE])
     try:
         ran = subprocess.run(
@@ -104,20 +104,20 @@ def seen_in_sandbox() -> str:
     return lines[-1]
 
 
-def compilers() -> list[Finding]:
+def compilers() -> list[Diagnosis]:
     """nvcc, and what reads its machine code."""
     if not nvcc_available():
         remedy = "install the CUDA toolkit, or set CUDA_HOME to where it is" if gpus.names() else ""
-        return [Finding("nvcc", "limited", "none; CUDA kernels cannot be compiled", remedy)]
+        return [Diagnosis("nvcc", "limited", "none; CUDA kernels cannot be compiled", remedy)]
     try:
         toolkit, version = find_toolkit(), nvcc_version()
     except InfrastructureError as error:
-        return [Finding("nvcc", "limited", f"it does not work; CUDA kernels cannot be compiled: {error}")]
-    compiler = Finding("nvcc", "ok", f"{version} ({toolkit}), compiles for {default_architecture()}")
+        return [Diagnosis("nvcc", "limited", f"it does not work; CUDA kernels cannot be compiled: {error}")]
+    compiler = Diagnosis("nvcc", "ok", f"{version} ({toolkit}), compiles for {default_architecture()}")
     if find_disassembler(toolkit) is None:
         detail = "none; the instructions of CUDA kernels are not counted"
-        return [compiler, Finding("cuobjdump", "limited", detail, "pip install 'pkb-gym[cuda]'")]
-    return [compiler, Finding("cuobjdump", "ok", f"{disassembler_version(toolkit)} ({find_disassembler(toolkit)})")]
+        return [compiler, Diagnosis("cuobjdump", "limited", detail, "pip install 'pkb-gym[cuda]'")]
+    return [compiler, Diagnosis("cuobjdump", "ok", f"{disassembler_version(toolkit)} ({find_disassembler(toolkit)})")]
 
 
 def _is_there(module: str) -> bool:

@@ -1,4 +1,4 @@
-"""What `pkb doctor` finds of header libraries that CUDA kernels are written with."""
+"""Findings of `pkb doctor` on header libraries for CUDA kernels."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from pkb_gym.engine.compile.nvcc import find_toolkit, nvcc_available
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.support.header_libraries import KNOWN, FoundLibrary, Library, why_not_found
 
-from .finding import Finding
+from .diagnosis import Diagnosis
 
 
-def examine_libraries() -> list[Finding]:
+def examine_libraries() -> list[Diagnosis]:
     """One finding for each library; none where nothing could be compiled with them."""
     if not nvcc_available():
         return []
     try:
         toolkit = find_toolkit()
-    except InfrastructureError:  # told of nvcc already
+    except InfrastructureError:  # reported with nvcc already
         return []
     here = {found.library: found for found in header_libraries(toolkit)}
     return [_finding(library, here.get(library)) for library in KNOWN]
 
 
-def _finding(library: Library, found: FoundLibrary | None) -> Finding:
+def _finding(library: Library, found: FoundLibrary | None) -> Diagnosis:
     if found is None:
-        return Finding(library.name, "limited", why_not_found(library), library.remedy)
+        return Diagnosis(library.name, "limited", why_not_found(library), library.remedy)
     note = f"; {library.note}" if library.note else ""
-    return Finding(library.name, "ok", f"{found.version} ({found.origin}){note}".lstrip())
+    return Diagnosis(library.name, "ok", f"{found.version} ({found.origin}){note}".lstrip())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pkb_gym.engine.errors import InfrastructureError
 
-from .finding import Finding
+from .diagnosis import Diagnosis
 
 if TYPE_CHECKING:
     from pkb_gym.cluster.inspection import ClusterReport, NodeReport
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 WORLD_SIZES = (2, 4, 8)
 
 
-def examine_cluster(address: str) -> list[Finding]:
+def examine_cluster(address: str) -> list[Diagnosis]:
     """Ray, the cluster, each of its nodes, and the gangs that have room.
 
     Args:
@@ -27,7 +27,7 @@ def examine_cluster(address: str) -> list[Finding]:
         ConfigError: it is none.
     """
     if importlib.util.find_spec("ray") is None:
-        return [Finding("ray", "missing", "not installed", "pip install 'pkb-gym[ray]' on all nodes")]
+        return [Diagnosis("ray", "missing", "not installed", "pip install 'pkb-gym[ray]' on all nodes")]
     from pkb_gym.cluster.inspection import inspect_cluster, limits_at
 
     try:
@@ -36,45 +36,45 @@ def examine_cluster(address: str) -> list[Finding]:
         limits = limits_at(address, device, WORLD_SIZES)
     except InfrastructureError as error:
         remedy = "start one (ray start --head), or name it by RAY_ADDRESS or ray://HOST:PORT"
-        return [Finding("Ray cluster", "missing", str(error), remedy)]
+        return [Diagnosis("Ray cluster", "missing", str(error), remedy)]
     room = "; ".join(
         f"{size} ranks: {most.of('shared')} shared, {most.of('exclusive')} exclusive" for size, most in limits.items()
     )
     return [
-        Finding("ray", "ok", report.ray),
+        Diagnosis("ray", "ok", report.ray),
         _size(report),
         _agreement(report),
         *(_node(node, device == "cuda") for node in report.nodes),
-        Finding(f"gangs on {device}", "ok", f"at most, of {room}"),
+        Diagnosis(f"gangs on {device}", "ok", f"at most, of {room}"),
     ]
 
 
-def _size(report: ClusterReport) -> Finding:
+def _size(report: ClusterReport) -> Diagnosis:
     cpus, gpus = (sum(getattr(node, name) for node in report.nodes) for name in ("cpus", "gpus"))
-    return Finding("Ray cluster", "ok", f"{len(report.nodes)} nodes, {cpus:g} CPUs, {gpus:g} GPUs")
+    return Diagnosis("Ray cluster", "ok", f"{len(report.nodes)} nodes, {cpus:g} CPUs, {gpus:g} GPUs")
 
 
-def _agreement(report: ClusterReport) -> Finding:
+def _agreement(report: ClusterReport) -> Diagnosis:
     found = Counter(node.versions for node in report.nodes if not node.fault)
     versions = [
         f"Python {python}, pkb-gym {own}, torch {torch} on {count} nodes"
         for (python, own, torch), count in found.most_common()
     ]
     if len(found) > 1:
-        return Finding("versions", "missing", "; ".join(versions), "install the same versions on all nodes")
-    return Finding("versions", "ok", versions[0]) if versions else Finding("versions", "missing", "no node answers")
+        return Diagnosis("versions", "missing", "; ".join(versions), "install the same versions on all nodes")
+    return Diagnosis("versions", "ok", versions[0]) if versions else Diagnosis("versions", "missing", "no node answers")
 
 
-def _node(node: NodeReport, on_gpus: bool) -> Finding:
+def _node(node: NodeReport, on_gpus: bool) -> Diagnosis:
     name = f"node {node.node}"
     if node.fault:
-        return Finding(name, "missing", node.fault, "is pkb-gym installed there, in the Python that Ray runs?")
+        return Diagnosis(name, "missing", node.fault, "is pkb-gym installed there, in the Python that Ray runs?")
     parts = [f"{node.cpus:g} CPUs", f"{node.gpus:g} GPUs {', '.join(sorted(set(node.gpu_names)))}".rstrip()]
     if not node.compiler or (on_gpus and not node.nvcc):
         lacking = "g++" if not node.compiler else "nvcc"
-        return Finding(
+        return Diagnosis(
             name, "limited", f"{', '.join(parts)}; no {lacking}", f"install {lacking}: compiles run anywhere"
         )
     if not node.sandbox:
-        return Finding(name, "limited", f"{', '.join(parts)}; no sandbox", "install bubblewrap on it")
-    return Finding(name, "ok", f"{', '.join(parts)}; compilers and sandbox")
+        return Diagnosis(name, "limited", f"{', '.join(parts)}; no sandbox", "install bubblewrap on it")
+    return Diagnosis(name, "ok", f"{', '.join(parts)}; compilers and sandbox")

@@ -63,7 +63,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--watch",
         action="store_true",
-        help="evaluate again at each save of FILE, and tell what has changed; ends by Ctrl-C",
+        help="evaluate again at each save of FILE, and print the changes; ends by Ctrl-C",
     )
     add_debug_options(parser)
     add_reward_option(parser)
@@ -154,7 +154,7 @@ def write_trace(path: Path, feedback: Feedback) -> None:
 
 
 def exit_status(feedback: Feedback) -> Status:
-    """Whose fault it was."""
+    """The exit status for a feedback, by the origin of its failure."""
     if feedback.failure in (Failure.INFRASTRUCTURE, Failure.COMPILED_ONLY):
         return Status.NOT_JUDGED
     return Status.PASSED if feedback.passed else Status.FAILED
@@ -163,5 +163,5 @@ def exit_status(feedback: Feedback) -> Status:
 def again(argv: tuple[str, ...], key: bytes) -> str:
     """The command line that repeats a run, inputs included."""
     given = any(word.split("=", 1)[0] == "--replay-key" for word in argv)
-    words = ["pkb", *argv] if given else ["pkb", *argv, "--replay-key", key.hex()]
-    return shlex.join(words)
+    arguments = ["pkb", *argv] if given else ["pkb", *argv, "--replay-key", key.hex()]
+    return shlex.join(arguments)

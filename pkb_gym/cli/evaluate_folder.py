@@ -36,8 +36,8 @@ MOST_JOBS = 8
 
 
 @dataclass
-class Outcome:
-    """What came of the files.
+class FolderOutcome:
+    """The results for the files.
 
     Attributes:
         judged: file name -> feedback, of this run or resumed.
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
         names = ", ".join(path.name for path, _ in found.others) or "no files"
         raise ConfigError(f"nothing to judge in {args.folder}: {names}. Name files as `hyena_cp.cpp` (see: pkb list)")
     with ResultsFile(output, config) as results:
-        outcome = Outcome(skipped=[(path.name, why) for path, why in found.others])
+        outcome = FolderOutcome(skipped=[(path.name, why) for path, why in found.others])
         tasks = _open_tasks(found, results, outcome)
         _say_where_we_are(tasks, outcome, output)
         if tasks:
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     return outcome.status
 
 
-def _open_tasks(found: Found, results: ResultsFile, outcome: Outcome) -> list[SourceFile]:
+def _open_tasks(found: Found, results: ResultsFile, outcome: FolderOutcome) -> list[SourceFile]:
     """The sources without a result; what has one, or cannot be read, goes into the outcome."""
     tasks = []
     for path, problem in found.candidates:
@@ -150,7 +150,7 @@ def _judge(
     reward: str,
     jobs: int,
     results: ResultsFile,
-    outcome: Outcome,
+    outcome: FolderOutcome,
 ) -> None:
     """Judges the tasks on `jobs` threads; results are recorded here, by one thread, as they come."""
     console, width = stderr(), len(str(len(tasks)))
@@ -167,14 +167,14 @@ def _judge(
                 feedback, duration_s = verdict
                 results.append(_result(task, feedback, duration_s, config, reward))
                 outcome.judged[task.file] = feedback
-                words = _in_brief(feedback)
+                result = _in_brief(feedback)
             elif isinstance(verdict, PkbError):
                 ours = isinstance(verdict, InfrastructureError)
                 (outcome.unjudged if ours else outcome.skipped).append((task.file, str(verdict)))
-                words = f"not judged: {verdict}"
+                result = f"not judged: {verdict}"
             else:
                 raise verdict
-            console.print(f"[{number:>{width}}/{len(tasks)}] {task.file}: {words}", soft_wrap=True)
+            console.print(f"[{number:>{width}}/{len(tasks)}] {task.file}: {result}", soft_wrap=True)
 
 
 def _result(task: SourceFile, feedback: Feedback, duration_s: float, asked: EvalConfig, reward: str) -> Attempt:
@@ -191,7 +191,7 @@ def _result(task: SourceFile, feedback: Feedback, duration_s: float, asked: Eval
     )
 
 
-def _say_where_we_are(tasks: Sequence[SourceFile], outcome: Outcome, output: Path) -> None:
+def _say_where_we_are(tasks: Sequence[SourceFile], outcome: FolderOutcome, output: Path) -> None:
     resumed = f"{len(outcome.judged)} already judged, " if outcome.judged else ""
     stderr().print(f"{resumed}{len(tasks)} to judge; results in {output}", soft_wrap=True)
 
@@ -203,7 +203,7 @@ def _in_brief(feedback: Feedback) -> str:
     return "passed" if timing is None else f"passed, {time_text(timing.candidate_us)}, {timing.speedup:.2f}x"
 
 
-def _print_table(in_order: Sequence[tuple[str, Problem]], outcome: Outcome, reward: str) -> None:
+def _print_table(in_order: Sequence[tuple[str, Problem]], outcome: FolderOutcome, reward: str) -> None:
     table = result_table("file", "problem")
     for name, problem in in_order:
         feedback = outcome.judged[name]
@@ -217,7 +217,7 @@ def _print_table(in_order: Sequence[tuple[str, Problem]], outcome: Outcome, rewa
     print_reasons(console, [(name, f) for name, _ in in_order if not (f := outcome.judged[name]).passed])
 
 
-def _list_others(outcome: Outcome) -> None:
+def _list_others(outcome: FolderOutcome) -> None:
     console = stderr()
     for title, others in (("passed over", outcome.skipped), ("could not be judged here", outcome.unjudged)):
         for name, why in others:

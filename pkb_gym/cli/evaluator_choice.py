@@ -1,4 +1,4 @@
-"""Who judges for a command: the background evaluator, processes of its own, a service, or a cluster."""
+"""The choice of a command's evaluator: the background evaluator, processes of its own, a service, or a cluster."""
 
 from __future__ import annotations
 

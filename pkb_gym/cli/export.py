@@ -51,7 +51,7 @@ def _register_prompts(kinds: argparse._SubParsersAction[argparse.ArgumentParser]
         kinds,
         "prompts",
         run_prompts,
-        summary="Write prompts: what a model is told of each problem, as a folder for `datasets` and as JSON lines.",
+        summary="Write the prompt of each problem, as a folder for `datasets` and as JSON lines.",
         example=PROMPTS_EXAMPLE,
     )
     _add_common_options(parser, default_problems="train")
@@ -200,7 +200,7 @@ def run_corpus(args: argparse.Namespace, session: Session) -> int:
     """
     from pkb_gym.corpus.evaluate import BatchEvaluator, TimeLimits
     from pkb_gym.corpus.files import write_corpus
-    from pkb_gym.corpus.journal import Journal
+    from pkb_gym.corpus.journal import FeedbackJournal
     from pkb_gym.corpus.make import CorpusPlan, make_corpus
     from pkb_gym.corpus.manifest import corpus_counts, origin
     from pkb_gym.corpus.tasks import train_problems
@@ -220,7 +220,7 @@ def run_corpus(args: argparse.Namespace, session: Session) -> int:
     )
     deadline = None if args.max_minutes is None else time.monotonic() + 60 * args.max_minutes
     limits = TimeLimits(timing_budget_s=args.timing_budget, timeout_s=args.timeout)
-    with Journal(args.out / "evaluations.jsonl") as journal, _evaluator(args.evaluator, session) as evaluator:
+    with FeedbackJournal(args.out / "evaluations.jsonl") as journal, _evaluator(args.evaluator, session) as evaluator:
         cache, progress = CachingEvaluator(evaluator, store=journal), _Progress(len(journal))
         batches = BatchEvaluator(cache, limits, jobs=args.jobs, deadline=deadline, report=progress)
         corpus = make_corpus(plan, batches, lambda text: stderr().print(text, soft_wrap=True))

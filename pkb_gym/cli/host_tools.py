@@ -15,7 +15,7 @@ QUERY_S = 20.0
 
 
 def output_of(command: list[str]) -> str | None:
-    """What a program prints; None where it is missing, fails, or says nothing."""
+    """The output of a program; None where it is missing, fails, or prints nothing."""
     if shutil.which(command[0]) is None:
         return None
     try:
@@ -26,7 +26,7 @@ def output_of(command: list[str]) -> str | None:
 
 
 def hardware_for(device: Device) -> HardwareSpec | None:
-    """The peaks of the device; the first time a CPU machine is measured, which takes seconds and is said.
+    """The peaks of the device; the first time a CPU machine is measured, which takes seconds and is printed.
 
     None where no peaks can be had; see `why_no_peaks`.
 
@@ -44,7 +44,7 @@ def hardware_for(device: Device) -> HardwareSpec | None:
 
 
 def why_no_peaks(device: Device) -> str:
-    """Why there is no roofline for GPUs here."""
+    """The reason why there is no roofline for GPUs here."""
     if device == "emulated":
         return "emulated GPUs have no peaks: nothing is timed on them"
     if not gpus.names():

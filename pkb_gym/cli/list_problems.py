@@ -25,7 +25,7 @@ class Broken:
     """A problem outside this package that cannot be loaded.
 
     Attributes:
-        name: that its text declares; empty where it cannot be told.
+        name: that its text declares; empty where none is found.
         folder: where it lies.
         fault: why.
     """
@@ -105,7 +105,7 @@ def _print_table(problems: list[ListedProblem], broken: list[Broken]) -> None:
     print_table(console, table)
     for each in broken:
         console.print(f"broken: {each.name or each.folder}: {each.fault}", soft_wrap=True)
-    console.print(f"{len(problems)} problems. `pkb show NAME` tells more of one.")
+    console.print(f"{len(problems)} problems. `pkb show NAME` shows one in full.")
 
 
 def _print_weaknesses(problems: list[ListedProblem]) -> None:

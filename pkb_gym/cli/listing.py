@@ -1,4 +1,4 @@
-"""What `pkb list` shows of each problem, kept from one command to the next: 87 declarations take longer than the rest.
+"""The listing of `pkb list`, kept from one command to the next: 87 declarations take longer than the rest.
 
 What is kept is used as long as no file that it was read from has changed, by time and size.
 """
@@ -50,7 +50,7 @@ class ListedProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> ListedProblem:
-        """What is shown of a declaration."""
+        """The listing of a declaration."""
         own = {field.name: getattr(problem, field.name) for field in fields(cls) if field.name != "experts"}
         tuples = {name: tuple(value) for name, value in own.items() if isinstance(value, list | tuple)}
         return cls(**own | tuples, experts=experts(problem))
@@ -78,7 +78,7 @@ def listed_catalogue() -> list[ListedProblem]:
 
 
 def _kept(path: Path, key: str) -> list[ListedProblem] | None:
-    """What was kept of this state of the files; None where there is nothing to be used."""
+    """The listing kept for this state of the files; None where there is none of use."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["state"] != key:

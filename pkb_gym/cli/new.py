@@ -96,7 +96,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
 
 
 def choose_language(asked: Language | None, file: str | None) -> Language:
-    """The language that was asked for, or that the file's suffix tells, or that native kernels here are written in.
+    """The language requested, else that of the file's suffix, else that of native kernels on this machine.
 
     Raises:
         ConfigError: the two contradict each other.
@@ -113,7 +113,7 @@ def choose_language(asked: Language | None, file: str | None) -> Language:
 
 
 def path_of(file: str | None, problem: Problem, starter: Starter) -> Path:
-    """Where a starter is written: a Python one never to a file that `pkb eval` would take for C++ or CUDA."""
+    """The file of a starter: a Python one never to a file that `pkb eval` would take for C++ or CUDA."""
     suffix = SUFFIXES[starter.language]
     if file is None:
         return Path(f"{problem.folder}{suffix}")
@@ -137,9 +137,9 @@ def write(path: Path, source: str, *, force: bool) -> None:
 
 def eval_command(args: argparse.Namespace, path: Path, asked: Language) -> str:
     """The command that judges the file."""
-    words = ["pkb", "eval", args.problem, str(path)]
+    command = ["pkb", "eval", args.problem, str(path)]
     for folder in args.problem_paths:
-        words += ["--problem", str(folder)]
+        command += ["--problem", str(folder)]
     if asked in DEVICE_OF:
-        words += ["--device", DEVICE_OF[asked]]
-    return shlex.join(words)
+        command += ["--device", DEVICE_OF[asked]]
+    return shlex.join(command)

@@ -55,7 +55,7 @@ def add_evaluation_options(parser: argparse.ArgumentParser) -> None:
         "--language",
         choices=("auto", "cpp", "cuda", "triton", "python"),
         default="auto",
-        help="default: told by the source",
+        help="default: found from the source",
     )
     parser.add_argument(
         "--until",
@@ -100,7 +100,7 @@ def _reward_name(text: str) -> str:
 
 
 def machine_config(args: argparse.Namespace) -> EvalConfig:
-    """What `add_machine_options` was told; the rest is left open."""
+    """The values of the options of `add_machine_options`; the rest is left open."""
     return EvalConfig(
         device=args.device,
         world_size=args.world_size,
@@ -112,7 +112,7 @@ def machine_config(args: argparse.Namespace) -> EvalConfig:
 
 
 def evaluation_config(args: argparse.Namespace) -> EvalConfig:
-    """What `add_evaluation_options` was told; the rest is left open."""
+    """The values of the options of `add_evaluation_options`; the rest is left open."""
     return EvalConfig(
         device=args.device,
         world_size=args.world_size,
@@ -203,11 +203,11 @@ def positive_float(text: str) -> float:
     return _positive(text, float, "a number")
 
 
-def _positive(text: str, kind: Callable[[str], Number], words: str) -> Number:
+def _positive(text: str, kind: Callable[[str], Number], expected: str) -> Number:
     try:
         value = kind(text)
     except ValueError:
         value = kind("0")
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} must be {words} above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} must be {expected} above 0")
     return value

@@ -24,7 +24,7 @@ def add_problem_option(parser: argparse.ArgumentParser) -> None:
 
 
 def register_problems(args: argparse.Namespace) -> None:
-    """Registers what `add_problem_option` was told.
+    """Registers the problems named by the options of `add_problem_option`.
 
     Raises:
         ConfigError: there is no problem in a folder, or its name is taken.

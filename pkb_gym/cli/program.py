@@ -110,5 +110,5 @@ def main(
         return Status.USAGE
 
 
-def _complain(words: str) -> None:
-    print("pkb: " + " ".join(words.split("\n")), file=sys.stderr)
+def _complain(message: str) -> None:
+    print("pkb: " + " ".join(message.split("\n")), file=sys.stderr)

@@ -1,41 +1,25 @@
-"""Tells on stderr what is being done, while it is done."""
+"""Progress of a command on stderr."""
 
 from __future__ import annotations
 
-import sys
 import time
-from types import TracebackType
-from typing import Self
 
-from .command import stderr
+from .terminal_status import TerminalStatus
 
 
-class StageProgress:
-    """Called with a few words whenever a stage begins: a spinner on a terminal, a line each elsewhere.
+class StageProgress(TerminalStatus):
+    """Called with the name of each stage as it begins: a spinner on a terminal, a line each elsewhere.
 
     Used as a context manager around the work.
     """
 
     def __init__(self, title: str) -> None:
+        super().__init__(title)
         self._title = title
-        self._console = stderr()
-        self._status = self._console.status(title) if sys.stderr.isatty() else None
         self._began = time.monotonic()
 
-    def __enter__(self) -> Self:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    def __call__(self, words: str) -> None:
+    def __call__(self, stage: str) -> None:
         """A stage begins."""
-        if self._status is not None:
-            self._status.update(f"{self._title}: {words}")
-        else:
-            self._console.print(f"{time.monotonic() - self._began:6.1f} s  {self._title}: {words}", soft_wrap=True)
+        text = f"{self._title}: {stage}"
+        if not self.show(text):
+            self.console.print(f"{time.monotonic() - self._began:6.1f} s  {text}", soft_wrap=True)

@@ -22,7 +22,7 @@ from .problem_options import add_problem_option, register_problems
 if TYPE_CHECKING:
     from pkb_gym.agents.protocol import AgentProvider
     from pkb_gym.agents.run.identity import RunIdentity
-    from pkb_gym.agents.run.plan import Workload
+    from pkb_gym.agents.run.plan import RunWorkload
     from pkb_gym.agents.run.results import RunResults
     from pkb_gym.engine.evaluators.evaluator import Evaluator
 
@@ -40,33 +40,33 @@ OUTPUT = Path("runs")
 
 
 class RunSummary(Record):
-    """What `pkb run --json` prints."""
+    """The output of `pkb run --json`."""
 
     results: str
     """Path of the attempts."""
     agent: str
     episodes: int
-    """Of the run."""
+    """Episodes of the run."""
     complete: int
-    """Of them, those that are."""
+    """Those of them that are complete."""
     problems: int
     """Problems that were tried."""
     passed: int
-    """Of them, those with a right submission in any episode."""
+    """Problems with a right submission in any episode."""
     faster: int
-    """Of them, those with a right submission whose speedup is more than 1."""
+    """Problems with a right submission whose speedup is more than 1."""
     compiled_only: int
     """Submissions for GPUs that were compiled and not run, as this machine has none: nothing is known of them."""
     evaluations: int
     tokens: int
     cost_usd: float
-    """Of all replies whose price is known."""
+    """Cost of all replies whose price is known."""
     skipped: dict[str, str]
     """Problem -> why it was not played."""
     failed: dict[str, str]
     """Episode, as problem and sample -> why it could not be completed."""
     stopped: str | None
-    """Why the run stopped before its end."""
+    """The reason why the run stopped before its end."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -184,14 +184,14 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run needs beside its problems."""
+    """The settings of a run beside its problems."""
 
     results: RunResults
     provider: AgentProvider
     evaluator: Evaluator
 
 
-def _play(args: argparse.Namespace, workload: Workload, parts: Parts) -> RunSummary:
+def _play(args: argparse.Namespace, workload: RunWorkload, parts: Parts) -> RunSummary:
     from pkb_gym.agents.run.budget import Limits
     from pkb_gym.agents.run.episode import EpisodePlan
     from pkb_gym.agents.run.runner import Runner
@@ -234,7 +234,7 @@ def _default_jobs(agent: str) -> int:
     return split_name(agent)[0].jobs or min(MOST_JOBS, len(os.sched_getaffinity(0)))
 
 
-def _identity(args: argparse.Namespace, provider: AgentProvider, workload: Workload) -> RunIdentity:
+def _identity(args: argparse.Namespace, provider: AgentProvider, workload: RunWorkload) -> RunIdentity:
     from pkb_gym.agents.run.identity import RunIdentity
 
     return RunIdentity(
@@ -252,7 +252,7 @@ def _identity(args: argparse.Namespace, provider: AgentProvider, workload: Workl
     )
 
 
-def _hardware(workload: Workload) -> str:
+def _hardware(workload: RunWorkload) -> str:
     from pkb_gym.engine.stages.execution_environment import describe
 
     config = next(iter(workload.resolved.values()))

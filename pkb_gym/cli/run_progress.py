@@ -1,23 +1,21 @@
-"""Tells of a run on stderr: a line for each episode and, on a terminal, one that counts."""
+"""Progress of a run on stderr: a line for each episode and, on a terminal, one that counts."""
 
 from __future__ import annotations
 
-import sys
 import threading
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.envs.text.formatting import time_text
 
-from .command import stderr
+from .terminal_status import TerminalStatus
 
 if TYPE_CHECKING:
     from pkb_gym.agents.run.episode import EpisodePlan
     from pkb_gym.agents.run.runner import Runner
 
 
-class RunCounter:
+class RunCounter(TerminalStatus):
     """Counts episodes, those that passed and those that were faster; used as a context manager around the run.
 
     Args:
@@ -26,22 +24,10 @@ class RunCounter:
     """
 
     def __init__(self, total: int, complete: int) -> None:
+        super().__init__("starting")
         self._total, self._ended = total, complete
-        self._console = stderr()
-        self._status = self._console.status("starting") if sys.stderr.isatty() else None
         self._lock = threading.Lock()
         self._runner: Runner | None = None
-
-    def __enter__(self) -> Self:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._status is not None:
-            self._status.stop()
 
     def watch(self, runner: Runner) -> None:
         """From now on the counts are those of this runner."""
@@ -49,9 +35,8 @@ class RunCounter:
 
     def attempted(self, _attempt: Attempt) -> None:
         """See `RunProgress`."""
-        if self._status is not None:
-            with self._lock:
-                self._status.update(self._counts())
+        with self._lock:
+            self.show(self._counts())
 
     def ended(self, plan: EpisodePlan, words: str) -> None:
         """See `RunProgress`."""
@@ -62,7 +47,7 @@ class RunCounter:
             best = None if self._runner is None else self._runner.tally.best(plan.problem.name, plan.sample)
             found = words or ("nothing" if best is None else in_brief(best))
             line = f"[{self._ended:>{width}}/{self._total}] {plan.problem.name}{sample}: {found}; {self._counts()}"
-            self._console.print(line, soft_wrap=True)
+            self.console.print(line, soft_wrap=True)
 
     def _counts(self) -> str:
         if self._runner is None:

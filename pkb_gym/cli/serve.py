@@ -31,7 +31,7 @@ EXIT = "exit status: 0 ended by SIGTERM, Ctrl-C, idle or with its parent, 2 wron
 NEEDS = ("fastapi", "prometheus_client", "uvicorn")
 KEY_BYTES = 16
 UNWANTED_S = 2.0
-"""On a socket: what an evaluation may still take once its command was interrupted; then its ranks are ended."""
+"""On a socket: the time left to an evaluation once its command was interrupted; then its ranks are ended."""
 
 STANDBY_GANGS = 1
 """On a socket: memory of GPUs is not kept from others for the second of two commands in a row."""
@@ -40,7 +40,7 @@ SOCKET_ANSWERS = 32
 """Kept on a socket, where no request joins an earlier one; a traced one has megabytes."""
 
 LOOK_S = 1.0
-"""How often it is looked whether the server still runs."""
+"""The interval of checks whether the server still runs."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -113,7 +113,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # every command has this signature
-    """Serves until it is told to end; prints one line of JSON when it is ready.
+    """Serves until a signal ends it; prints one line of JSON when it is ready.
 
     Raises:
         ConfigError: a package is missing, the address cannot be had, or the token file cannot be used.
@@ -172,7 +172,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
                 break
         if args.socket is not None:
             args.socket.unlink(missing_ok=True)  # from now on, another may be started there
-        service.close()  # before the server, so that whoever waits hears of it
+        service.close()  # before the server, so that waiting clients get a reply
     return Status.PASSED
 
 
@@ -197,7 +197,7 @@ def _clients(args: argparse.Namespace) -> tuple[Clients, Path]:
 
 
 def _ledger(args: argparse.Namespace, max_answers: int, stack: contextlib.ExitStack) -> Ledger:
-    """Where evaluations are recorded, until the stack is closed.
+    """The record of evaluations, until the stack is closed.
 
     Raises:
         ConfigError: a file cannot be used.

@@ -20,7 +20,7 @@ from pkb_gym.engine.problem import (
 from pkb_gym.engine.problem.axes import Axes, resolve_shape
 
 MOST_DIFFERENT = 4
-"""So many different shapes of the ranks are spelt out."""
+"""The most different shapes of the ranks that are spelt out."""
 
 
 def shape_texts(problem: Problem, ranks: Sequence[Axes]) -> dict[str, str]:

@@ -46,7 +46,7 @@ NAMED_SIZES = ("tiny", "published", "large")
 
 @dataclass(frozen=True)
 class Work:
-    """Every rank's cost and least work, and where they place a call on this machine; None where nobody knows."""
+    """Every rank's cost and least work, and where they place a call on this machine; None where that is unknown."""
 
     costs: tuple[Cost, ...]
     least: tuple[Cost, ...]
@@ -183,7 +183,7 @@ def _work_table(work: Work) -> Table:
 
 
 def _amount(values: Sequence[float], unit: str) -> str:
-    """Of all ranks."""
+    """The amounts of all ranks."""
     low, high = min(values), max(values)
     return decimal_text(high, unit) if low == high else f"{decimal_text(low, unit)} .. {decimal_text(high, unit)}"
 

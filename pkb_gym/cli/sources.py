@@ -1,4 +1,4 @@
-"""Reads the source that a command is given, and tells its language by the file's name."""
+"""Reads the source given to a command, and finds its language from the file's name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LANGUAGE_OF: dict[str, Language] = {".cu": "cuda", ".cpp": "cpp", ".cc": "cpp", 
 
 
 def language_of(name: str, config: EvalConfig) -> EvalConfig:
-    """The configuration with the language that a file's suffix leaves no doubt about; contents tell all others."""
+    """The configuration with the language of an unambiguous suffix; the content decides the other languages."""
     suffix = PurePath(name).suffix
     if config.language != "auto" or suffix not in LANGUAGE_OF:
         return config

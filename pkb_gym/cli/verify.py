@@ -87,8 +87,8 @@ def _again(evaluator: Evaluator, attempt: Attempt, tolerance: float, *, as_json:
     found = verify(attempt, feedback, tolerance)
     if as_json:
         print(found.model_dump_json(), flush=True)
-    words = f"{attempt.problem}, sample {attempt.sample}, turn {attempt.turn}: {WORDS[found.holds]}: {found.reason}"
-    stderr().print(printable(words), soft_wrap=True)
+    line = f"{attempt.problem}, sample {attempt.sample}, turn {attempt.turn}: {WORDS[found.holds]}: {found.reason}"
+    stderr().print(printable(line), soft_wrap=True)
     return found
 
 

@@ -13,7 +13,7 @@ from pkb_gym.engine.records.timing import Timing
 
 POLL_S = 0.2
 LEAST_S = 0.05
-"""Durations that are not told: what took less in both evaluations."""
+"""Stages that took less in both evaluations are not printed."""
 
 
 def saved_texts(read: Callable[[], str], path: Path) -> Iterator[str]:
@@ -71,12 +71,12 @@ def _speedup_change(before: Timing | None, now: Timing) -> str:
     if before is None:
         return f"speedup {_speedup(now)}"
     if now.speedup_low > before.speedup_high:
-        words = "faster"
+        change = "faster"
     elif now.speedup_high < before.speedup_low:
-        words = "slower"
+        change = "slower"
     else:
-        words = "no difference beyond the noise"
-    return f"speedup {_speedup(now)}, was {_speedup(before)}: {words}"
+        change = "no difference beyond the noise"
+    return f"speedup {_speedup(now)}, was {_speedup(before)}: {change}"
 
 
 def _speedup(timing: Timing) -> str:

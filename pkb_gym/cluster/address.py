@@ -18,7 +18,7 @@ SCHEME = "ray"
 
 @dataclass(frozen=True)
 class ClusterAddress:
-    """Where a cluster is reached, and under which settings its pool runs.
+    """The address of a cluster, with the settings of its pool.
 
     Attributes:
         client_url: of Ray Client; None for the cluster that this process belongs to.

@@ -135,5 +135,5 @@ def lane_limits(nodes: Iterable[Resources], device: Device, world_size: int, set
 
 
 def _times(node: Resources, needed: Resources) -> int:
-    """How often an amount fits on a node."""
+    """The number of times that an amount fits on a node."""
     return math.floor(min(node.get(name, 0) / amount for name, amount in needed.items() if amount))

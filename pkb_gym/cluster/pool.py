@@ -292,7 +292,7 @@ class Pool:
         return evaluation.device != "cuda" or self._gpus() > 0
 
     def _gpus(self) -> int:
-        """Of the largest node that there is, or that an autoscaler may add."""
+        """GPUs of the largest node that there is, or that an autoscaler may add."""
         return max(placement.gpus_of(self._nodes), self._settings.gpus_per_node or 0)
 
     async def _make_room(self, wanting: Lane) -> None:

@@ -1,4 +1,4 @@
-"""Which devices a request needs."""
+"""The devices that a request needs."""
 
 from __future__ import annotations
 

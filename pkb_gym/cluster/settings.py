@@ -1,4 +1,4 @@
-"""How a pool of gangs behaves, as an address of a cluster sets it."""
+"""Settings of a pool of gangs, as an address of a cluster gives them."""
 
 from __future__ import annotations
 

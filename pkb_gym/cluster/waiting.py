@@ -63,7 +63,7 @@ class PrioritySlots:
 
     @property
     def waiting(self) -> int:
-        """How many wait for a slot."""
+        """The number of waiters for a slot."""
         return len(self._waiters)
 
     def resize(self, size: int) -> None:

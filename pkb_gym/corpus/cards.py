@@ -62,7 +62,7 @@ COLUMNS: dict[str, dict[str, str]] = {
 """Name of a data set -> its columns and what they hold."""
 
 TAG = "pkb-gym"
-"""Of the card; a README.md without it is somebody's own."""
+"""The tag of the card; a README.md without it was not written by an export."""
 
 ABOUT = {
     "prompts": "Prompts: the system and user message of a task, without a solution of its problem.",
@@ -100,7 +100,7 @@ Made on {date} by `{command}`, on {processor}{gpus}.
 
 
 def parquet_file(out: Path, name: str, split: str) -> Path:
-    """Where a split of a data set lies in an exported folder."""
+    """The file of a split of a data set in an exported folder."""
     return out / "data" / name / f"{split}.parquet"
 
 

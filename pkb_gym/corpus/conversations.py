@@ -25,7 +25,7 @@ TWO_STEPS = 4
 """One repair in so many mends two mistakes, one after the other."""
 
 REWARD = BestSoFar(PaidForCompiling(LadderThenPerformance()))
-"""The default, and what compiling is worth in a corpus of kernels that were compiled and not run."""
+"""The default, with a reward for compiling in a corpus of kernels that were compiled and not run."""
 
 Kind = Literal["single", "repair"]
 
@@ -44,7 +44,7 @@ class ToolCall(TypedDict):
     function: Function
 
 
-class ChatMessage(TypedDict):
+class CorpusMessage(TypedDict):
     """One message of a conversation."""
 
     role: str
@@ -58,7 +58,7 @@ class CorpusRow(TaskRow):
 
     id: str
     kind: str
-    messages: list[ChatMessage]
+    messages: list[CorpusMessage]
     variant: str
     breakage: str | None
     stage: str | None
@@ -73,8 +73,8 @@ class CorpusRow(TaskRow):
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """A source on the way to a good one: what is submitted, in order, the good one last.
+class Trajectory:
+    """The submissions on the way to a good kernel, in order, the good one last.
 
     Attributes:
         task: that it is for.
@@ -101,7 +101,7 @@ class Attempt:
 
 @dataclass
 class LeftOut:
-    """What did not become a row, and why.
+    """Evaluations that became no row, with the reasons.
 
     Attributes:
         failed_variants: variants that were not right, as problem, knobs and failure.
@@ -135,11 +135,13 @@ def sampled_variants(problem: str, language: str, count: int, seed: int) -> list
     return variants[:count]
 
 
-def broken_attempts(good: Sequence[Attempt], count: int, seed: int, *, only_compiled: bool) -> Iterator[Attempt]:
+def broken_trajectories(
+    good: Sequence[Trajectory], count: int, seed: int, *, only_compiled: bool
+) -> Iterator[Trajectory]:
     """Ways to the good kernels of one problem that begin with mistakes, different kinds of them in turn.
 
     Args:
-        good: attempts that are right at once.
+        good: trajectories that are right at once.
         count: how many.
         seed: of the choice.
         only_compiled: whether only mistakes that a compiler may find are of use.
@@ -154,59 +156,65 @@ def broken_attempts(good: Sequence[Attempt], count: int, seed: int, *, only_comp
     for number in range(20 * count):
         if len(made) == count:
             return
-        attempt = draw.choice(good)
+        trajectory = draw.choice(good)
         # In turn, so that none of what compiler, check and delayed ranks find is rare.
         usable = compiled if only_compiled else (compiled, races, others)[number % 3]
-        fitting = [breakage for breakage in usable if breakage.apply(attempt.sources[-1]) is not None]
+        fitting = [breakage for breakage in usable if breakage.apply(trajectory.sources[-1]) is not None]
         if not fitting:
             continue
         kinds = [draw.choice(fitting)]
         if len(made) % TWO_STEPS == TWO_STEPS - 1:
             kinds.append(draw.choice(compiled))
-        broken = _broken(attempt, kinds)
+        broken = _broken(trajectory, kinds)
         if broken is not None and broken.sources not in made:
             made.add(broken.sources)
             yield broken
 
 
-def _broken(attempt: Attempt, kinds: Sequence[Breakage]) -> Attempt | None:
-    """The attempt with all mistakes first, then one less in each turn; None where one does not apply."""
-    sources = [attempt.sources[-1]]
+def _broken(trajectory: Trajectory, kinds: Sequence[Breakage]) -> Trajectory | None:
+    """The trajectory with all mistakes first, then one less in each turn; None where one does not apply."""
+    sources = [trajectory.sources[-1]]
     for breakage in kinds:
         broken = breakage.apply(sources[0])
         if broken is None or broken in sources:
             return None
         sources.insert(0, broken)
-    return Attempt(attempt.task, attempt.variant, tuple(sources), tuple(breakage.name for breakage in reversed(kinds)))
+    return Trajectory(
+        trajectory.task, trajectory.variant, tuple(sources), tuple(breakage.name for breakage in reversed(kinds))
+    )
 
 
 def corpus_rows(
-    attempts: Sequence[Attempt], found: Mapping[Candidate, Feedback], left_out: LeftOut, *, compile_only: bool = False
+    trajectories: Sequence[Trajectory],
+    found: Mapping[Candidate, Feedback],
+    left_out: LeftOut,
+    *,
+    compile_only: bool = False,
 ) -> list[CorpusRow]:
-    """The rows that attempts come to: those that end in a kernel that is right, and whose mistakes did harm.
+    """The rows made of trajectories: those that end in a kernel that is right, and whose mistakes did harm.
 
     Args:
-        attempts: in order.
+        trajectories: in order.
         found: what was found of their submissions.
         left_out: counts those that do not become a row.
         compile_only: whether a kernel that was compiled, and could not be run here, counts as right.
     """
     rows: list[CorpusRow] = []
     seen: set[str] = set()
-    prompts: dict[Task, list[ChatMessage]] = {}
-    for attempt in attempts:
-        feedbacks = [found.get(candidate) for candidate in attempt.candidates]
+    prompts: dict[Task, list[CorpusMessage]] = {}
+    for trajectory in trajectories:
+        feedbacks = [found.get(candidate) for candidate in trajectory.candidates]
         known = [feedback for feedback in feedbacks if feedback is not None]
         if len(known) < len(feedbacks):
             left_out.not_judged += 1
             continue
-        if not _is_of_use(attempt, known, left_out, compile_only):
+        if not _is_of_use(trajectory, known, left_out, compile_only):
             continue
-        if attempt.task not in prompts:
-            prompts[attempt.task] = [
-                ChatMessage(role=m["role"], content=m["content"]) for m in prompt_messages(attempt.task)
+        if trajectory.task not in prompts:
+            prompts[trajectory.task] = [
+                CorpusMessage(role=m["role"], content=m["content"]) for m in prompt_messages(trajectory.task)
             ]
-        row = corpus_row(attempt, known, prompts[attempt.task])
+        row = corpus_row(trajectory, known, prompts[trajectory.task])
         if row["id"] in seen:
             left_out.duplicates += 1
             continue
@@ -220,50 +228,50 @@ def is_right_and_timed(feedback: Feedback) -> bool:
     return feedback.passed and feedback.is_correct and feedback.timing is not None and not feedback.integrity
 
 
-def _is_of_use(attempt: Attempt, feedbacks: Sequence[Feedback], left_out: LeftOut, compile_only: bool) -> bool:
+def _is_of_use(trajectory: Trajectory, feedbacks: Sequence[Feedback], left_out: LeftOut, compile_only: bool) -> bool:
     *earlier, last = feedbacks
     if was_only_compiled(last) and not compile_only:
         left_out.compiled_only += 1
         return False
     if not is_right_and_timed(last) and not was_only_compiled(last):
-        if not attempt.breakages:
+        if not trajectory.breakages:
             why = str(last.failure or "integrity")
-            left_out.failed_variants.append((attempt.task.problem, attempt.variant.name, why))
+            left_out.failed_variants.append((trajectory.task.problem, trajectory.variant.name, why))
         return False
-    for breakage, feedback in zip(attempt.breakages, earlier, strict=True):
+    for breakage, feedback in zip(trajectory.breakages, earlier, strict=True):
         if feedback.failure is None or was_only_compiled(feedback):
             left_out.harmless[breakage] = left_out.harmless.get(breakage, 0) + 1
             return False
     return True
 
 
-def corpus_row(attempt: Attempt, feedbacks: Sequence[Feedback], prompt: Sequence[ChatMessage]) -> CorpusRow:
+def corpus_row(trajectory: Trajectory, feedbacks: Sequence[Feedback], prompt: Sequence[CorpusMessage]) -> CorpusRow:
     """One conversation.
 
     Args:
-        attempt: what is submitted.
+        trajectory: the submissions.
         feedbacks: what was found of each submission.
         prompt: system and user message.
     """
-    task, last = attempt.task, feedbacks[-1]
+    task, last = trajectory.task, feedbacks[-1]
     episode = Episode(REWARD)
     messages = list(prompt)
     rewards: list[float] = []
-    for source, feedback in zip(attempt.sources, feedbacks, strict=True):
+    for source, feedback in zip(trajectory.sources, feedbacks, strict=True):
         turn = episode.record(source, feedback)
         assert turn.value is not None, "faults of this machine are not kept"
         rewards.append(turn.value)
         messages.append(submission(source))
-        messages.append(ChatMessage(role="tool", name="submit", content=episode.message(task.style)))
-    messages.append(ChatMessage(role="assistant", content=closing_words(last)))
-    breakage = "+".join(attempt.breakages) or None
+        messages.append(CorpusMessage(role="tool", name="submit", content=episode.message(task.style)))
+    messages.append(CorpusMessage(role="assistant", content=closing_words(last)))
+    breakage = "+".join(trajectory.breakages) or None
     digest = hashlib.sha256(json.dumps([task.language, task.world_size, messages]).encode()).hexdigest()
     return {
         "id": digest[:16],
         **task.columns(),
-        "kind": attempt.kind,
+        "kind": trajectory.kind,
         "messages": messages,
-        "variant": attempt.variant.name,
+        "variant": trajectory.variant.name,
         "breakage": breakage,
         "stage": None if last.stage is None else str(last.stage),
         "failure": None if last.failure is None else str(last.failure),
@@ -271,16 +279,16 @@ def corpus_row(attempt: Attempt, feedbacks: Sequence[Feedback], prompt: Sequence
         "reward": rewards[-1],
         "speedup": last.speedup,
         "feedback": [feedback.model_dump_json() for feedback in feedbacks],
-        "source_hash": source_sha256(attempt.sources[-1]),
+        "source_hash": source_sha256(trajectory.sources[-1]),
         "prompt_chars": sum(len(message["content"]) for message in prompt),
-        "source_chars": len(attempt.sources[-1]),
+        "source_chars": len(trajectory.sources[-1]),
     }
 
 
-def submission(source: str) -> ChatMessage:
+def submission(source: str) -> CorpusMessage:
     """An assistant's message that submits a source."""
     call = ToolCall(type="function", function=Function(name="submit", arguments={"source": source}))
-    return ChatMessage(role="assistant", content="", tool_calls=[call])
+    return CorpusMessage(role="assistant", content="", tool_calls=[call])
 
 
 def closing_words(feedback: Feedback) -> str:
@@ -291,10 +299,12 @@ def closing_words(feedback: Feedback) -> str:
     return f"The kernel is right on every rank and takes {time} a call, {speedup:.2f} times as fast as the baseline."
 
 
-def by_problem(attempts: Sequence[Attempt], keep: Callable[[Attempt], bool]) -> dict[tuple[str, str], list[Attempt]]:
-    """Attempts by problem and language, in order, those that are kept."""
-    groups: dict[tuple[str, str], list[Attempt]] = {}
-    for attempt in attempts:
-        if keep(attempt):
-            groups.setdefault((attempt.task.problem, attempt.task.language), []).append(attempt)
+def by_problem(
+    trajectories: Sequence[Trajectory], keep: Callable[[Trajectory], bool]
+) -> dict[tuple[str, str], list[Trajectory]]:
+    """Trajectories by problem and language, in order, those that are kept."""
+    groups: dict[tuple[str, str], list[Trajectory]] = {}
+    for trajectory in trajectories:
+        if keep(trajectory):
+            groups.setdefault((trajectory.task.problem, trajectory.task.language), []).append(trajectory)
     return groups

@@ -97,7 +97,7 @@ def save_parquet(out: Path, name: str, parts: Mapping[str, Sequence[Mapping[str,
 
 
 def _columns(rows: Sequence[Mapping[str, object]], features: Features) -> dict[str, list[object]]:
-    """By columns, as no rows at all would not tell them."""
+    """The rows by column; the features name the columns where there are no rows."""
     return {name: [row[name] for row in rows] for name in features}
 
 

@@ -21,7 +21,7 @@ class JournalEntry(Record):
     feedback: Feedback
 
 
-class Journal:
+class FeedbackJournal:
     """Feedback so far, and where more is appended: the `FeedbackStore` in a file, see `LineFile`."""
 
     def __init__(self, path: Path) -> None:

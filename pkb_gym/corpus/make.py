@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from pkb_gym.corpus.conversations import (
-    Attempt,
     CorpusRow,
     LeftOut,
-    broken_attempts,
+    Trajectory,
+    broken_trajectories,
     by_problem,
     corpus_rows,
     is_right_and_timed,
@@ -27,7 +27,7 @@ from pkb_gym.rewards.reward import was_only_compiled
 
 @dataclass(frozen=True)
 class CorpusPlan:
-    """What a corpus is made of.
+    """The ingredients of a corpus.
 
     Attributes:
         problems: that have a family in the language.
@@ -56,19 +56,19 @@ class CorpusPlan:
 
 @dataclass
 class Corpus:
-    """What came of a plan."""
+    """The result of a plan."""
 
     rows: list[CorpusRow]
     left_out: LeftOut = field(default_factory=LeftOut)
 
 
-def planned_variants(plan: CorpusPlan) -> list[Attempt]:
+def planned_variants(plan: CorpusPlan) -> list[Trajectory]:
     """The variants that are tried, each in one of its problem's workloads.
 
     Raises:
         ConfigError: a problem has no family, or a size makes no sense.
     """
-    attempts: list[Attempt] = []
+    trajectories: list[Trajectory] = []
     for problem in plan.problems:
         chosen = list(
             dict.fromkeys(
@@ -82,8 +82,8 @@ def planned_variants(plan: CorpusPlan) -> list[Attempt]:
             task = Task(
                 problem.name, plan.language, plan.world_size, workload.size, workload.dtype, plan.seed, plan.style
             )
-            attempts.append(Attempt(task, variant, (variant.source,)))
-    return attempts
+            trajectories.append(Trajectory(task, variant, (variant.source,)))
+    return trajectories
 
 
 def make_corpus(
@@ -104,17 +104,17 @@ def make_corpus(
     report(f"{len(variants)} variants of {len(plan.problems)} problems")
     found = evaluator.evaluate(_candidates(variants))
 
-    def is_good(attempt: Attempt) -> bool:
-        feedback = found.get(attempt.candidates[-1])
+    def is_good(trajectory: Trajectory) -> bool:
+        feedback = found.get(trajectory.candidates[-1])
         return feedback is not None and (
             is_right_and_timed(feedback) or (plan.compile_only and was_only_compiled(feedback))
         )
 
     good = by_problem(variants, is_good)
     repairs = [
-        attempt
-        for attempts in good.values()
-        for attempt in broken_attempts(attempts, plan.repairs, plan.seed, only_compiled=plan.compile_only)
+        trajectory
+        for trajectories in good.values()
+        for trajectory in broken_trajectories(trajectories, plan.repairs, plan.seed, only_compiled=plan.compile_only)
     ]
     report(f"{len(repairs)} repairs")
     found |= evaluator.evaluate(_candidates(repairs))
@@ -122,8 +122,8 @@ def make_corpus(
     return Corpus(corpus_rows([*variants, *repairs], found, left_out, compile_only=plan.compile_only), left_out)
 
 
-def _candidates(attempts: Sequence[Attempt]) -> dict[Candidate, None]:
-    return dict.fromkeys(chain.from_iterable(attempt.candidates for attempt in attempts))
+def _candidates(trajectories: Sequence[Trajectory]) -> dict[Candidate, None]:
+    return dict.fromkeys(chain.from_iterable(trajectory.candidates for trajectory in trajectories))
 
 
 def result_line(candidate: Candidate, feedback: Feedback) -> str:

@@ -1,4 +1,4 @@
-"""What an exported folder holds: where it comes from, and counts by problem, stage, kind and length."""
+"""The manifest of an exported folder: its origin, and counts by problem, stage, kind and length."""
 
 from __future__ import annotations
 

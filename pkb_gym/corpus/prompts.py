@@ -47,7 +47,7 @@ A kernel for another problem, as it should be written:
 """
 
 
-class Message(TypedDict):
+class PromptMessage(TypedDict):
     """One message of a prompt."""
 
     role: str
@@ -57,10 +57,10 @@ class Message(TypedDict):
 class PromptRow(TaskRow):
     """One row of `pkb export prompts`."""
 
-    prompt: list[Message]
+    prompt: list[PromptMessage]
 
 
-def prompt_messages(task: Task) -> list[Message]:
+def prompt_messages(task: Task) -> list[PromptMessage]:
     """System and user message.
 
     The full style holds the task text and a kernel for another problem; the brief one a few lines. The seed is not in

@@ -25,7 +25,7 @@ HELD_OUT_SHARE = 3
 """One workload in so many is held out."""
 
 FACTORS = {1: (2, 3, 4, 5, 6, 7, 8), 2: (2, 3)}
-"""By what a named size's dimensions are multiplied, by how many of them are: memory must remain enough."""
+"""Factors of a named size's dimensions, by the number of dimensions that are changed: memory must remain enough."""
 
 MOST_DRAWN = 100
 """Candidates that are looked at for one named size."""
@@ -59,7 +59,7 @@ class TaskRow(TypedDict):
 
 @dataclass(frozen=True)
 class Task:
-    """What one row asks: a problem under one configuration.
+    """The task of one row: a problem under one configuration.
 
     Attributes:
         problem: its name.
@@ -81,7 +81,7 @@ class Task:
 
     @property
     def device(self) -> str:
-        """Where it runs: "cpu" or "cuda"."""
+        """The device: "cpu" or "cuda"."""
         return choose_device("auto", self.language)
 
     def columns(self) -> TaskRow:
@@ -98,7 +98,7 @@ class Task:
         }
 
     def config(self, **changes: object) -> EvalConfig:
-        """How submissions are judged.
+        """The configuration of evaluations.
 
         Args:
             **changes: further fields of `EvalConfig`.
@@ -114,7 +114,7 @@ class Task:
         return asked.model_copy(update=changes)
 
     def resolved(self) -> ResolvedConfig:
-        """What the configuration comes to on this machine.
+        """The configuration resolved on this machine.
 
         Raises:
             ConfigError: it cannot be met here.

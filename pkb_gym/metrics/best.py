@@ -33,7 +33,7 @@ class BestKernel:
 
     @property
     def suffix(self) -> str:
-        """Of a file that holds it."""
+        """The suffix of a file that holds it."""
         return {"cpp": "cpp", "cuda": "cu"}.get(self.feedback.config.language, "py")
 
 

@@ -43,7 +43,7 @@ class Flip(Record):
 
 
 class Comparison(Record):
-    """What `compare` found."""
+    """The result of `compare`."""
 
     schema_version: Literal[1] = 1
     a: str

@@ -12,7 +12,7 @@ from pkb_gym.metrics.results import AgentResults, Ints, Turns
 
 
 class Effort(Record):
-    """What one quantity takes until the first right kernel; intervals are clustered by problem."""
+    """The amount of one quantity until the first right kernel; intervals are clustered by problem."""
 
     of_successes: Estimate | None
     """Mean up to and with the first right turn, over episodes that have one; None without any. Episodes that give up
@@ -23,7 +23,7 @@ class Effort(Record):
 
 
 class Spent(Record):
-    """Sums over all attempts; None where no attempt tells."""
+    """Sums over all attempts; None where no attempt has the quantity."""
 
     attempts: int
     evaluations: int
@@ -48,7 +48,7 @@ QUANTITIES: dict[str, Callable[[Turns], Floats]] = {
 
 
 def effort(results: AgentResults, quantity: str) -> Effort | None:
-    """Effort until the first right kernel; None where a turn does not tell the quantity, or without episodes.
+    """Effort until the first right kernel; None where a turn lacks the quantity, or without episodes.
 
     of_successes = sum over episodes with a right turn of spent(episode) / their number
     per_success  = sum over all episodes of spent(episode) / number of those with a right turn
@@ -83,7 +83,7 @@ def _first_right(results: AgentResults) -> Ints:
 
 
 def spent(results: AgentResults) -> Spent:
-    """What all attempts took, unjudged ones included."""
+    """The sums over all attempts, unjudged ones included."""
     turns = results.every_turn
     return Spent(
         attempts=len(turns.outcomes),

@@ -120,7 +120,7 @@ def bootstrap_means(sums: Floats, counts: Floats) -> Floats:
 
 @cache
 def _weights(clusters: int) -> Floats:
-    """How often each resample draws each cluster, shape (resamples, clusters); the same in every process."""
+    """The draws of each cluster by each resample, shape (resamples, clusters); equal in every process."""
     if clusters == 0:
         return np.zeros((RESAMPLES, 0))
     random = np.random.default_rng([SEED, clusters])

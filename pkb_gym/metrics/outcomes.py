@@ -1,4 +1,4 @@
-"""What figures need of an attempt."""
+"""The parts of an attempt that figures need."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
         utilisation: ceiling of the roofline over the time of a right kernel.
         mechanisms: by which a right kernel moved data; None where it was not profiled.
         calls_library: `Feedback.calls_torch_distributed`.
-        completion_tokens: None where no model told.
+        completion_tokens: None where no model reported them.
     """
 
     verdict: str
@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
 
 
 def outcome_of(attempt: Attempt) -> Outcome:
-    """Of one attempt."""
+    """The outcome of one attempt."""
     feedback, tokens = attempt.feedback, attempt.tokens
     submitted = attempt.source is not None
     judged = not submitted if feedback is None else not is_infrastructure_failure(feedback)

@@ -101,7 +101,7 @@ def reach(results: AgentResults, target: str, speedups: Mapping[str, float]) -> 
 
 
 def _first_as_fast(results: AgentResults, speedups: Mapping[str, float]) -> tuple[Ints, Ints]:
-    """Of each judged episode: turns up to the first that is as fast as the target (else `NEVER`), and all its turns."""
+    """For each judged episode: turns up to the first as fast as the target (else `NEVER`), and all its turns."""
     turns = results.turns
     wanted = np.array([speedups.get(name, np.inf) for name in results.problems])[turns.problem]
     is_as_fast = turns.speedup >= wanted  # false for NaN: not right, or not timed

@@ -22,7 +22,7 @@ Key: TypeAlias = tuple[str, Task, tuple[object, ...], int]
 
 @dataclass(frozen=True)
 class Turns:
-    """Attempts as columns, in order of episodes and turns; a number that nobody told is NaN.
+    """Attempts as columns, in order of episodes and turns; a number that is unknown is NaN.
 
     Attributes:
         outcomes: what the columns are made of.
@@ -49,7 +49,7 @@ class Turns:
     duration_s: Floats
 
     def of(self, rows: Bools, episode: Ints) -> Turns:
-        """Those of some rows, with new numbers of their episodes."""
+        """The turns of some rows, with new numbers of their episodes."""
         columns = {
             name: getattr(self, name)[rows] for name in self.__annotations__ if name not in ("outcomes", "episode")
         }
@@ -87,7 +87,7 @@ class Episodes:
         return self.speedup if baseline == "eager" else self.captured_speedup
 
     def of(self, rows: Bools) -> Episodes:
-        """Those of some rows."""
+        """The episodes of some rows."""
         return Episodes(**{name: getattr(self, name)[rows] for name in self.__annotations__})
 
 
@@ -171,7 +171,7 @@ def results_by_agent(attempts: Iterable[Attempt]) -> list[AgentResults]:
 
 
 def key_of(attempt: Attempt) -> Key:
-    """What tells an attempt from the others of its agent."""
+    """The key of an attempt among those of its agent."""
     asked = attempt.asked
     return attempt.problem, task_of(asked), (asked.seed, attempt.sample, attempt.file), attempt.turn
 

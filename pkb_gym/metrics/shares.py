@@ -1,4 +1,4 @@
-"""How attempts end, and by which mechanisms right kernels move data."""
+"""The ends of attempts, and the mechanisms by which right kernels move data."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def mechanism_usage(results: AgentResults) -> tuple[Share, ...]:
 
         share = right kernels with the mechanism / right kernels
 
-    Shares add up to more than 1 where kernels use several. A profile is an untrusted rank report, and on the CPU tells
-    of no mechanism: `not told`.
+    Shares add up to more than 1 where kernels use several. A profile is an untrusted rank report, and on the CPU
+    it has no mechanism: `not told`.
     """
     turns, rows = results.turns, best_turns(results)
     outcomes = (turns.outcomes[row] for row in rows)
@@ -82,7 +82,7 @@ def _mechanisms(mechanisms: tuple[str, ...] | None, calls_library: bool | None) 
 
 
 def _shares(items: Counter[Item], clusters: int) -> tuple[Share, ...]:
-    """Of each name among all items."""
+    """The share of each name among all items."""
     total: Counter[str] = Counter()
     of_cluster = np.zeros((clusters, 1))
     for (cluster, names), count in items.items():

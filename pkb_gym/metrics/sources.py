@@ -18,7 +18,7 @@ UNTOLD_STEMS = ("results", "attempts")
 
 @dataclass(frozen=True)
 class ResultsSource:
-    """Where results come from, written `FILE` or `AGENT=FILE`.
+    """A source of results, written `FILE` or `AGENT=FILE`.
 
     Attributes:
         path: of a file of attempts.
@@ -30,7 +30,7 @@ class ResultsSource:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Of an argument; a path that exists is one, whatever is in it.
+        """Parses an argument; a path that exists is one, whatever is in it.
 
         Raises:
             ConfigError: the agent or the path is empty.

@@ -1,4 +1,4 @@
-"""What further turns add: the best so far after each turn, and where it stops rising."""
+"""The gain of further turns: the best so far after each turn, and its plateau."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def plateau(results: AgentResults, tolerance: float = PLATEAU_TOLERANCE) -> Plat
 
 
 def _first_near_end(series: Floats, tolerance: float) -> Floats:
-    """Of each row, which never falls: the first column, from 1, that is near the last one."""
+    """For each row, which never falls: the first column, from 1, that is near the last one."""
     rounding = 1e-12
     return np.asarray(np.argmax(series[:, -1:] - series <= tolerance + rounding, axis=1) + 1)
 

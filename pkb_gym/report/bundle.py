@@ -20,7 +20,7 @@ PER_CHUNK = 24
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a page holds of the attempts.
+    """The contents of a page on the attempts.
 
     Attributes:
         index: the list, as JSON.
@@ -34,7 +34,7 @@ class Bundle:
 
     @property
     def nbytes(self) -> int:
-        """On the page."""
+        """The size on the page."""
         return len(json_for_script(self.index)) + sum(len(chunk) + CHUNK_BYTES for chunk in self.chunks)
 
 

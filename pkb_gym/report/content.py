@@ -1,4 +1,4 @@
-"""What a report holds, whatever it is written as: its JSON twin is this record."""
+"""The content of a report, whatever its format: its JSON twin is this record."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RooflinePoint(Record):
 
 
 class Setting(Record):
-    """Where and how attempts were evaluated."""
+    """The machine and configuration of attempts."""
 
     agent: str
     hardware: str
@@ -101,7 +101,7 @@ def _settings(attempts: Sequence[Attempt]) -> tuple[Setting, ...]:
 
 
 def _roofline(attempts: Sequence[Attempt]) -> tuple[RooflinePoint, ...]:
-    """Of the fastest right attempt of each sample."""
+    """The points of the fastest right attempt of each sample."""
     best: dict[tuple[object, ...], tuple[float, RooflinePoint]] = {}
     for attempt in attempts:
         feedback = attempt.feedback

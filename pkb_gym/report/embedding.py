@@ -32,5 +32,5 @@ def compressed(value: object) -> str:
 
 
 def csp_hash(text: str) -> str:
-    """What a content security policy calls an inline script or style by."""
+    """The hash that a content security policy names an inline script or style by."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

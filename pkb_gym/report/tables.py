@@ -22,7 +22,7 @@ NOT_PUBLISHED = "-"
 
 @dataclass(frozen=True)
 class Head:
-    """Of a column."""
+    """The head of a column."""
 
     title: str
     count: str
@@ -30,7 +30,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Row:
-    """Of one agent."""
+    """The row of one agent."""
 
     name: str
     is_published: bool

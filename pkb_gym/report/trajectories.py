@@ -25,7 +25,7 @@ MOST_EVENTS = 400
 
 
 class MismatchPicture(Record):
-    """Where an output is wrong."""
+    """The errors in an output."""
 
     text: str
     shape: tuple[int, ...]
@@ -34,7 +34,7 @@ class MismatchPicture(Record):
 
 
 class RankBar(Record):
-    """Where a rank's time of a call went, in microseconds."""
+    """The parts of a rank's time in a call, in microseconds."""
 
     rank: int
     compute: float

@@ -5,7 +5,7 @@
                                         &reward= and a preset, the reward too
     DELETE /v1/evaluations/{id}         gives up interest in it
     GET    /v1/status                   a `ServiceStatus`
-    POST   /v1/pause?wait_s=            leaves the devices to somebody else; a `PauseState`
+    POST   /v1/pause?wait_s=            leaves the devices to another program; a `PauseState`
     POST   /v1/resume                   ends the pause; a `PauseState`
     GET    /metrics                     the metrics, for Prometheus
     GET    /v1/health                   {"ok": true}; needs no token
@@ -90,7 +90,7 @@ RETRY_S = 1
 
 @dataclass(frozen=True)
 class Telemetry:
-    """Who is called with what happens.
+    """The observers of the service.
 
     Attributes:
         metrics: for /metrics.
@@ -199,7 +199,7 @@ class _Endpoints:
         return _json(b"{}")
 
     def status(self) -> Response:
-        """What the service is at, and what it has done."""
+        """The state of the service, and its counts."""
         return _answer(self._service.status())
 
     def pause(self, request: Request, wait_s: float = 0.0) -> Response:
@@ -284,7 +284,7 @@ def _refuse(request: Request, error: Exception, clients: Clients) -> Response:
 
 
 def _validation_text(errors: Iterable[Mapping[str, Any]]) -> str:
-    """What pydantic found wrong, and where."""
+    """The findings of a pydantic error with their places, as text."""
     return "; ".join(f"{'.'.join(map(str, _place(each)))}: {each['msg']}" for each in errors)
 
 

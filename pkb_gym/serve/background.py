@@ -60,7 +60,7 @@ class Running:
     Attributes:
         socket: where.
         pid: its process.
-        status: what it is at; None where it does not say.
+        status: its state; None where it does not answer.
     """
 
     socket: Path
@@ -141,7 +141,7 @@ class BackgroundEvaluator:
         """Returns when it listens.
 
         Raises:
-            InfrastructureError: it ended, or said nothing for `START_S`.
+            InfrastructureError: it ended, or was not ready within `START_S`.
         """
         self._socket.unlink(missing_ok=True)  # of one that was killed
         log = self._socket.with_suffix(".log")
@@ -151,7 +151,7 @@ class BackgroundEvaluator:
         path = json.dumps([str(Path(entry).absolute()) for entry in sys.path])
         ready, theirs = os.pipe()
         try:
-            # Not `subprocess`, which takes a child that it was not told to wait for to be a mistake.
+            # Not `subprocess`, which warns of a child that nothing has waited for.
             os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-c", _PROGRAM, path, *words],
@@ -210,7 +210,7 @@ def stop(evaluator: Running) -> bool:
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Of two commands that find no evaluator one starts it, and the other finds it."""
+    """Lets one of two commands that find no evaluator start it, and the other find it."""
     with (folder / "lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -226,7 +226,7 @@ def _token_file(folder: Path) -> Path:
 
 
 def _remove_logs(folder: Path) -> None:
-    """Those of evaluators that have ended."""
+    """Removes the logs of evaluators that have ended."""
     for log in folder.glob("*.log"):
         if not log.with_suffix(SUFFIX).exists():
             log.unlink(missing_ok=True)

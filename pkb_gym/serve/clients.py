@@ -25,7 +25,7 @@ OPEN_TO_OTHERS = 0o077
 
 @dataclass(frozen=True)
 class Client:
-    """Who sends requests, by the token.
+    """A sender of requests, known by the token.
 
     Attributes:
         name: in metrics, logs and the journal.
@@ -96,7 +96,7 @@ class Clients:
         return iter([client for client, _ in self.tokens])
 
     def authorized(self, header: bytes) -> Client | None:
-        """The client of an Authorization header; None where its token is nobody's.
+        """The client of an Authorization header; None where its token is unknown.
 
         Every token is compared in constant time, so that the time says nothing of which one is near.
         """

@@ -18,7 +18,7 @@ class DeadlineWatch:
         lock: of the service.
         begun: the evaluations to watch; the lock guards it.
         deadline_s: what an evaluation may take, see `Evaluation.left_s`.
-        unwanted_s: what it may still take once nobody asks for it any more; None for as long as any other.
+        unwanted_s: the time that it may still take once no client wants it any more; None for as long as any other.
         end: is called, without the lock, with an evaluation that has had its time, and the reason.
     """
 
@@ -37,7 +37,7 @@ class DeadlineWatch:
         self._thread.start()
 
     def look(self) -> None:
-        """To be called, with the lock held, when a clock was started or stopped."""
+        """Called with the lock held when a clock was started or stopped."""
         self._changed.notify_all()
 
     def close(self) -> None:

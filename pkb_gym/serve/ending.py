@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Ending:
-    """Is set once, and calls who waits; safe to use from several threads."""
+    """An event that is set once and calls its waiters; safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

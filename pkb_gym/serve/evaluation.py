@@ -23,7 +23,7 @@ HAS_DEVICES = frozenset({PREPARING, Stage.RUN.value, Stage.CHECK.value, Stage.TI
 
 
 class OwningEvaluator(Evaluator, Protocol):
-    """An evaluator that owns devices, and can leave them to somebody else for a while."""
+    """An evaluator that owns devices, and can leave them to another program for a while."""
 
     def evaluate(
         self,
@@ -63,7 +63,7 @@ class Evaluation:
         state: `QUEUED`, words of the evaluator, or `FINISHED`.
         interest: requests of each client for it that were not taken back.
         client: whose turn it was when it began; empty before.
-        unwanted_since_s: when the last of them gave up, by `time.monotonic`; None while somebody asks for it.
+        unwanted_since_s: when the last of them gave up, by `time.monotonic`; None while a client wants it.
         evaluator: who judges it; None before it begins.
         asked_at_s: when it was first asked for, by `time.monotonic`.
         answer: the feedback, or a `PkbError` where the evaluator refused the request.
@@ -88,7 +88,7 @@ class Evaluation:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a client still asks for it."""
+        """Whether a client still wants it."""
         return any(requests > 0 for requests in self.interest.values())
 
     def enter(self, state: str) -> None:
@@ -100,11 +100,11 @@ class Evaluation:
         self.state = state
 
     def left_s(self, deadline_s: float, unwanted_s: float | None = None) -> float | None:
-        """How long its clock may still run; None while it stands.
+        """The time that its clock may still run; None while it stands.
 
         Args:
             deadline_s: what an evaluation may take.
-            unwanted_s: what it may still take from when nobody asks for it any more; None for as long as any.
+            unwanted_s: the time that it may still take once no client wants it; None for as long as any.
         """
         if self._since is None:
             return None

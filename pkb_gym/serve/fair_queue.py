@@ -65,7 +65,7 @@ class FairQueue:
                     del self._clients[evaluation]
 
     def waiting(self, client: str) -> int:
-        """How many evaluations wait in a client's queue."""
+        """The number of evaluations that wait in a client's queue."""
         return len(self._queues.get(client, ()))
 
     def counts(self) -> dict[str, int]:

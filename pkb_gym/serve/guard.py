@@ -1,4 +1,4 @@
-"""What every request has to pass before anything of it is read: the token, and limits on its body."""
+"""The guard of every request, before anything of it is read: the token, and limits on its body."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Guard:
 
 
 def client_of(scope: Scope) -> Client:
-    """Who sent a request that the guard let pass."""
+    """The client whose request the guard let pass."""
     client = scope[CLIENT]
     assert isinstance(client, Client)
     return client

@@ -1,4 +1,4 @@
-"""Which background evaluator a command may use: one that would find what a fresh evaluator of the command finds."""
+"""The identity of a background evaluator: one of a command's own identity finds what a fresh evaluator would."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DIGITS = 12
 def identity() -> str:
     """A digest over all that decides how an evaluator started now by this process would judge.
 
-    The version and the files of this package, told by size and time of change; this Python, where it imports from, and
+    The version and the files of this package, by size and time of change; this Python, where it imports from, and
     when packages were last installed there; the compilers; the problems outside this package, with their files; the
     environment variables that evaluators read; and the processors that this process may use.
     """
@@ -66,7 +66,7 @@ def _changed(path: Path) -> int | None:
 
 
 def _program(name: str) -> tuple[str, int | None]:
-    """Where a program lies, and when it was changed."""
+    """The place of a program, and the time of its last change."""
     found = shutil.which(name)
     path = Path(found).resolve() if found else Path(name)
     return str(path), _changed(path) if found else None

@@ -2,7 +2,7 @@
 
 A file of lines, one entry each, only appended to:
 
-    accepted   before its client hears of it
+    accepted   before its client gets the reply
     joined     another client asks for the same evaluation
     gave_up    a client does no longer
     begun      by an evaluator
@@ -170,7 +170,7 @@ class Journal:
             self._file.close()
 
     def recovered(self) -> list[Recovered]:
-        """What an earlier service has left, in the order of acceptance.
+        """The evaluations that an earlier service has left, in the order of acceptance.
 
         Raises:
             ConfigError: a line is no entry of this version.

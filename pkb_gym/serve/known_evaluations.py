@@ -11,7 +11,7 @@ class KnownEvaluations:
     """An index; the service's lock guards it.
 
     Args:
-        max_answers: answers that are kept; those that nobody asked for longest are forgotten first.
+        max_answers: answers that are kept; the least recently requested are forgotten first.
     """
 
     def __init__(self, max_answers: int) -> None:

@@ -1,4 +1,4 @@
-"""Where a service records its evaluations: the journal and the file of results, either of which may be absent."""
+"""The record of a service's evaluations: the journal and the file of results, either of which may be absent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Ledger:
         return self._journal is not None
 
     def recovered(self) -> list[Recovered]:
-        """What an earlier service has left; see `Journal.recovered`.
+        """The evaluations that an earlier service has left; see `Journal.recovered`.
 
         Raises:
             ConfigError: a line of the journal is no entry of this version.

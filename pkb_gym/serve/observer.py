@@ -1,4 +1,4 @@
-"""What a service reports of its evaluations while it runs."""
+"""Reports of a service on its evaluations while it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pkb_gym.serve.evaluation import Evaluation
 
 
 class Observer:
-    """Is called with each event, from several threads; every method returns soon and raises nothing.
+    """The observer of events, called from several threads; every method returns soon and raises nothing.
 
     The methods of this class do nothing: an observer overrides those that it needs.
     """
@@ -31,7 +31,7 @@ class Observer:
         """An evaluation has left the queue."""
 
     def finished(self, evaluation: Evaluation, answer: Feedback | Exception) -> None:
-        """An evaluation has its answer; an exception stands for a refusal, or for nobody asking any more."""
+        """An evaluation has its answer; an exception stands for a refusal, or for the last client's withdrawal."""
 
     def evaluator_replaced(self, why: str) -> None:
         """The evaluator had to go."""
@@ -84,7 +84,7 @@ class Observers(Observer):
 
 
 def verdict(answer: Feedback | Exception) -> str:
-    """What came of an evaluation, in one word: `passed`, a failure, `given_up` or `refused`."""
+    """The result of an evaluation, in one word: `passed`, a failure, `given_up` or `refused`."""
     if isinstance(answer, Feedback):
         return "passed" if answer.failure is None else answer.failure.value
     return "given_up" if isinstance(answer, EvaluationNotFound) else "refused"

@@ -11,8 +11,8 @@ from collections.abc import Callable
 def when_parent_ends(call: Callable[[], None]) -> None:
     """Has a function called, in a thread, once the parent process has ended, however it did.
 
-    A pidfd tells of the whole process. The signal of prctl(PR_SET_PDEATHSIG) would come as soon as the thread ends that
-    started this process, while the parent itself goes on.
+    A pidfd reports the end of the whole process. The signal of prctl(PR_SET_PDEATHSIG) would come as soon as the
+    thread ends that started this process, while the parent itself goes on.
     """
     parent = os.getppid()
     try:

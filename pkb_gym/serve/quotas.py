@@ -1,4 +1,4 @@
-"""How much may wait and run, of each client and of all."""
+"""Limits of waiting and running evaluations, of each client and of all."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@
 Threads wait where the evaluator has them wait: for a processor to compile on, for the devices. So texts are compiled as
 they come, in a pause too, and the queue holds only what is beyond `max_begun` and the quotas.
 
-An evaluation that has begun and that nobody asks for any more ends where its next stage would begin.
+An evaluation that has begun and that no client wants any more ends where its next stage would begin.
 
 An infrastructure failure is no hang. An evaluation has `deadline_s` of compiling and of having the devices; waiting
 for others does not count. When that has passed, when the evaluator raises what is no refusal of the request, or after
@@ -50,7 +50,7 @@ MAX_BEGINS = 3
 
 
 class _Unwanted(Exception):
-    """Raised into an evaluation that nobody asks for any more."""
+    """Raised into an evaluation that no client wants any more."""
 
 
 class EvaluationService:
@@ -64,9 +64,9 @@ class EvaluationService:
             clients who would cheat nobody but themselves.
         max_queued: requests that may wait to begin.
         max_begun: evaluations that have begun and not finished: each is a thread and, compiled, a binary in memory.
-        max_answers: answers that are kept; those that nobody asked for longest are forgotten first.
+        max_answers: answers that are kept; the least recently requested are forgotten first.
         deadline_s: what an evaluation may take, see above.
-        unwanted_s: what it may still take once nobody asks for it any more, before the evaluator is replaced; None for
+        unwanted_s: the time left once no client wants it any more, before the evaluator is replaced; None for
             as long as any other.
         ledger: where evaluations and answers are recorded.
         observer: is called with what happens.
@@ -198,7 +198,7 @@ class EvaluationService:
         return answer.result() if done else None
 
     def give_up(self, evaluation_id: str, client: Client = SOLE) -> None:
-        """Takes back one `submit`. If nobody else asks for the evaluation, it never begins, or ends early.
+        """Takes back one `submit`. If no other client wants the evaluation, it never begins, or ends early.
 
         Raises:
             EvaluationNotFound: there is no such evaluation.
@@ -224,7 +224,7 @@ class EvaluationService:
                 self._deadlines.look()
 
     def pause(self, timeout_s: float | None = None) -> bool:
-        """Leaves the devices to somebody else until `resume`: nothing begins there, while texts are compiled.
+        """Leaves the devices to another program until `resume`: nothing begins there, while texts are compiled.
 
         Returns whether nothing runs any more; see `CurrentEvaluator.pause`.
         """
@@ -240,7 +240,7 @@ class EvaluationService:
             return 0.0 if self._queue or self._begun else time.monotonic() - self._active_s
 
     def status(self) -> ServiceStatus:
-        """What the service is at, and what it has done."""
+        """The state of the service, and its counts."""
         with self._lock:
             states = [evaluation.state for evaluation in (*self._queue, *self._begun)]
             return self._statistics.status(states, paused=self._evaluator.paused)
@@ -376,7 +376,7 @@ class EvaluationService:
             self._end(evaluation, answer)
 
     def _conclude(self, evaluation: Evaluation, feedback: Feedback | None) -> None:
-        """Called with the lock held: an answer is kept for who asks again, unless another attempt may find another."""
+        """Called with the lock held: an answer is kept for equal requests, unless another attempt may find another."""
         evaluation.enter(FINISHED)
         self._known.answered(evaluation)
         if feedback is None or feedback.failure is Failure.INFRASTRUCTURE:

@@ -1,4 +1,4 @@
-"""What a service has done since it was started."""
+"""Counts of a service since it was started."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Statistics:
 
         Args:
             states: of the evaluations that have not finished.
-            paused: whether the devices are left to somebody else.
+            paused: whether the devices are left to another program.
         """
         self._forget()
         now = list(states)

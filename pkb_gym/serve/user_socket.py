@@ -1,4 +1,4 @@
-"""Unix sockets that nobody but one user can reach, and the folder that they lie in."""
+"""Unix sockets that only one user can reach, and the folder that they lie in."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def private_folder(path: Path) -> Path:
     """A folder that this user alone can enter; made where there is none.
 
     Raises:
-        ConfigError: it cannot be made, is somebody else's, or others may enter it.
+        ConfigError: it cannot be made, belongs to another user, or others may enter it.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -65,7 +65,7 @@ def _plainest(family: Family) -> str:
 
 
 def _paragraphs(comment: str) -> tuple[str, ...]:
-    """Of lines that begin with `//`."""
+    """The paragraphs of lines that begin with `//`."""
     text = "\n".join(line.removeprefix("//").strip() for line in comment.strip().split("\n"))
     return tuple(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 

@@ -1,4 +1,4 @@
-"""What the mixture-of-experts layers share: arguments, inputs whose routing is beyond doubt, modes, least cost."""
+"""Shared parts of the mixture-of-experts layers: arguments, inputs whose routing is beyond doubt, modes, least cost."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def cost(ax: Axes) -> Cost:
 
 
 def least_work_of(parameters: Callable[[Axes], int]) -> LeastWork:
-    """Of a layer whose ranks' MLPs have so many elements."""
+    """The least work of a layer whose ranks' MLPs have so many elements."""
     return LeastWork(
         "Every token goes through one MLP at least, whatever its routing. In the mean over the ranks one token in G "
         "stays; for the others a row comes in at the MLP and one at the token, or the MLP does.",

@@ -1,4 +1,4 @@
-"""What the token exchanges share: groups of ranks, ragged tokens, and a routing that is known before it is drawn.
+"""Shared parts of the token exchanges: groups of ranks, ragged tokens, and a routing that is known before it is drawn.
 
 The sizes of a token exchange follow from the experts that all ranks' tokens chose. Axes hold them, so that every rank
 knows them beforehand: a rank's routing is a tuple of kinds, each a number of tokens and the experts of their K slots.
@@ -165,7 +165,7 @@ def _is_routing(value: object) -> TypeGuard[tuple[Kinds, ...]]:
 
 
 def expert_counts(kinds: Kinds, experts: int) -> list[int]:
-    """How many tokens chose each expert."""
+    """The number of tokens that chose each expert."""
     counts = [0] * experts
     for tokens, chosen in kinds:
         for expert in set(chosen):
@@ -174,7 +174,7 @@ def expert_counts(kinds: Kinds, experts: int) -> list[int]:
 
 
 def visits(kinds: Kinds, place: int, local: int) -> int:
-    """How many tokens chose an expert of the rank at that place in the group."""
+    """The number of tokens that chose an expert of the rank at that place in the group."""
     return sum(tokens for tokens, chosen in kinds if any(expert // local == place for expert in chosen))
 
 

@@ -1,4 +1,4 @@
-"""What FP8ReduceScatterGrads and FP8AllGatherParams share: 8-bit floats scaled by a rolling history of maxima."""
+"""Shared part of FP8ReduceScatterGrads and FP8AllGatherParams: 8-bit floats scaled by a rolling history of maxima."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 OUTLIERS = 8
-"""Of each tensor; fewer in a small one. They have about half of its sum of squares."""
+"""The outliers of each tensor; fewer in a small one. They have about half of its sum of squares."""
 
 LEAST, MOST = 0.75, 1.25
 """Range of an outlier's size, that of an equal share in this half being 1."""
@@ -24,7 +24,7 @@ NORM_RULE = "rtol=1e-4 of the baseline's norm, or as near as that to the exact o
 
 
 def outliers_of(elements: int) -> int:
-    """How many elements of a tensor are outliers."""
+    """The number of outliers in a tensor."""
     return min(OUTLIERS, -(-elements // 8))
 
 

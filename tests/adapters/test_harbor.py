@@ -92,7 +92,7 @@ def test_the_reward_is_that_of_the_service(judge):
     assert status == 0 and reward["passed"] == 0 and 0 < reward["reward"] < expected and text.strip()
 
 
-def test_nothing_submitted_is_worth_nothing(judge):
+def test_nothing_submitted_is_rewarded_with_nothing(judge):
     status, reward, text = judge(None, url="http://127.0.0.1:1")
     assert (status, reward) == (0, {"reward": 0.0, "passed": 0, "submitted": 0}) and "nothing was submitted" in text
 
@@ -111,6 +111,11 @@ def test_a_failure_that_is_not_the_kernel_s_is_no_score(judge, source, words):
 def test_no_token_is_shown(judge):
     status, reward, text = judge("speedup 1", token="a-wrong-token")
     assert (status, reward) == (1, None) and "the token is wrong" in text and "a-wrong-token" not in text
+
+
+def test_a_variable_that_is_not_set_is_named(judge):
+    status, reward, text = judge("speedup 1", token="")
+    assert (status, reward) == (1, None) and text == "PKB_TOKEN not set: the url of `pkb serve` and its token\n"
 
 
 def test_a_task_takes_the_place_of_an_earlier_one_alone(tmp_path):

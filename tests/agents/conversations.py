@@ -1,4 +1,4 @@
-"""Conversations for agents, and agents whose replies are told."""
+"""Conversations for agents, and agents whose replies are given."""
 
 from __future__ import annotations
 

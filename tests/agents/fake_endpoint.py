@@ -1,4 +1,4 @@
-"""A server that speaks the chat completions of OpenAI, as told."""
+"""A server with the chat completions of OpenAI and scripted replies."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ print(json.dumps({"content": json.dumps([episode, environment]), "source": "int 
 def test_the_turns_of_an_episode_share_a_folder_that_goes_with_it(program):
     agent = program("notes = open('notes', 'a+'); notes.seek(0); print('notes:', notes.read()); notes.write('x')")
     one, other = agent.begin(task()), agent.begin(task(sample=1))
-    said = [one.act(ASKED).content.strip(), one.act(ASKED).content.strip(), other.act(ASKED).content.strip()]
-    assert said == ["notes:", "notes: x", "notes:"]
+    replies = [one.act(ASKED).content.strip(), one.act(ASKED).content.strip(), other.act(ASKED).content.strip()]
+    assert replies == ["notes:", "notes: x", "notes:"]
     folder = one._folder
     assert folder.is_dir()
     del one
@@ -69,7 +69,7 @@ def test_no_output_ends_the_episode(program):
     assert program("print()").begin(task()).act(ASKED) is None
 
 
-def test_a_failure_is_the_agents_and_is_told_without_control_characters(program):
+def test_a_failure_is_the_agents_and_is_reported_without_control_characters(program):
     """A program's words reach the terminal."""
     with pytest.raises(AgentError, match=r"ended with status 3: no \\x1b\[31mkey"):
         program("sys.stderr.write('no \\x1b[31mkey'); sys.exit(3)").begin(task()).act(ASKED)

@@ -14,7 +14,7 @@ KNOBS = {variant.source: variant.knobs for variant in FAMILY.variants}
 
 
 def search(value, turns, *, seed=1, options=None):
-    """The knobs of each submission, where `value` says what one is worth."""
+    """The knobs of each submission, where `value` gives the reward of one."""
     agent = open_agent("evolve", options or {}).begin(task(seed=seed))
     messages, found = list(ASKED), []
     for number in range(turns):

@@ -76,7 +76,7 @@ def test_files_of_eval_dir_are_samples(tmp_path):
     assert [replies(provider, task(sample=n))[0].submission for n in (0, 1)] == ["a", "b"]
 
 
-def test_settings_tell_other_sources_apart(tmp_path):
+def test_settings_distinguish_sources(tmp_path):
     """A run that was begun with the sources of a folder must not go on with others."""
     (tmp_path / "all_reduce.cpp").write_text("a")
     before = open_agent(f"replay:{tmp_path}").settings

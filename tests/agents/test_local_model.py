@@ -74,7 +74,7 @@ def test_a_model_that_fails_is_the_agents_failure(provider):
         provider.begin(task()).act(ASKED)
 
 
-def test_settings_do_not_tell_where_the_weights_lie(provider, folder):
+def test_settings_do_not_hold_the_folder_of_the_weights(provider, folder):
     assert provider.settings["model"] == folder.name and str(folder.parent) not in str(provider.settings)
 
 

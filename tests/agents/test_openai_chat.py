@@ -117,12 +117,12 @@ def test_a_call_that_is_not_understood_submits_nothing_and_stays_in_the_record(a
 
 def test_later_turns_show_calls_and_their_answers():
     messages = [*ASKED, *answered("int a;", 0.1)]
-    *_, said, answer = chat_messages(messages, with_tools=True)
-    (made,) = said["tool_calls"]
+    *_, message, answer = chat_messages(messages, with_tools=True)
+    (made,) = message["tool_calls"]
     assert json.loads(made["function"]["arguments"]) == {"source": "int a;"}
     assert answer == {"role": "tool", "tool_call_id": made["id"], "content": "Turn 1"}
-    *_, said, answer = chat_messages(messages, with_tools=False)
-    assert said == {"role": "assistant", "content": "```\nint a;\n```"}
+    *_, message, answer = chat_messages(messages, with_tools=False)
+    assert message == {"role": "assistant", "content": "```\nint a;\n```"}
     assert answer == {"role": "user", "content": "Turn 1"}
     plain = [*ASKED, Message("assistant", CODE), Message("user", "No submission")]
     assert chat_messages(plain, with_tools=True)[2:] == [

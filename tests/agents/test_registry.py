@@ -23,7 +23,7 @@ from pkb_gym.engine.errors import ConfigError
         ("evolve:fast", "agent evolve takes nothing after its name, got 'fast'"),
     ],
 )
-def test_a_wrong_name_says_what_there_is(text, message):
+def test_a_wrong_name_lists_the_choices(text, message):
     with pytest.raises(ConfigError, match=message):
         split_name(text)
 
@@ -36,7 +36,7 @@ def test_a_wrong_name_says_what_there_is(text, message):
         ({"initial": "many"}, "agent evolve: initial='many': .*valid integer"),
     ],
 )
-def test_a_wrong_option_says_what_it_takes(given, message):
+def test_a_wrong_option_lists_the_options(given, message):
     with pytest.raises(ConfigError, match=message):
         open_agent("evolve", given)
 

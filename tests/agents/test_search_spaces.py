@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pkb_gym.agents.search_spaces import OF_SEARCH, SEARCH_SPACES
+from pkb_gym.agents.search_spaces import OF_SEARCH, SEARCH_SPACES, long_convolution, long_convolution_cuda
 from pkb_gym.corpus.families import FAMILIES
+from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.envs.suite import split_names
@@ -16,6 +17,8 @@ from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 from tests.corpus.test_families import _parameters
 
 SPACES = sorted(OF_SEARCH)
+LONG_FILTERS = {"B": 1, "num_groups": 4, "group_dim": 1, "l": 48, "Lf": 96, "with_zigzag_splitting": True}
+"""On one rank more taps than T + 1 = 49, so that some act on the future, as at `published`."""
 NAMES = sorted(name for name, language in OF_SEARCH if language == "cpp")
 
 
@@ -48,6 +51,23 @@ def judged(local_evaluator):
 
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(NAMES, pool.map(judge, NAMES), strict=True))
+
+
+@pytest.mark.parametrize("loop", ["by output", "by tap", "by tap, blocks of 64"])
+def test_long_filters_act_on_the_future(loop: str, local_evaluator):
+    knobs = {"share": "positions", "loop": loop, "taps": "widened", "memory": "fresh", "signalling": "barrier"}
+    config = EvalConfig(device="cpu", world_size=1, size=LONG_FILTERS, until="check")
+    feedback = local_evaluator.evaluate(find_problem("HyenaCP"), long_convolution.source(knobs), config)
+    assert feedback.is_correct, feedback.message
+
+
+@pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the CUDA toolkit, and g++")
+def test_long_filters_act_on_the_future_on_gpus(local_evaluator):
+    knobs = {"share": "channels", "threads": 32, "outputs": 1, "order": "nearest first"}
+    source = long_convolution_cuda.source(knobs | {"unroll": "", "signalling": "host barrier"})
+    config = EvalConfig(device="emulated", world_size=1, size=LONG_FILTERS, until="check")
+    feedback = local_evaluator.evaluate(find_problem("HyenaCP"), source, config)
+    assert feedback.is_correct, feedback.message
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pkb_gym.authoring.checks import CheckResult, Judge, check_candidates, check_cost, check_problem
+from pkb_gym.authoring.checks import CheckResult, TinyEvaluator, check_candidates, check_cost, check_problem
 from pkb_gym.authoring.mutants import NOT_APPLICABLE, changes_any, data_places, finer_source, mutants, oracle_source
 from pkb_gym.authoring.wrong_inputs import bfloat16, zeros
 from pkb_gym.cli import main
@@ -103,7 +103,7 @@ def test_a_narrow_tolerance_is_found_by_a_finer_answer(tmp_path, local_evaluator
     reference = (folder / "reference.py").read_text()
     (folder / "reference.py").write_text(reference.replace("wide = x.float()", "wide = x"))
     problem = choose_problem(folder)
-    result = Judge(problem, local_evaluator).right(
+    result = TinyEvaluator(problem, local_evaluator).right(
         "finer", finer_source(problem, reference_source(problem)), "widen it"
     )
     assert result.state == "failed" and result.remedy == "widen it" and "output_mismatch" in result.detail
@@ -111,7 +111,7 @@ def test_a_narrow_tolerance_is_found_by_a_finer_answer(tmp_path, local_evaluator
 
 @pytest.mark.parametrize("op", ["MAX", "SUM"])
 def test_means_for_sums_need_a_sum(op: str, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a reference that takes a maximum over ranks the mutant was the reference, and the problem was to blame."""
+    """Of a reference that takes a maximum over ranks the mutant was the reference: no fault of the problem."""
     monkeypatch.setattr(dist, "all_reduce", lambda *_, **__: None)
     monkeypatch.setattr(dist, "get_world_size", lambda *_: 2)
     reference = f"""import torch.distributed as dist
@@ -133,14 +133,14 @@ def test_a_tolerance_that_accepts_anything_lets_wrong_solutions_pass(tmp_path, l
     problem = choose_problem(variant(tmp_path / "mine", "close(rtol=2**-7)", "close(rtol=1.0, atol=2.0)"))
     made = {each.name: each.source for each in mutants(problem, reference_source(problem), [])}
     for name in ("zeros for every output", "no communication"):
-        result = Judge(problem, local_evaluator).wrong(name, made[name])
+        result = TinyEvaluator(problem, local_evaluator).wrong(name, made[name])
         assert (result.state, result.detail) == ("failed", "it passes") and result.remedy
 
 
 def test_an_oracle_that_disagrees_is_a_failure(tmp_path, local_evaluator: LocalEvaluator) -> None:
     oracle = (TEMPLATE / "oracle.py").read_text()
     problem = choose_problem(TEMPLATE)
-    judge = Judge(problem, local_evaluator)
+    judge = TinyEvaluator(problem, local_evaluator)
     wrong = oracle_source(problem, oracle.replace("whole.double()", "(2 * whole).double()"))
     assert judge.right("oracle", wrong, "correct one").state == "failed"
 
@@ -151,12 +151,12 @@ def test_verdicts_of_candidates(problem: Problem) -> None:
     assert wrong["refused: no communication"].state == "failed" and wrong["reference, 2 ranks"].state == "passed"
     reference = by_name(check_candidates(problem, Accepts("output_mismatch")))
     assert list(reference) == ["reference, 1 ranks"] and reference["reference, 1 ranks"].state == "failed"
-    judge = Judge(
+    judge = TinyEvaluator(
         problem, Accepts("runtime_error", "rank 0: pkb check-problem: does not apply: it takes a module\nmore")
     )
     assert (judge.right("x", "", "").state, judge.wrong("x", "").detail) == ("skipped", "it takes a module")
-    assert Judge(problem, Accepts("runtime_error")).wrong("x", "").state == "skipped"
-    assert Judge(problem, Accepts("output_mismatch")).wrong("x", "").state == "passed"
+    assert TinyEvaluator(problem, Accepts("runtime_error")).wrong("x", "").state == "skipped"
+    assert TinyEvaluator(problem, Accepts("output_mismatch")).wrong("x", "").state == "passed"
 
 
 def test_a_problem_that_only_moves_data_is_no_failure() -> None:

@@ -99,7 +99,7 @@ def test_the_chance_of_few_normal_errors_is_above_the_true_one() -> None:
     assert true < log_chance_normal(statistics.fmean(error**2 for error in errors), 64) < 0.5 * true
 
 
-def test_the_error_before_the_last_rounding_is_told_from_it() -> None:
+def test_the_error_before_the_last_rounding_is_separated_from_it() -> None:
     """Normal errors of 1e-3 steps: two in a thousand results round to a neighbour, which is within the bound."""
     torch.manual_seed(0)
     exact = 1 + 0.9 * torch.rand(200_000, dtype=torch.float64)

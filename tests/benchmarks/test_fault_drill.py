@@ -22,7 +22,7 @@ LOST = Verdict("infrastructure", "the zygote is gone")
 
 
 class FakeTarget:
-    """Answers what it is told."""
+    """Gives the answers of a script."""
 
     pid = 0
 

@@ -1,4 +1,4 @@
-"""Every benchmark tells how it is called."""
+"""Every benchmark has a help text."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_arms_are_compared_at_the_subjects_evaluations_by_hand():
     assert control.curve[:3] == ((1.0, 0.1), (2.0, pytest.approx(0.2)), (3.0, pytest.approx(0.75)))
 
 
-def test_an_arm_that_ended_early_says_so():
+def test_an_arm_that_ended_early_is_marked():
     short = Arm(0, "evolve", {A: [1.0], B: [0.0]}, training=0)
     assert compare([GRPO, short], "grpo")[1].evaluations == 1.0
 

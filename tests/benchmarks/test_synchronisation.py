@@ -59,7 +59,7 @@ def test_each_operation_is_removed_once_and_nothing_else_changes():
     ]
 
 
-def test_two_of_a_kind_on_one_line_are_told_apart():
+def test_two_of_a_kind_on_one_line_are_distinguished():
     source = InlinedSource.of("void meet(pkb::Comm comm) {\n  comm.wait(0), comm.wait(1), comm.wait(0);\n}\n")
     names = [mutant.name for mutant in source.mutants() if mutant.kind is Kind.WAIT]
     assert names == ["expert:2: comm.wait(0)", "expert:2: comm.wait(1)", "expert:2: comm.wait(0), 2."]
@@ -123,7 +123,7 @@ def test_mutants_of_experts_differ_from_them_and_each_other(problem: Problem, ki
     assert "#pragma once" not in source.text, "a candidate is no header"
 
 
-def test_a_kernel_tells_which_operations_it_comes_to(local_evaluator: LocalEvaluator):
+def test_a_kernel_reports_the_operations_that_it_reaches(local_evaluator: LocalEvaluator):
     source = InlinedSource.of(EXCHANGE)
     config = EvalConfig(device="cpu", world_size=2, size="tiny", until="check")
     feedback = local_evaluator.evaluate(find_problem("AllGather"), source.reporting(), config)

@@ -42,7 +42,7 @@ def test_a_pass_without_a_reason_and_a_reason_without_a_pass_are_named() -> None
     assert unexplained(gone) == ["CombinedShardedGemms, 2 ranks: does not pass: collective 2"]
 
 
-def test_the_exit_status_tells(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_the_exit_status_shows_failures(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     verdict = Row("AllReduce", 2, "no communication", None, fell_over=False)
     monkeypatch.setattr(wrong_solutions, "study", lambda problem, world_size: [verdict])
     monkeypatch.setattr(

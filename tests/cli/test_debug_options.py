@@ -53,13 +53,13 @@ def test_a_service_writes_no_files(option: str):
         open_for_debugging(parsed(option, "folder", "--service", "http://localhost:1"), None)
 
 
-def test_it_is_told_where_files_are_and_why_there_are_none(capsys: pytest.CaptureFixture[str]):
+def test_the_place_of_files_is_printed_or_why_there_are_none(capsys: pytest.CaptureFixture[str]):
     args = parsed("--keep", "kept", "--dump", "wrong")
     mismatch = failed("output_mismatch").model_copy(update={"durations_s": {"check": 1.0}})
     print_files(args, mismatch)
-    said = capsys.readouterr().err
-    assert "the checked calls are in kept; kept/run.sh runs them by themselves" in said
-    assert "wrong outputs are in wrong" in said
+    printed = capsys.readouterr().err
+    assert "the checked calls are in kept; kept/run.sh runs them by themselves" in printed
+    assert "wrong outputs are in wrong" in printed
     print_files(args, failed("compile_error"))
-    said = capsys.readouterr().err
-    assert "nothing was kept in kept: no call was made" in said and "nothing was dumped" in said
+    printed = capsys.readouterr().err
+    assert "nothing was kept in kept: no call was made" in printed and "nothing was dumped" in printed

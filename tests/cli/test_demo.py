@@ -49,7 +49,7 @@ def test_mistakes_show_the_compiler_and_the_check():
     assert [mistake.expected for mistake in MISTAKES] == ["compile_error", "race"]
 
 
-def test_the_line_that_says_what_is_compared_holds():
+def test_the_line_on_the_comparison_holds():
     """The text names size, dtype and ranks; the configuration decides them."""
     problem = find_problem(PROBLEM)
     size = problem.sizes[CONFIG.size]

@@ -42,7 +42,7 @@ def test_without_sandbox_candidates_are_only_limited(pkb, monkeypatch):
     assert findings["sandbox"].state == "limited" and findings["sandbox"].remedy
 
 
-def test_cache_folder_that_cannot_be_written_is_told(pkb, tmp_path, monkeypatch):
+def test_cache_folder_that_cannot_be_written_is_reported(pkb, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("PKB_CACHE_DIR", str(tmp_path / "file" / "cache"))
     found = doctor.cache()

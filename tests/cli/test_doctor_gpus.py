@@ -43,27 +43,27 @@ def test_all_is_well():
     assert states == {"GPUs": "ok", "GPUs in sandbox": "ok"}
 
 
-def test_unknown_peaks_are_told(monkeypatch):
+def test_unknown_peaks_are_reported(monkeypatch):
     assert found("GPU peaks") is None
     pretend(monkeypatch, "NVIDIA Imaginary")
     assert found("GPU peaks").state == "limited" and "NVIDIA Imaginary" in found("GPU peaks").remedy
 
 
-def test_gpus_that_the_sandbox_hides_are_told(monkeypatch):
+def test_gpus_that_the_sandbox_hides_are_reported(monkeypatch):
     monkeypatch.setattr(doctor_gpus, "seen_in_sandbox", lambda: "error 100 of cuInit")
     assert found("GPUs in sandbox").state == "limited" and "error 100 of cuInit" in found("GPUs in sandbox").detail
     monkeypatch.setattr(doctor_gpus, "bubblewrap_works", lambda: False)
     assert found("GPUs in sandbox") is None
 
 
-def test_packages_that_ranks_need_are_told(monkeypatch):
+def test_packages_that_ranks_need_are_reported(monkeypatch):
     monkeypatch.setattr(doctor_gpus, "_is_there", lambda module: module != "triton")
     assert found("cuda-bindings") is None and found("triton").remedy == "pip install triton"
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.11.0+cpu")
     assert found("torch on GPUs").state == "limited"
 
 
-def test_without_gpus_the_compiler_is_told_all_the_same(monkeypatch):
+def test_without_gpus_the_compiler_is_reported_all_the_same(monkeypatch):
     pretend(monkeypatch)
     names = [finding.name for finding in doctor_gpus.examine_gpus()]
     assert names[:2] == ["GPUs", "nvcc"] and "GPUs in sandbox" not in names
@@ -82,7 +82,7 @@ def test_compiler_and_disassembler(monkeypatch, tmp_path):
     assert found("cuobjdump").detail == f"Build 13.0 ({tmp_path})"
 
 
-def test_a_compiler_that_is_missing_or_broken_is_told(monkeypatch):
+def test_a_compiler_that_is_missing_or_broken_is_reported(monkeypatch):
     monkeypatch.setattr(doctor_gpus, "nvcc_available", lambda: False)
     assert found("nvcc").state == "limited" and "CUDA_HOME" in found("nvcc").remedy
     pretend(monkeypatch)
@@ -98,13 +98,13 @@ def test_a_compiler_that_is_missing_or_broken_is_told(monkeypatch):
 
 @pytest.mark.skipif(not bubblewrap_works(), reason="needs bubblewrap")
 @pytest.mark.parametrize(
-    ("probe", "said"),
+    ("probe", "seen"),
     [("print('first'); print(7)", "7"), ("raise OSError('libcuda.so.1: no')", "OSError: libcuda.so.1: no")],
 )
-def test_the_sandbox_is_really_asked(monkeypatch, probe, said):
+def test_the_sandbox_is_really_asked(monkeypatch, probe, seen):
     monkeypatch.undo()
     monkeypatch.setattr(doctor_gpus, "PROBE", probe)
-    assert doctor_gpus.seen_in_sandbox() == said
+    assert doctor_gpus.seen_in_sandbox() == seen
 
 
 @pytest.mark.gpu

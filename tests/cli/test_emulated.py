@@ -43,16 +43,16 @@ def evaluate(tmp_path, capsys):
     ],
 )
 def test_what_it_cannot_do_is_wrong_usage(evaluate, kernel, options, message):
-    status, said = evaluate(kernel, *options)
-    assert status == 2 and message in said
+    status, printed = evaluate(kernel, *options)
+    assert status == 2 and message in printed
 
 
 @needs_nvcc
 def test_a_python_module_is_rejected_with_where_it_runs(evaluate, tmp_path):
     path = tmp_path / "module.py"
     path.write_text("import torch\n\n\ndef solution(x):\n    return x\n")
-    status, said = evaluate(str(path), "--device", "emulated")
-    assert status == 1 and "evaluate the module on device 'cpu' or 'cuda'" in said
+    status, printed = evaluate(str(path), "--device", "emulated")
+    assert status == 1 and "evaluate the module on device 'cpu' or 'cuda'" in printed
 
 
 def test_its_task_says_that_nothing_is_timed(pkb):

@@ -11,7 +11,7 @@ from pkb_gym.engine.records.feedback import Failure, Feedback
     ("source", "status"),
     [(b"passed", 0), (b"compile_error", 1), (b"output_mismatch", 1), (b"deadlock", 1), (b"infrastructure", 3)],
 )
-def test_exit_status_says_whose_fault_it_was(pkb, source, status):
+def test_exit_status_attributes_the_failure(pkb, source, status):
     ran = pkb("eval", "AllReduce", "-", "--json", stdin=source)
     assert ran.status == status
     feedback = Feedback.model_validate_json(ran.out)

@@ -47,7 +47,7 @@ def test_a_service_and_processes_of_its_own_exclude_each_other(pkb, url):
     assert ran.status == 2 and "not allowed with argument" in ran.err
 
 
-def test_fresh_is_fresh_whatever_the_environment_says(pkb, monkeypatch):
+def test_fresh_is_fresh_in_any_environment(pkb, monkeypatch):
     monkeypatch.setenv("PKB_EVALUATOR", "background")
     ran = pkb(*EVAL, "--fresh", stdin=b"passed")
     assert ran.status == 0 and len(ran.calls) == 1

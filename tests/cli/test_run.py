@@ -55,7 +55,7 @@ def test_json_prints_a_summary_alone(pkb, folder):
     assert (found["complete"], found["passed"], found["results"]) == (1, 1, "here/results.jsonl")
 
 
-def test_an_evaluator_that_fails_is_told_by_the_exit_status(pkb, folder):
+def test_an_evaluator_that_fails_sets_the_exit_status(pkb, folder):
     (folder / "all_reduce.cpp").write_text("broken")
     ran = pkb("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", *HERE)
     assert ran.status == 3 and "not complete: AllReduce sample 0: the evaluator failed" in ran.err
@@ -63,13 +63,13 @@ def test_an_evaluator_that_fails_is_told_by_the_exit_status(pkb, folder):
     assert "0 of 1 problems passed" in ran.out
 
 
-def test_what_was_compiled_only_is_told_by_the_exit_status(pkb, folder):
+def test_a_run_that_only_compiled_sets_the_exit_status(pkb, folder):
     (folder / "all_reduce.cpp").write_text("compiled_only")
     ran = pkb("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", *HERE)
     assert ran.status == 3 and "1 submissions were compiled and not run: this machine has no GPU" in ran.err
 
 
-def test_a_budget_is_told_by_the_exit_status(pkb, folder):
+def test_a_used_up_budget_sets_the_exit_status(pkb, folder):
     argv = ("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", "Scatter", *HERE, "--jobs", "1")
     ran = pkb(*argv, "--max-evaluations", "1")
     assert ran.status == 3 and "stopped: the budget of 1 evaluations is used up; the same command goes on" in ran.err
@@ -88,7 +88,7 @@ def test_a_budget_is_told_by_the_exit_status(pkb, folder):
         (("--agent", "expert", "--samples", "0"), "must be a whole number above 0"),
     ],
 )
-def test_wrong_usage_is_told_in_one_line(pkb, argv, words):
+def test_wrong_usage_is_reported_in_one_line(pkb, argv, words):
     ran = pkb("run", *argv, *HERE)
     assert ran.status == 2 and re.search(words, ran.err) and ran.evaluators == []
 

@@ -43,7 +43,7 @@ def serving(folder: Path, *arguments: str, shell: bool = False) -> Iterator[tupl
             process.kill()
 
 
-def test_it_says_where_it_is_and_ends_when_told(tmp_path):
+def test_it_prints_its_address_and_ends_on_a_signal(tmp_path):
     with serving(tmp_path) as (process, ready):
         assert ready.keys() == {"url", "pid", "token_file"} and ready["pid"] == process.pid
         token_file = Path(ready["token_file"])
@@ -65,7 +65,7 @@ def test_it_ends_with_its_parent(tmp_path):
         httpx.get(ready["url"] + "/v1/health", trust_env=False)
 
 
-def test_who_waits_for_a_killed_server_hears_of_it(tmp_path):
+def test_a_client_of_a_killed_server_gets_an_error(tmp_path):
     with serving(tmp_path) as (process, ready):
         token = Path(ready["token_file"]).read_text().strip()
         children: list[psutil.Process] = []

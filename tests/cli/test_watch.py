@@ -12,7 +12,7 @@ from pkb_gym.rewards.examples import failed, timed
 
 
 class Editor:
-    """Does what it is told, one thing at each look at the file; then presses Ctrl-C."""
+    """Runs one given step at each look at the file; then presses Ctrl-C."""
 
     def __init__(self, path: Path, *saves: str | None) -> None:
         self.path, self.saves = path, list(saves)
@@ -85,7 +85,7 @@ def test_a_difference_is_one_beyond_both_intervals(was, speedup, words):
     assert words in changes(timed(baseline_us=100, speedup=was), timed(baseline_us=100, speedup=speedup))
 
 
-def test_times_are_told_by_stage():
+def test_times_are_printed_by_stage():
     before, now = (
         failed("compile_error").model_copy(update={"durations_s": durations})
         for durations in ({"compile": 2.0, "static": 0.01}, {"compile": 1.5, "check": 0.25, "static": 0.02})

@@ -66,7 +66,7 @@ def test_recipes_take_a_cluster(monkeypatch):
 def findings(monkeypatch):
     """What doctor makes of a cluster of these nodes: finding by name."""
 
-    def examine(*nodes: NodeReport) -> dict[str, doctor_ray.Finding]:
+    def examine(*nodes: NodeReport) -> dict[str, doctor_ray.Diagnosis]:
         report = ClusterReport(ray="2.60.0", nodes=nodes)
         monkeypatch.setattr(inspection, "inspect_cluster", lambda _: report)
         monkeypatch.setattr(inspection, "limits_at", lambda *_: {8: LaneLimits(1, 3)})
@@ -93,13 +93,13 @@ def test_doctor_finds_a_sound_cluster(findings):
         ({"sandbox": False}, "node 10.0.0.12", "limited", "no sandbox"),
     ],
 )
-def test_doctor_says_what_is_wrong_where(findings, changes, name, state, words):
+def test_doctor_names_faults_and_their_places(findings, changes, name, state, words):
     found = findings(SOUND, SOUND.model_copy(update={"node": "10.0.0.12", **changes}))
     assert found[name].state == state and words in found[name].detail and found[name].remedy
     assert found["node 10.0.0.11"].state == "ok"
 
 
-def test_doctor_says_that_there_is_no_cluster(monkeypatch):
+def test_doctor_reports_a_missing_cluster(monkeypatch):
     def refuse(_: str) -> ClusterReport:
         raise InfrastructureError("no Ray cluster can be reached (here)")
 

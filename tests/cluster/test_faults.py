@@ -29,7 +29,7 @@ def test_a_gang_that_dies_or_fails_costs_a_retry(evaluator, tmp_path, fault):
     assert after.gangs_lost == before.gangs_lost + (fault == "die")
 
 
-def test_a_failure_that_stays_is_said_as_such(other_pool, tmp_path):
+def test_a_permanent_failure_is_reported_as_such(other_pool, tmp_path):
     pool = other_pool(f"pool=unlucky&{ONE_GANG}&retries=1&deadline_s=8")
     feedback = pool.evaluate(PROBLEM, f"speedup 5\ninfrastructure {tmp_path}", ON_TWO)
     assert feedback.failure is Failure.INFRASTRUCTURE and "on fire" in feedback.message

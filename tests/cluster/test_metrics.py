@@ -66,7 +66,7 @@ def test_counters_grow_by_what_is_new_and_gauges_follow(made):
     assert made["pkb_pool_retries"].values == {}, "nothing was counted"
 
 
-def test_lanes_are_told_apart(made):
+def test_lanes_are_distinguished(made):
     PoolMetrics("mine").set(status())
     tags = (("device", "cuda"), ("pool", "mine"), ("purpose", "exclusive"), ("world_size", "8"))
     assert made["pkb_pool_lane_waiting"].values == {tags: 5} and made["pkb_pool_lane_busy"].values == {tags: 2}

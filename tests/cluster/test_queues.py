@@ -27,7 +27,7 @@ def test_what_nobody_waits_for_ends(evaluator, tmp_path):
     assert evaluator.status().gangs_lost == before, "its gang is used again"
 
 
-def test_a_higher_priority_goes_first_and_a_full_pool_says_so(other_pool, tmp_path):
+def test_a_higher_priority_goes_first_and_a_full_pool_refuses(other_pool, tmp_path):
     low = other_pool(f"pool=order&{ONE_GANG}&most_waiting=3")
     high = other_pool(f"pool=order&{ONE_GANG}&most_waiting=3", priority=1)
     log, go = tmp_path / "log", tmp_path / "go"
@@ -65,7 +65,7 @@ def test_a_pool_grows_to_its_limit_and_shrinks(other_pool, tmp_path):
     assert pool.status().gangs_lost == 0
 
 
-def test_no_room_is_said_as_such(other_pool):
+def test_a_lack_of_room_is_reported_as_such(other_pool):
     pool = other_pool("pool=crowded&shared_most=0&cpus_per_rank=40&place_s=0.5")
     with pytest.raises(InfrastructureError, match=r"no exclusive gang of 2 ranks on device 'cpu' started within 0.5 s"):
         pool.evaluate(PROBLEM, "speedup 1", ON_TWO)

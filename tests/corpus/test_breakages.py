@@ -66,7 +66,7 @@ def test_broken_kernels_fail(name, failure, local_evaluator):
 
 
 @pytest.mark.parametrize(
-    ("problem", "name", "knobs", "told"),
+    ("problem", "name", "knobs", "expected"),
     [
         ("AllGather", "missing_entry", {"direction": "pull", "staging": "none"}, "wait for it first"),
         ("AllGather", "missing_exit", {"direction": "push", "staging": "none"}, "was still written after"),
@@ -74,10 +74,10 @@ def test_broken_kernels_fail(name, failure, local_evaluator):
         ("AllGather", "unguarded_scratch", {"staging": "inbox", "guard": "barrier"}, "scratch"),
     ],
 )
-def test_a_missing_synchronisation_is_a_race(problem, name, knobs, told, local_evaluator):
+def test_a_missing_synchronisation_is_a_race(problem, name, knobs, expected, local_evaluator):
     feedback = _broken(problem, name, local_evaluator, knobs)
     assert feedback.failure is Failure.RACE, feedback.message
-    assert told in feedback.message
+    assert expected in feedback.message
 
 
 @pytest.mark.parametrize("name", ["missing_wait", "unheard_rank"])

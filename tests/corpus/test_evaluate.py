@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from pkb_gym.corpus.evaluate import BatchEvaluator, Candidate, TimeLimits
-from pkb_gym.corpus.journal import Journal
+from pkb_gym.corpus.journal import FeedbackJournal
 from pkb_gym.corpus.tasks import Task
 from pkb_gym.engine.errors import ConfigError, StoreError
 from pkb_gym.engine.evaluators.caching import CachingEvaluator
@@ -43,9 +43,9 @@ def test_each_candidate_has_its_feedback_and_equal_ones_are_evaluated_once():
 def test_what_is_in_the_journal_is_found_after_the_deadline_too(tmp_path):
     known, new = candidates("speedup 1", "speedup 2")
     evaluator = FakeEvaluator()
-    with Journal(tmp_path / "journal.jsonl") as journal:
+    with FeedbackJournal(tmp_path / "journal.jsonl") as journal:
         BatchEvaluator(CachingEvaluator(evaluator, store=journal), LIMITS, jobs=1).evaluate([known])
-    with Journal(tmp_path / "journal.jsonl") as journal:
+    with FeedbackJournal(tmp_path / "journal.jsonl") as journal:
         cache = CachingEvaluator(evaluator, store=journal)
         late = BatchEvaluator(cache, LIMITS, jobs=1, deadline=time.monotonic())
         assert list(late.evaluate([known, new])) == [known]
@@ -75,7 +75,7 @@ def test_a_full_disk_ends_the_batch(tmp_path, monkeypatch):
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    with Journal(tmp_path / "journal.jsonl") as journal:
+    with FeedbackJournal(tmp_path / "journal.jsonl") as journal:
         made = BatchEvaluator(CachingEvaluator(FakeEvaluator(), store=journal), LIMITS, jobs=1)
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", full)

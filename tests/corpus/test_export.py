@@ -178,9 +178,9 @@ def test_variants_take_workloads_in_turn(export, out):
 
 
 def test_another_writer_is_refused(export, out, small):
-    from pkb_gym.corpus.journal import Journal
+    from pkb_gym.corpus.journal import FeedbackJournal
 
-    with Journal(out / "evaluations.jsonl"):
+    with FeedbackJournal(out / "evaluations.jsonl"):
         ran = export("corpus", "--out", out, *small)
     assert ran.status == 2 and "is being written by another `pkb export`" in ran.err
 

@@ -19,5 +19,5 @@ def test_a_source_tree_that_was_never_installed_has_an_origin_too(monkeypatch: p
         return installed(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    told = origin("pkb export corpus")["versions"]
-    assert told["pkb-gym"] == __version__ and told["torch"] == installed("torch")
+    versions = origin("pkb export corpus")["versions"]
+    assert versions["pkb-gym"] == __version__ and versions["torch"] == installed("torch")

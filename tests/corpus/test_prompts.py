@@ -59,7 +59,7 @@ def test_brief_prompts_are_short(language):
             assert user["content"].startswith(f"{problem.name}: ") and f"language: {language}" in user["content"]
 
 
-def test_brief_prompts_tell_signature_axes_dtype_and_ranks():
+def test_brief_prompts_hold_signature_axes_dtype_and_ranks():
     user = prompt_messages(Task("Reduce", "cpp", 2, '{"M": 3, "N": 5, "dst": 1}', "float32", 0, "brief"))[1]["content"]
     assert "signature: void solution(TensorView tensor, int64_t dst, TensorView out, pkb::Comm comm)" in user
     assert "axes: M=3, N=5, dst=1\ndtype: float32\nranks: 2, cores of one CPU, shared memory" in user

@@ -125,7 +125,7 @@ def test_the_slurm_script_starts_a_head_and_workers_and_runs_the_command(slurm, 
     assert calls[-1].startswith("node1 bash") or any(call.startswith("node1 bash") for call in calls)
 
 
-def test_the_slurm_script_says_what_is_missing(slurm):
+def test_the_slurm_script_names_a_missing_setting(slurm):
     assert slurm() == (2, [])
     status, calls = slurm("true", NO_HEAD="1", PKB_RAY_START_S="1")
     assert status == 3 and not any("--address=node1" in call and "--block" in call for call in calls)

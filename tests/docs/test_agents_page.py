@@ -46,15 +46,15 @@ def test_every_agent_has_a_row():
 
 
 def test_every_option_has_a_row():
-    told: dict[str, set[str]] = {}
+    documented: dict[str, set[str]] = {}
     for agent, options, _ in table("| agent | option | meaning |"):
-        name = agent.strip("`") or list(told)[-1]
-        told.setdefault(name, set()).update(re.findall(r"`(\w+)`", options))
-    assert told == {name: set(record.model_fields) for name, record in OPTIONS.items()}
+        name = agent.strip("`") or list(documented)[-1]
+        documented.setdefault(name, set()).update(re.findall(r"`(\w+)`", options))
+    assert documented == {name: set(record.model_fields) for name, record in OPTIONS.items()}
 
 
 @pytest.mark.parametrize("record", OPTIONS.values(), ids=OPTIONS)
-def test_every_option_says_what_it_is(record):
+def test_every_option_has_a_description(record):
     """The words stand in errors."""
     assert all(field.description for field in record.model_fields.values())
 

@@ -8,9 +8,12 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from pkb_gym.adapters.settings import EpisodeSettings
 from tests.docs.pages import DOCS, ROOT, code_blocks
-from tests.doors import commands, installation
+from tests.doors import commands, debian_python, installation
+from tests.doors.__main__ import LONGEST_FIRST
 
 PAGE = DOCS / "frameworks.md"
 DOORS = sorted(path.parent.name for path in (ROOT / "tests/doors").glob("*/test_door.py"))
@@ -44,30 +47,83 @@ def test_a_door_that_this_python_cannot_have_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(installation.OLDEST_PYTHON, "harbor", (4, 0))
     monkeypatch.setitem(installation.NEWEST_PYTHON, "verl", (3, 9))
     reasons = installation.install_all(installation.doors(tmp_path, ["harbor", "verl"]), tmp_path)
-    assert reasons["harbor"].startswith("it needs Python 4.0 or newer, and this is 3.")
-    assert reasons["verl"].startswith("it needs Python 3.9 or older, and this is 3.")
+    assert all(type(reason) is installation.NotForThisPython for reason in reasons.values())
+    assert str(reasons["harbor"]).startswith("it needs Python 4.0 or newer, and this is 3.")
+    assert str(reasons["verl"]).startswith("it needs Python 3.9 or older, and this is 3.")
     assert list(tmp_path.iterdir()) == [], "and nothing is installed for it"
 
 
-def test_pip_takes_the_place_of_uv_where_that_reaches_no_index(tmp_path, monkeypatch):
-    asked: list[str] = []
+class Commands:
+    """In place of `run`: keeps in words what an installation runs, of which some commands fail."""
 
-    def run(command: list[str], _: float) -> subprocess.CompletedProcess[str]:
+    def __init__(self, folder: Path, *failing: str) -> None:
+        self.run: list[str] = []
+        self._folder, self._failing = folder, failing
+
+    def __call__(self, command: list[str], _: float, **changes: str) -> subprocess.CompletedProcess[str]:
+        assert {"UV_HTTP_TIMEOUT", "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES"} <= set(changes), "an index may not answer"
         words = [Path(command[0]).name, *(word for word in command if word in ("venv", "pip", "install"))]
-        asked.append(" ".join(words))
-        (tmp_path / "openenv").mkdir(exist_ok=True)
-        return subprocess.CompletedProcess(command, asked[-1] == "uv pip install", "no such index")
+        self.run.append(" ".join(words))
+        self._folder.mkdir(exist_ok=True)
+        return subprocess.CompletedProcess(command, self.run[-1] in self._failing, "no such index")
 
-    uv = tmp_path / "uv" / "bin" / "uv"
-    uv.parent.mkdir(parents=True)
-    uv.touch()
-    monkeypatch.setattr(installation, "run", run)
+
+@pytest.fixture
+def uv(tmp_path) -> None:
+    """It is there."""
+    place = tmp_path / "uv" / "bin" / "uv"
+    place.parent.mkdir(parents=True)
+    place.touch()
+
+
+PIP = f"{Path(sys.executable).name} pip install"
+
+
+@pytest.mark.usefixtures("uv")
+def test_pip_takes_the_place_of_uv_where_that_reaches_no_index(tmp_path, monkeypatch):
+    commands_run = Commands(tmp_path / "openenv", "uv pip install")
+    monkeypatch.setattr(installation, "run", commands_run)
     door = installation.doors(tmp_path, ["openenv"])
     assert installation.install_all(door, tmp_path) == {}
-    python = Path(sys.executable).name
-    assert asked[:3] == ["uv venv", "uv pip install", f"{python} venv"]
-    assert all(command == "python pip install" for command in asked[3:] if command != "cp") and len(asked) == 6
-    assert installation.install_all(door, tmp_path) == {} and len(asked) == 6, "and it is installed once"
+    assert commands_run.run == ["uv venv", "uv pip install", f"{Path(sys.executable).name} venv", PIP, "cp", PIP]
+    assert installation.install_all(door, tmp_path) == {} and len(commands_run.run) == 6, "and it is installed once"
+
+
+@pytest.mark.usefixtures("uv")
+def test_a_door_without_an_index_is_no_skip(tmp_path, monkeypatch):
+    monkeypatch.setattr(installation, "run", Commands(tmp_path / "openenv", "uv pip install", PIP))
+    reasons = installation.install_all(installation.doors(tmp_path, ["openenv"]), tmp_path)
+    assert type(reasons["openenv"]) is installation.NotInstalled and "no such index" in str(reasons["openenv"])
+
+
+COMMANDS = ["apt-get", "apt-get", "dpkg-deb", "python3.13"]
+
+
+def test_an_interpreter_of_debian_is_whole_or_not_there(tmp_path, monkeypatch):
+    """The release's packages are fetched into a folder; what does not run is fetched anew the next time."""
+    began: list[str] = []
+
+    def run(command: list[str], _: float, **changes: str) -> subprocess.CompletedProcess[str]:
+        began.append(Path(command[0]).name)
+        if command[:2] == ["apt-get", "install"]:
+            archives = Path(re.findall('Cache "(.*)"', Path(changes["APT_CONFIG"]).read_text())[0]) / "archives"
+            (archives / "python.deb").touch()
+        if command[0] == "dpkg-deb":
+            assert Path(command[-1]).is_dir()
+            for name in ("usr/bin/python3.13", "usr/lib/x/ld-linux-x86-64.so.2"):
+                (path := Path(command[-1]) / name).parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+        return subprocess.CompletedProcess(command, began == COMMANDS, "it does not run")
+
+    monkeypatch.setattr(debian_python, "run", run)
+    place = tmp_path / "python"
+    with pytest.raises(debian_python.NoInterpreter, match="it does not run"):
+        debian_python.provide(place)
+    began.clear()
+    began.append("a second time")
+    python = debian_python.provide(place)
+    assert began[1:] == COMMANDS and f"{python}.program" in python.read_text()
+    assert debian_python.provide(place) == python and len(began) == 5, "and it is fetched once"
 
 
 def test_a_program_that_outlasts_its_deadline_ends_with_all_that_it_started():
@@ -82,5 +138,9 @@ def test_no_distribution_of_a_door_needs_torch():
         assert not any(name.startswith(("torch", "pkb-gym")) for name in needed), path
 
 
-def test_the_makefile_runs_them():
-    assert "-m tests.doors" in (ROOT / "Makefile").read_text(encoding="utf-8")
+def test_continuous_integration_runs_them_all():
+    recipe = subprocess.check_output(["make", "--dry-run", "doors"], text=True, cwd=ROOT)
+    assert re.search(r"-m tests\.doors\s*$", recipe)
+    steps = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
+    assert steps.index("make test") < steps.index("make doors") and "set -euo pipefail" in steps
+    assert set(LONGEST_FIRST) == set(DOORS)

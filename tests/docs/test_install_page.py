@@ -8,11 +8,13 @@ import shutil
 import stat
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from pkb_gym.adapters.harbor import task_folder
 from tests.docs.pages import DOCS, ROOT
 
 PAGE = (DOCS / "install.md").read_text(encoding="utf-8")
@@ -69,6 +71,57 @@ def test_dockerfiles_run_the_steps_of_continuous_integration(file):
     assert re.search(r"^docker/system_packages.sh$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
     tested = subprocess.check_output(["make", "--dry-run", "--always-make", "lint"], text=True, cwd=ROOT)
     assert "install EXTRAS=dev" in tested
+
+
+@pytest.fixture(scope="module")
+def hadolint() -> str:
+    """The linter, of this environment."""
+    found = shutil.which("hadolint", path=f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}")
+    assert found, "hadolint is missing: make install EXTRAS=dev"
+    return found
+
+
+def lint(hadolint: str, *files: Path) -> str:
+    """What it finds that is more than a remark."""
+    command = [hadolint, "--no-color", "--failure-threshold", "warning", *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def test_dockerfiles_are_valid(hadolint, tmp_path):
+    """Those of the repository, and those of exported tasks."""
+    harbor = {"agent": task_folder.AGENT_DOCKERFILE.format(tvm_ffi="0.1"), "verifier": task_folder.VERIFIER_DOCKERFILE}
+    for name, text in harbor.items():
+        (tmp_path / f"{name}.Dockerfile").write_text(text)
+    tracked = subprocess.check_output(["git", "ls-files", "*Dockerfile*"], text=True, cwd=ROOT).split()
+    assert len(tracked) == 3
+    assert lint(hadolint, *(ROOT / name for name in tracked), *tmp_path.iterdir()) == ""
+
+
+def test_a_mistake_in_a_dockerfile_is_found(hadolint, tmp_path):
+    broken = tmp_path / "Dockerfile"
+    broken.write_text((ROOT / "docker/Dockerfile.cpu").read_text().replace("WORKDIR /opt", "WORKDIR opt"))
+    assert "DL3000" in lint(hadolint, broken)
+
+
+def test_dockerfiles_copy_what_is_there():
+    for name in ("docker/Dockerfile.cpu", "docker/Dockerfile.cuda", "adapters/openenv/server/Dockerfile"):
+        sources = re.findall(r"^COPY (\S+) ", (ROOT / name).read_text(), re.MULTILINE)
+        assert sources and all((ROOT / source).exists() for source in sources), name
+
+
+def test_the_image_of_openenv_has_what_its_door_is_tested_with():
+    """`make doors` installs the same packages, and no torch, and runs the server with them."""
+
+    def names(path: str) -> set[str]:
+        lines = (ROOT / path).read_text().splitlines()
+        return {re.match(r"[\w-]+", line)[0] for line in lines if line and not line.startswith("#")}
+
+    assert names("adapters/openenv/server/requirements.txt") | {"pytest", "setuptools"} == names(
+        "tests/doors/openenv/requirements.txt"
+    )
+    (file,) = re.findall(r"--requirement /app/(\S+)", (ROOT / "adapters/openenv/server/Dockerfile").read_text())
+    assert file == "openenv/server/requirements.txt"
 
 
 @pytest.fixture

@@ -34,11 +34,11 @@ def test_every_problem_has_a_page_that_the_index_links(pages):
         assert f"[{problem.name}]({problem.folder}.md)" in pages["README.md"]
 
 
-def test_a_page_tells_all_that_is_declared(pages):
+def test_a_page_shows_all_that_is_declared(pages):
     for problem in catalogue():
         text = pages[f"{problem.folder}.md"].replace("\\|", "|")
-        told = [arg.name for arg in problem.args] + [out.name for out in problem.outputs] + list(problem.sizes["tiny"])
-        assert [name for name in told if f"| `{name}` |" not in text] == []
+        shown = [arg.name for arg in problem.args] + [out.name for out in problem.outputs] + list(problem.sizes["tiny"])
+        assert [name for name in shown if f"| `{name}` |" not in text] == []
         assert all(weakness in text for weakness in problem.weaknesses)
         assert all(out.check.describe() in text for out in problem.outputs)
 

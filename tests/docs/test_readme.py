@@ -48,7 +48,7 @@ def test_the_picture_is_an_svg_with_a_description():
 
 
 def test_the_message_is_the_evaluators(evaluator):
-    """What the README quotes of a kernel without a barrier is said word for word."""
+    """What the README quotes of a kernel without a barrier stands word for word in its message."""
     (_, mistake) = MISTAKES
     (quoted,) = re.findall(rf"^{mistake.name}: {mistake.expected}: (.+)$", README, re.MULTILINE)
     (wrong,) = [attempt.source for attempt in attempts() if attempt.mistake is mistake]

@@ -79,7 +79,7 @@ def stale(commit: str, paths: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
-def test_every_result_says_when_where_and_how_it_was_measured(path: Path):
+def test_every_result_has_date_machine_command_and_commit(path: Path):
     result = json.loads(path.read_text(encoding="utf-8"))
     dt.date.fromisoformat(result["date"])
     assert result["machine"] and result["command"].startswith("python -m benchmarks.")

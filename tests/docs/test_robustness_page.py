@@ -28,7 +28,7 @@ def test_every_problem_has_its_row():
 
 
 @pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
-def test_a_row_tells_weaknesses_rules_and_counterfeits(problem):
+def test_a_row_has_weaknesses_rules_and_counterfeits(problem):
     row = ROWS[problem.name]
     assert all(weakness in row for weakness in problem.weaknesses), STALE
     assert all(out.check.describe() in row for out in problem.outputs), STALE

@@ -20,14 +20,14 @@ from tests.serve.fake_owner import TOKEN, Owners, make_service
 PAGE = (DOCS / "serve.md").read_text(encoding="utf-8")
 
 
-def test_every_request_is_told():
+def test_every_request_is_documented():
     with make_service(Owners()) as service:
         app = make_app(service, Clients.sole(TOKEN), Ending(), Telemetry())
     routes = {f"{method} {route.path}" for route in app.routes for method in route.methods}
     assert set(re.findall(r"^\| `(\w+ /[^`?]*)", PAGE, re.MULTILINE)) == routes
 
 
-def test_every_field_of_the_status_is_told():
+def test_every_field_of_the_status_is_documented():
     _, _, status = PAGE.partition("`GET /v1/status` and `RemoteEvaluator.status()` report:")
     fields = re.findall(r"^\| `(\w+)` \|", status.partition("\n## ")[0], re.MULTILINE)
     assert fields == list(ServiceStatus.model_fields)
@@ -44,16 +44,16 @@ def test_the_examples_run(monkeypatch, capsys):
     assert "joined=1" in capsys.readouterr().out
 
 
-def test_every_metric_is_told():
+def test_every_metric_is_documented():
     table = PAGE.partition("All names begin with `pkb_serve_`:")[2].partition("\n\n`")[0]
-    told = {name for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)}
+    rows = {name for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)}
     metrics = Metrics()
     with make_service(Owners()) as service:
         metrics.watch(service)
         families = text_string_to_metric_families(metrics.text().decode())
         names = {f"{each.name}_total" if each.type == "counter" else each.name for each in families}
         names = {name for name in names if not name.endswith("_created")}  # when a counter began, for each of them
-    assert told == {name.removeprefix("pkb_serve_") for name in names}
+    assert rows == {name.removeprefix("pkb_serve_") for name in names}
 
 
 def test_the_example_of_clients_is_one(tmp_path):

@@ -40,6 +40,6 @@ def test_recipes_take_their_commands(words, tmp_path, monkeypatch):
 
 
 def test_there_are_commands_of_every_recipe():
-    said = " ".join(word for words in commands() for word in words)
-    assert all(f"training/{name}.py" in said for name in ("sft", "grpo", "rft", "evaluate_policy"))
+    words_of_all = " ".join(word for words in commands() for word in words)
+    assert all(f"training/{name}.py" in words_of_all for name in ("sft", "grpo", "rft", "evaluate_policy"))
     assert {"prompts", "corpus", "counts"} <= {words[2] for words in commands() if words[:2] == ["pkb", "export"]}

@@ -4,8 +4,8 @@
 
 Doors: the folders beside this file. The packages of a constraints.txt are installed from the package index; they were
 resolved from the requirements.txt beside it. The service that judges runs in the environment of this interpreter, so
-that the doors need no torch. A door that cannot be installed here is skipped and named at the end; a test that fails
-fails all.
+that the doors need no torch. A test that fails, or a door that cannot be installed, fails all. A framework that takes
+no Python that can be had here is skipped and named at the end.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.doors.commands import HERE, ROOT, environment, run
-from tests.doors.installation import Door, doors, install_all
+from tests.doors.installation import Door, NotForThisPython, doors, install_all
 
 CONTRACT_S, TESTS_S = 600, 600
 """Deadlines in seconds: of judging the contract, of the tests of one door."""
 
-SIDE_BY_SIDE = 2
+LONGEST_FIRST = ("verifiers", "harbor", "openenv", "trl", "verl", "inspect_ai")
+"""All doors, in the order in which their tests begin."""
+
+SIDE_BY_SIDE = 3
 """Doors that are tested at once: each mostly imports its framework, and what it submits was judged before."""
 
 
@@ -58,7 +61,7 @@ def service(contract: Path, token: str) -> Iterator[subprocess.Popen[str]]:
 def run_tests(door: Door, contract: Path, token: str) -> subprocess.CompletedProcess[str]:
     """The tests of one door, in its environment."""
     pytest = [door.python, "-m", "pytest", "-c", str(HERE / "pytest.ini"), f"--rootdir={ROOT}"]
-    # Task texts tell the speed of a machine that was measured, so no door may see measurements of another.
+    # Task texts give the speed of a machine that was measured, so no door may see measurements of another.
     shared = {
         "PKB_CACHE_DIR": str(contract.with_name(f"caches-{door.name}")),
         "PKB_DOORS_CONTRACT": str(contract),
@@ -100,7 +103,10 @@ def main() -> int:
             say(line)
             failed = []
             with ThreadPoolExecutor(SIDE_BY_SIDE) as testers:
-                present = [door for door in chosen if door.name not in missing]
+                present = sorted(
+                    (door for door in chosen if door.name not in missing),
+                    key=lambda door: LONGEST_FIRST.index(door.name),
+                )
                 running = {testers.submit(run_tests, door, contract, token): door for door in present}
                 for done in as_completed(running):
                     result = done.result()
@@ -108,7 +114,11 @@ def main() -> int:
                     if result.returncode != 0:
                         failed.append(running[done].name)
     for name, reason in missing.items():
-        say(f"SKIPPED {name}: it cannot be installed here: {reason}")
+        if isinstance(reason, NotForThisPython):
+            say(f"SKIPPED {name}: {reason}")
+        else:
+            say(f"{name} cannot be installed: {reason}")
+            failed.append(name)
     say(f"FAILED: {', '.join(failed)}" if failed else f"{len(chosen) - len(missing)} of {len(chosen)} doors passed")
     return 1 if failed else 0
 

@@ -105,6 +105,7 @@ class Expected:
         value: of the submission; None where it was not judged.
         reward: of the turn; None where it was not judged.
         speedup: over the baseline; 0 where it was not timed.
+        seed: of the inputs; an equal request has the same verdict.
     """
 
     problem: str
@@ -116,6 +117,7 @@ class Expected:
     value: float | None
     reward: float | None
     speedup: float
+    seed: int
 
     @property
     def id(self) -> str:

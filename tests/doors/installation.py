@@ -6,14 +6,19 @@ import hashlib
 import sys
 import sysconfig
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.doors import debian_python
 from tests.doors.commands import HERE, ROOT, run
 
-INSTALL_S = 600
+INSTALL_S = 300
 """Deadline of one command, in seconds."""
+
+PATIENCE = {"UV_HTTP_TIMEOUT": "20", "PIP_DEFAULT_TIMEOUT": "20", "PIP_RETRIES": "1"}
+"""Without an index, doors fail after a minute and not after many."""
 
 SIDE_BY_SIDE = 2
 """Installations at once, as each waits for the index and the disk."""
@@ -24,7 +29,7 @@ UV = "uv==0.13.9"
 NEWEST_PYTHON = {"verl": (3, 12)}
 """Door -> the newest Python that its framework takes."""
 OLDEST_PYTHON = {"harbor": (3, 12)}
-"""Door -> the oldest Python that its framework takes."""
+"""Door -> the oldest Python that its framework takes; an older machine gets one of Debian's for it."""
 DISTRIBUTIONS = {"trl": "openenv"}
 """Door -> the folder of adapters/ that is installed for it, where that has another name."""
 SHARES_PACKAGES = {"trl", "verl"}
@@ -66,69 +71,107 @@ def doors(venvs: Path, names: list[str]) -> list[Door]:
     return [Door(name, venvs / name if name in own else None) for name in names or known]
 
 
-def install_all(chosen: list[Door], venvs: Path) -> dict[str, str]:
+class NotInstalled(Exception):
+    """Raised when the environment of a door cannot be made."""
+
+
+class NotForThisPython(NotInstalled):
+    """Raised when a framework takes neither this Python nor one that can be had here."""
+
+
+def install_all(chosen: list[Door], venvs: Path) -> dict[str, NotInstalled]:
     """Brings environments in line with their requirements; the doors whose could not be, and why."""
-    waiting = [door for door in chosen if door.venv is not None and not _is_installed(door)]
-    reasons = {door.name: reason for door in waiting if (reason := _wrong_python(door)) is not None}
-    waiting = [door for door in waiting if door.name not in reasons]
-    uv = _uv(venvs) if waiting else None
+    installer = Installer(venvs)
+
+    def attempt(door: Door) -> NotInstalled | None:
+        try:
+            installer.install(door)
+        except NotInstalled as error:
+            return error
+        return None
+
     with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
-        for door, reason in zip(waiting, threads.map(lambda door: _install(door, uv), waiting), strict=True):
-            if reason is not None:
-                reasons[door.name] = reason
-    return reasons
+        reasons = zip(chosen, threads.map(attempt, chosen), strict=True)
+        return {door.name: reason for door, reason in reasons if reason is not None}
 
 
-def _wrong_python(door: Door) -> str | None:
-    here, this = sys.version_info[:2], sys.version.split()[0]
-    if (newest := NEWEST_PYTHON.get(door.name, here)) < here:
-        return f"it needs Python {'.'.join(map(str, newest))} or older, and this is {this}"
-    if (oldest := OLDEST_PYTHON.get(door.name, here)) > here:
-        return f"it needs Python {'.'.join(map(str, oldest))} or newer, and this is {this}"
-    return None
+class Installer:
+    """Brings environments in line with their requirements; safe to use from several threads.
+
+    Args:
+        venvs: folder of the environments.
+    """
+
+    def __init__(self, venvs: Path) -> None:
+        self._venvs = venvs
+        self._fetching = threading.Lock()
+
+    def install(self, door: Door) -> None:
+        """Makes the environment of a door anew, unless it is as its pins say.
+
+        Raises:
+            NotInstalled: with the reason.
+        """
+        if door.venv is None or _is_installed(door):
+            return
+        python, uv = self._python_for(door), self._uv()
+        # Where uv reaches no index, pip may: it has settings of its own.
+        for make, installer in (*([] if uv is None else [_by_uv(uv, python, door)]), _by_pip(python, door)):
+            if (reason := _install_by(door, make, installer)) is None:
+                break
+        else:
+            raise NotInstalled(reason)
+        if door.name in SHARES_PACKAGES:
+            packages = sysconfig.get_path("purelib")
+            library = sysconfig.get_path("purelib", vars={"base": str(door.venv), "platbase": str(door.venv)})
+            Path(library, "zz_main_environment.pth").write_text(f"{packages}\n", encoding="utf-8")
+        _state(door).write_text(_digest(door), encoding="utf-8")
+
+    def _python_for(self, door: Door) -> str:
+        """The interpreter of a door's environment."""
+        here, this = sys.version_info[:2], sys.version.split()[0]
+        if (newest := NEWEST_PYTHON.get(door.name, here)) < here:
+            raise NotForThisPython(f"it needs Python {'.'.join(map(str, newest))} or older, and this is {this}")
+        if (oldest := OLDEST_PYTHON.get(door.name, here)) <= here:
+            return sys.executable
+        if oldest > debian_python.VERSION or not debian_python.is_offered():
+            raise NotForThisPython(f"it needs Python {'.'.join(map(str, oldest))} or newer, and this is {this}")
+        with self._fetching:
+            try:
+                return str(debian_python.provide(self._venvs / debian_python.NAME))
+            except debian_python.NoInterpreter as error:
+                raise NotInstalled(f"{debian_python.NAME} of Debian cannot be had: {error}") from None
+
+    def _uv(self) -> Path | None:
+        """The program uv; None where it cannot be had, so that pip takes its place."""
+        folder = self._venvs / "uv"
+        found = folder / "bin" / "uv"
+        with self._fetching:
+            if not found.exists():
+                pip = [*_pip(), "install", "--no-deps", "--no-compile", "--upgrade", "--target", str(folder), UV]
+                run(pip, INSTALL_S, **PATIENCE)
+        return found if found.exists() else None
 
 
-def _uv(venvs: Path) -> Path | None:
-    """The program uv; None where it cannot be had, so that pip takes its place."""
-    folder = venvs / "uv"
-    found = folder / "bin" / "uv"
-    if not found.exists():
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-        run([*pip, "install", "--no-deps", "--upgrade", "--target", str(folder), UV], INSTALL_S)
-    return found if found.exists() else None
+def _pip(*options: str) -> list[str]:
+    """The pip of this environment, which installs into others too."""
+    return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *options]
 
 
-def _install(door: Door, uv: Path | None) -> str | None:
-    """Makes the environment of a door anew; what went wrong, or None."""
-    assert door.venv is not None
-    # Where uv reaches no index, pip may: it has settings of its own.
-    for make, installer in (*([] if uv is None else [_by_uv(uv, door)]), _by_pip(door)):
-        wrong = _install_by(door, make, installer)
-        if wrong is None:
-            break
-    else:
-        return wrong
-    if door.name in SHARES_PACKAGES:
-        packages = sysconfig.get_path("purelib")
-        library = sysconfig.get_path("purelib", vars={"base": str(door.venv), "platbase": str(door.venv)})
-        Path(library, "zz_main_environment.pth").write_text(f"{packages}\n", encoding="utf-8")
-    _state(door).write_text(_digest(door), encoding="utf-8")
-    return None
-
-
-def _by_uv(uv: Path, door: Door) -> tuple[list[str], list[str]]:
+def _by_uv(uv: Path, python: str, door: Door) -> tuple[list[str], list[str]]:
     """The commands that make an environment, and that install into it without what packages depend on."""
-    make = [str(uv), "venv", "--quiet", "--clear", "--python", sys.executable, str(door.venv)]
+    make = [str(uv), "venv", "--quiet", "--clear", "--python", python, str(door.venv)]
     return make, [str(uv), "pip", "install", "--quiet", "--no-deps", "--python", door.python]
 
 
-def _by_pip(door: Door) -> tuple[list[str], list[str]]:
+def _by_pip(python: str, door: Door) -> tuple[list[str], list[str]]:
     """The same."""
-    pip = [door.python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    return [sys.executable, "-m", "venv", "--clear", str(door.venv)], [*pip, "install", "--no-deps"]
+    make = [python, "-m", "venv", "--without-pip", "--clear", str(door.venv)]
+    return make, [*_pip("--python", door.python), "install", "--no-deps"]
 
 
 def _install_by(door: Door, make: list[str], installer: list[str]) -> str | None:
+    """Runs the commands; what went wrong, or None."""
     # All packages are pinned there, which spares the search for versions that fit.
     commands = [make, [*installer, "--requirement", str(door.folder / "constraints.txt")]]
     with tempfile.TemporaryDirectory(prefix="pkb-doors-") as temporary:
@@ -138,7 +181,7 @@ def _install_by(door: Door, make: list[str], installer: list[str]) -> str | None
             commands.append(["cp", "-r", str(door.distribution), str(copy)])
             commands.append([*installer, "--no-build-isolation", str(copy)])
         for command in commands:
-            done = run(command, INSTALL_S)
+            done = run(command, INSTALL_S, **PATIENCE)
             if done.returncode != 0:
                 lines = [line for line in done.stdout.splitlines() if line.strip() and "WARNING" not in line]
                 return "; ".join(lines[-3:]) or f"{' '.join(command)} failed"

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from pkb_gym.adapters.settings import EpisodeSettings
@@ -19,14 +20,33 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.envs.evaluator_registry import close_evaluators
-from tests.doors.contract import CASES, FAILURES, INFRASTRUCTURE, PROBLEMS, SEED, SETTINGS, Expected, source_of, write
+from tests.doors.contract import (
+    BODIES,
+    CASES,
+    FAILURES,
+    INFRASTRUCTURE,
+    PROBLEMS,
+    SEED,
+    SETTINGS,
+    Expected,
+    source_of,
+    write,
+)
 from tests.serve.forwarding import Forwarding, serving
 
-SIDE_BY_SIDE = 8
+CASES_IN_ORDER = sorted(CASES, key=("deadlock", "expert", *CASES).index)
+"""Deadlocks leave the processors to the compiler, which the experts need."""
 
 
-class FailingAtMarkedSources(Forwarding):
-    """The local evaluator, whose machine fails wherever a source asks for it."""
+@dataclass
+class TwoGangs(Forwarding):
+    """Two local evaluators, whose machine fails wherever a source asks for it.
+
+    Attributes:
+        deadlocks: judges sources that end by their deadline, which would hold up the others.
+    """
+
+    deadlocks: LocalEvaluator
 
     def evaluate(
         self,
@@ -37,15 +57,21 @@ class FailingAtMarkedSources(Forwarding):
         *,
         replay_key: bytes | None = None,
     ) -> Feedback:
+        if BODIES["deadlock"] in source:
+            return self.deadlocks.evaluate(problem, source, config, progress, replay_key=replay_key)
         if INFRASTRUCTURE not in source:
             return super().evaluate(problem, source, config, progress, replay_key=replay_key)
         rejected = super().evaluate(problem, "", config, progress, replay_key=replay_key)
         changes = {"failure": Failure.INFRASTRUCTURE, "message": "a disk of this machine is full"}
         return Feedback.model_validate(rejected.model_copy(update=changes).model_dump())
 
+    def close(self) -> None:
+        self.deadlocks.close()
+        super().close()
+
 
 def task_of(url: str, problem: str) -> str:
-    """Its text; made before anything is judged, as it tells the speed of this machine once that was measured."""
+    """Its text; made before anything is judged, as it gives the speed of this machine once that was measured."""
     return EpisodeSettings.of({**SETTINGS, "evaluator": url}).open_session(problem).reset(problem, seed=SEED)
 
 
@@ -58,9 +84,19 @@ def judge(url: str, problem: str, case: str, task: str) -> Expected:
     turn = reply.turn
     assert turn is not None and turn.feedback is not None, reply.text
     assert turn.feedback.failure == FAILURES[case], f"{problem}, {case}: {reply.text}"
-    value = turn.value
-    reward = turn.reward if turn.is_valid else None
-    return Expected(problem, case, source, task, reply.text, FAILURES[case], value, reward, turn.speedup)
+    assert turn.feedback.config is not None
+    return Expected(
+        problem=problem,
+        case=case,
+        source=source,
+        task=task,
+        text=reply.text,
+        failure=FAILURES[case],
+        value=turn.value,
+        reward=turn.reward if turn.is_valid else None,
+        speedup=turn.speedup,
+        seed=turn.feedback.config.seed,
+    )
 
 
 def main(path: Path) -> None:
@@ -69,15 +105,15 @@ def main(path: Path) -> None:
         # Failures are part of the contract, and no reason to replace the evaluator.
         server = stack.enter_context(
             serving(
-                lambda: FailingAtMarkedSources(LocalEvaluator(cache_dir=Path(folder))),
+                lambda: TwoGangs(LocalEvaluator(cache_dir=Path(folder)), LocalEvaluator(cache_dir=Path(folder))),
                 os.environ["PKB_TOKEN"],
                 max_failures=None,
             )
         )
         stack.callback(close_evaluators)
-        threads = stack.enter_context(ThreadPoolExecutor(SIDE_BY_SIDE))
         tasks = {problem: task_of(server.url, problem) for problem in PROBLEMS}
-        cases = [(problem, case, tasks[problem]) for case in CASES for problem in PROBLEMS]
+        cases = [(problem, case, tasks[problem]) for case in CASES_IN_ORDER for problem in PROBLEMS]
+        threads = stack.enter_context(ThreadPoolExecutor(len(cases)))
         expected = list(threads.map(lambda each: judge(server.url, *each), cases))
         write(path, server.url, expected)
         sys.stdout.write(f"{len(expected)} submissions judged\n")

@@ -78,7 +78,7 @@ FAMILIES = (
         "reach the machine or other processes",
         (
             *("touches_other_processes", "changes_the_machine", "kills_everyone", "uses_the_network"),
-            *("writes_outside_its_folders", "leaves_a_mark", "deletes_its_scratch"),
+            *("writes_outside_its_folders", "leaves_a_mark", "deletes_its_scratch", "takes_leases"),
         ),
         "namespaces, read-only mounts, filter, no capabilities",
         ("engine/ranks/test_sandbox.py", "engine/rankside/test_confine.py"),
@@ -94,11 +94,11 @@ FAMILIES = (
     ),
     Family(
         "keep the evaluator busy, write to its user's terminal, or speak as somebody else in a chat",
-        ("sends_*", "floods_*", "prints_binary", "raises_lone_surrogates", "speaks_as_another"),
+        ("sends_*", "floods_*", "prints_binary", "raises_lone_surrogates", "speaks_as_another", "fills_its_replies"),
         "sizes before contents; texts are escaped in the record, markers of chat templates among them",
         (
             *("engine/records/test_source.py", "engine/stages/test_static.py", "engine/support/test_printable.py"),
-            *("engine/compile/test_toolchain.py", "rewards/test_action_cost.py"),
+            *("engine/compile/test_toolchain.py", "rewards/test_action_cost.py", "engine/ranks/test_conductor.py"),
         ),
     ),
     Family(

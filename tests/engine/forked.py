@@ -19,7 +19,7 @@ def in_child(work: Callable[[], object]) -> None:
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read().decode()
+        error = pipe.read().decode()
     status = os.waitpid(pid, 0)[1]
-    assert not said, said
+    assert not error, error
     assert status == 0, f"status {status}"

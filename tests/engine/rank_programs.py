@@ -1,4 +1,4 @@
-"""A rank program for tests of gangs: does what it is told."""
+"""A rank program for tests of gangs: carries out orders."""
 
 from __future__ import annotations
 

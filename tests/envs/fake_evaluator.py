@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.records.config import EvalConfig, resolve
+from pkb_gym.engine.records.config import Device, EvalConfig, resolve
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages.progress import Progress
@@ -34,7 +34,8 @@ class FakeEvaluator:
         self.asked.append((problem.name, source, config))
         if self.meet is not None:
             self.meet.wait(timeout=10)
-        resolved = resolve(config, problem, language="cpp", device="cpu", memory_total_bytes=host.memory_total_bytes())
+        device: Device = "emulated" if config.device == "emulated" else "cpu"
+        resolved = resolve(config, problem, language="cpp", device=device, memory_total_bytes=host.memory_total_bytes())
         return self._found(source).model_copy(update={"problem": problem.name, "config": resolved})
 
     def close(self) -> None:

@@ -108,7 +108,7 @@ def test_the_seed_fixes_the_inputs_of_this_episode_and_of_those_that_follow():
     assert len(set(input_seeds(5))) == 3
 
 
-def test_the_evaluator_is_asked_for_what_the_task_text_says(evaluator):
+def test_the_request_to_the_evaluator_agrees_with_the_task_text(evaluator):
     """A service may run on another machine, whose defaults are others."""
     env = gym.make("PKB/AllReduce-v0", evaluator="fake", device="cpu").unwrapped
     env.reset(seed=0)
@@ -141,7 +141,7 @@ def test_a_source_that_comes_again_gets_its_first_verdict(evaluator):
     assert len(evaluator.asked) == 3, "another episode has other inputs"
 
 
-def test_a_step_tells_what_was_found():
+def test_a_step_returns_the_findings():
     env = make()
     env.reset(seed=0)
     observation, reward, terminated, truncated, info = env.step("speedup 10")
@@ -270,7 +270,7 @@ def test_the_task_text_shows_the_dialects_asked_for():
     assert "pkb::Comm" in native and "Python module" not in native
 
 
-def test_the_class_says_all_headings():
+def test_the_class_has_all_headings():
     headings = (
         "Description",
         "Action Space",

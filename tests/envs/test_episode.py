@@ -129,8 +129,8 @@ def test_messages_in_full_are_what_an_environment_shows():
 def test_a_failure_of_the_evaluator_leaves_the_best_as_it_was():
     assert after(failed("infrastructure")).message().endswith("No submission counts yet.")
     assert after(BROKEN, failed("infrastructure")).message().endswith("Best so far: turn 1, value 0.05.")
-    told = "The evaluator failed; nothing more is judged in this episode."
-    assert after(FAST, None).message("full") == after(None).message("brief") == told
+    expected = "The evaluator failed; nothing more is judged in this episode."
+    assert after(FAST, None).message("full") == after(None).message("brief") == expected
 
 
 def test_brief_messages_are_brief_feedback():

@@ -57,7 +57,7 @@ def test_vector_environments_and_tools_pickle():
     assert again(tool).get_reward() == tool.get_reward() > 1
 
 
-def test_an_evaluator_that_owns_processes_says_why_it_does_not_pickle():
+def test_an_evaluator_that_owns_processes_refuses_to_pickle_with_the_reason():
     with LocalEvaluator() as evaluator:
         env = gym.make("PKB/AllReduce-v0", device="cpu", evaluator=evaluator)
         with pytest.raises(TypeError, match="owns processes of this machine and cannot be pickled; name it"):

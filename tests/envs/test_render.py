@@ -40,7 +40,7 @@ def test_the_card_of_a_right_kernel():
     assert "1.500" in card
 
 
-def test_card_and_text_tell_of_ranks_that_shared_gpus():
+def test_card_and_text_mention_ranks_that_shared_gpus():
     right = timed(speedup=2.0)
     shared = right.model_copy(update={"config": right.config.model_copy(update={"ranks_per_gpu": 4})})
     assert "4 to a GPU: checked, not timed" in plain(shared)
@@ -116,7 +116,7 @@ def test_an_unknown_mode_is_refused():
         PKBEnv("AllReduce", render_mode="svg")
 
 
-def test_card_and_text_tell_of_the_baseline_as_graphs():
+def test_card_and_text_mention_the_baseline_as_graphs():
     feedback = timed(baseline_us=100, speedup_low=4.0)
     timing = feedback.timing.model_copy(update={"baseline_graph_us": 40.0})
     launched = feedback.model_copy(update={"timing": timing})

@@ -35,13 +35,13 @@ class RoundRobin:
     """Any object with both methods will do."""
 
     def __init__(self):
-        self.heard = []
+        self.rewards = []
 
     def choose(self, names, rng):
-        return names[len(self.heard) % len(names)]
+        return names[len(self.rewards) % len(names)]
 
     def update(self, name, reward):
-        self.heard.append((name, reward))
+        self.rewards.append((name, reward))
 
 
 def test_examples_in_docstrings_hold():
@@ -145,23 +145,23 @@ def test_the_suite_draws_uniformly_by_default():
     assert env.sampler == Uniform() and drawn(env, 7) == names
 
 
-def test_the_sampler_hears_the_best_of_each_episode_at_the_next_reset():
+def test_the_sampler_gets_the_best_of_each_episode_at_the_next_reset():
     sampler = RoundRobin()
     env = suite(SPLIT, sampler=sampler)
     env.reset(seed=0)
     for action in ("compile_error", "speedup 1", "runtime_error"):
         env.step(action)
-    assert sampler.heard == []
+    assert sampler.rewards == []
     assert env.reset()[1]["problem"] == "Scatter"
-    env.reset()  # nothing was submitted: nothing to be heard
+    env.reset()  # nothing was submitted: no reward to learn from
     env.step("infrastructure")
     env.reset(options={"problem": "HyenaCP"})
     env.step("compile_error")
     env.reset()
-    assert sampler.heard == [("AllReduce", 1.0), ("HyenaCP", 0.05)]
+    assert sampler.rewards == [("AllReduce", 1.0), ("HyenaCP", 0.05)]
 
 
-def test_an_episode_is_heard_of_once_though_the_next_could_not_begin():
+def test_an_episode_is_reported_once_though_the_next_could_not_begin():
     sampler = RoundRobin()
     env = suite(SPLIT, sampler=sampler)
     env.reset(seed=0)
@@ -169,7 +169,7 @@ def test_an_episode_is_heard_of_once_though_the_next_could_not_begin():
     with pytest.raises(Exception, match="no problem 'HyenaPC'"):
         env.reset(options={"problem": "HyenaPC"})
     env.reset()
-    assert sampler.heard == [("AllReduce", 1.0)]
+    assert sampler.rewards == [("AllReduce", 1.0)]
 
 
 def episodes(env, seed, count=20):
@@ -221,7 +221,7 @@ def vector_episodes(steps=30):
     return names, samplers
 
 
-def test_a_vector_environment_has_one_sampler_that_hears_all_in_order():
+def test_a_vector_environment_has_one_sampler_that_gets_all_in_order():
     names, samplers = vector_episodes()
     assert all(sampler is samplers[0] for sampler in samplers)
     again, others = vector_episodes()

@@ -68,11 +68,11 @@ def test_masks_work_as_in_gymnasium():
 
 def test_samples_do_not_depend_on_the_hash_seed():
     code = "from pkb_gym.envs.spaces import SourceText; print(SourceText(100, seed=1).sample())"
-    said = {
+    headings = {
         subprocess.check_output([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, cwd="/", text=True)
         for seed in ("0", "1")
     }
-    assert len(said) == 1
+    assert len(headings) == 1
 
 
 @settings(max_examples=300)
@@ -100,8 +100,8 @@ def test_numbers_beyond_the_space_are_cut():
 def test_feedback_text_is_never_empty_nor_too_long(feedback):
     text = feedback_text(feedback)
     assert 0 < len(text) <= MAX_FEEDBACK_CHARS
-    said = {None: "PASSED", Failure.COMPILED_ONLY: "COMPILED, NOT RUN: "}
-    assert text.startswith(said.get(feedback.failure, f"FAILED: {feedback.failure}"))
+    headings = {None: "PASSED", Failure.COMPILED_ONLY: "COMPILED, NOT RUN: "}
+    assert text.startswith(headings.get(feedback.failure, f"FAILED: {feedback.failure}"))
     assert len(feedback_text(feedback, max_chars=300)) <= 300
 
 
@@ -125,7 +125,7 @@ def test_feedback_text_of_a_right_kernel_says_how_fast_and_what_binds():
     assert "reaches 50 % of it, the baseline 25 %" in text and "No algorithm takes less than 12.5 us." in text
 
 
-def test_the_compilers_log_is_told_once():
+def test_the_compilers_log_is_shown_once():
     log = "kernel.cpp:1:1: error: expected unqualified-id"
     compile_error = failed("compile_error", message=f"it does not compile:\n{log}")
     report = {"duration_s": 1.0, "cached": False, "log": log, "binary_bytes": None}

@@ -103,7 +103,7 @@ def test_a_wrong_number_of_seeds_is_refused(envs):
         envs.reset(seed=[1, 2])
 
 
-def test_an_evaluator_that_breaks_is_heard_of(envs, evaluator, monkeypatch):
+def test_an_evaluator_that_breaks_is_reported(envs, evaluator, monkeypatch):
     def broken(*_):
         raise InfrastructureError("no sandbox")
 

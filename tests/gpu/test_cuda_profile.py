@@ -1,4 +1,4 @@
-"""The profile on GPUs: CUPTI is heard in the ranks, and what it says agrees with what the kernels do."""
+"""The profile on GPUs: CUPTI records in the ranks, and its records agree with the kernels."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def evaluate(evaluator: LocalEvaluator, path: Path, world_size: int, **options: 
 
 def profile_of(feedback: Feedback) -> Profile:
     profile = feedback.profile
-    assert profile is not None, f"CUPTI was not heard in the ranks; they wrote:\n{feedback.output}"
+    assert profile is not None, f"CUPTI recorded nothing in the ranks; they wrote:\n{feedback.output}"
     for rank in profile.ranks:
         assert rank.busy_us is not None and 0 < rank.busy_us <= rank.wall_us
         parts = rank.compute_us + rank.communication_us + rank.waiting_us + rank.host_us
@@ -59,7 +59,7 @@ def test_one_rank_has_kernels_and_moves_nothing(local_evaluator):
     assert profile.ranks[0].compute_us > 0 and profile.mechanisms == () == profile.trace
 
 
-def test_copy_engines_are_told_from_kernels(local_evaluator):
+def test_copy_engines_are_distinguished_from_kernels(local_evaluator):
     profile = profile_of(evaluate(local_evaluator, GOOD / "copy_engines.cu", 2))
     assert profile.mechanisms[0] == "copy engine"
     for rank in profile.ranks:

@@ -33,7 +33,7 @@ def test_the_baseline_can_be_chosen():
     assert best_kernels([launches, kernel])[0].attempt is kernel
 
 
-def test_speedups_of_several_configurations_are_told():
+def test_speedups_of_several_configurations_are_reported():
     other = attempt(sample=1, speedup=2.0)
     config = other.feedback.config.model_copy(update={"size": "large"})
     other = other.model_copy(update={"feedback": other.feedback.model_copy(update={"config": config})})

@@ -36,7 +36,7 @@ def test_up_to_the_first_right_kernel(quantity, of_successes, per_success):
     assert found.per_success.clusters == 3
 
 
-def test_what_no_attempt_tells_is_unknown_and_not_zero():
+def test_a_quantity_of_no_attempt_is_unknown_and_not_zero():
     (results,) = results_by_agent([attempt(tokens=5), attempt(turn=1)])
     assert effort(results, "completion_tokens") is None
     assert effort(results, "evaluations").of_successes is None

@@ -23,7 +23,7 @@ def test_turns_of_a_sample_are_one_episode_whose_best_counts():
     assert results.episodes.is_right.tolist() == [True] and results.episodes.speedup.tolist() == [2.0]
 
 
-def test_samples_tasks_and_files_are_told_apart_and_seeds_are_samples_of_one_task():
+def test_samples_tasks_and_files_are_distinguished_and_seeds_are_samples_of_one_task():
     assert tasks([attempt(), attempt(sample=1)]) == [2]
     assert tasks([attempt(file="a.cpp"), attempt(file="a.2.cpp")]) == [2]
     assert tasks([attempt(), attempt(asked={"size": "large"}), attempt(asked={"seed": 1})]) == [2, 1]

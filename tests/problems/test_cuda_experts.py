@@ -23,7 +23,7 @@ def test_expert_compiles(problem: Problem, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("problem", EXPERTS, ids=lambda problem: problem.name)
-def test_expert_says_what_moves(problem: Problem) -> None:
+def test_expert_states_its_transfers(problem: Problem) -> None:
     opening = (expert_source(problem, "cu") or "").split("#include")[0]
     assert opening.startswith(f"// {problem.name}: "), "opens with a comment that names the problem"
     assert "bound" in opening.lower(), "the opening names the bound it aims at"

@@ -36,7 +36,7 @@ def test_expert_is_right(problem, local_evaluator: LocalEvaluator):
 
 
 @pytest.mark.parametrize("problem", EXPERTS, ids=lambda problem: problem.name)
-def test_expert_says_what_moves(problem):
+def test_expert_states_its_transfers(problem):
     source = expert_source(problem)
     assert source is not None
     opening = source.split("#include")[0]

@@ -66,7 +66,7 @@ def test_each_rank_begins_once_and_has_requests_of_its_own(start: Start) -> None
         (("sleep", 60.0), "1 ranks still run"),
     ],
 )
-def test_whatever_goes_wrong_is_told_and_ends_all(start: Start, wrong: tuple[str, Any], words: str) -> None:
+def test_every_error_is_reported_and_ends_all(start: Start, wrong: tuple[str, Any], words: str) -> None:
     ranks = start()
     pids = ranks.pids
     with pytest.raises(RuntimeError, match=f"(?s){words}"):
@@ -90,7 +90,7 @@ def test_a_reference_that_raises_does_not_spoil_the_next_one() -> None:
 
 
 def counting(name: str) -> Callable[..., Any]:
-    """A solution whose result tells how often it was called."""
+    """A solution whose result is the number of its calls."""
     calls = []
 
     def solution(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Each problem's rules: they tell wrong answers from the truth, and say whether they can be vectorised.
+"""Each problem's rules: they distinguish wrong answers from the truth, and declare whether they can be vectorised.
 
 A tolerance too wide, or an output too constant, fails here.
 """
@@ -177,7 +177,7 @@ def can_be_vectorised(rule: Check, run: Run, rank: int, leaf: str) -> bool:
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # an operator that torch vectorises by a loop
 @pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
-def test_a_rule_says_whether_it_can_be_vectorised(problem: Problem) -> None:
+def test_a_rule_declares_whether_it_can_be_vectorised(problem: Problem) -> None:
     """One that says it can and cannot is an error at the first evaluation; one that could and does not is slow."""
     run, _ = runs(problem)[0]
     for leaf in run.outputs[0]:

@@ -131,7 +131,7 @@ def test_a_name_that_is_taken_names_both_places(tmp_path):
         ("\nimport dataclasses\nPROBLEM = dataclasses.replace(PROBLEM, name='Other')\n", "is called 'Other'"),
     ],
 )
-def test_a_broken_problem_says_why_each_time_it_is_asked_for(tmp_path, extra, words):
+def test_a_broken_problem_raises_its_error_at_each_lookup(tmp_path, extra, words):
     """The half-imported module stayed in sys.modules: the second time it had no PROBLEM, for no reason given."""
     env_id = pkb_gym.register_problem(make_problem(tmp_path / "mine", "RowShares", extra))
     for _ in range(2):

@@ -52,7 +52,7 @@ def test_lengths_of_the_trials():
     assert sum(0 in row for row in lengths) == 4
     assert any(n % 2 for row in lengths for n in row)
     assert {axes[0].gather_dim for axes in trials} == {0, 1, -2}
-    assert all(1024 in row and set(row) != {1024} for row in lengths), "own length must not tell the others'"
+    assert all(1024 in row and set(row) != {1024} for row in lengths), "own length must not show the others'"
     assert len({axes[1]["x_shape"] for axes in trials}) > 3
     timed = make_axes(problem, size="published", trial=3, timed=True)[0]
     assert (timed["lengths"], timed["x_shape"]) == ((1024,) * 4, (1024, 1024))

@@ -40,7 +40,7 @@ def test_turns_of_a_sample_share_an_episode():
     assert [row["episode"] for row in rows(bundle)] == [0, 0, 1]
 
 
-def test_what_does_not_fit_is_left_out_and_told():
+def test_attempts_that_do_not_fit_are_left_out_and_counted():
     noise = random.Random(0)
 
     def text(chars):

@@ -36,7 +36,7 @@ def drawn(name):
 
 
 def test_there_is_a_picture_for_all_that_was_measured():
-    assert [chart.name for chart in charts(CONTENT)] == [*NAMES, "evaluations"], "not all tell tokens and prices"
+    assert [chart.name for chart in charts(CONTENT)] == [*NAMES, "evaluations"], "not all have tokens and prices"
     nothing = report_content([attempt(failure="infrastructure")])
     assert [chart.name for chart in charts(nothing)] == ["failure_modes"]
     single = report_content([attempt(speedup=1.0, tokens=5, cost_usd=0.1)])

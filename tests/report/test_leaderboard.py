@@ -94,7 +94,7 @@ def test_an_entry_needs_its_version_and_names_each_kernel_once(tmp_path):
 
 
 @pytest.mark.parametrize(("version", "remedy"), [(2, "take a newer pkb-gym"), (0, "make it again with `pkb leader")])
-def test_an_entry_of_another_version_is_told_by_it_and_not_by_its_fields(tmp_path, version, remedy):
+def test_an_entry_of_another_version_is_recognised_by_it_and_not_by_its_fields(tmp_path, version, remedy):
     path = tmp_path / "expert-cpu.json"
     path.write_text(json.dumps({"schema_version": version, "other": "fields"}))
     with pytest.raises(ConfigError, match=f"is of version {version} of the schema, .* reads version 1; {remedy}"):
@@ -141,17 +141,20 @@ def test_the_table_groups_by_hardware_and_ranks_by_speed(tmp_path):
     first = entry_of(tmp_path)
     second = entry_of(tmp_path, [attempt("AllReduce", speedup=3.0)], name="model", title="model", kind="model")
     other = first.model_copy(update={"name": "gpu", "title": "gpu", "hardware": "H200", "device": "cuda"})
-    text = leaderboard_markdown([first, second, other])
+    alone = other.model_copy(update={"name": "gpu-1", "title": "gpu-1", "world_sizes": (1,)})
+    text = leaderboard_markdown([first, second, alone, other])
     lines = [line for line in text.splitlines() if line.startswith(("## ", "| model", "| Expert", "| gpu"))]
     assert [line.split("|")[1].strip() if line.startswith("|") else line for line in lines] == [
-        "## H200 (cuda), protocol robust",
+        "## H200 (cuda), 4 ranks, protocol robust",
         "gpu",
-        "## example (cpu), protocol robust",
+        "## H200 (cuda), 1 rank, protocol robust",
+        "gpu-1",
+        "## example (cpu), 4 ranks, protocol robust",
         "model",
         "Expert \\",
     ]
     assert "| Expert \\| kernels | expert | 2 | 3 | 0.50 (0.00 to 1.00) | 1.00 (k = 2) | 0.25 (0.00 to 0.50) |" in text
-    assert text.count("```") == 6, "a command cannot close its fence"
+    assert text.count("```") == 8, "a command cannot close its fence"
     assert leaderboard_markdown([]).endswith("No entries.\n")
 
 

@@ -80,7 +80,7 @@ def test_notes_say_what_to_know(attempts, words):
     assert any(words in note for note in report_content(attempts).notes)
 
 
-def test_results_of_several_machines_are_told():
+def test_results_of_several_machines_are_reported():
     one, other = attempt(), attempt("Gather")
     environment = other.feedback.environment.model_copy(update={"hardware": "another"})
     other = other.model_copy(update={"feedback": other.feedback.model_copy(update={"environment": environment})})

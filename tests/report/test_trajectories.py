@@ -21,7 +21,7 @@ def test_long_texts_are_cut():
     assert trajectory(attempt(reply="x"), with_replies=False).reply is None
 
 
-def test_what_was_found_is_told():
+def test_findings_are_shown():
     found = trajectory(attempt(failure="output_mismatch"))
     (mismatch,) = found.mismatches
     assert (mismatch.shape, mismatch.box, mismatch.worst) == ((2,), ((0, 0),), (0,))

@@ -1,4 +1,4 @@
-"""What a reply costs by its form is told in a time that grows with its length."""
+"""The cost of a reply by its form takes a time that grows with its length."""
 
 from __future__ import annotations
 

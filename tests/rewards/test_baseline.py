@@ -56,7 +56,7 @@ def test_the_better_baseline_is_the_faster_one_and_stands_for_what_is_missing(
 
 
 @pytest.mark.parametrize("component", COMPARING, ids=lambda one: type(one).__name__)
-def test_a_kernel_is_worth_the_same_whether_eager_or_captured_pytorch_was_as_fast(component: Component) -> None:
+def test_a_kernel_has_the_same_reward_over_eager_and_captured_pytorch_of_one_speed(component: Component) -> None:
     """What took 50 us as CUDA graphs counts as a baseline of 50 us."""
     as_captured = timed(baseline_us=100, captured_us=50, speedup=1.5, speedup_low=1.4, roofline_us=20)
     as_eager = timed(baseline_us=50, speedup=0.75, speedup_low=0.7, roofline_us=20)

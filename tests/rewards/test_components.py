@@ -224,7 +224,7 @@ def test_profile_by_hand():
     assert BottleneckCoverage(part=0.95)(lazy) == pytest.approx(0.1)
 
 
-def test_a_profile_that_does_not_tell():
+def test_a_profile_without_evidence():
     assert OwnKernelShare()(profiled()) == 0.0 and OwnKernelShare(unknown=0.5)(profiled()) == 0.5
     assert BottleneckCoverage(unknown=0.5)(timed()) == 0.5
     assert time_entries(timed()) == ()

@@ -51,8 +51,10 @@ def test_no_preset_pays_for_what_ranks_report(name):
     reward = find_reward(name)
     assert not rests_on_rank_reports(reward)
     forged = {"my_kernel": 1.0}
-    told = {"void at::native::reduce_kernel<512>": 0.9, "ncclDevKernel_AllReduce": 0.1}
-    assert reward(profiled(kernels=forged, mechanisms=("TMA",))) == reward(profiled(kernels=told, mechanisms=("NCCL",)))
+    honest = {"void at::native::reduce_kernel<512>": 0.9, "ncclDevKernel_AllReduce": 0.1}
+    assert reward(profiled(kernels=forged, mechanisms=("TMA",))) == reward(
+        profiled(kernels=honest, mechanisms=("NCCL",))
+    )
 
 
 def test_rank_reports_are_found_wherever_they_stand():

@@ -52,7 +52,7 @@ def test_a_module_of_the_working_directory_is_found(tmp_path, monkeypatch):
         (f"{MODULE}:squared_speedup@eager", "is a function, which decides itself what it compares with"),
     ],
 )
-def test_what_is_wrong_is_said_when_it_is_given(reference, message):
+def test_a_wrong_reward_is_refused_when_it_is_given(reference, message):
     with pytest.raises(ConfigError, match=message):
         find_reward(reference)
 

@@ -173,7 +173,7 @@ def test_a_body_that_does_not_arrive_is_not_waited_for(idle, monkeypatch):
             assert b" 408 " in reply.readline()
 
 
-def test_a_busy_service_says_when_to_ask_again(owners):
+def test_a_busy_service_says_when_to_retry(owners):
     with (
         make_service(owners, max_queued=1, max_begun=1) as service,
         HttpServer(service, TOKEN) as server,
@@ -185,7 +185,7 @@ def test_a_busy_service_says_when_to_ask_again(owners):
         assert (reply.status_code, reply.headers["retry-after"]) == (429, "1")
 
 
-def test_who_waits_hears_of_the_end_at_once(owners):
+def test_a_waiting_client_gets_the_end_at_once(owners):
     with (
         make_service(owners) as service,
         HttpServer(service, TOKEN) as server,
@@ -221,7 +221,7 @@ def test_the_page_of_the_description_needs_nothing_from_elsewhere(idle):
     assert links <= set(re.findall(r"id='(\w+)'", page)) and "Feedback" in links
 
 
-def test_a_fault_of_ours_is_told_and_no_more(http, service, monkeypatch, caplog):
+def test_a_fault_of_ours_is_reported_without_details(http, service, monkeypatch, caplog):
     def broken() -> None:
         raise ZeroDivisionError("a secret")
 

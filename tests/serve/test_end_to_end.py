@@ -75,11 +75,11 @@ def test_ranks_rest_while_paused(client, local_evaluator):
 def test_a_closed_evaluator_lets_go_of_who_waits_for_a_pause_to_end(tmp_path):
     evaluator = LocalEvaluator(cache_dir=tmp_path)
     assert evaluator.pause()
-    told: list[str] = []
+    reported: list[str] = []
     began = threading.Event()
 
     def say(words: str) -> None:
-        told.append(words)
+        reported.append(words)
         if words == WAITING:
             began.set()
 

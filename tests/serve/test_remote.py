@@ -48,14 +48,14 @@ def test_what_was_begun_ahead_is_joined(client, owners):
     assert len(owners.asked) == 1 and client.status().joined == 2
 
 
-def test_stages_are_told(client, owners):
-    told: list[str] = []
+def test_stages_are_reported(client, owners):
+    reported: list[str] = []
     threading.Timer(0.1, owners().goes_on.set).start()
     client.submit(PROBLEM, "run", ON_TWO)
     until(lambda: client.status().running)
     owners.opened[-1].goes_on.set()
-    client.evaluate(PROBLEM, "run", ON_TWO, told.append)
-    assert set(told) <= {"preparing ranks"}
+    client.evaluate(PROBLEM, "run", ON_TWO, reported.append)
+    assert set(reported) <= {"preparing ranks"}
 
 
 @pytest.mark.parametrize(

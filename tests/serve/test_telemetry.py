@@ -62,7 +62,7 @@ def test_metrics(owners):
         assert found["pkb_serve_http_request_seconds_count", "/metrics", "200", "GET"] == 1, "the one before"
 
 
-def test_the_log_tells_the_way_of_an_evaluation(owners, tmp_path):
+def test_the_log_shows_the_way_of_an_evaluation(owners, tmp_path):
     path = tmp_path / "log.jsonl"
     with logging_to(path, lambda text: text), make_service(owners, observer=EventLog()) as service:
         first = ask(service, "speedup 1")

@@ -49,7 +49,7 @@ def test_who_listens_is_known_until_it_ends(folder: Path) -> None:
     assert listener_pid(path) is None and not path.exists()
 
 
-def test_a_socket_that_nobody_listens_at_is_told(folder: Path) -> None:
+def test_a_socket_that_nobody_listens_at_is_reported(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(folder / "a.sock"))
     assert listener_pid(folder / "a.sock") is None

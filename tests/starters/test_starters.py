@@ -39,8 +39,8 @@ def test_every_starter_is_a_source_of_its_language_with_the_declared_signature(p
         assert starter.language == ("python" if starter.why_python else language)
         parsed = Source.parse(starter.source, device)
         uses_triton = device == "cuda" and "import triton" in starter.source
-        told = "triton" if uses_triton else starter.language  # a reference may use Triton where there are GPUs
-        assert (parsed.defect, parsed.language) == (None, told), "by content"
+        language = "triton" if uses_triton else starter.language  # a reference may use Triton where there are GPUs
+        assert (parsed.defect, parsed.language) == (None, language), "by content"
         mark = "//" if starter.language in ("cpp", "cuda") else "#"
         opening = starter.source.split(f"\n{mark} Where to go next:\n")[0].splitlines()
         assert opening[0].startswith(f"{mark} {problem.name}: ") and all(line.startswith(mark) for line in opening)
@@ -90,6 +90,14 @@ def test_starters_are_right(name: str, language: Language, compiled: None, local
     config = EvalConfig(device="cpu", language=language, world_size=2, size="tiny", until="check", timeout_s=20)
     feedback = local_evaluator.evaluate(problem, make_starter(problem, language).source, config)
     assert feedback.passed, f"{feedback.failure}: {feedback.message}"
+
+
+def test_a_naive_long_convolution_takes_filters_longer_than_the_sequence(local_evaluator: LocalEvaluator):
+    axes = {"B": 1, "num_groups": 4, "group_dim": 1, "l": 48, "Lf": 96, "with_zigzag_splitting": True}
+    problem = find_problem("HyenaCP")
+    config = EvalConfig(device="cpu", world_size=1, size=axes, until="check")
+    feedback = local_evaluator.evaluate(problem, make_starter(problem, "cpp").source, config)
+    assert feedback.is_correct, feedback.message
 
 
 def test_a_naive_kernel_of_another_dtype_is_refused_not_wrong(local_evaluator: LocalEvaluator):

@@ -10,6 +10,7 @@ import torch
 from datasets import Dataset
 
 from pkb_gym.training.scratch_model import write_scratch_model
+from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.conversations import tiny_corpus
 
 
@@ -41,3 +42,16 @@ def scratch_model(corpus: Dataset, tmp_path_factory: pytest.TempPathFactory) -> 
     folder = tmp_path_factory.mktemp("scratch")
     write_scratch_model(corpus, folder, "smoke", seed=0)
     return folder
+
+
+@pytest.fixture(scope="session")
+def policy(corpus: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy of two layers with random weights."""
+    from tests.training.scripted import write_tiny_policy
+
+    return write_tiny_policy(corpus, tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture
+def evaluator() -> FakeEvaluator:
+    return FakeEvaluator()

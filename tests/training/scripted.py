@@ -1,4 +1,4 @@
-"""Policies that say what a test wants, in the place of generation, and everything that a run of GRPO needs."""
+"""Policies with scripted replies in the place of generation, and everything that a run of GRPO needs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
+from safetensors.torch import load_file
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer, ModelConfig
 
 from pkb_gym.engine.evaluators.evaluator import Evaluator
+from pkb_gym.rewards.default import LadderThenPerformance
+from pkb_gym.rewards.examples import failed, timed
 from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.grpo import GrpoArguments, train
 from pkb_gym.training.learner.trainer import KernelGRPOTrainer
@@ -20,6 +24,10 @@ from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.scratch_model import Preset, make_model, train_tokenizer
 
 TINY = Preset(1024, 48, width=32, layers=2, heads=2, key_value_heads=1, feed_forward=64, context=4096)
+
+FAST = LadderThenPerformance()(timed(baseline_us=100, roofline_us=10, speedup_low=10))
+SLOW = LadderThenPerformance()(timed(baseline_us=100, roofline_us=10, speedup_low=1))
+BROKEN = LadderThenPerformance()(failed("compile_error"))
 
 NO_THOUGHT = "<think>\n\n</think>\n\n"
 
@@ -60,7 +68,7 @@ def row(problem: str = "AllReduce", seed: int = 7, **columns: Any) -> dict[str, 
 
 
 def script_generation(script: Callable[[str], str]) -> Callable[..., Any]:
-    """In place of `GRPOTrainer._generate_single_turn`: says what a script says to all text before."""
+    """In place of `GRPOTrainer._generate_single_turn`: replies by a script, which gets all text so far."""
 
     @functools.wraps(GRPOTrainer._generate_single_turn)  # with its signature, which the trainer looks at
     def generate(self: GRPOTrainer, prompt_ids: list[list[int]], *_: object, **__: object) -> Any:
@@ -71,13 +79,13 @@ def script_generation(script: Callable[[str], str]) -> Callable[..., Any]:
 
 
 def follow(monkeypatch, script: Callable[[str], str]) -> None:
-    """Has every policy say what a script says: it is given all text so far, and tells the next message."""
+    """Has every policy reply by a script, which gets all text so far and returns the next message."""
     monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", script_generation(script))
 
 
-def lines(*said: str) -> Callable[[str], str]:
-    """A script that says these messages, one after another."""
-    rest = iter(said)
+def lines(*messages: str) -> Callable[[str], str]:
+    """A script of these messages, one after another."""
+    rest = iter(messages)
     return lambda _: next(rest)
 
 
@@ -128,3 +136,24 @@ def run(
 
 def tokenizer_of(policy: Path) -> Any:
     return AutoTokenizer.from_pretrained(policy)
+
+
+class Watched(KernelGRPOTrainer):
+    """Keeps what it learns from, and the gradient that this leaves."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.batches: list[dict] = []
+
+    def _compute_loss(self, model, inputs):
+        self.batches.append(inputs)
+        return super()._compute_loss(model, inputs)
+
+
+def weights(policy: Path) -> dict[str, torch.Tensor]:
+    return load_file(policy / "model.safetensors")
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    mine, theirs = weights(one), weights(other)
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)

@@ -25,7 +25,7 @@ from tests.training.scripted import row, say, submit
 
 
 class Scripted:
-    """A sampler whose replies are told by what it reads."""
+    """A sampler whose replies follow from its input."""
 
     context = 8192
 
@@ -63,11 +63,11 @@ def play(tokenizer, script, rows, *, max_turns=3, length=2048, context=8192, mul
 
 
 def by_turn(*replies: str):
-    """A policy that gives these replies one after another, whatever it hears."""
+    """A policy that gives these replies one after another, whatever it reads."""
     return lambda text: replies[text.count("<tool_response>\n")]
 
 
-def test_an_episode_goes_on_until_the_policy_says_no_more(tokenizer):
+def test_an_episode_goes_on_until_the_policy_submits_no_more(tokenizer):
     sampler, (episode,) = play(
         tokenizer, by_turn(submit("compile_error"), submit("speedup 2.5"), say("Done.")), [row()]
     )
@@ -80,9 +80,9 @@ def test_an_episode_goes_on_until_the_policy_says_no_more(tokenizer):
 def test_the_policy_reads_what_it_would_read_in_training(tokenizer):
     """Token by token the conversation as the chat template renders it: what `sft.py` trains on."""
     sampler, (episode,) = play(tokenizer, by_turn(submit("compile_error"), say("Done.")), [row()])
-    told = [*row()["prompt"], submission("compile_error"), answer(episode.submissions[0].answer)]
-    assert sampler.read[0] == render(tokenizer, told[:2], reply_next=True)
-    assert sampler.read[1] == render(tokenizer, told, reply_next=True)
+    conversation = [*row()["prompt"], submission("compile_error"), answer(episode.submissions[0].answer)]
+    assert sampler.read[0] == render(tokenizer, conversation[:2], reply_next=True)
+    assert sampler.read[1] == render(tokenizer, conversation, reply_next=True)
 
 
 def test_answers_add_the_tokens_that_the_template_adds(tokenizer):

@@ -38,13 +38,13 @@ def test_two_ranks_learn_as_one(corpus, tmp_path):
         for rank in range(2)
     ]
     try:
-        said = [rank.communicate(timeout=100)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
             rank.wait()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
-    told = [json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in range(2)]
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)
+    reports = [json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in range(2)]
 
     # Values of turns: rollout 0 (1, 10, -), 1 (0.05, 4, 1); 2 and 3 submitted nothing and have one turn, of value 0.
     broken = LadderThenPerformance()(failed("compile_error"))
@@ -52,23 +52,23 @@ def test_two_ranks_learn_as_one(corpus, tmp_path):
     second = [value(10) - value(1), value(4) - broken]
     of_first = [round(own - (sum(first) - own) / 3, 6) for own in first]
     of_second = [round(own - (sum(second) - own), 6) for own in second]
-    assert told[0]["advantages"] == [sorted([of_first[0], of_second[0]]), sorted([of_first[1], of_second[1], 0.0])]
-    assert told[1]["advantages"] == [[of_first[2]], [of_first[3]]]
+    assert reports[0]["advantages"] == [sorted([of_first[0], of_second[0]]), sorted([of_first[1], of_second[1], 0.0])]
+    assert reports[1]["advantages"] == [[of_first[2]], [of_first[3]]]
 
-    assert told[0]["weights"] == told[1]["weights"]
-    assert told[0]["logged"]["submissions"] == 5 and told[0]["logged"]["correct/AllReduce"] == 0.5
-    assert told[0]["logged"]["phase/ranks"] > 0
+    assert reports[0]["weights"] == reports[1]["weights"]
+    assert reports[0]["logged"]["submissions"] == 5 and reports[0]["logged"]["correct/AllReduce"] == 0.5
+    assert reports[0]["logged"]["phase/ranks"] > 0
     # The rank without submissions opened and shut its gate as often as the other one.
-    gates = [[note for note in rank["notes"] if note in ("open", "shut")] for rank in told]
+    gates = [[note for note in rank["notes"] if note in ("open", "shut")] for rank in reports]
     assert gates[0] == gates[1] == ["shut", *["open", "shut"] * 6]
-    for note, next_note in zip(told[0]["notes"], told[0]["notes"][1:], strict=False):
+    for note, next_note in zip(reports[0]["notes"], reports[0]["notes"][1:], strict=False):
         assert not (note == "shut" and next_note.startswith("speedup"))
 
     # Where generation is a collective, a rank that has nothing to generate takes part, and keeps nothing of it.
-    assert [rank["together"] for rank in told] == [[3, told[0]["lengths"]], [3, told[1]["lengths"]]]
+    assert [rank["together"] for rank in reports] == [[3, reports[0]["lengths"]], [3, reports[1]["lengths"]]]
 
     # Ranks that hold a part of the weights each learn what ranks with all of them do, and save the whole.
-    for rank in told:
+    for rank in reports:
         assert set(rank["sharded"]["own_parts"]) == {"DTensor"}
         assert rank["sharded"]["losses"] == pytest.approx(rank["losses"], abs=1e-6)
     whole, sharded = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "sharded"))

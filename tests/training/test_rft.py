@@ -52,7 +52,7 @@ def test_the_best_distinct_right_kernels_of_each_prompt_are_kept():
     assert len({row["id"] for row in rows}) == 3
 
 
-def test_nothing_good_enough_is_said():
+def test_nothing_good_enough_is_reported():
     with pytest.raises(ConfigError, match=r"no right kernel has a reward of 1.95 or more on .* \(1 are on other"):
         rft.best_of(RESULTS, PROMPTS, keep=2, min_reward=1.95)
 

@@ -92,7 +92,7 @@ def test_tools_render_as_those_of_the_environment(corpus, tokenizer):
     assert text(list(submit_tools())) == text([KernelEnvironment.submit])
 
 
-def test_what_the_assistant_says_is_marked_and_nothing_else(corpus, tokenizer):
+def test_the_assistants_messages_are_marked_and_nothing_else(corpus, tokenizer):
     out = tokenizer.apply_chat_template(
         corpus[4]["messages"],
         tools=list(submit_tools()),

@@ -21,17 +21,16 @@ from trl import GRPOTrainer
 from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.processes.host_group import HostGroup
 from tests.envs.fake_evaluator import FakeEvaluator
-from tests.training.scripted import config, row, run, say, script_generation, submit
-from tests.training.test_grpo import Watched
+from tests.training.scripted import Watched, config, row, run, say, script_generation, submit
 
-SAID = {
+MESSAGES = {
     0: [submit("speedup 1"), submit("compile_error"), submit("speedup 10"), submit("speedup 4"), submit("speedup 1")],
     1: [say("I cannot."), say("Nor I.")],
 }
 """Rank -> its messages: of the first rank's two rollouts one has two turns and one three; the other's have none."""
 
 
-TOGETHER = {0: SAID[0], 1: [*SAID[1], *[say("Nothing that anyone asked for.")] * 2]}
+TOGETHER = {0: MESSAGES[0], 1: [*MESSAGES[1], *[say("Nothing of use.")] * 2]}
 """The same where generation is a collective: the second rank takes part in its peer's second and third round."""
 
 
@@ -65,7 +64,7 @@ class Together(Watched):
 
 def generations(policy: Path, output: Path, rank: int) -> tuple[int, list[int]]:
     """How often this rank generates in such a run, and the lengths of its completions."""
-    script = iter([*SAID[rank], *[say("Nothing that anyone asked for.")] * 9])
+    script = iter([*MESSAGES[rank], *[say("Nothing of use.")] * 9])
     calls = []
     generate = script_generation(lambda _: next(script))
 
@@ -102,9 +101,9 @@ def share_out_weights() -> None:
     AcceleratorState.__init__ = shard_on_processors
 
 
-def learn(policy: Path, output: Path, said: list[str], evaluator: Gated) -> Watched:
+def learn(policy: Path, output: Path, messages: list[str], evaluator: Gated) -> Watched:
     """Two steps of such a run; the policy is saved at the end."""
-    script = iter(said * 2)
+    script = iter(messages * 2)
     GRPOTrainer._generate_single_turn = script_generation(lambda _: next(script))
     settings = config(output, num_generations=4, max_steps=2, use_cpu=True)
     schedule = EvaluationSchedule(evaluator, HostGroup(), gate=evaluator)
@@ -117,12 +116,14 @@ def learn(policy: Path, output: Path, said: list[str], evaluator: Gated) -> Watc
 def main(policy: Path, output: Path) -> None:
     rank = PartialState(cpu=True).process_index
     evaluator = Gated()
-    trainer = learn(policy, output / "whole", SAID[rank], evaluator)
+    trainer = learn(policy, output / "whole", MESSAGES[rank], evaluator)
     batch = trainer.batches[0]
-    told = {
+    report = {
         "advantages": [
-            sorted({round(value, 6) for value in advantages[said.bool()].tolist()})
-            for advantages, said in zip(batch["advantages"], batch["completion_mask"] * batch["tool_mask"], strict=True)
+            sorted({round(value, 6) for value in advantages[assistant_mask.bool()].tolist()})
+            for advantages, assistant_mask in zip(
+                batch["advantages"], batch["completion_mask"] * batch["tool_mask"], strict=True
+            )
         ],
         "notes": evaluator.notes,
         "weights": sum(float(parameter.double().sum()) for parameter in trainer.model.parameters()),
@@ -132,12 +133,12 @@ def main(policy: Path, output: Path) -> None:
     }
     share_out_weights()
     sharded = learn(policy, output / "sharded", TOGETHER[rank], Gated())
-    told["sharded"] = {
+    report["sharded"] = {
         "own_parts": [type(parameter).__name__ for parameter in sharded.model.parameters()],
         "losses": [line["loss"] for line in sharded.state.log_history if "loss" in line],
     }
-    told["losses"] = [line["loss"] for line in trainer.state.log_history if "loss" in line]
-    (output / f"rank_{rank}.json").write_text(json.dumps(told))
+    report["losses"] = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    (output / f"rank_{rank}.json").write_text(json.dumps(report))
     dist.destroy_process_group()
 
 

@@ -1,1 +1,1 @@
-"""Who evaluates during training, and when."""
+"""Evaluation during training: its owners and its times."""

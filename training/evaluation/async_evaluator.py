@@ -20,7 +20,7 @@ from pkb_gym.engine.records.feedback import Failure, Feedback
 logger = logging.getLogger(__name__)
 
 Fault: TypeAlias = Literal["infrastructure", "crashed", "late"]
-"""How the evaluator failed: it said so, it raised, or it missed the deadline."""
+"""The kind of the evaluator's failure: by its feedback, by an exception, or by a missed deadline."""
 
 MAX_THREADS = 256
 """They wait for the evaluator and compute nothing."""
@@ -28,7 +28,7 @@ MAX_THREADS = 256
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of evaluating one source.
+    """The result of evaluating one source.
 
     Attributes:
         feedback: what the evaluation found; None where it crashed or was late.

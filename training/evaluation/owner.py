@@ -1,4 +1,4 @@
-"""Who evaluates during training: one owner per node, shared by all ranks.
+"""The owner of evaluations during training: one per node, shared by all ranks.
 
     dedicated   a service on GPUs of its own, here or on another node: evaluations run while the policy generates
     colocated   a service on the training GPUs: sources are compiled while the policy generates; they run in the reward
@@ -44,14 +44,14 @@ OwnerMode: TypeAlias = Literal["inline", "dedicated", "colocated", "ray"]
 START_S = 120.0
 END_S = 10.0
 PAUSE_S = 300.0
-"""How long the owner may take to start, to end, and to finish what it runs when it is paused."""
+"""The time that the owner may take to start, to end, and to finish its work when it is paused."""
 
 RESTART_S = 5.0
 """Between attempts to start it anew."""
 
 
 class Gate(Protocol):
-    """What keeps evaluations from running, though not from being compiled: `LocalEvaluator`, `RemoteEvaluator`."""
+    """The interface that pauses evaluations, though not compiles: `LocalEvaluator`, `RemoteEvaluator`."""
 
     def pause(self, timeout_s: float) -> object:
         """Shuts it, and waits for what runs."""
@@ -61,7 +61,7 @@ class Gate(Protocol):
 
 
 class Memory(Protocol):
-    """What a rank frees for the time of a reward phase."""
+    """The memory that a rank frees for the time of a reward phase."""
 
     def offload(self) -> None:
         """Moves to main memory what was asked for, and hands GPU memory back."""
@@ -114,7 +114,7 @@ class ServiceProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs, or ran last."""
+        """The number of the process that runs, or ran last."""
         return self._process.pid
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""What a recipe reads: its arguments, rows of prompts, conversations as tokens."""
+"""Inputs of a recipe: its arguments, rows of prompts, conversations as tokens."""

@@ -1,4 +1,4 @@
-"""How a conversation becomes tokens; the same for every recipe, so that they all train and sample one sequence."""
+"""Conversations as tokens; the same for every recipe, so that they all train and sample one sequence."""
 
 from __future__ import annotations
 

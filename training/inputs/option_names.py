@@ -1,7 +1,7 @@
-"""The options of a recipe, told from the text of the libraries' configurations, whose import takes ten seconds.
+"""The options of a recipe, read from the text of the libraries' configurations, whose import takes ten seconds.
 
-A recipe calls `refuse_unknown_options` before it imports them, so that a mistyped option is answered at once. What a
-text does not tell is left to the parser, which looks again.
+A recipe calls `refuse_unknown_options` before it imports them, so that a mistyped option is answered at once. Options
+that the text does not show are left to the parser, which looks again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ PARSER = "parse_arguments"
 OF_THE_PARSER = frozenset({"config", "help", "h"})
 
 
-class Untold(Exception):
-    """The text does not tell."""
+class OptionsNotInText(Exception):
+    """The options cannot be read from the text."""
 
 
 def refuse_unknown_options(recipe: str) -> None:
@@ -35,7 +35,7 @@ def refuse_unknown_options(recipe: str) -> None:
     path = Path(recipe)
     try:
         known = option_names(path)
-    except (Untold, OSError, SyntaxError):
+    except (OptionsNotInText, OSError, SyntaxError):
         return
     try:
         check_options(sys.argv[1:], known, path.stem)
@@ -65,13 +65,13 @@ def option_names(recipe: Path) -> set[str]:
     """Names of all options, with underscores; booleans that are true by default can be negated.
 
     Raises:
-        Untold: a dataclass was not found in the texts.
+        OptionsNotInText: a dataclass was not found in the texts.
         OSError: a text cannot be read.
     """
     calls = [node for node in ast.walk(_tree(recipe)) if isinstance(node, ast.Call)]
     kinds = [call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id == PARSER]
     if len(kinds) != 1 or not isinstance(kinds[0], ast.Tuple):
-        raise Untold
+        raise OptionsNotInText
     names: set[str] = set()
     for kind in kinds[0].elts:
         names |= _fields(recipe, _name(kind))
@@ -90,7 +90,7 @@ def _fields(file: Path, name: str) -> set[str]:
             for alias in imported.names:
                 if (alias.asname or alias.name) == name:
                     return _fields(_imported_file(file, imported), alias.name)
-    raise Untold
+    raise OptionsNotInText
 
 
 def _field(statement: ast.stmt) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _field(statement: ast.stmt) -> Iterator[str]:
         if ast.unparse(statement.annotation).startswith("ClassVar"):
             return
         if statement.value is not None and "aliases" in ast.unparse(statement.value):
-            raise Untold
+            raise OptionsNotInText
         yield name
         yield f"no_{name}"  # of those that are true by default; the parser looks at the others
 
@@ -111,7 +111,7 @@ def _imported_file(file: Path, imported: ast.ImportFrom) -> Path:
     else:
         spec = importlib.util.find_spec(parts[0])
         if spec is None or not spec.submodule_search_locations:
-            raise Untold
+            raise OptionsNotInText
         folder, parts = Path(next(iter(spec.submodule_search_locations))), parts[1:]
     path = folder.joinpath(*parts)
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
@@ -119,7 +119,7 @@ def _imported_file(file: Path, imported: ast.ImportFrom) -> Path:
 
 def _name(node: ast.expr) -> str:
     if not isinstance(node, ast.Name):
-        raise Untold
+        raise OptionsNotInText
     return node.id
 
 

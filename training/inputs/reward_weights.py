@@ -69,7 +69,7 @@ def weighed_by_reward(corpus: Dataset, temperature: float, seed: int) -> Dataset
 
 
 def systematic_copies(weights: Sequence[float], total: int, start: float) -> list[int]:
-    """How often each is taken: the points start, start + 1, ... below `total` that fall into its share of [0, total).
+    """Copies of each: the points start, start + 1, ... below `total` that fall into its share of [0, total).
 
     Args:
         weights: not negative, and not all 0.

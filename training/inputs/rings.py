@@ -39,17 +39,17 @@ RINGS_FILE = "rings.json"
 
 
 class RingSplit(Record):
-    """Which problems are trained on, and which are not."""
+    """The problems that are trained on, and those that are not."""
 
     seed: int
     trained: tuple[str, ...]
     left_out: tuple[str, ...]
-    """Of the train split, kept from all training."""
+    """Problems of the train split that are kept from all training."""
     test: tuple[str, ...]
-    """Of the test split."""
+    """Problems of the test split."""
 
     def problems(self, ring: Ring) -> tuple[str, ...]:
-        """Those that a ring asks for."""
+        """The problems of a ring."""
         return {"sizes": self.trained, "left_out": self.left_out, "test": self.test}[ring]
 
     def write(self, folder: Path) -> None:
@@ -103,7 +103,7 @@ def split_rings(problems: Sequence[str], left_out: int, seed: int) -> RingSplit:
 
 @dataclass(frozen=True)
 class PromptSettings:
-    """What `ring_prompts` asks of each problem; see `prompt_rows`.
+    """The settings of `ring_prompts` for each problem; see `prompt_rows`.
 
     Attributes:
         languages: in which kernels are to be written.

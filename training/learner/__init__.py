@@ -1,1 +1,1 @@
-"""How a policy learns: the trainer, credit for turns, exact resumption."""
+"""Learning of a policy: the trainer, credit for turns, exact resumption."""

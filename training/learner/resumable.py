@@ -23,7 +23,7 @@ class EpochSampler(Sampler[int]):
     Args:
         repeated: TRL's.
         seed: of the run.
-        epoch: tells the current one.
+        epoch: returns the current one.
     """
 
     def __init__(self, repeated: RepeatSampler, seed: int, epoch: Callable[[], int]) -> None:
@@ -36,7 +36,7 @@ class EpochSampler(Sampler[int]):
         return iter(self._repeated)
 
     def __len__(self) -> int:
-        """Of an epoch."""
+        """The length of an epoch."""
         return len(self._repeated)
 
 

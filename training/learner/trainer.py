@@ -32,7 +32,7 @@ from pkb_gym.training.rollout.kernel_environment import KernelEnvironment, submi
 from pkb_gym.training.rollout.tool_rounds import CallCounts, Rollout, ToolBox, ToolCall, side_by_side
 
 Tensors = dict[str, Any]
-"""What TRL's trainer hands from generation to loss: name -> tensor of shape (B, ...), or a number."""
+"""The batch that TRL's trainer hands from generation to loss: name -> tensor of shape (B, ...), or a number."""
 
 
 class KernelGRPOTrainer(ResumableGRPOTrainer):
@@ -203,7 +203,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
 
     @contextlib.contextmanager
     def _watching(self, on_finished: Callable[[int, list[int]], None] | None) -> Iterator[None]:
-        """Reports each sequence of transformers as it ends; None for prompts whose sequences nobody wants."""
+        """Reports each sequence of transformers as it ends; None for prompts whose sequences are not used."""
         if self.use_vllm or self.use_transformers_continuous_batching:
             yield
             return

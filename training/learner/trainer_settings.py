@@ -1,4 +1,4 @@
-"""What the trainer needs of this project beside what TRL's takes."""
+"""Settings of the trainer beside TRL's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pkb_gym.training.rollout.kernel_environment import Rollouts
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """What `KernelGRPOTrainer` needs beside what `GRPOTrainer` takes.
+    """The arguments of `KernelGRPOTrainer` beside those of `GRPOTrainer`.
 
     Attributes:
         rollouts: begins episodes.

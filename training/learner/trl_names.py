@@ -46,7 +46,7 @@ ATTRIBUTES = ("_buffered_inputs", "_dist", "_logs", "_metrics", "_step", "_token
 """Attributes of an instance that are read or written."""
 
 SET_BY_ROLLOUTS = ("_async_tool_dicts", "_sync_tool_dicts")
-"""Those that TRL sets as rollouts begin, and a new trainer has not; reading one that is gone raises AttributeError."""
+"""Attributes that TRL sets as rollouts begin, not before; reading one that is gone raises AttributeError."""
 
 
 def check_methods(trainer: type = GRPOTrainer) -> None:

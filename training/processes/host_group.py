@@ -1,4 +1,4 @@
-"""What ranks of a training run agree on by way of their hosts, without any work on their GPUs.
+"""Agreement of the ranks of a training run by way of their hosts, without any work on their GPUs.
 
 A rank that waits in a collective of NCCL keeps its GPU busy, and would disturb kernels that are timed on it meanwhile.
 """
@@ -30,7 +30,7 @@ class HostGroup:
 
     @property
     def rank(self) -> int:
-        """Of this process, from 0."""
+        """The rank of this process, from 0."""
         return dist.get_rank() if self._is_distributed else 0
 
     def gather(self, item: Item) -> list[Item]:

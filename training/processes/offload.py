@@ -13,7 +13,7 @@ gradients too."""
 
 
 class GpuMemory:
-    """What a rank frees for the time of a reward phase; without a GPU, nothing.
+    """The memory that a rank frees for the time of a reward phase; without a GPU, none.
 
     Args:
         model: whose weights are offloaded under "all"; they must not be sharded over ranks.

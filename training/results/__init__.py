@@ -1,1 +1,1 @@
-"""What a run writes: its log, the best kernels, summaries of a policy."""
+"""Results of a run: its log, the best kernels, summaries of a policy."""

@@ -1,4 +1,4 @@
-"""What a run found: the best kernels of each problem, and every submission, as files that survive a crash."""
+"""The archive of a run: the best kernels of each problem, and every submission, as files that survive a crash."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Archive:
             del kept[self._keep :]
 
     def kernels(self, problem: str | None = None) -> list[Kernel]:
-        """Those of a problem, or all; of each kind the best first."""
+        """The kernels of a problem, or of all; of each kind the best first."""
         return [kernel for key in sorted(self._kernels) for kernel in self._kernels[key] if problem in (None, key[0])]
 
     def write(self, path: Path) -> None:
@@ -155,7 +155,7 @@ def unread_record(step: int, episode: RolloutEpisode, reply: int) -> LogLine:
 
 
 def _task_columns(step: int, episode: RolloutEpisode, found: EvalConfig | ResolvedConfig) -> LogLine:
-    """Of a line: the task, with the configuration as far as it is known."""
+    """The columns of a line on its task, with the configuration as far as it is known."""
     return {
         "step": step,
         "problem": episode.task.problem.name,

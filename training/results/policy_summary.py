@@ -1,4 +1,4 @@
-"""What a policy's submissions on a set of prompts come to, with errors that make before and after comparable."""
+"""The summary of a policy's submissions on a set of prompts, with errors that make before and after comparable."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pkb_gym.metrics.pass_at_k import pass_at_k
 from pkb_gym.training.inputs.rows import Row
 
 PROMPT_KEY = ("problem", "language", "size", "dtype", "world_size", "seed")
-"""Columns that tell one prompt from another."""
+"""The columns of a prompt's key."""
 
 BASELINE = 1.0
 """Speedup above which a right kernel counts for fast_p."""
 
 
 class Figures(Record):
-    """Of the prompts of one problem, or of all. Each prompt counts the same; None where nothing could be judged.
+    """Figures of one problem's prompts, or of all. Each prompt counts the same; None where nothing could be judged.
 
     Errors and intervals of all prompts are clustered by problem, and those of one problem by prompt.
     """
@@ -38,18 +38,18 @@ class Figures(Record):
     fast: Estimate | None
     """fast_p at p = 1: share of episodes with a right submission that is faster than the baseline."""
     speedup_median: float | None
-    """Of the right submissions' speedups, the best of each episode; None without any."""
+    """Median of the right submissions' speedups, the best of each episode; None without any."""
     pass_at: dict[str, Estimate]
     """k -> chance that at least one of k episodes on a prompt has a right submission."""
 
 
 class PolicySummary(Record):
-    """What `evaluate_policy.py` found."""
+    """The result of `evaluate_policy.py`."""
 
     total: Figures
     problems: dict[str, Figures]
     gain: Estimate | None = None
-    """How much more reward than the earlier policy it was compared with, prompt by prompt."""
+    """The gain in reward over the earlier policy that it was compared with, prompt by prompt."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def turns_by_prompt(rows: Iterable[Row]) -> dict[str, list[list[Row]]]:
 
 
 def prompt_key(row: Mapping[str, object]) -> str:
-    """What tells a prompt from others, as text; of a row of the prompts or of the results."""
+    """The key of a prompt, as text; of a row of the prompts or of the results."""
     size = str(row["size"])
     size = json.dumps(json.loads(size), sort_keys=True) if size.startswith("{") else size
     return json.dumps([size if column == "size" else row[column] for column in PROMPT_KEY])
@@ -120,7 +120,7 @@ def gain(before: Mapping[str, list[EpisodeResult]], after: Mapping[str, list[Epi
 
 
 def episode_result(rows: Sequence[Row]) -> EpisodeResult:
-    """What the rows of one episode, as many as there are turns, come to."""
+    """The figures of one episode's rows, as many as there are turns."""
     # A reply without a submission has the value of none, which may be more than that of a bad one.
     submitted = [row for row in rows if row.get("failure") != NO_SUBMISSION] or rows
     rewards = [row["reward"] for row in submitted]

@@ -1,4 +1,4 @@
-"""What a policy's submissions come to ring by ring, turn by turn, and over either baseline; see `inputs.rings`."""
+"""The summary of a policy's submissions ring by ring, turn by turn, and over either baseline; see `inputs.rings`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Value = Callable[[Sequence[EpisodeResult]], float | None]
 
 
 class TurnFigures(Record):
-    """Of all episodes, as if each had ended after so many turns; shorter ones stay as they ended."""
+    """Figures of all episodes, as if each had ended after so many turns; shorter ones stay as they ended."""
 
     reward: Estimate | None
     """Value of the best submission so far."""
@@ -41,7 +41,7 @@ class TurnFigures(Record):
 
 
 class RingFigures(Record):
-    """Of one ring. Each prompt counts the same; errors and intervals are clustered by problem."""
+    """Figures of one ring. Each prompt counts the same; errors and intervals are clustered by problem."""
 
     figures: Figures
     fast_captured: Estimate | None
@@ -51,7 +51,7 @@ class RingFigures(Record):
     turns: tuple[TurnFigures, ...]
     """After the first turn, after the second, ..."""
     solved_problems: tuple[str, ...]
-    """Those with a right submission in any episode."""
+    """Problems with a right submission in any episode."""
 
 
 def summarise_rings(rows: Sequence[Row], ring_of_prompt: Mapping[str, str]) -> dict[str, RingFigures]:

@@ -1,4 +1,4 @@
-"""What a training run reports: figures for each problem and step, best kernels, every submission, where time went."""
+"""The log of a training run: figures for each problem and step, best kernels, every submission, times by phase."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REQUEST = ("problem", "language", "device", "size", "dtype", "world_size", "seed
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """What ranks exchange about an episode.
+    """The record of an episode that ranks exchange.
 
     Attributes:
         problem: that it was about.
@@ -60,7 +60,7 @@ class EpisodeRecord:
 
     @property
     def speedup(self) -> float | None:
-        """Of its fastest right kernel; None without one."""
+        """The speedup of its fastest right kernel; None without one."""
         found = [float(str(line["speedup"])) for line in self.submissions if line["is_right"] and line["speedup"]]
         return max(found, default=None)
 
@@ -150,7 +150,7 @@ class RunLog:
         self._sampler = GpuSampler() if writes else None
 
     def begin(self, step: int, checkpoint: Path | None) -> None:
-        """To be called when a run begins, or resumes at a step: what was logged of it and later steps is dropped.
+        """Called when a run begins, or resumes at a step: lines of that step and later ones are dropped.
 
         Raises:
             ConfigError: the checkpoint's archive cannot be read.

@@ -1,1 +1,1 @@
-"""How a policy plays episodes: tokens, sampling, tool calls, submissions."""
+"""Rollouts of a policy: tokens, sampling, tool calls, submissions."""

@@ -1,4 +1,4 @@
-"""Tells of each sequence as soon as it is complete, while `generate` still writes the others."""
+"""Reports each sequence as soon as it is complete, while `generate` still writes the others."""
 
 from __future__ import annotations
 

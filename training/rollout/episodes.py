@@ -20,7 +20,7 @@ from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator, Verdict
 
 @dataclass(frozen=True)
 class RolloutTask:
-    """What a row of the prompts asks.
+    """The task of a row of the prompts.
 
     Attributes:
         problem: to be solved.
@@ -83,7 +83,7 @@ class Submission:
     """One evaluated source of a rollout.
 
     Attributes:
-        reply: number of the reply that it was read from; None where no replies were told of.
+        reply: number of the reply that it was read from; None where no replies are recorded.
         message: number of the policy's message that submitted it, from 0.
         turn: the source and its score.
         verdict: what came of its evaluation.
@@ -108,7 +108,7 @@ class RolloutEpisode(Episode):
     Attributes:
         task: what is asked.
         submissions: those evaluated, in order.
-        replies: all that the policy wrote, in order, as far as it was told of.
+        replies: the recorded messages of the policy, in order.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class RolloutEpisode(Episode):
         self._evaluator = evaluator
 
     def add_reply(self, reply: Reply) -> None:
-        """To be called with each message of the policy, before anything in it is submitted."""
+        """Called with each message of the policy, before anything in it is submitted."""
         self.replies.append(reply)
 
     @property
@@ -132,7 +132,7 @@ class RolloutEpisode(Episode):
         return [number for number in range(len(self.replies)) if number not in read]
 
     def begin_message(self) -> None:
-        """To be called before the tools of a message are."""
+        """Called before the tools of a message are."""
         self._messages += 1
 
     def prefetch(self, source: str) -> None:
@@ -181,7 +181,7 @@ class RolloutEpisode(Episode):
         return [max(values, default=self.empty_value) for values in judged]
 
     def submitted(self) -> list[bool]:
-        """Of each message, in the order of `values`: whether a submission of it was evaluated."""
+        """For each message, in the order of `values`: whether a submission of it was evaluated."""
         made = {submission.message for submission in self.submissions}
         return [message in made for message in range(self._message_count)]
 

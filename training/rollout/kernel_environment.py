@@ -1,4 +1,4 @@
-"""What TRL's `GRPOTrainer` calls in a rollout: the tool environment, or the reward function of single-turn rollouts."""
+"""The callables of TRL's `GRPOTrainer` in a rollout: the tool environment, or the reward of single-turn rollouts."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class KernelEnvironment:
 
 
 def submitted_source(completion: str | list[Message]) -> str | None:
-    r"""What a single-turn completion submits by its last message; see `take_source`.
+    r"""The source that a single-turn completion submits by its last message; see `take_source`.
 
     Args:
         completion: its text, or its messages.

@@ -23,7 +23,7 @@ from pkb_gym.training.rollout.tool_rounds import Rollout, ToolBox, side_by_side
 
 @dataclass(frozen=True)
 class EpisodeLimits:
-    """How far an episode may go.
+    """The limits of an episode.
 
     Attributes:
         max_turns: replies that may submit.
@@ -36,7 +36,7 @@ class EpisodeLimits:
     context: int
 
     def room(self, rollout: Rollout) -> int:
-        """How many tokens may follow."""
+        """The number of tokens that may follow."""
         of_completion = self.max_completion_length - len(rollout.completion_ids)
         return min(of_completion, self.context - len(rollout.context_ids))
 

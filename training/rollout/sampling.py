@@ -1,4 +1,4 @@
-"""How replies are sampled from a policy: with transformers, or with vLLM where it is installed."""
+"""Sampling of replies from a policy: with transformers, or with vLLM where it is installed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Backend = Literal["transformers", "vllm"]
 
 @dataclass(frozen=True)
 class SamplingConfig:
-    """How to sample.
+    """The settings of sampling.
 
     Attributes:
         temperature: 0 takes the likeliest token.

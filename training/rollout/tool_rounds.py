@@ -46,7 +46,7 @@ class Rollout:
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """Those of the last message."""
+        """The tool calls of the last message."""
         return self.messages[-1].get("tool_calls") or [] if self.messages else []
 
     @property
@@ -76,7 +76,7 @@ class Rollout:
 
 @dataclass
 class CallCounts:
-    """How many tools were called, and how many calls could not be carried out."""
+    """The number of calls of tools, and of calls that could not be carried out."""
 
     calls: int = 0
     failures: int = 0
@@ -120,7 +120,7 @@ class ToolBox:
         return {"role": "tool", "name": name, "content": answer}
 
     def _refusal(self, name: str, arguments: object) -> str | None:
-        """Why a call cannot be carried out; None where it can."""
+        """The reason why a call cannot be carried out; None where it can."""
         if name not in self.tools:
             return f"Tool {name} not found."
         if not isinstance(arguments, dict):

@@ -16,7 +16,7 @@ from pkb_openenv.server.environment import KernelEnvironment
 
 MAX_SESSIONS = 256
 SESSION_TIMEOUT_S = 900.0
-"""Of a session without a WebSocket; one with a WebSocket ends with it."""
+"""The idle time after which a session without a WebSocket ends; one with a WebSocket ends with it."""
 
 
 def make_app(settings: EpisodeSettings, max_sessions: int = MAX_SESSIONS) -> FastAPI:

@@ -11,7 +11,7 @@ from openenv.core.env_server.types import EnvironmentMetadata
 from pkb_gym import __version__
 from pkb_gym.adapters.settings import EpisodeSettings
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.envs.session import Reply, SubmissionSession
+from pkb_gym.envs.session import SubmissionReply, SubmissionSession
 from pkb_gym.envs.suite import split_names
 from pkb_gym.problems.catalogue import find_problem
 from pkb_openenv.models import KernelAction, KernelObservation, PKBState
@@ -73,7 +73,7 @@ class KernelEnvironment(Environment[KernelAction, KernelObservation, PKBState]):
         return self._observation(self._session, self._session.submit(action.source))
 
     @staticmethod
-    def _observation(session: SubmissionSession, reply: Reply) -> KernelObservation:
+    def _observation(session: SubmissionSession, reply: SubmissionReply) -> KernelObservation:
         turn = reply.turn
         feedback = None if turn is None else turn.feedback
         return KernelObservation(
@@ -91,7 +91,7 @@ class KernelEnvironment(Environment[KernelAction, KernelObservation, PKBState]):
 
     @property
     def state(self) -> PKBState:
-        """Where the episode stands."""
+        """The state of the episode."""
         if self._session is None:
             return PKBState()
         episode = self._session.episode

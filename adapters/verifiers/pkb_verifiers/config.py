@@ -11,7 +11,7 @@ from pkb_gym.adapters.settings import EpisodeSettings
 
 
 class JudgeConfig(vf.TaskConfig):
-    """How submissions are judged, under `--env.taskset.task.*`; see `EpisodeSettings`."""
+    """Settings of the evaluation, under `--env.taskset.task.*`; see `EpisodeSettings`."""
 
     evaluator: str = "http://127.0.0.1:8900"
     """Url of `pkb serve`; its token is read from PKB_TOKEN."""
@@ -47,7 +47,7 @@ class JudgeConfig(vf.TaskConfig):
 
 
 class KernelTasksetConfig(vf.TasksetConfig):
-    """Which problems, under `--env.taskset.*`."""
+    """The choice of problems, under `--env.taskset.*`."""
 
     split: str = "train"
     """"train", "test", "all", a category, or names of problems with commas between them."""
@@ -55,10 +55,10 @@ class KernelTasksetConfig(vf.TasksetConfig):
     """Fixes the inputs of every episode."""
     task: JudgeConfig = JudgeConfig()
     tools: vf.SharedToolsetConfig = vf.SharedToolsetConfig()
-    """Where the server of `submit` runs; by default beside the environment worker."""
+    """The place of the server of `submit`; by default beside the environment worker."""
 
 
 class SubmitConfig(vf.SharedToolsetConfig):
-    """Of the server of `submit`."""
+    """Settings of the server of `submit`."""
 
     judge: JudgeConfig = JudgeConfig()

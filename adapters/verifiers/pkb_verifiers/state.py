@@ -26,7 +26,7 @@ class Attempt(BaseModel):
 
 
 class KernelState(vf.State):
-    """Of one rollout; the tool server keeps nothing between calls."""
+    """The state of one rollout; the tool server keeps nothing between calls."""
 
     problem: str = ""
     """Name of the problem."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 
 import verifiers.v1 as vf
@@ -16,6 +17,8 @@ from pkb_gym.problems.catalogue import expert_source, find_problem, reference_so
 from pkb_verifiers.config import JudgeConfig, KernelTasksetConfig, SubmitConfig
 from pkb_verifiers.state import INFO, KernelState, episode_of
 from pkb_verifiers.toolset import KernelToolset
+
+logger = logging.getLogger(__name__)
 
 NO_OP = "\n\ndef solution(*args, **kwargs):\n    return None\n"
 
@@ -70,7 +73,7 @@ class KernelTask(vf.Task[KernelData, KernelState, JudgeConfig]):
 
     @vf.metric
     async def speedup(self, trace: vf.Trace) -> float:
-        """Of the best submission over the baseline; 0 where none was timed."""
+        """The speedup of the best submission over the baseline; 0 where none was timed."""
         best = episode_of(trace, self.config).best
         return 0.0 if best is None else best.speedup
 
@@ -93,7 +96,13 @@ class KernelTask(vf.Task[KernelData, KernelState, JudgeConfig]):
         session = self.config.episode(problem.name).open_session(problem.name)
         session.reset(problem.name, self.data.seed)
         nothing = _judged(session, reference_source(problem) + NO_OP)
-        return nothing.failure is not None and _judged(session, expert).passed
+        if nothing.failure is None:
+            logger.warning("%s: a kernel that does nothing passed", problem.name)
+            return False
+        found = _judged(session, expert)
+        if not found.passed:
+            logger.warning("%s: the expert kernel failed: %s, %s", problem.name, found.failure, found.message)
+        return found.passed
 
 
 class KernelTaskset(vf.Taskset[KernelTask, KernelTasksetConfig]):

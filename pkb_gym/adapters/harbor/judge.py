@@ -27,6 +27,18 @@ class Unjudged(Exception):
     """Raised when there is no verdict."""
 
 
+def service() -> tuple[str, str]:
+    """Url and token of the service.
+
+    Raises:
+        Unjudged: an environment variable is missing.
+    """
+    names = ("PKB_SERVICE_URL", "PKB_TOKEN")
+    if missing := [name for name in names if not os.environ.get(name)]:
+        raise Unjudged(f"{' and '.join(missing)} not set: the url of `pkb serve` and its token")
+    return os.environ["PKB_SERVICE_URL"], os.environ["PKB_TOKEN"]
+
+
 def judge(request: dict[str, Any], source: str) -> dict[str, Any]:
     """The finished `EvaluationState` of a source.
 
@@ -56,9 +68,10 @@ def judge(request: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 def _call(method: str, path: str, body: bytes | None) -> dict[str, Any] | None:
-    """The reply; None where it is worth another attempt."""
-    headers = {"Authorization": f"Bearer {os.environ['PKB_TOKEN']}", "Content-Type": "application/json"}
-    url = os.environ["PKB_SERVICE_URL"].rstrip("/") + path
+    """The reply; None where another attempt may succeed."""
+    address, token = service()
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    url = address.rstrip("/") + path
     call = urllib.request.Request(url, body, headers, method=method)
     try:
         with urllib.request.urlopen(call, timeout=REPLY_S) as reply:

@@ -35,10 +35,10 @@ INCLUDE = Path(pkb_gym.__file__).resolve().parent / "engine" / "include"
 SUFFIXES: dict[Language, str] = {"cpp": "cpp", "cuda": "cu"}
 AGENT_S, DEADLINE_S = 3600, 1800
 VERIFIER_GRACE_S = 120
-"""What the verifier has beyond the deadline of the verdict."""
+"""The verifier's time beyond the deadline of the verdict."""
 
 MARK = 'source = "pkb export harbor"'
-"""Of a task.toml; a folder without it is somebody's own."""
+"""The mark of a task.toml; a folder without it is not an exported one."""
 
 TASK = """\
 schema_version = "1.4"
@@ -73,6 +73,7 @@ env = {{ PKB_SERVICE_URL = "${{PKB_SERVICE_URL}}", PKB_TOKEN = "${{PKB_TOKEN}}" 
 
 AGENT_DOCKERFILE = """\
 FROM python:3.12-slim-bookworm
+# hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 RUN pip install --no-cache-dir apache-tvm-ffi=={tvm_ffi}
 COPY include /opt/pkb/include
@@ -108,7 +109,7 @@ machine, which decides the reward. Its headers are in `/opt/pkb/include`, if you
 
 @dataclass(frozen=True)
 class HarborTask:
-    """What a folder is made of.
+    """The contents of a folder.
 
     Attributes:
         problem: to be solved.
@@ -129,7 +130,7 @@ class HarborTask:
 
     @property
     def artefact(self) -> str:
-        """Where the agent writes the kernel."""
+        """The path that the agent writes the kernel to."""
         return f"/app/solution.{SUFFIXES[self.language]}"
 
     @property

@@ -38,8 +38,16 @@ def pkb_kernels(folder: str, max_turns: int = 4) -> Task:
     Args:
         folder: that `pkb export harbor` wrote.
         max_turns: submissions of a sample.
+
+    Raises:
+        ValueError: there is no task in the folder.
+        Unjudged: url or token of the service are not set.
     """
-    samples = [_sample(each) for each in sorted(Path(folder).iterdir()) if (each / "task.toml").exists()]
+    folders = [each for each in sorted(Path(folder).iterdir()) if (each / "task.toml").exists()]
+    if not folders:
+        raise ValueError(f"{folder} holds no task; `pkb export harbor --out {folder}` writes them")
+    _judge_of(folders[0]).service()
+    samples = [_sample(each) for each in folders]
     return Task(dataset=MemoryDataset(samples, name="pkb"), solver=submissions(max_turns), scorer=best_reward())
 
 

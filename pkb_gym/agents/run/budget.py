@@ -13,7 +13,7 @@ from pkb_gym.engine.records.attempt import Attempt
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run may use; None for no limit.
+    """The limits of a run; None for no limit.
 
     Attributes:
         evaluations: submissions, those of earlier calls included.
@@ -28,7 +28,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Usage:
-    """What attempts used.
+    """The amounts that attempts have used.
 
     Attributes:
         evaluations: submissions.
@@ -42,7 +42,7 @@ class Usage:
 
     @classmethod
     def of(cls, *attempts: Attempt) -> Self:
-        """Of some attempts.
+        """The sum over some attempts.
 
         Example:
             >>> Usage.of()
@@ -57,7 +57,7 @@ class Usage:
 
 
 class Budget:
-    """What is left of the limits; safe to use from several threads.
+    """The remaining budget of a run; safe to use from several threads.
 
     A turn that has begun is finished, so that as many more may be used as episodes are played at a time.
 
@@ -93,7 +93,7 @@ class Budget:
 
     @property
     def exhausted(self) -> str | None:
-        """Which limit is reached, in words; None while there is more."""
+        """The limit that is reached, in words; None while there is more."""
         limits = self._limits
         with self._lock:
             if limits.evaluations is not None and self.evaluations >= limits.evaluations:

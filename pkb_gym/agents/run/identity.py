@@ -1,4 +1,4 @@
-"""What a run is: all that its results depend on, written down when it begins and compared when it is resumed."""
+"""The identity of a run: all that its results depend on, stored when it begins and compared when it is resumed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class RunIdentity(Record):
 
     schema_version: Literal[1] = 1
     agent: str
-    """Who plays, as tables name it."""
+    """Name of the agent in tables."""
     kind: str
-    """Of the agent, as `open_agent` takes it without its argument."""
+    """Kind of the agent, as `open_agent` takes it without its argument."""
     settings: dict[str, Setting]
-    """Of the agent."""
+    """Settings of the agent."""
     turns: int = Field(ge=1)
     """Replies of an episode, at most."""
     plateau: int | None = Field(default=None, ge=1)
@@ -39,7 +39,7 @@ class RunIdentity(Record):
     reward: str
     """As `find_reward` takes it."""
     seed: int
-    """Of inputs and agents."""
+    """Seed of inputs and agents."""
     hardware: str | None = None
     """Processor or GPU that kernels run on; None where a service judges."""
     asked: EvalConfig
@@ -66,8 +66,10 @@ def write_or_compare(path: Path, identity: RunIdentity, option: str) -> RunIdent
         try:
             before = RunIdentity.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
-            words = str(error).splitlines()[0]
-            raise ConfigError(f"{path} does not tell how its run was begun: {words}; {option} names another") from None
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"{path} does not hold the settings of its run: {reason}; {option} names another"
+            ) from None
         shared = before.resolved.keys() & identity.resolved.keys()
         refuse_differences(path.parent, _compared(before, shared), _compared(identity, shared), option)
         identity = identity.model_copy(update={"resolved": before.resolved | identity.resolved})
@@ -99,7 +101,7 @@ def refuse_differences(folder: Path, before: Mapping[str, object], now: Mapping[
 
 
 def differences(before: Mapping[str, object], now: Mapping[str, object], within: str = "") -> list[str]:
-    """What differs between two configurations, by name; nested ones are looked into.
+    """The differences between two configurations, by name; nested ones are compared by field.
 
     Example:
         >>> differences({"turns": 1, "asked": {"size": "tiny"}}, {"turns": 1, "asked": {"size": "large"}})

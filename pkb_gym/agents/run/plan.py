@@ -1,4 +1,4 @@
-"""Which episodes a run is made of, and under which configuration."""
+"""The episodes of a run, and the configuration of each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPLITS = ("all", "train", "test", *CATEGORIES)
 
 
 @dataclass
-class Workload:
+class RunWorkload:
     """The problems of a run.
 
     Attributes:
@@ -30,23 +30,23 @@ class Workload:
     skipped: dict[str, str] = field(default_factory=dict)
 
 
-def choose_problems(words: Sequence[str]) -> list[Problem]:
+def choose_problems(choices: Sequence[str]) -> list[Problem]:
     """The problems of names, splits and categories, each once, in the order in which they are named.
 
     Args:
-        words: names such as "AllReduce", "all", "train", "test", or categories; several in one word, with commas.
+        choices: names such as "AllReduce", "all", "train", "test", or categories; several in one text, with commas.
 
     Raises:
-        ProblemNotFound: a word is none of these.
+        ProblemNotFound: a choice is none of these.
     """
     names: dict[str, None] = {}
-    for word in (part.strip() for each in words for part in each.split(",")):
+    for word in (part.strip() for each in choices for part in each.split(",")):
         names |= dict.fromkeys(split_names(word) if word in SPLITS else [find_problem(word).name] if word else [])
     return [find_problem(name) for name in names]
 
 
-def resolve_all(problems: Sequence[Problem], asked: EvalConfig, *, judged_here: bool) -> Workload:
-    """What a configuration comes to for each problem; those that it does not fit are left out, with the reason.
+def resolve_all(problems: Sequence[Problem], asked: EvalConfig, *, judged_here: bool) -> RunWorkload:
+    """Resolves a configuration for each problem; problems that it does not fit are left out, with the reason.
 
     Args:
         problems: in order.
@@ -56,7 +56,7 @@ def resolve_all(problems: Sequence[Problem], asked: EvalConfig, *, judged_here: 
     Raises:
         ConfigError: it cannot be met on this machine, or fits none of the problems.
     """
-    found = Workload()
+    found = RunWorkload()
     for problem in problems:
         try:
             config = resolve_here(asked, problem)

@@ -1,4 +1,4 @@
-"""What agents are told beside the task and its feedback."""
+"""Prompts of agents, apart from the task text and the feedback."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def system_text(style: Style, turns: int) -> str:
 
 
 def unread_text(why: str) -> str:
-    """What answers a reply in which no submission could be read."""
+    """The answer to a reply without a readable submission."""
     return f"No submission could be read, {why}. Submit one complete source file in a fenced block of code."

@@ -25,7 +25,7 @@ MOST_WORDS_CHARS = 400
 
 
 class RunProgress(Protocol):
-    """Is told of a run as it goes; from several threads."""
+    """The observer of a run; called from several threads."""
 
     def attempted(self, attempt: Attempt) -> None:
         """A turn was recorded."""
@@ -36,7 +36,7 @@ class RunProgress(Protocol):
 
 @dataclass
 class Outcome:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         complete: episodes that are, those of earlier calls included.
@@ -61,7 +61,7 @@ class Runner:
         provider: of the agents.
         evaluator: that judges for all episodes.
         limits: of the run.
-        progress: is told of every turn and episode.
+        progress: is notified of every turn and episode.
 
     Attributes:
         budget: what was used.

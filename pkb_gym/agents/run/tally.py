@@ -1,4 +1,4 @@
-"""How a run stands: episodes, problems that were solved, and what it cost."""
+"""The state of a run: episodes, problems that were solved, and costs."""
 
 from __future__ import annotations
 

@@ -61,9 +61,11 @@ void solution(TensorView x1_seq, TensorView x2_seq, TensorView v_seq, TensorView
 $export
 """
 
+# Taps above T act on the future, since the convolution is one of 2T points.
 BY_OUTPUT = """
 float y = u[t] * float(bias[c]);
 for (int64_t k = 0; k <= std::min(t, Lf - 1); ++k) y += $tap * u[t - k];
+for (int64_t k = T + t + 1; k < std::min(2 * T, Lf); ++k) y += $tap * u[t + 2 * T - k];
 """
 
 BY_TAP = """
@@ -72,6 +74,7 @@ for (int64_t k = 0; k < std::min(T, Lf); ++k) {
   const float tap = $tap;
   for (int64_t t = k; t < T; ++t) sums[t] += tap * u[t - k];
 }
+$late
 """
 
 BY_TAP_BLOCKS = """
@@ -82,6 +85,14 @@ for (int64_t from = 0; from < T; from += $block) {
     const float tap = $tap;
     for (int64_t t = std::max(k, from); t < to; ++t) sums[t] += tap * u[t - k];
   }
+}
+$late
+"""
+
+LATE = """
+for (int64_t k = T + 1; k < std::min(2 * T, Lf); ++k) {
+  const float tap = $tap;
+  for (int64_t t = 0; t < k - T; ++t) sums[t] += tap * u[t + 2 * T - k];
 }
 """
 
@@ -108,7 +119,13 @@ def source(knobs: Knobs) -> str:
     tap = "taps[k]" if widened else "float(f[k])"
     by_output = loop == "by output"
     block = loop.rpartition(" ")[2]
-    sums = "" if by_output else fill(BY_TAP, tap=tap) if loop == "by tap" else fill(BY_TAP_BLOCKS, tap=tap, block=block)
+    late = fill(LATE, tap=tap).strip()
+    if by_output:
+        sums = ""
+    elif loop == "by tap":
+        sums = fill(BY_TAP, tap=tap, late=late)
+    else:
+        sums = fill(BY_TAP_BLOCKS, tap=tap, block=block, late=late)
     access = "touched" if channels else "read"
     mine = "if (c % W != comm.rank) continue;  // another rank's channel" if channels else ""
     return (

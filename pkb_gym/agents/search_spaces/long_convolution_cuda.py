@@ -39,22 +39,25 @@ convolve(const T* x1, const T* x2, const T* v, const T* h, const T* bias, T* out
   const int64_t first = chunk * length + tile;  // time of the tile's first position
   float sums[kOutputs] = {};
   float own[kOutputs] = {};
+  const int64_t all = shape.chunks(W) * length;
   const int64_t behind = first / kTile + (first % kTile > 0);  // tiles of time before it, aligned to its beginning
-  for (int64_t step = 0; step <= behind; ++step) {
+  // Taps above T act on the future, since the convolution is one of 2T points.
+  const int64_t ahead = shape.Lf > all + 1 ? (all - first - 1) / kTile : 0;
+  for (int64_t step = 0; step <= behind + ahead; ++step) {
     const int64_t back = $back, from = first - back * kTile;
     if (back > 0 && (back - 1) * kTile >= shape.Lf) continue;  // the filter does not reach that far
     __syncthreads();
     for (int k = threadIdx.x; k < kTile; k += kThreads) {
       const int64_t t = from + k;
       u[k] = 0;
-      if (t >= 0 && t < shape.chunks(W) * length) {
+      if (t >= 0 && t < all) {
         const int64_t there = t / length, place = row * shape.l + shape.begin_of(there, W) + t % length;
         const int r = shape.rank_of(there, W);
         u[k] = float(T(float(comm.peer(x2, r)[place]) * float(comm.peer(v, r)[place])));
       }
     }
     for (int k = threadIdx.x; k < 2 * kTile; k += kThreads) {
-      const int64_t tap = back * kTile + k - (kTile - 1);
+      const int64_t distance = back * kTile + k - (kTile - 1), tap = distance < 0 ? distance + 2 * all : distance;
       taps[k] = tap >= 0 && tap < shape.Lf ? float(filter[tap]) : 0;
     }
     __syncthreads();
@@ -115,7 +118,7 @@ SHARES: dict[Knob, tuple[Access, str, str, str]] = {
 }
 """How work is shared out -> use of each other's memory; chunk, channel and batch of a block; the grid."""
 
-BACKS: dict[Knob, str] = {"nearest first": "step", "farthest first": "behind - step"}
+BACKS: dict[Knob, str] = {"nearest first": "step - ahead", "farthest first": "behind - step"}
 
 CHOICES = {
     "share": tuple(SHARES),

@@ -39,7 +39,7 @@ from pkb_gym.corpus.families.pieces import (
 
 @dataclass(frozen=True)
 class Exchange:
-    """What tells the problems apart.
+    """The parts that differ between the problems.
 
     Attributes:
         problem: its name.
@@ -64,7 +64,7 @@ class Exchange:
         return "W * block" if self.cuts else "block"
 
     def ends(self, push: bool, source: str, target: str) -> tuple[str, str]:
-        """Where the block for (from) rank r goes and where it lies, as addresses of this rank.
+        """The target and the source of the block for (from) rank r, as addresses of this rank.
 
         Args:
             push: whether r is who receives it.

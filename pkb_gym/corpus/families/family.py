@@ -1,4 +1,4 @@
-"""What a family of kernels is: a text, its knobs, and the combinations of them that make sense."""
+"""A family of kernels: a text, its knobs, and the combinations of them that make sense."""
 
 from __future__ import annotations
 

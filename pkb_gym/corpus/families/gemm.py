@@ -16,7 +16,7 @@ from pkb_gym.corpus.families.pieces import EXPORT, ORDERS, cpp_dispatch, cpp_fin
 
 @dataclass(frozen=True)
 class Products:
-    """What tells the problems apart.
+    """The parts that differ between the problems.
 
     Attributes:
         problem: its name.
@@ -38,7 +38,7 @@ class Products:
 
     @property
     def parameters(self) -> str:
-        """Of `solution`, before the communicator."""
+        """The parameters of `solution`, before the communicator."""
         return ", ".join(f"TensorView {name}" for name in self.names)
 
 

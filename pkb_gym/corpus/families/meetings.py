@@ -107,7 +107,7 @@ __device__ void meet(const pkb::Device& comm, uint64_t phase) {
 
 @dataclass(frozen=True)
 class CudaMeetings:
-    """Where ranks wait for each other around and in a kernel.
+    """The meetings of ranks around and in a kernel.
 
     Attributes:
         function: that the kernel calls; empty where there is none.

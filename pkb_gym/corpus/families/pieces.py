@@ -16,7 +16,7 @@ ORDERS: dict[Knob, str] = {"staggered": "(comm.rank + i) % W", "from 0": "i", "f
 
 
 def lines(parts: list[str]) -> str:
-    """Those that are not empty, one below the other."""
+    """The parts that are not empty, one below the other."""
     return "\n".join(part for part in parts if part)
 
 

@@ -176,7 +176,7 @@ def cuda_makes_sense(knobs: Knobs) -> bool:
 
 @dataclass(frozen=True)
 class Sum:
-    """What tells the problems apart.
+    """The parts that differ between the problems.
 
     Attributes:
         share: the elements that a rank adds up, a key of `CUDA_SHARES`.

@@ -1,4 +1,4 @@
-"""The calls of a block as each rank's program is told of them."""
+"""The calls of a block in the form that each rank's program receives."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def call_spec(problem: Problem, block: BlockPlan, plan: SetPlan, rank: int, dial
 
 
 def call_runs(problem: Problem, block: BlockPlan, rank: int, dialect: Dialect) -> tuple[CallRun, ...]:
-    """A block's calls as one rank's program makes them, equal ones told once."""
+    """A block's calls as one rank's program makes them, equal ones listed once."""
     return tuple(
         CallRun(
             call_spec(problem, block, run[0], rank, dialect),

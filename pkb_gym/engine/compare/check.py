@@ -26,7 +26,7 @@ TOGETHER = 256
 
 
 class RankCheck(Record):
-    """What comparing one rank's outputs gave, of all calls of a block."""
+    """The comparison of one rank's outputs, of all calls of a block."""
 
     rank: int
     outputs: int

@@ -47,7 +47,7 @@ def _placed(call: Call) -> list[PlacedLeaf]:
 
 @dataclass(frozen=True)
 class CallVerdict:
-    """What comparing one call of one rank gave.
+    """The comparison of one call of one rank.
 
     Attributes:
         outputs: leaves.
@@ -182,7 +182,7 @@ class Comparison:
         return CheckContext(self._first.plan.axes[self._first.rank], expected[name], args, expected, got, name)
 
     def verdicts(self, counts: Sequence[int]) -> list[CallVerdict]:
-        """What was found of each call.
+        """The result for each call.
 
         Args:
             counts: the values of `self.counts`, one tensor after the other.

@@ -1,4 +1,4 @@
-"""Where the arguments and outputs of a block of calls lie in the symmetric heap.
+"""The layout of the arguments and outputs of a block of calls in the symmetric heap.
 
 A pure function of declaration and axes: the evaluator and every reference rank compute it alike. The same layout is
 used twice, for the candidate's heap and for the reference gang's own, which holds the inputs as they were made.
@@ -49,7 +49,7 @@ class PlacedLeaf:
 
     @property
     def slot(self) -> TensorSlot:
-        """What a rank program is told of it."""
+        """The form that rank programs receive."""
         return TensorSlot(self.offset, self.leaf.shape, self.leaf.dtype, self.leaf.capacity)
 
 
@@ -133,7 +133,7 @@ def _offsets(leaves: Sequence[Sequence[Leaf]], offset: int) -> tuple[dict[str, i
 
 @dataclass(frozen=True)
 class Workload:
-    """What is evaluated: a problem at a size, and where its inputs come from. Travels to the reference gang as JSON."""
+    """The workload of an evaluation and the origin of its inputs. Travels to the reference gang as JSON."""
 
     problem: Problem
     size: str | Mapping[str, AxisValue]
@@ -187,7 +187,7 @@ class Workload:
 
 
 def _places(sizes: Sequence[int], gap_pages: int, rng: random.Random) -> list[int]:
-    """Where sets of these sizes begin: in random order, with pages between them that belong to none."""
+    """The offsets of sets of these sizes: in random order, with pages between them that belong to none."""
     cuts = sorted(rng.randint(0, gap_pages) for _ in sizes)
     order = rng.sample(range(len(sizes)), len(sizes))
     places, end = [0] * len(sizes), 0

@@ -1,4 +1,4 @@
-"""What is wrong with one output or argument of one call, for the report."""
+"""Errors of one output or argument of one call, for the report."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _BOUNDS = ("-D_GLIBCXX_ASSERTIONS", "-fsanitize=bounds", "-fsanitize-undefined-t
 
 
 def gxx_flags(build: Build) -> tuple[str, ...]:
-    """Of g++, for a source."""
+    """The flags of g++, for a source."""
     if build == "release":
         return gxx.FLAGS
     kept = tuple(flag for flag in gxx.FLAGS if flag not in ("-O3", *DEBUG_INFORMATION))
@@ -64,7 +64,7 @@ def gxx_flags(build: Build) -> tuple[str, ...]:
 
 
 def nvcc_flags(build: Build) -> tuple[str, ...]:
-    """Of nvcc, for a source; lines of device code in either build, so that compute-sanitizer names them."""
+    """The flags of nvcc, for a source; lines of device code in either build, so that compute-sanitizer names them."""
     flags = (nvcc.gencode(nvcc.default_architecture()), *nvcc.FLAGS)
     if build == "release":
         return (*flags, "-lineinfo")
@@ -98,7 +98,7 @@ def kernel_command(language: str, build: Build, source: str) -> list[str]:
 
 
 def build_script(language: str, source: str) -> str:
-    """A shell script that makes the harness and library of the build that it is told, where they are not there yet."""
+    """A shell script that makes the harness and library of the build in its first argument, where they are missing."""
     cases = []
     for build in BUILDS[language]:
         kernel = shlex.join(kernel_command(language, build, source))

@@ -26,16 +26,19 @@ FLAGS = ("-std=c++20", "-fPIC", "-pthread", "-march=native", "-ffp-contract=off"
 FAST = ("alu_", "matrix_", "executor_run")
 """Beginnings of the sources whose loops are to be vectorised; -O1 compiles the others sooner."""
 
+ALIASES = r"nm -g --defined-only *.o | sed -n 's/.* T \(_*\)cuda\(.*\)$/-Wl,--defsym=\1CUDA\2=\1cuda\2/p' | sort -u"
+"""Prints options that give the functions of the runtime the names that `emulated_names` gives those of a candidate."""
+
 STANDARD_HEADERS = "standard_headers.h"
 """Includes all that the sources include of the standard library; read once, and not once for each source."""
 
 CANDIDATE_FLAGS = (
-    # The PTX is run, and the machine code tells registers, which decide how many blocks are resident.
+    # The emulator runs the PTX; the machine code gives the registers, which decide how many blocks are resident.
     f"-gencode=arch={ARCHITECTURE.replace('sm_', 'compute_')},code=[{ARCHITECTURE},compute_{ARCHITECTURE[3:]}]",
     "--no-compress",
     "-lineinfo",
     "-cudart=none",  # the emulator has a runtime of its own, which is there before the library is loaded
-    "-Xlinker=-z,now",  # what that lacks is told by its name when the library is loaded
+    "-Xlinker=-z,now",  # loading the library names the first symbol that the runtime lacks
     "-Xcompiler=-fno-gnu-unique",  # each rank has its own copy of every variable
     *(flag for flag in nvcc.FLAGS if flag != "-Xlinker=-z,defs"),
 )
@@ -129,7 +132,8 @@ def _command(contents: Mapping[str, bytes]) -> list[str]:
         "-ldl",
     ]
     jobs = shlex.join(["xargs", "-d", "\\n", "-P", str(os.cpu_count() or 1), "-I{}", "sh", "-c", "{}"])
-    return ["sh", "-c", f"{precompile} && printf '%s\\n' {shlex.join(lines)} | {jobs} && {shlex.join(link)}"]
+    compiled = f"{precompile} && printf '%s\\n' {shlex.join(lines)} | {jobs}"
+    return ["sh", "-c", f"{compiled} && {shlex.join(link)} $({ALIASES})"]
 
 
 def _key(contents: Mapping[str, bytes]) -> str:

@@ -1,4 +1,4 @@
-"""What a CUDA source that includes a header library is compiled with: folders, standard, definitions, libraries."""
+"""Compiler flags for CUDA sources that include a header library: folders, standard, definitions, libraries."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def header_libraries(toolkit: Path) -> tuple[FoundLibrary, ...]:
 
 
 def included_libraries(source: str, toolkit: Path) -> tuple[FoundLibrary, ...]:
-    """Those of them that a source names headers of and the compiler does not find by itself."""
+    """The libraries whose headers a source names and the compiler does not find by itself."""
     return tuple(
         found for found in header_libraries(toolkit) if not found.is_built_in and mentions(source, found.library)
     )

@@ -1,4 +1,4 @@
-"""Native sources of the CUDA device: one translation unit, nvcc, a shared object; and what the compiler tells of it.
+"""Native sources of the CUDA device: one translation unit, nvcc, a shared object; and the compiler's report on it.
 
 Needs the CUDA toolkit and a host compiler, and no GPU.
 """
@@ -136,7 +136,7 @@ def gencode(architecture: str) -> str:
 
 
 def architecture_of(capability: tuple[int, int]) -> str:
-    """What a GPU's code is compiled for, from its compute capability: (9, 0) -> "sm_90a", (8, 0) -> "sm_80"."""
+    """The nvcc architecture for a GPU's compute capability: (9, 0) -> "sm_90a", (8, 0) -> "sm_80"."""
     major, minor = capability
     return f"sm_{major}{minor}{'a' if capability in FEATURE_SPECIFIC else ''}"
 
@@ -186,7 +186,7 @@ def nvcc_version() -> str:
 
 
 def default_architecture() -> str:
-    """That of this machine's first GPU; where there is none, PKB_CUDA_ARCHITECTURE, or sm_90a."""
+    """The architecture of this machine's first GPU; where there is none, PKB_CUDA_ARCHITECTURE, or sm_90a."""
     capability = gpus.compute_capability()
     return env_vars.cuda_architecture() or DEFAULT_ARCHITECTURE if capability is None else architecture_of(capability)
 

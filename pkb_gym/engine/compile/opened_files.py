@@ -1,7 +1,7 @@
-"""The files that a compiler opened for a source, told by the preprocessor and the assembler themselves.
+"""The files that a compiler opened for a source, as the preprocessor and the assembler list them.
 
 A source may include headers of the compiler's own folders and nothing else: a name in quotes can be put together by
-macros and an assembler directive by concatenation, so that the text does not tell. A log of other files is not shown,
+macros and an assembler directive by concatenation, unseen in the text. A log of other files is not shown,
 nor the excerpts that a compiler shows of a file because the source gives itself that file's name (`#line`).
 """
 
@@ -117,10 +117,10 @@ def _is_allowed(path: str, folders: Sequence[str]) -> bool:
 
 @cache
 def header_folders() -> tuple[Path, ...]:
-    """Where g++ itself looks for headers.
+    """The folders in which g++ itself looks for headers.
 
     Raises:
-        InfrastructureError: it does not tell.
+        InfrastructureError: its output lists none.
     """
     run = subprocess.run(
         ["g++", "-E", "-v", "-x", "c++", os.devnull], capture_output=True, text=True, check=False, timeout=20

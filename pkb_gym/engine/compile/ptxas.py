@@ -1,4 +1,4 @@
-"""What `ptxas -v` says about each kernel, as records, and the log without it."""
+"""The report of `ptxas -v` on each kernel, as records, and the log without it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PARSED = re.compile(
 
 @dataclass
 class KernelUsage:
-    """What ptxas says about one kernel; see `KernelResources`."""
+    """The report of ptxas on one kernel; see `KernelResources`."""
 
     mangled: str
     registers: int = 0
@@ -45,7 +45,7 @@ def read_ptxas(log: str) -> tuple[list[KernelUsage], str]:
             if found := _ENTRY.search(line):
                 kernel = described = kernels.setdefault(found[1], KernelUsage(found[1]))
             elif found := _FUNCTION.search(line):
-                # Functions that were not inlined have properties too; a kernel's own stack and spills are told apart.
+                # Functions that were not inlined have properties too; the lines of a kernel itself are kept apart.
                 described = kernels.get(found[1])
             elif kernel is not None and (found := _USED.search(line)):
                 _note_usage(kernel, line, int(found[1]))

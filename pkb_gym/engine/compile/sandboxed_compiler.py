@@ -52,7 +52,7 @@ _LIMITED = ("sh", "-c", _SCRIPT, "sh")
 
 @dataclass(frozen=True)
 class Limits:
-    """What one run may take.
+    """The limits of one run.
 
     Attributes:
         timeout_s: wall time; the processor time of each process is limited accordingly.
@@ -69,7 +69,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Run:
-    """How one run ended.
+    """The result of one run.
 
     Attributes:
         status: exit status, negative after a signal; None where the deadline passed.

@@ -1,4 +1,4 @@
-"""The library that tells where a rank stood when a signal ended it; see `debugging/stack_trace.cpp`.
+"""The library that records the call stack of a rank when a signal ends it; see `debugging/stack_trace.cpp`.
 
 Our own code, compiled as candidates are: in the sandbox, once for each compiler.
 """

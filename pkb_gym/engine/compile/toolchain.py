@@ -1,4 +1,4 @@
-"""What native sources of all devices share: headers, the exported symbol, the host compiler."""
+"""Shared parts of native compiles on all devices: headers, the exported symbol, the host compiler."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ DEBUG_INFORMATION = ("-gdwarf-4", "-g1")
 """Of g++: lines for reports of crashes; the machine code is the same. addr2line of binutils 2.40 names wrong files of
 DWARF 5."""
 
-MAX_SECTIONS, MAX_SYMBOLS = 10_000, 20_000
+MAX_SECTIONS, MAX_SYMBOLS, MAX_NAME_BYTES = 10_000, 20_000, 8 << 20
 
 
 def include_folders() -> tuple[Path, ...]:
-    """Where headers of the dialect lie."""
+    """The folders of the dialect's headers."""
     return INCLUDE, ffi_root() / "include"
 
 
 def include_arguments() -> tuple[str, ...]:
-    """`include_folders` for a compiler."""
-    return tuple(f"-I{folder}" for folder in include_folders())
+    """`include_folders` for a compiler, as those of the system: no warning that a source asks for is about them."""
+    return tuple(part for folder in include_folders() for part in ("-isystem", str(folder)))
 
 
 def library_arguments() -> tuple[str, ...]:
@@ -44,9 +44,9 @@ def library_arguments() -> tuple[str, ...]:
 
 
 def exports_solution(binary: bytes) -> bool:
-    """Whether a shared object exports `solution`, told by reading it: nothing is loaded.
+    """Whether a shared object exports `solution`, found by reading it: nothing is loaded.
 
-    One of more sections or symbols than any kernel has counts as without, since each is looked at.
+    One of more sections, symbols or names than any kernel has counts as without, since each is looked at.
 
     Raises:
         InfrastructureError: it is no ELF file.
@@ -57,6 +57,8 @@ def exports_solution(binary: bytes) -> bool:
     except ELFError as error:
         raise InfrastructureError(f"the compiler's result is no ELF file: {error}") from None
     if not isinstance(dynamic, SymbolTableSection) or dynamic.num_symbols() > MAX_SYMBOLS:
+        return False
+    if dynamic.stringtable.data_size > MAX_NAME_BYTES:
         return False
     return any(symbol["st_shndx"] != "SHN_UNDEF" for symbol in dynamic.get_symbol_by_name(EXPORTED) or [])
 

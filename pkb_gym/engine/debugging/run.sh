@@ -10,6 +10,7 @@
 # Exit status: 0 every output is close to the expected one, 1 one is not, 2 a call raised, others: a crash or a report.
 cd "$(dirname "$0")" || exit 3
 ranks=@WORLD_SIZE@
+grace_s=@GRACE_S@ # for reports of other ranks, once one has ended with a finding
 tools=" @TOOLS@ "
 build=release tool="" debugged="" apart=""
 while [ $# -gt 0 ]; do
@@ -75,5 +76,10 @@ for _ in $(seq "$started"); do
   of_rank=$?
   [ "$of_rank" -gt "$status" ] && status=$of_rank
   [ "$of_rank" -gt 1 ] && break # the others would wait for it
+done
+# Ranks that still run may be writing what they found themselves.
+until [ -z "$apart" ] || [ -z "$(jobs -pr)" ] || [ "$grace_s" -le 0 ]; do
+  for _ in 1 2 3 4 5 6 7 8 9 10; do [ -z "$(jobs -pr)" ] || sleep 0.1; done
+  grace_s=$((grace_s - 1))
 done
 exit "$status"

@@ -14,6 +14,8 @@ from typing import Self
 
 from pkb_gym.engine.compare.call_specs import call_runs
 from pkb_gym.engine.compare.layout import BlockPlan, SetPlan
+from pkb_gym.engine.emulator.emulated_names import emulated_names, original_names
+from pkb_gym.engine.emulator.untrusted_report import limited
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import ITEMSIZE
@@ -133,13 +135,14 @@ class EmulatedGang:
             GangFailed: it could not be loaded.
         """
         assert artifact.binary is not None, "native sources alone are emulated"
+        binary = emulated_names(artifact.binary)
         self._problem = job.problem
         memory_bytes = job.memory_bytes * self._world_size + EMULATOR_BYTES
         order = LoadCopies(job.scratch_bytes, memory_bytes, cpp_signature(job.problem))
         copies: list[int] = []
         try:
             while len(copies) < self._world_size:
-                copies.append(memory_file("candidate", artifact.binary))
+                copies.append(memory_file("candidate", binary))
             self._gang.ask([order], Loaded, timeout_s=LOAD_TIMEOUT_S, fds=copies)
         except GangFailed as failed:
             raise self._of_all(failed) from None
@@ -182,7 +185,7 @@ class EmulatedGang:
             )
         except GangFailed as failed:
             raise self._of_all(failed) from None
-        self.done = done
+        self.done = done = limited(done, self._world_size)
         if done.fault is not None:
             failure = _NAMED.get(done.fault.kind, Failure.RUNTIME_ERROR)
             causes = [finding.text for finding in done.findings[:MOST_CAUSES]]
@@ -206,6 +209,10 @@ class EmulatedGang:
         """Lets the process go on."""
         self._gang.processes.thaw()
 
+    def kill(self) -> None:
+        """Ends the process, of which nothing more is wanted but what it wrote."""
+        self._gang.processes.kill()
+
     def processor_ticks(self) -> int:
         """Processor time so far, in clock ticks."""
         return self._gang.processes.processor_ticks()
@@ -220,11 +227,12 @@ class EmulatedGang:
         running = [rank for rank in ranks if self._heap is not None and "in call" in self._heap.place(rank)]
         rank = running[0] if len(running) == 1 else None
         who = "the process of all ranks" if rank is None else f"rank {rank}"
-        return GangFailed(failed.failure, rank, str(failed).replace("rank 0", who, 1), killed=failed.killed)
+        text = original_names(str(failed).replace("rank 0", who, 1))
+        return GangFailed(failed.failure, rank, text, killed=failed.killed)
 
 
 def call_memory(problem: Problem, planned: SetPlan) -> CallMemory:
-    """Where the tensors of a call lie, by name."""
+    """The places of the tensors of a call, by name."""
     tensors = []
     for ax, placed in zip(planned.axes, planned.leaves, strict=True):
         outputs = {leaf.name for out in problem.returned for leaf in output_leaves(out, ax)}

@@ -1,4 +1,4 @@
-"""Who may use this machine's devices: candidates one at a time, preparations and timings never together."""
+"""Arbitration of this machine's devices: candidates one at a time, preparations and timings never together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class DeviceArbiter:
     - One candidate at a time has them (`acquire`, `release`).
     - Preparing and ending gangs (`preparing`) never runs while something is timed (`timing`). Any number of
       preparations run at once, or one timing; a timing that waits goes first.
-    - While paused, no candidate gets the devices and no preparation begins, so that somebody else may have them.
+    - While paused, no candidate gets the devices and no preparation begins, so that another program may have them.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class DeviceArbiter:
                 self._changed.notify_all()
 
     def pause(self, timeout_s: float | None = None) -> bool:
-        """Leaves the devices to somebody else until `resume`, and waits for whoever uses them.
+        """Leaves the devices to another program until `resume`, and waits for the work on them to end.
 
         Candidates are kept out first: the one that has the devices may still need a gang, and has it ended in the
         background.

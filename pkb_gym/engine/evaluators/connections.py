@@ -107,7 +107,7 @@ class Connections:
 
 
 class _ToSocket(http.client.HTTPConnection):
-    """To a Unix socket."""
+    """A connection to a Unix socket."""
 
     def __init__(self, path: str) -> None:
         super().__init__("localhost", timeout=CONNECT_S)

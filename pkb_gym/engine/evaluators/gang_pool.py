@@ -32,7 +32,7 @@ those with NCCL's buffers."""
 
 @dataclass(frozen=True)
 class GangKind:
-    """What gangs that stand by differ in.
+    """The key of a standby gang.
 
     Attributes:
         world_size: number of ranks.
@@ -134,7 +134,7 @@ class GangPool:
             return self._handovers[device]
 
     def stack_trace(self) -> bytes:
-        """The compiled library that tells where a crashed rank stood.
+        """The compiled library that records the call stack of a crashed rank.
 
         Raises:
             InfrastructureError: it could not be compiled.
@@ -264,7 +264,7 @@ class GangPool:
     def stop(self) -> None:
         """Ends zygotes, and gangs with them; an evaluation in the middle of something ends as infrastructure failure.
 
-        Whoever waits for a rank hears that it is gone. `close` must follow.
+        Calls that wait for a rank fail with the rank's end. `close` must follow.
         """
         with self._lock:
             self._closed = True

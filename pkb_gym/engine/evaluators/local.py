@@ -103,7 +103,7 @@ class LocalEvaluator:
     ) -> Feedback:
         """Judges one source; see `Evaluator.evaluate`. The inputs follow from `replay_key` where there is one.
 
-        A candidate whose rank was killed is judged once more: somebody else, or a machine short of memory, may have
+        A candidate whose rank was killed is judged once more: another program, or a machine short of memory, may have
         done it. A rank that is killed again is the candidate's own failure.
         """
         stopwatch, report = Stopwatch(), progress or _ignore_progress
@@ -214,7 +214,7 @@ class LocalEvaluator:
         return CandidateRun(feedback, artifact, reference, new_gang, handovers, key, tools)
 
     def pause(self, timeout_s: float | None = None) -> bool:
-        """Leaves the devices to somebody else until `resume`: texts are compiled, but no rank runs or is prepared.
+        """Leaves the devices to another program until `resume`: texts are compiled, but no rank runs or is prepared.
 
         Gangs that stand by and the reference gang keep their memory.
 
@@ -244,7 +244,7 @@ class LocalEvaluator:
         An evaluation that another thread is in the middle of ends as an infrastructure failure.
         """
         self._closed = True
-        self.resume()  # whoever waits for the devices finds the evaluator closed
+        self.resume()  # evaluations that wait for the devices find the evaluator closed
         self._pool.stop()
         self._arbiter.acquire()
         try:
@@ -254,7 +254,7 @@ class LocalEvaluator:
 
 
 class _Turns(Protocol):
-    """What evaluations take turns at."""
+    """A lock by which evaluations take turns."""
 
     def acquire(self, blocking: bool = True) -> bool: ...
 

@@ -21,7 +21,7 @@ PROGRESS_S = 1.0
 
 
 class State(Protocol):
-    """Where an evaluation stands elsewhere."""
+    """The state of an evaluation elsewhere."""
 
     @property
     def state(self) -> str:
@@ -37,7 +37,7 @@ StateT = TypeVar("StateT", bound=State)
 
 @dataclass(frozen=True)
 class Patience:
-    """How long an answer is waited for.
+    """The time that an answer is waited for.
 
     Attributes:
         judge: who judges, for errors.

@@ -93,7 +93,7 @@ class RemoteEvaluator:
 
     No call waits without a deadline. A service that cannot be reached is tried again for `unreachable_s`, so that it
     may be started anew meanwhile; then, or when an evaluation takes longer than `timeout_s`, `InfrastructureError` is
-    raised. (A `Feedback` tells where an evaluation ran, which nobody knows then.)
+    raised. (A `Feedback` records where an evaluation ran, which is unknown then.)
 
     Args:
         url: of the service, as `pkb serve` prints it: of an address, or "unix:" and the path of a socket.
@@ -180,7 +180,7 @@ class RemoteEvaluator:
         return self._post(self._request(problem, source, config), self._patience()).id
 
     def status(self) -> ServiceStatus:
-        """What the service is at.
+        """The state of the service.
 
         Raises:
             InfrastructureError: it cannot be reached.
@@ -188,7 +188,7 @@ class RemoteEvaluator:
         return self._call("GET", "/v1/status", ServiceStatus, self._patience())
 
     def pause(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Has the service leave its devices to somebody else; returns when nothing runs there any more.
+        """Has the service leave its devices to another program; returns when nothing runs there any more.
 
         Raises:
             InfrastructureError: it cannot be reached, or something still runs after `timeout_s`. Nothing new begins
@@ -239,7 +239,7 @@ class RemoteEvaluator:
         try:
             self._once("DELETE", f"/v1/evaluations/{evaluation_id}", None, CONNECT_S)
         except (_Unreachable, PkbError):
-            return  # then there is nobody to tell
+            return  # then no service is left to notify
 
     def _call(
         self,
@@ -302,7 +302,7 @@ class RemoteEvaluator:
         return RAISED_BY_NAME.get(report.error, InfrastructureError)(report.message)
 
     def _connections(self) -> Connections:
-        """Those of this process: a forked child must not use its parent's."""
+        """The connections of this process: a forked child must not use its parent's."""
         with self._lock:
             if self._connected is None or self._connected[0] != os.getpid():
                 self._connected = (os.getpid(), Connections(self.url))

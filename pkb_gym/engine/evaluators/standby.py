@@ -92,7 +92,7 @@ class Standby:
                     return
                 gang = self._start()
         except Exception as error:  # noqa: BLE001 - of any kind, it must not end the refilling
-            with self._changed:  # whoever needs a gang starts one, and hears why it fails
+            with self._changed:  # the next evaluation starts one itself, and gets its error
                 if not self._closed:
                     logger.warning("no gang could be prepared to stand by: %s", error)
                     self._changed.wait_for(lambda: self._closed, timeout=RETRY_S)

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.hardware.cpu_info import CpuInfo, cpu_info
-from pkb_gym.engine.hardware.limits import Limits
+from pkb_gym.engine.hardware.limits import HardwareLimits
 from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks
 from pkb_gym.engine.hardware.tiers import MemoryTier
 from pkb_gym.engine.support import env_vars
@@ -45,7 +45,7 @@ matrix unit's bytes are twice as fast as its 16-bit factors (AMX)."""
 
 
 class Calibration(BaseModel):
-    """What the child measured, without margin, and on what."""
+    """The child's measurements, without margin, and the processor that it ran on."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -152,9 +152,9 @@ def to_hardware(info: CpuInfo, calibration: Calibration) -> HardwareSpec:
     )
 
 
-def limits_of(peaks: Peaks) -> Limits:
-    """What no kernel exceeds on a CPU machine with these peaks; ranks share its memory, so that it has no link."""
-    return Limits(
+def limits_of(peaks: Peaks) -> HardwareLimits:
+    """The limits of a CPU machine with these peaks; ranks share its memory, so that it has no link."""
+    return HardwareLimits(
         matrix_flops_per_s=BYTE_PRODUCTS * max(peaks.matrix_flops_per_s.values()),
         memory=peaks.memory,
         link_bytes_per_s=None,

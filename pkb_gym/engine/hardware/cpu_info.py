@@ -1,4 +1,4 @@
-"""What the operating system tells of this machine's processors: model, cores, caches."""
+"""This machine's processors as the operating system describes them: model, cores, caches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 SYSTEM = Path("/sys/devices/system/cpu")
 PROCESSORS = Path("/proc/cpuinfo")
 IDENTITY = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "CPU part", "Features")
-"""Fields of /proc/cpuinfo that tell one kind of processor from another; clock rates change by the second."""
+"""Fields of /proc/cpuinfo that distinguish kinds of processors; clock rates change by the second."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Memory of the GPUs that the tables of peaks and limits name, as NVML tells it."""
+"""Memory of the GPUs in the tables of peaks and limits, as NVML reports it."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ GPU_MEMORY_GIB: dict[str, float] = {
 
 
 def gpus_with(nbytes: int) -> tuple[str, ...]:
-    """Those of `GPU_MEMORY_GIB` that have so much memory, in its order."""
+    """The GPUs of `GPU_MEMORY_GIB` that have so much memory, in its order."""
     return tuple(name for name, gib in GPU_MEMORY_GIB.items() if gib * 2**30 >= nbytes)

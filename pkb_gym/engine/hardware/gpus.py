@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine, as the driver's management library tells without making a context on any."""
+"""The NVIDIA GPUs of this machine, as the driver's management library lists them, without a context on any."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pynvml
 from pkb_gym.engine.support import env_vars
 
 NVLINK_LINKS = 18
-"""At most, of one GPU; those that a GPU lacks are passed over."""
+"""The most links of one GPU; those that a GPU lacks are passed over."""
 
 
 @dataclass(frozen=True)
-class LinkBytes:
-    """What crossed one GPU's NVLinks: data alone, without the protocol's share.
+class NvlinkBytes:
+    """Traffic of one GPU's NVLinks: data alone, without the protocol's share.
 
     Attributes:
         sent_bytes: that left it.
@@ -29,20 +29,20 @@ class LinkBytes:
     sent_bytes: int
     received_bytes: int
 
-    def __sub__(self, earlier: Self) -> LinkBytes:
-        """What crossed between two readings."""
-        return LinkBytes(
+    def __sub__(self, earlier: Self) -> NvlinkBytes:
+        """The traffic between two readings."""
+        return NvlinkBytes(
             max(0, self.sent_bytes - earlier.sent_bytes), max(0, self.received_bytes - earlier.received_bytes)
         )
 
-    def per_call(self, calls: int) -> LinkBytes:
+    def per_call(self, calls: int) -> NvlinkBytes:
         """The share of one of so many calls."""
-        return LinkBytes(self.sent_bytes // calls, self.received_bytes // calls)
+        return NvlinkBytes(self.sent_bytes // calls, self.received_bytes // calls)
 
 
 @dataclass(frozen=True)
-class Connections:
-    """How the GPUs of this machine reach each other.
+class GpuConnections:
+    """The connections between the GPUs of this machine.
 
     Attributes:
         nvlinks: of each GPU, those that are up.
@@ -53,7 +53,7 @@ class Connections:
     apart: tuple[tuple[int, int], ...]
 
 
-def link_bytes(count: int) -> tuple[LinkBytes | None, ...]:
+def link_bytes(count: int) -> tuple[NvlinkBytes | None, ...]:
     """Counters of the first GPUs' links since some moment in the past; None where a GPU has none."""
     pynvml.nvmlInit()
     try:
@@ -62,15 +62,15 @@ def link_bytes(count: int) -> tuple[LinkBytes | None, ...]:
         pynvml.nvmlShutdown()
 
 
-def between(before: Sequence[LinkBytes | None], after: Sequence[LinkBytes | None]) -> list[LinkBytes | None]:
-    """What crossed each GPU's links between two readings."""
+def between(before: Sequence[NvlinkBytes | None], after: Sequence[NvlinkBytes | None]) -> list[NvlinkBytes | None]:
+    """Traffic of each GPU's links between two readings."""
     return [
         None if earlier is None or later is None else later - earlier
         for earlier, later in zip(before, after, strict=True)
     ]
 
 
-def _link_bytes(handle: object) -> LinkBytes | None:
+def _link_bytes(handle: object) -> NvlinkBytes | None:
     sent, received = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
     fields = [(field, link) for field in (sent, received) for link in range(NVLINK_LINKS)]
     try:
@@ -81,7 +81,7 @@ def _link_bytes(handle: object) -> LinkBytes | None:
     if not counted:
         return None
     kib = {field: sum(_field(value) for value in counted if value.fieldId == field) for field in (sent, received)}
-    return LinkBytes(sent_bytes=kib[sent] << 10, received_bytes=kib[received] << 10)
+    return NvlinkBytes(sent_bytes=kib[sent] << 10, received_bytes=kib[received] << 10)
 
 
 def _field(value: Any) -> int:  # noqa: ANN401 - a structure of pynvml, which is untyped
@@ -112,7 +112,7 @@ def names() -> tuple[str, ...]:
 
 @cache
 def memory_bytes() -> int | None:
-    """Memory of the GPU of `names` that has least of it; None where the driver does not tell."""
+    """The least memory of the GPUs of `names`; None where the driver does not report it."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -149,7 +149,7 @@ def driver_version() -> str | None:
 
 @cache
 def compute_capability() -> tuple[int, int] | None:
-    """Of the first GPU, such as (9, 0); None where there is none."""
+    """The compute capability of the first GPU, such as (9, 0); None where there is none."""
     if not names():
         return None
     pynvml.nvmlInit()
@@ -161,15 +161,15 @@ def compute_capability() -> tuple[int, int] | None:
 
 
 @cache
-def connections() -> Connections | None:
-    """How the GPUs of `names` are connected; None where there are none."""
+def connections() -> GpuConnections | None:
+    """The connections between the GPUs of `names`; None where there are none."""
     if not names():
         return None
     pynvml.nvmlInit()
     try:
         handles = _handles()
         pairs = itertools.combinations(range(len(handles)), 2)
-        return Connections(
+        return GpuConnections(
             nvlinks=tuple(_nvlinks_up(handle) for handle in handles),
             apart=tuple((one, other) for one, other in pairs if not _nvlink_joins(handles[one], handles[other])),
         )
@@ -223,7 +223,7 @@ def _handles() -> list[object]:
 
 
 def _named(entry: str, count: int) -> int | str | None:
-    """What an entry names: an index, or the identifier of a slice; None where it names no GPU, or several."""
+    """The GPU that an entry names: an index, or the identifier of a slice; None where it names no GPU, or several."""
     if entry.startswith("MIG-"):
         return entry
     if entry.startswith("GPU-"):

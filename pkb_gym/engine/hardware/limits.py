@@ -1,4 +1,4 @@
-"""What no kernel exceeds, however clever: the denominators of the lower bound.
+"""Limits that no kernel exceeds, however clever: the denominators of the lower bound.
 
 Peaks are the datasheet's, for its clock and the dtype's own format. Limits hold at the highest clock that the device
 runs at, and in the fastest format that it has. docs/roofline.md has the argument for each.
@@ -20,7 +20,7 @@ and for writes at the same time."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class Limits:
+class HardwareLimits:
     """Rates of one rank, one device or one machine.
 
     Attributes:
@@ -39,9 +39,9 @@ class Limits:
     def __post_init__(self) -> None:
         check_tiers(self.memory)
 
-    def shared_by(self, ranks: int) -> Limits:
-        """What each of so many ranks has of it."""
-        return Limits(
+    def shared_by(self, ranks: int) -> HardwareLimits:
+        """The share of each of so many ranks."""
+        return HardwareLimits(
             matrix_flops_per_s=self.matrix_flops_per_s / ranks,
             memory=shared_tiers(self.memory, ranks),
             link_bytes_per_s=None if self.link_bytes_per_s is None else self.link_bytes_per_s / ranks,
@@ -60,7 +60,7 @@ def _gpu(
     nvlink_gb: float,
     pcie_gb: float,
     source: str,
-) -> Limits:
+) -> HardwareLimits:
     """One row of the table.
 
     Args:
@@ -75,7 +75,7 @@ def _gpu(
         source: where the numbers stand.
     """
     clock = sm_mhz * MEGA
-    return Limits(
+    return HardwareLimits(
         matrix_flops_per_s=sms * flops_per_clock * clock,
         memory=(
             MemoryTier("L2", l2_mib * MIB, sms * L2_PORT_BYTES * clock),
@@ -86,7 +86,7 @@ def _gpu(
     )
 
 
-GPU_LIMITS: dict[tuple[str, ...], Limits] = {
+GPU_LIMITS: dict[tuple[str, ...], HardwareLimits] = {
     ("NVIDIA A100-SXM4-80GB",): _gpu(
         sms=108,
         sm_mhz=1410,

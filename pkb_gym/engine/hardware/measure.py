@@ -30,7 +30,7 @@ PROGRAM_TIMEOUT_S = 60.0
 
 
 class CoreRates(TypedDict):
-    """What one core does at best; the compiled program prints exactly this.
+    """The peaks of one core; the compiled program prints exactly this.
 
     `core_bytes_per_s` has one entry per cache level and one for DRAM; `dram_bytes_per_s` is of all cores together.
     """

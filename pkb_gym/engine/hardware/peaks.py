@@ -1,4 +1,4 @@
-"""What the hardware can do at best by its datasheet, or as measured: the denominators of the roofline."""
+"""Peaks of the hardware, by its datasheet or as measured: the denominators of the roofline."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.hardware.limits import GPU_LIMITS, Limits
+from pkb_gym.engine.hardware.limits import GPU_LIMITS, HardwareLimits
 from pkb_gym.engine.hardware.tiers import MemoryTier, Rate, check_tiers, memory_s, shared_tiers
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Peaks:
-    """Rates at best of one rank, one core, one device or one machine; `Limits` are those that nothing exceeds.
+    """Rates at best of one rank, one core, one device or one machine; `HardwareLimits` are those that nothing exceeds.
 
     Attributes:
         matrix_flops_per_s: by dtype of the factors, dense.
         vector_flops_per_s: by dtype, outside matrix units.
         memory: tiers, fastest first; the last has no capacity.
         link_bytes_per_s: per direction.
-        link_latency_s: from a write on one rank until another rank can see it; None where nobody says.
+        link_latency_s: from a write on one rank until another rank can see it; None where it is unknown.
         source: "datasheet ..." or "measured ...".
     """
 
@@ -50,15 +50,15 @@ class HardwareSpec(BaseModel):
     device: Literal["cpu", "cuda"]
     """One rank has a "cuda" device for itself; all ranks share the "cpu" machine."""
     peaks: Peaks
-    """Of the one GPU, or of all cores of the machine together."""
-    limits: Limits
-    """Of the same: what no kernel exceeds."""
+    """Peaks of the one GPU, or of all cores of the machine together."""
+    limits: HardwareLimits
+    """Limits of the same, which no kernel exceeds."""
     cores: int | None = None
     """Physical cores of a CPU machine, None for a GPU."""
     core: Peaks | None = None
     """One core alone, None for a GPU."""
     measured: Peaks | None = None
-    """What was measured on this machine, without margin; None where nothing was."""
+    """The measurements on this machine, without margin; None where there are none."""
 
     @model_validator(mode="after")
     def _cpu_has_cores(self) -> Self:
@@ -67,7 +67,7 @@ class HardwareSpec(BaseModel):
         return self
 
     def rank_peaks(self, world_size: int) -> Peaks:
-        """What one of `world_size` equally busy ranks can count on.
+        """The share of one of `world_size` equally busy ranks.
 
         A GPU is one rank's own. On a CPU the whole machine is divided among the ranks: a rank may run threads on every
         core, so that even a single one can use all of them.
@@ -87,13 +87,13 @@ class HardwareSpec(BaseModel):
             source=whole.source,
         )
 
-    def rank_limits(self, world_size: int) -> Limits:
+    def rank_limits(self, world_size: int) -> HardwareLimits:
         """As `rank_peaks`, of what no kernel exceeds."""
         holders = self._holders(world_size)
         return self.limits if holders == 1 else self.limits.shared_by(holders)
 
     def _holders(self, world_size: int) -> int:
-        """How many ranks share the device."""
+        """The number of ranks that share the device."""
         if world_size < 1:
             raise ConfigError(f"world size must be at least 1, got {world_size}")
         return 1 if self.device == "cuda" else world_size

@@ -49,7 +49,7 @@ def memory_s(tiers: Sequence[MemoryTier], size_bytes: float) -> float:
 
 
 def shared_tiers(tiers: Sequence[MemoryTier], ranks: int) -> tuple[MemoryTier, ...]:
-    """What each of so many ranks has of them."""
+    """The share of each of so many ranks."""
     return tuple(
         MemoryTier(
             tier.name,

@@ -82,7 +82,7 @@ class Axes(Mapping[str, AxisValue]):
         return ITEMSIZE[self.dtype]
 
     def read(self, name: str, fits: Callable[[object], TypeGuard[Kind]], expected: str) -> Kind:
-        """A value of any kind, which `fits` tells and `expected` names."""
+        """A value of the kind that `fits` accepts and `expected` names."""
         value = self[name]
         if not fits(value):
             raise self._unfit(name, expected)

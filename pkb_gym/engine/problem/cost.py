@@ -1,4 +1,4 @@
-"""What a call costs: the work that a good kernel does, and the part of it that no kernel avoids."""
+"""The cost of a call: the work that a good kernel does, and the part of it that no kernel avoids."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def with_link(cost: Cost, link_in_bytes: float, link_out_bytes: float) -> Cost:
 
 
 def product_numbers(rows: int, columns: int, inner: int) -> int:
-    """How many numbers determine a (rows, columns) product of that inner dimension.
+    """The count of numbers that determine a (rows, columns) product of that inner dimension.
 
     rank (rows + columns - rank), the dimension of the matrices of that rank, with rank = min(rows, columns, inner). It
     is less than rows * columns where the factors are smaller than the product.

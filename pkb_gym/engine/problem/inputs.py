@@ -1,4 +1,4 @@
-"""How the contents of arguments are drawn.
+"""Drawing of the contents of arguments.
 
 Every stream of numbers is seeded by HMAC-SHA256 over what it is for, keyed by the evaluator's secret: a candidate that
 sees any number of inputs can predict none of the next.
@@ -60,7 +60,7 @@ one that is a call ahead of a rank that is slow within it."""
 
 
 def checked_calls(world_size: int) -> int:
-    """How many calls are checked at least: one, then every rank is the root."""
+    """The least number of checked calls: one, then every rank is the root."""
     return 1 + CALLS_OF_ROOT * world_size
 
 
@@ -110,7 +110,7 @@ class Stream:
         return self._rounded(name, lambda wide: wide.uniform_(low, high, generator=self.generator))
 
     def _rounded(self, name: str, fill: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """What `fill` writes into tensors of 32 or 64 bits a number, rounded to the argument's dtype, in its shape."""
+        """The values that `fill` writes at 32 or 64 bits a number, rounded to the argument's dtype, in its shape."""
         import torch
 
         shape, dtype = self._maker.spec(name)
@@ -173,7 +173,7 @@ class Stream:
 
 
 class Declared(Protocol):
-    """What an `InputMaker` reads of a `Problem`."""
+    """The fields of a `Problem` that an `InputMaker` reads."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -186,7 +186,7 @@ class Declared(Protocol):
 
 
 class InputMaker(Stream):
-    """What `Trials.inputs` draws from: this rank's own stream, and others by key.
+    """The random streams of `Trials.inputs`: this rank's own, and others by key.
 
     Attributes:
         ax: this rank's axes of this trial.

@@ -1,4 +1,4 @@
-"""What a problem declares: arguments and outputs with symbolic shapes, sizes, inputs, cost, checks.
+"""The declaration of a problem: arguments and outputs with symbolic shapes, sizes, inputs, cost, checks.
 
 A declaration checks itself when it is built and imports no torch, so that the whole catalogue loads at once.
 """
@@ -88,7 +88,7 @@ DTYPE_SYNONYMS = {
 
 @dataclass(frozen=True)
 class Trials:
-    """How one protocol makes its trials.
+    """The trials of one protocol.
 
     Attributes:
         inputs: returns one value per data argument (Tensor, TensorList, Linear, Sparse), in declared order: a tensor, a
@@ -187,7 +187,7 @@ class Problem:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Those of its tags that say how the ranks communicate."""
+        """The tags for the communication of the ranks."""
         return tuple(tag for tag in self.tags if tag in PATTERNS)
 
     @property

@@ -1,4 +1,4 @@
-"""Rules that tell a right output from a wrong one.
+"""Rules that distinguish a right output from a wrong one.
 
 A rule marks the wrong elements of one output of one rank. It sees the baseline's output and every rank's inputs, so
 that it can compute an exact answer, or a bound that follows from the data, itself. Rules are built without torch.
@@ -28,7 +28,7 @@ UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, 
 
 @dataclass(frozen=True)
 class CheckContext:
-    """What a rule may look at.
+    """The data that a rule may look at.
 
     Attributes:
         ax: this rank's axes.
@@ -317,7 +317,7 @@ def difference(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 
 def _may_hold(marks: torch.Tensor) -> bool:
-    """Whether any mark is set, as far as that is told without waiting for a GPU or asking many calls at once."""
+    """Whether a mark may be set; True unseen where a look would wait for a GPU or is needed for many calls at once."""
     from pkb_gym.engine.problem.vectorised_view import is_vectorised
 
     return marks.is_cuda or is_vectorised(marks) or bool(marks.any())

@@ -1,4 +1,4 @@
-"""What arguments hold, and the dtypes of it."""
+"""Values of arguments, and their dtypes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import torch
 
 Value: TypeAlias = "torch.Tensor | None | list[torch.Tensor | None] | tuple[torch.Tensor, torch.Tensor | None]"
-"""What a data argument holds: a tensor, None, a list of tensors and None; a Linear's (weight, bias) or a Sparse's
+"""The value of a data argument: a tensor, None, a list of tensors and None; a Linear's (weight, bias) or a Sparse's
 (indices, values)."""
 
 

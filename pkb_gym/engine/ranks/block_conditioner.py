@@ -15,12 +15,19 @@ if TYPE_CHECKING:
     import torch
 
 PROBES = 5
+BUSY_GPU_US = 500.0
+"""An idle GPU answers in some tens of microseconds; one that is shared gives each process slices of milliseconds."""
+
+BUSY_FOR_S = 0.25
+"""How long a GPU may stay busy before that is held against the candidate: processes of other evaluators that start and
+end are done by then, and a block begins when the GPU is idle."""
+
 SPIN_CYCLES = 1000
 CACHE_LINE_BYTES = 64
 
 
 class BlockConditioner(Protocol):
-    """What is done on every rank just before a block is timed.
+    """The conditioning of every rank just before a block is timed.
 
     Attributes:
         server_processor: where handovers are served, apart from those that were chosen; -1 for anywhere.
@@ -29,7 +36,7 @@ class BlockConditioner(Protocol):
     server_processor: int
 
     def answer_us(self) -> float | None:
-        """What the device takes to answer, in microseconds: long, if it is busy with another process's work."""
+        """The time in which the device answers, in microseconds: long, if it is busy with another process's work."""
 
     def flush_cache(self) -> None:
         """Fills the device's last cache with nothing that a block reads, where that takes no time."""
@@ -52,7 +59,7 @@ class BlockConditioner(Protocol):
 
 
 class CpuConditioner:
-    """On the CPU nothing needs to be done: a frozen gang's processor time is looked at from outside."""
+    """The conditioner of the CPU, which does nothing: a frozen gang's processor time is read from outside."""
 
     server_processor = -1
 
@@ -79,7 +86,7 @@ class CpuConditioner:
 
 
 class CudaConditioner:
-    """On a GPU, whose kernels run on when the process that launched them is frozen.
+    """The conditioner of a GPU, whose kernels run on when the process that launched them is frozen.
 
     Args:
         processors: of this rank; nothing but launches depends on them.
@@ -92,10 +99,16 @@ class CudaConditioner:
         self._reserved: Counter[int] = Counter()
 
     def answer_us(self) -> float | None:
-        """The median over a few short kernels.
+        """The median over a few short kernels, of the last try: a busy GPU is waited for.
 
         While another process's kernel runs, a GPU switches between both in slices of milliseconds.
         """
+        deadline = time.monotonic() + BUSY_FOR_S
+        while (answer_us := self._median_answer_us()) > BUSY_GPU_US and time.monotonic() < deadline:
+            pass
+        return answer_us
+
+    def _median_answer_us(self) -> float:
         import torch
 
         torch.cuda.synchronize()
@@ -147,5 +160,5 @@ class CudaConditioner:
 
 
 def make_conditioner(device: DeviceName, processors: Sequence[int]) -> BlockConditioner:
-    """What suits the device, for a rank with these processors."""
+    """The conditioner for the device, for a rank with these processors."""
     return CudaConditioner(processors) if device == "cuda" else CpuConditioner()

@@ -50,7 +50,7 @@ class BoundBlock:
         return self.solution(*self.arguments[index])
 
     def delivery(self, index: int, dialect: Dialect) -> Delivery:
-        """Where the results of one call are delivered that a candidate of this dialect delivers too."""
+        """The delivery of the results of one call, where a candidate of this dialect delivers too."""
         ax = self.plan.sets[index].axes[self.rank]
         delivered = {leaf.owner for leaf in delivered_leaves(self.problem, ax, dialect)}
         return Delivery(self.heap, self.problem.returns, self.calls[index].results, delivered)

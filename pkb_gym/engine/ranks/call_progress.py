@@ -1,7 +1,8 @@
-"""How far the ranks have come in a conducted block, and how long one stands still while the others go ahead."""
+"""Progress of the ranks in a conducted block, and the time that one stands still while the others go ahead."""
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import time
@@ -20,7 +21,7 @@ SETTLED_S = 300e-6
 """Ranks that have gone no further for so long do not without the one that stands still."""
 
 LEAST_HOLD_S = 1e-3
-"""Of a held rank, whatever the others tell: a kernel may have threads of its own."""
+"""The least hold of a rank, whatever the progress of the others: a kernel may have threads of its own."""
 
 POLL_S = 20e-6
 
@@ -77,12 +78,31 @@ class CallProgress:
         """
         is_held = crossing > 0 and self._calls[crossing - 1].is_held
         hold = _Hold()
-        while not (ready := select.select([request_fd, wire.fileno()], [], [], POLL_S if is_held else None)[0]):
-            self._release(hold, crossing - 1)
-        if request_fd not in ready:
-            return False
-        os.eventfd_read(request_fd)
-        return True
+        while True:
+            ready = select.select([request_fd, wire.fileno()], [], [], POLL_S if is_held else None)[0]
+            if request_fd in ready and _take_request(request_fd):
+                return True
+            if wire.fileno() in ready:
+                return False
+            if is_held:
+                self._release(hold, crossing - 1)
+
+    def reply(self, wire: Wire, reply_fd: int) -> bool:
+        """Lets the candidate's rank go on; False as `wait_for_request`.
+
+        Args:
+            wire: to the evaluator.
+            reply_fd: an eventfd that the candidate's rank reads. It may have filled it up: the write then blocks until
+                `HandoverEnds.drain`, or fails where the rank has made that so.
+        """
+        while True:
+            try:
+                os.eventfd_write(reply_fd, 1)
+                return True
+            except BlockingIOError:
+                if wire.pending():
+                    return False
+                time.sleep(POLL_S)
 
     def wait_until_all(self, wire: Wire, crossing: int, arrived: bool) -> bool:
         """Waits until all ranks have reached a crossing, or have arrived there; False as `wait_for_request`."""
@@ -123,7 +143,7 @@ class CallProgress:
     def _goes_no_further(self, rank: int, crossing: int) -> bool:
         """Whether another rank goes no further before this one, which stands still at a crossing, goes on.
 
-        It has finished all calls, or waits for a signal, as far as it tells; or it has come to a call that all begin
+        It has finished all calls, or reports that it waits for a signal; or it has come to a call that all begin
         together; or it stands still itself, in an earlier call: of two such ranks the one that is ahead goes on first.
         """
         progress = self._mine.progress(rank)
@@ -137,3 +157,15 @@ class CallProgress:
         if self._theirs.hold(rank).is_on:
             return True
         return bool(at < crossing and progress.arrived == at and self._calls[at].late_rank == rank)
+
+
+def _take_request(request_fd: int) -> bool:
+    """Reads an eventfd that was readable; False where the candidate's rank, which holds it too, was faster."""
+    try:
+        return os.preadv(request_fd, [bytearray(8)], -1, os.RWF_NOWAIT) == 8
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:  # before Linux 5.12
+            raise
+        return os.eventfd_read(request_fd) > 0

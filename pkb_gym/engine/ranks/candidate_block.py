@@ -25,7 +25,7 @@ class CandidateBlock(Protocol):
     """A staged block."""
 
     def end(self) -> BlockEnded:
-        """What its handovers have shown; the candidate's gang must be frozen."""
+        """The report of its handovers; the candidate's gang must be frozen."""
 
 
 def stage_inputs(plan: BlockPlan, mine: AnyHeap, theirs: AnyHeap) -> None:

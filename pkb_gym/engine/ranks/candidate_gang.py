@@ -54,14 +54,14 @@ Reply = TypeVar("Reply", bound=Message)
 
 @dataclass(frozen=True)
 class Job:
-    """What a gang is given to work on.
+    """The work of a gang.
 
     Attributes:
         problem: what the candidate solves.
         dialect: of the candidate.
         scratch_bytes: symmetric scratch of each rank.
         memory_bytes: main memory that each rank may allocate.
-        stack_trace: the library that tells where a crashed rank stood; None for none.
+        stack_trace: the library that records the call stack of a crashed rank; None for none.
     """
 
     problem: Problem
@@ -73,7 +73,7 @@ class Job:
 
 @dataclass(frozen=True)
 class BlockSetting:
-    """How the calls of a block follow each other.
+    """The sequence of calls in a block.
 
     Attributes:
         handovers: between them.
@@ -316,7 +316,7 @@ class CandidateGang:
         return self._gang.processes.processor_ticks()
 
     def loopback_bytes(self) -> int:
-        """Bytes that its ranks have sent each other by the network; 0 where that cannot be told."""
+        """Bytes that its ranks have sent each other by the network; 0 where they cannot be counted."""
         return self._gang.processes.loopback_bytes() or 0
 
     def run_on(self, seconds: float) -> None:
@@ -332,3 +332,7 @@ class CandidateGang:
     def thaw(self) -> None:
         """Lets the ranks go on."""
         self._gang.processes.thaw()
+
+    def kill(self) -> None:
+        """Ends the ranks, of which nothing more is wanted but what they wrote."""
+        self._gang.processes.kill()

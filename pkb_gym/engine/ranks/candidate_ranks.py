@@ -1,4 +1,4 @@
-"""What the ranks of a candidate are asked for, whether they are processes of a gang or emulated in one."""
+"""The interface to the ranks of a candidate, whether they are processes of a gang or emulated in one."""
 
 from __future__ import annotations
 
@@ -34,5 +34,6 @@ class CandidateRanks(Protocol):
     ) -> tuple[int, list[BlockDone]]: ...
     def run_on(self, seconds: float) -> None: ...  # noqa: D102
     def thaw(self) -> None: ...  # noqa: D102
+    def kill(self) -> None: ...  # noqa: D102
     def processor_ticks(self) -> int: ...  # noqa: D102
     def loopback_bytes(self) -> int: ...  # noqa: D102

@@ -1,13 +1,12 @@
 """Conducts checked calls from a reference rank: hands whole arguments over, keeps whole outputs, delays ranks.
 
-Between two calls the candidate's rank of the same number stands still until it is told to go on. Before a call its
+Between two calls the candidate's rank of the same number stands still until it is released. Before a call its
 arguments hold poison, and are put in place when the rank has come to the call. After it its arguments are poisoned
 again, and its outputs are copied. One rank at a time is delayed, so that ranks that do not wait for it go ahead.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ POISONS = (POISON, 0xFF)
 
 @dataclass
 class _Departed:
-    """What a call left behind, by name of the tensor.
+    """The outputs and arguments after a call, by name of the tensor.
 
     Attributes:
         outputs: copies, as the call had finished on this rank; in-place arguments included.
@@ -111,7 +110,8 @@ class Conductor:
                 if call.together and not progress.wait_until_all(wire, crossing, arrived=True):
                     return
             begun = time.perf_counter()
-            os.eventfd_write(self._reply_fd, 1)
+            if not progress.reply(wire, self._reply_fd):
+                return
 
     def end(self) -> BlockEnded:
         """Leaves the candidate's heap as the calls did; the gang must be frozen.

@@ -1,4 +1,4 @@
-"""What a rank that a signal ended wrote of where it stood; see `debugging/stack_trace.cpp`.
+"""Reads the stack trace of a rank that a signal ended; see `debugging/stack_trace.cpp`.
 
 It comes by the rank's stderr, where a candidate can write whatever it likes: it is shown, and decides nothing.
 """
@@ -45,8 +45,8 @@ def without_traces(output: str) -> str:
     """A gang's output, the number of the rank in front of each line, without traces and the line breaks before them."""
     kept: list[str] = []
     for line in output.splitlines(keepends=True):
-        rank, _, words = line.partition(": ")
-        if not _TRACE.match(words.rstrip("\n")):
+        rank, _, text = line.partition(": ")
+        if not _TRACE.match(text.rstrip("\n")):
             kept.append(line)
             continue
         own = next((i for i in reversed(range(len(kept))) if kept[i].startswith(f"{rank}: ")), None)

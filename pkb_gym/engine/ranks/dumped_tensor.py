@@ -19,5 +19,5 @@ class Dumped:
     name: str
 
     def path(self, folder: Path, rank: int, which: str) -> Path:
-        """Of the file; `which` is "got" or "expected"."""
+        """The path of the file; `which` is "got" or "expected"."""
         return folder / f"trial{self.trial}-rank{rank}-{self.name}-{which}.npy"

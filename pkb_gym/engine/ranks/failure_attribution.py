@@ -33,7 +33,7 @@ class GangFailed(Exception):
 
     Attributes:
         failure: as it is reported.
-        rank: that failed first; None where nobody knows.
+        rank: that failed first; None where it is unknown.
         killed: whether a process of the gang was killed, which need not be the doing of the candidate.
     """
 
@@ -56,7 +56,7 @@ def first_failure(ended: Mapping[int, int], errors: Mapping[int, Failed], otherw
     Args:
         ended: rank -> exit status, or minus the signal that ended it; of ranks that have ended, in that order.
         errors: rank -> the error that it reported, in the order of arrival.
-        otherwise: what is known besides, where neither tells.
+        otherwise: the detail of the failure where neither shows the cause.
     """
     crashed = [rank for rank, status in ended.items() if status != 0 and rank not in errors]
     if crashed:
@@ -73,10 +73,10 @@ def first_failure(ended: Mapping[int, int], errors: Mapping[int, Failed], otherw
 
 
 def missed_deadline(places: Mapping[int, str], busy: Collection[int], timeout_s: float) -> GangFailed:
-    """Tells a deadlock, where every unfinished rank waits, from one that computes on.
+    """Distinguishes a deadlock, where every unfinished rank waits, from a timeout, where one computes on.
 
     Args:
-        places: unfinished rank -> where it stands, in words; empty where nobody knows.
+        places: unfinished rank -> where it stands, in words; empty where that is unknown.
         busy: those that were seen computing.
         timeout_s: the deadline that has passed.
     """

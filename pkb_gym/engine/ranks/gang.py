@@ -57,7 +57,7 @@ class Replies(Generic[Reply]):
 
 @dataclass(frozen=True)
 class Confinement:
-    """What candidate ranks may have; None in its place means a trusted gang.
+    """The limits of candidate ranks; None in its place means a trusted gang.
 
     Attributes:
         memory_bytes: address space beyond what a fresh rank maps; None where ranks limit themselves later.
@@ -191,7 +191,7 @@ class Gang:
             timeout_s: deadline for all of them.
             fds: descriptors that go to every rank.
             own_fds: behind those, of each rank descriptors of its own; empty for none.
-            where: tells where a rank stands, for the report of a missed deadline.
+            where: gives the place of a rank, for the report of a missed deadline.
 
         Raises:
             GangFailed: a rank failed, sent something out of turn, or the deadline passed.
@@ -232,7 +232,7 @@ class Gang:
         """Sends one order to each rank; a rank that is gone is noticed by `collect`. Arguments as `ask`.
 
         Raises:
-            GangFailed: a rank has sent something that nobody asked for.
+            GangFailed: a rank has sent a message out of turn.
         """
         for rank, wire in enumerate(self._ranks):
             if wire.pending():
@@ -350,7 +350,7 @@ class Gang:
         return first_failure(self._ended, self._errors, otherwise)
 
     def _note_error(self, rank: int, wire: Wire) -> None:
-        """Takes in a rank's error; a rank that is done tells nothing of the cause."""
+        """Takes in a rank's error; a rank that is done is no evidence of the cause."""
         with contextlib.suppress(ProtocolError):
             frame = wire.take(Failed)
             if frame is not None:

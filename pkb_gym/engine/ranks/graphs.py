@@ -18,7 +18,7 @@ WAITED = "called a synchronizing CUDA operation"
 
 
 def host_wait(call: Callable[[], object]) -> str | None:
-    """Where a call makes the host wait for the device, which no capture survives; None if nowhere."""
+    """The place where a call makes the host wait for the device, which no capture survives; None if nowhere."""
     import torch
 
     torch.cuda.set_sync_debug_mode("warn")

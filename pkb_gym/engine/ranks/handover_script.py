@@ -1,4 +1,4 @@
-"""Which lines of a block's tensors are withheld, poisoned and sampled at the handovers between its calls.
+"""The lines of a block's tensors that are withheld, poisoned and sampled at the handovers between its calls.
 
 A line is 64 bytes of a segment. Small tensors are withheld whole, of large ones a few lines at random places: how long
 a handover takes does not depend on sizes.
@@ -63,7 +63,7 @@ class Script:
         arrivals: lines of arguments, of each call those first that are withdrawn after it.
         withdrawals: [calls]: how many that are; the others belong to arguments that the call may overwrite.
         values: [arrivals, LINE_BYTES]: what they hold.
-        decoys: [arrivals, LINE_BYTES]: what they hold before: values of the same kind, so that nobody can tell.
+        decoys: [arrivals, LINE_BYTES]: what they hold before: values of the same kind, which look alike.
         poisons: lines of outputs that are poisoned before a call.
         receipts: lines of outputs that are copied after it.
         delays_us: [calls]: how much later than need be the arguments arrive.
@@ -79,7 +79,7 @@ class Script:
 
     @property
     def calls(self) -> int:
-        """Of the block."""
+        """The calls of the block."""
         return len(self.delays_us)
 
     def withdrawn(self) -> tuple[Lines, NDArray[np.uint8]]:
@@ -203,7 +203,7 @@ def _draw(
 
 
 def _share_out(sizes: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """How many lines of each tensor: one at least, small ones whole, the rest evenly among the large ones."""
+    """The number of lines of each tensor: one at least, small ones whole, the rest evenly among the large ones."""
     counts = np.minimum(sizes, 1)
     for index in np.argsort(sizes, kind="stable"):
         if sizes[index] <= WHOLE_LINES and counts.sum() - counts[index] + sizes[index] <= most:
@@ -229,7 +229,7 @@ def _decoys(values: NDArray[np.uint8], counts: Sequence[int]) -> NDArray[np.uint
 
 
 def lines_of(heap: AnyHeap, lines: Lines) -> NDArray[np.uint8]:
-    """What some lines of a rank's own segment hold, [lines, LINE_BYTES]."""
+    """The content of some lines of a rank's own segment, [lines, LINE_BYTES]."""
     return _segment_lines(heap).index_select(0, _line_index(heap, lines)).cpu().numpy()
 
 

@@ -63,7 +63,7 @@ class HandoverLibraries:
 
 
 class HandoverEnds:
-    """By what each rank of a candidate and the reference rank of the same number agree; a context manager.
+    """The ends of the channel between each rank of a candidate and the reference rank of its number; a context manager.
 
     Args:
         world_size: number of ranks.
@@ -87,6 +87,16 @@ class HandoverEnds:
 
     def __exit__(self, *_: object) -> None:
         self._resources.close()
+
+    def drain(self) -> None:
+        """Empties the eventfds, once no rank of the candidate runs.
+
+        A rank holds both of its own. One that it has filled up blocks whoever writes to it on the trusted side, until
+        it is read.
+        """
+        for pair in self.eventfds:
+            for fd in pair:
+                drain(fd)
 
 
 class HandoverLibrary:
@@ -177,4 +187,5 @@ def _new_eventfd(stack: contextlib.ExitStack) -> int:
 def drain(eventfd: int) -> None:
     """Takes what a block that was broken off has left."""
     while select.select([eventfd], [], [], 0)[0]:
-        os.eventfd_read(eventfd)
+        with contextlib.suppress(BlockingIOError):  # somebody else has taken it meanwhile
+            os.eventfd_read(eventfd)

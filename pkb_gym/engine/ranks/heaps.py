@@ -30,7 +30,7 @@ class SymmetricHeap(Protocol):
         """See the class."""
 
     def place(self, rank: int) -> str:
-        """Where a rank says it stands, in words."""
+        """The place that a rank reports, in words."""
 
 
 class SharedHeap:
@@ -102,7 +102,7 @@ class DeviceHeap:
 
 
 def describe_place(place: abi.Place, has: int | None) -> str:
-    """Where a rank stands, in words.
+    """The place of a rank, in words.
 
     Args:
         place: as the rank left it; it can hold anything.

@@ -1,4 +1,4 @@
-"""What the ranks of a gang write to stdout and stderr."""
+"""The output of the ranks of a gang on stdout and stderr."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class RankProcesses:
         return not select.select(self.pidfds, [], [], 0)[0]
 
     def computing(self, ranks: Collection[int]) -> set[int]:
-        """Those ranks that compute rather than wait, by a look at them for `SAMPLING_S`."""
+        """The ranks that compute rather than wait, by a look at them for `SAMPLING_S`."""
         before = {rank: stat(self.pidfds[rank])[1] for rank in ranks}
         running = dict.fromkeys(ranks, 0)
         for _ in range(SAMPLES):
@@ -104,6 +104,13 @@ class RankProcesses:
                 running[rank] += stat(self.pidfds[rank])[0] == "R"
         # On a busy machine a rank that computes gets few ticks, yet it is ready to run whenever one looks.
         return {rank for rank in ranks if stat(self.pidfds[rank])[1] - before[rank] > 2 or running[rank] > SAMPLES // 2}
+
+    def kill(self) -> None:
+        """Ends every rank, and returns when none runs any more."""
+        self.signal(signal.SIGKILL)
+        deadline = time.monotonic() + END_TIMEOUT_S
+        for pidfd in self.pidfds:
+            select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))
 
     def end_namespace(self) -> None:
         """Ends the leader where the kernel then ends everything in its namespace."""

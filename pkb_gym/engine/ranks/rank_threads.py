@@ -16,7 +16,7 @@ STOPPED, AT_WORK = set("TtZXx"), set("RD")
 """State letters of threads, see proc(5): those that do nothing more, and those that run or are in the kernel."""
 
 WATCH_S = 0.2
-"""How often threads are counted while a gang is waited for."""
+"""The interval of counting threads while a gang is waited for."""
 
 
 def thread_states(pidfd: int) -> str:
@@ -32,9 +32,9 @@ def thread_states(pidfd: int) -> str:
 
 
 def wait_until_stopped(pidfds: Sequence[int], deadline: float) -> int:
-    """Waits for every thread of processes that have been told to stop.
+    """Waits for every thread of processes that SIGSTOP was sent to.
 
-    The state of a process is that of its main thread, which tells nothing of the others. A thread in a call of the
+    The state of a process is that of its main thread, which does not show the others'. A thread in a call of the
     kernel goes on until the call ends, and may write to outputs meanwhile.
 
     Args:
@@ -49,7 +49,7 @@ def wait_until_stopped(pidfds: Sequence[int], deadline: float) -> int:
         GangFailed: a thread does not stop.
     """
     began_ns, at_work_ns, asleep_in_kernel = time.perf_counter_ns(), 0, False
-    before_ns = sum(map(_processor_ns, pidfds))
+    before_ns = [_processor_ns(pidfd) for pidfd in pidfds]
     for rank, pidfd in enumerate(pidfds):
         while left := set(thread_states(pidfd)) - STOPPED:
             asleep_in_kernel |= "D" in left
@@ -60,21 +60,29 @@ def wait_until_stopped(pidfds: Sequence[int], deadline: float) -> int:
             os.sched_yield()  # it may need this processor in order to stop
     if at_work_ns == 0 or asleep_in_kernel:
         return at_work_ns
-    return min(at_work_ns, max(0, sum(map(_processor_ns, pidfds)) - before_ns))
+    # Of each thread by itself: the time of one that has ended meanwhile is not to be taken off from the others'.
+    return min(
+        at_work_ns,
+        sum(
+            now_ns - before.get(thread, 0)
+            for pidfd, before in zip(pidfds, before_ns, strict=True)
+            for thread, now_ns in _processor_ns(pidfd).items()
+        ),
+    )
 
 
-def _processor_ns(pidfd: int) -> int:
-    """Processor time of all threads of a process that have not ended."""
-    total = 0
+def _processor_ns(pidfd: int) -> dict[str, int]:
+    """Processor time of each thread of a process that has not ended, by its number."""
+    times: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid_of(pidfd)}/task").iterdir():
             with contextlib.suppress(OSError):
-                total += int((thread / "schedstat").read_bytes().split(None, 1)[0])
-    return total
+                times[thread.name] = int((thread / "schedstat").read_bytes().split(None, 1)[0])
+    return times
 
 
 def max_threads() -> int:
-    """How many threads a rank may run: those of several pools with a thread for each processor."""
+    """The most threads of a rank: those of several pools with a thread for each processor."""
     return 256 + 4 * (os.cpu_count() or 1)
 
 

@@ -1,7 +1,7 @@
 """Red zones: the bytes between the tensors of a block, which no kernel may write to.
 
 `compare/layout.py` leaves room behind every tensor. A reference rank fills the zones of its segment before a block, and
-looks at them after it: a kernel that writes behind an output is told so, instead of what its bytes have done elsewhere.
+looks at them after it: a kernel that writes behind an output gets that as its error, and not the damage elsewhere.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pkb_gym.engine.rankside.devices import AnyHeap
 
 MOST_BEHIND_BYTES = 4096
-"""That are watched behind a tensor where the next one is further away, as on ranks that lack a tensor of others."""
+"""The most bytes watched behind a tensor; the next may lie further away, as on ranks that lack a tensor of others."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class RedZones:
         heap.bytes().index_fill_(0, self._index(heap), POISON)
 
     def overruns(self, heap: AnyHeap) -> list[Overrun]:
-        """What has been written to since, at most one report for each zone."""
+        """Reports of the zones written to since, at most one for each."""
         changed = (heap.bytes().index_select(0, self._index(heap)) != POISON).cpu().numpy()
         if not changed.any():
             return []

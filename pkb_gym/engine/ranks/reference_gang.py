@@ -178,7 +178,7 @@ class ReferenceGang:
         return processors or None
 
     def end_block(self) -> list[BlockEnded]:
-        """What the handovers of the staged block have shown; the candidate's gang must be frozen, or gone."""
+        """The report of the handovers of the staged block; the candidate's gang must be frozen, or gone."""
         self._staged = False
         return self._ask(EndBlock(), BlockEnded)
 

@@ -1,4 +1,4 @@
-"""What the evaluator orders the ranks of a reference gang to do, and what they answer.
+"""Orders of the evaluator to the ranks of a reference gang, and their replies.
 
 Two heaps of one layout: the reference heap, which only this gang maps, keeps every rank's inputs as they were made; the
 candidate's heap is shared with the candidate's gang. Orders of blocks are answered by `Armed`; then the evaluator sends
@@ -30,7 +30,7 @@ class Start(Message):
 
 @dataclass(frozen=True)
 class Ready(Message):
-    """Done; more is not told of most orders."""
+    """Done: the reply to most orders."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,11 @@ class MakeInputs(Message):
 
 @dataclass(frozen=True)
 class CheckedCall:
-    """How one checked call is conducted.
+    """The conduct of one checked call.
 
     Attributes:
         together: whether all arguments arrive before any rank begins, and no rank departs before all have finished.
-        late_rank: whose arguments arrive late; None for nobody's.
+        late_rank: whose arguments arrive late; None for no rank.
         delay_s: how late at most.
         is_held: whether this rank stands still after each wait and barrier of `pkb/symm.h`.
         withheld: arguments that hold poison before the call; None for all of them.
@@ -190,7 +190,7 @@ class Overrun:
 
 @dataclass(frozen=True)
 class BlockEnded(Message):
-    """What the handovers of a block have shown.
+    """The report of the handovers of a block.
 
     Attributes:
         complete: whether all calls have departed.
@@ -255,7 +255,7 @@ class TimeDelivery(Message):
 
 @dataclass(frozen=True)
 class DeliveryTimed(Message):
-    """What it takes on this rank, in microseconds."""
+    """The time of a delivery on this rank, in microseconds."""
 
     delivery_us: float
 
@@ -275,7 +275,7 @@ class CaptureGraphs(Message):
 
 @dataclass(frozen=True)
 class Captured(Message):
-    """What came of it.
+    """The result of a capture.
 
     Attributes:
         captured: whether there are graphs now.
@@ -354,7 +354,7 @@ class CompareOutputs(Message):
 
 @dataclass(frozen=True)
 class Compared(Message):
-    """What was found.
+    """The result of a comparison.
 
     Attributes:
         check: a `RankCheck` as JSON.

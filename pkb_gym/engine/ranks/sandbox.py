@@ -1,4 +1,4 @@
-"""What a sandboxed process may see and do, as bubblewrap arguments and resource limits.
+"""The sandbox of a process: its files and rights, as bubblewrap arguments and resource limits.
 
 The file system is an allow-list: system libraries, the Python installation and the few files of `rankside`; no home, no
 problem folders, no caches. Where something hidden lies within something shown, an empty folder covers it.
@@ -20,7 +20,7 @@ from pkb_gym.engine.support.header_libraries import find_all
 
 RANKSIDE = Path(__file__).resolve().parent.parent / "rankside"
 RANKSIDE_INSIDE = "/pkb/rankside"
-"""Where the rank programs lie inside the sandbox: a package of its own, without the rest of pkb_gym."""
+"""The folder of the rank programs inside the sandbox: a package of its own, without the rest of pkb_gym."""
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 DEVICE_LINKS = (
@@ -35,7 +35,7 @@ CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN")
 
 @dataclass(frozen=True)
 class Policy:
-    """What a sandbox contains.
+    """The contents of a sandbox.
 
     Attributes:
         read_only: (outside, inside) paths that can be read.
@@ -90,7 +90,7 @@ def bubblewrap_arguments(policy: Policy, command: Sequence[str]) -> list[str]:
 
 
 def _covers(policy: Policy) -> Iterator[str]:
-    """Where hidden folders would be seen: below each mount that shows them, by whatever name."""
+    """The places where hidden folders would be seen: below each mount that shows them, by whatever name."""
     for outside, inside in policy.read_only:
         real = os.path.realpath(outside)
         for folder in policy.hidden:
@@ -99,14 +99,14 @@ def _covers(policy: Policy) -> Iterator[str]:
 
 
 def gpu_devices() -> tuple[str, ...]:
-    """What a process needs in order to use NVIDIA GPUs; nothing where there are none."""
+    """The device files that a process needs in order to use NVIDIA GPUs; none where there are no GPUs."""
     return tuple(sorted(str(path) for path in Path("/dev").glob("nvidia*")))
 
 
 def zygote_policy(temporary_bytes: int) -> Policy:
     """The sandbox that candidate gangs are forked in."""
     devices = gpu_devices()
-    # How GPUs are connected is told there; without it NCCL cannot choose its paths.
+    # Describes how GPUs are connected; without it NCCL cannot choose its paths.
     system = (("/sys", "/sys"),) if devices else ()
     # For sources that build extensions of torch.
     libraries = [(str(folder), str(folder)) for found in find_all() for folder in found.folders]

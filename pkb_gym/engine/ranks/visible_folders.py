@@ -1,4 +1,4 @@
-"""Which folders of this machine a sandbox shows, and which it never may: this installation, wherever it lies.
+"""The folders of this machine that a sandbox shows, and those that it never may: this installation, wherever it lies.
 
 Beside what candidates need (system libraries, Python and its packages, the CUDA toolkit) a machine holds what would be
 an answer: the known-good kernels of the problems, in a source tree or in site-packages, and compiled ones in the cache.
@@ -21,13 +21,13 @@ PACKAGE = Path(__file__).resolve().parents[2]
 DISTRIBUTION = "pkb-gym"
 
 _PARTS = ("bin", "sbin", "lib", "lib32", "lib64", "libexec", "include", "share")
-"""Of a prefix that everybody installs into, where sources and whole projects may lie too."""
+"""The parts of a prefix that everybody installs into, where sources and whole projects may lie too."""
 
 _SHARED_PREFIXES = (Path("/usr"), Path("/usr/local"))
 _TOP = ("/lib", "/lib32", "/lib64", "/bin", "/sbin")
 _LOADER_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/alternatives")
 COMPILER_FOLDERS = tuple(f"/usr/{part}" for part in _PARTS if part != "share")
-"""What compilers, linkers and the shell need below /usr."""
+"""The folders below /usr that compilers, linkers and the shell need."""
 
 
 def system_paths() -> tuple[str, ...]:
@@ -38,7 +38,7 @@ def system_paths() -> tuple[str, ...]:
 
 
 def compiler_paths(programs: Iterable[Path] = ()) -> tuple[str, ...]:
-    """What compilers need, and nothing that a text could be told of in an error.
+    """The folders and files that compilers need, and no others: an error message may quote a file that is opened.
 
     Args:
         programs: those to be run.
@@ -91,7 +91,7 @@ def _installation(package: Path) -> Iterator[Path]:
 
 
 def _direct_url(record: str | None) -> str:
-    """Where pip installed a distribution from (PEP 610); empty where it is not recorded."""
+    """The folder that pip installed a distribution from (PEP 610); empty where it is not recorded."""
     try:
         return str(json.loads(record or "{}").get("url", ""))
     except ValueError:
@@ -105,7 +105,7 @@ def _cuda_toolkits() -> list[str]:
 
 
 def _library_folders() -> list[str]:
-    """Where the dynamic loader is told to look below /usr and /opt."""
+    """The folders below /usr and /opt in the dynamic loader's configuration."""
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     for file in sorted(Path("/etc/ld.so.conf.d").glob("*.conf")):
         folders += [line.strip() for line in file.read_text(errors="replace").splitlines()]

@@ -16,11 +16,11 @@ BARRIER_SIGNALS = (MAX_GROUPS + 1) * MAX_RANKS
 CONTROL_BYTES = 4096
 PLACE_OFFSET, HOLD_OFFSET, STATS_OFFSET, BARRIER_COUNTS_OFFSET, PROGRESS_OFFSET = 0, 32, 64, 128, 256
 MAILBOX_BYTES = 12288
-"""Of `handover/mailbox.h`."""
+"""The size of `handover/mailbox.h`."""
 MEETING_OFFSET = 512
 """A word for each rank, of null blocks; as `kMeetingOffset` of handover/mailbox.h."""
 HOST_CONTROL_BYTES = CONTROL_BYTES + MAILBOX_BYTES
-"""Of each rank in the control file of a heap in device memory: its control page, then its mailbox."""
+"""The part of each rank in the control file of a heap in device memory: its control page, then its mailbox."""
 SIGNAL_OFFSET = CONTROL_BYTES
 MAX_BLOCKS = 1024
 SIGNAL_BYTES = 36 * 4096
@@ -58,7 +58,7 @@ class Hold(ctypes.Structure):
 
 
 class Progress(ctypes.Structure):
-    """How far a rank of the reference gang has come in conducting a block; in the reference heap alone."""
+    """Progress of a rank of the reference gang in conducting a block; in the reference heap alone."""
 
     _fields_ = [("reached", ctypes.c_uint64), ("arrived", ctypes.c_uint64)]
 

@@ -1,4 +1,4 @@
-"""The arguments and results of a block's calls, as a rank program is told of them.
+"""The arguments and results of a block's calls, in the form that a rank program receives.
 
 Calls whose argument sets differ in nothing but where they lie travel once (`CallRun`).
 """

@@ -21,7 +21,7 @@ NEEDS_A_GPU = (
     "no CUDA-capable device is detected",
     "0 active drivers",
 )
-"""Of errors that an import meets here and not in the ranks: by torch, the CUDA runtime, Triton."""
+"""Texts of errors that an import meets here and not in the ranks: by torch, the CUDA runtime, Triton."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Build(Message):
 
 @dataclass(frozen=True)
 class Built(Message):
-    """What came of it. The libraries follow as raw bytes.
+    """The result. The libraries follow as raw bytes.
 
     Attributes:
         ok: whether the module can be used.

@@ -167,6 +167,6 @@ def _load(order: Load, fds: list[int], heap: AnyHeap, device: Device, rank: int,
 
 
 def _failed(error: BaseException, trace: str, call: int = 0) -> Failed:
-    """What to answer: the text of an error of ours about a candidate, the traceback of any other."""
+    """The reply to an error: the message of an error of ours about a candidate, the traceback of any other."""
     text = (str(error) if isinstance(error, CandidateError) else trace)[-8000:]
     return Failed(kind_of(error), f"call {call}: {text}" if call else text)

@@ -1,7 +1,7 @@
-"""What a rank process gives up before it sees candidate code: system calls, resources, privileges.
+"""Confinement of a rank process before it sees candidate code: system calls, resources, privileges.
 
 The filter is a classic BPF program (seccomp(2), linux/seccomp.h, linux/bpf_common.h). It stops a rank from starting
-processes, from touching other processes and from changing namespaces, whoever runs it; the file system and the network
+processes, from touching other processes and from changing namespaces, under any user; the file system and the network
 are the sandbox's part.
 """
 
@@ -40,6 +40,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "socket": 41, "memfd_create": 319, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240,
             "timer_create": 222, "fcntl": 72, "sched_setaffinity": 203, "migrate_pages": 256, "move_pages": 279,
             "io_setup": 206, "io_submit": 209, "vmsplice": 278, "setsid": 112, "setpgid": 109, "ioctl": 16,
+            "seccomp": 317,
         },
     ),
     "aarch64": (
@@ -54,6 +55,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "memfd_create": 279, "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180,
             "timer_create": 107, "fcntl": 25, "sched_setaffinity": 122, "migrate_pages": 238, "move_pages": 239,
             "io_setup": 0, "io_submit": 2, "vmsplice": 75, "setsid": 157, "setpgid": 154, "ioctl": 29,
+            "seccomp": 277,
         },
     ),
 }  # fmt: skip
@@ -63,13 +65,13 @@ _EVERYWHERE = {
     "process_madvise": 440, "mount_setattr": 442, "memfd_secret": 447, "process_mrelease": 448,
 }  # fmt: skip
 
-F_SETSIG = 10
+F_SETSIG, F_SETLEASE = 10, 1024
 TERMINALS = (0x540E, 0x5410, 0x5412, 0x541C, 0x541D, 0x5423, 0x5437)
 """TIOCSCTTY, TIOCSPGRP, TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD, TIOCVHANGUP: a terminal of its own would send a frozen
 rank SIGCONT, and one that it was given would take input from it."""
 
 _STARTS = ("fork", "vfork", "execve", "execveat", "setpgid")
-"""What starts programs; ninja gives each a process group of its own."""
+"""System calls that start programs; ninja gives each a process group of its own."""
 
 _NEW_NAMESPACES = 0x7E020000
 """Every CLONE_NEW flag: inside a user namespace of its own a process has all capabilities again."""
@@ -78,7 +80,7 @@ _SOCKETS = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, and AF_NETLINK to list interfaces; AF_VSOCK for one heeds no network namespace."""
 
 _PLACES = ("sched_setaffinity", "migrate_pages", "move_pages")
-"""Where a process runs and where its pages lie; whose, can be chosen by whoever can name it."""
+"""System calls on the processors of a process and the nodes of its pages; of any process that the caller can name."""
 
 _NOT_THERE = ("clone3",)  # its flags lie in memory that a filter cannot read; libc falls back to clone
 
@@ -113,7 +115,7 @@ def drop_capabilities() -> None:
 
 
 def offer_to_the_oom_killer() -> None:
-    """When the machine runs out of memory, this process and those that it forks are killed before any other."""
+    """Has this process and those that it forks killed before any other when the machine runs out of memory."""
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 
@@ -173,7 +175,8 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
     """The filter: each denied call is compared by number; some kinds look at an argument too.
 
     Memory files, and the IPC objects of System V, hold memory that no resource limit counts. What `io_submit` and
-    `vmsplice` begin, the kernel ends without a thread of the rank.
+    `vmsplice` begin, the kernel ends without a thread of the rank. A thread cannot be stopped while a listener of
+    `seccomp` decides over its system call.
     """
     deny = _op(_RET, _DENY | errno.EPERM)
     only = {
@@ -199,7 +202,8 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
         elif name == "prctl":  # a rank must not outlive its leader
             body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JEQ, PR_SET_PDEATHSIG, 0, 1), deny, _op(_RET, _ALLOW)]
         elif name in ("fcntl", "ioctl"):  # a frozen rank could have SIGCONT sent to itself, as timer_create could
-            values: tuple[int, ...] = (F_SETSIG,) if name == "fcntl" else TERMINALS
+            # and a lease on a file of the system would hold up whoever opens it, compilers of other candidates too
+            values: tuple[int, ...] = (F_SETSIG, F_SETLEASE) if name == "fcntl" else TERMINALS
             jumps = [_op(_JEQ, value, len(values) - 1 - index, 0) for index, value in enumerate(values[:-1])]
             body = [_op(_LD, _ARG1_LOW_OFFSET), *jumps, _op(_JEQ, values[-1], 0, 1), deny, _op(_RET, _ALLOW)]
         elif name in only:

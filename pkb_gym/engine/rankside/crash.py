@@ -1,4 +1,4 @@
-"""What a rank says of where it stood when a signal ends it."""
+"""The stack trace that a rank writes when a signal ends it."""
 
 from __future__ import annotations
 

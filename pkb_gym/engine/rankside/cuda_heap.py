@@ -76,7 +76,7 @@ class CudaHeap:
         return self.base + rank * self.segment_bytes
 
     def place(self, rank: int) -> abi.Place:
-        """Where a rank stands, live."""
+        """The place of a rank, live."""
         return abi.Place.from_buffer(self._control, rank * abi.HOST_CONTROL_BYTES + abi.PLACE_OFFSET)
 
     def hold(self, rank: int) -> abi.Hold:
@@ -84,7 +84,7 @@ class CudaHeap:
         return abi.Hold.from_buffer(self._control, rank * abi.HOST_CONTROL_BYTES + abi.HOLD_OFFSET)
 
     def progress(self, rank: int) -> abi.Progress:
-        """How far a rank has come, live."""
+        """The progress of a rank, live."""
         return abi.Progress.from_buffer(self._control, rank * abi.HOST_CONTROL_BYTES + abi.PROGRESS_OFFSET)
 
     @property
@@ -103,7 +103,7 @@ class CudaHeap:
 
     @property
     def stats_address(self) -> int:
-        """Where this rank's counters lie, in device memory."""
+        """The address of this rank's counters, in device memory."""
         return self.segment(self.rank) + abi.STATS_OFFSET
 
     def stats(self) -> abi.Stats:

@@ -1,4 +1,4 @@
-"""What a GPU did during some calls: kernels, copies and fills, as CUPTI tells torch's profiler.
+"""The work of a GPU during some calls: kernels, copies and fills, as CUPTI reports them to torch's profiler.
 
     prepare | warm-up call | ranks meet | measured calls | what was recorded
 
@@ -32,7 +32,7 @@ NCCL = ("ncclDevKernel", "ncclKernel")
 PEER_COPY = "Memcpy PtoP"
 OWN_COPY = "Memcpy DtoD"
 SLOW_COPY = "Memcpy PtoP (by its speed)"
-"""What a copy is called that CUPTI takes for one within a device, but that took as long as links do."""
+"""The name of a copy that CUPTI takes for one within a device, but that took as long as links do."""
 TELLING_BYTES = 2 << 20
 """A smaller copy within a device may take as long as the links would, as its time is mostly its beginning."""
 
@@ -48,7 +48,7 @@ MAX_NAMES = 64
 """Names in the table, longest time first."""
 MAX_NAME_CHARS = 400
 MAX_EVENTS = 2000
-"""Slices that are told one by one, in order of their beginnings."""
+"""Slices that are reported one by one, in order of their beginnings."""
 
 MEET_S = 5.0
 """A rank that does not come is not waited for any longer; the calls then say what is wrong with it."""
@@ -85,7 +85,7 @@ class Event:
 
     @property
     def role(self) -> Role:
-        """What it is for, as far as its name tells: a kernel of the candidate's own counts as computing."""
+        """Its purpose, by its name: a kernel of the candidate's own counts as computing."""
         if self.kind == "copy":
             return "communication" if self.name.startswith(PEER_COPY) else "compute"
         if self.name.startswith(NCCL):
@@ -184,7 +184,7 @@ class Recording:
         self._restart()
 
     def begin(self) -> None:
-        """What runs from now on is kept."""
+        """Records the work from now on."""
         if self._profiler is not None:
             self._restart()
 
@@ -206,7 +206,7 @@ class Recording:
             self._profiler.__exit__(None, None, None)
 
     def end(self, window: Window) -> list[Event] | None:
-        """What ran, in order of beginnings; None where it could not be recorded."""
+        """The recorded slices, in order of beginnings; None where nothing could be recorded."""
         if self._profiler is None:
             return None
         try:
@@ -223,7 +223,7 @@ class Recording:
 
 
 def read_trace(trace: Mapping[str, Any], window: Window) -> list[Event]:
-    """What ran on the GPU, in order of beginnings."""
+    """The slices of the GPU's work, in order of beginnings."""
     base_ns = int(trace.get("baseTimeNanoseconds", 0))
     shift_us = (base_ns - window.unix_ns + window.began_ns) / 1e3
     events = [_event(row, shift_us) for row in trace["traceEvents"] if _category(row) in KINDS]

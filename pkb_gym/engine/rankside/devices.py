@@ -1,4 +1,4 @@
-"""What differs between ranks on the CPU and ranks on GPUs: how a rank is prepared, its heap, when its work is done."""
+"""The differences between ranks on the CPU and on GPUs: preparation of a rank, its heap, the end of its work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AnyHeap(Protocol):
-    """What `Heap` and `CudaHeap` share; its methods are described there."""
+    """The common interface of `Heap` and `CudaHeap`; its methods are described there."""
 
     segment_bytes: int
     rank: int
@@ -58,7 +58,7 @@ class Device(Protocol):
 
     @property
     def torch_device(self) -> str:
-        """What torch calls it."""
+        """Its name in torch."""
 
     def prepare(self, dialect: Dialect = "python", *, one_queue: bool = False) -> None:
         """Gets ready for a candidate that is not known yet; calling it again changes nothing.

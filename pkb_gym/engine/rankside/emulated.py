@@ -24,10 +24,10 @@ from .emulated_orders import (
     CallMemory,
     DetectorFinding,
     Fault,
-    LinkBytes,
     LoadCopies,
     NamedTensor,
     OpenWorld,
+    PeerBytes,
     RanksDone,
     RunRanks,
     WorldOpened,
@@ -132,7 +132,7 @@ class EmulatedRanks:
         self._regions: list[int] = []
 
     def _observe(self, *, races: bool) -> int | None:
-        """The detector; None where nobody asked for it."""
+        """The detector; None where it was not requested."""
         if not races:
             return None
         options = DetectorOptions(
@@ -260,7 +260,7 @@ class EmulatedRanks:
         return self._run(self._body(block, functools.partial(self._call_all, block, hand_over)))
 
     def _body(self, block: _Block, work: Callable[[int], None]) -> Callable[[object, int], int]:
-        """What a rank's thread runs."""
+        """The function of a rank's thread."""
 
         def body(_: object, rank: int) -> int:
             try:
@@ -338,7 +338,7 @@ class EmulatedRanks:
         findings = tuple(_finding(each) for each in parsed["findings"][:MAX_FINDINGS])
         advice = tuple(str(each["message"])[:MAX_TEXT] for each in parsed["advice"][:MAX_FINDINGS])
         links = tuple(
-            LinkBytes(each["rank"], each["owner"], each["read_bytes"], each["written_bytes"])
+            PeerBytes(each["rank"], each["owner"], each["read_bytes"], each["written_bytes"])
             for each in parsed["links"]
         )
         return RanksDone(done.claims, done.fault, done.instructions, findings, advice, links)

@@ -1,4 +1,4 @@
-"""What the evaluator orders the process that emulates all ranks to do, and what it answers.
+"""Orders of the evaluator to the process that emulates all ranks, and its replies.
 
     OpenWorld + fds  -> WorldOpened
     LoadCopies + fds -> Loaded
@@ -80,7 +80,7 @@ class NamedTensor:
         offset: bytes into the segment.
         nbytes: of it.
         element_bytes: of an element.
-        is_output: whether nobody has written it when the call begins.
+        is_output: whether it is unwritten when the call begins.
     """
 
     name: str
@@ -138,7 +138,7 @@ class RunRanks(Message):
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a block has not come to its end.
+    """The reason why a block has not come to its end.
 
     Attributes:
         kind: value of `Failure`.
@@ -158,7 +158,7 @@ class DetectorFinding:
     Attributes:
         kind: such as "race" or "out_of_bounds".
         rank: of the second access.
-        owner: whose memory it is; None where nobody knows.
+        owner: whose memory it is; None where that is unknown.
         tensor: name of the memory; None where it has none.
         text: one line with both accesses and their source lines.
     """
@@ -171,8 +171,8 @@ class DetectorFinding:
 
 
 @dataclass(frozen=True)
-class LinkBytes:
-    """What a rank's threads moved to and from another rank's memory so far."""
+class PeerBytes:
+    """The bytes that a rank's threads have moved to and from another rank's memory so far."""
 
     rank: int
     owner: int
@@ -198,4 +198,4 @@ class RanksDone(Message):
     instructions: int
     findings: tuple[DetectorFinding, ...] = ()
     advice: tuple[str, ...] = ()
-    links: tuple[LinkBytes, ...] = ()
+    links: tuple[PeerBytes, ...] = ()

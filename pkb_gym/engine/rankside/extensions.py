@@ -20,7 +20,7 @@ from typing import Any
 
 BUILDERS = ("load_inline", "compile_cuda_extension")
 BUILD_FAILED = "Error building extension"
-"""What torch says when a compiler failed."""
+"""The beginning of torch's message after a failed compile."""
 
 NO_MATTER = ("verbose", "build_directory")
 """Arguments of a build that do not change what is built."""

@@ -1,4 +1,4 @@
-"""How a rank program says what is wrong with a candidate."""
+"""Errors by which a rank program reports the failure of a candidate."""
 
 from __future__ import annotations
 

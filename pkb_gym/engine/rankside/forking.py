@@ -1,4 +1,4 @@
-"""What the evaluator, a zygote and a gang's leader tell each other.
+"""The messages between the evaluator, a zygote and a gang's leader.
 
 ZygoteReady                  the zygote has torch loaded
 GangRequest -> GangStarted   with a pidfd of the leader, or ForkFailed
@@ -19,7 +19,7 @@ class ZygoteReady(Message):
 
 @dataclass(frozen=True)
 class GangRequest(Message):
-    """How a gang is to be started.
+    """The settings of a gang to be started.
 
     Attributes:
         entry: module whose `main(wire, rank, world_size)` each rank runs; with a leading dot, one of this folder.

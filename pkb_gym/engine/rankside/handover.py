@@ -15,14 +15,14 @@ from .orders import HandoverKind
 
 
 class Handover(Protocol):
-    """What a rank does before each call of a block, and after the last."""
+    """The steps of a rank before each call of a block, and after the last."""
 
     def cross(self) -> None:
         """Ends the call before, begins the one after."""
 
 
 class NoHandover:
-    """Where all arguments are in place from the start, and nobody looks at outputs before the end of the block."""
+    """All arguments are in place from the start, and outputs are compared after the block alone."""
 
     def cross(self) -> None:
         """Nothing."""
@@ -44,7 +44,12 @@ class WaitingHandover:
         """See `Handover`."""
         self._device.synchronize_stream()
         os.eventfd_write(self._request_fd, 1)
-        os.eventfd_read(self._reply_fd)
+        while True:
+            try:
+                os.eventfd_read(self._reply_fd)
+                return
+            except InterruptedError:  # a candidate may have timers, and Python does not go on with this call by itself
+                continue
 
 
 class EnqueuedHandover:
@@ -140,7 +145,7 @@ class Handovers:
         self._waiting, self._enqueued = waiting, enqueued
 
     def of(self, kind: HandoverKind, pad_ns: int) -> Handover:
-        """That of a kind; see `EnqueuedHandover` for the padding."""
+        """The handover of a kind; see `EnqueuedHandover` for the padding."""
         if kind == "none":
             return NoHandover()
         if kind == "waiting":

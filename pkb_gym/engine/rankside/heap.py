@@ -42,7 +42,7 @@ class Heap:
         return self.base + rank * self.segment_bytes
 
     def place(self, rank: int) -> abi.Place:
-        """Where a rank stands, live."""
+        """The place of a rank, live."""
         return abi.Place.from_buffer(self._map, rank * self.segment_bytes + abi.PLACE_OFFSET)
 
     def hold(self, rank: int) -> abi.Hold:
@@ -50,7 +50,7 @@ class Heap:
         return abi.Hold.from_buffer(self._map, rank * self.segment_bytes + abi.HOLD_OFFSET)
 
     def progress(self, rank: int) -> abi.Progress:
-        """How far a rank has come, live."""
+        """The progress of a rank, live."""
         return abi.Progress.from_buffer(self._map, rank * self.segment_bytes + abi.PROGRESS_OFFSET)
 
     @property
@@ -69,7 +69,7 @@ class Heap:
 
     @property
     def stats_address(self) -> int:
-        """Where this rank's counters lie."""
+        """The address of this rank's counters."""
         return self.segment(self.rank) + abi.STATS_OFFSET
 
     def stats(self) -> abi.Stats:

@@ -52,7 +52,7 @@ class HostWork(dist.Work):
         return bool(self._work.is_completed())
 
 
-class HostGroup(dist.ProcessGroup):
+class HostProcessGroup(dist.ProcessGroup):
     """See the module.
 
     Args:
@@ -73,7 +73,7 @@ class HostGroup(dist.ProcessGroup):
 
 
 def _through_main_memory(name: str, *, writes: bool) -> Callable[..., HostWork]:
-    def operation(self: HostGroup, first: Any, *others: Any, **kwargs: Any) -> HostWork:
+    def operation(self: HostProcessGroup, first: Any, *others: Any, **kwargs: Any) -> HostWork:
         results: list[tuple[torch.Tensor, torch.Tensor]] = []
         copies = [_copied(first, results), *(_copied(each, []) for each in others)]
         return HostWork(getattr(self._gloo, name)(*copies, **kwargs), results if writes else [])
@@ -94,7 +94,7 @@ def _copied(argument: Any, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> An
 
 for _name in (*_WRITING, *_READING):
     if hasattr(dist.ProcessGroup, _name):
-        setattr(HostGroup, _name, _through_main_memory(_name, writes=_name in _WRITING))
+        setattr(HostProcessGroup, _name, _through_main_memory(_name, writes=_name in _WRITING))
 
 
 def register() -> None:
@@ -103,9 +103,9 @@ def register() -> None:
         dist.Backend.register_backend(BACKEND, _new_group, devices=["cpu", "cuda"])
 
 
-def _new_group(store: Any, rank: int, world_size: int, timeout: timedelta) -> HostGroup:
+def _new_group(store: Any, rank: int, world_size: int, timeout: timedelta) -> HostProcessGroup:
     gloo = dist.ProcessGroup(store, rank, world_size)
     backend = dist.ProcessGroupGloo(store, rank, world_size, timeout)
     gloo._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
     gloo._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-    return HostGroup(gloo)
+    return HostProcessGroup(gloo)

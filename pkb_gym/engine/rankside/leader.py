@@ -79,7 +79,7 @@ def _fork_rank(request: GangRequest, rank: int, leader: Wire, output_fds: list[i
 
 
 def _report_ends(wire: Wire, pids: list[int], pidfds: list[int]) -> None:
-    """Tells the evaluator of each rank's end, until the evaluator closes the connection."""
+    """Reports each rank's end to the evaluator, until the evaluator closes the connection."""
     with selectors.DefaultSelector() as selector:
         selector.register(wire, selectors.EVENT_READ, -1)
         for rank, pidfd in enumerate(pidfds):

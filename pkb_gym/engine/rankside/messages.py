@@ -1,4 +1,4 @@
-"""Dataclasses as JSON and back: what the evaluator, zygotes, leaders and rank programs tell each other.
+"""Dataclasses as JSON and back: the messages between the evaluator, zygotes, leaders and rank programs.
 
 A message is a frozen dataclass whose fields hold numbers, texts, None, tuples, dicts by text, and further dataclasses.
 `decode` checks every type, since one of the two sides may run candidate code.
@@ -17,14 +17,14 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, Union, get_args, get_origi
 Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
 
 LARGEST = 1e15
-"""Of any number: more than bytes, nanoseconds of one evaluation, microseconds and counts come to."""
+"""The largest number in a message: bytes, nanoseconds, microseconds and counts of one evaluation stay below."""
 
 LARGEST_WORD = 1 << 63
-"""Of whole numbers: moments of a monotonic clock, seeds and contents of words may use them all."""
+"""The largest whole number: moments of a monotonic clock, seeds and contents of words may use them all."""
 
 
 DEEPEST = 32
-"""How deep values of fields may be nested that can hold anything."""
+"""The deepest nesting of values of fields that can hold anything."""
 
 
 class WireError(Exception):
@@ -45,7 +45,7 @@ class Message:
     KEY: ClassVar[str] = "message"
 
     def to_json(self) -> dict[str, Json]:
-        """What `read` reads."""
+        """The form that `read` reads."""
         return {Message.KEY: type(self).__name__, **_fields_to_json(self)}
 
 

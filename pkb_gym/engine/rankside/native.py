@@ -20,7 +20,7 @@ from .usage import usage_since
 
 
 def library_path(rank: int) -> str:
-    """By which a rank loads its candidate's library."""
+    """The path by which a rank loads its candidate's library."""
     return os.path.join(os.getcwd(), f"kernel-{rank}.so")
 
 
@@ -171,7 +171,7 @@ class Native:
         self._comm.stats = self._heap.stats_address
 
     def _counted(self) -> Transfers:
-        """What it has counted; ends counting."""
+        """The counts so far; ends counting."""
         self._comm.stats = None
         stats = self._heap.stats()
         return Transfers(**{name: int(getattr(stats, name)) for name in abi.STATS_FIELDS})

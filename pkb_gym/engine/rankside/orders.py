@@ -1,4 +1,4 @@
-"""What the evaluator orders the ranks of a candidate's gang to do, and what they answer.
+"""Orders of the evaluator to the ranks of a candidate's gang, and their replies.
 
     Prepare         -> Prepared                    optional, before a candidate is known
     MapHeap + fds   -> HeapMapped
@@ -22,7 +22,7 @@ from .messages import Message
 
 DeviceName: TypeAlias = Literal["cpu", "cuda"]
 Dialect: TypeAlias = Literal["native", "python"]
-"""How a source is called: native kernels by the TVM FFI on the symmetric heap, Python modules with a process group."""
+"""The calling convention: native kernels by the TVM FFI on the symmetric heap, Python modules with a process group."""
 
 Partition: TypeAlias = tuple[tuple[int, ...], ...]
 """Global ranks, in groups."""
@@ -30,7 +30,7 @@ Partition: TypeAlias = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class RankSetting:
-    """What a rank runs on.
+    """The device and processors of a rank.
 
     Attributes:
         device: kind.
@@ -86,7 +86,7 @@ class HeapMapped(Message):
 
 
 HandoverKind: TypeAlias = Literal["none", "waiting", "enqueued"]
-"""What lies between two calls: nothing; the host waits for the trusted side; a kernel does."""
+"""The step between two calls: nothing; the host waits for the trusted side; a kernel does."""
 
 
 @dataclass(frozen=True)
@@ -115,13 +115,13 @@ class Load(Message):
 
     Attributes:
         dialect: of the candidate.
-        processors: of the machine, to tell whether ranks must share them.
+        processors: of the machine; fewer than ranks must be shared.
         scratch_bytes: of the symmetric scratch.
         memory_bytes: main memory that may be allocated.
         returns: "value", "tuple" or "dict": how a solution of the python dialect returns its results.
         signature: that a native kernel should have, for errors.
         extensions: C++ extensions that a module built -> place among the descriptors.
-        stack_trace: place of the library that tells where a crashed rank stood; None for none.
+        stack_trace: place of the library that records the call stack of a crashed rank; None for none.
     """
 
     dialect: Dialect
@@ -179,7 +179,7 @@ class RunBlock(Message):
 
 @dataclass(frozen=True)
 class ProfileBlock(Message):
-    """As `RunBlock`, and tell where the time goes.
+    """As `RunBlock`, with a profile of its calls.
 
     Attributes:
         sets, epoch: see `RunBlock`.
@@ -226,7 +226,7 @@ class BlockDone(Message):
 
 @dataclass(frozen=True)
 class ProcessUsage:
-    """Of a process, over the profiled calls."""
+    """The usage of a process, over the profiled calls."""
 
     minor_page_faults: int
     major_page_faults: int
@@ -238,7 +238,7 @@ class ProcessUsage:
 
 @dataclass(frozen=True)
 class Transfers:
-    """What a rank's communication took and moved, over the profiled calls.
+    """The time and bytes of a rank's communication, over the profiled calls.
 
     Attributes:
         wait_ns: waiting for signals; on GPUs summed over all threads.
@@ -296,7 +296,7 @@ class DeviceEvent:
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """What a GPU did for a rank, over all profiled calls; times in microseconds.
+    """The work of a GPU for a rank, over all profiled calls; times in microseconds.
 
     Each moment counts once: as computing, else as communication, else as waiting.
     """
@@ -316,7 +316,7 @@ class DeviceReport:
 
 @dataclass(frozen=True)
 class ProfileDone(Message):
-    """Where the time of the profiled calls went, as a rank tells it.
+    """Where the time of the profiled calls went, by the rank's report.
 
     Attributes:
         wall_ns: from the first call to the end of the last.
@@ -339,7 +339,7 @@ class ProfileDone(Message):
 
 @dataclass(frozen=True)
 class Failed(Message):
-    """What a rank met.
+    """The error of a rank.
 
     Attributes:
         kind: value of `Failure`.

@@ -1,4 +1,4 @@
-"""Which processors a rank runs on."""
+"""The choice of a rank's processors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_TRIED = 16
 FEWEST = 2
 """A thread that waits by spinning, as CUDA's synchronisation does, must not keep others of its process from running."""
 SLOWEST_RELATIVE = 1.2
-"""By how much one may be slower: a core that is shared with other work takes half as long again, or twice."""
+"""The most by which one may be slower: a core that is shared with other work takes half as long again, or twice."""
 
 
 def bind_rank(rank: int, world_size: int) -> int:
@@ -33,9 +33,9 @@ def bind_rank(rank: int, world_size: int) -> int:
 
 
 def find_fastest(processors: Sequence[int]) -> list[int]:
-    """Those of some processors that run at full speed just now, the fastest first; this thread is on one of them then.
+    """The processors that run at full speed just now, the fastest first; this thread is on one of them then.
 
-    On a core that also works for somebody else a process is slow, and everything that it launches is late. A virtual
+    On a core that also works for another program a process is slow, and everything that it launches is late. A virtual
     machine does not show on which cores its processors are, nor what its neighbours do there, and both change: what is
     found holds for milliseconds. So each processor is tried, of many some.
     """

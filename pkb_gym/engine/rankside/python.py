@@ -24,7 +24,7 @@ SHIMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shims")
 """Packages that solutions written for the published benchmark import; on the path of gangs alone."""
 
 FILE_NAME = "candidate.py"
-"""What a candidate's source is called in tracebacks."""
+"""The name of a candidate's source in tracebacks."""
 
 COMMUNICATION = ("c10d::", "gloo:")
 """Prefixes of the profiler's event names that are communication."""

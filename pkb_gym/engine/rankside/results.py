@@ -1,4 +1,4 @@
-"""What `solution` of the python dialect returned, taken apart and delivered into the heap."""
+"""The results of `solution` of the python dialect, taken apart and delivered into the heap."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def bad_result(message: str) -> CandidateError:
-    """What to raise when a result has another structure, shape or dtype than declared."""
+    """The error for a result with another structure, shape or dtype than declared."""
     return CandidateError("wrong_shape_or_dtype", message)
 
 
@@ -67,7 +67,7 @@ def _tensors(output: Result, part: object) -> list[torch.Tensor]:
 
 
 class Delivery:
-    """Where the results of one call go. Made before the clock runs, and the same beside baseline and candidate.
+    """The destinations of one call's results. Made before the clock runs, and the same beside baseline and candidate.
 
     Args:
         heap: that they are copied into.
@@ -109,7 +109,7 @@ class Delivery:
 
 
 class Destination:
-    """Where one tensor is copied to.
+    """The destination of one tensor.
 
     Args:
         heap: that it lies in.

@@ -1,4 +1,4 @@
-"""What a process has used of its machine."""
+"""The use that a process has made of its machine."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _end() -> NoReturn:
 def _ending_with(control: Wire) -> Iterator[None]:
     """Ends this process as soon as the connection closes, though nobody listens to it: importing takes seconds.
 
-    A signal tells of it (fcntl(2), O_ASYNC); a thread that waits would be in the way of forking. Nothing is sent to a
+    A signal announces it (fcntl(2), O_ASYNC); a thread that waits would be in the way of forking. Nothing is sent to a
     zygote before it is ready.
     """
     sock = control.sock

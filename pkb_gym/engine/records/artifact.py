@@ -1,4 +1,4 @@
-"""What a compile produces."""
+"""The product of a compile."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Artifact:
 
     Attributes:
         ok: whether there is something to load.
-        log: what the compiler or the first import said.
+        log: the output of the compiler or the first import.
         duration_s: wall time of the compile (of the original one where it came from the cache).
         binary: the shared object of a native source; None otherwise.
         extensions: C++ extensions that a Python module built when it was imported, by name.
-        kernels: what each GPU kernel needs, as the CUDA compiler says.
+        kernels: the resources of each GPU kernel, from the CUDA compiler's report.
         transfers: instructions of all GPU kernels together; None where they were not read.
         cached: whether it came from the cache.
     """

@@ -114,7 +114,7 @@ MOST_COMPLAINTS = 3
 
 
 def _complaint(error: dict[str, object]) -> str:
-    """What pydantic found at one place, in one line."""
+    """A finding of pydantic at one place, in one line."""
     place = error["loc"]
     assert isinstance(place, tuple)
     name = ".".join(map(str, place)) or "the record"

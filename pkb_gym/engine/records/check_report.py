@@ -1,4 +1,4 @@
-"""What the check of a candidate's outputs found."""
+"""The report on a candidate's outputs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Race(Record):
     lines."""
 
     def __str__(self) -> str:
-        """What happened, and how to mend it."""
+        """The breach, and its remedy."""
         who = "a peer" if self.rank is None else f"rank {self.rank}"
         return _RACES[self.kind].format(who=who, owner=self.owner, tensor=self.tensor)
 

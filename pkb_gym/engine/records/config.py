@@ -131,12 +131,12 @@ class ResolvedConfig(Record):
 
     @property
     def dialect(self) -> Dialect:
-        """Of the source."""
+        """The dialect of the source."""
         return DIALECTS[self.language]
 
     @property
     def host_device(self) -> HostDevice:
-        """What the ranks of the reference gang run on."""
+        """The device of the ranks of the reference gang."""
         return "cpu" if self.device == "emulated" else self.device
 
     @property
@@ -252,7 +252,7 @@ def last_stage(asked: Until | None, untimed: bool, device: Device) -> Until:
 
 
 def _ranks(problem: Problem, config: EvalConfig, device: Device, gpus: int) -> tuple[int, int]:
-    """How many ranks there are, and how many share a GPU; the arguments of `resolve`."""
+    """The number of ranks, and of ranks that share a GPU; the arguments of `resolve`."""
     ranks_per_gpu = config.ranks_per_gpu or 1
     if device != "cuda" and ranks_per_gpu > 1:
         raise ConfigError(

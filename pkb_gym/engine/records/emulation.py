@@ -1,4 +1,4 @@
-"""What emulated ranks have shown beside their outputs."""
+"""Findings on emulated ranks, beside their outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one evaluation found: the record that everything above the engine reads.
+"""The record of one evaluation, which everything above the engine reads.
 
 Its JSON schema (`Feedback.model_json_schema()`) carries the docstring under each field. Parts that were not reached are
 None; nothing is ever NaN or -1.
@@ -115,7 +115,7 @@ class CompileReport(Record):
 
 
 class SanitizerReport(Record):
-    """What a run of the checked calls under one sanitizer has shown."""
+    """The result of the checked calls under one sanitizer."""
 
     sanitizer: Sanitizer
     """Of g++, or a tool of compute-sanitizer."""

@@ -1,4 +1,4 @@
-"""By what means data moves between GPUs, told from a trace, from machine code and from the links' counters."""
+"""The mechanisms that move data between GPUs, found in a trace, in machine code and in the links' counters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def transfer_mechanisms(
 ) -> tuple[Mechanism, ...]:
     """The mechanisms in use.
 
-    Which memory an instruction touches is not told: a kernel that uses TMA for its own memory alone is listed with it.
+    The memory that an instruction accesses is unknown: a kernel with TMA for its own memory alone is listed with it.
     Counts of bytes are sums over ranks and calls.
 
     Args:
@@ -32,7 +32,7 @@ def transfer_mechanisms(
         peer_copied_bytes: that copy engines moved between GPUs.
         own_copied_bytes: that they moved from device to device without the trace saying that these are two.
         nccl: whether NCCL's kernels ran.
-        moved_bytes: that left GPUs by NVLink; None or 0 where its counters, which go by KiB, do not tell.
+        moved_bytes: that left GPUs by NVLink; None or 0 where its counters, which go by KiB, show nothing.
     """
     moved = moved_bytes or None
     copied = peer_copied_bytes

@@ -36,7 +36,7 @@ class ResourceTimes(Record):
 
 
 class LowerBound(Record):
-    """What no legal kernel beats, whatever its algorithm; docs/roofline.md says why. A faster one is an accusation."""
+    """The time that no legal kernel beats, by any algorithm (docs/roofline.md). A faster one is an accusation."""
 
     time_us: float
     """Least time of a call."""

@@ -1,4 +1,4 @@
-"""What an evaluation service and its clients exchange."""
+"""Messages between an evaluation service and its clients."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ErrorReport(Record):
 
 
 class ServiceStatus(Record):
-    """What an evaluation service is at, and what it has done since it was started."""
+    """The state of an evaluation service, and its counts since it was started."""
 
     queued: int
     """Evaluations that have not begun."""

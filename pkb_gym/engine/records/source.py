@@ -30,7 +30,7 @@ class Source:
 
     Attributes:
         text: as it was submitted.
-        language: of it, as told by the content or fixed by the configuration.
+        language: of it, found from the content or fixed by the configuration.
         defect: why it is no source of that language, for the agent; None where it may be one.
     """
 
@@ -45,7 +45,7 @@ class Source:
         Args:
             text: whatever was submitted.
             device: that it is to run on.
-            language: fixes it; "auto" tells it by the content.
+            language: fixes it; "auto" finds it from the content.
         """
         defect = _text_defect(text)
         found = language
@@ -67,7 +67,7 @@ def looks_like_source(text: str) -> bool:
 
 
 def _text_defect(text: str) -> str | None:
-    """Why a text is no source of any language."""
+    """The reason why a text is no source of any language."""
     if len(text) > MAX_SOURCE_BYTES:  # before it is encoded: a character takes a byte at least
         return f"the source has at least {len(text)} bytes; at most {MAX_SOURCE_BYTES} are accepted"
     if not text.strip():
@@ -84,7 +84,7 @@ def _text_defect(text: str) -> str | None:
 
 
 def _language_defect(text: str, language: Language) -> str | None:
-    """Why a text is no source of that language."""
+    """The reason why a text is no source of that language."""
     if language in ("python", "triton"):
         if re.search(r"\bsolution\b", text):
             return None
@@ -100,7 +100,7 @@ def _default_language(device: Device) -> Language:
 
 
 def _detect_language(text: str, device: Device) -> Language:
-    """Tells the dialect by content: a Python module, or a native translation unit of the device."""
+    """Finds the dialect from the content: a Python module, or a native translation unit of the device."""
     native, python = _NATIVE_MARK.search(text), _PYTHON_MARK.search(text)
     if python and (native is None or python.start() < native.start()):
         return "triton" if device == "cuda" and _TRITON_MARK.search(text) else "python"

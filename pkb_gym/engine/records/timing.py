@@ -1,4 +1,4 @@
-"""What timing a candidate beside the baseline found."""
+"""The times of a candidate beside the baseline's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the arguments of a candidate's block arrive, and what delays its ranks; `docs/native-abi.md` has the contract.
+"""Arrival of the arguments of a candidate's block, and delays of its ranks; `docs/native-abi.md` has the contract.
 
 Three kinds of blocks: everything in place before it begins (profiled, warming up), some lines handed over call by call
 (timed), whole arguments handed over call by call (checked).
@@ -35,7 +35,7 @@ CALLS_OF_DELAY = 2.0
 
 @dataclass(frozen=True)
 class BlockStaging:
-    """How a block is staged.
+    """The staging of a block.
 
     Attributes:
         orders: to each rank of the reference gang.
@@ -48,7 +48,7 @@ class BlockStaging:
 
 @dataclass(frozen=True)
 class CallConditions:
-    """What happens to the ranks in one checked call.
+    """The conditions of the ranks in one checked call.
 
     Attributes:
         together: whether no rank begins before all arguments are there, and none departs before all have finished.
@@ -132,13 +132,13 @@ WAITS_ALLOWED = 20
 
 
 def longest_delay_s(config: ResolvedConfig, baseline_us: float) -> float:
-    """What the conditions of a checked call may add to it, roughly."""
+    """The time that the conditions of a checked call may add to it, roughly."""
     delay_s, hold_s = _delays_s(config, baseline_us)
     return delay_s + WAITS_ALLOWED * LONG_HOLD * hold_s
 
 
 def _delays_s(config: ResolvedConfig, baseline_us: float) -> tuple[float, float]:
-    """How late a rank is at most, and how long one is held."""
+    """The longest delay of a rank, and the longest hold of one."""
     longer_s = min(CALLS_OF_DELAY * baseline_us * 1e-6, MOST_DELAY_S)
     return max(LEAST_DELAY_S[config.device, config.dialect], longer_s), max(LEAST_HOLD_S[config.device], longer_s)
 

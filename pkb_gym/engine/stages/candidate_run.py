@@ -118,7 +118,7 @@ class CandidateRun:
         with contextlib.ExitStack() as stack:
             _, self._heap = stack.enter_context(reference.heaps(self.layout.segment_bytes))
             self._gang = stack.enter_context(new_gang())
-            ends = stack.enter_context(HandoverEnds(config.world_size, libraries))
+            ends = self._ends = stack.enter_context(HandoverEnds(config.world_size, libraries))
             source = Path(self.workload.problem.declared_in).with_name("reference.py").read_text(encoding="utf-8")
             reference.take(self.workload, source, self.layout.scratch_bytes, self.layout.segment_bytes, ends.eventfds)
             stack.callback(self._release)
@@ -139,12 +139,12 @@ class CandidateRun:
 
     @property
     def config(self) -> ResolvedConfig:
-        """Of the evaluation."""
+        """The configuration of the evaluation."""
         return self.feedback.config
 
     @property
     def dialect(self) -> Dialect:
-        """Of the candidate."""
+        """The dialect of the candidate."""
         return self.config.dialect
 
     @property
@@ -245,8 +245,12 @@ class CandidateRun:
         ended: list[BlockEnded] = []
         try:
             yield ended
+        except GangFailed:
+            self._gang.kill()  # threads of its other ranks would go on
+            raise
         finally:
             if self.reference.has_staged:
+                self._ends.drain()
                 ended += self.reference.end_block()
 
     def profile(self, plan: BlockPlan, sets: Sequence[int], link_bytes_per_s: float | None) -> list[ProfileDone]:

@@ -1,4 +1,4 @@
-"""What compute-sanitizer has found, read off its output.
+"""Findings of compute-sanitizer, parsed from its output.
 
 A report is a headline and indented lines, each behind "=========": the place in device code, threads, and frames of the
 device and the host (Compute Sanitizer User Manual, the sections of the four tools). Places are written as

@@ -9,11 +9,11 @@ from pkb_gym.engine.compile.toolchain import EXPORTED
 from pkb_gym.engine.ranks.crash_trace import places_in, python_lines_in
 
 MOST_CALLS = 6
-"""Lines of one rank that are told, innermost first."""
+"""The most lines of one rank that are reported, innermost first."""
 
 
 def crash_places(binary: bytes | None, outputs: Sequence[str]) -> str:
-    """A line for each rank that told where it stood; empty where none did.
+    """A line for each rank that left a stack trace; empty where none did.
 
     Args:
         binary: the candidate's library; None for a Python source.
@@ -28,7 +28,7 @@ def crash_places(binary: bytes | None, outputs: Sequence[str]) -> str:
 
 
 def _in_words(lines: Sequence[SourceLine]) -> str:
-    """Such as `kernel.cpp:11, in pkb::Comm::barrier`; lines of headers where nothing else is known."""
+    """The places as text: `kernel.cpp:11, in pkb::Comm::barrier`; lines of headers where nothing else is known."""
     own = [line for line in lines if line.is_candidates and line.function != EXPORTED]
     if not own:
         return ", called from ".join(map(str, lines[:MOST_CALLS]))

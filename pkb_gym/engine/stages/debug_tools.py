@@ -1,4 +1,4 @@
-"""What an evaluation takes to find mistakes with, beside its configuration: nothing of it changes what is judged."""
+"""The debugging tools of an evaluation, beside its configuration: none of them changes what is judged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pkb_gym.engine.compile.cache import CompileCache
 
 @dataclass(frozen=True)
 class DebugFolders:
-    """Where to write what can be looked at afterwards.
+    """Folders for files that are looked at afterwards.
 
     Attributes:
         keep_to: folder for the checked calls, with a harness that runs them by themselves; None for none.
@@ -27,7 +27,7 @@ class DebugTools:
 
     Attributes:
         folders: see there.
-        stack_trace: the library that tells where a crashed rank stood; None for none.
+        stack_trace: the library that records the call stack of a crashed rank; None for none.
         compile_cache: where builds with sanitizers are kept; None where there are none.
     """
 

@@ -1,8 +1,8 @@
 """Speedups that hold even for a candidate that pays nothing for the delivery of its results.
 
 The rank program copies the results of the python dialect into the heap, inside the clock and beside the baseline alike.
-A module that writes them there itself, from within the same process, saves this copy. No observation from outside can
-tell the two apart, so the saving must not be worth anything: the lower end of a speedup's interval, which rewards pay,
+A module that writes them there itself, from within the same process, saves this copy. No observation from outside
+distinguishes the two, so the saving must bring no reward: the lower end of a speedup's interval, which rewards pay,
 is that over a baseline without its copy. A trusted rank times the copy.
 """
 

@@ -15,7 +15,7 @@ from pkb_gym.engine.compare.layout import BlockPlan
 from pkb_gym.engine.emulator.emulated_gang import TOGETHER, EmulatedGang
 from pkb_gym.engine.ranks.candidate_gang import BlockSetting
 from pkb_gym.engine.ranks.reference_orders import CheckedCall, ConductCalls
-from pkb_gym.engine.rankside.emulated_orders import DetectorFinding, LinkBytes, Policy, Schedule
+from pkb_gym.engine.rankside.emulated_orders import DetectorFinding, PeerBytes, Policy, Schedule
 from pkb_gym.engine.records.check_report import CheckReport, Race
 from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.emulation import Emulation, LinkTraffic
@@ -44,7 +44,7 @@ def judge_emulated(run: CandidateRun, gang: EmulatedGang, report: Progress) -> N
     Args:
         run: of the candidate.
         gang: that it runs on.
-        report: told of the stage.
+        report: called with the stage's name.
 
     Raises:
         Stopped: the candidate failed; the feedback says how.
@@ -135,7 +135,7 @@ class _EmulatedCheck:
         return () if self._gang.done is None else self._gang.done.findings
 
     def _found(self, findings: Sequence[DetectorFinding]) -> Stopped:
-        """What the detector has found, whatever the outputs are."""
+        """The failure that the detector has found, whatever the outputs are."""
         feedback, first = self._run.feedback, findings[0]
         races = [finding for finding in findings if finding.kind == "race"]
         text = "\n".join(finding.text for finding in findings[:MOST_LINES])
@@ -146,7 +146,7 @@ class _EmulatedCheck:
         return feedback.stop(Failure.RACE, text, race.rank)
 
     def _wrong(self, plan: BlockPlan, schedule: Schedule, report: CheckReport, finished: FinishedBlock) -> Stopped:
-        """What is wrong with outputs."""
+        """The failure of a call with wrong outputs."""
         run = self._run
         dump_mismatches(run, plan, report)
         race = late_output(finished)
@@ -176,7 +176,7 @@ def staging(world_size: int, calls: int, schedule: Schedule) -> BlockStaging:
     return BlockStaging((order,) * world_size, BlockSetting("waiting", schedule=schedule))
 
 
-def _traffic(links: Sequence[LinkBytes], calls: int) -> tuple[LinkTraffic, ...]:
+def _traffic(links: Sequence[PeerBytes], calls: int) -> tuple[LinkTraffic, ...]:
     totals: dict[tuple[int, int], tuple[int, int]] = {}
     for link in links:
         read, written = totals.get((link.rank, link.owner), (0, 0))

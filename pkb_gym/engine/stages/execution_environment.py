@@ -1,4 +1,4 @@
-"""Where evaluations run on this machine: the device, the resolved configuration, and the record of both."""
+"""The execution environment on this machine: the device, the resolved configuration, and the record of both."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def choose_device(asked: Literal["auto"] | Device, language: str = "auto") -> De
 
 
 def why_not_emulated() -> str | None:
-    """Why no kernels can be emulated on this machine, with the remedy; None where they can."""
+    """The reason why no kernels can be emulated on this machine, with the remedy; None where they can."""
     if not nvcc_available():
         return "CUDA sources are compiled by nvcc and g++; install the CUDA toolkit and a C++ compiler"
     return None
 
 
 def compiled_only(dialect: Dialect) -> str:
-    """What to say of a source that was compiled for GPUs on a machine that has none."""
+    """The message for a source that was compiled for GPUs on a machine that has none."""
     done = f"compiled for {default_architecture()}" if dialect == "native" else "imported"
     return f"{done}; this machine has no GPU, so it was not run"
 
@@ -74,7 +74,7 @@ def resolve_source(config: EvalConfig, problem: Problem, text: str) -> tuple[Sou
 
 
 def resolve_here(config: EvalConfig, problem: Problem, source: Source | None = None) -> ResolvedConfig:
-    """What a configuration comes to on this machine.
+    """Resolves a configuration on this machine.
 
     Args:
         config: what was asked for.
@@ -133,7 +133,7 @@ def _gib(nbytes: int) -> str:
 
 @cache
 def describe(device: Device, dialect: Dialect) -> Environment:
-    """Where an evaluation runs, for its record.
+    """The execution environment, for the record.
 
     Args:
         device: what kernels run on.

@@ -45,7 +45,7 @@ class Stopped(Exception):
 
 
 class FeedbackBuilder:
-    """What an evaluation has found so far.
+    """Builds the feedback of an evaluation from its findings.
 
     Attributes:
         problem: what the source is to solve.

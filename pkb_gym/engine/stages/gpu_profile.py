@@ -12,7 +12,7 @@ from pkb_gym.engine.records.feedback import KernelTime, TraceEvent
 MAX_KERNELS = 12
 MAX_NAME_CHARS = 200
 MAX_TRACE_EVENTS = 2000
-"""Of each rank."""
+"""The most events of each rank."""
 
 LONGEST_TRACE_US = 1e9
 NS_PER_US = 1e3

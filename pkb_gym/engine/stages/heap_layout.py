@@ -1,4 +1,4 @@
-"""How large the symmetric heap of an evaluation is, and what the evaluation takes of a machine's memory.
+"""The size of the symmetric heap of an evaluation, and the evaluation's need of the machine's memory.
 
 Computed from declared shapes; nothing is allocated. A heap is laid out before the evaluation's inputs are known, from
 trials of a fixed key, so that it depends on the problem and the configuration alone.
@@ -26,7 +26,7 @@ ZONES_SHARE = 64
 MIN_SCRATCH_BYTES = 16 << 20
 
 MIN_CHECKED_CALLS = 3
-"""Of a block, so that one call's delays meet those of the next."""
+"""The least number of calls in a block, so that one call's delays meet those of the next."""
 
 TIMED_TRIALS = 2
 """Timed trials that are laid out; their sizes differ little."""
@@ -40,7 +40,7 @@ GPU_RESERVE_BYTES, CPU_RESERVE_BYTES = 4 << 30, 1 << 30
 
 @dataclass(frozen=True)
 class HeapLayout:
-    """How a heap is divided up.
+    """The division of a heap.
 
     Attributes:
         scratch_bytes: symmetric scratch of each rank.
@@ -61,7 +61,7 @@ def lay_out(problem: Problem, config: ResolvedConfig) -> HeapLayout:
     At least `MIN_CHECKED_CALLS` fit, whatever their size.
 
     Raises:
-        InfrastructureError: there are more ranks or groups than a kernel can be told of.
+        InfrastructureError: there are more ranks or groups than `pkb::Comm` has room for.
     """
     size = config.axes_asked
     named = size if isinstance(size, str) else tuple(sorted(size.items()))
@@ -130,7 +130,7 @@ def _with_variation(sizes: list[int]) -> int:
 
 
 def _resident_bytes(problem: Problem, plan: SetPlan) -> int:
-    """Of the arguments that no kernel copies, of the rank that has most of them."""
+    """The bytes of the arguments that no kernel copies, for the rank that has most of them."""
     resident = [arg for arg in problem.data_args if arg.resident is not None]
     return max(sum(leaf.capacity_bytes for arg in resident for leaf in argument_leaves(arg, ax)) for ax in plan.axes)
 

@@ -1,4 +1,4 @@
-"""Where an output is wrong, as a picture (SVG): one panel a rank, darker where the distance is larger."""
+"""A picture (SVG) of the errors in an output: one panel a rank, darker where the distance is larger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_CELLS = 64
-"""Of a panel in each direction: larger tensors show the worst element of each cell."""
+"""The most cells of a panel in each direction: larger tensors show the worst element of each cell."""
 
 PANEL_PX, GAP_PX, TITLE_PX = 320, 40, 56
 LEAST, MOST = -3.0, 1.0
@@ -18,7 +18,7 @@ LEAST, MOST = -3.0, 1.0
 
 
 def distances(got: NDArray[np.generic], expected: NDArray[np.generic]) -> NDArray[np.float64]:
-    """Of each element, in root mean squares of the expected tensor; infinite where one of the two is no number.
+    """The distance of each element, in root mean squares of the expected tensor; infinite where either is no number.
 
     Args:
         got: any shape.

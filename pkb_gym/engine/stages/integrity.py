@@ -1,9 +1,10 @@
-"""What no honest kernel does, told from the evidence that lies outside the candidate's gang."""
+"""Integrity findings: what no honest kernel does, by evidence from outside the candidate's gang."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pkb_gym.engine.ranks.block_conditioner import BUSY_FOR_S, BUSY_GPU_US
 from pkb_gym.engine.records.check_report import CheckReport, Mismatch
 from pkb_gym.engine.records.feedback import Finding
 from pkb_gym.engine.records.roofline import LowerBound
@@ -21,12 +22,9 @@ FROZEN_TICKS_IN_BLOCK, FROZEN_TICKS = 1, 4
 """Clock ticks that a frozen rank may seem to have used, in one block and in all: ticks that were running when it was
 stopped."""
 
-BUSY_GPU_US = 500.0
-"""An idle GPU answers in some tens of microseconds; one that is shared gives each process slices of milliseconds."""
-
 
 def timed_outputs(report: CheckReport) -> Sequence[Finding]:
-    """A candidate that was right in the check and wrong while it was timed told the two apart, or has a race."""
+    """A candidate that was right in the check and wrong while it was timed recognises timed calls, or has a race."""
     if report.passed:
         return ()
     detail = (
@@ -75,16 +73,16 @@ def busy_gpu(answer_us: float) -> Sequence[Finding]:
     """A candidate whose kernels run on while it is frozen, beside the baseline or before its inputs are there.
 
     Args:
-        answer_us: what a GPU took to run a kernel of a microsecond.
+        answer_us: what a GPU took to run a kernel of a microsecond, when it had been waited for.
     """
     if answer_us <= BUSY_GPU_US:
         return ()
-    detail = f"a GPU took {answer_us:.0f} us to answer while the candidate had nothing to run"
+    detail = f"a GPU took {answer_us:.0f} us to answer, {BUSY_FOR_S} s after the candidate had nothing to run"
     return (Finding(code="interference", detail=detail),)
 
 
 def late_output(mismatch: Mismatch) -> Sequence[Finding]:
-    """Outputs that were wrong when the last rank said it was done, and right a moment later."""
+    """Outputs that were wrong when the last rank reported its end, and right a moment later."""
     detail = f"rank {mismatch.rank}, {mismatch.output}: the output was not there when the call ended; it came later"
     return (Finding(code="late_output", detail=detail),)
 

@@ -14,7 +14,7 @@ from pkb_gym.engine.stages.block_staging import BlockStaging
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 
 KEPT_BYTES = 256 << 20
-"""Of tensors of all ranks: as many calls are kept as fit, at least one."""
+"""The most bytes of all ranks' tensors: as many calls are kept as fit, at least one."""
 
 RUN_SCRIPT = HARNESS.with_name("run.sh")
 
@@ -72,13 +72,22 @@ def keep_calls(run: CandidateRun, plan: BlockPlan, staging: BlockStaging, folder
     for call, (planned, how) in enumerate(zip(plan.sets[:calls], order.calls, strict=False)):
         late = -1 if how.late_rank is None else how.late_rank
         holds = [of_rank[call] for of_rank in staging.setting.holds_ns]
-        words = (planned.trial, int(how.together), late, round(how.delay_s * 1e6), *holds)
-        lines.append(" ".join(map(str, words)))
+        fields = (planned.trial, int(how.together), late, round(how.delay_s * 1e6), *holds)
+        lines.append(" ".join(map(str, fields)))
     (folder / "calls.txt").write_text("\n".join(lines) + "\n")
     run.reference.keep(str(folder.resolve()), calls)
 
 
-def run_script(world_size: int, tools: tuple[str, ...] = ()) -> str:
-    """The script that runs a kept folder."""
+def run_script(world_size: int, tools: tuple[str, ...] = (), grace_s: int = 2) -> str:
+    """The script that runs a kept folder.
+
+    Args:
+        world_size: processes that it starts.
+        tools: of compute-sanitizer, that it offers.
+        grace_s: how long the other ranks may go on under a tool once one has ended with a finding.
+    """
+    values = {"@WORLD_SIZE@": str(world_size), "@TOOLS@": " ".join(tools), "@GRACE_S@": str(grace_s)}
     text = RUN_SCRIPT.read_text(encoding="utf-8")
-    return text.replace("@WORLD_SIZE@", str(world_size)).replace("@TOOLS@", " ".join(tools))
+    for name, value in values.items():
+        text = text.replace(name, value)
+    return text

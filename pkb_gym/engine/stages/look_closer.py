@@ -1,4 +1,4 @@
-"""What is done with the first checked calls before the candidate is loaded, where somebody looks for a mistake."""
+"""Debugging of the first checked calls before the candidate is loaded: kept calls, and sanitizers."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def work_beside_others() -> Iterator[None]:
-    """Waits until nobody measures or waits to, and keeps measurements from beginning."""
+    """Waits until no evaluator measures or waits to, and keeps measurements from beginning."""
     with contextlib.ExitStack() as stack:
         with _locked(_queue(), fcntl.LOCK_EX):
             stack.enter_context(_locked(Path(tempfile.gettempdir()), fcntl.LOCK_SH))

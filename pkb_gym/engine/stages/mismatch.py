@@ -1,4 +1,4 @@
-"""Wrong outputs: a wrong kernel, a race, or one that told checked calls from timed ones."""
+"""Wrong outputs: a wrong kernel, a race, or a kernel that recognises timed calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def failed_check(
     conditions: Sequence[CallConditions],
     baseline_us: float,
 ) -> Stopped:
-    """What is wrong with a kernel that failed the check.
+    """The failure of a kernel that did not pass the check.
 
     Args:
         run: of the candidate.
@@ -83,7 +83,7 @@ def _first_delayed(report: CheckReport, conditions: Sequence[CallConditions], fi
 
 
 def failed_while_timed(run: CandidateRun, finished: FinishedBlock, report: CheckReport, baseline_us: float) -> Stopped:
-    """What is wrong with a kernel that passed the check and is wrong in a timed block.
+    """The failure of a kernel that passed the check and is wrong in a timed block.
 
     Args:
         run: of the candidate.

@@ -31,7 +31,7 @@ def judge(
         run: of the candidate.
         cache: what was measured before; what is measured is added.
         idle_devices: what to hold while anything is timed, so that nothing else touches the devices.
-        report: told of each stage.
+        report: called with the name of each stage.
 
     Raises:
         Stopped: the candidate failed; the feedback says how.

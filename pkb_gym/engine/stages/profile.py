@@ -11,7 +11,7 @@ MAX_CALLS = 16
 """Calls that are profiled."""
 
 PROFILER_START_S = 20.0
-"""What a profiler may take to start and to report, beyond the deadline of the calls."""
+"""The time that a profiler may take to start and to report, beyond the deadline of the calls."""
 
 
 def profile(run: CandidateRun) -> None:

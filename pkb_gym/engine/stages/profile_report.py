@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from pkb_gym.engine.hardware.gpus import LinkBytes
+from pkb_gym.engine.hardware.gpus import NvlinkBytes
 from pkb_gym.engine.rankside.orders import DeviceReport, OperatorTime, ProcessUsage, ProfileDone, Transfers
 from pkb_gym.engine.records.compiler_report import InstructionCounts
 from pkb_gym.engine.records.feedback import HotSpot, Profile, RankProfile
@@ -17,7 +17,7 @@ MAX_HOT_SPOTS = 8
 
 
 class _Process(TypedDict):
-    """What the process of a rank used."""
+    """The resources that the process of a rank used."""
 
     user_us: float
     system_us: float
@@ -32,7 +32,7 @@ def make_profile(
     reports: Sequence[ProfileDone],
     *,
     on_gpus: bool = False,
-    links: Sequence[LinkBytes | None] = (),
+    links: Sequence[NvlinkBytes | None] = (),
     code: InstructionCounts | None = None,
     trace: bool = False,
 ) -> Profile | None:
@@ -90,7 +90,9 @@ def rank_profile(rank: int, calls: int, report: ProfileDone) -> RankProfile:
     )
 
 
-def _gpu_rank(rank: int, calls: int, report: ProfileDone, device: DeviceReport, link: LinkBytes | None) -> RankProfile:
+def _gpu_rank(
+    rank: int, calls: int, report: ProfileDone, device: DeviceReport, link: NvlinkBytes | None
+) -> RankProfile:
     busy_us = device.busy_us / calls
     wall_us = max(report.wall_ns / 1e3 / calls, busy_us)
     counted = report.transfers or NO_TRANSFERS  # of the native dialect alone
@@ -135,7 +137,7 @@ def _hot_spots(operators: Sequence[OperatorTime]) -> tuple[HotSpot, ...]:
 
 
 def _mechanisms(
-    calls: int, devices: Sequence[DeviceReport], links: Sequence[LinkBytes | None], code: InstructionCounts | None
+    calls: int, devices: Sequence[DeviceReport], links: Sequence[NvlinkBytes | None], code: InstructionCounts | None
 ) -> tuple[Mechanism, ...]:
     if len(devices) == 1:
         return ()

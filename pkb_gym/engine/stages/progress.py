@@ -1,4 +1,4 @@
-"""What an evaluation reports of itself while it runs."""
+"""Progress reports of a running evaluation."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from pkb_gym.engine.stages.block_staging import TOGETHER, CallConditions, Withhe
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 
 MOST_TENSORS = 32
-"""That are tried one by one, to find the one that was read."""
+"""The most tensors that are tried one by one, to find the one that was read."""
 
 
 def late_output(finished: FinishedBlock) -> Race | None:

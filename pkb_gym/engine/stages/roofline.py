@@ -1,4 +1,4 @@
-"""Where a kernel stands between its time and the least time the hardware allows; see docs/roofline.md.
+"""The place of a kernel between its time and the least time the hardware allows; see docs/roofline.md.
 
 The roofline model (Williams, Waterman, Patterson: Roofline, CACM 52(4), 2009), with the links between ranks as one more
 resource. For each resource, time is at least work / rate; resources may be used all at once, so the greatest of these

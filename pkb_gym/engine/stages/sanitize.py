@@ -29,7 +29,7 @@ FILE_BLOCKS = 64 << 20
 """The heap is a file here: 32 GiB at most."""
 
 SLOWDOWN = 30
-"""Of sanitized code, roughly: the deadline is that many times a block's."""
+"""The slowdown of sanitized code, roughly: the deadline is that many times a block's."""
 
 
 def sanitize(run: CandidateRun, cache: CompileCache, plan: BlockPlan, staging: BlockStaging) -> None:
@@ -87,7 +87,7 @@ def _reports(
 
 @dataclass(frozen=True)
 class _GpuTool:
-    """What a run under compute-sanitizer needs beyond one under g++'s; nothing for those.
+    """The extra needs of a run under compute-sanitizer; none under g++'s sanitizers.
 
     Attributes:
         environment: command that sets variables.

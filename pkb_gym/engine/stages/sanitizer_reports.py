@@ -1,4 +1,4 @@
-"""What a run under a sanitizer has shown: bounded, escaped, and with the candidate's own lines."""
+"""Reports of sanitizers: bounded, escaped, and with the candidate's own lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SUMMARIES = {
 
 
 def reports_in(sanitizer: Sanitizer, output: str, status: int) -> list[SanitizerReport]:
-    """What a run under a sanitizer has shown: one report for each distinct summary, or that there is none.
+    """The reports of a run under a sanitizer: one for each distinct summary, or one of a run without findings.
 
     Args:
         sanitizer: which.
@@ -47,7 +47,7 @@ def reports_in(sanitizer: Sanitizer, output: str, status: int) -> list[Sanitizer
 
 
 def late_report(sanitizer: Sanitizer, output: str, timeout_s: float) -> SanitizerReport:
-    """Of a run that its deadline ended."""
+    """The report of a run that its deadline ended."""
     what = f"the calls did not end in {timeout_s:g} s under this sanitizer"
     return SanitizerReport(sanitizer=sanitizer, found=False, summary=what, report=_shown(output))
 

@@ -1,4 +1,4 @@
-"""Stage static: what can be told from the text alone."""
+"""Stage static: checks of the text alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
 
 
 def check_statically(feedback: FeedbackBuilder) -> None:
-    """Refuses what no compiler needs to see, and notes what the text tells.
+    """Refuses texts that no compiler needs to see, and notes findings in the text.
 
     Raises:
         Stopped: the text is no source.

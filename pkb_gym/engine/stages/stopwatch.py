@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 OTHER = "other"
-"""What no phase covers: reading the request, describing the machine, building the record."""
+"""The rest of the time: reading the request, describing the machine, building the record."""
 
 ENDING = "ending ranks"
 

@@ -1,4 +1,4 @@
-"""What the text of a `problem.py` says of its names: nothing is imported, so that looking costs little."""
+"""The names in the text of a `problem.py`: nothing is imported, so that looking costs little."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DeclarationText:
 
     Attributes:
         name: CamelCase, of the environment.
-        upstream: file stem in ParallelKernelBench; empty where the text does not tell it on the line after the name.
+        upstream: file stem in ParallelKernelBench; empty where the line after the name has none.
     """
 
     name: str

@@ -35,17 +35,17 @@ def cache_dir() -> Path:
 
 
 def python_path() -> tuple[str, ...]:
-    """Folders that Python is told to import from."""
+    """The folders of PYTHONPATH."""
     return tuple(folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder)
 
 
 def service_token() -> str | None:
-    """What an evaluation service asks for; None where it is not set."""
+    """The token that an evaluation service requires; None where it is not set."""
     return os.environ.get("PKB_TOKEN") or None
 
 
 def background_evaluator() -> bool:
-    """Whether `pkb eval` uses the background evaluator unless it is told otherwise.
+    """Whether `pkb eval` uses the background evaluator by default.
 
     Raises:
         ConfigError: PKB_EVALUATOR is neither "background" nor "fresh".
@@ -98,7 +98,7 @@ def openai_api_key() -> str | None:
 
 
 def cuda_home() -> Path | None:
-    """Where the user says that the CUDA toolkit lies."""
+    """The folder of the CUDA toolkit that the user names."""
     named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     return Path(named).expanduser() if named else None
 
@@ -114,7 +114,7 @@ def set_cuda_architecture(architecture: str) -> None:
 
 
 def ray_address() -> str | None:
-    """Of the cluster that this process is meant to join; None where it is not set."""
+    """The address of the cluster that this process is meant to join; None where it is not set."""
     return os.environ.get("RAY_ADDRESS") or None
 
 
@@ -130,7 +130,7 @@ def local_rank() -> int:
 
 
 def multicast_disabled() -> bool:
-    """Whether torch is told not to use NVLink multicast."""
+    """Whether torch must not use NVLink multicast."""
     return os.environ.get("TORCH_SYMM_MEM_DISABLE_MULTICAST", "0") not in ("", "0")
 
 
@@ -144,7 +144,7 @@ FOR_CANDIDATES = (
     *("CUTLASS_PATH", "THUNDERKITTENS_ROOT", "CCCL_ROOT"),
 )
 FAMILIES_FOR_CANDIDATES = ("NCCL_", "NVSHMEM_", "TORCH_SYMM_MEM_", "NVIDIA_", "CUDA_DEVICE_")
-"""What processes that may run or compile candidate code see of the environment: no tokens, no keys. How the machine's
+"""The variables that processes which may run or compile candidate code get: no tokens, no keys. How the machine's
 GPUs may be used, and what is switched off on it, holds for them too."""
 
 
@@ -155,7 +155,7 @@ def for_candidates(**changes: str) -> dict[str, str]:
 
 
 FOR_EVALUATORS = ("HOME", "PYTHONPATH", "TMPDIR", "PKB_CACHE_DIR", "PKB_CUDA_ARCHITECTURE")
-"""What the processes of an evaluator depend on beside that."""
+"""Further variables that the processes of an evaluator depend on."""
 
 
 def for_evaluators() -> dict[str, str]:
@@ -170,7 +170,7 @@ def with_changes(**changes: str) -> dict[str, str]:
 
 FOR_TRAINING_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 FAMILIES_FOR_TRAINING_RANKS = ("ACCELERATE_", "FSDP_", "GROUP_", "OMP_", "ROLE_", "TORCHELASTIC_")
-"""What `accelerate launch` and `torchrun` tell the ranks of a training run, and nobody else is meant to hear."""
+"""Variables that `accelerate launch` and `torchrun` set for the ranks of a training run and no other process."""
 
 
 def without_launcher(**changes: str) -> dict[str, str]:

@@ -154,7 +154,7 @@ def find(library: Library) -> FoundLibrary | None:
 
 
 def why_not_found(library: Library) -> str:
-    """What is wrong with the variable, or that there is none."""
+    """The mistake in the variable, or a remark that it is not set."""
     named = env_vars.folder_named(library.variable)
     if named is None:
         return f"none; kernels cannot include {library.header}"
@@ -163,7 +163,7 @@ def why_not_found(library: Library) -> str:
 
 
 def version_of(library: Library, folder: Path) -> str:
-    """The version that a header folder tells; empty where it does not."""
+    """The version that a header folder declares; empty where it does not."""
     if library.version_header is None:
         return ""
     name, pattern = library.version_header

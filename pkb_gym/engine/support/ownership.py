@@ -94,7 +94,7 @@ def _lock(path: Path, kind: int) -> int | None:
 def remove_abandoned(paths: Iterable[Path]) -> None:
     """Removes those of this user's files and folders whose owner has ended."""
     for path in paths:
-        with contextlib.suppress(OSError):  # gone meanwhile, locked, or somebody else's
+        with contextlib.suppress(OSError):  # gone meanwhile, locked, or another user's
             lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 _CHAT_MARKER = re.compile(
-    r"<(?=[|\uff5c]|/?(?:s|bos|eos|pad|unk|think|tool_call|tool_response|(?:start|end)_of_turn)>)|\[(?=/?INST\])"
+    r"<(?=[|\uff5c]|/?(?:s|bos|eos|pad|unk|think|tool_call|tool_response|(?:start|end)_of_turn)>)"
+    r"|<(?=(?:(?:BOS|EOS|SEP|PAD)_TOKEN|extra_id_\d{1,4}|SPECIAL_\d{1,4})>)"
+    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_CONTENT|TOOL_RESULTS|THINK|gMASK)\])"
 )
 """The first character of what tokenizers take for the bounds of messages, such as `<|im_end|>`."""
 

@@ -33,7 +33,7 @@ class ProblemFolder:
 
     Attributes:
         path: real path of the folder.
-        name: that its text declares; empty where it cannot be told.
+        name: that its text declares; empty where none is found.
         origin: who says that it is there, in words.
         fault: why it cannot be loaded; empty where nothing is known to be wrong.
     """
@@ -49,7 +49,7 @@ class ProblemFolder:
 
 @dataclass(frozen=True)
 class InstalledFolders:
-    """What one entry point names.
+    """The folders that one entry point names.
 
     Attributes:
         roots: the folders of its package, with all that lies in them.
@@ -130,7 +130,7 @@ def _described(folder: Path, origin: str) -> ProblemFolder:
 
 @cache
 def _installed() -> tuple[InstalledFolders, ...]:
-    """What the entry points of this environment name, in the order of their names; read once."""
+    """The folders that the entry points of this environment name, in the order of their names; read once."""
     from importlib.metadata import entry_points  # loads slowly, and few commands ask
 
     points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
@@ -152,7 +152,7 @@ def _of_entry_point(point: EntryPoint) -> InstalledFolders:
 
 
 def _package_folders(value: str) -> tuple[Path, ...]:
-    """Where a package lies, by its dotted name; no code of it is run."""
+    """The folders of a package, by its dotted name; no code of it is run."""
     top, *rest = value.partition(":")[0].strip().split(".")
     spec = importlib.util.find_spec(top)
     if spec is None:

@@ -13,7 +13,7 @@ Task = TypeVar("Task")
 Found = TypeVar("Found")
 
 ENDING_S = 3.0
-"""How long work that was broken off may take to notice."""
+"""The time that work that was broken off may take to notice."""
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def names_of(agents: Sequence[AgentFigures], shares_of: Callable[[AgentFigures],
 
 
 def draw_effort(agents: Sequence[AgentFigures], quantity: str, label: str, theme: Theme) -> Drawing:
-    """What a right kernel costs each agent, with 95 % intervals."""
+    """The cost of a right kernel by agent, with 95 % intervals."""
     figure, axes = new_figure(height_in=0.9 + 0.3 * len(agents))
     drawing = Drawing(figure)
     names: list[str] = []

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """What is known of one group of shapes.
+    """The description of one group of shapes.
 
     Attributes:
         titles: one for the whole group, or one for each shape in it, in the order in which they are drawn.

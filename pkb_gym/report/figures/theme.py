@@ -40,7 +40,7 @@ class Theme:
     agents: tuple[str, ...]
 
     def colour(self, agent: int) -> str:
-        """Of an agent."""
+        """The colour of an agent."""
         return self.agents[agent % len(self.agents)]
 
 

@@ -24,7 +24,7 @@ from pkb_gym.report.leaderboard.entry import SCHEMA_VERSION, EntryKernel, Leader
 
 @dataclass(frozen=True)
 class EntryText:
-    """What results do not tell; see `LeaderboardEntry`."""
+    """The parts of an entry that results lack; see `LeaderboardEntry`."""
 
     name: str
     title: str
@@ -40,7 +40,7 @@ def make_entry(results: Sequence[str], text: EntryText, target: str | None = Non
 
     Args:
         results: as `read_results` takes them.
-        text: what they do not tell.
+        text: the parts that they lack.
         target: results of another agent, such as the experts, whose best kernels may be reached.
 
     Raises:

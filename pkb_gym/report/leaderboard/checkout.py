@@ -20,6 +20,6 @@ def checkout_commit() -> str | None:
         return None
 
 
-def _git(*words: str) -> str:
-    command = ["git", "-C", str(Path(__file__).resolve().parent), *words]
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(Path(__file__).resolve().parent), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -31,7 +31,7 @@ class ResultsDigest(Record):
     """One file of attempts that the entry was made of."""
 
     name: str
-    """Of the file, without its folder."""
+    """Name of the file, without its folder."""
     sha256: str = Field(pattern=SHA256)
     attempts: int = Field(ge=1)
 
@@ -53,7 +53,7 @@ class LeaderboardEntry(Record):
 
     schema_version: Literal[1]
     name: str = Field(pattern=NAME)
-    """Of the entry's file, without `.json`."""
+    """Name of the entry's file, without `.json`."""
     title: str = Field(min_length=1, max_length=80)
     """As the table shows it."""
     kind: EntryKind
@@ -61,11 +61,11 @@ class LeaderboardEntry(Record):
     description: str = Field(min_length=1, max_length=1000)
     """What was measured: model and prompt, or where kernels come from; turns and samples."""
     command: str = Field(min_length=1)
-    """That made the results, as it is typed."""
+    """Command that made the results, as it is typed."""
     commit: str = Field(pattern=r"^[0-9a-f]{12}$")
-    """Of pkb-gym, without changes that are not in it."""
+    """Commit of pkb-gym, without changes that are not in it."""
     date: dt.date
-    """Of the measurement."""
+    """Date of the measurement."""
     package_version: str
     device: Device
     hardware: str
@@ -77,7 +77,7 @@ class LeaderboardEntry(Record):
     figures: AgentFigures
     """All metrics, by problem and in sum."""
     kernels: tuple[EntryKernel, ...]
-    """Of the problems that were solved."""
+    """Kernels of the problems that were solved."""
     reach: Reach | None = None
     """Turns until as fast as the best kernels of another agent, such as the experts, under the same configuration on
     the same machine; None where it was not compared with one."""

@@ -1,4 +1,4 @@
-"""Entries -> pictures of their figures, one set for each hardware and protocol, for pages on light and dark grounds."""
+"""Entries -> pictures of their figures, one set for each group, for pages on light and dark grounds."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _COLOURS = re.compile(r"^:root \{.*?^@media [^\n]*\{.*?^\}\n", re.DOTALL | re.MU
 def write_leaderboard_pictures(entries: Sequence[LeaderboardEntry], folder: Path) -> list[Path]:
     """Writes each picture as `DEVICE-PROTOCOL-NAME.svg`, and names the files.
 
-    A picture shows the entries of one hardware and protocol. Of several hardwares with one device and protocol, the
-    later ones have a number in their names.
+    A picture shows the entries of one hardware, protocol and world size. Of several groups with one device and
+    protocol, the later ones have a number in their names.
 
     Raises:
         OSError: the folder cannot be written.
@@ -47,10 +47,10 @@ def write_leaderboard_pictures(entries: Sequence[LeaderboardEntry], folder: Path
 
 
 def leaderboard_pictures(entries: Sequence[LeaderboardEntry]) -> dict[str, str]:
-    """Name -> SVG, of entries of one hardware and protocol.
+    """Name -> SVG, of entries of one group.
 
-    Colours follow the light or dark theme of whoever looks, by a media query in the picture. The description holds
-    `figures_digest`, so that a picture of other figures can be told.
+    Colours follow the viewer's light or dark theme, by a media query in the picture. The description holds
+    `figures_digest`, so that a picture of other figures is recognised.
     """
     agents = tuple(entry.figures.model_copy(update={"agent": entry.title}) for entry in entries)
     content = ReportContent(
@@ -66,7 +66,7 @@ def leaderboard_pictures(entries: Sequence[LeaderboardEntry]) -> dict[str, str]:
 
 
 def figures_digest(entries: Sequence[LeaderboardEntry]) -> str:
-    """Of all that the pictures are drawn from: titles and figures."""
+    """A digest of all that the pictures are drawn from: titles and figures."""
     texts = [f"{entry.title}\n{entry.figures.model_dump_json()}" for entry in entries]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 

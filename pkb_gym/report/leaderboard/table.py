@@ -24,34 +24,39 @@ Results of kernels and agents on the problems of this catalogue. `pkb leaderboar
 `entries/`; [docs/reports.md](../docs/reports.md#the-leaderboard) says how an entry is made and what the columns mean.
 [schema.json](schema.json) is the JSON schema of an entry.
 
-Entries are grouped by hardware and protocol: speedups of different groups do not compare. Brackets are 95 % intervals
-by bootstrap over problems; problems that were not tried are not in the figures."""
+Entries are grouped by hardware, world size and protocol: speedups of different groups do not compare. Brackets are 95 %
+intervals by bootstrap over problems; problems that were not tried are not in the figures."""
 
 NONE = "No entries."
 
 
 def leaderboard_markdown(entries: Sequence[LeaderboardEntry]) -> str:
-    """The page: a table for each hardware and protocol, best first, and how each entry was measured."""
+    """The page: a table for each group of entries, best first, and how each entry was measured."""
     parts = [INTRODUCTION]
     for found in entry_groups(entries):
         parts += [
-            f"## {escaped(found[0].hardware)} ({found[0].device}), protocol {found[0].protocol}",
+            f"## {escaped(found[0].hardware)} ({found[0].device}), {_ranks(found[0])}, protocol {found[0].protocol}",
             markdown_table(HEADER, [_row(entry) for entry in found]),
-            *(_told(entry) for entry in found),
+            *(_source_of(entry) for entry in found),
         ]
     return "\n\n".join(parts if entries else [*parts, NONE]) + "\n"
 
 
 def entry_groups(entries: Sequence[LeaderboardEntry]) -> list[list[LeaderboardEntry]]:
-    """The entries of each device, hardware and protocol, GPUs first; within a group the best first."""
-    groups: dict[tuple[str, str, str], list[LeaderboardEntry]] = {}
+    """The entries of each device, hardware, protocol and world size, GPUs first; within a group the best first."""
+    groups: dict[tuple[str, str, str, tuple[int, ...]], list[LeaderboardEntry]] = {}
     for entry in entries:
-        groups.setdefault((entry.device, entry.hardware, entry.protocol), []).append(entry)
+        groups.setdefault((entry.device, entry.hardware, entry.protocol, entry.world_sizes), []).append(entry)
     return [sorted(found, key=_rank) for _, found in sorted(groups.items(), reverse=True)]
 
 
+def _ranks(entry: LeaderboardEntry) -> str:
+    numbers = ", ".join(map(str, entry.world_sizes))
+    return f"{numbers} rank{'' if numbers == '1' else 's'}"
+
+
 def _rank(entry: LeaderboardEntry) -> tuple[float, float, str]:
-    """By fast_1, then pass@1, the greatest first."""
+    """The sort key: by fast_1, then pass@1, the greatest first."""
     return -_mean(entry.figures.eager.fast_1_at), -_mean(entry.figures.pass_at), entry.name
 
 
@@ -87,11 +92,11 @@ def _exponential(log: Estimate) -> Estimate:
     return Estimate(mean=math.exp(log.mean), standard_error=None, low=low, high=high, clusters=log.clusters)
 
 
-def _told(entry: LeaderboardEntry) -> str:
-    ranks, sizes = ", ".join(map(str, entry.world_sizes)), ", ".join(entry.sizes)
+def _source_of(entry: LeaderboardEntry) -> str:
+    sizes = ", ".join(entry.sizes)
     reached = "" if entry.reach is None else f"\n\n{escaped(_reached(entry.reach))}"
     return (
-        f"**{escaped(entry.title)}** ([{entry.name}.json](entries/{entry.name}.json), {escaped(ranks)} ranks, sizes "
+        f"**{escaped(entry.title)}** ([{entry.name}.json](entries/{entry.name}.json), {_ranks(entry)}, sizes "
         f"{escaped(sizes)}): {escaped(entry.description)}{reached}\n\n```console\n{_code(entry.command)}\n```"
     )
 

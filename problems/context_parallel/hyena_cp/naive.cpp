@@ -27,14 +27,14 @@ void solution(TensorView x1_seq, TensorView x2_seq, TensorView v_seq, TensorView
     TVM_FFI_THROW(TypeError) << "expected bfloat16, got " << x1_seq.dtype();
   }
   const int W = comm.world_size, me = comm.rank;
-  const int64_t B = x1_seq.size(0), C = x1_seq.size(1), l = x1_seq.size(2), Lf = h.size(1);
+  const int64_t B = x1_seq.size(0), C = x1_seq.size(1), l = x1_seq.size(2), Lf = h.size(1), T = W * l;
   const auto* x1 = static_cast<const bf16*>(x1_seq.data_ptr());
   const auto* filters = static_cast<const bf16*>(h.data_ptr());
   const auto* bias = static_cast<const bf16*>(conv_bias.data_ptr());
   auto* result = static_cast<bf16*>(out.data_ptr());
 
   comm.barrier(group);
-  std::vector<float> u(W * l);  // one channel, in the order of time
+  std::vector<float> u(T);  // one channel, in the order of time
   for (int64_t row = 0; row < B * C; ++row) {
     const int64_t b = row / C, c = row % C;
     for (int r = 0; r < W; ++r) {
@@ -47,6 +47,8 @@ void solution(TensorView x1_seq, TensorView x2_seq, TensorView v_seq, TensorView
       const int64_t t = time_of(i, me, W, l, with_zigzag_splitting);
       float y = u[t] * bias[c];
       for (int64_t k = 0; k <= std::min(t, Lf - 1); ++k) y += f[k] * u[t - k];
+      // Taps above T act on the future, since the convolution is one of 2T points.
+      for (int64_t k = T + t + 1; k < std::min(2 * T, Lf); ++k) y += f[k] * u[t + 2 * T - k];
       result[(b * l + i) * C + c] = bf16(x1[row * l + i] * bf16(y));
     }
   }

@@ -17,9 +17,9 @@ from pkb_gym.engine.problem import (
     SizeError,
     Tensor,
     Trials,
-    close,
     with_link,
 )
+from pkb_gym.engine.problem.row_rules import close_by_rows
 from pkb_gym.engine.problem.rules import all_of, norm_close
 
 if TYPE_CHECKING:
@@ -137,7 +137,9 @@ PROBLEM = Problem(
     ),
     # Two units of bfloat16; and 20 % of the rms, for elements whose parts of two tensor-parallel ranks cancel.
     outputs=(
-        Output("out", ("B", "L", "H", "D"), check=all_of((close(rtol=2**-6, atol_rms=0.2), norm_close(rel=1e-2)))),
+        Output(
+            "out", ("B", "L", "H", "D"), check=all_of((close_by_rows(rtol=2**-6, atol_rms=0.2), norm_close(rel=1e-2)))
+        ),
     ),
     derive=derive,
     robust=Trials(robust_inputs, vary),

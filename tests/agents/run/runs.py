@@ -20,8 +20,8 @@ from tests.envs.fake_evaluator import FakeEvaluator
 ASKED = EvalConfig(device="cpu", world_size=2, size="tiny", until="check")
 
 
-class Told:
-    """Progress that keeps what it is told."""
+class ReportedProgress:
+    """Progress that keeps its calls."""
 
     def __init__(self) -> None:
         self.attempts: list[tuple[str, int, int]] = []
@@ -45,7 +45,7 @@ class Run:
 
     Attributes:
         outcome: what came of it.
-        told: what its progress was told.
+        reported: the calls of its progress.
         runner: with budget and tally.
     """
 
@@ -62,9 +62,9 @@ class Run:
         **fields: object,
     ) -> None:
         identity = identity_of(problems, **fields)
-        self.told = Told()
+        self.reported = ReportedProgress()
         with RunResults(folder, identity) as results:
-            self.runner = Runner(results, provider, evaluator, limits, self.told)
+            self.runner = Runner(results, provider, evaluator, limits, self.reported)
             plans = [EpisodePlan(each, sample) for sample in range(samples) for each in choose_problems(problems)]
             self.outcome: Outcome = self.runner.play(plans, jobs)
 

@@ -22,7 +22,7 @@ def test_names_splits_and_categories():
     assert "RingAttentionTP" in names("context_parallel")
 
 
-def test_a_word_that_is_none_is_told_with_the_nearest():
+def test_an_unknown_word_is_reported_with_the_nearest():
     with pytest.raises(ProblemNotFound, match=r"no problem 'AllReduze'.* Did you mean 'AllReduce'"):
         names("AllReduze")
 

@@ -30,7 +30,7 @@ def test_first_samples_of_all_problems_come_first(tmp_path):
     assert places(tmp_path) == [(problem, sample, 0) for sample in (0, 1) for problem in THREE]
     assert (run.outcome.complete, run.outcome.open, run.outcome.stopped) == (6, 0, None)
     assert (run.runner.tally.passed, run.runner.tally.faster, run.runner.tally.problems()) == (6, 6, (3, 3, 3))
-    assert set(run.told.ends.values()) == {""} and len(run.told.attempts) == 6
+    assert set(run.reported.ends.values()) == {""} and len(run.reported.attempts) == 6
 
 
 def test_episodes_are_played_side_by_side(tmp_path):
@@ -75,7 +75,7 @@ def test_results_of_something_else_are_left_alone(tmp_path):
     with pytest.raises(ConfigError, match="holds results of something else"):
         Run(tmp_path, always(), FakeEvaluator())
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(ConfigError, match="does not tell how its run was begun"):
+    with pytest.raises(ConfigError, match="does not hold the settings of its run"):
         Run(tmp_path, always(), FakeEvaluator())
 
 

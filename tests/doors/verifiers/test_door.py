@@ -24,6 +24,7 @@ from verifiers.v1.runtimes.subprocess import SubprocessRuntime
 import pkb_verifiers
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards import find_reward
+from pkb_verifiers import taskset
 from pkb_verifiers.config import KernelTasksetConfig
 from pkb_verifiers.state import INFO, Attempt, KernelState
 from pkb_verifiers.taskset import KernelTask, KernelTaskset
@@ -216,6 +217,13 @@ def test_vf_validate_is_green(tmp_path):
     (summary,) = tmp_path.rglob("summary.json")
     outcomes = json.loads(summary.read_text())
     assert outcomes["outcomes"]["valid"] == outcomes["total"] == 2, done.stdout + done.stderr
+
+
+def test_an_expert_that_fails_is_invalid_and_the_reason_is_logged(monkeypatch, caplog):
+    """vf-validate shows no more than "invalid"."""
+    monkeypatch.setattr(taskset, "expert_source", lambda *_: contract.find("Gather", "compile_error").source)
+    assert asyncio.run(task("Gather").validate(None)) is False
+    assert "Gather: the expert kernel failed: compile_error" in caplog.text
 
 
 # ---- end to end ------------------------------------------------------------------------------------------------------

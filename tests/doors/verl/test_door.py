@@ -55,12 +55,12 @@ class Server:
     def __init__(self, tokenizer, *sources: str) -> None:
         self._tokenizer, self._rest = tokenizer, list(sources)
         self.prompts: list[list[int]] = []
-        self.said: list[list[int]] = []
+        self.replies: list[list[int]] = []
 
     async def generate(self, request_id, *, prompt_ids, sampling_params, **_: object) -> TokenOutput:
         self.prompts.append(list(prompt_ids))
         ids = self._tokenizer(self._message())["input_ids"]
-        self.said.append(ids)
+        self.replies.append(ids)
         return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), stop_reason="completed", num_preempted=0)
 
     def _message(self) -> str:
@@ -138,7 +138,7 @@ def test_contract(trajectories, tokenizer, case):
     assert output.extra_fields["reward_extra_info"]["speedup"] == case.speedup
     if case.case == "infrastructure":
         assert math.isnan(output.reward_score) and not any(output.response_mask)
-        assert output.extra_fields["turn_scores"] == [] and len(server.said) == 1
+        assert output.extra_fields["turn_scores"] == [] and len(server.replies) == 1
     else:
         assert output.reward_score == case.value and output.extra_fields["turn_scores"] == [case.value]
 
@@ -148,13 +148,13 @@ def test_tokens_and_masks_are_exact(trajectories, tokenizer):
     output, server, _ = trajectories["AllReduce-wrong"]
     whole = output.prompt_ids + output.response_ids
     ends = []
-    for prompt, said in zip(server.prompts, server.said, strict=True):
-        assert whole[: len(prompt)] == prompt and whole[len(prompt) : len(prompt) + len(said)] == said
-        ends.append((len(prompt) - len(output.prompt_ids), len(said)))
+    for prompt, reply in zip(server.prompts, server.replies, strict=True):
+        assert whole[: len(prompt)] == prompt and whole[len(prompt) : len(prompt) + len(reply)] == reply
+        ends.append((len(prompt) - len(output.prompt_ids), len(reply)))
     expected = [0] * len(output.response_ids)
     for begin, length in ends:
         expected[begin : begin + length] = [1] * length
-    assert output.response_mask == expected and sum(expected) == sum(map(len, server.said))
+    assert output.response_mask == expected and sum(expected) == sum(map(len, server.replies))
     assert [logprob for logprob, mask in zip(output.response_logprobs, expected, strict=True) if mask] == [-0.5] * sum(
         expected
     )
@@ -165,14 +165,14 @@ def test_turn_scores_add_up_and_the_last_submission_ends_a_trajectory(tokenizer)
     output, server, _ = asyncio.run(played(tokenizer, "Gather", *(case.source for case in cases)))
     scores = output.extra_fields["turn_scores"]
     first, second = cases[0].value, cases[1].value
-    assert scores == pytest.approx([first, max(second - first, 0), 0, 0]) and len(server.said) == 4
+    assert scores == pytest.approx([first, max(second - first, 0), 0, 0]) and len(server.replies) == 4
     assert output.reward_score == pytest.approx(sum(scores)) == max(first, second)
 
 
 def test_an_abandoned_trajectory_ends_its_session(tokenizer):
     class Stuck(Server):
         async def generate(self, *arguments: object, **named: object):
-            if self.said:
+            if self.replies:
                 await asyncio.Event().wait()
             return await super().generate(*arguments, **named)
 

@@ -1,4 +1,4 @@
-"""The calls of a block as rank programs are told of them."""
+"""The calls of a block in the form that rank programs receive."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_lists_with_none_leave_no_tensor() -> None:
 @pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_runs_unroll_to_the_calls(problem: Problem, dialect: Dialect) -> None:
-    """As they travel: told once where trials are alike, each for itself where they differ."""
+    """As they travel: listed once where trials are alike, each for itself where they differ."""
     for timed in (False, True):
         block = plan(problem, timed=timed, trials=3)
         for rank in range(4):

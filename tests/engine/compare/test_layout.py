@@ -65,7 +65,7 @@ def test_every_plan_is_sound(problem: Problem, world_size: int) -> None:
 
 
 def test_places_of_sets_are_drawn_with_gaps_between_them() -> None:
-    """So that no call can tell where the next one's tensors lie."""
+    """So that no call can predict the place of the next one's tensors."""
     workload = Workload(find_problem("AllReduce"), "tiny", 2, "bfloat16", "robust", b"key", 0, 0)
     segment_bytes = 4 << 20
     blocks = [workload.plan(range(first, first + 6), True, SCRATCH_BYTES, segment_bytes) for first in (0, 6, 12)]

@@ -1,4 +1,4 @@
-"""What a mismatch tells of an output."""
+"""The description of a mismatch."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_compute_sanitizer_runs_every_rank_and_the_first_finding_ends_the_others
     tool = tmp_path / "compute-sanitizer"
     tool.write_text('#!/bin/sh\necho "$@"\ncase "$*" in *" 1") exit 86 ;; *) exec sleep 60 ;; esac\n')
     tool.chmod(0o755)
-    (tmp_path / "run.sh").write_text(run_script(2, SANITIZERS["cuda"]))
+    (tmp_path / "run.sh").write_text(run_script(2, SANITIZERS["cuda"], grace_s=0))
     (tmp_path / "harness-release").touch()
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     ran = subprocess.run(["bash", tmp_path / "run.sh", "memcheck"], capture_output=True, text=True, timeout=30)

@@ -1,4 +1,4 @@
-"""CUDA sources: compiled without a GPU, and what the compiler tells of each kernel."""
+"""CUDA sources: compiled without a GPU, and the compiler's report on each kernel."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_a_missing_export_is_a_load_error(tmp_path: Path) -> None:
 
 
 @needs_nvcc
-def test_errors_are_told_and_kept(tmp_path: Path) -> None:
+def test_errors_are_reported_and_kept(tmp_path: Path) -> None:
     store = CompileCache(tmp_path)
     artifact = compile_cuda(BROKEN, store, TIMEOUT_S)
     assert not artifact.ok and artifact.binary is None and artifact.kernels == ()
@@ -205,7 +205,7 @@ def test_a_compile_that_takes_too_long_is_ended_and_not_kept(tmp_path: Path) -> 
     assert not list(tmp_path.rglob("*"))
 
 
-def test_without_nvcc_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvcc_the_error_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvcc, "_find_nvcc", lambda: None)
     nvcc.find_toolkit.cache_clear()
     assert not nvcc_available()

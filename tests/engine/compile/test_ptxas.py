@@ -23,7 +23,7 @@ ptxas warning : Stack size for entry function '_Z6secondv' cannot be statically 
 """
 
 
-def test_what_ptxas_says_becomes_records_and_the_rest_stays() -> None:
+def test_reports_of_ptxas_become_records_and_the_rest_stays() -> None:
     kernels, rest = read_ptxas(PTXAS)
     assert kernels == [
         KernelUsage("_Z5firstPf", 255, 1024, 48, 4, 8, 2),

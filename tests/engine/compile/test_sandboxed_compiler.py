@@ -108,7 +108,7 @@ def test_a_compiler_that_was_killed_may_have_been_short_of_memory(status: int) -
         ("kernel.cpp:3: error: expected ';' before '}' token", False),
     ],
 )
-def test_a_stage_that_was_killed_is_told_by_the_log(log: str, killed: bool) -> None:
+def test_a_stage_that_was_killed_is_recognised_by_the_log(log: str, killed: bool) -> None:
     assert compiled_of(Run(status=1, output=log, result=b"", duration_s=0.1), LIMITS).killed == killed
 
 

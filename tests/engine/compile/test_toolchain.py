@@ -13,8 +13,10 @@ from pkb_gym.engine.compile.toolchain import exports_solution
 
 EXPORT = 'extern "C" int __tvm_ffi_solution() { return 0; }\n'
 LOOP = ".altmacro\\n{macro}\\n.endm\\n.set i,0\\n.rept {count}\\none %i\\n.set i,i+1\\n.endr\\n.text"
+NAME = "s" * 5000
 MANY = {
     "symbols": LOOP.format(macro=".macro one n\\n.globl sym\\\\n\\nsym\\\\n: .byte 0", count=60_000),
+    "names": f".macro one\\n.globl {NAME}\\\\@\\n{NAME}\\\\@: .byte 0\\n.endm\\n.rept 2000\\none\\n.endr\\n.text",
     "sections": LOOP.format(macro='.macro one n\\n.section sec\\\\n,\\"a\\"\\n.byte 0', count=20_000),
 }
 
@@ -37,3 +39,10 @@ def test_a_library_of_too_many_parts_is_not_gone_through(assembly: str, tmp_path
     began = time.monotonic()
     assert not exports_solution(binary)
     assert time.monotonic() - began < 2
+
+
+def test_warnings_that_a_source_asks_for_spare_headers_of_the_dialect(tmp_path: Path) -> None:
+    """`-Wall` as a diagnostic brings warnings about older standards with it, which templates of the FFI set off."""
+    strict = '#pragma GCC diagnostic error "-Wall"\n#pragma GCC diagnostic error "-Wextra"\n#include "pkb/symm.h"\n'
+    artifact = compile_cpp(f"{strict}void solution(pkb::Comm) {{}}\n", CompileCache(tmp_path), 60)
+    assert artifact.ok, artifact.log

@@ -114,7 +114,7 @@ def test_a_copy_that_is_not_waited_for_is_a_race(
 
 
 def test_a_wait_for_the_wrong_mbarrier_orders_nothing(detector: DetectorLibrary) -> None:
-    """A copy tells one mbarrier; its reader waits for another."""
+    """A copy signals one mbarrier; its reader waits for another."""
     trace = LOAD.replace("mbarrier.wait 0x900100", "mbarrier.wait 0x900108").replace(
         "1 0 32", "1 0 0 mbarrier.init 0x900108 1 :1\n1 0 * bar.sync 0 :2\nmbarrier.complete 0x900108 0\n1 0 32", 1
     )

@@ -7,9 +7,9 @@ import pytest
 from tests.engine.emulator.traces import DetectorLibrary
 
 BEGUN = "2 0 0 st.relaxed.sys.u64 0x104000 :2\n1 0 0 ld.acquire.sys.u64 0x104000 :3\n"
-"""Rank 1 tells rank 0 that its call has begun; a kernel's beginning is a fence."""
+"""Rank 1 signals rank 0 that its call has begun; a kernel's beginning is a fence."""
 DONE = "1 0 0 st.release.sys.u64 0x204000 :7\n2 0 0 ld.acquire.sys.u64 0x204000 :8\n"
-"""Rank 0 tells rank 1 that it is done with its tensors."""
+"""Rank 0 signals rank 1 that it is done with its tensors."""
 ENDS = "finish 1\nfinish 2\ndepart 1 20 1\ndepart 0 10 1\n"
 
 
@@ -48,13 +48,26 @@ def test_a_call_that_does_not_wait_breaks_it(
     assert found["call"] == 1
 
 
-def test_an_early_read_is_told_from_a_late_one_by_the_calls(detector: DetectorLibrary) -> None:
+def test_an_early_read_is_distinguished_from_a_late_one_by_the_calls(detector: DetectorLibrary) -> None:
     """Rank 0 is in its second call when it reads what rank 1 still has in its first."""
     trace = (
         "arrive 0 10 1\ndepart 0 10 1\narrive 0 10 2\nlaunch 1 0 10 1 32\n1 0 0 ld.u32 0x200000 :5\n"
         "arrive 1 20 1\ndepart 1 20 1\n"
     )
     assert detector.findings(trace)[0]["missing"] == "arrival"
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        "arrive 0 10 1\nlaunch 1 0 11 1 32\n1 0 0 st.u32 0x101010 :5\n",
+        "arrive 0 10 1\nrecord 0 10 7 1\nawait 0 11 7 1\nlaunch 1 0 11 1 32\n1 0 0 st.u32 0x101010 :5\ndepart 0 10 1\n",
+    ],
+    ids=["before it begins", "after its end"],
+)
+def test_a_rank_s_own_other_stream_lacks_an_event(detector: DetectorLibrary, trace: str) -> None:
+    """No signal of the rank to itself would order its streams."""
+    assert detector.findings(trace)[0]["missing"] == "stream_order"
 
 
 def test_a_flag_of_too_small_a_scope_is_named_before_the_arrival(detector: DetectorLibrary) -> None:
@@ -67,7 +80,7 @@ def test_a_flag_of_too_small_a_scope_is_named_before_the_arrival(detector: Detec
 
 
 def test_scratch_that_is_reused_before_its_reader_is_done(detector: DetectorLibrary) -> None:
-    """The second call's write into a box that the first call's reader has not told to be empty."""
+    """The second call's write into a box that the first call's reader has not released."""
 
     def calls(second_box: int) -> str:
         return f"""

@@ -154,6 +154,11 @@ MISSING = {
         "acquire",
         (1, 6),
     ),
+    "fence of the writer alone": (
+        flag("st.relaxed.sys.u64", "ld.relaxed.sys.u64", before="fence.acq_rel.sys"),
+        "acquire",
+        (1, 6),
+    ),
     "acquire fence of gpu scope": (flag(load="ld.relaxed.sys.u64", after="fence.acq_rel.gpu"), "acquire", (1, 6)),
     "plain store of the flag": (flag("st.u64"), "weak_flag", (3, 4)),
     "plain load of the flag": (flag(load="ld.u64"), "weak_flag", (3, 4)),

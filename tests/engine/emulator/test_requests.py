@@ -21,7 +21,7 @@ def resolved(**asked: object) -> ResolvedConfig:
     return resolve(config, PROBLEM, device="emulated", language="cuda", memory_total_bytes=8 << 30)
 
 
-def test_it_checks_cuda_sources_at_tiny_size_unless_told_otherwise() -> None:
+def test_it_checks_cuda_sources_at_tiny_size_by_default() -> None:
     config = resolved()
     assert (config.until, config.size, config.world_size, config.language) == ("check", "tiny", 4, "cuda")
     assert not config.detect_races and config.dialect == "native" and config.host_device == "cpu"

@@ -39,7 +39,7 @@ def test_one_candidate_at_a_time(arbiter: DeviceArbiter) -> None:
     later.leave()
 
 
-def test_whoever_will_not_wait_is_told(arbiter: DeviceArbiter) -> None:
+def test_an_entry_without_waiting_is_refused(arbiter: DeviceArbiter) -> None:
     assert arbiter.acquire(blocking=False)
     assert not arbiter.acquire(blocking=False)
     arbiter.release()

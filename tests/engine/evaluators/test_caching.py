@@ -206,7 +206,7 @@ def test_infrastructure_failures_are_not_stored():
     assert not store.kept
 
 
-def test_a_store_that_fails_is_heard_of():
+def test_a_store_that_fails_is_reported():
     class Full(Store):
         def append(self, key, feedback):
             raise StoreError("the disk is full")

@@ -88,8 +88,8 @@ def test_what_a_candidate_wrote_holds_no_lines_of_the_profiler(local_evaluator: 
     assert feedback.output == ""
 
 
-def test_what_a_passing_candidate_wrote_is_told_of_every_rank(local_evaluator: LocalEvaluator) -> None:
-    """It stayed in buffers that nobody flushed: only what failed by an end of its process was heard."""
+def test_the_output_of_a_passing_candidate_is_reported_for_every_rank(local_evaluator: LocalEvaluator) -> None:
+    """It stayed in buffers that nobody flushed: only failures that end their process were reported."""
     for name in ("writes_lines.cpp", "writes_lines.py"):
         feedback = evaluate(local_evaluator, read(FOLDER / "good" / name))
         assert feedback.passed, feedback.message
@@ -97,7 +97,7 @@ def test_what_a_passing_candidate_wrote_is_told_of_every_rank(local_evaluator: L
         assert sorted(lines) == [f"rank {rank}: \\x1b[32mgrün\\x1b[0m, 緑 on rank {rank}" for rank in range(2)]
 
 
-def test_every_file_says_what_it_stands_for() -> None:
+def test_every_file_states_its_purpose() -> None:
     for candidate in ALL:
         assert candidate.outcome == "passed" or candidate.words, f"{candidate.name}: words of its message are missing"
         kind = candidate.path.parent.name

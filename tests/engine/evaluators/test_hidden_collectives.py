@@ -49,7 +49,7 @@ def evaluate(evaluator: LocalEvaluator, source: str, device: Device = "cpu") -> 
 def test_hidden_calls_are_seen(local_evaluator: LocalEvaluator, call: str) -> None:
     """`vars(module)["all_" + "reduce"]` counted as a custom kernel."""
     source = MODULE.format(call=call, more=MORE)
-    assert calls_torch_distributed(source) is False, "the text tells nothing"
+    assert calls_torch_distributed(source) is False, "the text shows nothing"
     assert evaluate(local_evaluator, source).calls_torch_distributed is True
 
 

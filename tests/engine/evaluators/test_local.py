@@ -73,7 +73,7 @@ def test_threads_share_one_evaluator(local_evaluator: LocalEvaluator) -> None:
     assert failures == [None, Failure.RUNTIME_ERROR] * 2
 
 
-def test_a_closed_evaluator_says_so(tmp_path: Path) -> None:
+def test_a_closed_evaluator_refuses_work(tmp_path: Path) -> None:
     evaluator = LocalEvaluator(cache_dir=tmp_path)
     evaluator.close()
     evaluator.close()
@@ -137,31 +137,31 @@ def test_an_environment_that_is_copied_shares_its_evaluator(tmp_path: Path) -> N
         assert copy.deepcopy({"evaluator": evaluator})["evaluator"] is evaluator
 
 
-def test_progress_is_told_in_order(local_evaluator: LocalEvaluator) -> None:
-    told: list[str] = []
+def test_progress_is_reported_in_order(local_evaluator: LocalEvaluator) -> None:
+    reported: list[str] = []
     config = GOOD.config.model_copy(update={"until": "profile"})
-    feedback = local_evaluator.evaluate(find_problem(GOOD.problem), GOOD.source, config, progress=told.append)
+    feedback = local_evaluator.evaluate(find_problem(GOOD.problem), GOOD.source, config, progress=reported.append)
     assert feedback.passed, feedback.message
-    assert told == ["static", "compile", PREPARING, "check", "time", "profile"]
+    assert reported == ["static", "compile", PREPARING, "check", "time", "profile"]
     between = {PREPARING, WAITING, ENDING, OTHER}  # seconds of a first evaluation had no name
-    assert set(feedback.durations_s) == {*told, *between} and feedback.durations_s[PREPARING] > 0
+    assert set(feedback.durations_s) == {*reported, *between} and feedback.durations_s[PREPARING] > 0
 
 
-def test_who_waits_for_the_devices_says_so(local_evaluator: LocalEvaluator) -> None:
-    told: list[str] = []
+def test_waiting_for_the_devices_is_reported(local_evaluator: LocalEvaluator) -> None:
+    reported: list[str] = []
     assert local_evaluator.pause(PATIENCE_S)
     found: list[Feedback] = []
     works = in_thread(
         lambda: found.append(
-            local_evaluator.evaluate(find_problem(GOOD.problem), GOOD.source, GOOD.config, progress=told.append)
+            local_evaluator.evaluate(find_problem(GOOD.problem), GOOD.source, GOOD.config, progress=reported.append)
         )
     )
-    until(lambda: WAITING in told)
+    until(lambda: WAITING in reported)
     time.sleep(0.1)
     local_evaluator.resume()
     works.join(90)
     assert not works.is_alive()
-    assert told == ["static", "compile", WAITING, PREPARING, "check"]
+    assert reported == ["static", "compile", WAITING, PREPARING, "check"]
     assert found[0].durations_s[WAITING] >= 0.1
 
 
@@ -208,7 +208,7 @@ def test_a_pause_that_begins_while_it_closes_does_not_hold_the_closing_up(tmp_pa
 
 
 class Judge:
-    """Stands for the stages behind compiling; says what is held meanwhile, and fails as it is told."""
+    """Stands for the stages behind compiling; records what is held meanwhile, and fails with a given error."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None

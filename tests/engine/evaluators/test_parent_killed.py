@@ -85,8 +85,8 @@ def test_nothing_is_left_of_a_killed_evaluator(tmp_path: Path, mode: str, source
         env={**os.environ, "PYTHONPATH": str(root), "TMPDIR": str(temporary)},
     )
     assert process.stdout is not None
-    with process.stdout as said:
-        for line in said:
+    with process.stdout as lines:
+        for line in lines:
             if line.strip() == stage:
                 break
         if stage == "check":

@@ -173,7 +173,7 @@ def test_it_rests_after_a_failure(maker: Maker, arbiter: DeviceArbiter) -> None:
     assert time.monotonic() - began < standby.RETRY_S / 2, "closing does not wait for the next try"
 
 
-def test_whoever_asks_hears_why_none_could_be_prepared(maker: Maker, arbiter: DeviceArbiter) -> None:
+def test_a_failed_preparation_raises_its_error_for_the_next_evaluation(maker: Maker, arbiter: DeviceArbiter) -> None:
     maker.error = InfrastructureError("no memory left")
     with stock(maker, arbiter) as gangs:
         until(lambda: maker.failed == 1)

@@ -37,7 +37,7 @@ def running(name: str) -> list[threading.Thread]:
 
 
 class Visitor:
-    """Enters in a thread, and stays until told to leave."""
+    """Enters in a thread, and stays until released."""
 
     def __init__(self, enter: AbstractContextManager[object]) -> None:
         self.inside, self._leave = threading.Event(), threading.Event()

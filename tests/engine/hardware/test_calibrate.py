@@ -61,12 +61,12 @@ def test_second_call_reads_what_the_first_measured(tmp_path, runs):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"schema_version": 0}', b"[]"])
-def test_corrupt_cache_is_replaced_and_told_once(tmp_path, runs, content):
+def test_corrupt_cache_is_replaced_with_one_warning(tmp_path, runs, content):
     load_or_measure(tmp_path)
     cache_file(tmp_path).write_bytes(content)
-    with pytest.warns(RuntimeWarning, match="cannot be read .*; measured anew. PKB_CACHE_DIR") as told:
+    with pytest.warns(RuntimeWarning, match="cannot be read .*; measured anew. PKB_CACHE_DIR") as warned:
         load_or_measure(tmp_path)
-    assert len(told) == 1
+    assert len(warned) == 1
     assert len(runs) == 2
     assert load_or_measure(tmp_path).measured == some_peaks(2e12)
     assert len(runs) == 2
@@ -82,12 +82,12 @@ def test_file_of_another_machine_is_not_believed(tmp_path, runs):
     assert len(runs) == 2
 
 
-def test_unwritable_cache_is_told_once_and_does_no_harm(tmp_path, runs):
+def test_unwritable_cache_gives_one_warning_and_does_no_harm(tmp_path, runs):
     blocked = tmp_path / "file"
     blocked.write_text("a file where a folder is needed fails for root too")
-    with pytest.warns(RuntimeWarning, match="cannot be written .* measured again each time") as told:
+    with pytest.warns(RuntimeWarning, match="cannot be written .* measured again each time") as warned:
         hardware = load_or_measure(blocked)
-    assert len(told) == 1
+    assert len(warned) == 1
     assert hardware.measured == some_peaks(1e12)
 
 
@@ -103,7 +103,7 @@ def test_peaks_stand_above_what_was_measured(tmp_path, runs):
         assert "measured by a test" in ceiling.source
 
 
-def test_key_tells_machines_apart():
+def test_key_distinguishes_machines():
     info = CpuInfo("model", "abc", 2, (Cache("L1", 1024, 2048),))
     key = calibrate.machine_key(info, "g++")
     assert key != calibrate.machine_key(info, None)
@@ -112,7 +112,7 @@ def test_key_tells_machines_apart():
     assert key != calibrate.machine_key(CpuInfo("model", "abc", 2, (Cache("L1", 1024, 4096),)), "g++")
 
 
-def test_failing_child_is_infrastructure_failure_and_shows_what_it_said(monkeypatch):
+def test_failing_child_is_infrastructure_failure_and_shows_its_output(monkeypatch):
     monkeypatch.setattr(calibrate.sys, "executable", "/bin/false")
     with pytest.raises(InfrastructureError, match="exited with 1"):
         calibrate.run_child(1)

@@ -1,4 +1,4 @@
-"""Which GPUs this process may use, and their links, told by a management library that stands in for the driver's."""
+"""Which GPUs this process may use, and their links, from a management library that stands in for the driver's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from pkb_gym.engine.hardware import gpus
-from pkb_gym.engine.hardware.gpus import Connections, LinkBytes, between
+from pkb_gym.engine.hardware.gpus import GpuConnections, NvlinkBytes, between
 
 UUIDS = (
     "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6",
@@ -21,7 +21,7 @@ SLICE = "MIG-c7384736-a75d-5afc-978f-d2f1294409fd"
 
 
 class Library:
-    """Four GPUs that tell their index in their name and compute capability, and a slice of one."""
+    """Four GPUs with their index in their name and compute capability, and a slice of one."""
 
     NVMLError = pynvml.NVMLError
 
@@ -194,10 +194,10 @@ class LinkedLibrary(SimpleNamespace):
 
 
 @pytest.fixture
-def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[LinkedLibrary], Connections | None]]:
+def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[LinkedLibrary], GpuConnections | None]]:
     """`ask(fake)` -> what the fake library's GPUs are connected by."""
 
-    def connections(fake: LinkedLibrary) -> Connections | None:
+    def connections(fake: LinkedLibrary) -> GpuConnections | None:
         monkeypatch.setattr(gpus, "pynvml", fake)
         for asked in (gpus.names, gpus.connections):
             asked.cache_clear()
@@ -212,16 +212,16 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[LinkedLibrary], C
 
 
 def test_links_that_are_up_are_counted(ask) -> None:
-    assert ask(LinkedLibrary([6, 4], {(0, 1)})) == Connections(nvlinks=(6, 4), apart=())
+    assert ask(LinkedLibrary([6, 4], {(0, 1)})) == GpuConnections(nvlinks=(6, 4), apart=())
 
 
 def test_pairs_without_nvlink_are_named(ask) -> None:
-    assert ask(LinkedLibrary([6, 6, 0], {(0, 1)})) == Connections(nvlinks=(6, 6, 0), apart=((0, 2), (1, 2)))
+    assert ask(LinkedLibrary([6, 6, 0], {(0, 1)})) == GpuConnections(nvlinks=(6, 6, 0), apart=((0, 2), (1, 2)))
 
 
 def test_hidden_gpus_do_not_count(ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,0")
-    assert ask(LinkedLibrary([1, 2, 3], {(2, 0)})) == Connections(nvlinks=(3, 1), apart=())
+    assert ask(LinkedLibrary([1, 2, 3], {(2, 0)})) == GpuConnections(nvlinks=(3, 1), apart=())
 
 
 def test_without_gpus_there_is_nothing_to_connect(ask) -> None:
@@ -229,6 +229,9 @@ def test_without_gpus_there_is_nothing_to_connect(ask) -> None:
 
 
 def test_link_counters_count_between_two_readings() -> None:
-    before, after = [LinkBytes(100, 50), None, LinkBytes(9, 9)], [LinkBytes(400, 80), LinkBytes(1, 1), LinkBytes(3, 9)]
-    assert between(before, after) == [LinkBytes(300, 30), None, LinkBytes(0, 0)]
-    assert LinkBytes(300, 30).per_call(17) == LinkBytes(17, 1)
+    before, after = (
+        [NvlinkBytes(100, 50), None, NvlinkBytes(9, 9)],
+        [NvlinkBytes(400, 80), NvlinkBytes(1, 1), NvlinkBytes(3, 9)],
+    )
+    assert between(before, after) == [NvlinkBytes(300, 30), None, NvlinkBytes(0, 0)]
+    assert NvlinkBytes(300, 30).per_call(17) == NvlinkBytes(17, 1)

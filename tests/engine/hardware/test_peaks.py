@@ -1,4 +1,4 @@
-"""Hardware records, what the system tells of processors, and the words made of both."""
+"""Hardware records, the system's description of processors, and the texts made of both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware.calibrate import limits_of
 from pkb_gym.engine.hardware.cpu_info import Cache, cpu_info
-from pkb_gym.engine.hardware.limits import GPU_LIMITS, Limits
+from pkb_gym.engine.hardware.limits import GPU_LIMITS, HardwareLimits
 from pkb_gym.engine.hardware.peaks import GPUS, HardwareSpec, Peaks, find_gpu
 from pkb_gym.engine.hardware.tiers import MemoryTier, memory_s
 from pkb_gym.envs.text.topology import topology_text
@@ -168,7 +168,7 @@ def test_record_refuses_nonsense():
     with pytest.raises(ValidationError, match="cores and core belong to a cpu"):
         HardwareSpec(name="GPU", device="cuda", peaks=peaks(), limits=limits_of(peaks()), cores=2, core=peaks())
     with pytest.raises(ValidationError, match="must have no capacity"):
-        Limits(1.0, (MemoryTier("L1", 10.0, 1.0),), None, "measured")
+        HardwareLimits(1.0, (MemoryTier("L1", 10.0, 1.0),), None, "measured")
 
 
 def fake_system(folder: Path) -> tuple[Path, Path]:
@@ -221,7 +221,7 @@ def test_cpu_info_without_a_system_to_ask(tmp_path):
     assert [cache.name for cache in info.caches] == ["L1", "L2", "L3"]
 
 
-def test_topology_of_a_cpu_tells_the_share():
+def test_topology_of_a_cpu_gives_the_share():
     text = topology_text(cpu(cores=2), 4, "float32")
     assert "4 ranks, one process each, on 2 cores of one machine (CPU): 0.5 of a core each" in text
     assert "shared memory" in text
@@ -229,7 +229,7 @@ def test_topology_of_a_cpu_tells_the_share():
     assert "one core each" in topology_text(cpu(cores=2), 1, "float32")
 
 
-def test_topology_of_gpus_tells_whether_there_is_multicast():
+def test_topology_of_gpus_states_whether_there_is_multicast():
     gpu = find_gpu("NVIDIA H200")
     text = topology_text(gpu, 4, "bfloat16")
     assert "each on its own NVIDIA H200" in text

@@ -109,3 +109,29 @@ def test_a_baseline_finds_its_arguments_in_the_caches_of_the_cpu(monkeypatch: py
     assert read == []
     CpuConditioner().bring_into_cache(memory)
     assert read == [memory.data_ptr(), -(-1000 // module.CACHE_LINE_BYTES)], "a byte of each line"
+
+
+class Gpu:
+    """One that another process keeps busy for a while; its kernels take as long as its clock says."""
+
+    def __init__(self, busy_s: float) -> None:
+        self.now_ns, self.busy_ns = 0, round(busy_s * 1e9)
+
+    def run(self, cycles: int) -> None:
+        self.now_ns += 30_000 if self.now_ns >= self.busy_ns else 2_000_000
+
+    def monotonic(self) -> float:
+        return self.now_ns / 1e9
+
+    def perf_counter_ns(self) -> int:
+        return self.now_ns
+
+
+@pytest.mark.parametrize(("busy_s", "answer_us"), [(0.0, 30.0), (0.1, 30.0), (10.0, 2000.0)])
+def test_a_busy_gpu_is_waited_for(busy_s: float, answer_us: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu(busy_s)
+    monkeypatch.setattr(module, "time", gpu)
+    monkeypatch.setattr(torch.cuda, "_sleep", gpu.run)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert CudaConditioner([0]).answer_us() == answer_us
+    assert gpu.monotonic() < max(busy_s, module.BUSY_FOR_S) + 0.02

@@ -41,7 +41,7 @@ def test_a_gang_is_staged_for_and_timed_before_it_has_a_candidate(gang: Candidat
     assert gang.is_whole
 
 
-def test_ranks_run_on_the_processors_that_they_are_told(gang: CandidateGang) -> None:
+def test_ranks_run_on_the_processors_of_their_order(gang: CandidateGang) -> None:
     own = sorted(os.sched_getaffinity(0))
     places = [[own[-1]], [own[0]]]
     gang.run_null_block(NULL_BLOCK, lambda: places)

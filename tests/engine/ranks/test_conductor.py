@@ -1,5 +1,7 @@
 """Checked calls as a reference rank conducts them, with ranks of a candidate that the test plays itself."""
 
+import contextlib
+import fcntl
 import os
 import select
 import socket
@@ -15,6 +17,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.ranks.bound_block import BoundBlock
 from pkb_gym.engine.ranks.conductor import POISONS, Conductor
 from pkb_gym.engine.ranks.handover_script import POISON
+from pkb_gym.engine.ranks.handover_server import drain
 from pkb_gym.engine.ranks.heaps import sealed_memory
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, CheckedCall, EndBlock
 from pkb_gym.engine.rankside import abi
@@ -253,7 +256,7 @@ def test_a_late_rank_is_late_for_a_limited_time(gang: Gang) -> None:
 
 
 @conducts(APART, APART)
-def test_an_output_that_changes_after_its_call_is_told_and_put_back(gang: Gang) -> None:
+def test_an_output_that_changes_after_its_call_is_reported_and_put_back(gang: Gang) -> None:
     rank = gang.ranks[0]
     rank.cross()
     gang.output(0, 0).fill_(5)
@@ -316,3 +319,28 @@ def test_whole_numbers_are_withheld_behind_those_of_another_call() -> None:
         assert not torch.equal(held[0], own[0])
     finally:
         gang.close()
+
+
+@conducts(APART)
+def test_a_request_that_the_rank_takes_back_keeps_nobody_waiting(gang: Gang) -> None:
+    """Conductors that read it blocked, since the rank holds the eventfd too."""
+    for rank in gang.ranks:
+        for _ in range(200):
+            rank.ask()
+            with contextlib.suppress(BlockingIOError):
+                os.preadv(rank.request_fd, [bytearray(8)], -1, os.RWF_NOWAIT)
+    for rank in gang.ranks:
+        rank.end()
+
+
+@conducts(APART)
+@pytest.mark.parametrize("flags", [0, os.O_NONBLOCK], ids=["blocking", "non-blocking"])
+def test_a_rank_that_fills_up_its_replies_keeps_nobody_waiting(gang: Gang, flags: int) -> None:
+    for rank in gang.ranks:
+        fcntl.fcntl(rank.reply_fd, fcntl.F_SETFL, flags)
+        os.eventfd_write(rank.reply_fd, 2**64 - 2)
+        rank.ask()
+    for rank in gang.ranks:
+        time.sleep(LATER_S)
+        drain(rank.reply_fd)  # as `HandoverEnds.drain`
+        assert not rank.end().complete

@@ -27,7 +27,7 @@ def test_traces_are_not_shown_as_output():
     assert without_traces(tail) == "rank 0: one\nrank 1: two\n"
 
 
-def test_a_python_stack_tells_the_candidates_lines():
+def test_a_python_stack_shows_the_candidates_lines():
     output = """Fatal Python error: Segmentation fault
 
 Current thread 0x00007f (most recent call first):

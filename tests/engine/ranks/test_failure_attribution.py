@@ -66,7 +66,7 @@ def test_complaints_about_others_are_no_cause():
         ({1: "", 3: ""}, {3}, Failure.TIMEOUT, 3),
     ],
 )
-def test_deadlocks_are_told_from_endless_work(places, busy, failure, rank):
+def test_deadlocks_are_distinguished_from_endless_work(places, busy, failure, rank):
     failed = missed_deadline(places, busy, 1.5)
     assert (failed.failure, failed.rank) == (failure, rank)
     assert "no end after 1.5 s" in str(failed)

@@ -76,7 +76,7 @@ def test_processes_end_with_the_gang(zygote: Zygote) -> None:
         (("status 5", "sleep"), 0, Failure.RUNTIME_ERROR, "rank 0 ended its process with exit status 5"),
         (("raise", "sleep"), 0, Failure.RUNTIME_ERROR, "exit status 70"),
         (("sleep", "error"), 1, Failure.OUT_OF_MEMORY, "rank 1: too much"),
-        # What others say of it is not the cause, though it may be heard first.
+        # Reports of others on it are not the cause, though they may arrive first.
         (("echo of a peer", "late crash"), 1, Failure.RUNTIME_ERROR, "rank 1 was killed by SIGSEGV"),
         (("echo of a peer", "exit"), 1, Failure.RUNTIME_ERROR, "rank 1 ended its process"),
         (("echo of a peer", "error"), 1, Failure.OUT_OF_MEMORY, "rank 1: too much"),
@@ -160,7 +160,7 @@ def test_freezing_stops_threads_too(gang: Gang) -> None:
         time.sleep(0.02)
 
 
-def test_a_thread_in_a_call_of_the_kernel_is_waited_for_and_its_time_is_told(gang: Gang) -> None:
+def test_a_thread_in_a_call_of_the_kernel_is_waited_for_and_its_time_is_reported(gang: Gang) -> None:
     """The main thread had stopped long before: outputs were still being written, and the clock had been read."""
     do(gang, "nothing", "nothing")
     gang.processes.freeze()

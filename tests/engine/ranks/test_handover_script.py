@@ -114,7 +114,7 @@ def test_values_are_those_of_the_heap_and_decoys_are_not():
 
 
 def test_decoys_are_values_of_the_same_tensor_in_another_call():
-    """A constant poison would tell a kernel which lines it has to wait for."""
+    """A constant poison would show a kernel which lines it has to wait for."""
     plan, heap = block("AllReduce")
     heap.bytes().copy_(torch.randint(0, 255, heap.bytes().shape, dtype=torch.uint8))
     found = write_script(find_problem("AllReduce"), plan, RANK, heap, 0)

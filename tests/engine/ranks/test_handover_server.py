@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -147,6 +148,36 @@ def test_draining_an_empty_eventfd_does_not_wait(rank):
     assert not select.select([rank.request_fd], [], [], 0)[0]
 
 
+def test_a_signal_does_not_end_the_wait_of_a_rank(library, rank):
+    """A module with a timer of its own failed at its first handover, by an InterruptedError."""
+    server = rank.serve(library, script(delays_us=(50_000, 0, 0)))
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+    try:
+        rank.handover.cross()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    server.finish()
+
+
+FULL = 2**64 - 2
+
+
+def test_a_rank_that_fills_up_its_replies_keeps_nobody_waiting(library, libraries):
+    """The server blocked when it answered, and so did whoever ended it: the judge stood still for ten minutes."""
+    with HandoverEnds(1, libraries) as ends:
+        rank = Rank()
+        server = library.serve_on_cpu(script(), rank.memory.ctypes.data, *ends.eventfds[0])
+        request_fd, reply_fd = ends.eventfds[0]
+        os.eventfd_write(reply_fd, FULL)
+        os.eventfd_write(request_fd, 1)
+        assert not select.select([], [reply_fd], [], 0.05)[1], "there is room for an answer"
+        ends.drain()
+        assert server.finish() is None
+        rank.close()
+
+
 def test_each_rank_has_two_eventfds_of_its_own(libraries):
     with HandoverEnds(3, libraries) as ends:
         fds = [fd for pair in ends.eventfds for fd in pair]
@@ -160,7 +191,7 @@ def test_candidates_on_the_cpu_get_no_library(libraries):
     assert libraries.candidate_fds == () and len(libraries.reference_fds) == 1
 
 
-def test_a_rank_of_the_cpu_waits_or_goes_on_as_it_is_told(rank):
+def test_a_rank_of_the_cpu_waits_or_goes_on_as_the_script_has_it(rank):
     handovers, null_call = make_handovers(Device(), None, 2, [rank.request_fd, rank.reply_fd])  # type: ignore[arg-type]
     assert isinstance(handovers, Handovers)
     assert isinstance(handovers.of("none", 0), NoHandover)

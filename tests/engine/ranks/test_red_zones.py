@@ -80,7 +80,7 @@ def test_an_overrun_names_call_tensor_and_bytes(segment: Segment):
     assert str(found) == f"6 bytes behind `{last.leaf.name}`"
 
 
-def test_one_byte_is_enough_and_its_distance_is_told(segment: Segment):
+def test_one_byte_is_enough_and_its_distance_is_reported(segment: Segment):
     zones = zones_of(segment)
     first = tensors(segment, 0)[0]
     segment.held[end_of(first) + 12] = 9

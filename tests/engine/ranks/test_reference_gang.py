@@ -93,7 +93,7 @@ def gang(fake: FakeGang) -> ReferenceGang:
     return gang
 
 
-def test_staging_tells_the_slowest_answer_and_every_ranks_processors(fake: FakeGang, gang: ReferenceGang) -> None:
+def test_staging_returns_the_slowest_answer_and_every_ranks_processors(fake: FakeGang, gang: ReferenceGang) -> None:
     fake.answer = lambda rank: Staged(20.0 + rank, (3 + rank,))
     orders = [ServeHandovers((50,)), ServeHandovers()]
     assert gang.stage(orders) == [(3,), (4,)]
@@ -114,7 +114,7 @@ def test_what_is_staged_has_to_be_ended(fake: FakeGang, gang: ReferenceGang) -> 
     assert not gang.has_staged
 
 
-def test_every_kind_of_block_takes_what_the_clock_says(fake: FakeGang, gang: ReferenceGang) -> None:
+def test_every_kind_of_block_takes_the_time_of_the_clock(fake: FakeGang, gang: ReferenceGang) -> None:
     null_block = RunNullBlock(5, "enqueued", 300)
     handed_over = gang.run(4, "native", handovers=True, pad_ns=300)
     assert [handed_over, gang.run(4, "native"), gang.run_null_block(null_block), gang.replay(9)] == [1000] * 4

@@ -84,8 +84,8 @@ print(json.dumps({
 """
     program = f"REPO = {str(FOLDER.parent)!r}\n{program}"
     command = bubblewrap_arguments(zygote_policy(1 << 20), [sys.executable, "-I", "-c", program])
-    said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, cwd="/").stdout
-    seen = json.loads(said)
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, cwd="/").stdout
+    seen = json.loads(printed)
     # The interpreter and its packages stand at their own paths, which may begin anywhere.
     expected = {"dev", "pkb", "proc", "tmp"} | {Path(path).parts[1] for path, _ in python_paths()}
     assert set(seen["root"]) <= expected
@@ -179,4 +179,4 @@ def test_the_record_names_the_sandbox(local_evaluator: LocalEvaluator) -> None:
     candidate = read(FOLDER / "broken" / "syntax_error.cpp")
     feedback = local_evaluator.evaluate(find_problem("AllReduce"), candidate.source, candidate.config)
     assert (feedback.failure, feedback.environment.sandbox) == (Failure.COMPILE_ERROR, "bubblewrap")
-    assert str(Path.cwd()) not in feedback.model_dump_json(), "the record tells of folders of this machine"
+    assert str(Path.cwd()) not in feedback.model_dump_json(), "the record names folders of this machine"

@@ -24,7 +24,7 @@ def test_it_ends_while_it_loads_torch(trusted: bool) -> None:
         zygote.close()
 
 
-def test_one_that_was_closed_while_it_started_says_so() -> None:
+def test_one_that_was_closed_while_it_started_raises_an_error() -> None:
     """Its output was read although it was closed: a ValueError in whatever thread waited for it."""
     zygote = Zygote(trusted=True)
     zygote.close()

@@ -176,6 +176,22 @@ def test_a_frozen_rank_has_no_signal_sent_to_itself() -> None:
     filtered(work)
 
 
+def test_no_thread_can_wait_where_it_cannot_be_stopped() -> None:
+    """With a listener of its own for another filter a rank held the freeze up for 20 s."""
+    filtered(lambda: refused(lambda: LIBC.syscall(confine._ARCHITECTURES[platform.machine()][1]["seccomp"], 1, 40, 0)))
+
+
+def test_no_lease_is_taken_on_a_file_of_the_system() -> None:
+    """Whoever opens the file waits for up to 45 s until its holder gives it back: compilers, and the evaluator."""
+
+    def work() -> None:
+        for kind in (fcntl.F_RDLCK, fcntl.F_WRLCK):
+            with open("/etc/hostname") as file:
+                refused(lambda kind=kind, file=file: fcntl.fcntl(file, fcntl.F_SETLEASE, kind))
+
+    filtered(work)
+
+
 def test_other_processes_stay_out_of_reach() -> None:
     def work() -> None:
         parent, numbers = os.getppid(), confine._ARCHITECTURES[platform.machine()][1]

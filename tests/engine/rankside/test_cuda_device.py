@@ -1,4 +1,4 @@
-"""How a rank on a GPU gets ready; torch's part of it is put aside, as no GPU is needed to see what it is told."""
+"""How a rank on a GPU gets ready; torch's part of it is put aside, as no GPU is needed to see its arguments."""
 
 from __future__ import annotations
 

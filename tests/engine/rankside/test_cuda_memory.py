@@ -204,7 +204,7 @@ def test_a_mapping_that_fails_leaves_nothing(driver: Driver, fail: tuple[str, in
     driver.assert_holds_nothing()
 
 
-def test_an_unmapping_that_fails_is_told(driver: Driver) -> None:
+def test_an_unmapping_that_fails_is_reported(driver: Driver) -> None:
     mapping = Mapping([11], SEGMENT_BYTES, 0)
     driver.fail = ("cuMemUnmap", 1)
     with pytest.raises(CudaMemoryError, match="cuMemUnmap"):

@@ -69,7 +69,7 @@ def test_two_streams_at_once_count_once() -> None:
         ("all_reduce(float const*, float*)", "kernel", "compute"),
     ],
 )
-def test_roles_are_told_by_names(name, kind, role) -> None:
+def test_roles_follow_from_names(name, kind, role) -> None:
     assert event(name, 0, 1, kind).role == role
 
 
@@ -78,7 +78,7 @@ def test_table_is_by_name_and_longest_first() -> None:
     assert rows == (KernelTotal("b", 1, 5.0), KernelTotal("a", 2, 2.0))
 
 
-def test_only_so_many_events_are_told_one_by_one() -> None:
+def test_only_so_many_events_are_reported_one_by_one() -> None:
     found = summary([event("a", 2 * i, 1) for i in range(MAX_EVENTS + 5)])
     assert len(found.events) == MAX_EVENTS and found.names == ("a",)
     assert found.busy_us == MAX_EVENTS + 5
@@ -196,16 +196,16 @@ OWN = "Memcpy DtoD (Device -> Device)"
 )
 def test_copies_as_slow_as_links_are_taken_for_copies_between_gpus(name, kind, nbytes, duration_us, moved) -> None:
     copied = event(name, 0, duration_us, kind, nbytes)
-    [told] = with_peer_copies([copied], LINK)
-    assert (told.role == "communication") == moved
-    assert told == (replace(copied, name=SLOW_COPY) if moved else copied)
-    found = summary([told])
+    [reported] = with_peer_copies([copied], LINK)
+    assert (reported.role == "communication") == moved
+    assert reported == (replace(copied, name=SLOW_COPY) if moved else copied)
+    found = summary([reported])
     assert found.peer_copied_bytes == nbytes * moved
     assert found.own_copied_bytes == nbytes * (name == OWN and not moved)
 
 
 @pytest.mark.parametrize(("link_bytes_per_s", "role"), [(LINK, "communication"), (None, "compute")])
-def test_copies_are_told_apart_where_there_are_links(tmp_path, monkeypatch, link_bytes_per_s, role) -> None:
+def test_copies_are_distinguished_where_there_are_links(tmp_path, monkeypatch, link_bytes_per_s, role) -> None:
     slow = slice_of_trace("gpu_memcpy", OWN, 1.0, bytes=2 << 20) | {"dur": 7.5}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("torch.autograd.profiler.profile", FakeProfiler)

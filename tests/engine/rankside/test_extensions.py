@@ -171,7 +171,7 @@ def test_an_extension_that_does_not_compile_is_an_error(built: Built) -> None:
         build("from torch.utils.cpp_extension import load_inline\n\ndef get():\n    load_inline('a', 'error')\n")
 
 
-def test_ranks_tell_builds_of_one_name_apart(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_distinguish_builds_of_one_name(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     source = (
         "from torch.utils.cpp_extension import load_inline\n\na = load_inline('x', 'a')\nb = load_inline('x', 'b')\n"
     )

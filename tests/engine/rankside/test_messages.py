@@ -108,7 +108,7 @@ def test_names_of_kinds_differ() -> None:
     assert len(names) > 30 and len(set(names)) == len(names)
 
 
-def test_kinds_of_equal_fields_are_told_apart_by_name() -> None:
+def test_kinds_of_equal_fields_are_distinguished_by_name() -> None:
     assert read(sent(orders.Bound()), orders.Armed, orders.Bound) == orders.Bound()
     with pytest.raises(ProtocolError, match=r"^'Bound' arrived where Armed or Loaded was due$"):
         read(sent(orders.Bound()), orders.Armed, orders.Loaded)

@@ -82,17 +82,17 @@ def test_all_threads_move() -> None:
     last = max(os.sched_getaffinity(0))
 
     def work() -> None:
-        told, done = threading.Event(), threading.Event()
+        release, done = threading.Event(), threading.Event()
         found: list[set[int]] = []
 
         def other() -> None:
-            told.wait()
+            release.wait()
             found.append(os.sched_getaffinity(0))
             done.set()
 
         threading.Thread(target=other, daemon=True).start()
         move_to([last])
-        told.set()
+        release.set()
         assert done.wait(5) and found == [{last}] == [os.sched_getaffinity(0)]
 
     in_child(work)

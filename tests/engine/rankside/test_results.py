@@ -148,7 +148,7 @@ def test_nothing_is_delivered_where_nothing_is_returned(heap: Heap) -> None:
 
 
 @pytest.mark.parametrize(
-    ("returns", "result", "said"),
+    ("returns", "result", "message"),
     [
         ("tuple", counting(3), r"expected a tuple of 2 \(y, z\); got a Tensor of shape \(3,\), torch.float32"),
         ("tuple", (counting(3),), r"expected a tuple of 2 \(y, z\); got a tuple of 1"),
@@ -159,8 +159,8 @@ def test_nothing_is_delivered_where_nothing_is_returned(heap: Heap) -> None:
         ("tuple", (counting(3).to_sparse(), counting(2)), "y: expected a plain dense tensor, got a Tensor of shape"),
     ],
 )
-def test_another_structure_is_an_error(heap: Heap, returns: str, result: object, said: str) -> None:
-    with pytest.raises(CandidateError, match=said) as caught:
+def test_another_structure_is_an_error(heap: Heap, returns: str, result: object, message: str) -> None:
+    with pytest.raises(CandidateError, match=message) as caught:
         Delivery(heap, returns, TWO).deliver(result)
     assert caught.value.kind == "wrong_shape_or_dtype"
 

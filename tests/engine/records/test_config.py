@@ -36,8 +36,8 @@ def test_the_cpu_has_its_own_number_of_ranks() -> None:
 
 
 def test_a_rank_needs_a_gpu_of_its_own() -> None:
-    said = "AllReduce: world size 8 needs as many GPUs; this machine has 4"
-    with pytest.raises(ConfigError, match=said):
+    message = "AllReduce: world size 8 needs as many GPUs; this machine has 4"
+    with pytest.raises(ConfigError, match=message):
         resolved("cuda", gpus=4, world_size=8)
     assert resolved("cuda", gpus=4, world_size=2).world_size == 2
     assert resolved("cuda", gpus=0, world_size=8).world_size == 8, "what is only compiled needs none"
@@ -63,11 +63,11 @@ def test_one_rank_shares_with_nobody() -> None:
 
 
 def test_too_few_gpus_even_if_ranks_share_them() -> None:
-    said = r"world size 8 needs 4 GPUs of 2 ranks each; this machine has 1\. Ranks may share .*: ranks_per_gpu=8$"
-    with pytest.raises(ConfigError, match=said):
+    message = r"world size 8 needs 4 GPUs of 2 ranks each; this machine has 1\. Ranks may share .*: ranks_per_gpu=8$"
+    with pytest.raises(ConfigError, match=message):
         resolved("cuda", gpus=1, world_size=8, ranks_per_gpu=2)
-    said = r"needs as many GPUs; this machine has 3\. .* until stage 'check': ranks_per_gpu=3"
-    with pytest.raises(ConfigError, match=said):
+    message = r"needs as many GPUs; this machine has 3\. .* until stage 'check': ranks_per_gpu=3"
+    with pytest.raises(ConfigError, match=message):
         resolved("cuda", gpus=3, world_size=8)
 
 
@@ -96,4 +96,4 @@ def test_a_language_that_the_device_does_not_run(language: str, device: str) -> 
 def test_a_language_is_of_one_dialect(language: str, device: str) -> None:
     found = resolved(device, gpus=4, language=language)
     assert (found.language, found.dialect) == (language, "native" if language in ("cpp", "cuda") else "python")
-    assert set(DIALECTS) >= {language} and "dialect" not in ResolvedConfig.model_fields, "told by the language alone"
+    assert set(DIALECTS) >= {language} and "dialect" not in ResolvedConfig.model_fields, "the language decides it"

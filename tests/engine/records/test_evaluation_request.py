@@ -47,11 +47,11 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", EvalConfig.model_fields)
-def test_every_field_of_the_config_tells(name):
+def test_every_field_of_the_config_is_part_of_the_key(name):
     assert request(**{name: OTHERS[name]}).key != request().key
 
 
-def test_problem_and_source_tell():
+def test_problem_and_source_are_part_of_the_key():
     requests = [request(), request(problem="Gather"), request(source="int y;"), request(source="int x; ")]
     assert len({one.key for one in requests}) == 4
 

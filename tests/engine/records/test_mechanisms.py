@@ -1,4 +1,4 @@
-"""By what means data has moved, told from code, trace and counters."""
+"""The mechanisms that moved data, found in code, trace and counters."""
 
 from __future__ import annotations
 

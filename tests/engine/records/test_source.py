@@ -66,11 +66,11 @@ def test_the_longest_source_is_accepted() -> None:
         ("nothing of either kind", "cpp"),
     ],
 )
-def test_the_dialect_is_told_by_the_text(text: str, language: Language) -> None:
+def test_the_dialect_is_found_from_the_text(text: str, language: Language) -> None:
     assert Source.parse(text, "cpu").language == language
 
 
-def test_triton_and_cuda_are_told_apart_on_a_gpu() -> None:
+def test_triton_and_cuda_are_distinguished_on_a_gpu() -> None:
     assert Source.parse("import triton\n" + PYTHON, "cuda").language == "triton"
     assert Source.parse("import triton\n" + PYTHON, "cpu").language == "python"
     assert Source.parse(PYTHON, "cuda").language == "python"
@@ -91,7 +91,7 @@ def test_a_text_that_cannot_be_read_is_taken_for_the_devices_native_language(dev
     assert Source.parse(PYTHON + "\0", device).language == ("cuda" if device == "cuda" else "cpp")
 
 
-def test_a_source_is_told_by_its_digest() -> None:
+def test_a_source_is_identified_by_its_digest() -> None:
     assert Source.parse(CPP, "cpu").sha256 == source_sha256(CPP)
     assert len(Source.parse("\ud800", "cpu").sha256) == 64, "whatever it holds"
 

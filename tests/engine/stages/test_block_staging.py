@@ -98,7 +98,7 @@ def test_fewer_calls_than_asked_for_have_the_first_conditions():
     assert check_conditions(4, 2, "native") == check_conditions(4, 17, "native")[:2]
 
 
-def test_a_conducted_block_tells_each_rank_who_is_late_and_holds_one():
+def test_a_conducted_block_names_the_late_rank_to_each_and_holds_one():
     conditions = check_conditions(2, 5, "native")
     staging = conducted(config(2), conditions, baseline_us=10)
     assert staging.setting.handovers == "waiting"

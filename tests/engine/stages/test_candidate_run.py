@@ -24,13 +24,13 @@ PLAIN = plain(WORLD_SIZE)
 
 def test_the_baselines_text_goes_to_the_reference_gang_and_everything_is_let_go_of_in_the_end() -> None:
     bench = Bench()
-    bench.candidate.output = "said at the end"
+    bench.candidate.output = "written at the end"
     with bench.run():
         assert bench.log == ["gang begins", "take AllReduce", "map native"]
         assert "def solution(" in bench.reference.source
         assert bench.candidate.timeout_s == 10.0
     assert bench.log[3:] == ["release", "gang ends", "heaps gone"]
-    assert bench.feedback.output == "said at the end"
+    assert bench.feedback.output == "written at the end"
 
 
 def test_a_workload_that_cannot_be_taken_leaves_no_gang() -> None:
@@ -108,7 +108,7 @@ def test_a_trial_that_does_not_fit_is_passed_over() -> None:
     assert bench.reference.trials == [(0, 1), (4, 5), (8, 9)]
 
 
-def test_a_block_has_no_more_groups_than_a_kernel_can_be_told_of() -> None:
+def test_a_block_has_no_more_groups_than_a_kernel_can_be_passed() -> None:
     """RingAttentionPP has three ways to group 8 ranks: its checked calls did not make one block, so none was made."""
     bench = Bench(problem=find_problem("RingAttentionPP"), world_size=8)
     with bench.run() as run:
@@ -225,7 +225,7 @@ def test_calls_that_did_not_wait_for_their_arguments_are_tampering() -> None:
     assert (finding.code, finding.detail) == ("harness_tampering", "rank 1 went on without waiting for its arguments")
 
 
-def test_late_outputs_are_told_of_each_rank_the_earliest_call_first() -> None:
+def test_late_outputs_are_reported_for_each_rank_the_earliest_call_first() -> None:
     bench = Bench()
     of_rank_0 = BlockEnded(True, (LateOutput(1, "out"),))
     of_rank_1 = BlockEnded(True, (LateOutput(0, "out"), LateOutput(1, "out")))

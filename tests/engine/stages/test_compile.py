@@ -1,4 +1,4 @@
-"""Stage compile: which compiler gets the text, and which line of its log is told."""
+"""Stage compile: which compiler gets the text, and which line of its log is reported."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_each_language_has_its_compiler(monkeypatch: pytest.MonkeyPatch, languag
     assert given == [compiler, feedback.source.text, CACHE, *zygote, 7.0, *flags]
 
 
-def test_the_report_says_what_the_compiler_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_holds_the_output_of_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     report = compiled(GOOD, monkeypatch)[0].compile
     assert report is not None
     assert (report.log, report.duration_s, report.cached, report.binary_bytes) == ("a warning", 1.5, True, 6)
@@ -74,7 +74,7 @@ LOGS = {
 
 @pytest.mark.parametrize(("log", "first"), LOGS.values(), ids=list(LOGS))
 @pytest.mark.parametrize(("language", "says"), [("cpp", "it does not compile"), ("python", "it cannot be imported")])
-def test_the_line_that_matters_is_told(
+def test_the_line_that_matters_is_reported(
     monkeypatch: pytest.MonkeyPatch, log: str, first: str, language: Language, says: str
 ) -> None:
     feedback = builder(language=language, **({"source": PYTHON} if language == "python" else {}))

@@ -136,11 +136,17 @@ def test_reports_are_bounded_and_escaped() -> None:
 
 
 TOOL = """#!/bin/sh
-# A stand-in that finds something on rank 1 alone, while rank 0 waits for it.
-case "$*" in
-  *" 1") cat "$(dirname "$0")/../compute-sanitizer/report"; echo "rank 1 ran: $*"; exit 86 ;;
-  *) echo "rank 0 ran: $*"; exec sleep 60 ;;
+# A stand-in that finds something on rank 1, while rank 0 waits for it; rank 0 has written before, unless it is `late`.
+for last; do heap=$rank; rank=$last; done
+folder="$(dirname "$0")/../compute-sanitizer"
+meet() { until [ -e "$heap.$1" ]; do sleep 0.02; done; }
+case "$rank" in
+  1) [ -e "$folder/late" ] || meet written
+     cat "$folder/report"; echo "rank 1 ran: $*"; touch "$heap.found"; exit 86 ;;
 esac
+if [ -e "$folder/late" ]; then meet found; cat "$folder/report"; echo "rank 0 was late"; exit 86; fi
+echo "rank 0 ran: $*"; touch "$heap.written"
+exec sleep 60
 """
 
 
@@ -150,9 +156,9 @@ def config_of(language: Language, *sanitizers: str, device: Device = "cuda") -> 
     return resolve(asked, problem, device=device, language=language, memory_total_bytes=1 << 36, gpus=2)
 
 
-def reports_of(config: ResolvedConfig) -> list[SanitizerReport]:
+def reports_of(config: ResolvedConfig, grace_s: int = 0) -> list[SanitizerReport]:
     run: Any = SimpleNamespace(feedback=SimpleNamespace(source=SimpleNamespace(text="a kernel")), config=config)
-    script = sanitize.run_script(2, sanitize.SANITIZERS["cuda"]).encode()
+    script = sanitize.run_script(2, sanitize.SANITIZERS["cuda"], grace_s).encode()
     return sanitize._reports(run, None, config.sanitize[0], {"run.sh": script})  # type: ignore[arg-type]
 
 
@@ -188,7 +194,13 @@ def test_findings_come_from_the_tool_in_the_sandbox(
     assert "rank 1 ran: --tool memcheck --error-exitcode 86 ./harness-release . ./kernel-release.so" in ranks[1]
 
 
-def test_without_the_tool_it_is_said_where_it_comes_from(toolkit: Path) -> None:
+def test_what_other_ranks_find_at_the_same_time_is_kept(toolkit: Path) -> None:
+    (toolkit / "compute-sanitizer" / "late").touch()
+    (report,) = reports_of(config_of("cuda", "memcheck"), grace_s=60)
+    assert "rank 0 was late" in report.report.partition("rank 1:\n")[0]
+
+
+def test_without_the_tool_the_message_names_its_package(toolkit: Path) -> None:
     (toolkit / "bin" / "compute-sanitizer").unlink()
     with pytest.raises(InfrastructureError, match="install it with the CUDA toolkit, or set CUDA_HOME"):
         reports_of(config_of("cuda", "memcheck"))

@@ -36,13 +36,13 @@ def test_a_place_in_words(lines: list[SourceLine], words: str, monkeypatch: pyte
     assert crash_places(b"library", ["output"]) == words
 
 
-def test_ranks_that_told_nothing_are_left_out(monkeypatch: pytest.MonkeyPatch):
+def test_ranks_without_a_trace_are_left_out(monkeypatch: pytest.MonkeyPatch):
     def lines_of(binary: bytes, stacks: Sequence[Sequence[int]]) -> list[list[SourceLine]]:
         return [at(*stack) for stack in stacks]
 
     monkeypatch.setattr(module, "source_lines", lines_of)
     outputs = ["nothing", "pkb-trace 11 7:at", "pkb-trace 3 " + " ".join(f"{n:x}:at" for n in range(1, 20))]
-    told = crash_places(b"library", outputs).splitlines()
-    assert told[0] == "rank 1 stood at kernel.cpp:7"
-    assert told[1].count("kernel.cpp") == MOST_CALLS and len(told) == 2
+    reported = crash_places(b"library", outputs).splitlines()
+    assert reported[0] == "rank 1 stood at kernel.cpp:7"
+    assert reported[1].count("kernel.cpp") == MOST_CALLS and len(reported) == 2
     assert crash_places(None, outputs) == "", "a Python source"

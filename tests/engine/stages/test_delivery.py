@@ -1,4 +1,4 @@
-"""What the delivery of results is worth: nothing."""
+"""A saved delivery of results brings no reward."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_memory_is_not_asked_for_where_nothing_runs(monkeypatch: pytest.MonkeyPa
     execution_environment.resolve_here(EvalConfig(size="published"), TABLES)  # the task can be shown
 
 
-def test_gpus_whose_memory_the_driver_does_not_tell_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_whose_memory_the_driver_does_not_report_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_machine(monkeypatch, H200)
     monkeypatch.setattr(gpus, "memory_bytes", lambda: None)
     execution_environment.resolve_source(EvalConfig(language="cuda"), TABLES, "a source")

@@ -14,13 +14,13 @@ RIGHT = CheckReport(trials=1, outputs_compared=2, outputs_right=2, elements_comp
 
 
 def test_a_stage_counts_once_its_block_has_ended() -> None:
-    feedback, told = builder(), []
-    with feedback.stage(Stage.STATIC, told.append):
+    feedback, reported = builder(), []
+    with feedback.stage(Stage.STATIC, reported.append):
         assert feedback.build().stage is None
-    with pytest.raises(Stopped), feedback.stage(Stage.COMPILE, told.append):
+    with pytest.raises(Stopped), feedback.stage(Stage.COMPILE, reported.append):
         raise feedback.stop(Failure.COMPILE_ERROR, "it does not compile", 1)
     found = feedback.build()
-    assert told == ["static", "compile"]
+    assert reported == ["static", "compile"]
     assert (found.stage, found.failure, found.message, found.failed_rank) == (
         Stage.STATIC,
         Failure.COMPILE_ERROR,
@@ -30,7 +30,7 @@ def test_a_stage_counts_once_its_block_has_ended() -> None:
     assert set(found.durations_s) == {"static", "compile", "other"} and min(found.durations_s.values()) >= 0
 
 
-def test_the_record_says_what_was_judged() -> None:
+def test_the_record_identifies_problem_and_source() -> None:
     found = builder(seed=7).build()
     assert (found.problem, found.config.seed, len(found.problem_sha256)) == (PROBLEM.name, 7, 64)
     assert found.source_sha256 == builder().build().source_sha256 != builder(source=KERNEL + "\n").build().source_sha256

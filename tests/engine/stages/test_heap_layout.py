@@ -73,7 +73,7 @@ def test_sizes_that_differ_get_the_room_of_the_largest_and_a_quarter_more() -> N
 
 
 def test_a_layout_is_of_the_declaration_and_the_configuration_alone() -> None:
-    """What a machine needs is the same for every evaluation, so that it can be told beforehand."""
+    """What a machine needs is the same for every evaluation, so that it is known beforehand."""
     problem = find_problem("MoEDispatch")
     first, second = (lay_out(problem, builder(problem=problem, seed=seed).config) for seed in (0, 1))
     assert first == second
@@ -90,7 +90,7 @@ def test_memory_holds_both_heaps() -> None:
     assert on_cpu.memory_bytes > 2 * 2 * (blocks - PAGE_BYTES) + CPU_RESERVE_BYTES
 
 
-def test_more_ranks_than_a_kernel_can_be_told_of() -> None:
+def test_more_ranks_than_a_kernel_can_be_passed() -> None:
     many = dataclasses.replace(PROBLEM, world_sizes=(4, 2 * MAX_RANKS))
     config = builder(problem=many, world_size=2 * MAX_RANKS).config
     with pytest.raises(InfrastructureError, match=f"more than {MAX_RANKS} ranks"):

@@ -27,7 +27,7 @@ def test_ticks_of_a_frozen_gang(ticks, ticks_in_all, ranks, found):
     assert bool(integrity.interference(ticks, ticks_in_all, ranks)) is found
 
 
-def test_the_finding_says_how_many():
+def test_the_finding_has_the_number():
     (finding,) = integrity.interference(3, 7, 1)
     assert finding.code == "interference" and "7 clock ticks" in finding.detail
 

@@ -8,7 +8,7 @@ import pytest
 
 from pkb_gym.engine.errors import DeclarationError
 from pkb_gym.engine.hardware.calibrate import limits_of
-from pkb_gym.engine.hardware.limits import Limits
+from pkb_gym.engine.hardware.limits import HardwareLimits
 from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks, find_gpu
 from pkb_gym.engine.hardware.tiers import MemoryTier
 from pkb_gym.engine.problem import Axes, Cost, LeastWork, product_numbers, with_link
@@ -27,7 +27,7 @@ def gpu() -> HardwareSpec:
     """4 Tflop/s of matrix products, 1 MB of cache at 1 TB/s, 100 GB/s behind it, link 10 GB/s."""
     return H200.model_copy(
         update={
-            "limits": Limits(
+            "limits": HardwareLimits(
                 matrix_flops_per_s=4e12,
                 memory=(MemoryTier("L2", 1e6, 1e12), MemoryTier("HBM", None, 1e11)),
                 link_bytes_per_s=1e10,

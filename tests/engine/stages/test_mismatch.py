@@ -54,7 +54,7 @@ def test_every_reason_has_a_failure() -> None:
 
 
 def test_an_output_that_comes_after_a_call_that_all_had_finished_is_an_integrity_failure() -> None:
-    """The ranks said that they were done, and worked on: no peer is the cause."""
+    """The ranks reported their end, and worked on: no peer is the cause."""
     bench = Bench()
     wrong = mismatch(rank=1, trial=TOGETHER)
     found = checked(bench, [wrong])
@@ -66,7 +66,7 @@ def test_an_output_that_comes_after_a_call_that_all_had_finished_is_an_integrity
     assert found.check is not None and not found.check.passed, "the first comparison counts"
 
 
-def test_the_sample_taken_at_departure_tells_it_too() -> None:
+def test_the_sample_taken_at_departure_shows_it_too() -> None:
     """Without waiting: it had come by the end of the block."""
     bench = Bench()
     found = checked(bench, [mismatch(rank=0, trial=TOGETHER)], late=[LateOutput(TOGETHER, "out")])

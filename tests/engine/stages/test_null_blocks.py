@@ -1,4 +1,4 @@
-"""The overhead of blocks, told from blocks of null calls."""
+"""The overhead of blocks, found from blocks of null calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Gangs:
         return measure_overhead(self.reference, self.candidate)  # type: ignore[arg-type]
 
 
-def test_what_a_block_costs_once_is_told_from_what_each_handover_costs() -> None:
+def test_the_cost_of_a_block_is_separated_from_that_of_each_handover() -> None:
     found = Gangs("cpu", block_us=30.0, handover_us=12.0).overhead()
     assert (found.gate_us, found.context_switch_us) == (pytest.approx(30), 0.0)
     assert (found.baseline_handover_us, found.candidate_handover_us) == (pytest.approx(10), pytest.approx(12))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pkb_gym.engine.hardware import gpus
-from pkb_gym.engine.hardware.gpus import LinkBytes
+from pkb_gym.engine.hardware.gpus import NvlinkBytes
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.records.compiler_report import InstructionCounts
 from pkb_gym.engine.records.feedback import Failure
@@ -38,9 +38,9 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Reads of the links' counters; each finds 3 MiB more."""
     reads: list[int] = []
 
-    def link_bytes(count: int) -> tuple[LinkBytes, ...]:
+    def link_bytes(count: int) -> tuple[NvlinkBytes, ...]:
         reads.append(count)
-        return (LinkBytes(len(reads) * (3 << 20), 0),) * count
+        return (NvlinkBytes(len(reads) * (3 << 20), 0),) * count
 
     monkeypatch.setattr(gpus, "link_bytes", link_bytes)
     monkeypatch.setattr(profile_stage, "gpu_link_bytes_per_s", lambda: 450e9)

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from pkb_gym.engine.hardware.gpus import LinkBytes
+from pkb_gym.engine.hardware.gpus import NvlinkBytes
 from pkb_gym.engine.rankside.orders import (
     DeviceEvent,
     KernelTotal,
@@ -26,7 +26,7 @@ CODE = InstructionCounts(loads=8, stores=2)
 
 
 def gpu_profile(*ranks: ProfileDone, trace: bool = False) -> Profile | None:
-    links = [LinkBytes(3 << 20, 3 << 20)] * len(ranks)
+    links = [NvlinkBytes(3 << 20, 3 << 20)] * len(ranks)
     return make_profile(2, ranks, on_gpus=True, links=links, code=CODE, trace=trace)
 
 

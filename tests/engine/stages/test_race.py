@@ -1,4 +1,4 @@
-"""Which breach of the contract a race is, told by calls that only one of them makes wrong."""
+"""The breach of the contract behind a race, found by calls that only one breach makes wrong."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_argument_that_was_read_after_its_rank_had_finished() -> None:
 
 
 def test_an_argument_that_a_rank_read_late_though_it_was_not_held() -> None:
-    """On a busy machine any rank may fall behind; it was said to have got the data of another call."""
+    """On a busy machine any rank may fall behind; that is no evidence of data of another call."""
     wrong = mismatch(rank=1, trial=4 + X_WITHHELD)
     race = found(LATE, [], [wrong])
     assert race == Race(kind="late_read", rank=1, owner=0, tensor="tensor", evidence=str(wrong))
@@ -94,11 +94,11 @@ def test_a_race_without_a_condition_is_not_named() -> None:
     assert bench.reference.staged == [], "nothing to search for"
 
 
-def test_what_goes_wrong_with_everything_in_place_says_nothing() -> None:
+def test_an_error_with_everything_in_place_shows_no_race() -> None:
     """It began in the call before."""
     assert found(LATE, [mismatch(rank=1, trial=1)]).kind == "reuse"
 
 
-def test_values_tell_the_earliest_call() -> None:
+def test_values_show_the_earliest_call() -> None:
     later, first = mismatch(rank=0, trial=X_WITHHELD), mismatch(rank=1, trial=NOTHING_WITHHELD)
     assert found(LATE, [later, first]).kind == "missing_wait"

@@ -9,7 +9,7 @@ import pytest
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware.calibrate import limits_of
-from pkb_gym.engine.hardware.limits import Limits
+from pkb_gym.engine.hardware.limits import HardwareLimits
 from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks, find_gpu
 from pkb_gym.engine.hardware.tiers import MemoryTier
 from pkb_gym.engine.problem import Cost
@@ -37,7 +37,7 @@ def gpu() -> HardwareSpec:
             link_latency_s=2e-6,
             source="datasheet of a GPU that is not",
         ),
-        limits=Limits(
+        limits=HardwareLimits(
             matrix_flops_per_s=4e12,
             memory=(MemoryTier("L2", 1e6, 2e12), MemoryTier("HBM", None, 1e11)),
             link_bytes_per_s=1.1e10,
@@ -178,7 +178,7 @@ def test_achieved_rates_are_the_cost_over_time():
     assert achieved.link_bytes_per_s == pytest.approx(1e8)
 
 
-def test_latency_is_told_beside_the_ceiling():
+def test_latency_is_reported_beside_the_ceiling():
     assert on_gpu(Cost(link_in_bytes=1)).latency_floor_us == pytest.approx(2)
     assert on_gpu(Cost(link_in_bytes=1)).ceiling_us == pytest.approx(1e-4)
     assert on_gpu(Cost(memory_bytes=1)).latency_floor_us == 0

@@ -47,7 +47,7 @@ def test_races_are_found_and_limited():
     assert reports[0].report and not reports[1].report
 
 
-def test_a_clean_run_says_how_it_ended():
+def test_a_clean_run_reports_its_end():
     for status, words in ((0, "nothing found"), (1, "outputs differ"), (139, "ended with status 139")):
         (report,) = reports_in("thread", "rank 0\n", status)
         assert not report.found and words in report.summary

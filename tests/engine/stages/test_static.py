@@ -1,4 +1,4 @@
-"""What is told from the text alone."""
+"""Checks of the text alone."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import tempfile
 
 import pytest
 
+from pkb_gym.engine.ranks.block_conditioner import BUSY_GPU_US
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.reference_orders import ServeHandovers
 from pkb_gym.engine.records.feedback import Failure
@@ -106,7 +107,7 @@ def test_calls_of_both_sides_have_handovers() -> None:
 
 
 def test_blocks_are_disturbed_and_decide_no_time() -> None:
-    """A candidate cannot tell one from the others before a delay meets it."""
+    """A candidate cannot recognise one before a delay meets it."""
     bench = Bench()
     timing = timed(bench)
     indices = disturbed(bench)
@@ -232,7 +233,7 @@ def test_a_tick_now_and_then_adds_up() -> None:
 
 def test_a_busy_gpu_is_interference() -> None:
     bench = Bench(gpus=2)
-    bench.reference.idle_us = integrity.BUSY_GPU_US + 1
+    bench.reference.idle_us = BUSY_GPU_US + 1
     timed(bench)
     findings = bench.feedback.build().integrity
     assert {finding.code for finding in findings} == {"interference"}

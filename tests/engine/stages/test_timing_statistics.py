@@ -41,7 +41,7 @@ def test_calls_per_block(baseline_us, candidate_us, most, calls):
         (2, 300, 1, 200, 200),
     ],
 )
-def test_the_marginal_call_is_told_from_the_first_ones(few, few_us, many, many_us, found):
+def test_the_marginal_call_is_separated_from_the_first_ones(few, few_us, many, many_us, found):
     assert timing_statistics.marginal_call_us(few, few_us, many, many_us) == pytest.approx(found)
 
 

@@ -68,13 +68,21 @@ def test_multicast_is_switched_off_as_torch_reads_it(
     assert env_vars.multicast_disabled() is disabled
 
 
-def test_a_child_that_is_no_rank_hears_nothing_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "OMP_NUM_THREADS", "ACCELERATE_X")
-    for name in told:
+def test_a_child_that_is_no_rank_gets_no_variables_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = (
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "OMP_NUM_THREADS",
+        "ACCELERATE_X",
+    )
+    for name in launched:
         monkeypatch.setenv(name, "3")
     monkeypatch.setenv("PKB_CACHE_DIR", "kept")
     found = env_vars.without_launcher(CUDA_VISIBLE_DEVICES="2,3")
-    assert not found.keys() & set(told)
+    assert not found.keys() & set(launched)
     assert found["PKB_CACHE_DIR"] == "kept" and found["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert env_vars.local_rank() == 3
     monkeypatch.delenv("LOCAL_RANK")

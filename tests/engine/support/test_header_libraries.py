@@ -35,7 +35,7 @@ def test_a_variable_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert found.origin == f"CUTLASS_PATH={root}"
 
 
-def test_a_variable_that_leads_nowhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_leads_nowhere_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Taking the wheel instead would compile against headers that nobody asked for."""
     wheel(tmp_path, "nvidia-cutlass", "4.2.1.0", **{"cutlass_library/source/include/cutlass/cutlass.h": ""})
     monkeypatch.syspath_prepend(tmp_path)

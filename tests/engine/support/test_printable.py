@@ -30,7 +30,8 @@ SEQUENCES = {
 CHAT_MARKERS = (
     *("<|im_start|>assistant", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
     *("<s>", "</s>", "<eos>", "<start_of_turn>model", "<end_of_turn>", "[INST]", "[/INST]"),
-    *("</think>", "</tool_response>", "<tool_call>"),
+    *("</think>", "</tool_response>", "<tool_call>", "[TOOL_CALLS]", "[/TOOL_RESULTS]", "[SYSTEM_PROMPT]", "[gMASK]"),
+    *("<BOS_TOKEN>", "<extra_id_1>", "<SPECIAL_12>"),
 )
 
 
@@ -46,7 +47,7 @@ def test_no_marker_of_a_chat_template_passes(marker: str) -> None:
 def test_no_control_sequence_passes(text: str) -> None:
     shown = printable(text)
     assert shown.isprintable() and shown.encode()
-    assert len(shown) > len(text), "what was there can be told"
+    assert len(shown) > len(text), "escapes show the characters"
 
 
 def test_honest_messages_stay_as_they_are() -> None:

@@ -15,7 +15,7 @@ def test_every_failure_is_named_in_few_characters(failure):
     assert failure in text and text.endswith("value 0.25") and len(text) <= MAX_FEEDBACK_CHARS
 
 
-def test_the_first_error_of_the_compiler_is_told():
+def test_the_first_error_of_the_compiler_is_reported():
     log = (
         "kernel.cpp: In function 'solution':\nkernel.cpp:7:3: error: 'x' was not declared\nkernel.cpp:9:1: error: more"
     )
@@ -24,11 +24,11 @@ def test_the_first_error_of_the_compiler_is_told():
     assert brief_feedback(feedback, 0.05).splitlines()[1] == "kernel.cpp:7:3: error: 'x' was not declared"
 
 
-def test_the_first_wrong_output_is_told():
+def test_the_first_wrong_output_is_reported():
     assert "elements wrong" in brief_feedback(failed("output_mismatch", right_share=0.5), 0.4)
 
 
-def test_times_and_speedup_are_told():
+def test_times_and_speedup_are_reported():
     assert brief_feedback(timed(baseline_us=100, speedup=2.0, speedup_low=1.5), 1.2).startswith(
         "passed: 50 us, baseline 100 us, speedup 2.00 (1.50 to "
     )

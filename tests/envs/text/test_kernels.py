@@ -1,4 +1,4 @@
-"""What the CUDA compiler tells of kernels, as an agent reads it."""
+"""The CUDA compiler's report on kernels, as an agent reads it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_long_names_and_many_kernels_are_cut():
     assert max(map(len, text.splitlines()[:-1])) < 84
 
 
-def test_what_was_not_read_or_not_found_is_said():
+def test_data_not_read_and_data_not_found_are_mentioned():
     assert "not read" in transfers_text(None) and "pkb-gym[cuda]" in transfers_text(None)
     assert transfers_text(InstructionCounts()) == "Instructions in the machine code: none that move data."
     assert kernels_text(report()) == ""

@@ -57,7 +57,7 @@ def test_gpus_have_overlap_waits_mechanisms_and_kernels():
     assert profile_text(feedback) in feedback_text(feedback)
 
 
-def test_without_counters_nothing_is_said_of_them():
+def test_without_counters_there_is_no_line_on_them():
     text = profile_text(judged(**(ON_GPU | {"waits": None, "mean_wait_us": None, "overlap_us": 0.0})))
     assert "NVLink" not in text and "waits" not in text and "beside" not in text
 
@@ -84,7 +84,7 @@ def test_many_kernels_are_cut():
     assert len(lines) == MAX_KERNELS + 2 and lines[-1] == "and 2 more"
 
 
-def test_names_lose_what_tells_nothing():
+def test_names_lose_their_meaningless_parts():
     assert short_name("void (anonymous namespace)::all_reduce<int>(int*)") == "all_reduce<int>"
     assert short_name("Memcpy PtoP (Device -> Device)") == "Memcpy PtoP (Device -> Device)"
     assert short_name("k" * 100) == "k" * 41 + "..."

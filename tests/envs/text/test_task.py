@@ -53,7 +53,7 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch):
         PKBEnv("AllReduce", evaluator="fake", world_size=8)
 
 
-def test_ranks_that_share_gpus_are_told_so(monkeypatch):
+def test_shared_gpus_are_stated(monkeypatch):
     pretend(monkeypatch, *H200[:2], apart=((0, 1),))
     env = gym.make("PKB/AllReduce-v0", evaluator="fake", world_size=8, ranks_per_gpu=4).unwrapped
     assert (env.config.ranks_per_gpu, env.config.until) == (4, "check")
@@ -66,7 +66,7 @@ def test_ranks_that_share_gpus_are_told_so(monkeypatch):
     assert "4 ranks, one process each, on GPUs (NVIDIA Imaginary), up to 4 on each: checked and not timed" in text
 
 
-def test_links_and_multicast_are_told(monkeypatch):
+def test_links_and_multicast_are_reported(monkeypatch):
     pretend(monkeypatch, *H200)
     text = text_on("cuda")
     assert "Links: NVLink between all of them, 18 links up on each GPU;" in text
@@ -75,7 +75,7 @@ def test_links_and_multicast_are_told(monkeypatch):
     assert "switched off on this machine: do not use multimem instructions" in text_on("cuda")
 
 
-def test_gpus_that_no_nvlink_joins_are_told(monkeypatch):
+def test_gpus_that_no_nvlink_joins_are_reported(monkeypatch):
     pretend(monkeypatch, *H200, apart=((0, 2), (1, 3)))
     assert "but none between GPUs 0 and 2, 1 and 3, which reach each other over PCIe;" in text_on("cuda")
     assert "Links: NVLink between all of them" in text_on("cuda", world_size=2)
@@ -185,7 +185,7 @@ def test_example_for_gpus_compiles(tmp_path):
 
 
 @pytest.mark.parametrize("contract", [CPP, CUDA, *PYTHON_ON.values()])
-def test_contracts_tell_when_memory_may_be_touched(contract):
+def test_contracts_state_when_memory_may_be_accessed(contract):
     for words in ("call has begun", "its outputs are taken", "arguments overwritten", "No barrier lies between calls"):
         assert words in " ".join(contract.split()), words
     assert "`race`" in contract

@@ -1,4 +1,4 @@
-"""YAML and command line become dataclasses, and what is wrong with them is said in one line."""
+"""YAML and command line become dataclasses; a mistake in them is reported in one line."""
 
 from __future__ import annotations
 

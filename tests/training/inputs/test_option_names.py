@@ -1,4 +1,4 @@
-"""Options of the recipes, told without importing a library."""
+"""Options of the recipes, read without importing a library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trl import GRPOConfig, ModelConfig, SFTConfig
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.training import evaluate_policy, grpo, merge_adapter, rft, scratch_model, sft, smoke
-from pkb_gym.training.inputs.option_names import Untold, check_options, option_names
+from pkb_gym.training.inputs.option_names import OptionsNotInText, check_options, option_names
 
 RECIPES = {
     evaluate_policy: (evaluate_policy.EvaluationArguments, ModelConfig),
@@ -26,10 +26,10 @@ RECIPES = {
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.__name__)
-def test_the_texts_tell_every_option(recipe):
-    told = option_names(Path(recipe.__file__))
+def test_the_texts_hold_every_option(recipe):
+    names = option_names(Path(recipe.__file__))
     declared = {field.name for kind in RECIPES[recipe] for field in fields(kind)}
-    assert told == declared | {f"no_{name}" for name in declared}
+    assert names == declared | {f"no_{name}" for name in declared}
 
 
 RUN = """
@@ -62,10 +62,10 @@ def test_values_are_no_options():
         check_options(["--turn=3"], {"turns"}, "sft")
 
 
-def test_what_a_text_does_not_tell_is_left_to_the_parser(tmp_path):
+def test_options_not_in_a_text_are_left_to_the_parser(tmp_path):
     recipe = tmp_path / "recipe.py"
     for text in ("", "parse_arguments(kinds)", "parse_arguments((made(),))", "parse_arguments((Missing,))"):
         recipe.write_text(f"# {text}\n{text}\n")
         option_names.__globals__["_tree"].cache_clear()
-        with pytest.raises(Untold):
+        with pytest.raises(OptionsNotInText):
             option_names(recipe)

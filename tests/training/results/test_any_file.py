@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pkb_gym.cli.results_file import ResultsFile
-from pkb_gym.corpus.journal import Journal
+from pkb_gym.corpus.journal import FeedbackJournal
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.training.inputs.rows import read_jsonl
@@ -27,7 +27,7 @@ def results(path: Path) -> None:
 
 
 def journal(path: Path) -> None:
-    Journal(path).close()
+    FeedbackJournal(path).close()
 
 
 READERS: list[Callable[[Path], object]] = [read_jsonl, Archive.read, results, journal]

@@ -51,7 +51,7 @@ def test_its_tool_is_the_one_that_models_are_taught(environment):
     assert (get_json_schema(environment.submit),) == submit_tools()
 
 
-def test_a_row_says_how_submissions_are_judged(environment, evaluator):
+def test_a_row_decides_how_submissions_are_judged(environment, evaluator):
     assert environment.reset(**row(size='{"M": 64, "N": 32}', seed=11)) is None
     asyncio.run(environment.submit("speedup 2"))
     problem, _, config = evaluator.asked[0]

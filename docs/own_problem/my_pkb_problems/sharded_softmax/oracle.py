@@ -4,7 +4,7 @@ import torch
 
 
 def oracle(ranks: list[tuple[torch.Tensor]]) -> list[torch.Tensor]:
-    """What `solution` returns on each rank.
+    """The results of `solution` on each rank.
 
     Args:
         ranks: the arguments of `solution` on each rank; a process group is the list of its ranks.

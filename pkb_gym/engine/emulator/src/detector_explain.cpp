@@ -58,6 +58,14 @@ bool Races::release_covers(const FailedEdge& edge, const Record& earlier) const 
   return agents_.knows(release.known, release.warp, agents_.block_index_of(release.warp), true, earlier);
 }
 
+// Whether a fence stands between an access and the flag: then the reader's side of the edge is the missing one.
+bool Races::fence_covers(const FailedEdge& edge, const Record& earlier) const {
+  const Release& release = *edge.from;
+  const FencePoint& fence = release.fences[size_t(index_of(agents_.distance(release.warp, edge.to_warp)))];
+  if (earlier.who == release.warp && earlier.lanes == 1u << edge.from_lane) return earlier.time <= fence.time;
+  return agents_.knows(fence.known, release.warp, agents_.block_index_of(release.warp), true, earlier);
+}
+
 bool Races::reader_is_known(const FailedEdge& edge, const Accessor& who) const {
   for (uint32_t lanes = edge.to_lanes; lanes; lanes &= lanes - 1) {
     if (agents_.ordered(who, Record{edge.to_warp, edge.to_time, edge.to_site, lanes & -lanes}, false)) return true;
@@ -84,8 +92,9 @@ bool Races::explain_by_failed_edge(Finding& finding, const Record& earlier, cons
     const FailedEdge& edge = *reached[i];
     if (release_covers(edge, earlier)) {
       const Release& release = *edge.from;
-      finding.missing = edge.reason;
-      const uint32_t fence = edge.reason == MissingEdge::kFenceScope && !release.is_release ? release.fences[0].site : 0;
+      const bool is_writers = edge.reason == MissingEdge::kRelease || edge.reason == MissingEdge::kFenceScope;
+      finding.missing = is_writers && fence_covers(edge, earlier) ? MissingEdge::kAcquire : edge.reason;
+      const uint32_t fence = finding.missing == MissingEdge::kFenceScope && !release.is_release ? release.fences[0].site : 0;
       const uint32_t from_site = fence ? fence : release.site;
       finding.edge_from = report_.describe_access(Record{release.warp, release.time, from_site, 1u << edge.from_lane});
       finding.edge_to = report_.describe_access(Record{edge.to_warp, edge.to_time, edge.to_site, edge.to_lanes});
@@ -106,7 +115,8 @@ MissingEdge Races::missing_between(const Finding& finding, const Record& earlier
                                    const Record& access) const {
   const Site &of_earlier = sites_[earlier.site], &of_access = sites_[access.site];
   const bool is_of_call = finding.region == "argument" || finding.region == "output";
-  if (is_of_call && (kind_of(earlier.who) == AgentKind::kStream) != (kind_of(access.who) == AgentKind::kStream)) {
+  const bool is_own = agents_.rank_of(earlier.who) == agents_.rank_of(access.who);  // on another stream of the rank
+  if (is_of_call && !is_own && (kind_of(earlier.who) == AgentKind::kStream) != (kind_of(access.who) == AgentKind::kStream)) {
     // The stream's own work on a call's tensors: what comes before its arrival or after its departure. A thread that is
     // in a later call than a departure came too early; in an earlier call than an arrival, too late.
     const bool contract_is_first = kind_of(earlier.who) == AgentKind::kStream;

@@ -45,7 +45,7 @@ void Kernels::block_begin(const Launch& launch, uint32_t index, uint32_t threads
   BlockState& state = of.blocks[index];
   state.launch = launch.id;
   state.threads = threads;
-  // Blocks of a cluster stand side by side in the first dimension; any numbering that tells clusters apart will do.
+  // Blocks of a cluster stand side by side in the first dimension; any numbering that distinguishes clusters will do.
   const uint32_t x = index % launch.grid[0], y = index / launch.grid[0] % launch.grid[1];
   const uint32_t z = index / launch.grid[0] / launch.grid[1];
   const auto side = [&](int d) { return std::max(1u, launch.cluster[d]); };

@@ -38,6 +38,7 @@ class Races {
   MissingEdge missing_between(const Finding& finding, const Record& earlier, const Accessor& who,
                               const Record& access) const;
   bool release_covers(const FailedEdge& edge, const Record& earlier) const;
+  bool fence_covers(const FailedEdge& edge, const Record& earlier) const;
   bool reader_is_known(const FailedEdge& edge, const Accessor& who) const;
 
   Agents& agents_;

@@ -21,7 +21,7 @@ class Report {
 
   // Whether a finding of this kind and pair of sites is new; counts it if it is not.
   bool is_new(FindingKind kind, uint32_t first_site, uint32_t second_site);
-  // Adds a new one, and tells of it.
+  // Adds a new one, and reports it.
   void add(Finding finding, uint32_t first_site, uint32_t second_site);
 
   FoundAccess describe_access(const Record& record) const;

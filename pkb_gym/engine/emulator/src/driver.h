@@ -113,7 +113,7 @@ PKB_EMU_API void pkb_emu_stop(pkb_emu_world* world, const char* message);
 // ---- within a body, on the rank's own thread ----
 
 // Loads a rank's own copy of a library (a file of its own: the same file is one library for all). Returns a dlopen
-// handle, or null. The library must have been linked against this runtime (libcudart.so.13 of ours).
+// handle, or null. The library needs functions of the CUDA runtime as this one exports them: CUDAMalloc for cudaMalloc.
 PKB_EMU_API void* pkb_emu_load(pkb_emu_world* world, const char* path);
 // Calls the exported TVM FFI function `name` ("solution") with TVMFFIAny arguments; 0, or -1 with the FFI's error as text.
 PKB_EMU_API int pkb_emu_call(pkb_emu_world* world, void* library, const char* name, const void* arguments, int count);

@@ -95,7 +95,7 @@ struct AsyncOperation {
   uint64_t id;                  // unique in a world; the `agent` of its range accesses
   Warp warp;                    // of wgmma all lanes, else the one that issues
   Completion completion;
-  uint64_t mbarrier;            // address of the mbarrier that is told; of a multicast in each block (several events)
+  uint64_t mbarrier;            // address of the mbarrier that is notified; of a multicast in each block (several events)
 };
 
 enum class StreamOperationKind : uint8_t {

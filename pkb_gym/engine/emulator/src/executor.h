@@ -61,7 +61,7 @@ class Executor {
 
   // Whether a group of lanes may go on.
   static bool runnable(const Split& split) { return split.wait == Wait::kNone; }
-  // Looks whether what a parked group watches has changed.
+  // Checks whether the value that a suspended group watches has changed.
   static bool changed(const Split& split);
 
  private:

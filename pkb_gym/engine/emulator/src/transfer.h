@@ -1,4 +1,4 @@
-// Bulk copies: what one touches, and whom its end is told to.
+// Bulk copies: the memory that one accesses, and the mbarriers that its end is signalled to.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ struct Transfer {
   AsyncOperation operation;
   std::vector<Piece> pieces;
   uint32_t mbarrier_bytes = 0;
-  std::vector<Target> targets;        // mbarriers that are told
+  std::vector<Target> targets;        // mbarriers that are notified
   CopyGroups* groups = nullptr;       // of the lane that waits by groups
   uint64_t group = 0;
   WarpState* warp = nullptr;

@@ -1,4 +1,4 @@
-"""Things that a command looked at, and the table of them."""
+"""Diagnoses of `pkb doctor`, and the table of them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ COLOURS = {
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that `pkb doctor` looked at.
+class Diagnosis:
+    """The state of one part of this machine.
 
     Attributes:
-        name: what was looked for.
-        state: "missing" what every evaluation needs, "limited" what some need, "ok" otherwise.
-        detail: version, place, or what does not work without it.
-        remedy: what to do, empty where all is well.
+        name: of the part.
+        state: "missing" where every evaluation needs the part, "limited" where some need it, "ok" otherwise.
+        detail: version, place, or the features that are missing without it.
+        remedy: how to mend it, empty where all is well.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Finding:
     remedy: str = ""
 
 
-def print_findings(findings: Iterable[Finding | CheckResult], heading: str) -> None:
+def print_diagnoses(findings: Iterable[Diagnosis | CheckResult], heading: str) -> None:
     """Prints one row for each.
 
     Args:

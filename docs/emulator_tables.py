@@ -1,0 +1,215 @@
+"""The measurements on docs/emulator.md: random programs, mutants, experts; from results and data of `benchmarks`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pkb_gym.problems.loading import load_module
+
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))  # for `benchmarks`, which is not installed
+parts = load_module(HERE / "page_parts.py", "docs.page_parts")
+
+RESULTS = HERE.parent / "benchmarks" / "results"
+LIMIT_S = 60.0
+"""Longest that an evaluation is meant to take."""
+PAIR = 2
+
+
+def sections(folder: Path = RESULTS) -> str:
+    """All sections, without the results that are not there."""
+    found = (random_programs(folder), mutants(folder), experts(folder))
+    return "\n\n".join(text.strip() for text in found if text)
+
+
+def _load(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def random_programs(folder: Path) -> str:
+    """Programs that leave the same memory as on a GPU, and the known causes of differences."""
+    from benchmarks.random_ptx.kept import Kept
+    from benchmarks.random_ptx.known_differences import KNOWN
+
+    kept = Kept.load()
+    alike = len(kept.digests) - len(kept.unlike)
+    text = [
+        "### Random programs\n",
+        f"Of {len(kept.digests)} programs that ran on a GPU as well, {alike} leave the same memory, "
+        "bit for bit (`benchmarks/data/emulated_random_digests.json`; a test repeats one in six).",
+    ]
+    result = _load(folder / "emulated_random.json")
+    if result is not None:
+        groups = result["groups"]
+        exact = [counts for name, counts in groups.items() if name != "approximations"]
+        near = groups.get("approximations", {"compared": 0, "different": 0, "within_bound": 0})
+        compared, different = (sum(counts[key] for counts in exact) for key in ("compared", "different"))
+        text[-1] += (
+            f" In the run on an {result['gpu']} of commit {result['commit']} "
+            "(`benchmarks/results/emulated_random.json`), "
+            f"{result['compared_programs']} programs were compared instruction by instruction: "
+            f"{compared - different} of {compared} exact results are the GPU's. Of {near['compared']} approximations, "
+            f"{near['within_bound']} differ within the manual's bound and {near['different']} by more. "
+            f"{parts.count(len(result['problems']), 'program')} could not be compared."
+        )
+    text.append("Known differences, where the emulator keeps to the manual or where PTX leaves the choice:\n")
+    causes = {} if result is None else result["causes"]
+    head = ("instruction", "on the GPU") + (("uses", "programs") if result else ())
+    rows = [_cause_row(known.instruction, known.on_gpus, causes.get(known.name), bool(result)) for known in KNOWN]
+    if "" in causes:
+        rows.append(_cause_row("others", "not explained", causes[""], counted=True))
+    return "\n".join([*text, parts.table(head, rows)])
+
+
+def _cause_row(instruction: str, on_gpus: str, counts: dict[str, int] | None, counted: bool) -> tuple[str, ...]:
+    if not counted:
+        return instruction, on_gpus
+    return instruction, on_gpus, *(str(counts[key] if counts else 0) for key in ("uses", "programs"))
+
+
+def mutants(folder: Path) -> str:
+    """Experts without one of their synchronisations, or with a weak one."""
+    from benchmarks import emulated_mutants
+
+    path = folder / "emulated_mutants.json"
+    result = _load(path)
+    if result is None:
+        return ""
+    rows = emulated_mutants.load(path)
+    seeds = result["seeds"]
+    wrong = [row for row in rows if row.is_wrong and row.evaluations and row.is_settled(seeds)]
+    found = [row for row in wrong if row.seed is not None]
+    pairs = sum(row.failure == "race" and len(row.places) >= PAIR for row in found)
+    failures = ", ".join(f"{name} {count}" for name, count in Counter(row.failure for row in found).most_common())
+    open_ = sum(row.is_wrong and not row.is_settled(seeds) for row in rows)
+    text = [
+        "### Mutants\n",
+        f"`python -m benchmarks.emulated_mutants` removes or weakens one synchronisation of an expert. {len(wrong)} "
+        f"mutants, drawn of each kind alike, whose operation {result['world_size']} ranks come to: {len(found)} "
+        f"({len(found) / max(1, len(wrong)):.0%}) are found within {seeds} seeds ({failures}), {pairs} of them as a "
+        f"race with both places, and {sum(row.seed == 0 for row in found)} with the first seed. "
+        f"{sum(row.reached is False for row in rows)} more were drawn whose operation the kernel does not come to, "
+        f"and {open_} were not done. Commit {result['commit']} (`benchmarks/results/{path.name}`).\n",
+        emulated_mutants.markdown([row for row in rows if row.reached is not False], seeds).split("\n\n")[0],
+    ]
+    missed = [row for row in wrong if row.seed is None]
+    if missed:
+        text.append("\nNot found:\n")
+        names = [(row.problem, row.kind, f"`{row.mutant}`") for row in missed]
+        text.append(parts.table(("kernel", "kind", "mutant"), names))
+    keys = {row.key for row in wrong}
+    text += [f"\n{_on_gpus(each, keys)}" for each in sorted(folder.glob("emulated_mutants_*.json"))]
+    return "\n".join(text)
+
+
+def _on_gpus(path: Path, keys: set[tuple[str, str, str]]) -> str:
+    """The same mutants on GPUs, in a sentence."""
+    from benchmarks import emulated_mutants
+
+    result = _load(path) or {}
+    rows = [row for row in emulated_mutants.load(path) if row.key in keys and row.evaluations]
+    shown = sum(row.seed is not None for row in rows)
+    ranks, shared = result["world_size"], result["ranks_per_gpu"] > 1
+    where = f"{ranks} ranks that share {ranks // result['ranks_per_gpu']} GPU" if shared else f"{ranks} GPUs"
+    caches = ", with its caches and so without what system scope is for" if shared else ""
+    return (
+        f"{len(rows)} of these mutants ran on {where}{caches}, {result['calls']} calls each: {shown} were refused. "
+        f"Commit {result['commit']} (`benchmarks/results/{path.name}`).\n"
+    )
+
+
+def experts(folder: Path) -> str:
+    """Experts and variants of the corpus by number of ranks; candidates with another verdict than on GPUs."""
+    path = folder / "emulated_experts.json"
+    result = _load(path)
+    if result is None:
+        return ""
+    kernels = [row for row in result["rows"] if not row["kernel"].endswith(".cu")]
+    right = sum(row["verdict"] == "passed" for row in kernels)
+    findings = sum(len(row.get("findings", ())) for row in kernels)
+    command = result["command"].split()
+    jobs = command[command.index("--jobs") + 1] if "--jobs" in command else "1"
+    text = [
+        "### Experts and variants\n",
+        f"{len(kernels)} evaluations of experts and of variants of the corpus at size `tiny` with the detector, seeds "
+        f"0, 1, 2 ...: {right} are right, with {parts.count(findings, 'finding')}. Seconds are the longest, with "
+        f"{jobs} evaluations side by side on {result['machine']}; the emulator is one thread of an evaluation. "
+        f"Commit {result['commit']} (`benchmarks/results/{path.name}`).\n",
+        _experts_table(kernels),
+        _beyond(kernels),
+        _candidates([row for row in result["rows"] if row["kernel"].endswith(".cu")]),
+    ]
+    return "\n".join(part for part in text if part)
+
+
+def _label(row: dict[str, Any]) -> str:
+    problem: str = row["problem"]
+    return problem if row["kernel"] == "expert" else f"{problem}, variants"
+
+
+def _grouped(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: (row["kernel"] != "expert", row["problem"], row["world_size"])):
+        groups.setdefault((_label(row), row["world_size"]), []).append(row)
+    return groups
+
+
+def _most(rows: Sequence[dict[str, Any]], key: str) -> float:
+    return max((row.get(key) or 0 for row in rows), default=0)
+
+
+def _experts_table(rows: Sequence[dict[str, Any]]) -> str:
+    head = (
+        "kernel",
+        "ranks",
+        "seeds",
+        "evaluations",
+        "right",
+        "compile (s)",
+        "check (s)",
+        "10^6 warp instructions",
+    )
+    lines = []
+    for (label, ranks), group in _grouped(rows).items():
+        counts = len({row["seed"] for row in group}), len(group), sum(row["verdict"] == "passed" for row in group)
+        times = _compile_s(rows, label), _most(group, "check_s"), _most(group, "warp_instructions") / 1e6
+        lines.append((label, str(ranks), *map(str, counts), *(f"{value:.1f}" for value in times)))
+    return str(parts.table(head, lines))
+
+
+def _compile_s(rows: Sequence[dict[str, Any]], label: str) -> float:
+    """Of the first evaluation of a source; later ones find the result in the cache."""
+    return _most([row for row in rows if _label(row) == label], "compile_s")
+
+
+def _beyond(rows: Sequence[dict[str, Any]]) -> str:
+    lines = []
+    for (label, ranks), group in _grouped(rows).items():
+        compile_s, check_s = _compile_s(rows, label), _most(group, "check_s")
+        if compile_s + check_s > LIMIT_S:
+            share = compile_s / (compile_s + check_s)
+            why = "the compiler" if share > 0.5 else "the interpreter"
+            lines.append(f"{label} on {parts.count(ranks, 'rank')} ({compile_s:.0f} s and {check_s:.0f} s: {why})")
+    if not lines:
+        return f"No evaluation takes more than {LIMIT_S:.0f} s, compiled anew.\n"
+    return f"More than {LIMIT_S:.0f} s, compiled anew (compile and check: the larger part): {'; '.join(lines)}.\n"
+
+
+def _candidates(rows: Sequence[dict[str, Any]]) -> str:
+    from tests.engine.emulator.verdicts import DIFFERENT
+
+    if not rows:
+        return ""
+    same = [row for row in rows if row["verdict"] in row["expected"].split("|")]
+    other = [row for row in rows if row not in same]
+    open_ = [row["kernel"] for row in other if row["verdict"] != DIFFERENT.get(row["kernel"], ("", ""))[0]]
+    text = (
+        f"Of {len(rows)} candidates in `tests/candidates/cuda`, {len(same)} have the verdict of 2 H200; {len(other)} "
+        "have another, with the reason in the table above."
+    )
+    return text + (f" Not explained: {', '.join(f'`{name}`' for name in open_)}." if open_ else "")

@@ -1,0 +1,36 @@
+"""A rule for results whose rows differ in size, and so do the roundings of what is added up to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, outside, rms, wide
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class close_by_rows:  # noqa: N801  # reads as a function where rules are declared
+    """|got - expected| <= rtol |expected| + atol_rms (rms(expected) + rms(its row)) / 2, scaled by dtype.
+
+    A row is the last dimension. The mean over all leaves room for rows whose terms cancel, that over the row for rows
+    that are larger than others, whose errors are larger too.
+    """
+
+    batched: ClassVar[bool] = True
+
+    rtol: float
+    atol_rms: float
+
+    def describe(self) -> str:
+        """See `Check`."""
+        return f"close_by_rows(rtol={self.rtol:.3g}, atol_rms={self.atol_rms:.3g}, for bfloat16)"
+
+    def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+        """See `Check`."""
+        expected = wide(context.expected)
+        of_rows = expected.square().mean(dim=-1, keepdim=True).sqrt() if expected.numel() else expected
+        bound = self.rtol * expected.abs() + self.atol_rms * (rms(expected) + of_rows) / 2
+        return outside(wide(got), expected, DTYPE_SCALE[context.ax.dtype] * bound)

@@ -1,0 +1,38 @@
+"""What is run on emulated GPUs, and in which order."""
+
+from __future__ import annotations
+
+from benchmarks.emulated_experts import Run, candidate_runs, in_order
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.config import EvalConfig
+
+
+class Asked:
+    """Notes how it is configured."""
+
+    def evaluate(self, _problem: object, _source: str, config: EvalConfig) -> None:
+        self.config = config
+        raise ConfigError("noted")
+
+
+def test_the_first_seed_of_all_comes_before_further_seeds() -> None:
+    kernels = ("expert", "tile=4")
+    planned = [Run("Gather", kernel, "passed", "", 2, seed) for kernel in kernels for seed in range(3)]
+    assert [(run.kernel, run.seed) for run in in_order(planned)] == [
+        *((kernel, 0) for kernel in kernels),
+        *(("expert", seed) for seed in (1, 2)),
+        *(("tile=4", seed) for seed in (1, 2)),
+    ]
+
+
+def test_candidates_are_configured_as_by_their_files() -> None:
+    """Those whose synchronisation is the question have the detector; none is timed."""
+    configs = {}
+    for run in candidate_runs():
+        asked = Asked()
+        assert run.evaluate(asked)["verdict"] == "refused"  # type: ignore[arg-type]
+        configs[run.kernel] = (run, asked.config)
+    assert len(configs) > 90 and {name.split("/")[0] for name in configs} >= {"good", "hostile", "racy", "races"}
+    for name, (run, config) in configs.items():
+        assert (config.device, config.until, config.world_size) == ("emulated", "check", run.world_size), name
+        assert config.detect_races == name.startswith(("good", "rac")), name
