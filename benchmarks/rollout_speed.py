@@ -24,7 +24,7 @@ from benchmarks.common import RESULTS, make_parser, save
 
 NAME = "rollout_speed"
 WAYS = ("eager", "graph", "graph_autocast", "static", "continuous")
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "vocab_size": 49152,
     "hidden_size": 576,
     "intermediate_size": 1536,
