@@ -41,7 +41,7 @@ test: $(VENV)/.installed-dev
 	$(MAKE) --jobs=2 lint pytest
 
 pytest: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

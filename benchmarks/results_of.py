@@ -84,6 +84,7 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
         *("pkb_gym/metrics/*.py", "pkb_gym/report/*.py", "pkb_gym/report/figures/*.py", "pkb_gym/report/page/*"),
         "benchmarks/synthetic_results.py",
     ),
+    "rollout_speed": tuple(f"training/rollout/{name}.py" for name in ("graph_decoder", "decoding")),
     "ray_overhead": ("pkb_gym/cluster/*.py", *GANGS),
     "ray_gangs": ("pkb_gym/cluster/*.py", *GANGS),
     "ray_scale": ("pkb_gym/cluster/*.py", "benchmarks/ray_sleeper.py"),

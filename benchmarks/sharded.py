@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 import time
@@ -71,6 +72,8 @@ def sharded(
         for child in active_children():
             child.terminate()
             child.join(timeout=END_S)
+        del pool
+        gc.collect()  # semaphores of a pool that was not waited for are removed with it, in a cycle
         folder.cleanup()
 
 

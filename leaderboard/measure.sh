@@ -13,12 +13,12 @@ cd "$(dirname "$0")/.."
 device=${1:?cpu or cuda}
 out=${2:-runs/leaderboard}
 part=${3:-all}
-ranks=2 of=''
-if [ "$device" = cuda ] && [ "$(nvidia-smi --list-gpus | wc -l)" = 1 ]; then ranks=1 of=-1-gpu; fi
+ranks=2 of='' gpus="2 GPUs"
+if [ "$device" = cuda ] && [ "$(nvidia-smi --list-gpus | wc -l)" = 1 ]; then ranks=1 of=-1-gpu gpus="one GPU"; fi
 case $device in
     cpu) suffix=cpp where="size tiny" problems="AllReduce AllGather Broadcast Reduce Scatter Gather \
 ReduceScatter AllToAll AllGatherGemm GemmAllReduce HyenaCP SAM3IoUSuppression VocabParallelLogProb SampleSort" ;;
-    cuda) suffix=cu where="$ranks GPU(s), size published" problems="AllReduce AllGather Broadcast Reduce \
+    cuda) suffix=cu where="$gpus, size published" problems="AllReduce AllGather Broadcast Reduce \
 Scatter Gather ReduceScatter AllToAll AllGatherGemm GemmAllReduce GemmAllGather GemmReduceScatter HyenaCP \
 SAM3IoUSuppression VocabParallelLogProb" ;;
     *) echo "cpu or cuda, got $device" >&2; exit 2 ;;

@@ -170,17 +170,29 @@ def _is_server_of_python(child: Descendant) -> bool:
 
 
 def _used_by_others(name: str) -> bool:
-    """Whether a process outside this test run maps or opens the file: then it is not this run's."""
-    path = str(SHM / name)
+    """Whether a process outside this test run maps or opens the file: then it is not this run's.
+
+    Mappings are compared by inode: a semaphore is mapped under a temporary name before it gets its own.
+    """
+    try:
+        inode = os.stat(SHM / name).st_ino
+    except FileNotFoundError:
+        return True  # it has gone meanwhile
     ours = {os.getpid()} | {child.pid for child in descendants()}
     for process in psutil.process_iter():
         if process.pid in ours:
             continue
         try:
-            if any(mapped.path == path for mapped in process.memory_maps()):
+            if inode in _mapped_inodes(process.pid):
                 return True
-            if any(file.path == path for file in process.open_files()):
+            if any(file.path == str(SHM / name) for file in process.open_files()):
                 return True
         except (psutil.Error, OSError):
             continue
     return False
+
+
+def _mapped_inodes(pid: int) -> set[int]:
+    """Of files in /dev/shm that a process maps, by proc(5)'s maps."""
+    with open(f"/proc/{pid}/maps") as lines:
+        return {int(line.split()[4]) for line in lines if str(SHM) in line}

@@ -116,3 +116,15 @@ def test_a_file_in_shm_of_somebody_else_is_not_counted(shm, sleeper, monkeypatch
     assert f"file {path}" in leftovers(before, Lasting(), grace_s=0), "a child's file is ours"
     monkeypatch.setattr("tests.leaks.descendants", frozenset)
     assert leftovers(before, Lasting(), grace_s=0) == []
+
+
+def test_a_semaphore_of_somebody_else_is_not_counted(sleeper, monkeypatch):
+    """Its maker maps it under a temporary name."""
+    code = (
+        "import multiprocessing, time; lock = multiprocessing.get_context('spawn').Lock()\n"
+        "print(lock._semlock.name, flush=True); time.sleep(60)"
+    )
+    name = sleeper([sys.executable, "-c", code]).stdout.readline().strip().removeprefix("/")
+    assert not leaks._used_by_others(f"sem.{name}"), "a child's is ours"
+    monkeypatch.setattr("tests.leaks.descendants", frozenset)
+    assert leaks._used_by_others(f"sem.{name}")

@@ -299,7 +299,7 @@ class GraphDecoder:
                 tensor.copy_(was)
 
         torch.clear_autocast_cache()  # casts of weights belong into the graph
-        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # unannotated
+        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):
             for _ in range(WARM_UP):

@@ -12,6 +12,9 @@ from pkb_gym.engine.rankside.emulated import MAX_FINDINGS, MAX_TEXT
 from pkb_gym.engine.rankside.emulated_orders import DetectorFinding, RanksDone
 from pkb_gym.engine.support.printable import printable
 
+MAX_LINKS = 4096
+"""Entries of traffic: several for each pair of ranks."""
+
 
 def limited(done: RanksDone, world_size: int) -> RanksDone:
     """A report with as many texts as the emulator gives, of its lengths and printable, on ranks that exist.
@@ -32,7 +35,7 @@ def limited(done: RanksDone, world_size: int) -> RanksDone:
         advice=tuple(printable(line, MAX_TEXT) for line in done.advice[:MAX_FINDINGS]),
         links=tuple(
             link
-            for link in done.links[: world_size**2]
+            for link in done.links[:MAX_LINKS]
             if link.rank in ranks and link.owner in ranks and min(link.read_bytes, link.written_bytes) >= 0
         ),
     )

@@ -229,6 +229,9 @@ class FakeCandidateGang:
     def thaw(self) -> None:
         self._note("thaw")
 
+    def kill(self) -> None:
+        self._note("kill")
+
     def loopback_bytes(self) -> int:
         return 0
 
