@@ -50,26 +50,16 @@ def random_programs(folder: Path) -> str:
         near = groups.get("approximations", {"compared": 0, "different": 0, "within_bound": 0})
         compared, different = (sum(counts[key] for counts in exact) for key in ("compared", "different"))
         text[-1] += (
-            f" In the run on an {result['gpu']} of commit {result['commit']} "
-            "(`benchmarks/results/emulated_random.json`), "
-            f"{result['compared_programs']} programs were compared instruction by instruction: "
-            f"{compared - different} of {compared} exact results are the GPU's. Of {near['compared']} approximations, "
-            f"{near['within_bound']} differ within the manual's bound and {near['different']} by more. "
-            f"{parts.count(len(result['problems']), 'program')} could not be compared."
+            f" {result['compared_programs']} of them ran on an {result['gpu']} with commit {result['commit']} "
+            "(`benchmarks/results/emulated_random.json`), which left the same memory in "
+            f"{result['programs_alike']} of them; differences that it showed are mended since. Compared instruction by "
+            f"instruction, {compared - different} of {compared} exact results were the GPU's then. Of "
+            f"{near['compared']} approximations, {near['within_bound']} differed within the manual's bound and "
+            f"{near['different']} by more. {parts.count(len(result['problems']), 'program')} could not be compared."
         )
     text.append("Known differences, where the emulator keeps to the manual or where PTX leaves the choice:\n")
-    causes = {} if result is None else result["causes"]
-    head = ("instruction", "on the GPU") + (("uses", "programs") if result else ())
-    rows = [_cause_row(known.instruction, known.on_gpus, causes.get(known.name), bool(result)) for known in KNOWN]
-    if "" in causes:
-        rows.append(_cause_row("others", "not explained", causes[""], counted=True))
-    return "\n".join([*text, parts.table(head, rows)])
-
-
-def _cause_row(instruction: str, on_gpus: str, counts: dict[str, int] | None, counted: bool) -> tuple[str, ...]:
-    if not counted:
-        return instruction, on_gpus
-    return instruction, on_gpus, *(str(counts[key] if counts else 0) for key in ("uses", "programs"))
+    rows = [(known.instruction, known.on_gpus) for known in KNOWN]
+    return "\n".join([*text, parts.table(("instruction", "on the GPU"), rows)])
 
 
 def mutants(folder: Path) -> str:

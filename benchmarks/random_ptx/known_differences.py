@@ -30,16 +30,34 @@ class Known:
 
 
 _GUARDED = re.compile(r"@!?%\w+ (testp|set\.\w+(\.\w+)?\.f32)\.")
-_TO_WHOLE = re.compile(r"cvt\.rzi\.[su]64\.f16\b")
+_TO_INTEGER = re.compile(r"cvt\.rzi\.[su](8|16|32|64)\.f16\b")
 _SHIFT = re.compile(r"(@!?%\w+ )?shl\.b16 %\w+, %?\w+, \d+;")
 _TWO_NAN = re.compile(r"(add|sub|mul|fma|div|min|max)(\.\w+)*\.f64\b")
+_ONE_NAN = re.compile(r"(min|max)\.f(16|32)\b")
 _FLUSHED = re.compile(r"(add|sub|mul|fma|div|rcp)(\.\w+)*\.ftz(\.\w+)*\.f32\b")
 _LEAST_NORMAL, _SIGN = 0x00800000, 0x80000000
+_LARGEST, _INFINITY = 0x7F7FFFFF, 0x7F800000
+
+
+def _magnitudes(difference: Difference) -> list[list[int]]:
+    return [[int(bits, 16) & ~_SIGN for bits in pair] for pair in difference.results if pair[0] != pair[1]]
 
 
 def _is_flushed(difference: Difference) -> bool:
-    pairs = [[int(bits, 16) & ~_SIGN for bits in pair] for pair in difference.results if pair[0] != pair[1]]
-    return all(pair == [_LEAST_NORMAL, 0] for pair in pairs)
+    return all(pair == [_LEAST_NORMAL, 0] for pair in _magnitudes(difference))
+
+
+def _overflows(difference: Difference) -> bool:
+    return all(sorted(pair) == [_LARGEST, _INFINITY] for pair in _magnitudes(difference))
+
+
+def _was_elsewhere(difference: Difference) -> bool:
+    return not difference.operands and any(set(bits) == {"e"} for pair in difference.results for bits in pair)
+
+
+def _keeps_nan(difference: Difference) -> bool:
+    guarded = difference.text.startswith("@") and difference.both_nan and difference.form.endswith(".f32")
+    return guarded and difference.results[0][0] == difference.operands[-1]
 
 
 KNOWN = (
@@ -50,10 +68,10 @@ KNOWN = (
         lambda difference: _GUARDED.match(difference.text) is not None,
     ),
     Known(
-        "f16 to 64 bits",
-        "`cvt.rzi.s64.f16`, `cvt.rzi.u64.f16`",
-        "rounded to nearest",
-        lambda difference: _TO_WHOLE.match(difference.form) is not None,
+        "f16 to integers",
+        "`cvt.rzi` of f16 to integers",
+        "ptxas drops the rounding of some, which then round to nearest",
+        lambda difference: _TO_INTEGER.match(difference.form) is not None,
     ),
     Known(
         "shift by a literal",
@@ -64,14 +82,42 @@ KNOWN = (
     Known(
         "NaN of f64",
         "f64 arithmetic on two NaN",
-        "either of them, as ptxas orders operands, here the first; `max` and `min` of one register are that register",
+        "the one that ptxas puts second: mostly that written later, as here; `sub` of a literal flips its sign",
         lambda difference: difference.both_nan and _TWO_NAN.match(difference.form) is not None,
+    ),
+    Known(
+        "NaN of copies",
+        "`max` and `min` of f32 and f16 on two registers that hold copies of one NaN",
+        "ptxas sees through the copies and leaves a move, which keeps the bits",
+        lambda difference: (
+            difference.both_nan
+            and _ONE_NAN.match(difference.form) is not None
+            and difference.operands[0] == difference.operands[1]
+        ),
     ),
     Known(
         "flushed",
         "`.ftz` of a product or reciprocal that rounds up to the least normal number",
         "zero",
         lambda difference: _FLUSHED.match(difference.form) is not None and _is_flushed(difference),
+    ),
+    Known(
+        "overflow",
+        "`div.approx` of a quotient that just overflows",
+        "the largest number, within the error of the approximation",
+        lambda difference: difference.form.startswith("div.approx") and _overflows(difference),
+    ),
+    Known(
+        "NaN that a guard keeps",
+        "f32 instructions whose guard is false, after `neg` or `abs` of a NaN",
+        "ptxas moves the sign into the selection between both results, which keeps the other bits",
+        _keeps_nan,
+    ),
+    Known(
+        "path",
+        "instructions without operands",
+        "run by other threads, since a predicate differs by one of the other causes",
+        _was_elsewhere,
     ),
 )
 

@@ -15,10 +15,12 @@ from benchmarks.random_ptx.program import as_ptxas_takes, make_program
 from benchmarks.random_ptx.sides import assemble
 
 
-def difference(text: str, results: tuple[str, str] = ("0", "1"), both_nan: bool = False) -> Difference:
+def difference(
+    text: str, results: tuple[str, str] = ("0", "1"), operands: tuple[str, ...] = (), *, both_nan: bool = False
+) -> Difference:
     guarded = text.startswith("@")
     form = text.split(" ")[guarded]
-    return Difference(0, form, text, 0, (), (results,), both_nan)
+    return Difference(0, form, text, 0, operands, (results,), both_nan)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,19 @@ def test_digests_that_contradict_those_kept_are_refused() -> None:
         (difference("testp.finite.f32 %p10, %f4;"), ""),
         (difference("@%p13 set.geu.f32.f64 %f5, %q11, %q6;"), "guard"),
         (difference("@%p13 set.geu.u32.f64 %r5, %q11, %q6;"), ""),
-        (difference("cvt.rzi.u64.f16 %d12, %h6;"), "f16 to 64 bits"),
+        (difference("cvt.rzi.u64.f16 %d12, %h6;"), "f16 to integers"),
+        (difference("cvt.rni.s8.f16 %r12, %h6;"), ""),
+        (difference("div.approx.f32 %f1, %f2, %f3;", ("ff800000", "ff7fffff")), "overflow"),
+        (difference("div.approx.f32 %f1, %f2, %f3;", ("ff800000", "7f7ffffe")), ""),
+        (difference("max.f16 %h1, %h2, %h3;", operands=("7e00", "7e00"), both_nan=True), "NaN of copies"),
+        (difference("max.f16 %h1, %h2, %h3;", operands=("7e00", "fe00"), both_nan=True), ""),
+        (difference("mov.u32 %r6, %ctaid.x;", ("eeeeeeee", "00000000")), "path"),
+        (difference("mov.u32 %r6, %ctaid.x;", ("00000001", "00000000")), ""),
+        (
+            difference("@%p1 neg.f32 %f1, %f2;", ("7fffffff", "7fc00000"), ("3f800000", "7fffffff"), both_nan=True),
+            "NaN that a guard keeps",
+        ),
+        (difference("@%p1 neg.f32 %f1, %f2;", ("7fffffff", "7fc00000"), ("3f800000", "7fc00000"), both_nan=True), ""),
         (difference("shl.b16 %s11, %s5, 67108864;"), "shift by a literal"),
         (difference("shl.b16 %s11, %s5, %r6;"), ""),
         (difference("add.rm.f64 %q6, %q9, %q11;", both_nan=True), "NaN of f64"),

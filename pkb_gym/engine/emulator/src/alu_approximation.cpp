@@ -72,6 +72,8 @@ std::optional<LaneOperation> find_single(std::string_view name, bool rough) {
   return std::nullopt;
 }
 
+constexpr int kExchangedDifference = 7;
+
 template <class T>
 T directed_value(std::string_view, T a, T b, T c, int operation) {
   volatile T x = a, y = b, z = c, result;
@@ -82,6 +84,7 @@ T directed_value(std::string_view, T a, T b, T c, int operation) {
     case 3: result = x / y; break;
     case 4: result = std::fma(T(x), T(y), T(z)); break;
     case 5: result = std::sqrt(T(x)); break;
+    case kExchangedDifference: result = y - x; break;
     default: result = T(1) / x; break;
   }
   return result;
@@ -93,13 +96,15 @@ void directed(void* result, const void* a, const void* b, const void* c) {
   const auto* x = static_cast<const T*>(a);
   const auto* y = static_cast<const T*>(b);
   const auto* z = static_cast<const T*>(c);
+  constexpr bool kBinary = kOperation < 5 || kOperation == kExchangedDifference;
   std::fesetround(kMode);
   for (int i = 0; i < kLanes; ++i) {
-    T value = flushed<kFlush>(directed_value<T>({}, flushed<kFlush>(x[i]), kOperation < 5 ? flushed<kFlush>(y[i]) : T(0),
+    T value = flushed<kFlush>(directed_value<T>({}, flushed<kFlush>(x[i]), kBinary ? flushed<kFlush>(y[i]) : T(0),
                                                 kOperation == 4 ? flushed<kFlush>(z[i]) : T(0), kOperation));
     if constexpr (sizeof(T) == 4) value = settled(value);
     if constexpr (sizeof(T) == 8) {
-      value = settled_nan(value, {x[i], kOperation < 5 ? y[i] : 0, kOperation == 4 ? z[i] : 0});
+      const T second = kBinary ? y[i] : 0, third = kOperation == 4 ? z[i] : 0;
+      value = kOperation == 3 ? settled_nan(value, {x[i], second}) : settled_nan(value, {second, third, x[i]});
     }
     if constexpr (kSaturate) value = value > T(0) ? (value < T(1) ? value : T(1)) : T(0);
     to[i] = value;
@@ -108,10 +113,12 @@ void directed(void* result, const void* a, const void* b, const void* c) {
 }
 
 template <class T, int kMode, bool kFlush, bool kSaturate>
-std::optional<LaneOperation> find_mode(std::string_view name) {
+std::optional<LaneOperation> find_mode(const Instruction& instruction) {
+  const auto name = instruction.parts[0];
   constexpr uint8_t kBytes = sizeof(T);
   const auto of = [](LaneFunction f, uint8_t operands) { return LaneOperation{f, kBytes, operands, {kBytes, kBytes, kBytes}}; };
   if (name == "add") return of(directed<T, 0, kMode, kFlush, kSaturate>, 2);
+  if (name == "sub" && instruction.exchanged) return of(directed<T, kExchangedDifference, kMode, kFlush, kSaturate>, 2);
   if (name == "sub") return of(directed<T, 1, kMode, kFlush, kSaturate>, 2);
   if (name == "mul") return of(directed<T, 2, kMode, kFlush, kSaturate>, 2);
   if (kSaturate && name != "fma" && name != "mad") return std::nullopt;
@@ -124,10 +131,9 @@ std::optional<LaneOperation> find_mode(std::string_view name) {
 
 template <class T, bool kFlush, bool kSaturate>
 std::optional<LaneOperation> find_modes(const Instruction& instruction) {
-  const auto name = instruction.parts[0];
-  if (instruction.has("rz")) return find_mode<T, FE_TOWARDZERO, kFlush, kSaturate>(name);
-  if (instruction.has("rm")) return find_mode<T, FE_DOWNWARD, kFlush, kSaturate>(name);
-  if (instruction.has("rp")) return find_mode<T, FE_UPWARD, kFlush, kSaturate>(name);
+  if (instruction.has("rz")) return find_mode<T, FE_TOWARDZERO, kFlush, kSaturate>(instruction);
+  if (instruction.has("rm")) return find_mode<T, FE_DOWNWARD, kFlush, kSaturate>(instruction);
+  if (instruction.has("rp")) return find_mode<T, FE_UPWARD, kFlush, kSaturate>(instruction);
   return std::nullopt;
 }
 

@@ -160,17 +160,20 @@ uint64_t convert(uint64_t bits, const Description& how) {
     return how.to.is_integer() ? integer_from_integer(value, how) : float_from_integer(value, how);
   }
   double value = read_float(bits, how.from.kind);
-  if (value != value && how.from.kind == Kind::kF64) {
+  const bool keeps_nan = value != value && !how.has(Description::kSaturates);
+  if (keeps_nan && how.from.kind == Kind::kF64) {
     if (how.to.kind == Kind::kF32) return narrowed_nan(bits, kSingle);
     if (how.to.kind == Kind::kF16) return narrowed_nan(bits, kHalf);
     if (how.to.kind == Kind::kBF16) return narrowed_nan(bits, kBrain);
   }
-  if (value != value && how.to.kind == Kind::kF64) {
+  if (keeps_nan && how.to.kind == Kind::kF64) {
     if (how.from.kind == Kind::kF16) return widened_nan(bits, kHalf);
     if (how.from.kind == Kind::kBF16) return widened_nan(bits, kBrain);
     if (how.from.kind == Kind::kF32 && how.has(Description::kFlushes)) return widened_nan(kNan32, kSingle);
   }
-  if (how.to.kind == Kind::kTF32 && how.rounding == Rounding::kNearestAway) return (bits + 0x1000) & 0xffffe000u;
+  if (how.to.kind == Kind::kTF32 && how.rounding == Rounding::kNearestAway) {
+    return (std::isfinite(value) ? bits + 0x1000 : bits) & 0xffffe000u;
+  }
   if (how.has(Description::kFlushes) && how.from.kind == Kind::kF32) value = flushed<true>(float(value));
   if (how.to.is_integer()) return integer_from_float(value, how);
   if (how.has(Description::kToIntegral)) value = integral(value, how.rounding);

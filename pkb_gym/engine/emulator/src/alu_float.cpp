@@ -1,6 +1,7 @@
 // Arithmetic of f32 and f64, rounded to nearest even. NaN results of f32 have one bit pattern, as on GPUs.
 #include <bit>
 #include <cmath>
+#include <type_traits>
 
 #include "lanes.h"
 
@@ -13,8 +14,14 @@ inline T settled(T x) {
   return x;
 }
 
+// A NaN of f32 becomes the one NaN, one of f64 a quiet one of its sign.
+inline float quiet_nan(float) { return std::bit_cast<float>(kNan32); }
+inline double quiet_nan(double a) { return std::bit_cast<double>(std::bit_cast<uint64_t>(a) | 1ull << 51); }
+
 struct Plus { template <class T> static T of(T a, T b) { return a + b; } };
 struct Minus { template <class T> static T of(T a, T b) { return a - b; } };
+// Of operands that are exchanged.
+struct MinusFrom { template <class T> static T of(T b, T a) { return a - b; } };
 struct Times { template <class T> static T of(T a, T b) { return a * b; } };
 struct Over { template <class T> static T of(T a, T b) { return a / b; } };
 struct FusedMultiplyAdd {
@@ -27,19 +34,32 @@ struct SquareRoot {
 };
 struct Reciprocal { template <class T> static T of(T a) { return T(1) / a; } };
 
+// The first operand is looked at first.
+template <class F>
+inline constexpr bool kInOrder = false;
+template <>
+inline constexpr bool kInOrder<Over> = true;
+
+inline double nan_of(double result, bool, double a) { return settled_nan(result, {a}); }
+inline double nan_of(double result, bool in_order, double a, double b) {
+  return in_order ? settled_nan(result, {a, b}) : settled_nan(result, {b, a});
+}
+inline double nan_of(double result, bool, double a, double b, double c) { return settled_nan(result, {b, c, a}); }
+
 template <class F, bool kFlush, bool kSaturate>
 struct Rounded {
   template <class... T>
   auto operator()(T... x) const {
     auto result = settled(flushed<kFlush>(F::of(flushed<kFlush>(x)...)));
     using R = decltype(result);
-    if constexpr (sizeof(R) == 8) result = settled_nan(result, {double(x)...});
+    if constexpr (sizeof(R) == 8) result = nan_of(result, kInOrder<F>, double(x)...);
     if constexpr (kSaturate) result = result > R(0) ? (result < R(1) ? result : R(1)) : R(0);
     return result;
   }
 };
 
-// min and max: a NaN gives way to a number, unless .NaN is asked for; -0 is less than +0.
+// min and max: a NaN gives way to a number, unless .NaN is asked for; -0 is less than +0. Of two NaN, f32 gives the one NaN, f64
+// the second, quiet.
 template <bool kFlush, bool kMax, bool kNan>
 struct Extreme {
   template <class T>
@@ -48,25 +68,17 @@ struct Extreme {
     b = flushed<kFlush>(b);
     const bool less = a < b || (a == b && std::signbit(a));
     const T numbers = less != kMax ? a : b;
-    const T with_nan = kNan ? std::bit_cast<T>(canonical<T>()) : (a == a ? a : (b == b ? b : std::bit_cast<T>(canonical<T>())));
+    const T with_nan = kNan ? quiet_nan(b) : (a == a ? a : (b == b ? b : quiet_nan(b)));
     return a == a && b == b ? numbers : with_nan;
   }
-  template <class T>
-  static auto canonical() {
-    if constexpr (sizeof(T) == 4) {
-      return kNan32;
-    } else {
-      return uint64_t(0x7fffffffffffffffull);
-    }
-  }
 };
-// A NaN of f32 becomes the one NaN, one of f64 a quiet one of its sign.
-inline float unsigned_nan(float) { return std::bit_cast<float>(kNan32); }
-inline double unsigned_nan(double a) { return std::bit_cast<double>(std::bit_cast<uint64_t>(a) | 1ull << 51); }
 template <bool kFlush>
-struct Absolute { template <class T> T operator()(T a) const { return a == a ? std::fabs(flushed<kFlush>(a)) : unsigned_nan(a); } };
+struct Absolute { template <class T> T operator()(T a) const { return a == a ? std::fabs(flushed<kFlush>(a)) : quiet_nan(a); } };
 template <bool kFlush>
-struct Negative { template <class T> T operator()(T a) const { return a == a ? -flushed<kFlush>(a) : unsigned_nan(a); } };
+struct Negative { template <class T> T operator()(T a) const { return a == a ? -flushed<kFlush>(a) : quiet_nan(a); } };
+// Of f32 with a guard: ptxas makes a selection of them, which changes the sign bit alone.
+struct WithoutSign { uint32_t operator()(uint32_t a) const { return a & 0x7fffffffu; } };
+struct OtherSign { uint32_t operator()(uint32_t a) const { return a ^ 0x80000000u; } };
 // Of the magnitudes, with the product of the signs.
 template <bool kFlush, bool kMax, bool kNan>
 struct SignedExtreme {
@@ -79,8 +91,9 @@ struct SignedExtreme {
 struct CopySign { template <class T> T operator()(T a, T b) const { return std::copysign(b, a); } };
 
 template <class T, bool kFlush, bool kSaturate>
-std::optional<LaneOperation> find_rounded(std::string_view name) {
+std::optional<LaneOperation> find_rounded(std::string_view name, bool exchanged) {
   if (name == "add") return binary<T, T, T, Rounded<Plus, kFlush, kSaturate>>();
+  if (name == "sub" && exchanged) return binary<T, T, T, Rounded<MinusFrom, kFlush, kSaturate>>();
   if (name == "sub") return binary<T, T, T, Rounded<Minus, kFlush, kSaturate>>();
   if (name == "mul") return binary<T, T, T, Rounded<Times, kFlush, kSaturate>>();
   if (name == "fma" || name == "mad") return ternary<T, T, T, T, Rounded<FusedMultiplyAdd, kFlush, kSaturate>>();
@@ -97,10 +110,33 @@ LaneOperation signed_extreme(bool nan) {
   return nan ? binary<F, F, F, SignedExtreme<kFlush, kMax, true>>() : binary<F, F, F, SignedExtreme<kFlush, kMax, false>>();
 }
 
+bool is_one(const Operand& operand) {
+  if (operand.kind != Operand::kImmediate || !operand.is_float) return false;
+  return operand.is_single ? operand.bits == std::bit_cast<uint32_t>(1.0f) : operand.bits == std::bit_cast<uint64_t>(1.0);
+}
+
+// Of which ptxas leaves a copy, signalling NaN included: max and min of one register, products with a literal 1.
+template <class T>
+std::optional<LaneOperation> find_copy(const Instruction& instruction) {
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  const auto name = instruction.parts[0];
+  if (instruction.parts.size() != 2 || instruction.operands.size() != 3) return std::nullopt;
+  const auto first = binary<Bits, Bits, Bits, First>();
+  if (name == "max" || name == "min") return takes_one_register(instruction) ? std::optional(first) : std::nullopt;
+  if (name != "mul") return std::nullopt;
+  if (is_one(instruction.operands[2])) return first;
+  return is_one(instruction.operands[1]) ? std::optional(binary<Bits, Bits, Bits, Second>()) : std::nullopt;
+}
+
 template <class T, bool kFlush>
 std::optional<LaneOperation> find_typed(const Instruction& instruction) {
   const auto name = instruction.parts[0];
   const bool nan = instruction.has("NaN"), saturates = instruction.has("sat");
+  if (const auto found = find_copy<T>(instruction)) return found;
+  if constexpr (sizeof(T) == 4 && !kFlush) {
+    if (instruction.guard >= 0 && name == "abs") return unary<uint32_t, uint32_t, WithoutSign>();
+    if (instruction.guard >= 0 && name == "neg") return unary<uint32_t, uint32_t, OtherSign>();
+  }
   if constexpr (sizeof(T) == 4) {
     if (instruction.has("xorsign")) return name == "max" ? signed_extreme<kFlush, true>(nan) : signed_extreme<kFlush, false>(nan);
   }
@@ -109,7 +145,8 @@ std::optional<LaneOperation> find_typed(const Instruction& instruction) {
   if (name == "abs") return unary<T, T, Absolute<kFlush>>();
   if (name == "neg") return unary<T, T, Negative<kFlush>>();
   if (name == "copysign") return binary<T, T, T, CopySign>();
-  return saturates ? find_rounded<T, kFlush, true>(name) : find_rounded<T, kFlush, false>(name);
+  const bool exchanged = instruction.exchanged;
+  return saturates ? find_rounded<T, kFlush, true>(name, exchanged) : find_rounded<T, kFlush, false>(name, exchanged);
 }
 
 }  // namespace

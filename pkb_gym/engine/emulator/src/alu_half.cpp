@@ -147,6 +147,10 @@ std::optional<LaneOperation> find_typed(const Instruction& instruction, bool pai
 
 std::optional<LaneOperation> find_half(const Instruction& instruction) {
   const auto type = instruction.parts.back();
+  const auto name = instruction.parts[0];
+  if (type == "f16" && instruction.parts.size() == 2 && (name == "max" || name == "min") && takes_one_register(instruction)) {
+    return binary<uint16_t, uint16_t, uint16_t, First>();  // of which ptxas leaves a copy
+  }
   if ((type == "f16" || type == "f16x2") && instruction.has("ftz")) return find_typed<FlushedHalf>(instruction, type == "f16x2");
   if (type == "f16" || type == "f16x2") return find_typed<Half>(instruction, type == "f16x2");
   if (type == "bf16" || type == "bf16x2") return find_typed<Brain>(instruction, type == "bf16x2");

@@ -23,11 +23,11 @@ uint32_t add_single(uint32_t a, uint32_t b, bool global) {
   return sum == sum ? std::bit_cast<uint32_t>(sum) : kNan32;
 }
 
-// In global memory a signalling NaN stays one.
+// In global memory a signalling NaN stays one; of two, the one that is added.
 uint64_t add_double(uint64_t a, uint64_t b, bool global) {
   const double x = std::bit_cast<double>(a), y = std::bit_cast<double>(b);
-  if (global && x != x) return a;
   if (global && y != y) return b;
+  if (global && x != x) return a;
   return std::bit_cast<uint64_t>(x + y);
 }
 

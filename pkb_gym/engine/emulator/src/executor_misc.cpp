@@ -162,9 +162,11 @@ Step with_carry(Executor& x, const Op& op, uint32_t lanes) {
 Step insert_field(Executor& x, const Op& op, uint32_t lanes) {
   const auto& values = op.detail->values;
   const uint32_t bits = 8u * op.detail->element_bytes;
+  // Of 64 bits ptxas makes shifts, for which all bits of both count.
+  const uint32_t counts = bits == 32 ? 0xff : ~0u;
   each_lane(lanes, [&](int lane) {
     const uint64_t a = x.value(values[1], lane), b = x.value(values[2], lane);
-    const auto position = uint32_t(x.value(values[3], lane) & 0xff), length = uint32_t(x.value(values[4], lane) & 0xff);
+    const auto position = uint32_t(x.value(values[3], lane)) & counts, length = uint32_t(x.value(values[4], lane)) & counts;
     const uint64_t ones = length >= 64 ? ~0ull : (1ull << length) - 1, field = position >= bits ? 0 : ones << position;
     x.set(values[0], lane, (b & ~field) | (position >= bits ? 0 : a << position & field));
   });

@@ -103,11 +103,21 @@ inline T flushed(T x) {
   return x;
 }
 
+struct First { template <class T> T operator()(T a, T) const { return a; } };
+struct Second { template <class T> T operator()(T, T b) const { return b; } };
+
+// Whether both operands are the same register.
+inline bool takes_one_register(const Instruction& instruction) {
+  const auto& operands = instruction.operands;
+  return operands[1].kind == Operand::kRegister && operands[2].kind == Operand::kRegister && operands[1].index == operands[2].index;
+}
+
 // The NaN that arithmetic of f32 gives.
 constexpr uint32_t kNan32 = 0x7fffffffu;
 
-// Where a result of f64 arithmetic is no number: the NaN of the first operand that is one, made quiet. PTX leaves the choice,
-// and so does the host's compiler, on which results must not depend.
+// Where a result of f64 arithmetic is no number: the NaN of the first of these that is one, made quiet. PTX leaves the choice,
+// and so does the host's compiler, on which results must not depend. GPUs look at the second operand first, then at the third, but
+// for divisions.
 inline double settled_nan(double result, std::initializer_list<double> operands) {
   if (result == result) return result;
   for (double operand : operands) {

@@ -25,9 +25,11 @@ constexpr std::pair<std::string_view, Special> kSpecials_[] = {
     {"%lanemask_gt", Special::kLanemaskGt}, {"%lanemask_ge", Special::kLanemaskGe},
     {"%dynamic_smem_size", Special::kDynamicSmemSize}, {"%total_smem_size", Special::kTotalSmemSize}};
 
-uint64_t immediate_bits(const Operand& operand, bool is_float, uint32_t bytes) {
+// The bits of a literal in an instruction of this type, whose operand takes so many bytes (8 too where it has fewer).
+uint64_t immediate_bits(const Operand& operand, std::string_view type, uint32_t bytes) {
+  const bool is_float = type[0] == 'f';
   if (!operand.is_float) return operand.bits;
-  if (operand.is_single) return bytes == 8 && is_float ? std::bit_cast<uint64_t>(double(std::bit_cast<float>(uint32_t(operand.bits)))) : operand.bits;
+  if (operand.is_single) return bytes == 8 && is_float && type != "f32" ? std::bit_cast<uint64_t>(double(std::bit_cast<float>(uint32_t(operand.bits)))) : operand.bits;
   return bytes == 4 && is_float ? std::bit_cast<uint32_t>(float(std::bit_cast<double>(operand.bits))) : operand.bits;
 }
 
@@ -75,7 +77,7 @@ uint64_t OperandPlaces::symbol(const Instruction& instruction, const Operand& op
 Ref OperandPlaces::operand_ref(const Instruction& instruction, const Operand& operand, uint32_t bytes) {
   switch (operand.kind) {
     case Operand::kRegister: return register_ref(operand.index);
-    case Operand::kImmediate: return constants.add(immediate_bits(operand, instruction.parts.back()[0] == 'f', bytes), bytes);
+    case Operand::kImmediate: return constants.add(immediate_bits(operand, instruction.parts.back(), bytes), bytes);
     case Operand::kSpecial: return special(instruction, operand.name);
     case Operand::kSymbol: return constants.add(symbol(instruction, operand), bytes);
     default: refuse(instruction, "an operand of this kind is not supported");

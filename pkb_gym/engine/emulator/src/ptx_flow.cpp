@@ -16,7 +16,35 @@ bool jumps_always(const Instruction& instruction) {
   return instruction.guard < 0 && (instruction.parts[0] == "bra" || instruction.parts[0] == "brx");
 }
 
+bool is_sum_or_product(const Instruction& instruction) {
+  const auto name = instruction.parts[0];
+  const bool named = name == "add" || name == "sub" || name == "mul" || name == "fma" || name == "mad";
+  return named && instruction.parts.back() == "f64" && instruction.operands.size() > 2;
+}
+
 }  // namespace
+
+void order_operands(Function& function) {
+  std::vector<int> written(function.registers.size(), -1);  // by which instruction; a copy counts as its source
+  const auto write = [&](const Operand& to, int at) {
+    if (to.kind == Operand::kRegister) written[size_t(to.index)] = at;
+  };
+  for (size_t i = 0; i < function.code.size(); ++i) {
+    Instruction& instruction = function.code[i];
+    auto& operands = instruction.operands;
+    if (is_sum_or_product(instruction) && operands[2].kind == Operand::kRegister) {
+      const bool literal = operands[1].kind != Operand::kRegister;
+      if (literal || written[size_t(operands[2].index)] < written[size_t(operands[1].index)]) {
+        std::swap(operands[1], operands[2]);
+        instruction.exchanged = true;
+      }
+    }
+    if (operands.empty()) continue;
+    const bool copies = instruction.parts[0] == "mov" && instruction.guard < 0 && operands[1].kind == Operand::kRegister;
+    write(operands[0], copies ? written[size_t(operands[1].index)] : int(i));
+    for (const Operand& element : operands[0].elements) write(element, int(i));
+  }
+}
 
 void find_meeting_points(Function& function) {
   const int count = int(function.code.size()), end = count;  // node `count`: the end

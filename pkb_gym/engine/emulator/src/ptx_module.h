@@ -55,6 +55,7 @@ struct Instruction {
   int ptx_line = 0;
   int target = -1;                      // of bra: instruction
   std::vector<int> targets;             // of brx.idx
+  bool exchanged = false;               // the second operand stands before the first
 
   bool has(std::string_view modifier) const {
     for (size_t i = 1; i < parts.size(); ++i) {
@@ -107,6 +108,10 @@ struct PtxModule {
 uint32_t type_bytes(std::string_view type);
 
 std::shared_ptr<const PtxModule> parse_ptx(std::string_view text);
+
+// Exchanges the first two operands of f64 sums and products where ptxas does: the one that is computed earlier comes first, a
+// literal second. The result is the same but for the choice between two NaN.
+void order_operands(Function& function);
 
 // Fills `meets`: immediate post-dominators of branches.
 void find_meeting_points(Function& function);

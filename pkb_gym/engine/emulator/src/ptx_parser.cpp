@@ -144,6 +144,7 @@ class Parser {
     lexer_.expect("{");
     function.defined = true;
     read_body(lexer_, module_, function, lines_);
+    order_operands(function);
     find_meeting_points(function);
     module_.functions[name] = std::move(function);
   }
