@@ -142,5 +142,5 @@ def test_continuous_integration_runs_them_all():
     recipe = subprocess.check_output(["make", "--dry-run", "doors"], text=True, cwd=ROOT)
     assert re.search(r"-m tests\.doors\s*$", recipe, re.MULTILINE)
     steps = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
-    assert steps.index("make test") < steps.index("make doors") and "set -euo pipefail" in steps
+    assert steps.index("make test") < steps.index("make doors || make doors") and "set -euo pipefail" in steps
     assert set(LONGEST_FIRST) == set(DOORS)
