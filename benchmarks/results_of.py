@@ -110,10 +110,6 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
 """Paths by the name of a result, which may hold wildcards."""
 
 FIGURES_KEPT: dict[tuple[str, str], str] = {
-    # The drill evaluates on the CPU; this compiles for emulated GPUs.
-    ("fault_drill", "pkb_gym/engine/compile/emulator.py"): "e14b99941b1a",
-    # Headers are included as those of a system, and long names of symbols bounded: no process lives longer or shorter.
-    ("fault_drill", "pkb_gym/engine/compile/toolchain.py"): "1bf7804",
     # NaN, literals and saturation of the ALU. The 15 experts on 1, 2, 4 and 8 ranks had the same verdicts, findings and
     # counts of instructions before and after.
     **{
