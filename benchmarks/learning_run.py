@@ -44,17 +44,17 @@ class Stage:
 
     Attributes:
         name: of the stage and of its folder.
-        words: module and arguments.
+        arguments: module, and its options.
         limit_s: longest time of one call.
         total_s: time of all calls together, after which the stage counts as finished; None where it has to end itself.
+        made: a file in the stage's folder without which it is not finished.
     """
 
     name: str
-    words: Sequence[str]
+    arguments: Sequence[str]
     limit_s: float
     total_s: float | None = None
     made: str = ""
-    """A file in the stage's folder without which it is not finished."""
 
 
 @dataclass
@@ -89,19 +89,10 @@ class Run:
         ring_file = str(runs / RINGS)
 
         def rings(policy: str, samples: int, *more: str, name: str, limit_s: float) -> Stage:
-            words = ["pkb_gym.training.evaluate_policy", "--prompts", ring_file, "--model_name_or_path", policy]
-            words += ["--dtype", "float32" if args.cpu else "bfloat16", "--output", str(runs / name)]
-            words += [
-                "--samples",
-                str(samples),
-                "--batch_size",
-                str(args.batch),
-                "--seed",
-                str(args.seed),
-                *judge,
-                *more,
-            ]
-            return Stage(name, words, limit_s, made="summary.json")
+            evaluate = ["pkb_gym.training.evaluate_policy", "--prompts", ring_file, "--model_name_or_path", policy]
+            evaluate += ["--dtype", "float32" if args.cpu else "bfloat16", "--output", str(runs / name)]
+            evaluate += ["--samples", str(samples), "--batch_size", str(args.batch), "--seed", str(args.seed)]
+            return Stage(name, [*evaluate, *judge, *more], limit_s, made="summary.json")
 
         tune = ["pkb_gym.training.sft", "--rings", str(args.prompts), "--max_length", "2560", *learn]
         tune += ["--lr_scheduler_type", "cosine", "--warmup_steps", "10", "--save_strategy", "no"]
@@ -120,17 +111,9 @@ class Run:
         again += ["--max_length", "2560", "--per_device_train_batch_size", str(args.sft_batch)]
         again += ["--learning_rate", "5e-5", "--max_steps", str(args.rft_steps), "--save_strategy", "no"]
         compare = ["--compare", str(runs / "rings_sft" / "results.jsonl")]
-        convert = [
-            "pkb_gym.training.pretrained_model",
-            "--gguf",
-            str(args.gguf),
-            "--output",
-            model,
-            "--dtype",
-            "float32",
-        ]
+        convert = ["pkb_gym.training.pretrained_model", "--gguf", str(args.gguf), "--output", model]
         return [
-            Stage("model", convert, 120, made="model.safetensors"),
+            Stage("model", [*convert, "--dtype", "float32"], 120, made="model.safetensors"),
             Stage("sft", [*tune, *first], 240, made="trainer_state.json"),
             rings(sft, args.samples, name="rings_sft", limit_s=300),
             Stage("grpo", practise, 600, total_s=args.grpo_s, made="model.safetensors"),
@@ -171,15 +154,15 @@ class Run:
         return bool(state["global_step"] >= state["max_steps"] or self.spent[stage.name] >= stage.total_s - 10)
 
     def _process(self, stage: Stage, limit_s: float) -> int:
-        words = list(stage.words)
+        arguments = list(stage.arguments)
         if stage.total_s is not None:  # it saves and ends by itself, with time to spare for starting and saving
             allowed_s = min(limit_s, stage.total_s - self.spent.get(stage.name, 0.0))
-            words += ["--max_minutes", f"{max(5.0, allowed_s - self.args.start_s) / 60:.2f}"]
+            arguments += ["--max_minutes", f"{max(5.0, allowed_s - self.args.start_s) / 60:.2f}"]
         log = self.folder / f"{stage.name}.log"
         environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
         with log.open("ab") as lines:
             try:
-                command = [sys.executable, "-m", *words]
+                command = [sys.executable, "-m", *arguments]
                 return subprocess.run(
                     command, stdout=lines, stderr=lines, timeout=limit_s, env=environment, check=False
                 ).returncode

@@ -119,7 +119,7 @@ class InlinedSource:
         raise IndexError(f"the text ends {position} characters before")
 
     def mutants(self) -> list[Mutant]:
-        """One without each operation, and one that has no epochs at all, if there are several to be told apart by."""
+        """One without each operation, and one that has no epochs at all, if there are several operations."""
         operations = self.operations()
         single = []
         seen: Counter[str] = Counter()

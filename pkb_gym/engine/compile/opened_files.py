@@ -24,7 +24,7 @@ MAX_LINE_CHARS = 2000
 GXX_FLAGS = ("-H", f"-Wa,--MD,{ASSEMBLED}")
 NVCC_FLAGS = ("-Xcompiler=-H", f"-Xcompiler=-Wa\\,--MD\\,{ASSEMBLED}")
 """-H lists each header on a line of its own when it is opened, also where compilation fails later; --MD those files
-that the assembler was told to include."""
+that the assembler includes."""
 
 _MARK = "-- assembled --"
 _SCRIPT = f'"$@"; status=$?; echo "{_MARK}"; test ! -e {ASSEMBLED} || cat {ASSEMBLED}; exit $status'

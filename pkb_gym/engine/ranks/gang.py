@@ -29,7 +29,7 @@ SEND_TIMEOUT_S = 5.0
 """A rank that does not read what it is sent is stuck; its deadline then passes."""
 
 AFTERMATH_S = 0.05
-"""After a first failure, how long to listen for others: the rank that fell first need not be heard first."""
+"""After a first failure, how long to wait for others: the report of the rank that failed first need not come first."""
 
 CAUSE_S = 1.0
 """How long to wait for the cause where ranks have only complained that another is gone."""

@@ -25,8 +25,8 @@ LEAST_DELAY_S: dict[tuple[Device, Dialect], float] = {
 so that the limit can leave a busy machine time to run them. On GPUs others come two calls ahead in that time."""
 
 LEAST_HOLD_S: dict[Device, float] = {"cpu": 1e-3, "cuda": 4e-3}
-"""How long a held rank stands still after each wait, and on GPUs after it has told that its call has begun: longer than
-another rank takes to come to its next call."""
+"""How long a held rank stands still after each wait, and on GPUs after it has signalled that its call has begun: longer
+than another rank takes to come to its next call."""
 
 MOST_DELAY_S = 0.05
 CALLS_OF_DELAY = 2.0

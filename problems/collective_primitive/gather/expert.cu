@@ -1,7 +1,7 @@
 // Gather: every rank pushes its block into the root's stack, and the ranks but the root copy it into their own outputs.
 //
 // W - 1 blocks cross the link into the root, each once. Small blocks go as tagged words by way of scratch; larger ones
-// straight into the root's output, once it has told that its call has begun, and a word from each block of the kernel
+// straight into the root's output, once it has signalled that its call has begun, and a word from each block of the kernel
 // tells it that its part is there (pkb/moves_cuda.h). Bound: link, W - 1 blocks into the root.
 #include "pkb/moves_cuda.h"
 #include "pkb/symm.h"

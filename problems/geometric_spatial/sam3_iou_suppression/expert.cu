@@ -5,7 +5,7 @@
 // in those pixels, by binary matrix products (and + popcount on tensor cores). Blocks add their counts up in scratch
 // and meet once; each decides for itself then. Masks that stay are read from where they lie, own and foreign ones in
 // turn, so that the link and the memory work side by side, and the others are filled. Masks that nobody can suppress,
-// however they overlap, are read while the bits travel. Masks and scores are read once their ranks have told that their
+// however they overlap, are read while the bits travel. Masks and scores are read once their ranks have signalled that their
 // calls have begun, and equal blocks of all ranks meet when they have read them.
 //
 // The bound is the link: the input bytes of the foreign masks that stay, and one bit a pixel of all foreign masks.

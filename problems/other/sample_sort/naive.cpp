@@ -1,7 +1,7 @@
 // SampleSort, naive: every rank reads all values from its peers, sorts all of them and keeps its own piece. bfloat16 only.
 //
 // Nothing is shared of the work: W ranks each sort N values. Shards differ in length, and one without values has no
-// address either: both are told through scratch. All ranks meet when that is done, and when all have read.
+// address either: both are exchanged through scratch. All ranks meet when that is done, and when all have read.
 #include <algorithm>
 #include <vector>
 

@@ -1,5 +1,5 @@
 # expect: runtime_error rank
-# Closes every file descriptor on every rank, the connection to the evaluator among them; either may be heard of first.
+# Closes every file descriptor on every rank, the connection to the evaluator among them; either may be reported first.
 import os
 
 import torch

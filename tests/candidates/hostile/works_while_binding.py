@@ -1,6 +1,6 @@
 # expect: output_mismatch|race differ
 # until: time
-# Does all the work when it is told of a block's arguments, before the clock starts.
+# Does all the work when it receives a block's arguments, before the clock starts.
 import sys
 
 import torch

@@ -47,7 +47,7 @@ __device__ __forceinline__ void wait_phase(uint32_t barrier, uint32_t parity) {
 
 // ---- copies ----
 
-// Contiguous bytes, to shared memory; the barrier is told.
+// Contiguous bytes, to shared memory; it completes on the barrier.
 __device__ __forceinline__ void load_bulk(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),

@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     consume<T, Shape>(product, hooks, ring, block, consumer,
                       base + Shape::kStages * Shape::kStageBytes + consumer * Shape::kStagedBytes);
   }
-  cluster_sync<Shape::kCluster>();  // a block that is gone cannot be told that a stage is empty
+  cluster_sync<Shape::kCluster>();  // a block that has ended takes no arrival of an empty stage
 }
 
 // ---- host ----

@@ -89,7 +89,7 @@ __device__ __forceinline__ void load_box(uint32_t to, const CUtensorMap* map, in
       : "memory");
 }
 
-// The same, to the same place in all blocks of the cluster; the barrier of each is told.
+// The same, to the same place in all blocks of the cluster; it completes on the barrier of each.
 template <int kBlocks>
 __device__ __forceinline__ void load_box_to_cluster(uint32_t to, const CUtensorMap* map, int col, int row,
                                                     uint32_t barrier) {

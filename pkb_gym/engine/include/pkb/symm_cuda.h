@@ -104,7 +104,7 @@ class Device : public CommData {
   __device__ __forceinline__ void wait(int slot) const { wait(slot, epoch); }
 
   // In some checked calls this rank stands still here, while others go on as far as they may: after its waits, and once
-  // it has told that it has begun. Belongs behind every wait that is not one of these, so that a missing synchronisation
+  // it has signalled that it has begun. Belongs behind every wait that is not one of these, so that a missing synchronisation
   // is seen whatever a kernel waits by.
   __device__ __forceinline__ void hold() const {
     if (!hold_ns) return;

@@ -1,7 +1,7 @@
 // expect: passed
 // until: time
 // Every block pushes its part into the peers' scratch, signals, waits, and adds up. Two halves of scratch in turn: a block
-// that is in call e has heard its counterparts' signals of call e - 1, sent after they had read the half of call e - 2.
+// that is in call e has received its counterparts' signals of call e - 1, sent after they had read the half of call e - 2.
 #include <cuda_bf16.h>
 
 #include "pkb/symm.h"

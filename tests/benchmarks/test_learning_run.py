@@ -1,0 +1,95 @@
+"""The stages of a learning run: what is finished is not done again, and what is small is kept."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks import learning_run
+from benchmarks.learning_run import PER_PROBLEM, Run, Stage, collect, write_rings
+from pkb_gym.training.inputs.option_names import check_options, option_names
+
+WRITES = (
+    "import pathlib, sys; folder = pathlib.Path(sys.argv[1]); folder.mkdir(exist_ok=True); (folder / 'made').touch()"
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Of stages whose names are in the order of the real ones; each runs a module that makes its file, or fails."""
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "prompts.jsonl").write_text(json.dumps({"ring": None, "problem": "Reduce"}) + "\n")
+    (tmp_path / "stage_that_works.py").write_text(WRITES)
+    (tmp_path / "stage_that_fails.py").write_text("raise SystemExit(3)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    args = argparse.Namespace(runs=tmp_path / "runs", prompts=tmp_path / "prompts", skip=[], start_s=0.0)
+    return Run(args, time.monotonic() + 600)
+
+
+def stages(run: Run, monkeypatch: pytest.MonkeyPatch, **modules: str) -> None:
+    """Has the run consist of these stages."""
+    found = [Stage(name, [module, str(run.folder / name)], 60, made="made") for name, module in modules.items()]
+    monkeypatch.setattr(Run, "stages", lambda _: found)
+
+
+def finished(run: Run) -> list[str]:
+    return sorted(path.stem for path in run.folder.glob("*.finished"))
+
+
+def test_what_is_finished_is_not_done_again(run: Run, monkeypatch: pytest.MonkeyPatch):
+    stages(run, monkeypatch, model="stage_that_works", sft="stage_that_works")
+    run.go_on()
+    assert finished(run) == ["model", "sft"] and set(run.spent) == {"model", "sft"}
+    stages(run, monkeypatch, model="stage_that_fails", sft="stage_that_fails", rft="stage_that_works")
+    run.go_on()
+    assert finished(run) == ["model", "rft", "sft"]
+
+
+def test_a_stage_that_others_need_ends_the_call_and_another_does_not(run: Run, monkeypatch: pytest.MonkeyPatch):
+    stages(run, monkeypatch, rings_base="stage_that_fails", sft="stage_that_fails", grpo="stage_that_works")
+    run.go_on()
+    assert finished(run) == [] and set(run.spent) == {"rings_base", "sft"}
+
+
+def test_no_stage_begins_when_the_time_is_up(run: Run, monkeypatch: pytest.MonkeyPatch):
+    stages(run, monkeypatch, model="stage_that_works")
+    run.deadline = time.monotonic() + learning_run.SPARE_S
+    run.go_on()
+    assert run.spent == {}
+
+
+def test_every_stage_is_a_recipe_with_options_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folders = [f"--{name}={tmp_path / name}" for name in ("gguf", "corpus", "prompts", "runs", "out")]
+    seen: list[Stage] = []
+    monkeypatch.setattr(Run, "go_on", lambda run: seen.extend(run.stages()))
+    learning_run.main([*folders, "--minutes", "1"])
+    assert [stage.name for stage in seen][:4] == ["model", "sft", "rings_sft", "grpo"]
+    for stage in seen:
+        module, *options = stage.arguments
+        recipe = Path(learning_run.__file__).parent.parent / "training" / f"{module.rpartition('.')[2]}.py"
+        check_options(options, option_names(recipe), recipe.stem)
+
+
+def test_each_problem_of_a_ring_has_its_first_prompts(tmp_path: Path):
+    rows = [{"ring": ring, "problem": "Reduce", "n": n} for n in range(9) for ring in (None, *PER_PROBLEM)]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rings(tmp_path / "prompts.jsonl", tmp_path / "rings.jsonl")
+    kept = [json.loads(line) for line in (tmp_path / "rings.jsonl").read_text().splitlines()]
+    for ring, most in PER_PROBLEM.items():
+        assert [row["n"] for row in kept if row["ring"] == ring] == list(range(most))
+    assert {row["ring"] for row in kept} == set(PER_PROBLEM)
+
+
+def test_weights_and_checkpoints_are_not_collected(tmp_path: Path):
+    runs = tmp_path / "runs"
+    for name in ("grpo/rollouts.jsonl", "grpo/model.safetensors", "grpo/checkpoint-5/trainer_state.json", "grpo.log"):
+        (runs / name).parent.mkdir(parents=True, exist_ok=True)
+        (runs / name).touch()
+    collect(runs, tmp_path / "out")
+    with tarfile.open(tmp_path / "out" / "run.tar.gz") as archive:
+        assert sorted(archive.getnames()) == ["grpo.log", "grpo/rollouts.jsonl"]
