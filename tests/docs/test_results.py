@@ -58,7 +58,7 @@ def history() -> None:
 class _WithoutTexts(ast.NodeTransformer):
     """Takes off docstrings, those behind attributes and constants too."""
 
-    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:  # noqa: N802  # as ast calls it
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
         is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         return None if is_text else node
 
@@ -98,6 +98,15 @@ def test_no_result_is_older_than_what_it_speaks_of(path: Path, history: None):
     kept = {name: as_of for (result, name), as_of in FIGURES_KEPT.items() if result == path.stem}
     changed = [name for name in stale(commit, paths_of(path)) if name not in kept or stale(kept[name], [name])]
     assert not changed, f"{path.name} is of {commit}; measure it again or remove it, for these have changed: {changed}"
+
+
+def test_texts_are_no_code():
+    plain = "import os\nA = 1\ndef f():\n    return 2\n"
+    assert code(
+        '"""Of all."""\nA = 1\n"""An attribute\'s."""\ndef f():\n    """Two."""\n    return 2\n', ".py"
+    ) == code(plain, ".py")
+    assert code(plain, ".py") != code(plain.replace("2", "3"), ".py") != code('A = "a"\n', ".py")
+    assert code("int a;  // one\n", ".h") == code("int a;\n", ".h") != code("int b;\n", ".h")
 
 
 def test_a_change_makes_a_result_stale(history: None):
