@@ -22,7 +22,7 @@ from pkb_gym.engine.ranks.sandbox import (
     bubblewrap_works,
     zygote_policy,
 )
-from pkb_gym.engine.ranks.visible_folders import is_below
+from pkb_gym.engine.ranks.visible_folders import is_below, package_folders
 from pkb_gym.engine.rankside.forking import ForkFailed, GangRequest, GangStarted, ZygoteReady
 from pkb_gym.engine.rankside.messages import WireError
 from pkb_gym.engine.rankside.wire import pair
@@ -92,7 +92,8 @@ class Zygote:
         inside = str(Path(RANKSIDE_INSIDE).parent)
         here = str(Path(__file__).resolve().parents[3])
         # What candidates import from is theirs alone; declarations may import from wherever this process does.
-        folders = (here, *python_path()) if self.trusted else (inside if self.sandboxed else here,)
+        own = (inside if self.sandboxed else here, *package_folders())
+        folders = (here, *python_path()) if self.trusted else own
         base = with_changes if self.trusted else for_candidates
         # The user's name stands in for a list of users, which no candidate needs to read.
         return base(
