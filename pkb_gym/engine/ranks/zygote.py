@@ -73,8 +73,9 @@ class Zygote:
             self._resources = resources.pop_all()
 
     def _command(self, fd: int) -> list[str]:
-        # Unbuffered, of Python as of C: what a rank wrote is there however it ended, and blocks need not flush.
-        python = [sys.executable, "-u", "-m"]
+        # -P: nothing of the folder that the user works in is imported. -u, of Python as of C: what a rank wrote is
+        # there however it ended, and blocks need not flush.
+        python = [sys.executable, "-P", "-u", "-m"]
         if not self.sandboxed:
             return [*python, "pkb_gym.engine.rankside.zygote", str(fd), str(self.scratch)]
         command = [*python, "rankside.zygote", str(fd)]

@@ -44,6 +44,17 @@ control.send(ZygoteReady())
 while True:
     control.receive_with_fds(GangRequest)
 """
+
+
+def test_modules_of_the_folder_it_is_started_in_are_not_imported(tmp_path: Path, monkeypatch) -> None:
+    """A checkout of another version there was imported in the place of this one."""
+    (tmp_path / "pkb_gym").mkdir()
+    (tmp_path / "pkb_gym" / "__init__.py").write_text("open('imported', 'w')")
+    monkeypatch.chdir(tmp_path)
+    Zygote(trusted=True).close()
+    assert not (tmp_path / "imported").exists()
+
+
 IMPORTING = """
 import socket, sys
 import installed_there
