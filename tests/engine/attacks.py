@@ -141,8 +141,11 @@ FAMILIES = (
     Family(
         "disturb the timing from beside",
         (),
-        "locks between evaluators; preparations and timings exclude each other",
-        ("engine/stages/test_machine_sharing.py", "engine/evaluators/test_arbiter.py"),
+        "locks between evaluators; preparations and timings exclude each other; connections that use up the memory for TCP",
+        (
+            *("engine/stages/test_machine_sharing.py", "engine/evaluators/test_arbiter.py"),
+            "engine/ranks/test_tcp_memory.py",
+        ),
     ),
 )
 
