@@ -1,7 +1,7 @@
 """The kernel's memory for TCP, of which the whole machine has one pool (tcp(7), tcp_mem).
 
-A gang that leaves data unread in many connections takes the pool from others: the baseline's calls then take hundreds of
-times as long, and so do connections of other programs.
+A gang that leaves data unread in many connections takes the pool from others: the baseline's calls then take hundreds
+of times as long, and other programs of the machine suffer likewise.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class ConnectionWatch:
 
 def _loaded(table: Path) -> int:
     """Lines of /proc/net/tcp (proc(5)) whose queues, to send or to receive, are not empty; of listeners they count
-    connections."""
+    connections.
+    """
     lines: list[str] = []
     with contextlib.suppress(OSError):
         lines = table.read_text().splitlines()[1:]
