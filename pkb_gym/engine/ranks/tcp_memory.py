@@ -73,8 +73,9 @@ class ConnectionWatch:
 
 
 def _loaded(table: Path) -> int:
-    """Lines of /proc/net/tcp (proc(5)) whose queues, to send or to receive, are not empty; of listeners they count
-    connections.
+    """Lines of /proc/net/tcp (proc(5)) whose queues, to send or to receive, are not empty.
+
+    Those of listeners count connections.
     """
     lines: list[str] = []
     with contextlib.suppress(OSError):
