@@ -51,7 +51,8 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def result(folder: Path) -> dict[str, Any]:
     """The file that a run on one GPU leaves."""
-    return json.loads((folder / "gpu_evaluator_1_ranks.json").read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads((folder / "gpu_evaluator_1_ranks.json").read_text(encoding="utf-8"))
+    return content
 
 
 @pytest.mark.parametrize(
