@@ -39,7 +39,7 @@ from pkb_gym.engine.rankside.emulated_orders import (
     Schedule,
     WorldOpened,
 )
-from pkb_gym.engine.rankside.orders import BlockDone, Bound, Dialect, Loaded
+from pkb_gym.engine.rankside.orders import Bound, Claims, Dialect, Loaded
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.feedback import Failure
 
@@ -167,7 +167,7 @@ class EmulatedGang:
 
     def run(
         self, sets: Sequence[int], stage: Callable[[], Processors | None], setting: BlockSetting
-    ) -> tuple[int, list[BlockDone]]:
+    ) -> tuple[int, list[Sequence[Claims]]]:
         """Calls the candidate on every rank, once on each of these sets; see `CandidateGang.run`.
 
         Raises:
@@ -193,7 +193,7 @@ class EmulatedGang:
         if len(done.claims) != self._world_size or any(len(claims) != len(sets) for claims in done.claims):
             raise GangFailed(Failure.INTEGRITY, None, f"a rank reported other calls than the {len(sets)} that it made")
         self._gang.processes.freeze()
-        return nanoseconds, [BlockDone(claims) for claims in done.claims]
+        return nanoseconds, list(done.claims)
 
     def run_on(self, seconds: float) -> None:
         """Lets the frozen process go on for a while.
