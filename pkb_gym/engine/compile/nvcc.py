@@ -151,20 +151,23 @@ def find_toolkit() -> Path:
     """The CUDA toolkit that nvcc belongs to; nvcc itself may be a wrapper elsewhere, so it is asked.
 
     Raises:
-        InfrastructureError: there is none.
+        InfrastructureError: there is none, or it does not say where it lies.
     """
     nvcc = _find_nvcc()
     if nvcc is None:
         raise InfrastructureError("no nvcc on this machine; install the CUDA toolkit, or set CUDA_HOME to where it is")
-    plan = subprocess.run(
-        [nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null", "-o", "/dev/null"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=20,
-    ).stderr
-    here = re.search(r"^#\$ _HERE_=(.+)$", plan, re.MULTILINE)
-    toolkit = (Path(here[1]) if here else Path(nvcc).parent).resolve().parent
+    command = [nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null", "-o", "/dev/null"]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InfrastructureError(f"{nvcc} does not run: {error}") from None
+    here = re.search(r"^#\$ _HERE_=(.+)$", run.stderr, re.MULTILINE)
+    if run.returncode != 0 or here is None:
+        said = (run.stderr + run.stdout).strip()[-500:]
+        raise InfrastructureError(
+            f"{nvcc} --dryrun does not say where its toolkit lies (status {run.returncode}): {said!r}"
+        )
+    toolkit = Path(here[1]).resolve().parent
     if not (toolkit / "bin" / "nvcc").is_file():
         raise InfrastructureError(f"{nvcc} says that it lies in {toolkit}, where there is no bin/nvcc")
     return toolkit

@@ -247,7 +247,7 @@ class Gang:
     ) -> Replies[Reply]:
         """Waits for one reply from each rank; arguments and errors as `ask`."""
         frames: dict[int, tuple[Reply, bytes]] = {}
-        watch = ThreadWatch(self.processes.pidfds, self._max_threads)
+        watches = (ThreadWatch(self.processes.pidfds, self._max_threads), self.processes.connection_watch())
         deadline = time.monotonic() + timeout_s
         try:
             while True:
@@ -263,7 +263,8 @@ class Gang:
                 if left <= 0:
                     raise self._missed_deadline(set(range(self.world_size)) - set(frames), timeout_s, where)
                 self._listen(min(left, WATCH_S))
-                watch.look()
+                for watch in watches:
+                    watch.look()
         except WireError as error:
             raise self._first_failure(str(error)) from None
 

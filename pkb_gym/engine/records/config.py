@@ -65,7 +65,8 @@ class EvalConfig(Record):
     4 * world_size + 1, so that each rank can be late in two of them, and held up in two; on the device "emulated" it
     is 14 by default, a few for each way in which ranks are held back, and any number is taken."""
     seed: int = Field(default=0, strict=True)
-    """Together with the evaluator's key, fixes the inputs; on the device "emulated" also the order of execution."""
+    """Together with the evaluator's key, fixes the inputs, those of timed calls together with the source, too; on the
+    device "emulated" also the order of execution."""
     turn: int = Field(default=0, ge=0, strict=True)
     """Turn of the episode; each turn has inputs of its own."""
     timeout_s: float | None = Field(default=None, gt=0, strict=True)

@@ -111,6 +111,7 @@ class CandidateRun:
             key=key,
             seed=config.seed,
             turn=config.turn,
+            source_sha256=feedback.source.sha256,
         )
         self.layout = lay_out(self.workload.problem, config)
         self.right_trials: Sequence[int] = ()
