@@ -80,6 +80,10 @@ def test_evaluations_beyond_the_limit_say_what_takes_the_time(tmp_path: Path) ->
     assert "the larger part): Gather on 8 ranks (40 s and 70 s: the interpreter)." in text
     assert "Of 3 candidates in `tests/candidates/cuda`, 1 have the verdict of 2 H200; 2 have another" in text
     assert text.endswith("Not explained: `good/new.cu`.")
+    rows[0]["commit"] = "d" * 12
+    write(tmp_path, "emulated_experts", rows=rows)
+    others = len(rows) - 1
+    assert f"Commits {'d' * 12} (1 evaluation) and {'c' * 12} ({others} evaluations)" in tables.experts(tmp_path)
 
 
 def test_random_programs_are_compared_with_their_bounds(tmp_path: Path) -> None:

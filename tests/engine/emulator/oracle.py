@@ -199,7 +199,10 @@ class Oracle:
             self.words.pop(word, None)
             return
         is_release = order in ("release", "acq_rel")
-        published = Published(thread, is_release, str(scope), dict(state.clock), dict(state.fenced), dict(state.before))
+        published = Published(thread, is_release, str(scope), dict(state.clock), dict(state.fenced), {})
+        for each in SCOPES:
+            join(published.sequential.setdefault(each, {}), state.before.get(each, {}))
+            join(published.sequential[each], state.sequential.get(each, {}))
         kept = self.words.get(word, [])
         if not is_atomic:
             kept = [] if is_release else [old for old in kept if old.thread == thread and old.is_release]

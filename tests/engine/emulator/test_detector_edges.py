@@ -102,6 +102,9 @@ ORDERED = {
 2 0 0 ld.u32 0x202000 :6
 """,
     "fence.sc of all threads before a barrier and after one": fences_of_others(),
+    "fence.sc of the thread that stores, and after a barrier": fences_of_others(
+        "1 0 * bar.sync 0 :2", first="1 0 0 fence.sc.sys :3"
+    ),
     "fence.sc of all threads, an acquire": fences_of_others(load="ld.acquire.sys.u64"),
     "fence.sc of all threads, led on by an atomic": fences_of_others().replace(
         "2 0 0 ld.relaxed", "2 1 0 atom.relaxed.sys.u64 0x204000 :30\n2 0 0 ld.relaxed"
@@ -241,6 +244,11 @@ MISSING = {
     "fence.sc of gpu scope before a barrier": (fences_of_others("1 0 * fence.sc.gpu :2"), "fence_scope", (1, 7)),
     "fence.sc of gpu scope after a barrier": (fences_of_others(after="2 0 * fence.sc.gpu :6"), "release", (1, 7)),
     "fence.sc of all threads without a barrier": (fences_of_others(first=""), "no_synchronisation", (1, 7)),
+    "fence.sc after a barrier, release without one": (
+        fences_of_others("1 0 * bar.sync 0 :2", first="", store="st.release.sys.u64"),
+        "acquire",
+        (1, 7),
+    ),
     "fence.sc of another warp alone": (
         fences_of_others(before="1 0 0-31 fence.sc.sys :2"),
         "release",

@@ -50,7 +50,7 @@ std::vector<std::shared_ptr<const Release>> Flags::publish(WarpState& warp, uint
       *release = Release{warp.key,          lanes,           time,
                          site_number,       is_release,      effective_scope(site.order, site.scope),
                          warp.known.at(lane), fences.released, fences.proxied_global,
-                         fences.proxied_shared, fences.sequential.before};
+                         fences.proxied_shared, fences.sequential};
       shared = std::move(release);
     }
     all[size_t(lane)] = shared;
@@ -164,13 +164,7 @@ void Flags::observe(WarpState& warp, uint32_t lanes, const Published& published,
       });
       warp.fences.unite(warp.all_lanes);
     }
-    if (const ClockRef& before = release.sequential[size_t(index_of(distance))]) {
-      warp.fences.change(news, warp.all_lanes, [&](Fences& fences) {
-        ClockRef& observed = fences.sequential.observed[size_t(index_of(distance))];
-        observed = clocks_.join(observed, before);
-      });
-      warp.fences.unite(warp.all_lanes);
-    }
+    observe_sequential(warp, news, published, distance);
     if (part.known != &release.known) {
       const bool has_narrower = release.fences[0].time > part.time;
       reason = has_narrower || release.is_release ? MissingEdge::kFenceScope : MissingEdge::kRelease;

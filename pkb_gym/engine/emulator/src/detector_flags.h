@@ -48,7 +48,7 @@ class Flags {
   void fence(WarpState& warp, uint32_t lanes, Order order, Scope scope, uint32_t site_number);
   void proxy_fence(WarpState& warp, uint32_t lanes, ProxyFence fence);
 
-  // Lanes that arrive at a barrier of their warp or block bring their fence.sc; those that leave it take all.
+  // fence.sc: lanes that arrive at a barrier of their warp or block bring theirs; those that leave it take all.
   void bring_fences(const WarpState& warp, uint32_t lanes, Meeting& meeting);
   void take_fences(WarpState& warp, uint32_t lanes, const Meeting& meeting);
 
@@ -83,6 +83,7 @@ class Flags {
                uint32_t site_number);
   void fail(const FailedEdge& edge);
   ClockRef clock_before(const WarpState& warp, uint32_t lanes, const FencePoint& fence);
+  void observe_sequential(WarpState& warp, uint32_t lanes, const Published& published, Scope distance);
   void acquire_sequential(WarpState& warp, uint32_t lanes, int highest);
 
   Agents& agents_;

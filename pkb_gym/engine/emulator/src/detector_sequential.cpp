@@ -48,6 +48,20 @@ void Flags::take_fences(WarpState& warp, uint32_t lanes, const Meeting& meeting)
   warp.fences.unite(warp.all_lanes);
 }
 
+void Flags::observe_sequential(WarpState& warp, uint32_t lanes, const Published& published, Scope distance) {
+  const auto d = size_t(index_of(distance));
+  const SequentialFences& of_store = published.release->sequential;
+  ClockRef before = of_store.before[d];
+  if (const FencePoint& own = of_store.own[d]; own.time) {
+    before = clocks_.join(before, clock_of(*published.release, {&own.known, own.time}, published.lane));
+  }
+  if (!before) return;
+  warp.fences.change(lanes, warp.all_lanes, [&](Fences& fences) {
+    fences.sequential.observed[d] = clocks_.join(fences.sequential.observed[d], before);
+  });
+  warp.fences.unite(warp.all_lanes);
+}
+
 void Flags::acquire_sequential(WarpState& warp, uint32_t lanes, int highest) {
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);

@@ -97,7 +97,7 @@ struct Release {
   Known known;
   std::array<FencePoint, kScopes> fences;
   ClockRef proxied_global, proxied_shared;
-  ScopedClocks sequential;
+  SequentialFences sequential;
 };
 
 struct WarpState {
