@@ -131,12 +131,12 @@ def variant_runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int, va
 
 def candidate_runs() -> Iterator[Run]:
     """Runs of candidates, configured as by the first lines of their files."""
-    for kind in ("good", "broken", "hostile", "racy", "races"):
+    for kind in ("good", "broken", "hostile", "racy"):
         for candidate in candidates(f"cuda/{kind}"):
             if candidate.path.suffix != ".cu":
                 continue
             asked = candidate.config.model_dump(exclude={"device", "world_size", "seed"}) | {
-                "detect_races": kind in ("good", "racy", "races"),
+                "detect_races": kind in ("good", "racy"),
                 "until": "check",
                 "timeout_s": 10.0 if candidate.outcome == "timeout" else 60.0,
                 "compile_timeout_s": COMPILE_TIMEOUT_S,

@@ -69,7 +69,7 @@ def test_evaluations_beyond_the_limit_say_what_takes_the_time(tmp_path: Path) ->
         row("expert", 2, compile_s=40.0),
         row("expert", 8, check_s=70.0, verdict="race", findings=["a race"]),
         row("good/copy.cu", 2),
-        row("good/cooperative_launch.cu", 2, "runtime_error"),
+        row("good/updates_its_graph.cu", 2, "load_error"),
         row("good/new.cu", 2, "race"),
     ]
     write(tmp_path, "emulated_experts", rows=rows)
