@@ -87,6 +87,11 @@ def mutants(folder: Path) -> str:
         f"and {open_} were not done. Commit {result['commit']} (`benchmarks/results/{path.name}`).\n",
         emulated_mutants.markdown([row for row in rows if row.reached is not False], seeds).split("\n\n")[0],
     ]
+    right = [row for row in rows if row.equivalent is not None]
+    if right:
+        text.append("\nDrawn too, but right all the same, and not counted:\n")
+        reasons = [(row.problem, row.kind, f"`{row.mutant}`", row.equivalent) for row in right]
+        text.append(parts.table(("kernel", "kind", "mutant", "why it is right"), reasons))
     missed = [row for row in wrong if row.seed is None]
     if missed:
         text.append("\nNot found:\n")

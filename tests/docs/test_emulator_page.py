@@ -39,6 +39,7 @@ def mutants(tmp_path: Path) -> Path:
         mutant("missed", evaluations=20, reached=True),
         mutant("open", evaluations=4, reached=True),
         mutant("elsewhere", evaluations=1, reached=False),
+        mutant("needless", evaluations=1, reached=True, equivalent="nobody is waited for"),
     ]
     write(tmp_path, "emulated_mutants", world_size=2, seeds=20, rows=rows)
     return tmp_path
@@ -48,6 +49,7 @@ def test_mutants_that_are_not_done_or_not_reached_do_not_count(mutants: Path) ->
     text = " ".join(tables.mutants(mutants).split())
     assert "3 mutants, drawn of each kind alike, whose operation 2 ranks come to: 2 (67%) are found within 20" in text
     assert "(race 1, deadlock 1), 1 of them as a race with both places, and 1 with the first seed. 1 more were" in text
+    assert "| Gather | no wait | `needless` | nobody is waited for |" in text
     assert "and 1 were not done" in text and "| Gather | no wait | `missed` |" in text
     assert "| all | 3 | 2 | 1 | 0 | 1 | 3 |" in text and "`open`" not in text
 
