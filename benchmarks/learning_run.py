@@ -94,7 +94,7 @@ class Run:
         learn = [*device, "--seed", str(args.seed), "--gradient_checkpointing", "false", "--report_to", "none"]
         learn += ["--logging_steps", "1", "--disable_tqdm", "true"]
         judge = ["--evaluation", "dedicated", "--evaluation_services", str(args.services), "--timing_budget_s", "0.1"]
-        judge += ["--evaluation_deadline_s", "120", "--max_turns", str(args.turns)]
+        judge += ["--evaluation_deadline_s", "120", "--kernel_timeout_s", "4", "--max_turns", str(args.turns)]
         judge += ["--max_completion_length", str(args.completion), "--decoding", args.decoding]
         ring_file = str(runs / RINGS)
         verdicts = ["--feedback", "verdict", "--limit", str(self.verdict_prompts)]
