@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import header, make_parser
+from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.training.inputs.rows import read_jsonl
 
@@ -278,7 +279,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         run.go_on()
     finally:
-        about = header() | {"wall_s": round(time.monotonic() - began, 1), "spent_s": run.spent}
+        about = header() | {
+            "gpus": list(gpus.names()),
+            "wall_s": round(time.monotonic() - began, 1),
+            "spent_s": run.spent,
+        }
         write_atomically(args.runs / "about.json", json.dumps(about, indent=1) + "\n")
         collect(args.runs, args.out)
     print(json.dumps(run.spent))
