@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,8 +23,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.common import RESULTS, header, make_parser
-from benchmarks.fault_targets import ROOT, EvaluatorTarget, Submission, Verdict, environment_of
+from benchmarks.fault_targets import EvaluatorTarget, Submission, Verdict, environment_of
 from benchmarks.side_by_side import Share, default_jobs, shares
+from pkb_gym.engine.hardware.calibrate import measure_processors
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import Device, EvalConfig
 from pkb_gym.engine.support import env_vars
@@ -34,8 +34,6 @@ from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem, r
 
 BUDGET_S = 0.1
 """Timing of each: what matters here is that timed calls are right."""
-
-CALIBRATE = "from pkb_gym.engine.hardware.calibrate import cpu_hardware; cpu_hardware()"
 
 ATTEMPTS = 3
 """A kernel that the machine could not judge is judged again at most so often."""
@@ -155,18 +153,10 @@ class Sweep:
 
 
 def calibrate(of_machine: Sequence[Share]) -> None:
-    """Measures the processors of each size of share while nothing else runs, for all evaluators.
-
-    Measured beside others they would seem slow, and right kernels faster than can be.
-    """
-    usable = os.sched_getaffinity(0)
+    """Measures the processors of each size of share while nothing else runs, for all evaluators."""
     by_size = {len(processors): processors for processors in (share.processors() for share in of_machine)}
-    try:
-        for processors in by_size.values():
-            os.sched_setaffinity(0, processors)
-            subprocess.run([sys.executable, "-c", CALIBRATE], cwd=ROOT, check=True)
-    finally:
-        os.sched_setaffinity(0, usable)
+    for processors in by_size.values():
+        measure_processors(processors)
 
 
 def run_share(sweep: Sweep, share: Share, folder: Path) -> None:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import header, make_parser
+from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.training.inputs.rows import read_jsonl
 
@@ -94,7 +95,7 @@ class Run:
         learn = [*device, "--seed", str(args.seed), "--gradient_checkpointing", "false", "--report_to", "none"]
         learn += ["--logging_steps", "1", "--disable_tqdm", "true"]
         judge = ["--evaluation", "dedicated", "--evaluation_services", str(args.services), "--timing_budget_s", "0.1"]
-        judge += ["--evaluation_deadline_s", "120", "--max_turns", str(args.turns)]
+        judge += ["--evaluation_deadline_s", "120", "--kernel_timeout_s", "4", "--max_turns", str(args.turns)]
         judge += ["--max_completion_length", str(args.completion), "--decoding", args.decoding]
         ring_file = str(runs / RINGS)
         verdicts = ["--feedback", "verdict", "--limit", str(self.verdict_prompts)]
@@ -278,7 +279,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         run.go_on()
     finally:
-        about = header() | {"wall_s": round(time.monotonic() - began, 1), "spent_s": run.spent}
+        about = header() | {
+            "gpus": list(gpus.names()),
+            "wall_s": round(time.monotonic() - began, 1),
+            "spent_s": run.spent,
+        }
         write_atomically(args.runs / "about.json", json.dumps(about, indent=1) + "\n")
         collect(args.runs, args.out)
     print(json.dumps(run.spent))

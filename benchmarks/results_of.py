@@ -73,6 +73,8 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
     "emulated_experts": (*GPU_KERNELS, "pkb_gym/engine/emulator/src/*"),
     "service_load": ("pkb_gym/serve/*.py", "pkb_gym/engine/evaluators/*.py", *GANGS),
     "learning": ("pkb_gym/corpus/families/*", *TIMING),
+    "learning_run": ("pkb_gym/corpus/families/*", "rewards/default.py", "rewards/ladder.py", *TIMING),
+    "reward_study": (*(f"rewards/{name}.py" for name in ("presets", "default", "ladder", "milestones")), *TIMING),
     "catalogue": ("problems/catalogue.py",),
     "starters": (
         "pkb_gym/starters/*.py",
