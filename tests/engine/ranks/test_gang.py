@@ -21,6 +21,8 @@ from pkb_gym.engine.records.feedback import Failure
 from tests.engine.rank_programs import Did, Do
 
 PROGRAM = "tests.engine.rank_programs"
+SLACK_S = 60.0
+"""What the end of a gang may take beyond its deadline on a busy machine; its ranks sleep for a quarter of an hour."""
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def fall(gang: Gang, *words: str, timeout_s: float = 10.0, where: Callable[[int]
     began = time.monotonic()
     with pytest.raises(GangFailed) as caught:
         do(gang, *words, timeout_s=timeout_s, where=where)
-    assert time.monotonic() - began < timeout_s + 3
+    assert time.monotonic() - began < timeout_s + SLACK_S
     return caught.value
 
 
@@ -247,7 +249,7 @@ def test_a_rank_that_reads_nothing_does_not_stop_the_evaluator(gang: Gang, monke
     gang.send([Do(("nothing", "nothing"))] * 2, raw=bytes(8 << 20))
     with pytest.raises(GangFailed):
         gang.collect(Did, timeout_s=0.3)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < SLACK_S
 
 
 def test_an_unknown_program_is_infrastructure_failure(zygote: Zygote) -> None:
