@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import datetime as dt
 import json
 import re
@@ -12,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.code_of import NotARenaming, code
 from benchmarks.common import RESULTS
+from benchmarks.renamed import MOVED, RENAMED, renamed_in
 from benchmarks.results_of import CPU_HEADERS, FIGURES_KEPT, GPU_HEADERS, REWRITTEN, SPEAKS_OF, paths_of
 from tests.docs.pages import DOCS, ROOT
 
@@ -55,32 +56,20 @@ def history() -> None:
         pytest.skip("needs the whole history: this clone is shallow")
 
 
-class _WithoutTexts(ast.NodeTransformer):
-    """Takes off docstrings, those behind attributes and constants too."""
-
-    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
-        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        return None if is_text else node
-
-
-def code(text: str, suffix: str) -> str:
-    """A source without comments, docstrings, imports and the way it is set."""
-    if suffix != ".py":
-        return "".join(re.sub(r"//.*", "", text).split())
-    tree = _WithoutTexts().visit(ast.parse(text))
-    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
-    return ast.dump(tree)
-
-
 def stale(commit: str, paths: list[str]) -> list[str]:
-    """The files at these paths whose code differs between a commit and the present one."""
+    """The files at these paths whose code differs between a commit and the present one, by more than names."""
     specs = [f":(glob){path}" for path in paths]
-    changed = git("diff", "--name-only", commit, "HEAD", "--", *specs).splitlines() if specs else []
-    return [
-        name
-        for name in changed
-        if len({code(git("show", f"{version}:{name}"), Path(name).suffix) for version in (commit, "HEAD")}) > 1
-    ]
+    changed = git("diff", "--name-only", "--no-renames", commit, "HEAD", "--", *specs).splitlines() if specs else []
+    return [name for name in changed if name not in MOVED.values() and not is_equal_since(commit, name)]
+
+
+def is_equal_since(commit: str, name: str) -> bool:
+    before = git("show", f"{commit}:{name}") or git("show", f"{commit}:{MOVED.get(name, name)}")
+    suffix = Path(name).suffix
+    try:
+        return code(before, suffix, renamed_in(name)) == code(git("show", f"HEAD:{name}"), suffix)
+    except NotARenaming:
+        return False
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
@@ -100,19 +89,49 @@ def test_no_result_is_older_than_what_it_speaks_of(path: Path, history: None):
     assert not changed, f"{path.name} is of {commit}; measure it again or remove it, for these have changed: {changed}"
 
 
-def test_texts_are_no_code():
-    plain = "import os\nA = 1\ndef f():\n    return 2\n"
-    assert code(
-        '"""Of all."""\nA = 1\n"""An attribute\'s."""\ndef f():\n    """Two."""\n    return 2\n', ".py"
-    ) == code(plain, ".py")
-    assert code(plain, ".py") != code(plain.replace("2", "3"), ".py") != code('A = "a"\n', ".py")
-    assert code("int a;  // one\n", ".h") == code("int a;\n", ".h") != code("int b;\n", ".h")
-
-
 def test_a_change_makes_a_result_stale(history: None):
     change = git("log", "--format=%H", "-1", "--diff-filter=M", "--", "problems/*/*/expert.cpp")
     assert stale(f"{change}~", ["problems/*/*/expert.cpp"])
     assert not stale("HEAD", ["problems/*/*/expert.cpp"])
+
+
+def test_renaming_and_moving_make_nothing_stale(monkeypatch: pytest.MonkeyPatch):
+    versions = {"then:old.py": "def told(): return 1", "HEAD:new.py": "def reported(): return 1"}
+    monkeypatch.setitem(globals(), "git", lambda command, version: versions.get(version, ""))
+    assert not is_equal_since("then", "new.py")
+    monkeypatch.setitem(MOVED, "new.py", "old.py")
+    assert not is_equal_since("then", "new.py")
+    monkeypatch.setitem(RENAMED, "ne*.py", {"told": "reported"})
+    assert is_equal_since("then", "new.py")
+    versions["then:old.py"] = "def told(reported): return 1"
+    assert not is_equal_since("then", "new.py"), "two names became one"
+
+
+def test_two_new_names_for_one_are_an_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(RENAMED, "a/*.py", {"told": "reported"})
+    monkeypatch.setitem(RENAMED, "a/b.py", {"told": "sent"})
+    assert renamed_in("a/c.py") == {"told": "reported"}
+    with pytest.raises(ValueError, match=r"a/b\.py: several new names for told"):
+        renamed_in("a/b.py")
+
+
+@pytest.mark.parametrize("path", RENAMED)
+def test_no_old_name_is_left(path: str):
+    files = [file for file in ROOT.glob(path) if file.is_file()]
+    assert files, "the pattern fits no file"
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        left = [
+            old
+            for old in RENAMED[path]
+            if code(text, file.suffix, {old: "renamed_once_more"}) != code(text, file.suffix)
+        ]
+        assert not left, f"{file}: {left}"
+
+
+@pytest.mark.parametrize(("new", "old"), MOVED.items())
+def test_moved_files_are_at_their_new_place_alone(new: str, old: str):
+    assert (ROOT / new).is_file() and not (ROOT / old).exists()
 
 
 @pytest.mark.parametrize("name", SPEAKS_OF)
@@ -148,11 +167,6 @@ def test_references_that_baselines_precede_are_those_on_the_page():
     )
     names = ", ".join(row.split("|")[1] for row in table.splitlines()[2:])
     assert {name.strip() for name in names.split(",")} == REWRITTEN
-
-
-def test_comments_make_nothing_stale():
-    assert code('def f(x):  # why\n    """What."""\n    return x\n', ".py") == code("def f(x): return x", ".py")
-    assert code("int x;  // why\n", ".cu") == code("int  x;", ".cu") != code("int y;", ".cu")
 
 
 def measured_tables(text: str) -> list[tuple[str, str]]:

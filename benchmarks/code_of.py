@@ -1,0 +1,74 @@
+"""The part of a source that figures depend on, for telling whether a result is stale."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+
+CPP_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|\w+')
+"""A string, a character, a number or a name."""
+
+
+class NotARenaming(ValueError):
+    """The new name of an identifier stands for another one already."""
+
+
+class _WithoutTexts(ast.NodeTransformer):
+    """Removes docstrings, those behind attributes and constants too."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if is_text else node
+
+
+def code(text: str, suffix: str, renamed: Mapping[str, str] | None = None) -> str:
+    """A source without comments, docstrings, imports and layout.
+
+    Args:
+        text: of the source.
+        suffix: of its file.
+        renamed: old -> new names of identifiers; applied to whole identifiers outside of strings.
+
+    Raises:
+        NotARenaming: a new name is in the source already, or two old names become one: equal code need not mean equal
+            behaviour then.
+    """
+    renamed = renamed or {}
+    if suffix != ".py":
+        return "".join(_renamed_cpp(re.sub(r"//.*", "", text), renamed).split())
+    tree = _WithoutTexts().visit(ast.parse(text))
+    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
+    _rename_python(tree, renamed)
+    return ast.dump(tree)
+
+
+def _check(identifiers: set[str], renamed: Mapping[str, str]) -> None:
+    sources: dict[str, str] = {}
+    for old in sorted(identifiers & renamed.keys()):
+        new = renamed[old]
+        if new in identifiers:
+            raise NotARenaming(f"{old} cannot become {new}: the source has {new} already")
+        if new in sources:
+            raise NotARenaming(f"{sources[new]} and {old} cannot both become {new}")
+        sources[new] = old
+
+
+def _renamed_cpp(text: str, renamed: Mapping[str, str]) -> str:
+    _check({token for token in CPP_TOKEN.findall(text) if token[0] not in "\"'"}, renamed)
+    return CPP_TOKEN.sub(lambda token: renamed.get(token[0], token[0]), text)
+
+
+def _rename_python(tree: ast.AST, renamed: Mapping[str, str]) -> None:
+    """Renames in place; a string is no identifier, and a dotted module is one as a whole."""
+    fields = [
+        (node, field, value)
+        for node in ast.walk(tree)
+        if not isinstance(node, ast.Constant)
+        for field, value in ast.iter_fields(node)
+        if isinstance(value, str) or (isinstance(value, list) and value and all(isinstance(v, str) for v in value))
+    ]
+    _check({name for _, _, value in fields for name in ([value] if isinstance(value, str) else value)}, renamed)
+    for node, field, value in fields:
+        new = renamed.get(value, value) if isinstance(value, str) else [renamed.get(name, name) for name in value]
+        setattr(node, field, new)

@@ -1,0 +1,27 @@
+"""Files and identifiers that were renamed since results were measured: such a change makes no result stale."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+
+MOVED: dict[str, str] = {}
+"""Path -> the path that the file had before."""
+
+RENAMED: dict[str, dict[str, str]] = {}
+"""Paths, with wildcards -> old -> new identifiers in these files."""
+
+
+def renamed_in(path: str) -> dict[str, str]:
+    """Old -> new identifiers in a file, by its present path.
+
+    Raises:
+        ValueError: two patterns give an identifier different names.
+    """
+    found: dict[str, str] = {}
+    for pattern, names in RENAMED.items():
+        if fnmatch(path, pattern):
+            clash = [old for old in found.keys() & names.keys() if found[old] != names[old]]
+            if clash:
+                raise ValueError(f"{path}: several new names for {', '.join(sorted(clash))}")
+            found |= names
+    return found
