@@ -15,11 +15,21 @@ class NotARenaming(ValueError):
 
 
 class _WithoutTexts(ast.NodeTransformer):
-    """Removes docstrings, those behind attributes and constants too."""
+    """Removes docstrings, those behind attributes and constants too, and the types of casts, which do nothing."""
+
+    def __init__(self, casts: bool) -> None:
+        self._casts = casts
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        self.generic_visit(node)
         is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         return None if is_text else node
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        self.generic_visit(node)
+        if self._casts and isinstance(node.func, ast.Name) and node.func.id == "cast":
+            del node.args[0]
+        return node
 
 
 def code(text: str, suffix: str, renamed: Mapping[str, str] | None = None) -> str:
@@ -37,7 +47,10 @@ def code(text: str, suffix: str, renamed: Mapping[str, str] | None = None) -> st
     renamed = renamed or {}
     if suffix != ".py":
         return "".join(_renamed_cpp(re.sub(r"//.*", "", text), renamed).split())
-    tree = _WithoutTexts().visit(ast.parse(text))
+    tree = ast.parse(text)
+    imported = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "typing"]
+    casts = any(alias.name == "cast" for node in imported for alias in node.names)
+    tree = _WithoutTexts(casts).visit(tree)
     tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
     _rename_python(tree, renamed)
     return ast.dump(tree)

@@ -67,6 +67,13 @@ def test_identifiers_of_every_kind_are_renamed(before: str, after: str):
     assert code(before, ".py", {"Old": "New"}) == code(after, ".py") != code(before, ".py")
 
 
+def test_the_types_of_casts_are_no_code():
+    assert code('from typing import cast\nx = cast("A", f())', ".py") == code(
+        'from typing import cast\nx = cast("B", f())', ".py"
+    )
+    assert code('x = cast("A", f())', ".py") != code('x = cast("B", f())', ".py"), "another function of that name"
+
+
 @pytest.mark.parametrize("suffix", [".py", ".h"])
 @pytest.mark.parametrize(
     ("renamed", "message"),
