@@ -7,7 +7,9 @@ from fnmatch import fnmatch
 MOVED: dict[str, str] = {}
 """Path -> the path that the file had before."""
 
-RENAMED: dict[str, dict[str, str]] = {}
+RENAMED: dict[str, dict[str, str]] = {
+    "pkb_gym/engine/include/pkb/symm_cuda.h": {"told": "reported"},
+}
 """Paths, with wildcards -> old -> new identifiers in these files."""
 
 

@@ -213,16 +213,16 @@ class Device : public CommData {
                                                   Stats* stats) {
     const uint64_t begin = stats ? device_now_ns() : 0;
     volatile Place* where = place;
-    bool told = false;
+    bool reported = false;
     for (uint32_t polls = 0; load_acquire(word) < value; ++polls) {
       if (polls == 1u << 16) {  // some hundredths of a second: for the report when a deadline passes
         where->slot = slot;
         where->want = value;
         where->state = State::kWaiting;
-        told = true;
+        reported = true;
       }
     }
-    if (told) where->state = State::kInCall;
+    if (reported) where->state = State::kInCall;
     if (stats) {
       count(&stats->wait_ns, device_now_ns() - begin);
       count(&stats->waits, 1);
