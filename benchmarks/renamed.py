@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from fnmatch import fnmatch
 
-MOVED: dict[str, str] = {}
+MOVED: dict[str, str] = {
+    "pkb_gym/serve/shutdown.py": "pkb_gym/serve/ending.py",
+}
 """Path -> the path that the file had before."""
 
 RENAMED: dict[str, dict[str, str]] = {
     "pkb_gym/engine/include/pkb/symm_cuda.h": {"told": "reported"},
+    "pkb_gym/serve/*.py": {"Ending": "ShutdownEvent", "ending": "shutdown", "_ending": "_shutdown"},
 }
 """Paths, with wildcards -> old -> new identifiers in these files."""
 
