@@ -10,6 +10,7 @@ MOVED: dict[str, str] = {
 """Path -> the path that the file had before."""
 
 RENAMED: dict[str, dict[str, str]] = {
+    "pkb_gym/agents/run/*.py": {"Ending": "EpisodeStatus", "ending": "status"},
     "pkb_gym/engine/include/pkb/symm_cuda.h": {"told": "reported"},
     "pkb_gym/serve/*.py": {"Ending": "ShutdownEvent", "ending": "shutdown", "_ending": "_shutdown"},
 }

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pkb_gym.agents.protocol import AgentError, AgentProvider, NotCovered
 from pkb_gym.agents.run.budget import Budget, Limits
-from pkb_gym.agents.run.episode import Ending, EpisodePlan, EpisodePlayer
+from pkb_gym.agents.run.episode import EpisodePlan, EpisodePlayer, EpisodeStatus
 from pkb_gym.agents.run.results import RunResults
 from pkb_gym.agents.run.tally import Tally
 from pkb_gym.engine.errors import ConfigError, InfrastructureError, SizeError, StoreError
@@ -103,53 +103,53 @@ class Runner:
         outcome.complete = len(plans) - len(waiting)
         with side_by_side(waiting, self._play, jobs, name="pkb-run", give_up=self._give_up) as done:
             for _ in waiting:
-                plan, ending = done.get()
-                self._progress.ended(plan, self._account(plan, ending, outcome))
+                plan, status = done.get()
+                self._progress.ended(plan, self._account(plan, status, outcome))
         outcome.stopped = self._stopped or (self.budget.exhausted if outcome.open else None)
         return outcome
 
-    def _play(self, plan: EpisodePlan) -> Ending:
+    def _play(self, plan: EpisodePlan) -> EpisodeStatus:
         if not self._may_go_on():
-            return Ending.STOPPED
+            return EpisodeStatus.STOPPED
         try:
-            ending = self._player.play(plan, self._results.episode(plan.problem.name, plan.sample))
+            status = self._player.play(plan, self._results.episode(plan.problem.name, plan.sample))
         except AgentError as error:
             self._count_failure(str(error))
             raise
-        if ending is Ending.NOT_JUDGED:
+        if status is EpisodeStatus.NOT_JUDGED:
             self._count_failure(self._evaluators_words(plan))
-        elif ending is Ending.COMPLETE:
+        elif status is EpisodeStatus.COMPLETE:
             self._failures = 0
-        return ending
+        return status
 
     def _count_failure(self, words: str) -> None:
-        """Here, not where endings are read: the thread would have begun further episodes by then."""
+        """Here, not where statuses are read: the thread would have begun further episodes by then."""
         with self._lock:
             self._failures += 1
             if self._failures >= MOST_FAILURES and self._stopped is None:
                 self._stopped = f"{self._failures} episodes in a row failed, the last one so: {_in_one_line(words)}"
 
-    def _account(self, plan: EpisodePlan, ending: Ending | BaseException, outcome: Outcome) -> str:
+    def _account(self, plan: EpisodePlan, status: EpisodeStatus | BaseException, outcome: Outcome) -> str:
         """Enters how an episode ended; what there is to say of it."""
         place = (plan.problem.name, plan.sample)
-        if ending is Ending.COMPLETE:
+        if status is EpisodeStatus.COMPLETE:
             outcome.complete += 1
             return ""
-        if ending is Ending.STOPPED:
+        if status is EpisodeStatus.STOPPED:
             outcome.open += 1
-            return str(ending)
-        if isinstance(ending, NotCovered | SizeError):  # SizeError: of a service on another machine
-            outcome.skipped[plan.problem.name] = str(ending)
-            return f"skipped: {ending}"
-        if ending is Ending.NOT_JUDGED:
+            return str(status)
+        if isinstance(status, NotCovered | SizeError):  # SizeError: of a service on another machine
+            outcome.skipped[plan.problem.name] = str(status)
+            return f"skipped: {status}"
+        if status is EpisodeStatus.NOT_JUDGED:
             words = self._evaluators_words(plan)
-        elif isinstance(ending, StoreError | ConfigError) or not isinstance(ending, Exception):
-            assert isinstance(ending, BaseException)
-            raise ending
-        elif isinstance(ending, InfrastructureError):
-            words = str(ending)
+        elif isinstance(status, StoreError | ConfigError) or not isinstance(status, Exception):
+            assert isinstance(status, BaseException)
+            raise status
+        elif isinstance(status, InfrastructureError):
+            words = str(status)
         else:  # a mistake in the agent costs its own episode alone
-            words = f"the agent crashed: {type(ending).__name__}: {ending}"
+            words = f"the agent crashed: {type(status).__name__}: {status}"
         outcome.failed.append((*place, _in_one_line(words)))
         return _in_one_line(words)
 
