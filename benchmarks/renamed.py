@@ -10,7 +10,13 @@ MOVED: dict[str, str] = {
 """Path -> the path that the file had before."""
 
 RENAMED: dict[str, dict[str, str]] = {
-    "pkb_gym/agents/run/*.py": {"Ending": "EpisodeStatus", "ending": "status"},
+    "pkb_gym/agents/run/*.py": {
+        "Ending": "EpisodeStatus",
+        "ending": "status",
+        "words": "detail",
+        "_evaluators_words": "_evaluator_error",
+        "MOST_WORDS_CHARS": "MAX_DETAIL_CHARS",
+    },
     "pkb_gym/engine/include/pkb/symm_cuda.h": {"told": "reported"},
     "pkb_gym/serve/*.py": {"Ending": "ShutdownEvent", "ending": "shutdown", "_ending": "_shutdown"},
 }

@@ -21,7 +21,7 @@ from pkb_gym.engine.support.side_by_side import side_by_side
 MOST_FAILURES = 5
 """Episodes in a row that fail by the agent, or by the evaluator, before the run stops: the next would fail as well."""
 
-MOST_WORDS_CHARS = 400
+MAX_DETAIL_CHARS = 400
 
 
 class RunProgress(Protocol):
@@ -30,8 +30,8 @@ class RunProgress(Protocol):
     def attempted(self, attempt: Attempt) -> None:
         """A turn was recorded."""
 
-    def ended(self, plan: EpisodePlan, words: str) -> None:
-        """An episode ended; the words say how where it is not complete, and are empty where it is."""
+    def ended(self, plan: EpisodePlan, detail: str) -> None:
+        """An episode ended; the detail is empty where it is complete, and gives the cause where it is not."""
 
 
 @dataclass
@@ -117,20 +117,20 @@ class Runner:
             self._count_failure(str(error))
             raise
         if status is EpisodeStatus.NOT_JUDGED:
-            self._count_failure(self._evaluators_words(plan))
+            self._count_failure(self._evaluator_error(plan))
         elif status is EpisodeStatus.COMPLETE:
             self._failures = 0
         return status
 
-    def _count_failure(self, words: str) -> None:
+    def _count_failure(self, detail: str) -> None:
         """Here, not where statuses are read: the thread would have begun further episodes by then."""
         with self._lock:
             self._failures += 1
             if self._failures >= MOST_FAILURES and self._stopped is None:
-                self._stopped = f"{self._failures} episodes in a row failed, the last one so: {_in_one_line(words)}"
+                self._stopped = f"{self._failures} episodes in a row failed, the last one so: {_in_one_line(detail)}"
 
     def _account(self, plan: EpisodePlan, status: EpisodeStatus | BaseException, outcome: Outcome) -> str:
-        """Enters how an episode ended; what there is to say of it."""
+        """Counts an episode; returns the detail of its end, empty where it is complete."""
         place = (plan.problem.name, plan.sample)
         if status is EpisodeStatus.COMPLETE:
             outcome.complete += 1
@@ -142,18 +142,18 @@ class Runner:
             outcome.skipped[plan.problem.name] = str(status)
             return f"skipped: {status}"
         if status is EpisodeStatus.NOT_JUDGED:
-            words = self._evaluators_words(plan)
+            detail = self._evaluator_error(plan)
         elif isinstance(status, StoreError | ConfigError) or not isinstance(status, Exception):
             assert isinstance(status, BaseException)
             raise status
         elif isinstance(status, InfrastructureError):
-            words = str(status)
+            detail = str(status)
         else:  # a mistake in the agent costs its own episode alone
-            words = f"the agent crashed: {type(status).__name__}: {status}"
-        outcome.failed.append((*place, _in_one_line(words)))
-        return _in_one_line(words)
+            detail = f"the agent crashed: {type(status).__name__}: {status}"
+        outcome.failed.append((*place, _in_one_line(detail)))
+        return _in_one_line(detail)
 
-    def _evaluators_words(self, plan: EpisodePlan) -> str:
+    def _evaluator_error(self, plan: EpisodePlan) -> str:
         turns = self._results.episode(plan.problem.name, plan.sample)
         last = turns[max(turns)].feedback if turns else None
         return "the evaluator failed" + ("" if last is None or not last.message else f": {last.message}")
@@ -177,5 +177,5 @@ class Runner:
         self._provider.close()
 
 
-def _in_one_line(words: str) -> str:
-    return printable(" ".join(words.split()), MOST_WORDS_CHARS)
+def _in_one_line(detail: str) -> str:
+    return printable(" ".join(detail.split()), MAX_DETAIL_CHARS)

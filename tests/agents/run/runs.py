@@ -30,8 +30,8 @@ class ReportedProgress:
     def attempted(self, attempt: Attempt) -> None:
         self.attempts.append((attempt.problem, attempt.sample, attempt.turn))
 
-    def ended(self, plan: EpisodePlan, words: str) -> None:
-        self.ends[plan.problem.name, plan.sample] = words
+    def ended(self, plan: EpisodePlan, detail: str) -> None:
+        self.ends[plan.problem.name, plan.sample] = detail
 
 
 def identity_of(problems: Sequence[str], **fields: object) -> RunIdentity:
