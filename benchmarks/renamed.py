@@ -16,6 +16,7 @@ RENAMED: dict[str, dict[str, str]] = {
         "words": "detail",
         "_evaluators_words": "_evaluator_error",
         "MOST_WORDS_CHARS": "MAX_DETAIL_CHARS",
+        "Outcome": "RunStatus",
     },
     "pkb_gym/engine/include/pkb/symm_cuda.h": {"told": "reported"},
     "pkb_gym/serve/*.py": {"Ending": "ShutdownEvent", "ending": "shutdown", "_ending": "_shutdown"},

@@ -62,7 +62,7 @@ class RunCounter(TerminalStatus):
 
 
 def in_brief(attempt: Attempt) -> str:
-    """An attempt in a few detail."""
+    """A summary of an attempt."""
     timing = None if attempt.feedback is None else attempt.feedback.timing
     if timing is None or attempt.verdict != "passed":
         return attempt.verdict

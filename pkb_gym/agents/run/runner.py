@@ -35,7 +35,7 @@ class RunProgress(Protocol):
 
 
 @dataclass
-class Outcome:
+class RunStatus:
     """The result of a run.
 
     Attributes:
@@ -87,7 +87,7 @@ class Runner:
         self._lock = threading.Lock()
         self._player = EpisodePlayer(results.identity, provider, evaluator, self._may_go_on, self._record)
 
-    def play(self, plans: Sequence[EpisodePlan], jobs: int) -> Outcome:
+    def play(self, plans: Sequence[EpisodePlan], jobs: int) -> RunStatus:
         """Plays the episodes that are not complete yet, in order.
 
         Args:
@@ -98,7 +98,7 @@ class Runner:
             ConfigError: the agent or the evaluator can play none at all.
             StoreError: the turns cannot be recorded.
         """
-        outcome = Outcome()
+        outcome = RunStatus()
         waiting = [plan for plan in plans if not self._results.is_complete(plan.problem.name, plan.sample)]
         outcome.complete = len(plans) - len(waiting)
         with side_by_side(waiting, self._play, jobs, name="pkb-run", give_up=self._give_up) as done:
@@ -129,7 +129,7 @@ class Runner:
             if self._failures >= MOST_FAILURES and self._stopped is None:
                 self._stopped = f"{self._failures} episodes in a row failed, the last one so: {_in_one_line(detail)}"
 
-    def _account(self, plan: EpisodePlan, status: EpisodeStatus | BaseException, outcome: Outcome) -> str:
+    def _account(self, plan: EpisodePlan, status: EpisodeStatus | BaseException, outcome: RunStatus) -> str:
         """Counts an episode; returns the detail of its end, empty where it is complete."""
         place = (plan.problem.name, plan.sample)
         if status is EpisodeStatus.COMPLETE:
