@@ -19,6 +19,7 @@ RENAMED: dict[str, dict[str, str]] = {
         "Outcome": "RunStatus",
     },
     "pkb_gym/engine/include/pkb/symm_cuda.h": {"told": "reported"},
+    "pkb_gym/metrics/*.py": {"Outcome": "AttemptOutcome"},
     "pkb_gym/serve/*.py": {"Ending": "ShutdownEvent", "ending": "shutdown", "_ending": "_shutdown"},
 }
 """Paths, with wildcards -> old -> new identifiers in these files."""
