@@ -33,7 +33,7 @@ class _WithoutTexts(ast.NodeTransformer):
 
 
 def code(text: str, suffix: str, renamed: Mapping[str, str] | None = None) -> str:
-    """A source without comments, docstrings, imports and layout.
+    """A source without comments, docstrings, imports, `__all__` and layout.
 
     Args:
         text: of the source.
@@ -51,9 +51,15 @@ def code(text: str, suffix: str, renamed: Mapping[str, str] | None = None) -> st
     imported = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "typing"]
     casts = any(alias.name == "cast" for node in imported for alias in node.names)
     tree = _WithoutTexts(casts).visit(tree)
-    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
+    tree.body = [node for node in tree.body if not _passes_names_on(node)]
     _rename_python(tree, renamed)
     return ast.dump(tree)
+
+
+def _passes_names_on(node: ast.stmt) -> bool:
+    """Whether it is an import or `__all__`."""
+    exports = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__"
+    return exports or isinstance(node, ast.Import | ast.ImportFrom)
 
 
 def _check(identifiers: set[str], renamed: Mapping[str, str]) -> None:

@@ -67,6 +67,11 @@ def test_identifiers_of_every_kind_are_renamed(before: str, after: str):
     assert code(before, ".py", {"Old": "New"}) == code(after, ".py") != code(before, ".py")
 
 
+def test_imports_and_exports_are_no_code():
+    assert code('import a\n__all__ = ["a"]\nb = 1', ".py") == code("b = 1", ".py")
+    assert code('names = ["a"]', ".py") != code('names = ["b"]', ".py")
+
+
 def test_the_types_of_casts_are_no_code():
     assert code('from typing import cast\nx = cast("A", f())', ".py") == code(
         'from typing import cast\nx = cast("B", f())', ".py"
