@@ -18,6 +18,17 @@ RENAMED: dict[str, dict[str, str]] = {
         "MOST_WORDS_CHARS": "MAX_DETAIL_CHARS",
         "Outcome": "RunStatus",
     },
+    "pkb_gym/cluster/*.py": {
+        "Judge": "KeyedEvaluator",
+        "OpenJudge": "OpenEvaluator",
+        "judge_opener": "evaluator_opener",
+    },
+    "pkb_gym/cluster/gang.py": {
+        "_judges": "_evaluators",
+        "_new_judge": "_new_evaluator",
+        "_judge": "_idle_evaluator",
+    },
+    "pkb_gym/cluster/judging.py": {"judge": "evaluator"},
     "pkb_gym/engine/include/pkb/symm_cuda.h": {"told": "reported"},
     "pkb_gym/metrics/*.py": {"Outcome": "AttemptOutcome"},
     "pkb_gym/serve/*.py": {"Ending": "ShutdownEvent", "ending": "shutdown", "_ending": "_shutdown"},
