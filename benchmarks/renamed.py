@@ -31,7 +31,13 @@ RENAMED: dict[str, dict[str, str]] = {
     "pkb_gym/cluster/judging.py": {"judge": "evaluator"},
     "pkb_gym/engine/include/pkb/symm_cuda.h": {"told": "reported"},
     "pkb_gym/metrics/*.py": {"Outcome": "AttemptOutcome"},
-    "pkb_gym/serve/*.py": {"Ending": "ShutdownEvent", "ending": "shutdown", "_ending": "_shutdown"},
+    "pkb_gym/serve/*.py": {
+        "Ending": "ShutdownEvent",
+        "ending": "shutdown",
+        "_ending": "_shutdown",
+        "Journal": "EvaluationJournal",
+        "Entry": "JournalEntry",
+    },
 }
 """Paths, with wildcards -> old -> new identifiers in these files."""
 

@@ -203,13 +203,13 @@ def _ledger(args: argparse.Namespace, max_answers: int, stack: contextlib.ExitSt
         ConfigError: a file cannot be used.
     """
     from pkb_gym.engine.records.attempt_file import AttemptFile
-    from pkb_gym.serve.journal import Journal
+    from pkb_gym.serve.journal import EvaluationJournal
     from pkb_gym.serve.ledger import Ledger
     from pkb_gym.serve.results import ResultsLog
 
     journal = results = None
     if args.journal is not None:
-        journal = stack.enter_context(Journal(args.journal, max_answers))
+        journal = stack.enter_context(EvaluationJournal(args.journal, max_answers))
     if args.results is not None:
         results = ResultsLog(stack.enter_context(AttemptFile(args.results, writer="pkb serve", option="--results")))
     return Ledger(journal, results)
