@@ -5,6 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatch
 
 MOVED: dict[str, str] = {
+    "pkb_gym/serve/evaluation_index.py": "pkb_gym/serve/known_evaluations.py",
     "pkb_gym/serve/shutdown.py": "pkb_gym/serve/ending.py",
 }
 """Path -> the path that the file had before."""
@@ -37,7 +38,9 @@ RENAMED: dict[str, dict[str, str]] = {
         "_ending": "_shutdown",
         "Journal": "EvaluationJournal",
         "Entry": "JournalEntry",
+        "KnownEvaluations": "EvaluationIndex",
     },
+    "pkb_gym/serve/service.py": {"_known": "_index", "known": "found"},
 }
 """Paths, with wildcards -> old -> new identifiers in these files."""
 

@@ -33,9 +33,9 @@ from pkb_gym.serve.clients import SOLE, Client
 from pkb_gym.serve.current_evaluator import MAX_FAILURES, CurrentEvaluator
 from pkb_gym.serve.deadlines import DeadlineWatch
 from pkb_gym.serve.evaluation import Evaluation, OwningEvaluator
+from pkb_gym.serve.evaluation_index import EvaluationIndex
 from pkb_gym.serve.fair_queue import FairQueue
 from pkb_gym.serve.intake import Intake
-from pkb_gym.serve.known_evaluations import KnownEvaluations
 from pkb_gym.serve.ledger import Ledger
 from pkb_gym.serve.observer import Observer
 from pkb_gym.serve.quotas import Quotas
@@ -96,7 +96,7 @@ class EvaluationService:
         self._queue = FairQueue()
         self._begun: set[Evaluation] = set()
         self._quotas = Quotas(clients, max_queued, max_begun)
-        self._known = KnownEvaluations(max_answers)
+        self._index = EvaluationIndex(max_answers)
         self._statistics = Statistics()
         self._active_s = time.monotonic()
         self._closed = False
@@ -151,14 +151,14 @@ class EvaluationService:
             if job.feedback is not None:
                 self._ledger.keep_again(evaluation, job)
                 with self._lock:
-                    self._known.add(evaluation)
+                    self._index.add(evaluation)
                     self._conclude(evaluation, job.feedback)
                 evaluation.give(job.feedback)
             elif not evaluation.is_wanted:
                 self._ledger.void(job)
             elif job.begun >= MAX_BEGINS:
                 with self._lock:
-                    self._known.add(evaluation)
+                    self._index.add(evaluation)
                     self._begun.add(evaluation)
                 why = f"the service ended {job.begun} times while it had this evaluation in hand"
                 self._finish(evaluation, evaluation.lost(why))
@@ -173,7 +173,7 @@ class EvaluationService:
             EvaluationNotFound: this client did not ask for it, or it was given up before it began, or forgotten since.
         """
         with self._lock:
-            evaluation = self._known.find(evaluation_id)
+            evaluation = self._index.find(evaluation_id)
             if evaluation is None or client.name not in evaluation.interest:
                 raise EvaluationNotFound(f"no evaluation {evaluation_id!r} is known; submit the request again")
             return evaluation
@@ -216,11 +216,11 @@ class EvaluationService:
                 return
             if queued:
                 self._queue.remove(evaluation)
-                self._known.forget(evaluation)
+                self._index.forget(evaluation)
                 self._end(evaluation, EvaluationNotFound(f"evaluation {evaluation_id} was given up"))
             elif evaluation in self._begun:
                 evaluation.unwanted_since_s = time.monotonic()
-                self._known.join_no_more(evaluation)  # whoever asks again gets one that goes on to its end
+                self._index.join_no_more(evaluation)  # whoever asks again gets one that goes on to its end
                 self._deadlines.look()
 
     def pause(self, timeout_s: float | None = None) -> bool:
@@ -272,13 +272,13 @@ class EvaluationService:
         """The evaluation of an equal request, which this client asks for from now on, and the number of the promise."""
         with self._lock:
             self._active_s = time.monotonic()
-            if (known := self._known.find_equal(key)) is None:
+            if (found := self._index.find_equal(key)) is None:
                 return None
-            known.interest[client] += 1
+            found.interest[client] += 1
             self._statistics.joined += 1
-            if known in self._queue:
-                self._queue.push(known, client)
-            self._observer.joined(known, client)
+            if found in self._queue:
+                self._queue.push(found, client)
+            self._observer.joined(found, client)
             return known, 0 if known.answer.done() else self._ledger.joined(known, client)
 
     def _check_room(self, client: Client) -> None:
@@ -295,7 +295,7 @@ class EvaluationService:
 
     def _enqueue(self, evaluation: Evaluation, clients: Iterable[str]) -> None:
         with self._lock:
-            self._known.add(evaluation)
+            self._index.add(evaluation)
             for client in clients:
                 self._queue.push(evaluation, client)
             self._begin_next()
@@ -378,9 +378,9 @@ class EvaluationService:
     def _conclude(self, evaluation: Evaluation, feedback: Feedback | None) -> None:
         """Called with the lock held: an answer is kept for equal requests, unless another attempt may find another."""
         evaluation.enter(FINISHED)
-        self._known.answered(evaluation)
+        self._index.answered(evaluation)
         if feedback is None or feedback.failure is Failure.INFRASTRUCTURE:
-            self._known.join_no_more(evaluation)
+            self._index.join_no_more(evaluation)
 
     def _end(self, evaluation: Evaluation, answer: Feedback | Exception) -> None:
         """Records an answer, then lets clients have it."""
