@@ -5,6 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatch
 
 MOVED: dict[str, str] = {
+    "pkb_gym/engine/evaluators/polling.py": "pkb_gym/engine/evaluators/patience.py",
     "pkb_gym/serve/evaluation_index.py": "pkb_gym/serve/known_evaluations.py",
     "pkb_gym/serve/shutdown.py": "pkb_gym/serve/ending.py",
 }
@@ -24,12 +25,20 @@ RENAMED: dict[str, dict[str, str]] = {
         "OpenJudge": "OpenEvaluator",
         "judge_opener": "evaluator_opener",
     },
+    "pkb_gym/cluster/evaluator.py": {"Patience": "Polling", "patience": "polling", "ask": "poll"},
     "pkb_gym/cluster/gang.py": {
         "_judges": "_evaluators",
         "_new_judge": "_new_evaluator",
         "_judge": "_idle_evaluator",
     },
     "pkb_gym/cluster/judging.py": {"judge": "evaluator"},
+    "pkb_gym/engine/evaluators/*.py": {
+        "Patience": "Polling",
+        "patience": "polling",
+        "ask": "poll",
+        "_patience": "_deadline",
+    },
+    "pkb_gym/engine/evaluators/polling.py": {"judge": "evaluator"},
     "pkb_gym/engine/include/pkb/symm_cuda.h": {"told": "reported"},
     "pkb_gym/metrics/*.py": {"Outcome": "AttemptOutcome"},
     "pkb_gym/serve/*.py": {

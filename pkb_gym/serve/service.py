@@ -279,7 +279,7 @@ class EvaluationService:
             if found in self._queue:
                 self._queue.push(found, client)
             self._observer.joined(found, client)
-            return known, 0 if known.answer.done() else self._ledger.joined(known, client)
+            return found, 0 if found.answer.done() else self._ledger.joined(found, client)
 
     def _check_room(self, client: Client) -> None:
         """Raises what `submit` raises where one more evaluation may not wait."""
