@@ -40,6 +40,10 @@ RENAMED: dict[str, dict[str, str]] = {
     },
     "pkb_gym/engine/evaluators/polling.py": {"judge": "evaluator"},
     "pkb_gym/engine/include/pkb/symm_cuda.h": {"told": "reported"},
+    "pkb_gym/engine/stages/mismatch.py": {
+        "_told_apart": "_stopped_for_distinguishing",
+        "_tells_calls_apart": "_distinguishes_calls",
+    },
     "pkb_gym/metrics/*.py": {"Outcome": "AttemptOutcome"},
     "pkb_gym/serve/*.py": {
         "Ending": "ShutdownEvent",
