@@ -40,6 +40,7 @@ RENAMED: dict[str, dict[str, str]] = {
     },
     "pkb_gym/engine/evaluators/polling.py": {"judge": "evaluator"},
     "pkb_gym/engine/include/pkb/symm_cuda.h": {"told": "reported"},
+    "pkb_gym/engine/ranks/baseline_blocks.py": {"run_nothing": "run_null_block"},
     "pkb_gym/engine/stages/mismatch.py": {
         "_told_apart": "_stopped_for_distinguishing",
         "_tells_calls_apart": "_distinguishes_calls",

@@ -341,7 +341,7 @@ class ReferenceRank:
         return settled
 
     def _run_null_block(self, order: RunNullBlock) -> BlockSettled:
-        return self._baseline.run_nothing(self._block_in_hand(), order)
+        return self._baseline.run_null_block(self._block_in_hand(), order)
 
     def _capture_graphs(self, order: CaptureGraphs) -> Captured:
         return self._baseline.capture(self._block_in_hand(), order)
