@@ -41,6 +41,8 @@ RENAMED: dict[str, dict[str, str]] = {
     "pkb_gym/engine/evaluators/polling.py": {"judge": "evaluator"},
     "pkb_gym/engine/include/pkb/symm_cuda.h": {"told": "reported"},
     "pkb_gym/engine/ranks/baseline_blocks.py": {"run_nothing": "run_null_block"},
+    "pkb_gym/engine/records/*.py": {"as_asked": "as_request", "axes_asked": "size_argument"},
+    "pkb_gym/engine/stages/*.py": {"as_asked": "as_request", "axes_asked": "size_argument"},
     "pkb_gym/engine/stages/mismatch.py": {
         "_told_apart": "_stopped_for_distinguishing",
         "_tells_calls_apart": "_distinguishes_calls",
@@ -53,6 +55,8 @@ RENAMED: dict[str, dict[str, str]] = {
         "Journal": "EvaluationJournal",
         "Entry": "JournalEntry",
         "KnownEvaluations": "EvaluationIndex",
+        "as_asked": "as_request",
+        "axes_asked": "size_argument",
     },
     "pkb_gym/serve/service.py": {"_known": "_index", "known": "found"},
 }

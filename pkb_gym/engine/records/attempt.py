@@ -128,4 +128,4 @@ def _complaint(error: dict[str, object]) -> str:
 
 def request_key(problem: str, source: str, feedback: Feedback) -> str:
     """The key that equal requests share, whatever they left open: that of the resolved configuration."""
-    return EvaluationRequest(problem=problem, source=source, config=feedback.config.as_asked()).key
+    return EvaluationRequest(problem=problem, source=source, config=feedback.config.as_request()).key

@@ -104,7 +104,7 @@ class CandidateRun:
         self.tools = tools or DebugTools()
         self.workload = Workload(
             problem=feedback.problem,
-            size=config.axes_asked,
+            size=config.size_argument,
             world_size=config.world_size,
             dtype=config.dtype,
             protocol=config.protocol,
