@@ -40,6 +40,7 @@ RENAMED: dict[str, dict[str, str]] = {
     },
     "pkb_gym/engine/evaluators/polling.py": {"judge": "evaluator"},
     "pkb_gym/engine/include/pkb/symm_cuda.h": {"told": "reported"},
+    "pkb_gym/engine/problem/rules.py": {"says": "description"},
     "pkb_gym/engine/ranks/baseline_blocks.py": {"run_nothing": "run_null_block"},
     "pkb_gym/engine/records/*.py": {"as_asked": "as_request", "axes_asked": "size_argument"},
     "pkb_gym/engine/stages/*.py": {"as_asked": "as_request", "axes_asked": "size_argument"},
@@ -59,6 +60,7 @@ RENAMED: dict[str, dict[str, str]] = {
         "axes_asked": "size_argument",
     },
     "pkb_gym/serve/service.py": {"_known": "_index", "known": "found"},
+    "problems/*/*/problem.py": {"says": "description"},
 }
 """Paths, with wildcards -> old -> new identifiers in these files."""
 

@@ -178,7 +178,7 @@ PROBLEM = Problem(
             "total_norm",
             (),
             dtype="float32",
-            check=rule(partial(norm_mark, exact=group_norm), says=NORM_RULE, batched=False),
+            check=rule(partial(norm_mark, exact=group_norm), description=NORM_RULE, batched=False),
             about="norm before clipping",
         ),
         # A coefficient rounded to bfloat16 and the rounding of the product stay within this.

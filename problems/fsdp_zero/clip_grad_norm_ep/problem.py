@@ -216,7 +216,7 @@ PROBLEM = Problem(
             "total_norm",
             (),
             dtype="float32",
-            check=rule(partial(norm_mark, exact=global_norms), says=NORM_RULE, batched=False),
+            check=rule(partial(norm_mark, exact=global_norms), description=NORM_RULE, batched=False),
             about="norm before clipping",
         ),
         InPlace("non_ep_grad_tensors", check=CLIPPED),

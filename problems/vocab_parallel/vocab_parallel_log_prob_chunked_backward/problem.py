@@ -182,7 +182,7 @@ PROBLEM = Problem(
             dtype="float32",
             check=rule(
                 gradient_mark,
-                says=(
+                description=(
                     "rtol=2e-3 (at the target also 1e-5 of its incoming gradient); tokens whose running sum lies "
                     "within 4e-3 of 1 - top_p (bfloat16), and equal logits there, may be kept or left out"
                 ),
