@@ -217,8 +217,8 @@ PROBLEM = Problem(
             dtype="int64",
             check=rule(
                 labels_mark,
-                description="each label has a sample with that similarity (within a step), and all samples more than two "
-                "steps above the k-th are there, none twice",
+                description="each label has a sample with that similarity (within a step), and all samples more than "
+                "two steps above the k-th are there, none twice",
                 batched=False,
             ),
             about="labels of the samples behind sims",
