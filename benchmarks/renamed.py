@@ -42,6 +42,17 @@ RENAMED: dict[str, dict[str, str]] = {
     "pkb_gym/engine/include/pkb/symm_cuda.h": {"told": "reported"},
     "pkb_gym/engine/problem/rules.py": {"says": "description"},
     "pkb_gym/engine/ranks/baseline_blocks.py": {"run_nothing": "run_null_block"},
+    "pkb_gym/engine/ranks/candidate_gang.py": {
+        "ask": "exchange",
+        "_ask": "_exchange",
+        "ask_for_fds": "exchange_for_fds",
+    },
+    "pkb_gym/engine/ranks/gang.py": {"ask": "exchange", "_ask": "_exchange", "ask_for_fds": "exchange_for_fds"},
+    "pkb_gym/engine/ranks/reference_gang.py": {
+        "ask": "exchange",
+        "_ask": "_exchange",
+        "ask_for_fds": "exchange_for_fds",
+    },
     "pkb_gym/engine/records/*.py": {"as_asked": "as_request", "axes_asked": "size_argument"},
     "pkb_gym/engine/stages/*.py": {"as_asked": "as_request", "axes_asked": "size_argument"},
     "pkb_gym/engine/stages/mismatch.py": {
