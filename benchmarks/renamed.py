@@ -20,6 +20,7 @@ RENAMED: dict[str, dict[str, str]] = {
         "MOST_WORDS_CHARS": "MAX_DETAIL_CHARS",
         "Outcome": "RunStatus",
     },
+    "pkb_gym/agents/run/episode.py": {"known": "earlier", "_known": "_earlier"},
     "pkb_gym/cluster/*.py": {
         "Judge": "KeyedEvaluator",
         "OpenJudge": "OpenEvaluator",

@@ -77,27 +77,27 @@ class EpisodePlayer:
     may_go_on: Callable[[], bool]
     record: Callable[[Attempt], None]
 
-    def play(self, plan: EpisodePlan, known: Turns) -> EpisodeStatus:
+    def play(self, plan: EpisodePlan, earlier: Turns) -> EpisodeStatus:
         """Plays an episode from where its records end.
 
         Args:
             plan: the episode.
-            known: turns of earlier calls; what was judged is neither asked nor judged again.
+            earlier: turns of earlier calls; what was judged is neither asked nor judged again.
 
         Raises:
             NotCovered: the agent has nothing to offer for the problem.
             AgentError: the agent failed.
             ConfigError: the agent or the evaluator cannot do it at all.
         """
-        return _Conversation(self, plan, known).play()
+        return _Conversation(self, plan, earlier).play()
 
 
 class _Conversation:
     """One episode as it is played."""
 
-    def __init__(self, player: EpisodePlayer, plan: EpisodePlan, known: Turns) -> None:
-        self._player, self._plan, self._known = player, plan, known
-        judged = [attempt for _, attempt in sorted(known.items()) if attempt.source is not None]
+    def __init__(self, player: EpisodePlayer, plan: EpisodePlan, earlier: Turns) -> None:
+        self._player, self._plan, self._earlier = player, plan, earlier
+        judged = [attempt for _, attempt in sorted(earlier.items()) if attempt.source is not None]
         feedback = {place: a.feedback for place, a in enumerate(judged) if was_judged(a) and a.feedback is not None}
         self._evaluator = EpisodeEvaluator(player.evaluator, feedback)
         run, asked, seed = player.run, player.run.asked, plan.seed(player.run.seed)
@@ -137,19 +137,19 @@ class _Conversation:
 
     def _play_turn(self, number: int) -> EpisodeStatus | None:
         """One reply and what comes of it; None where the episode goes on."""
-        known = self._known.get(number)
-        stands = known is not None and was_judged(known)
+        earlier = self._earlier.get(number)
+        stands = earlier is not None and was_judged(earlier)
         if not stands and not self._player.may_go_on():
             return EpisodeStatus.STOPPED
         reply_s = None
-        if known is None:
+        if earlier is None:
             began = time.monotonic()
             reply = self._agent.act(tuple(self._messages))
             reply_s = time.monotonic() - began
             if reply is None and number > 0:
                 return EpisodeStatus.COMPLETE
         else:
-            reply, reply_s = _reply_of(known), known.reply_s
+            reply, reply_s = _reply_of(earlier), earlier.reply_s
         given = reply or Reply("")  # an episode without any attempt would be missing where others are counted
         attempt = self._attempt(number, given, reply_s)
         found = read_submission(given)
