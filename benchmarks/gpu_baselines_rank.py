@@ -105,7 +105,7 @@ class Rank:
                 try:
                     self._measure(task)
                 except Exception as error:  # noqa: BLE001  # costs this problem alone; the parent decides whether to go on
-                    self._connection.send({"failed": say(error)})
+                    self._connection.send({"failed": error_text(error)})
                 self._connection.send({"idle": self._tidy()})
 
     def _about(self) -> dict[str, Any]:
@@ -293,7 +293,7 @@ class Rank:
         return next((found for found in self._agree(reason) if found is not None), None)
 
 
-def say(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The error, with its place in the problem's own files if it was there."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).name in ("reference.py", "problem.py")]

@@ -263,7 +263,7 @@ def corpus_row(trajectory: Trajectory, feedbacks: Sequence[Feedback], prompt: Se
         rewards.append(turn.value)
         messages.append(submission(source))
         messages.append(CorpusMessage(role="tool", name="submit", content=episode.message(task.style)))
-    messages.append(CorpusMessage(role="assistant", content=closing_words(last)))
+    messages.append(CorpusMessage(role="assistant", content=closing_sentence(last)))
     breakage = "+".join(trajectory.breakages) or None
     digest = hashlib.sha256(json.dumps([task.language, task.world_size, messages]).encode()).hexdigest()
     return {
@@ -291,7 +291,7 @@ def submission(source: str) -> CorpusMessage:
     return CorpusMessage(role="assistant", content="", tool_calls=[call])
 
 
-def closing_words(feedback: Feedback) -> str:
+def closing_sentence(feedback: Feedback) -> str:
     """The sentence with which a model ends its work on a kernel that is right."""
     if feedback.timing is None:
         return "The kernel compiles."
