@@ -1,4 +1,4 @@
-"""The part of a source that figures depend on, for telling whether a result is stale."""
+"""The part of a source that figures depend on, which decides whether a result is stale."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class TokenCounts(Record):
     completion: int = Field(ge=0)
     """All that it wrote, reasoning included."""
     reasoning: int = Field(default=0, ge=0)
-    """Of those, the tokens of its reasoning; 0 where the model does not tell."""
+    """Of those, the tokens of its reasoning; 0 where the model does not report them."""
 
 
 class Attempt(Record):

@@ -292,7 +292,7 @@ class CandidateRun:
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
-        """Turns a fallen gang into the failure that is reported."""
+        """Turns a failed gang into the failure that is reported."""
         try:
             yield
         except GangFailed as failed:

@@ -159,7 +159,7 @@ PROBLEM = Problem(
     ),
     tags=("all_reduce", "in_place", "norm", "latency"),
     dtypes=("bfloat16", "float16", "float32"),
-    # ranks tells who is in a group; clips tells whether max_norm lies below the norm.
+    # ranks gives the members of a group; clips, whether max_norm lies below the norm.
     sizes={
         "tiny": {"shapes": ((32, 32), (64,), None, (16, 48)), **MODES},
         "published": {"shapes": ((1024, 1024),) * 3, **MODES},

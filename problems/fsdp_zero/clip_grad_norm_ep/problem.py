@@ -172,7 +172,7 @@ PROBLEM = Problem(
     ),
     tags=("all_reduce", "subgroups", "in_place", "norm"),
     dtypes=("bfloat16", "float16", "float32"),
-    # ep_size None is half the world, at least 1; clips tells whether max_norm lies below the norm.
+    # ep_size None is half the world, at least 1; clips gives whether max_norm lies below the norm.
     sizes={
         "tiny": {
             "dense": ((32, 32), (48,)),
