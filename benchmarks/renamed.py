@@ -70,6 +70,7 @@ RENAMED: dict[str, dict[str, str]] = {
         "KnownEvaluations": "EvaluationIndex",
         "as_asked": "as_request",
         "axes_asked": "size_argument",
+        "_last_words": "_log_tail",
     },
     "pkb_gym/serve/service.py": {"_known": "_index", "known": "found"},
     "problems/*/*/problem.py": {"says": "description"},
