@@ -46,14 +46,32 @@ def code(text: str, suffix: str, renamed: Mapping[str, str] | None = None) -> st
     """
     renamed = renamed or {}
     if suffix != ".py":
-        return "".join(_renamed_cpp(re.sub(r"//.*", "", text), renamed).split())
+        plain = _without_comments(text)
+        _check(_cpp_identifiers(plain), renamed)
+        return "".join(CPP_TOKEN.sub(lambda token: renamed.get(token[0], token[0]), plain).split())
+    tree = _parsed(text)
+    named = _named_fields(tree)
+    _check(_python_identifiers(named), renamed)
+    for node, field, value in named:
+        new = renamed.get(value, value) if isinstance(value, str) else [renamed.get(name, name) for name in value]
+        setattr(node, field, new)
+    return ast.dump(tree)
+
+
+def identifiers(text: str, suffix: str) -> set[str]:
+    """The identifiers in the code of a source; a string is none, and a dotted module is one as a whole."""
+    if suffix == ".py":
+        return _python_identifiers(_named_fields(_parsed(text)))
+    return _cpp_identifiers(_without_comments(text))
+
+
+def _parsed(text: str) -> ast.Module:
     tree = ast.parse(text)
     imported = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "typing"]
     casts = any(alias.name == "cast" for node in imported for alias in node.names)
-    tree = _WithoutTexts(casts).visit(tree)
+    _WithoutTexts(casts).visit(tree)
     tree.body = [node for node in tree.body if not _passes_names_on(node)]
-    _rename_python(tree, renamed)
-    return ast.dump(tree)
+    return tree
 
 
 def _passes_names_on(node: ast.stmt) -> bool:
@@ -62,32 +80,35 @@ def _passes_names_on(node: ast.stmt) -> bool:
     return exports or isinstance(node, ast.Import | ast.ImportFrom)
 
 
-def _check(identifiers: set[str], renamed: Mapping[str, str]) -> None:
+def _check(present: set[str], renamed: Mapping[str, str]) -> None:
     sources: dict[str, str] = {}
-    for old in sorted(identifiers & renamed.keys()):
+    for old in sorted(present & renamed.keys()):
         new = renamed[old]
-        if new in identifiers:
+        if new in present:
             raise NotARenaming(f"{old} cannot become {new}: the source has {new} already")
         if new in sources:
             raise NotARenaming(f"{sources[new]} and {old} cannot both become {new}")
         sources[new] = old
 
 
-def _renamed_cpp(text: str, renamed: Mapping[str, str]) -> str:
-    _check({token for token in CPP_TOKEN.findall(text) if token[0] not in "\"'"}, renamed)
-    return CPP_TOKEN.sub(lambda token: renamed.get(token[0], token[0]), text)
+def _without_comments(text: str) -> str:
+    return re.sub(r"//.*", "", text)
 
 
-def _rename_python(tree: ast.AST, renamed: Mapping[str, str]) -> None:
-    """Renames in place; a string is no identifier, and a dotted module is one as a whole."""
-    fields = [
+def _cpp_identifiers(text: str) -> set[str]:
+    return {token for token in CPP_TOKEN.findall(text) if token[0] not in "\"'"}
+
+
+def _named_fields(tree: ast.AST) -> list[tuple[ast.AST, str, str | list[str]]]:
+    """(Node, field, value) of each field that holds an identifier or several."""
+    return [
         (node, field, value)
         for node in ast.walk(tree)
         if not isinstance(node, ast.Constant)
         for field, value in ast.iter_fields(node)
         if isinstance(value, str) or (isinstance(value, list) and value and all(isinstance(v, str) for v in value))
     ]
-    _check({name for _, _, value in fields for name in ([value] if isinstance(value, str) else value)}, renamed)
-    for node, field, value in fields:
-        new = renamed.get(value, value) if isinstance(value, str) else [renamed.get(name, name) for name in value]
-        setattr(node, field, new)
+
+
+def _python_identifiers(named: list[tuple[ast.AST, str, str | list[str]]]) -> set[str]:
+    return {name for _, _, value in named for name in ([value] if isinstance(value, str) else value)}

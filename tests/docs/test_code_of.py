@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.code_of import NotARenaming, code
+from benchmarks.code_of import NotARenaming, code, identifiers
 
 
 def test_texts_are_no_code():
@@ -102,3 +102,8 @@ def test_whole_identifiers_of_cpp_are_renamed_outside_of_strings():
         'bool reported = told_before("told \\" told", \'t\');', ".h"
     )
     assert code(before, ".h", {"t": "u"}) == code(before, ".h")
+
+
+def test_identifiers_are_those_of_code_alone():
+    assert identifiers('def f(a):  # b\n    """c"""\n    return "d", a.e', ".py") == {"f", "a", "e"}
+    assert identifiers('int a = f("b");  // c', ".h") == {"int", "a", "f"}
