@@ -23,7 +23,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -32,7 +32,7 @@ from random import Random
 from benchmarks.common import RESULTS, header, make_parser
 from benchmarks.equivalent_mutants import reason_why
 from benchmarks.mutants import NO_VERDICT
-from benchmarks.sharded import sharded
+from benchmarks.sharded import LONGEST_WAIT_S, sharded
 from benchmarks.synchronisation import InlinedSource
 from benchmarks.trapping import with_trap
 from benchmarks.weakened_operations import inline_headers, weakened
@@ -284,7 +284,7 @@ def judge_emulated(
 
 
 def judge_on_gpus(args: argparse.Namespace, mutants: Sequence[Judged], until_s: float) -> Iterator[Row]:
-    """Each mutant in one evaluation of so many calls; compiled before, several at a time.
+    """Each mutant in one evaluation of so many calls, while the compilers work on those that follow.
 
     Ranks that share a GPU also share its caches, so that a store without system scope is seen there.
     """
@@ -299,13 +299,17 @@ def judge_on_gpus(args: argparse.Namespace, mutants: Sequence[Judged], until_s: 
         compile_timeout_s=COMPILE_TIMEOUT_S,
     )
     compiled_only = config.model_copy(update={"until": "compile"})
-    with LocalEvaluator() as evaluator:
-        with ThreadPoolExecutor(args.jobs) as pool:
-            list(pool.map(lambda each: judge(evaluator, each, compiled_only, 1), mutants))
-        for judged in mutants:
-            if time.monotonic() > until_s:
-                return
-            yield judge(evaluator, judged, config, 1)
+    pool = ThreadPoolExecutor(args.jobs)
+    with LocalEvaluator(cache_dir=args.compiled) as evaluator:
+        compiles = [pool.submit(judge, evaluator, each, compiled_only, 1) for each in mutants]
+        try:
+            for judged, compiled in zip(mutants, compiles, strict=True):
+                wait([compiled], timeout=max(0.0, min(until_s - time.monotonic(), LONGEST_WAIT_S)))
+                if time.monotonic() > until_s:
+                    return
+                yield judge(evaluator, judged, config, 1)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def markdown(rows: Sequence[Row], seeds: int = 1) -> str:

@@ -68,7 +68,8 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
     ),
     # The programs. What the emulator makes of them today is in benchmarks/data, which a test runs.
     "emulated_random": tuple(f"benchmarks/random_ptx/{name}.py" for name in ("program", "form*", "operands")),
-    "emulated_mutants*": (*GPU_KERNELS, "pkb_gym/engine/emulator/src/detector*"),
+    "emulated_mutants_*_gpus*": GPU_KERNELS,
+    "emulated_mutants": (*GPU_KERNELS, "pkb_gym/engine/emulator/src/detector*"),
     "emulated_experts": (*GPU_KERNELS, "pkb_gym/engine/emulator/src/*"),
     "service_load": ("pkb_gym/serve/*.py", "pkb_gym/engine/evaluators/*.py", *GANGS),
     "learning": ("pkb_gym/corpus/families/*", *TIMING),
