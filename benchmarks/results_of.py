@@ -48,7 +48,6 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
     "mutants": CPU_KERNELS,
     "wrong_solutions": ("problems/*/{folder}/problem.py", *REFERENCES),
     "mutants_*_gpus": GPU_KERNELS,
-    "handover_*": (*REFERENCES, *TIMING),
     "latency": (f"{ALL_REDUCE}.cpp", *TIMING, *GANGS),
     "command_times": (
         "pkb_gym/serve/background.py",
@@ -93,7 +92,6 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
     "ray_faults": ("pkb_gym/cluster/*.py", *GANGS),
     # Plain loops of references, without an evaluation.
     "gpu_baselines*": REFERENCES,
-    "reference_variants": REFERENCES,
     # Rules and inputs of every problem, and the references that are compared.
     "false_alarms*": (*REFERENCES, "problems/*/{folder}/problem.py", *RULES),
     "honest_evaluations*": (
