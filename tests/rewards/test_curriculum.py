@@ -102,7 +102,7 @@ def test_the_pass_rate_is_that_of_the_beta_distribution():
     assert problem.pass_rate == pytest.approx(2 / 3) and problem.difficulty == pytest.approx(1 / 3)
 
 
-@given(right=st.integers(0, 10**9), wrong=st.integers(0, 10**9))
+@given(right=st.integers(0, 10**6), wrong=st.integers(0, 10**6))  # beyond, rates differ by less than floats do
 def test_nothing_is_ever_certain_and_more_right_ones_make_it_easier(right, wrong):
     problem = Difficulty(right, wrong)
     assert 0 < problem.pass_rate < 1
