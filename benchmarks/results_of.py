@@ -1,4 +1,4 @@
-"""The files that each result speaks of: when one of them changes, the result is stale: measure it again or remove it.
+"""The files that each result depends on: when one of them changes, the result is stale: measure it again or remove it.
 
 Paths are relative to the repository, with git's wildcards. `{folder}` stands for the folder of each problem that the
 result has rows of.
@@ -42,7 +42,7 @@ REWRITTEN = frozenset(
 )
 """Problems whose references are newer than the baselines of `gpu_baselines*.json`, as `README.md` says beside them."""
 
-SPEAKS_OF: dict[str, tuple[str, ...]] = {
+DEPENDENCIES: dict[str, tuple[str, ...]] = {
     "experts": (*CPU_KERNELS, *REFERENCES, *TIMING),
     "gpu_experts*": (*GPU_KERNELS, *REFERENCES, *TIMING),
     "mutants": CPU_KERNELS,
@@ -135,15 +135,15 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
 
 
 def paths_of(result: Path) -> list[str]:
-    """The paths that a result file speaks of.
+    """The paths that a result file depends on.
 
     Raises:
         LookupError: nothing is listed for it.
     """
-    for pattern, paths in SPEAKS_OF.items():
+    for pattern, paths in DEPENDENCIES.items():
         if fnmatch(result.stem, pattern):
             return list(dict.fromkeys(expanded for path in paths for expanded in _expanded(path, result)))
-    raise LookupError(f"{result.name}: list in benchmarks/results_of.py which files it speaks of")
+    raise LookupError(f"{result.name}: list in benchmarks/results_of.py which files it depends on")
 
 
 def _expanded(path: str, result: Path) -> list[str]:

@@ -226,7 +226,7 @@ def unexplained(rows: Sequence[Row]) -> list[str]:
         for problem in entry.problems:
             for world_size in entry.world_sizes:
                 its = [row for row in passing if (row.problem, row.world_size) == (problem, world_size)]
-                if (problem, world_size) in judged and not any(entry.speaks_of(*row.key) for row in its):
+                if (problem, world_size) in judged and not any(entry.covers(*row.key) for row in its):
                     found += [f"{problem}, {world_size} ranks: does not pass: {entry.wrong}"]
     return list(dict.fromkeys(found))
 

@@ -1,4 +1,4 @@
-"""Measured figures have a result behind them, which names its commit and is no older than what it speaks of."""
+"""Measured figures have a result behind them, which names its commit and is no older than what it depends on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from benchmarks.code_of import NotARenaming, code, identifiers
 from benchmarks.common import RESULTS
 from benchmarks.renamed import MOVED, RENAMED, renamed_in
-from benchmarks.results_of import CPU_HEADERS, FIGURES_KEPT, GPU_HEADERS, REWRITTEN, SPEAKS_OF, paths_of
+from benchmarks.results_of import CPU_HEADERS, DEPENDENCIES, FIGURES_KEPT, GPU_HEADERS, REWRITTEN, paths_of
 from tests.docs.pages import DOCS, ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -98,7 +98,7 @@ def test_every_result_has_date_machine_command_and_commit(path: Path):
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
-def test_no_result_is_older_than_what_it_speaks_of(path: Path, history: None):
+def test_no_result_is_older_than_its_dependencies(path: Path, history: None):
     commit = json.loads(path.read_text(encoding="utf-8"))["commit"]
     assert git("cat-file", "-t", commit) == "commit", f"{commit} is no commit of this repository"
     kept = {name: as_of for (result, name), as_of in FIGURES_KEPT.items() if result == path.stem}
@@ -157,9 +157,9 @@ def test_moved_files_are_at_their_new_place_alone(new: str, old: str):
     assert (ROOT / new).is_file() and not (ROOT / old).exists()
 
 
-@pytest.mark.parametrize("name", SPEAKS_OF)
-def test_what_results_speak_of_exists(name: str):
-    for path in SPEAKS_OF[name]:
+@pytest.mark.parametrize("name", DEPENDENCIES)
+def test_dependencies_of_results_exist(name: str):
+    for path in DEPENDENCIES[name]:
         assert list(ROOT.glob(path.format(folder="all_reduce"))), path
 
 
