@@ -100,7 +100,7 @@ class Trajectory:
 
 
 @dataclass
-class LeftOut:
+class Exclusions:
     """Evaluations that became no row, with the reasons.
 
     Attributes:
@@ -187,7 +187,7 @@ def _broken(trajectory: Trajectory, kinds: Sequence[Breakage]) -> Trajectory | N
 def corpus_rows(
     trajectories: Sequence[Trajectory],
     found: Mapping[Candidate, Feedback],
-    left_out: LeftOut,
+    left_out: Exclusions,
     *,
     compile_only: bool = False,
 ) -> list[CorpusRow]:
@@ -228,7 +228,7 @@ def is_right_and_timed(feedback: Feedback) -> bool:
     return feedback.passed and feedback.is_correct and feedback.timing is not None and not feedback.integrity
 
 
-def _is_of_use(trajectory: Trajectory, feedbacks: Sequence[Feedback], left_out: LeftOut, compile_only: bool) -> bool:
+def _is_of_use(trajectory: Trajectory, feedbacks: Sequence[Feedback], left_out: Exclusions, compile_only: bool) -> bool:
     *earlier, last = feedbacks
     if was_only_compiled(last) and not compile_only:
         left_out.compiled_only += 1
