@@ -71,6 +71,7 @@ RENAMED: dict[str, dict[str, str]] = {
         "as_asked": "as_request",
         "axes_asked": "size_argument",
         "_last_words": "_log_tail",
+        "Answered": "HandledRequest",
     },
     "pkb_gym/serve/service.py": {"_known": "_index", "known": "found"},
     "problems/*/*/problem.py": {"says": "description"},

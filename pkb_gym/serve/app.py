@@ -55,7 +55,7 @@ from pkb_gym.serve.guard import Guard, client_of
 from pkb_gym.serve.json_log import EventLog
 from pkb_gym.serve.openapi import add_description
 from pkb_gym.serve.prometheus_metrics import CONTENT_TYPE, Metrics
-from pkb_gym.serve.request_observer import Answered, RequestObserver
+from pkb_gym.serve.request_observer import HandledRequest, RequestObserver
 from pkb_gym.serve.service import EvaluationService
 from pkb_gym.serve.shutdown import ShutdownEvent
 
@@ -100,7 +100,7 @@ class Telemetry:
     metrics: Metrics = field(default_factory=Metrics)
     events: EventLog = field(default_factory=EventLog)
 
-    def answered(self, request: Answered) -> None:
+    def answered(self, request: HandledRequest) -> None:
         """Reports a request to both."""
         self.metrics.answered(request)
         self.events.answered(request)
