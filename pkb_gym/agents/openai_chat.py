@@ -174,7 +174,7 @@ class ChatAgent:
                 raise ConfigError(f"the endpoint refuses the request: {_error_text(error)}") from None
             except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
                 raise ConfigError(f"the endpoint refuses model {self.provider.model!r}: {_error_text(error)}") from None
-            except _BrokenOff:  # within a reply, where the client does not try again by itself
+            except _StreamInterrupted:  # within a reply, where the client does not try again by itself
                 if left == 0:
                     raise AgentError(BROKEN_OFF) from None
             except (openai.OpenAIError, ValueError) as error:  # ValueError: an answer that is no JSON
@@ -225,13 +225,13 @@ class ChatAgent:
                         answer.add(choice.delta)
                         ended = ended or choice.finish_reason is not None
             except openai.APIConnectionError as error:
-                raise _BrokenOff from error
+                raise _StreamInterrupted from error
         if not ended:
-            raise _BrokenOff
+            raise _StreamInterrupted
         return answer
 
 
-class _BrokenOff(Exception):
+class _StreamInterrupted(Exception):
     """Raised when a stream ends before its reply does."""
 
 
