@@ -33,6 +33,7 @@ RENAMED: dict[str, dict[str, str]] = {
         "_judge": "_idle_evaluator",
     },
     "pkb_gym/cluster/judging.py": {"judge": "evaluator"},
+    "pkb_gym/cluster/steps.py": {"_Lost": "_WorkerLost"},
     "pkb_gym/engine/evaluators/*.py": {
         "Patience": "Polling",
         "patience": "polling",
@@ -72,6 +73,7 @@ RENAMED: dict[str, dict[str, str]] = {
         "axes_asked": "size_argument",
         "_last_words": "_log_tail",
         "Answered": "HandledRequest",
+        "_Unwanted": "_Abandoned",
     },
     "pkb_gym/serve/service.py": {"_known": "_index", "known": "found"},
     "problems/*/*/problem.py": {"says": "description"},

@@ -49,7 +49,7 @@ MAX_BEGINS = 3
 """How often an evaluation is begun by services that end while they have it in hand."""
 
 
-class _Unwanted(Exception):
+class _Abandoned(Exception):
     """Raised into an evaluation that no client wants any more."""
 
 
@@ -319,7 +319,7 @@ class EvaluationService:
             with self._lock:
                 if evaluation in self._begun:
                     if evaluation.unwanted_since_s is not None:
-                        raise _Unwanted
+                        raise _Abandoned
                     evaluation.enter(state)
                     self._deadlines.look()
 
@@ -336,7 +336,7 @@ class EvaluationService:
             )
         except ConfigError as refused:
             answer = refused
-        except _Unwanted:
+        except _Abandoned:
             answer = EvaluationNotFound(f"evaluation {evaluation.id} was given up")
         except Exception as error:  # whatever it is, clients get an answer
             why = f"{type(error).__name__}: {error}"
