@@ -7,6 +7,7 @@ from fnmatch import fnmatch
 MOVED: dict[str, str] = {
     "pkb_gym/engine/evaluators/polling.py": "pkb_gym/engine/evaluators/patience.py",
     "pkb_gym/serve/evaluation_index.py": "pkb_gym/serve/known_evaluations.py",
+    "pkb_gym/serve/request_resolver.py": "pkb_gym/serve/intake.py",
     "pkb_gym/serve/shutdown.py": "pkb_gym/serve/ending.py",
 }
 """Path -> the path that the file had before."""
@@ -74,8 +75,9 @@ RENAMED: dict[str, dict[str, str]] = {
         "_last_words": "_log_tail",
         "Answered": "HandledRequest",
         "_Unwanted": "_Abandoned",
+        "Intake": "RequestResolver",
     },
-    "pkb_gym/serve/service.py": {"_known": "_index", "known": "found"},
+    "pkb_gym/serve/service.py": {"_known": "_index", "known": "found", "_intake": "_resolver"},
     "problems/*/*/problem.py": {"says": "description"},
 }
 """Paths, with wildcards -> old -> new identifiers in these files."""

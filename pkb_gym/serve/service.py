@@ -35,10 +35,10 @@ from pkb_gym.serve.deadlines import DeadlineWatch
 from pkb_gym.serve.evaluation import Evaluation, OwningEvaluator
 from pkb_gym.serve.evaluation_index import EvaluationIndex
 from pkb_gym.serve.fair_queue import FairQueue
-from pkb_gym.serve.intake import Intake
 from pkb_gym.serve.ledger import Ledger
 from pkb_gym.serve.observer import Observer
 from pkb_gym.serve.quotas import Quotas
+from pkb_gym.serve.request_resolver import RequestResolver
 from pkb_gym.serve.statistics import Statistics
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class EvaluationService:
         self._accepting = threading.Lock()
         self._lock = threading.RLock()
         self._evaluator = CurrentEvaluator(open_evaluator, max_failures)
-        self._intake = Intake(self._evaluator, device, takes_keys=takes_keys)
+        self._resolver = RequestResolver(self._evaluator, device, takes_keys=takes_keys)
         self._queue = FairQueue()
         self._begun: set[Evaluation] = set()
         self._quotas = Quotas(clients, max_queued, max_begun)
@@ -118,7 +118,7 @@ class EvaluationService:
             ServiceBusy: too many wait, of this client or of all.
             InfrastructureError: there is no evaluator, the service was closed, or the journal cannot be written.
         """
-        evaluation = self._intake.read(request)
+        evaluation = self._resolver.read(request)
         evaluation.interest[client.name] = 1
         # One at a time, so that equal requests meet, and none is known that the journal does not hold.
         with self._accepting:
@@ -141,7 +141,7 @@ class EvaluationService:
         """
         for job in self._ledger.recovered():
             try:
-                evaluation = self._intake.read(job.accepted.request)
+                evaluation = self._resolver.read(job.accepted.request)
             except PkbError as error:
                 logger.warning("evaluation %s of an earlier service is given up: %s", job.accepted.id, error)
                 self._ledger.void(job)

@@ -12,7 +12,7 @@ from pkb_gym.serve.current_evaluator import CurrentEvaluator
 from pkb_gym.serve.evaluation import Evaluation
 
 
-class Intake:
+class RequestResolver:
     """Resolves requests.
 
     Args:
