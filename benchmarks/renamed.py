@@ -58,6 +58,7 @@ RENAMED: dict[str, dict[str, str]] = {
     },
     "pkb_gym/engine/records/*.py": {"as_asked": "as_request", "axes_asked": "size_argument"},
     "pkb_gym/engine/stages/*.py": {"as_asked": "as_request", "axes_asked": "size_argument"},
+    "pkb_gym/engine/stages/check.py": {"look_closer": "debug_run"},
     "pkb_gym/engine/stages/mismatch.py": {
         "_told_apart": "_stopped_for_distinguishing",
         "_tells_calls_apart": "_distinguishes_calls",
