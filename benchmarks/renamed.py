@@ -35,6 +35,7 @@ RENAMED: dict[str, dict[str, str]] = {
     },
     "pkb_gym/cluster/judging.py": {"judge": "evaluator"},
     "pkb_gym/cluster/steps.py": {"_Lost": "_WorkerLost"},
+    "pkb_gym/engine/compare/comparison.py": {"_Judged": "_RuledOutput"},
     "pkb_gym/engine/evaluators/*.py": {
         "Patience": "Polling",
         "patience": "polling",
