@@ -6,14 +6,11 @@
         journal ─> FairQueue, bounded ─> a thread each ─> evaluator ─> journal ─> answers, the last so many kept
 
 Threads wait where the evaluator has them wait: for a processor to compile on, for the devices. So texts are compiled as
-they come, in a pause too, and the queue holds only what is beyond `max_begun` and the quotas.
-
-An evaluation that has begun and that no client wants any more ends where its next stage would begin.
-
-An infrastructure failure is no hang. An evaluation has `deadline_s` of compiling and of having the devices; waiting
-for others does not count. When that has passed, when the evaluator raises what is no refusal of the request, or after
-several infrastructure failures in a row, the evaluator is replaced by a fresh one, and what it had in hand is answered
-as `infrastructure`.
+they come, in a pause too, and the queue holds only what is beyond `max_begun` and the quotas. An evaluation that has
+begun and that no client wants any more ends where its next stage would begin.
+An evaluation has `deadline_s` of compiling and of having the devices; waiting for others does not count. After that,
+after an error of the evaluator's own, or after several infrastructure failures in a row, the evaluator is replaced by a
+fresh one, and its evaluations are answered as `infrastructure`.
 """
 
 from __future__ import annotations
@@ -60,14 +57,12 @@ class EvaluationService:
         open_evaluator: makes the evaluator, when it is first needed and whenever one has to be replaced.
         device: the device that this service judges on; "auto" leaves it to the requests.
         clients: those with quotas.
-        takes_keys: whether requests may bring the key of their inputs. Who knows it knows the inputs, so this is for
-            clients who would cheat nobody but themselves.
+        takes_keys: whether requests may bring the key of their inputs, and so know them: for trusted clients.
         max_queued: requests that may wait to begin.
         max_begun: evaluations that have begun and not finished: each is a thread and, compiled, a binary in memory.
         max_answers: answers that are kept; the least recently requested are forgotten first.
         deadline_s: what an evaluation may take, see above.
-        unwanted_s: the time left once no client wants it any more, before the evaluator is replaced; None for
-            as long as any other.
+        unwanted_s: the same once no client wants it any more; None for no difference.
         ledger: where evaluations and answers are recorded.
         observer: is called with what happens.
     """
@@ -224,10 +219,7 @@ class EvaluationService:
                 self._deadlines.look()
 
     def pause(self, timeout_s: float | None = None) -> bool:
-        """Leaves the devices to another program until `resume`: nothing begins there, while texts are compiled.
-
-        Returns whether nothing runs any more; see `CurrentEvaluator.pause`.
-        """
+        """Leaves the devices to another program until `resume`; whether nothing runs: see `CurrentEvaluator.pause`."""
         return self._evaluator.pause(timeout_s)
 
     def resume(self) -> None:
@@ -251,7 +243,7 @@ class EvaluationService:
             return self._queue.counts(), self._quotas.begun()
 
     def close(self) -> None:
-        """Ends every process. Again, it changes nothing.
+        """Ends every process; calling it again changes nothing.
 
         Evaluations that have not finished stay in the journal; without one they are answered as `infrastructure`.
         """
