@@ -122,7 +122,7 @@ class EmulatedGang:
         order = OpenWorld(self._world_size, heap.segment_bytes, self._detect_races)
         eventfds = [fd for pair in handovers.eventfds for fd in pair]
         try:
-            self._gang.ask([order], WorldOpened, timeout_s=LOAD_TIMEOUT_S, fds=(*heap.fds, emulator, *eventfds))
+            self._gang.exchange([order], WorldOpened, timeout_s=LOAD_TIMEOUT_S, fds=(*heap.fds, emulator, *eventfds))
         except GangFailed as failed:
             raise InfrastructureError(f"the emulator could not be started: {failed}\n{self._gang.output}") from None
         finally:
@@ -143,7 +143,7 @@ class EmulatedGang:
         try:
             while len(copies) < self._world_size:
                 copies.append(memory_file("candidate", binary))
-            self._gang.ask([order], Loaded, timeout_s=LOAD_TIMEOUT_S, fds=copies)
+            self._gang.exchange([order], Loaded, timeout_s=LOAD_TIMEOUT_S, fds=copies)
         except GangFailed as failed:
             raise self._of_all(failed) from None
         finally:
@@ -161,7 +161,7 @@ class EmulatedGang:
         runs = tuple(call_runs(problem, plan, rank, "native") for rank in ranks)
         calls = tuple(call_memory(problem, planned) for planned in plan.sets)
         try:
-            self._gang.ask([BindRanks(runs, plan.partitions, calls)], Bound, timeout_s=LOAD_TIMEOUT_S)
+            self._gang.exchange([BindRanks(runs, plan.partitions, calls)], Bound, timeout_s=LOAD_TIMEOUT_S)
         except GangFailed as failed:
             raise self._of_all(failed) from None
 

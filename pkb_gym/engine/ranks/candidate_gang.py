@@ -155,7 +155,7 @@ class CandidateGang:
             InfrastructureError: they could not be prepared.
         """
         try:
-            self._ask(Prepare(self._setting, dialect, one_queue), Prepared)
+            self._exchange(Prepare(self._setting, dialect, one_queue), Prepared)
         except GangFailed as failed:
             raise InfrastructureError(f"a gang could not be prepared: {failed}\n{self.output}") from None
 
@@ -168,7 +168,7 @@ class CandidateGang:
         order = MapHeap(self._setting, dialect, len(heap.fds), heap.segment_bytes)
         own_fds = [(*pair, *handovers.libraries.candidate_fds) for pair in handovers.eventfds]
         try:
-            self._ask(order, HeapMapped, fds=heap.fds, own_fds=own_fds)
+            self._exchange(order, HeapMapped, fds=heap.fds, own_fds=own_fds)
         except GangFailed as failed:
             raise InfrastructureError(f"a gang could not map its heap: {failed}\n{self.output}") from None
         self._heap = heap
@@ -217,7 +217,7 @@ class CandidateGang:
                 fds.append(memory_file(name, library))
             if job.stack_trace is not None:
                 fds.append(memory_file("pkb-stack-trace", job.stack_trace))
-            self._ask(order, Loaded, fds=fds)
+            self._exchange(order, Loaded, fds=fds)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -226,7 +226,7 @@ class CandidateGang:
     def _setting(self) -> RankSetting:
         return RankSetting(self._device, host.threads_per_rank(self._gang.world_size), self._ranks_per_gpu)
 
-    def _ask(
+    def _exchange(
         self,
         order: Message,
         expect: type[Reply],
@@ -234,7 +234,7 @@ class CandidateGang:
         own_fds: Sequence[Sequence[int]] = (),
     ) -> None:
         orders = [order] * self._gang.world_size
-        self._gang.ask(orders, expect, timeout_s=self.timeout_s, fds=fds, own_fds=own_fds, where=self._where)
+        self._gang.exchange(orders, expect, timeout_s=self.timeout_s, fds=fds, own_fds=own_fds, where=self._where)
 
     @property
     def _where(self) -> Callable[[int], str] | None:
@@ -251,7 +251,7 @@ class CandidateGang:
         orders = [
             Bind(call_runs(problem, plan, rank, dialect), plan.partitions) for rank in range(self._gang.world_size)
         ]
-        self._gang.ask(orders, Bound, timeout_s=self.timeout_s, where=self._where)
+        self._gang.exchange(orders, Bound, timeout_s=self.timeout_s, where=self._where)
 
     def run(
         self, sets: Sequence[int], stage: Callable[[], Processors | None], setting: BlockSetting

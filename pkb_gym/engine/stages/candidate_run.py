@@ -104,7 +104,7 @@ class CandidateRun:
         self.tools = tools or DebugTools()
         self.workload = Workload(
             problem=feedback.problem,
-            size=config.axes_asked,
+            size=config.size_argument,
             world_size=config.world_size,
             dtype=config.dtype,
             protocol=config.protocol,
@@ -292,7 +292,7 @@ class CandidateRun:
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
-        """Turns a fallen gang into the failure that is reported."""
+        """Turns a failed gang into the failure that is reported."""
         try:
             yield
         except GangFailed as failed:
