@@ -30,7 +30,7 @@ from pathlib import Path
 from random import Random
 
 from benchmarks.common import RESULTS, header, make_parser
-from benchmarks.equivalent_mutants import reason_why
+from benchmarks.equivalent_mutants import AT_TINY, reason_why
 from benchmarks.mutants import NO_VERDICT
 from benchmarks.sharded import LONGEST_WAIT_S, sharded
 from benchmarks.synchronisation import InlinedSource
@@ -51,8 +51,8 @@ MUTANT_TIMEOUT_S = 60.0
 COMPILE_TIMEOUT_S = 600.0
 GPU_TIMEOUT_S = 1.0
 """Deadline of a block of calls, which takes milliseconds: many mutants wait for a word that never comes."""
-SHARED_GPU_TIMEOUT_S = 5.0
-"""Where ranks share a GPU, which then runs one after the other for some milliseconds each."""
+SHARED_GPU_TIMEOUT_S = 1.0
+"""Where ranks share a GPU, which then runs one after the other: the evaluation makes several times as much of it."""
 
 PAIR = 2
 _PLACE = re.compile(r"\b[\w/]+\.(?:cuh?|h):\d+|(?<=by `)(?:arrival|departure)(?=`)")
@@ -110,7 +110,13 @@ class Row:
     def is_settled(self, seeds: int) -> bool:
         """Whether no further seed, up to so many, can change the verdict."""
         found = self.seed is not None and bool(self.mutant)
-        return found or self.not_judged > 0 or self.reached is False or self.evaluations >= seeds
+        return (
+            found
+            or self.equivalent is not None
+            or self.not_judged > 0
+            or self.reached is False
+            or self.evaluations >= seeds
+        )
 
     @property
     def is_as_expected(self) -> bool:
@@ -346,8 +352,11 @@ def load(path: Path) -> list[Row]:
     """Rows of a result; none where there is no such file."""
     if not path.exists():
         return []
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    return [Row(**row | {"places": tuple(row["places"])}) for row in rows]
+    rows = [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+    return [
+        replace(row, places=tuple(row.places), equivalent=row.equivalent or AT_TINY.get((row.problem, row.mutant)))
+        for row in rows
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

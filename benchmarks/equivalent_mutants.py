@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -47,6 +47,23 @@ EQUIVALENTS: Sequence[Equivalent] = (
     Equivalent("gemm_reduce.h", "comm.epoch % 2", ("GemmAllReduce",), MEET_AT_END, "cu"),
     Equivalent("expert", "comm_.wait_all_begun(", ("HyenaCP",), ROWS_ARE_PUSHED, "cu", nth=1),
 )
+
+ONE_TILE = (
+    "at size tiny every block has one tile: no earlier store of its staging memory is under way when it is claimed"
+)
+
+FENCES_ON_BOTH_SIDES = (
+    "a proxy fence stands before the flag's store and another behind its load; one of them on the path from the one "
+    "access to the other is enough (PTX ISA 8.9.5, proxy-preserved base causality order). Without both, the mutant "
+    "of `gemm_sm90_ptx.h:115`, it is a race"
+)
+
+AT_TINY: Mapping[tuple[str, str], str] = {
+    ("AllGatherGemm", "expert:86: pkb::gemm::fence_async_global()"): FENCES_ON_BOTH_SIDES,
+    ("AllGatherGemm", "expert:48: pkb::gemm::fence_async_global()"): FENCES_ON_BOTH_SIDES,
+    ("GemmReduceScatter", 'bulk_copy_cuda.h:69: "cp.async.bulk.wait_group.read %0;" -> ""'): ONE_TILE,
+}
+"""(Problem, mutant of `benchmarks.emulated_mutants`) -> why it is right at size tiny, where it is evaluated."""
 
 
 def reason_why(problem: str, suffix: str, file: str, code: str, nth: int) -> str | None:

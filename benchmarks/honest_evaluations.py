@@ -100,7 +100,7 @@ def first_evaluations(kernels: Sequence[Kernel], evaluations: int) -> list[tuple
     return [(kernel, seed) for kernel, seed in wanted if seed not in kernel.row.seeds]
 
 
-Judge = Callable[[Submission], Verdict]
+EvaluateSubmission = Callable[[Submission], Verdict]
 
 
 class Sweep:
@@ -120,11 +120,11 @@ class Sweep:
         self._lock = threading.Lock()
         self._saved = time.monotonic()
 
-    def work_with(self, judge: Judge) -> None:
+    def work_with(self, evaluate: EvaluateSubmission) -> None:
         """Evaluates until nothing is left."""
         while (taken := self._take()) is not None:
             kernel, seed = taken
-            verdict = self._judge(judge, kernel, seed)
+            verdict = self._evaluate(evaluate, kernel, seed)
             with self._lock:
                 kernel.row.enter(seed, verdict)
                 if time.monotonic() - self._saved > EVERY_S:
@@ -135,7 +135,7 @@ class Sweep:
         with self._lock:
             return next(self._work, None)
 
-    def _judge(self, judge: Judge, kernel: Kernel, seed: int) -> Verdict:
+    def _evaluate(self, evaluate: EvaluateSubmission, kernel: Kernel, seed: int) -> Verdict:
         config = EvalConfig(
             device=self._device,
             world_size=self._world_size,
@@ -145,10 +145,10 @@ class Sweep:
             timing_budget_s=BUDGET_S,
         )
         submission = Submission(kernel.row.kernel, kernel.row.problem, kernel.source, None, config)
-        verdict = judge(submission)
+        verdict = evaluate(submission)
         for _ in range(ATTEMPTS - 1):
             if verdict.is_infrastructure:
-                verdict = judge(submission)
+                verdict = evaluate(submission)
         return verdict
 
 
@@ -171,12 +171,12 @@ def run_share(sweep: Sweep, share: Share, folder: Path) -> None:
     cache = env_vars.cache_dir()
     target = EvaluatorTarget(cache, environment_of(share.temporary_folder(folder), cache))
 
-    def judge(submission: Submission) -> Verdict:
+    def evaluate(submission: Submission) -> Verdict:
         target.start()  # anew, should it have ended
         return target.evaluate(submission)
 
     try:
-        sweep.work_with(judge)
+        sweep.work_with(evaluate)
     finally:
         target.close()
 

@@ -119,3 +119,14 @@ def test_on_gpus_a_mutant_is_judged_as_soon_as_it_is_compiled(evaluator: FakeEva
         asked.clear()
         run(tmp_path, *on_gpus, "--budget-s", "0")
         assert not path.exists() and not [source for source, until in asked if until == "check"]
+
+
+def test_a_mutant_that_is_right_by_argument_is_not_judged_again(
+    evaluator: FakeEvaluator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path, "--seeds", "4")
+    monkeypatch.setattr(emulated_mutants, "AT_TINY", {("Gather", "never"): "nobody waits"})
+    evaluator.asked.clear()
+    assert run(tmp_path) == 0
+    assert [source for source, _ in evaluator.asked] == ["late"] * 3
+    assert rows(tmp_path)["never"]["equivalent"] == "nobody waits"

@@ -12,7 +12,7 @@ from pkb_gym.serve.current_evaluator import CurrentEvaluator
 from pkb_gym.serve.evaluation import Evaluation
 
 
-class Intake:
+class RequestResolver:
     """Resolves requests.
 
     Args:
@@ -39,7 +39,7 @@ class Intake:
         asked = self._on_device(request.config)
         resolved = self._evaluator.get().resolve(problem, source, asked)
         equal = EvaluationRequest(
-            problem=problem.name, source=source, config=resolved.as_asked(), replay_key=request.replay_key
+            problem=problem.name, source=source, config=resolved.as_request(), replay_key=request.replay_key
         )
         replay_key = None if request.replay_key is None else bytes.fromhex(request.replay_key)
         return Evaluation(problem, source, asked, resolved, replay_key, equal.key)
