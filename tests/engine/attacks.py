@@ -141,7 +141,7 @@ FAMILIES = (
     Family(
         "disturb the timing from beside",
         (),
-        "locks between evaluators; preparations and timings exclude each other; connections with unread data are counted",
+        "locks between evaluators; preparations and timings exclude each other; unread data in connections is limited",
         (
             *("engine/stages/test_machine_sharing.py", "engine/evaluators/test_arbiter.py"),
             "engine/ranks/test_tcp_memory.py",
