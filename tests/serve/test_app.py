@@ -206,8 +206,8 @@ def test_a_waiting_client_gets_the_end_at_once(owners):
     ):
         evaluation = post(http, "run").json()["id"]
         waiting = thread.submit(http.get, f"/v1/evaluations/{evaluation}?wait_s=30")
-        until(lambda: server._ending._waiting)
-        server._ending.set()
+        until(lambda: server._shutdown._waiting)
+        server._shutdown.set()
         assert waiting.result(10).json()["state"] == "preparing ranks", "sooner than it had to wait"
 
 

@@ -126,7 +126,7 @@ class ResolvedConfig(Record):
     def _lists_become_tuples(cls, size: object) -> object:
         return frozen_axes(size) if isinstance(size, dict) else size
 
-    def as_asked(self) -> EvalConfig:
+    def as_request(self) -> EvalConfig:
         """The request that names every choice and so resolves to this."""
         return EvalConfig(**dict(self))
 
@@ -141,7 +141,7 @@ class ResolvedConfig(Record):
         return "cpu" if self.device == "emulated" else self.device
 
     @property
-    def axes_asked(self) -> str | dict[str, AxisValue]:
+    def size_argument(self) -> str | dict[str, AxisValue]:
         """The size as `Problem.axes` takes it."""
         return self.size  # type: ignore[return-value]  # values were frozen on the way in
 

@@ -201,7 +201,7 @@ def test_files_of_the_machine_cannot_be_included(tmp_path: Path) -> None:
 def test_a_compile_that_takes_too_long_is_ended_and_not_kept(tmp_path: Path) -> None:
     artifact = compile_cuda(KERNELS, CompileCache(tmp_path), timeout_s=0.5)
     assert not artifact.ok and "the compiler took longer than 0.5 s" in artifact.log
-    assert artifact.duration_s < 5
+    assert artifact.duration_s < 30
     assert not list(tmp_path.rglob("*"))
 
 

@@ -13,7 +13,7 @@ from pkb_gym.serve.evaluation import Evaluation
 from pkb_gym.serve.limits import check_limits
 
 
-class Intake:
+class RequestResolver:
     """Resolves requests.
 
     Args:
@@ -48,7 +48,7 @@ class Intake:
         check_limits(problem, asked, self._deadline_s)
         resolved = self._evaluator.get().resolve(problem, source, asked)
         equal = EvaluationRequest(
-            problem=problem.name, source=source, config=resolved.as_asked(), replay_key=request.replay_key
+            problem=problem.name, source=source, config=resolved.as_request(), replay_key=request.replay_key
         )
         replay_key = None if request.replay_key is None else bytes.fromhex(request.replay_key)
         return Evaluation(problem, source, asked, resolved, replay_key, equal.key)
