@@ -1,6 +1,6 @@
 r"""A pretrained model learns on one machine: supervised training, GRPO, and both judged on three rings of prompts.
 
-    model   sft   rings_sft   rings_base   grpo   rings_grpo   verdict_sft   verdict_grpo   rft   rings_rft   samples
+    model   sft   rings_sft   grpo   rings_grpo   rings_base   verdict_sft   verdict_grpo   rft   rings_rft   samples
 
 Each stage is a public recipe in a process of its own, with a log and a time limit. What is finished is not done again:
 the same command over and over fits any time limit. What is small comes into `--out`: results, summaries, rollouts,
@@ -129,9 +129,9 @@ class Run:
             Stage("model", [*convert, "--dtype", "float32"], 120, made="model.safetensors"),
             Stage("sft", [*tune, *first], 240, made="trainer_state.json"),
             rings(sft, args.samples, name="rings_sft", limit_s=300),
-            rings(model, 1, name="rings_base", limit_s=90),
             Stage("grpo", practise, 600, total_s=args.grpo_s),
             rings(trained, args.samples, *compare, name="rings_grpo", limit_s=300),
+            rings(model, 1, "--max_completion_length", str(args.completion // 2), name="rings_base", limit_s=90),
             rings(sft, args.samples, *verdicts, name="verdict_sft", limit_s=200),
             rings(trained, args.samples, *verdicts, name="verdict_grpo", limit_s=200),
             Stage("rft", ["pkb_gym.training.rft", *again], 120, made="trainer_state.json"),
@@ -225,8 +225,12 @@ def collect(runs: Path, out: Path) -> None:
     with tarfile.open(out / "run.tar.gz", "w:gz") as archive:
         for path in sorted({path for pattern in KEPT for path in runs.rglob(pattern)}):
             inside = path.relative_to(runs)
-            if not any(part.startswith("checkpoint-") for part in inside.parts) and inside.name not in SKIPPED:
+            in_checkpoint = any(part.startswith("checkpoint-") for part in inside.parts)
+            if not in_checkpoint and inside.name not in SKIPPED and path.name != STATE:
                 archive.add(path, str(inside))
+        for stage in sorted(path for path in runs.iterdir() if path.is_dir()):
+            if (state := newest_weights(stage) / STATE).exists():
+                archive.add(state, f"{stage.name}/{STATE}")
     for name in ("rings_sft", "rings_grpo"):
         if (found := runs / name / "rings.json").exists():
             shutil.copy(found, out / f"{name}.json")
@@ -259,7 +263,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ("group", 8),
         ("samples", 2),
         ("best-of", 8),
-        ("sft-steps", 200),
+        ("sft-steps", 60),
         ("sft-batch", 8),
         ("rft-steps", 60),
         ("grpo-steps", 200),

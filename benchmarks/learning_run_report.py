@@ -62,7 +62,7 @@ class SecondTurn(Record):
     answered: int
     """Those of them that submitted once more."""
     repaired: Estimate | None
-    """Share of the `answered` whose second submission was right; clustered by problem."""
+    """Share of the `failed_first` whose second submission was right; clustered by problem."""
     gain: Estimate | None
     """Share correct after the second turn less that after the first, by prompt."""
 
@@ -76,10 +76,11 @@ def second_turn(rows: Sequence[Row]) -> SecondTurn:
             if episode_result(turns).reward is None:
                 continue
             episodes += 1
-            failed += not turns[0]["is_right"]
-            if not turns[0]["is_right"] and len(turns) > 1:
-                answered += 1
-                repaired.setdefault(problem_of(key), []).append(float(turns[1]["is_right"]))
+            if turns[0]["is_right"]:
+                continue
+            failed += 1
+            answered += len(turns) > 1 and turns[1]["failure"] != NO_SUBMISSION
+            repaired.setdefault(problem_of(key), []).append(float(len(turns) > 1 and turns[1]["is_right"]))
     return SecondTurn(
         episodes=episodes,
         failed_first=failed,

@@ -103,7 +103,7 @@ def test_every_stage_is_a_recipe_with_options_that_it_has(tmp_path: Path, monkey
     monkeypatch.setattr(Run, "verdict_prompts", 5)
     monkeypatch.setattr(Run, "go_on", lambda run: seen.extend(run.stages()))
     learning_run.main([*folders, "--minutes", "1"])
-    assert [stage.name for stage in seen][:6] == ["model", "sft", "rings_sft", "rings_base", "grpo", "rings_grpo"]
+    assert [stage.name for stage in seen][:6] == ["model", "sft", "rings_sft", "grpo", "rings_grpo", "rings_base"]
     for stage in seen:
         module, *options = stage.arguments
         recipe = Path(learning_run.__file__).parent.parent / "training" / f"{module.rpartition('.')[2]}.py"
@@ -125,6 +125,11 @@ def test_weights_and_checkpoints_are_not_collected(tmp_path: Path):
     for name in ("grpo/rollouts.jsonl", "grpo/model.safetensors", "grpo/checkpoint-5/trainer_state.json", "grpo.log"):
         (runs / name).parent.mkdir(parents=True, exist_ok=True)
         (runs / name).touch()
+    (runs / "grpo" / "checkpoint-5" / "model.safetensors").touch()
+    (runs / "grpo" / "checkpoint-5" / "trainer_state.json").write_text('{"global_step": 5}')
+    (runs / "grpo" / "trainer_state.json").write_text('{"global_step": 2}')  # of an earlier call
     collect(runs, tmp_path / "out")
     with tarfile.open(tmp_path / "out" / "run.tar.gz") as archive:
-        assert sorted(archive.getnames()) == ["grpo.log", "grpo/rollouts.jsonl"]
+        assert sorted(archive.getnames()) == ["grpo.log", "grpo/rollouts.jsonl", "grpo/trainer_state.json"]
+        kept = archive.extractfile("grpo/trainer_state.json")
+        assert kept is not None and json.load(kept) == {"global_step": 5}, "that of the most steps"

@@ -42,9 +42,9 @@ ROWS = [
 def test_the_second_turn_by_hand():
     found = second_turn(ROWS)
     assert (found.episodes, found.failed_first, found.answered) == (5, 4, 3)
-    # Repaired: 1 of 2 of A, 0 of 1 of C. Residuals of 1/3: (1 - 2/3) and (0 - 1/3).
-    assert found.repaired.mean == pytest.approx(1 / 3) and found.repaired.clusters == 2
-    assert found.repaired.standard_error == pytest.approx(sqrt(2 / 1 * 2 * (1 / 3) ** 2) / 3)
+    # Repaired: 1 of 2 of A, 0 of 1 of B, which did not submit again, 0 of 1 of C. Residuals: 1 - 2/4, 0 - 1/4, 0 - 1/4.
+    assert found.repaired.mean == pytest.approx(1 / 4) and found.repaired.clusters == 3
+    assert found.repaired.standard_error == pytest.approx(sqrt(3 / 2 * (0.5**2 + 2 * 0.25**2)) / 4)
     assert found.gain.mean == pytest.approx((0.5 + 0 + 0) / 3)  # of A, B and C
 
 

@@ -32,11 +32,11 @@ def ahead_of_work() -> Iterator[None]:
 
 
 def folder_apart(folder: Path) -> Path:
-    """Makes a folder for temporary files below an empty one: its evaluators wait for no others, nor others for them.
+    """Makes a folder for temporary files two levels down: its evaluators wait for no others, nor others for them.
 
-    For those that have processors of their own.
+    For those that have processors of their own. Whether the folder itself is locked by somebody does not matter.
     """
-    apart = folder / "tmp"  # the folder above it is the queue
+    apart = folder / "queue" / "tmp"
     apart.mkdir(parents=True)
     return apart
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import threading
@@ -134,6 +135,9 @@ def test_services_side_by_side_wait_for_no_timing_of_another(monkeypatch):
     def start(command, env, **_):
         folders.append(Path(env["TMPDIR"]))
         assert folders[-1].is_dir() and not any(folders[-1].iterdir())
+        queue = os.open(folders[-1].parent, os.O_RDONLY)
+        fcntl.flock(queue, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody holds it: the service would wait for ever
+        os.close(queue)
         done.append(command[2])
         process = Mock(pid=1)
         process.wait.side_effect = lambda *_: released.wait(60)
