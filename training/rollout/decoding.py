@@ -137,8 +137,7 @@ def renew_generator(device: torch.device) -> None:
         return
     fresh = torch.Generator(device)
     fresh.manual_seed(int(torch.randint(SEEDS, ())))
-    index = torch.cuda.current_device() if device.index is None else device.index
-    torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state())
+    torch.cuda.default_generators[device.index].graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 def choice_of(config: Any) -> TokenChoice | None:  # noqa: ANN401  # a GenerationConfig, typed loosely
