@@ -114,7 +114,7 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
 FIGURES_KEPT: dict[tuple[str, str], str] = {
     # Which pool a capture takes, and what follows a failure: a step that works does the same.
     ("rollout_speed", "training/rollout/graph_decoder.py"): "2481def40665",
-    ("rollout_speed", "training/rollout/decoding.py"): "3f29001f1661",
+    ("rollout_speed", "training/rollout/decoding.py"): "bf8ed617e852",
     # NaN, literals and saturation of the ALU. The 15 experts on 1, 2, 4 and 8 ranks had the same verdicts, findings and
     # counts of instructions before and after.
     **{
