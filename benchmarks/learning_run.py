@@ -106,7 +106,7 @@ class Run:
             evaluate += ["--samples", str(samples), "--batch_size", str(args.ring_batch), "--seed", str(args.seed)]
             return Stage(name, [*evaluate, *judge, *more], limit_s, made="summary.json")
 
-        tune = ["pkb_gym.training.sft", "--rings", str(args.prompts), "--max_length", "2560", *learn]
+        tune = ["pkb_gym.training.sft", "--rings", str(args.prompts), "--max_length", "3072", *learn]
         tune += ["--lr_scheduler_type", "cosine", "--warmup_steps", "10", "--save_strategy", "no"]
         tune += ["--per_device_train_batch_size", str(args.sft_batch), "--gradient_accumulation_steps", "2"]
         first = ["--corpus", str(args.corpus), "--model_name_or_path", model, "--output_dir", sft]
@@ -263,7 +263,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ("group", 8),
         ("samples", 2),
         ("best-of", 8),
-        ("sft-steps", 60),
+        ("sft-steps", 100),
         ("sft-batch", 8),
         ("rft-steps", 60),
         ("grpo-steps", 200),
