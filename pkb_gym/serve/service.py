@@ -87,7 +87,7 @@ class EvaluationService:
         self._accepting = threading.Lock()
         self._lock = threading.RLock()
         self._evaluator = CurrentEvaluator(open_evaluator, max_failures)
-        self._resolver = RequestResolver(self._evaluator, device, takes_keys=takes_keys)
+        self._resolver = RequestResolver(self._evaluator, device, takes_keys=takes_keys, deadline_s=deadline_s)
         self._queue = FairQueue()
         self._begun: set[Evaluation] = set()
         self._quotas = Quotas(clients, max_queued, max_begun)

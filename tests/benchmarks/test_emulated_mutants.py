@@ -12,7 +12,11 @@ import pytest
 
 from benchmarks import emulated_mutants
 from benchmarks.emulated_mutants import Judged, Order, Row, judge_order, main
+from benchmarks.equivalent_mutants import AT_TINY
+from benchmarks.synchronisation import InlinedSource
+from benchmarks.weakened_operations import weakened
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.problems.catalogue import expert_source, find_problem
 
 FOUND_WITH = {"at once": 0, "late": 6, "never": None, "not reached": None}
 """Name of a mutant -> the seed that finds it."""
@@ -119,6 +123,13 @@ def test_on_gpus_a_mutant_is_judged_as_soon_as_it_is_compiled(evaluator: FakeEva
         asked.clear()
         run(tmp_path, *on_gpus, "--budget-s", "0")
         assert not path.exists() and not [source for source, until in asked if until == "check"]
+
+
+@pytest.mark.parametrize("problem", sorted({problem for problem, _ in AT_TINY}))
+def test_mutants_that_are_right_by_argument_exist(problem: str) -> None:
+    text = expert_source(find_problem(problem), "cu") or ""
+    names = {weak.name for weak in weakened(text)} | {mutant.name for mutant in InlinedSource.of(text).mutants()}
+    assert {mutant for of, mutant in AT_TINY if of == problem} <= names
 
 
 def test_a_mutant_that_is_right_by_argument_is_not_judged_again(

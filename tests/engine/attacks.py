@@ -130,7 +130,7 @@ FAMILIES = (
         "be timed under better conditions",
         ("sandbags", "hurries_its_handovers", "hogs_memory_*", "pins_the_l2"),
         "blocks grow with the best time shown, and shorter ones are not counted; a source has its first verdict",
-        ("engine/stages/test_time.py", "envs/test_episode.py"),
+        ("engine/stages/test_time.py", "envs/test_episode.py", "envs/test_equal_sources.py"),
     ),
     Family(
         "save the copy of results",
@@ -141,7 +141,7 @@ FAMILIES = (
     Family(
         "disturb the timing from beside",
         (),
-        "locks between evaluators; preparations and timings exclude each other; connections with unread data are counted",
+        "locks between evaluators; preparations and timings exclude each other; unread data in connections is limited",
         (
             *("engine/stages/test_machine_sharing.py", "engine/evaluators/test_arbiter.py"),
             "engine/ranks/test_tcp_memory.py",

@@ -137,7 +137,9 @@ def renew_generator(device: torch.device) -> None:
         return
     fresh = torch.Generator(device)
     fresh.manual_seed(int(torch.randint(SEEDS, ())))
-    torch.cuda.default_generators[device.index].graphsafe_set_state(fresh.graphsafe_get_state())
+    known: int | None = device.index  # torch types it as if it were always there
+    index = torch.cuda.current_device() if known is None else known
+    torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 def choice_of(config: Any) -> TokenChoice | None:  # noqa: ANN401  # a GenerationConfig, typed loosely

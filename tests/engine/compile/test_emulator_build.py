@@ -68,4 +68,18 @@ def test_they_are_precompiled_before_the_sources() -> None:
     precompile, _, sources = emulator._command(contents)[2].partition(" && ")
     assert precompile.endswith(f"-x c++-header {emulator.STANDARD_HEADERS}")
     included = sources.count(f"-include {emulator.STANDARD_HEADERS}")
-    assert included == sum(name.endswith(".cpp") for name in contents) > 0
+    assert included == len(emulator._units(contents)) > 0
+
+
+def test_every_source_is_in_one_translation_unit() -> None:
+    """Sources of a unit read their headers once, which halves the compiler's work."""
+    contents = emulator._contents()
+    units = emulator._units(contents)
+    sources = [source for unit in units.values() for source in unit]
+    assert sorted(sources) == sorted(name for name in contents if name.endswith(".cpp"))
+    assert len(units) < len(sources) / 2
+    assert units["ptx_parser"] == ["ptx_parser.cpp"] and "ptx_body.cpp" in units["ptx"]
+    for name in emulator.ALONE:
+        assert f"{name}.cpp" in contents
+    for unit, members in units.items():
+        assert len(members) == 1 or not unit.startswith(emulator.FAST), "those are optimised each by itself"
