@@ -106,7 +106,7 @@ class Run:
             evaluate += ["--samples", str(samples), "--batch_size", str(args.ring_batch), "--seed", str(args.seed)]
             return Stage(name, [*evaluate, *judge, *more], limit_s, made="summary.json")
 
-        tune = ["pkb_gym.training.sft", "--rings", str(args.prompts), "--max_length", "2560", *learn]
+        tune = ["pkb_gym.training.sft", "--rings", str(args.prompts), "--max_length", "3072", *learn]
         tune += ["--lr_scheduler_type", "cosine", "--warmup_steps", "10", "--save_strategy", "no"]
         tune += ["--per_device_train_batch_size", str(args.sft_batch), "--gradient_accumulation_steps", "2"]
         first = ["--corpus", str(args.corpus), "--model_name_or_path", model, "--output_dir", sft]
@@ -123,19 +123,18 @@ class Run:
         again += ["--max_length", "2560", "--per_device_train_batch_size", str(args.sft_batch)]
         again += ["--gradient_accumulation_steps", "2"]
         again += ["--learning_rate", "5e-5", "--max_steps", str(args.rft_steps), "--save_strategy", "no"]
-        compare = ["--compare", str(runs / "rings_sft" / "results.jsonl")]
         convert = ["pkb_gym.training.pretrained_model", "--gguf", str(args.gguf), "--output", model]
         return [
             Stage("model", [*convert, "--dtype", "float32"], 120, made="model.safetensors"),
             Stage("sft", [*tune, *first], 240, made="trainer_state.json"),
             rings(sft, args.samples, name="rings_sft", limit_s=300),
             Stage("grpo", practise, 600, total_s=args.grpo_s),
-            rings(trained, args.samples, *compare, name="rings_grpo", limit_s=300),
+            rings(trained, args.samples, name="rings_grpo", limit_s=300),
             rings(model, 1, "--max_completion_length", str(args.completion // 2), name="rings_base", limit_s=90),
             rings(sft, args.samples, *verdicts, name="verdict_sft", limit_s=200),
             rings(trained, args.samples, *verdicts, name="verdict_grpo", limit_s=200),
             Stage("rft", ["pkb_gym.training.rft", *again], 120, made="trainer_state.json"),
-            rings(rft, args.samples, *compare, name="rings_rft", limit_s=300),
+            rings(rft, args.samples, name="rings_rft", limit_s=300),
             rings(sft, args.best_of, "--limit", "42", "--temperature", "0.9", name="samples", limit_s=300),
         ]
 
@@ -263,7 +262,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ("group", 8),
         ("samples", 2),
         ("best-of", 8),
-        ("sft-steps", 60),
+        ("sft-steps", 100),
         ("sft-batch", 8),
         ("rft-steps", 60),
         ("grpo-steps", 200),

@@ -206,8 +206,9 @@ def _sft(folder: Path) -> dict[str, Any]:
 
 
 def _grpo(folder: Path) -> dict[str, Any] | None:
-    if not (folder / "rollouts.jsonl").exists():
-        return None
+    phases = read_jsonl(folder / "phases.jsonl") if (folder / "phases.jsonl").exists() else []
+    if not phases:
+        return None  # not a step
     history = [entry for entry in _history(folder) if "reward" in entry]
     rollouts = read_jsonl(folder / "rollouts.jsonl")
     further = {name: [entry.get(name) for entry in history] for name in CURVES}
@@ -216,16 +217,18 @@ def _grpo(folder: Path) -> dict[str, Any] | None:
         "curves": step_curves(history) | further,
         "verdicts": verdicts_by_step(rollouts),
         "evaluations": training_evaluations(rollouts),
-        "phases": phase_figures(read_jsonl(folder / "phases.jsonl")),
+        "phases": phase_figures(phases),
     }
 
 
 def _arms(run: Path, rows: Mapping[str, Sequence[Row]], trained: int, rings: Mapping[str, str]) -> list[Arm]:
     """Policies at equal evaluations; the kernels that `rft` learns from were found by those of GRPO."""
-    arms = [_arm("grpo", rows["grpo"], trained, rings), _arm("sft", rows["sft"], 0, rings)]
+    arms = [_arm("grpo", rows["grpo"], trained, rings)]
+    if "sft" in rows:
+        arms.append(_arm("sft", rows["sft"], 0, rings))
     if samples := stage_rows(run / "samples"):
         later = [{**row, "sample": row["sample"] + AFTER} for row in samples]
-        arms.append(_arm("best of n", [*rows["sft"], *later], 0, rings))
+        arms.append(_arm("best of n", [*rows.get("sft", ()), *later], 0, rings))
     if "rft" in rows:
         arms.append(_arm("rft", rows["rft"], trained, rings))
     return arms

@@ -72,6 +72,7 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
     "emulated_experts": (*GPU_KERNELS, "pkb_gym/engine/emulator/src/*"),
     "service_load": ("pkb_gym/serve/*.py", "pkb_gym/engine/evaluators/*.py", *GANGS),
     "learning": ("pkb_gym/corpus/families/*", *TIMING),
+    "evaluation_rate": ("training/evaluation/*.py", "pkb_gym/engine/stages/machine_sharing.py", *TIMING, *GANGS),
     "learning_run": ("pkb_gym/corpus/families/*", "rewards/default.py", "rewards/ladder.py", *TIMING),
     "reward_study": (*(f"rewards/{name}.py" for name in ("presets", "default", "ladder", "milestones")), *TIMING),
     "catalogue": ("problems/catalogue.py",),
@@ -113,7 +114,7 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
 FIGURES_KEPT: dict[tuple[str, str], str] = {
     # Which pool a capture takes, and what follows a failure: a step that works does the same.
     ("rollout_speed", "training/rollout/graph_decoder.py"): "2481def40665",
-    ("rollout_speed", "training/rollout/decoding.py"): "3f29001f1661",
+    ("rollout_speed", "training/rollout/decoding.py"): "b576f0314e40",
     # Translation units of the emulator, which the drill does not use.
     ("fault_drill", "pkb_gym/engine/compile/emulator.py"): "9b0552456be5",
     # NaN, literals and saturation of the ALU. The 15 experts on 1, 2, 4 and 8 ranks had the same verdicts, findings and

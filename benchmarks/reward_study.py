@@ -34,6 +34,7 @@ import numpy as np
 
 from benchmarks.common import RESULTS, make_parser, save
 from pkb_gym.engine.records.attempt import Attempt
+from pkb_gym.engine.records.attempt_file import read_attempts
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.metrics.estimates import Estimate, estimate, estimate_columns
@@ -189,8 +190,7 @@ def _dumped(found: Estimate | None) -> dict[str, Any] | None:
 def attempts_of(path: Path) -> Iterator[Attempt]:
     """The attempts in a file of results, or in all that `learning_run` collected."""
     if path.suffix == ".jsonl":
-        for line in path.read_text(encoding="utf-8").splitlines():
-            yield Attempt.from_line(line)
+        yield from read_attempts(path)
         return
     with tarfile.open(path) as archive:
         for member in archive.getmembers():

@@ -2,7 +2,8 @@
 
     python docs/generate_rewards.py
 
-A test fails when a file differs from what this would write. The noise is that of benchmarks/results/reward_noise.json.
+A test fails when a file differs from what this would write. The noise is that of benchmarks/results/reward_noise.json,
+and the comparison of presets that of benchmarks/results/reward_study.json, where that has been measured.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def render() -> dict[Path, str]:
     found[FOLDER / "default.svg"] = pictures.grid(columns, rows, curves.default_grid(), labels)
     found[FOLDER / "episode.svg"] = pictures.episode(list(curves.EPISODE), *curves.episode())
     found[FOLDER / "noise.svg"] = pictures.noise(study["true_ratios"], _noise_panels(study))
-    found[FOLDER / preset_study.PICTURE] = preset_study.picture(preset_study.read())
+    if preset_study.RESULT.exists():
+        found[FOLDER / preset_study.PICTURE] = preset_study.picture(preset_study.read())
     return {PAGE: page(study)} | found
 
 
@@ -81,7 +83,7 @@ def page(study: dict[str, Any]) -> str:
         _functions("Comparison within a group", advantages),
         _noise(study),
         _baselines(study),
-        preset_study.section(preset_study.read()),
+        *([preset_study.section(preset_study.read())] if preset_study.RESULT.exists() else []),
         texts.CURRICULUM,
         *(_section(thing) for thing in (curriculum.Fade, difficulty.Difficulty, LearningProgress)),
     ]

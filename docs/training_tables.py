@@ -89,8 +89,8 @@ def _about(found: Found) -> str:
     gpu = ", ".join(found.get("gpus") or ()) or "no GPU"
     return (
         f"`benchmarks/results/learning_run.json` ({found['date']}, commit {found['commit']}): {gpu}, "
-        f"{found['machine']}. SFT: {sft['steps']} steps, {sft['epochs']:g} epochs, {spent['sft']:.0f} s. GRPO: "
-        f"{grpo['steps']} steps, {grpo['evaluations']} evaluations, {spent['grpo']:.0f} s."
+        f"{found['machine']}. SFT: {sft['steps']} steps, {sft['epochs']:g} epochs, {spent.get('sft', 0.0):.0f} s. "
+        f"GRPO: {grpo['steps']} steps, {grpo['evaluations']} evaluations, {spent.get('grpo', 0.0):.0f} s."
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.learning_run_report import first_verdicts, main, second_turn, verdicts_by_step
+from benchmarks.learning_run_report import figures, first_verdicts, main, second_turn, verdicts_by_step
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.training.results.policy_summary import prompt_key
@@ -104,3 +104,20 @@ def test_what_was_broken_off_is_read_as_far_as_it_came(tmp_path: Path):
     assert found["grpo"]["curves"]["correct"] == [0.25] and found["grpo"]["evaluations"] == 1
     assert found["grpo"]["phases"]["evaluations_per_minute"] == 30.0
     assert [arm["arm"] for arm in found["study"]] == ["grpo", "sft"]
+
+
+def test_a_run_without_results_of_sft_has_figures_of_the_rest(tmp_path: Path):
+    config = EvalConfig(size="tiny", language="cpp", dtype="bfloat16", world_size=2)
+    (tmp_path / "rings_grpo").mkdir()
+    (tmp_path / "grpo").mkdir()
+    (tmp_path / "rings_grpo" / "results.jsonl").write_text(
+        Attempt(problem="A", asked=config, reward=0.0).to_line() + "\n"
+    )
+    (tmp_path / "about.json").write_text("{}")
+    (tmp_path / "grpo" / "rollouts.jsonl").write_text("")
+    prompts = [{**row("A", 0, 0, 0.0), "ring": "sizes"}]
+    found = figures(tmp_path, prompts)
+    assert list(found["policies"]) == ["grpo"] and found["gains"] == {} and found["grpo"] is None
+    step = {"step": 0, "wall_s": 1.0, "phases_s": {}, "stages_s": {}, "evaluations": 0, "gpu_utilisations": []}
+    (tmp_path / "grpo" / "phases.jsonl").write_text(json.dumps(step) + "\n")
+    assert [arm["arm"] for arm in figures(tmp_path, prompts)["study"]] == ["grpo"]

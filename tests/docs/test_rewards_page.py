@@ -90,3 +90,20 @@ def test_the_code_on_the_page_runs():
 
 def _below(kind: type) -> set[type]:
     return {below for child in kind.__subclasses__() for below in {child, *_below(child)}}
+
+
+def test_presets_on_the_same_evaluations_have_their_figures():
+    """A table and a picture, also where a figure could not be computed."""
+    share = {"mean": 0.25, "standard_error": 0.05}
+    figures = {"flat": share, "ties": {"mean": 0.5, "standard_error": None}, "order": share, "noise": share}
+    presets = {
+        "default": figures | {"margin": 0.15, "right_range": [1.1, 1.9]},
+        "kernelbench": dict.fromkeys(figures) | {"margin": None, "right_range": None},
+    }
+    counts = {"evaluations": 99, "right": 60, "prompts": 9, "problems": 3, "group": 8, "repeated": 30}
+    study = counts | {"sources": [{"machine": "a processor"}], "presets": presets}
+    text = generator.preset_study.section(study)
+    assert "99 submissions" in text and "60 of them right" in text and "(a processor, CPU kernels" in text
+    assert "| `default` | 25 ± 5 % | 50 % | 25 ± 5 % | 0.25 ± 0.05 | +0.15 | 1.10 to 1.90 |" in text
+    assert "| `kernelbench` |  |  |  |  |  |  |" in text
+    assert all(name in generator.preset_study.picture(study) for name in presets)

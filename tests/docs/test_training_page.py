@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 
@@ -122,3 +123,18 @@ def test_pictures_are_drawn_also_where_a_step_has_no_figure(found):
     assert list(drawn) == ["curves.svg", "failures.svg"] and drawn == generator.tables.drawn(found)
     assert all("step of GRPO" in text for text in drawn.values())
     assert generator.tables.verdict_shares([{"race": 3, "passed": 1}]) == [{"race": 0.75, "passed": 0.25}]
+
+
+def test_the_page_is_what_the_generator_writes_once_there_is_a_result(found, tmp_path, monkeypatch):
+    result = generator.tables.RESULT
+    assert (generator.BEGIN in PAGE) == result.exists(), (
+        "run `python docs/generate_training.py`, or take the marks away"
+    )
+    if result.exists():
+        assert generator.render(PAGE) == PAGE, "docs/training.md is stale: run `python docs/generate_training.py`"
+    monkeypatch.setattr(generator.tables, "RESULT", tmp_path / "learning_run.json")
+    (tmp_path / "learning_run.json").write_text(json.dumps(found))
+    page = f"# Page\n\n{generator.BEGIN}\nold\n{generator.END}\n\n## Next\n"
+    written = generator.render(page)
+    assert "| sizes | GRPO | 2 x 2 |" in written and "old" not in written and written.endswith("\n\n## Next\n")
+    assert generator.render(written) == written

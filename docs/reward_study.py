@@ -1,0 +1,96 @@
+"""The presets on the same evaluations, on docs/rewards.md: text, table and picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pkb_gym.problems.loading import load_module
+
+HERE = Path(__file__).resolve().parent
+parts = load_module(HERE / "page_parts.py", "docs.page_parts")
+pictures = load_module(HERE / "reward_pictures.py", "docs.reward_pictures")
+
+RESULT = HERE.parent / "benchmarks" / "results" / "reward_study.json"
+PICTURE = "study.svg"
+FIGURES = {
+    "flat": "groups without a gradient",
+    "ties": "ties of right kernels",
+    "order": "faster kernel has more",
+    "noise": "share of noise",
+}
+
+TEXT = """\
+## Presets on the same evaluations
+
+![Flat groups, ties, order and noise of every preset](rewards/study.svg)
+
+`python -m benchmarks.reward_study` values equal evaluations by every preset (`benchmarks/results/reward_study.json`):
+{evaluations} submissions of the policies of [the learning run](training.md#a-learning-run), {right} of them right, on
+{prompts} prompts of {problems} problems ({machine}, CPU kernels on 2 ranks at sizes near `tiny`).
+
+- *no gradient*: chance that {group} submissions on a prompt all have one reward, as a group of GRPO;
+- *ties*: pairs of different right kernels of a prompt that have one reward;
+- *order*: such pairs in which the faster kernel has the greater reward, a tie counting half;
+- *noise*: mean squared difference of two evaluations of one kernel ({repeated} pairs), by that of two different right
+  kernels of a prompt. At 1 a difference between right kernels says nothing;
+- *margin*: least reward of a right kernel less the greatest of a wrong one.
+"""
+
+
+def read() -> dict[str, Any]:
+    """The result."""
+    found: dict[str, Any] = json.loads(RESULT.read_text(encoding="utf-8"))
+    return found
+
+
+def section(study: Mapping[str, Any]) -> str:
+    """Text and table."""
+    rows = [
+        (
+            *(f"`{name}`", *(_share(found[figure]) for figure in ("flat", "ties", "order"))),
+            *(_number(found["noise"]), "" if found["margin"] is None else f"{found['margin']:+.2f}", _range(found)),
+        )
+        for name, found in study["presets"].items()
+    ]
+    head = ("preset", "no gradient", "ties", "order", "noise", "margin", "rewards of right kernels")
+    named = {name: study[name] for name in ("evaluations", "right", "prompts", "problems", "group", "repeated")}
+    text = TEXT.format(**named, machine=study["sources"][0]["machine"])
+    return f"{text}\n{parts.table(head, rows)}"
+
+
+def picture(study: Mapping[str, Any]) -> str:
+    """A panel for each figure, a point for each preset."""
+    names = list(study["presets"])
+    return str(
+        pictures.curves(
+            [
+                pictures.Curve(title, "", names, {"": [_mean(study["presets"][name][figure]) for name in names]})
+                for figure, title in FIGURES.items()
+            ]
+        )
+    )
+
+
+def _mean(found: Mapping[str, Any] | None) -> float:
+    return float("nan") if found is None else float(found["mean"])
+
+
+def _share(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    error = found["standard_error"]
+    return f"{100 * found['mean']:.0f}" + (" %" if error is None else f" ± {100 * error:.0f} %")
+
+
+def _number(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    error = found["standard_error"]
+    return f"{found['mean']:.2f}" + ("" if error is None else f" ± {error:.2f}")
+
+
+def _range(found: Mapping[str, Any]) -> str:
+    return "" if found["right_range"] is None else "{:.2f} to {:.2f}".format(*found["right_range"])
