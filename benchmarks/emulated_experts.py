@@ -6,8 +6,8 @@ python -m benchmarks.emulated_experts --render FILE    prints its tables
 
 A row is one evaluation at size tiny with the detector of races. Candidates have the verdict beside it that their first
 line names, which is that of two H200, and the detector where synchronisation is the question. A run goes on where an
-earlier one of the same sources ended: experts, candidates and variants with the first seed, then experts and then
-variants with one further seed after the other.
+earlier one of the same kernels ended: experts, candidates and variants with the first seed, then experts and then
+variants with one further seed after the other. Each row names the commit of the emulator that it was run on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import RESULTS, header, make_parser
+from benchmarks.common import RESULTS, commit, header, make_parser
 from benchmarks.sharded import sharded
 from pkb_gym.corpus.conversations import sampled_variants
 from pkb_gym.corpus.families import FAMILIES
@@ -131,12 +131,12 @@ def variant_runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int, va
 
 def candidate_runs() -> Iterator[Run]:
     """Runs of candidates, configured as by the first lines of their files."""
-    for kind in ("good", "broken", "hostile", "racy", "races"):
+    for kind in ("good", "broken", "hostile", "racy"):
         for candidate in candidates(f"cuda/{kind}"):
             if candidate.path.suffix != ".cu":
                 continue
             asked = candidate.config.model_dump(exclude={"device", "world_size", "seed"}) | {
-                "detect_races": kind in ("good", "racy", "races"),
+                "detect_races": kind in ("good", "racy"),
                 "until": "check",
                 "timeout_s": 10.0 if candidate.outcome == "timeout" else 60.0,
                 "compile_timeout_s": COMPILE_TIMEOUT_S,
@@ -184,6 +184,14 @@ def _order(row: dict[str, Any]) -> tuple[bool, str, int]:
     return row["kernel"] != "expert", row["problem"], row["world_size"]
 
 
+def earlier_rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of an earlier run, each with the commit that it was run on; none where there is no result."""
+    if not path.exists():
+        return []
+    result = json.loads(path.read_text(encoding="utf-8"))
+    return [{"commit": result["commit"]} | row for row in result["rows"]]
+
+
 def main() -> None:
     """Measures and saves, or renders what was saved."""
     parser = make_parser("emulated_experts", __doc__)
@@ -210,12 +218,13 @@ def main() -> None:
         ]
     )
     path = args.out / "emulated_experts.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = earlier_rows(path)
+    here = commit()
     known = {tuple(row[name] for name in ("problem", "kernel", "world_size", "seed", "digest")) for row in rows}
     left = [run for run in planned if run.key not in known]
     found = sharded(evaluate, left, jobs=args.jobs, until_s=until_s, compiled=args.compiled, key=b"emulated experts")
     for _, row in found:
-        rows.append(row)
+        rows.append(row | {"commit": here})
         print(*(row[name] for name in ("problem", "kernel", "world_size", "seed", "verdict", "seconds")), flush=True)
         write_atomically(path, json.dumps(header() | {"planned": len(planned), "rows": rows}, indent=1) + "\n")
 

@@ -23,16 +23,16 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from random import Random
 
 from benchmarks.common import RESULTS, header, make_parser
-from benchmarks.equivalent_mutants import reason_why
+from benchmarks.equivalent_mutants import AT_TINY, reason_why
 from benchmarks.mutants import NO_VERDICT
-from benchmarks.sharded import sharded
+from benchmarks.sharded import LONGEST_WAIT_S, sharded
 from benchmarks.synchronisation import InlinedSource
 from benchmarks.trapping import with_trap
 from benchmarks.weakened_operations import inline_headers, weakened
@@ -51,8 +51,8 @@ MUTANT_TIMEOUT_S = 60.0
 COMPILE_TIMEOUT_S = 600.0
 GPU_TIMEOUT_S = 1.0
 """Deadline of a block of calls, which takes milliseconds: many mutants wait for a word that never comes."""
-SHARED_GPU_TIMEOUT_S = 5.0
-"""Where ranks share a GPU, which then runs one after the other for some milliseconds each."""
+SHARED_GPU_TIMEOUT_S = 1.0
+"""Where ranks share a GPU, which then runs one after the other: the evaluation makes several times as much of it."""
 
 PAIR = 2
 _PLACE = re.compile(r"\b[\w/]+\.(?:cuh?|h):\d+|(?<=by `)(?:arrival|departure)(?=`)")
@@ -110,7 +110,13 @@ class Row:
     def is_settled(self, seeds: int) -> bool:
         """Whether no further seed, up to so many, can change the verdict."""
         found = self.seed is not None and bool(self.mutant)
-        return found or self.not_judged > 0 or self.reached is False or self.evaluations >= seeds
+        return (
+            found
+            or self.equivalent is not None
+            or self.not_judged > 0
+            or self.reached is False
+            or self.evaluations >= seeds
+        )
 
     @property
     def is_as_expected(self) -> bool:
@@ -284,7 +290,7 @@ def judge_emulated(
 
 
 def judge_on_gpus(args: argparse.Namespace, mutants: Sequence[Judged], until_s: float) -> Iterator[Row]:
-    """Each mutant in one evaluation of so many calls; compiled before, several at a time.
+    """Each mutant in one evaluation of so many calls, while the compilers work on those that follow.
 
     Ranks that share a GPU also share its caches, so that a store without system scope is seen there.
     """
@@ -299,13 +305,17 @@ def judge_on_gpus(args: argparse.Namespace, mutants: Sequence[Judged], until_s: 
         compile_timeout_s=COMPILE_TIMEOUT_S,
     )
     compiled_only = config.model_copy(update={"until": "compile"})
-    with LocalEvaluator() as evaluator:
-        with ThreadPoolExecutor(args.jobs) as pool:
-            list(pool.map(lambda each: judge(evaluator, each, compiled_only, 1), mutants))
-        for judged in mutants:
-            if time.monotonic() > until_s:
-                return
-            yield judge(evaluator, judged, config, 1)
+    pool = ThreadPoolExecutor(args.jobs)
+    with LocalEvaluator(cache_dir=args.compiled) as evaluator:
+        compiles = [pool.submit(judge, evaluator, each, compiled_only, 1) for each in mutants]
+        try:
+            for judged, compiled in zip(mutants, compiles, strict=True):
+                wait([compiled], timeout=max(0.0, min(until_s - time.monotonic(), LONGEST_WAIT_S)))
+                if time.monotonic() > until_s:
+                    return
+                yield judge(evaluator, judged, config, 1)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def markdown(rows: Sequence[Row], seeds: int = 1) -> str:
@@ -342,8 +352,11 @@ def load(path: Path) -> list[Row]:
     """Rows of a result; none where there is no such file."""
     if not path.exists():
         return []
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    return [Row(**row | {"places": tuple(row["places"])}) for row in rows]
+    rows = [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+    return [
+        replace(row, places=tuple(row.places), equivalent=row.equivalent or AT_TINY.get((row.problem, row.mutant)))
+        for row in rows
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -47,6 +47,48 @@ EQUIVALENTS: Sequence[Equivalent] = (
     Equivalent("gemm_reduce.h", "comm.epoch % 2", ("GemmAllReduce",), MEET_AT_END, "cu"),
     Equivalent("expert", "comm_.wait_all_begun(", ("HyenaCP",), ROWS_ARE_PUSHED, "cu", nth=1),
 )
+
+ONE_TILE = (
+    "at size tiny every block has one tile: no earlier store of its staging memory is under way when it is claimed"
+)
+
+FENCES_ON_BOTH_SIDES = (
+    "a proxy fence stands before the flag's store and another behind its load; one of them on the path from the one "
+    "access to the other is enough (PTX ISA 8.9.5, proxy-preserved base causality order). Without both, the mutant "
+    "of `gemm_sm90_ptx.h:115`, it is a race"
+)
+
+WAIT_IS_INJECTED = (
+    "ptxas injects the wait before the sums are read and says so (C7517); at size tiny a product has one step, so that "
+    "no stage of shared memory is filled again"
+)
+
+STORES_WAIT_FOR_A_LOAD = (
+    "what follows the load are strong stores of tagged words, which depend on its value: if one of them were "
+    "seen before, the value would never be sent (PTX ISA 8.10, no thin air)"
+)
+
+STORES_AND_SIGNALS = (
+    "the thread that signals a rank is the one that has stored to it, and a barrier stands behind the loads of peers"
+)
+
+ONE_BLOCK = "at size tiny two ranks launch one block each, whose thread 0 waits for what it has added itself"
+
+READ_BEFORE_STAGING = 'bulk_copy_cuda.h:69: "cp.async.bulk.wait_group.read %0;" -> ""'
+AWAIT_SUMS = 'gemm_sm90_ptx.h:129: "wgmma.wait_group.sync.aligned %0;" -> ""'
+
+AT_TINY: Mapping[tuple[str, str], str] = {
+    ("AllGatherGemm", "expert:86: pkb::gemm::fence_async_global()"): FENCES_ON_BOTH_SIDES,
+    ("AllGatherGemm", "expert:48: pkb::gemm::fence_async_global()"): FENCES_ON_BOTH_SIDES,
+    ("AllGatherGemm", READ_BEFORE_STAGING): ONE_TILE,
+    ("GemmAllGather", READ_BEFORE_STAGING): ONE_TILE,
+    ("GemmReduceScatter", READ_BEFORE_STAGING): ONE_TILE,
+    ("GemmReduceScatter", AWAIT_SUMS): WAIT_IS_INJECTED,
+    ("SAM3IoUSuppression", "expert:256: ld.acquire -> ld.relaxed"): ONE_BLOCK,
+    ("Scatter", "symm_cuda.h:46: ld.acquire -> ld.relaxed"): STORES_WAIT_FOR_A_LOAD,
+    ("VocabParallelLogProb", "symm_cuda.h:160: __syncthreads() -> ((void)0)"): STORES_AND_SIGNALS,
+}
+"""(Problem, mutant of `benchmarks.emulated_mutants`) -> why it is right at size tiny, where it is evaluated."""
 
 
 def reason_why(problem: str, suffix: str, file: str, code: str, nth: int) -> str | None:

@@ -87,6 +87,11 @@ def mutants(folder: Path) -> str:
         f"and {open_} were not done. Commit {result['commit']} (`benchmarks/results/{path.name}`).\n",
         emulated_mutants.markdown([row for row in rows if row.reached is not False], seeds).split("\n\n")[0],
     ]
+    right = [row for row in rows if row.equivalent is not None]
+    if right:
+        text.append("\nDrawn too, but right all the same, and not counted:\n")
+        reasons = [(row.problem, row.kind, f"`{row.mutant}`", row.equivalent) for row in right]
+        text.append(parts.table(("kernel", "kind", "mutant", "why it is right"), reasons))
     missed = [row for row in wrong if row.seed is None]
     if missed:
         text.append("\nNot found:\n")
@@ -129,12 +134,20 @@ def experts(folder: Path) -> str:
         f"{len(kernels)} evaluations of experts and of variants of the corpus at size `tiny` with the detector, seeds "
         f"0, 1, 2 ...: {right} are right, with {parts.count(findings, 'finding')}. Seconds are the longest, with "
         f"{jobs} evaluations side by side on {result['machine']}; the emulator is one thread of an evaluation. "
-        f"Commit {result['commit']} (`benchmarks/results/{path.name}`).\n",
+        f"{_commits(result)} (`benchmarks/results/{path.name}`).\n",
         _experts_table(kernels),
         _beyond(kernels),
         _candidates([row for row in result["rows"] if row["kernel"].endswith(".cu")]),
     ]
     return "\n".join(part for part in text if part)
+
+
+def _commits(result: dict[str, Any]) -> str:
+    """The commits that rows were run on; a result of one run has one."""
+    counts = Counter(row.get("commit", result["commit"]) for row in result["rows"])
+    if len(counts) == 1:
+        return f"Commit {result['commit']}"
+    return "Commits " + " and ".join(f"{name} ({parts.count(count, 'evaluation')})" for name, count in counts.items())
 
 
 def _label(row: dict[str, Any]) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.emulated_experts import Run, candidate_runs, in_order
+import json
+from pathlib import Path
+
+from benchmarks.emulated_experts import Run, candidate_runs, earlier_rows, in_order
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import EvalConfig
 
@@ -32,7 +35,14 @@ def test_candidates_are_configured_as_by_their_files() -> None:
         asked = Asked()
         assert run.evaluate(asked)["verdict"] == "refused"  # type: ignore[arg-type]
         configs[run.kernel] = (run, asked.config)
-    assert len(configs) > 90 and {name.split("/")[0] for name in configs} >= {"good", "hostile", "racy", "races"}
+    assert len(configs) > 90 and {name.split("/")[0] for name in configs} >= {"good", "hostile", "racy"}
     for name, (run, config) in configs.items():
         assert (config.device, config.until, config.world_size) == ("emulated", "check", run.world_size), name
         assert config.detect_races == name.startswith(("good", "rac")), name
+
+
+def test_rows_of_an_earlier_run_keep_its_commit(tmp_path: Path) -> None:
+    path = tmp_path / "emulated_experts.json"
+    assert earlier_rows(path) == []
+    path.write_text(json.dumps({"commit": "new", "rows": [{"seed": 0}, {"seed": 1, "commit": "newer"}]}))
+    assert earlier_rows(path) == [{"seed": 0, "commit": "new"}, {"seed": 1, "commit": "newer"}]

@@ -39,6 +39,7 @@ def mutants(tmp_path: Path) -> Path:
         mutant("missed", evaluations=20, reached=True),
         mutant("open", evaluations=4, reached=True),
         mutant("elsewhere", evaluations=1, reached=False),
+        mutant("needless", evaluations=1, reached=True, equivalent="nobody is waited for"),
     ]
     write(tmp_path, "emulated_mutants", world_size=2, seeds=20, rows=rows)
     return tmp_path
@@ -48,6 +49,7 @@ def test_mutants_that_are_not_done_or_not_reached_do_not_count(mutants: Path) ->
     text = " ".join(tables.mutants(mutants).split())
     assert "3 mutants, drawn of each kind alike, whose operation 2 ranks come to: 2 (67%) are found within 20" in text
     assert "(race 1, deadlock 1), 1 of them as a race with both places, and 1 with the first seed. 1 more were" in text
+    assert "| Gather | no wait | `needless` | nobody is waited for |" in text
     assert "and 1 were not done" in text and "| Gather | no wait | `missed` |" in text
     assert "| all | 3 | 2 | 1 | 0 | 1 | 3 |" in text and "`open`" not in text
 
@@ -69,7 +71,7 @@ def test_evaluations_beyond_the_limit_say_what_takes_the_time(tmp_path: Path) ->
         row("expert", 2, compile_s=40.0),
         row("expert", 8, check_s=70.0, verdict="race", findings=["a race"]),
         row("good/copy.cu", 2),
-        row("good/cooperative_launch.cu", 2, "runtime_error"),
+        row("good/updates_its_graph.cu", 2, "load_error"),
         row("good/new.cu", 2, "race"),
     ]
     write(tmp_path, "emulated_experts", rows=rows)
@@ -80,6 +82,10 @@ def test_evaluations_beyond_the_limit_say_what_takes_the_time(tmp_path: Path) ->
     assert "the larger part): Gather on 8 ranks (40 s and 70 s: the interpreter)." in text
     assert "Of 3 candidates in `tests/candidates/cuda`, 1 have the verdict of 2 H200; 2 have another" in text
     assert text.endswith("Not explained: `good/new.cu`.")
+    rows[0]["commit"] = "d" * 12
+    write(tmp_path, "emulated_experts", rows=rows)
+    others = len(rows) - 1
+    assert f"Commits {'d' * 12} (1 evaluation) and {'c' * 12} ({others} evaluations)" in tables.experts(tmp_path)
 
 
 def test_random_programs_are_compared_with_their_bounds(tmp_path: Path) -> None:

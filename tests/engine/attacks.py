@@ -60,7 +60,8 @@ FAMILIES = (
     Family(
         "give an earlier answer",
         ("memoises*", "skips_equal_inputs", "replays_its_first_graph", "keeps_an_ipc_pointer"),
-        "fresh inputs for every call, at other places, and every output is compared",
+        "fresh inputs for every call and source, at other places, and every output is compared",
+        ("engine/evaluators/test_local.py", "engine/compare/test_layout.py"),
     ),
     Family(
         "do less while it is timed, or less exactly",
@@ -140,8 +141,11 @@ FAMILIES = (
     Family(
         "disturb the timing from beside",
         (),
-        "locks between evaluators; preparations and timings exclude each other",
-        ("engine/stages/test_machine_sharing.py", "engine/evaluators/test_arbiter.py"),
+        "locks between evaluators; preparations and timings exclude each other; unread data in connections is limited",
+        (
+            *("engine/stages/test_machine_sharing.py", "engine/evaluators/test_arbiter.py"),
+            "engine/ranks/test_tcp_memory.py",
+        ),
     ),
 )
 

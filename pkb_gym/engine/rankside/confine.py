@@ -24,7 +24,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 # linux/bpf_common.h: load word, jump if equal, if not less, if any bit set; return.
 _LD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NR_OFFSET, _ARCH_OFFSET, _ARG0_LOW_OFFSET, _ARG1_LOW_OFFSET = 0, 4, 16, 24
+_NR_OFFSET, _ARCH_OFFSET, _ARG0_LOW_OFFSET, _ARG1_LOW_OFFSET, _ARG2_LOW_OFFSET = 0, 4, 16, 24, 32
 
 # Architecture -> (audit number, system call numbers).
 _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
@@ -78,6 +78,10 @@ _NEW_NAMESPACES = 0x7E020000
 
 _SOCKETS = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, and AF_NETLINK to list interfaces; AF_VSOCK for one heeds no network namespace."""
+
+_PROTOCOLS = (0, 6, 17, 20)
+"""Of sockets: the family's own, TCP, UDP, and NETLINK_RDMA, by which libraries look for devices. Connections of others,
+such as MPTCP, are in no list that the evaluator looks at."""
 
 _PLACES = ("sched_setaffinity", "migrate_pages", "move_pages")
 """System calls on the processors of a process and the nodes of its pages; of any process that the caller can name."""
@@ -184,7 +188,6 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
         "tgkill": (pid,),
         "prlimit64": (0, pid),
         **dict.fromkeys(_PLACES, (0, pid)),  # 0 is the calling thread
-        "socket": _SOCKETS,
     }
     program = [
         _op(_LD, _ARCH_OFFSET),
@@ -206,10 +209,10 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
             values: tuple[int, ...] = (F_SETSIG, F_SETLEASE) if name == "fcntl" else TERMINALS
             jumps = [_op(_JEQ, value, len(values) - 1 - index, 0) for index, value in enumerate(values[:-1])]
             body = [_op(_LD, _ARG1_LOW_OFFSET), *jumps, _op(_JEQ, values[-1], 0, 1), deny, _op(_RET, _ALLOW)]
+        elif name == "socket":
+            body = [*_only(_ARG0_LOW_OFFSET, _SOCKETS), *_only(_ARG2_LOW_OFFSET, _PROTOCOLS), _op(_RET, _ALLOW)]
         elif name in only:
-            values = only[name]
-            jumps = [_op(_JEQ, value, len(values) - index, 0) for index, value in enumerate(values)]
-            body = [_op(_LD, _ARG0_LOW_OFFSET), *jumps, deny, _op(_RET, _ALLOW)]
+            body = [*_only(_ARG0_LOW_OFFSET, only[name]), _op(_RET, _ALLOW)]
         elif name in _NOT_THERE:
             body = [_op(_RET, _DENY | errno.ENOSYS)]
         else:
@@ -217,3 +220,9 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
         program += [_op(_JEQ, number, 0, len(body)), *body]
     program.append(_op(_RET, _ALLOW))
     return program
+
+
+def _only(offset: int, values: Sequence[int]) -> Sequence[bytes]:
+    """Denies a call unless the argument at an offset is one of these values; else goes on behind these instructions."""
+    jumps = [_op(_JEQ, value, len(values) - index, 0) for index, value in enumerate(values)]
+    return [_op(_LD, offset), *jumps, _op(_RET, _DENY | errno.EPERM)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import array
+import errno
 import json
 import os
 import select
 import socket
 import struct
+import time
 from collections.abc import Sequence
 
 from .messages import Kind, Message, ProtocolError, WireError, read
@@ -20,6 +22,9 @@ MAX_HEAD_BYTES = 8 << 20
 """Largest JSON part of one that is accepted: parsed, it takes many times its room."""
 
 MAX_FDS = 64
+IN_FLIGHT_S = 30.0
+"""How long a frame with descriptors waits where its user has as many under way as `ulimit -n` (unix(7), ETOOMANYREFS);
+candidates of the same user may hold some until they end."""
 
 
 class Wire:
@@ -50,11 +55,22 @@ class Wire:
             raise WireError(f"frame of {len(head) + len(raw)} bytes; at most {self.max_frame_bytes} are allowed")
         frame = HEADER.pack(len(head), len(raw)) + head + raw
         try:
-            sent = socket.send_fds(self.sock, [frame], list(fds)) if fds else self.sock.send(frame)
+            sent = self._send_with_fds(frame, fds) if fds else self.sock.send(frame)
             if sent < len(frame):
                 self.sock.sendall(memoryview(frame)[sent:])
         except OSError as error:
             raise WireError(f"the other side is gone: {error}") from None
+
+    def _send_with_fds(self, frame: bytes, fds: Sequence[int]) -> int:
+        """Sends what fits of a frame; waits while its user has too many descriptors under way, which others receive."""
+        deadline = time.monotonic() + IN_FLIGHT_S
+        while True:
+            try:
+                return socket.send_fds(self.sock, [frame], list(fds))
+            except OSError as error:
+                if error.errno != errno.ETOOMANYREFS or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
 
     def receive(self, *kinds: type[Kind]) -> tuple[Kind, bytes]:
         """Waits for one frame, whose message must be of one of these kinds.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
+import threading
 from pathlib import Path
 
 import pytest
 
 from pkb_gym.engine.compile import emulator
-from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.cache import LOCKS, CompileCache
 from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.records.artifact import Artifact
 
@@ -27,17 +27,32 @@ def test_evaluators_side_by_side_compile_it_once(tmp_path: Path, monkeypatch: py
     cache = CompileCache(tmp_path)
 
     def is_locked(_cache: CompileCache, key: str, _compile_now: object) -> Artifact:
-        with (tmp_path / f"{key}.lock").open() as file, pytest.raises(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert key == "key" and not began.is_set()
+        other.start()
+        assert not began.wait(0.1)
         return Artifact(ok=True, log="", duration_s=1.0, binary=b"emulator")
 
+    def begin() -> None:
+        with CompileCache(tmp_path).exclusive("key"):
+            began.set()
+
+    began, other = threading.Event(), threading.Thread(target=begin)
     monkeypatch.setattr(emulator, "_key", lambda _contents: "key")
     monkeypatch.setattr(emulator, "cached_compile", is_locked)
     assert emulator.build_emulator(cache) == b"emulator"
-    with (tmp_path / "key.lock").open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert began.wait(60)
+    other.join()
     with cache.exclusive("key"), cache.exclusive("another key"):
         pass
+
+
+def test_locks_leave_one_file(tmp_path: Path) -> None:
+    """Each key's lock was a file of its own, kept for ever."""
+    cache = CompileCache(tmp_path)
+    for key in ("one", "two", "three"):
+        with cache.exclusive(key):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == [LOCKS]
 
 
 def test_nobody_waits_where_the_cache_cannot_be_written_to(tmp_path: Path) -> None:

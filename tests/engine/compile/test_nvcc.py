@@ -214,6 +214,29 @@ def test_without_nvcc_the_error_names_the_package(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo 'cannot make a temporary file' >&2; exit 1", "status 1.*cannot make a temporary file"),
+        ("echo 'another program'", "status 0.*another program"),
+        ("exec /nowhere/else", "does not say where"),
+    ],
+)
+def test_an_nvcc_that_does_not_say_where_it_lies(tmp_path: Path, monkeypatch, script: str, words: str) -> None:
+    """Its own folder was taken for the toolkit's, and what failed later said nothing of it."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    wrapper = folder / "nvcc"
+    wrapper.write_text(f"#!/bin/sh\n{script}\n")
+    wrapper.chmod(0o755)
+    monkeypatch.setattr(nvcc, "_find_nvcc", lambda: str(wrapper))
+    with pytest.raises(InfrastructureError, match=words):
+        nvcc.find_toolkit.__wrapped__()
+    wrapper.write_text("no script")
+    with pytest.raises(InfrastructureError, match="does not run"):
+        nvcc.find_toolkit.__wrapped__()
+
+
+@pytest.mark.parametrize(
     ("capability", "architecture"),
     [((8, 0), "sm_80"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((10, 0), "sm_100a"), ((12, 0), "sm_120a")],
 )

@@ -41,6 +41,7 @@ class Published:
     scope: str
     full: Clock
     fenced: dict[str, Clock]
+    sequential: dict[str, Clock]
 
 
 @dataclass
@@ -52,6 +53,12 @@ class State:
     """By scope: its clock at the last fence of at least this scope."""
     read: dict[str, Clock] = field(default_factory=dict)
     """By the distance of the writer: what relaxed loads have seen."""
+    sequential: dict[str, Clock] = field(default_factory=dict)
+    """By scope: its clock at its last fence.sc of at least this scope since its last barrier."""
+    before: dict[str, Clock] = field(default_factory=dict)
+    """The same of all threads, as far as barriers lead on from them."""
+    observed: dict[str, Clock] = field(default_factory=dict)
+    """By the distance of the writer: `before` of the stores that it, or who met it at a barrier, has seen."""
 
 
 def join(into: Clock, other: Clock) -> None:
@@ -101,16 +108,32 @@ class Oracle:
     def meet(self, threads: list[Thread]) -> None:
         """A barrier."""
         together: Clock = {}
+        before: dict[str, Clock] = {scope: {} for scope in SCOPES}
+        observed: dict[str, Clock] = {scope: {} for scope in SCOPES}
         for thread in threads:
-            join(together, self.states[thread].clock)
+            state = self.states[thread]
+            join(together, state.clock)
+            for scope in SCOPES:
+                join(before[scope], state.before.get(scope, {}))
+                join(before[scope], state.sequential.get(scope, {}))
+                join(observed[scope], state.observed.get(scope, {}))
         for thread in threads:
-            self.states[thread].clock = dict(together)
+            state = self.states[thread]
+            state.clock = dict(together)
+            state.sequential = {}
+            state.before = {scope: dict(clock) for scope, clock in before.items()}
+            state.observed = {scope: dict(clock) for scope, clock in observed.items()}
             self.tick(thread)
 
-    def fence(self, thread: Thread, scope: str) -> None:
+    def fence(self, thread: Thread, order: str, scope: str) -> None:
         state = self.states[thread]
         for each in SCOPES[: SCOPES.index(scope) + 1]:
             join(state.clock, state.read.pop(each, {}))
+        if order == "sc":
+            for each in SCOPES[: SCOPES.index(scope) + 1]:
+                join(state.clock, state.observed.pop(each, {}))
+            for each in SCOPES[: SCOPES.index(scope) + 1]:
+                state.sequential[each] = dict(state.clock)
         for each in SCOPES[: SCOPES.index(scope) + 1]:
             state.fenced[each] = dict(state.clock)
         self.tick(thread)
@@ -168,6 +191,7 @@ class Oracle:
                 join(state.clock, part)
             else:
                 join(state.read.setdefault(needed, {}), part)
+            join(state.observed.setdefault(needed, {}), published.sequential.get(needed, {}))
 
     def _store(self, thread: Thread, word: int, is_atomic: bool, order: str | None, scope: str | None) -> None:
         state = self.states[thread]
@@ -175,7 +199,10 @@ class Oracle:
             self.words.pop(word, None)
             return
         is_release = order in ("release", "acq_rel")
-        published = Published(thread, is_release, str(scope), dict(state.clock), dict(state.fenced))
+        published = Published(thread, is_release, str(scope), dict(state.clock), dict(state.fenced), {})
+        for each in SCOPES:
+            join(published.sequential.setdefault(each, {}), state.before.get(each, {}))
+            join(published.sequential[each], state.sequential.get(each, {}))
         kept = self.words.get(word, [])
         if not is_atomic:
             kept = [] if is_release else [old for old in kept if old.thread == thread and old.is_release]
@@ -213,8 +240,9 @@ def random_trace(seed: int, events: int = 40) -> tuple[str, int | None, int | No
             oracle.touch(who, word, verb != "st", verb != "ld", order, scope)
             lines.append(f"{name} {verb}.{order}.{scope}.u64 {word:#x} :{oracle.number}")
         elif kind == "fence":
-            oracle.fence(who, scope)
-            lines.append(f"{name} fence.acq_rel.{scope} :900")
+            order = draw.choice(("acq_rel", "sc"))
+            oracle.fence(who, order, scope)
+            lines.append(f"{name} fence.{order}.{scope} :900")
         elif kind == "barrier":
             oracle.meet([(who[0], block, each) for each in THREADS])
             lines.append(f"{who[0]} {block} * bar.sync 0 :901")

@@ -34,6 +34,27 @@ def flag(
     )
 
 
+def fences_of_others(
+    before: str = "1 0 * fence.sc.sys :2",
+    after: str = "2 0 * fence.sc.sys :6",
+    first: str = "1 0 * bar.sync 0 :3",
+    second: str = "2 0 * bar.sync 0 :5",
+    store: str = "st.relaxed.sys.u64",
+    load: str = "ld.relaxed.sys.u64",
+) -> str:
+    """All threads of a block write data; thread 0 then stores a flag, which thread 0 of another rank loads."""
+    return f"""{TWO_KERNELS}
+1 0 * st.u32 0x202000+4 :1
+{before}
+{first}
+1 0 0 {store} 0x204000 :4
+2 0 0 {load} 0x204000 :4
+{second}
+{after}
+2 0 40 ld.u32 0x202080 :7
+"""
+
+
 def block(middle: str, second: str = "1 0 32 ld.shared.u32 0x900000 :9") -> str:
     """A store to shared memory by thread 0, something, and a load by thread 32."""
     return f"{TWO_KERNELS}\n1 0 0 st.shared.u32 0x900000 :1\n{middle}\n{second}\n"
@@ -80,6 +101,14 @@ ORDERED = {
 2 0 0 fence.acq_rel.sys :5
 2 0 0 ld.u32 0x202000 :6
 """,
+    "fence.sc of all threads before a barrier and after one": fences_of_others(),
+    "fence.sc of the thread that stores, and after a barrier": fences_of_others(
+        "1 0 * bar.sync 0 :2", first="1 0 0 fence.sc.sys :3"
+    ),
+    "fence.sc of all threads, an acquire": fences_of_others(load="ld.acquire.sys.u64"),
+    "fence.sc of all threads, led on by an atomic": fences_of_others().replace(
+        "2 0 0 ld.relaxed", "2 1 0 atom.relaxed.sys.u64 0x204000 :30\n2 0 0 ld.relaxed"
+    ),
     "block barrier": block("1 0 * bar.sync 0 :2"),
     "named barrier of two warps": block("1 0 * bar.sync 3 :2"),
     "arrive and sync": block("1 0 0-31 bar.arrive 1 :2\n1 0 32-63 bar.sync 1 :3"),
@@ -196,6 +225,34 @@ MISSING = {
 """,
         "no_synchronisation",
         (1, 6),
+    ),
+    "fence.acq_rel of all threads before a barrier": (
+        fences_of_others("1 0 * fence.acq_rel.sys :2"),
+        "release",
+        (1, 7),
+    ),
+    "fence.acq_rel of all threads after a barrier": (
+        fences_of_others(after="2 0 * fence.acq_rel.sys :6"),
+        "release",
+        (1, 7),
+    ),
+    "fence.sc before a barrier, acquire without one": (
+        fences_of_others(load="ld.acquire.sys.u64", after=""),
+        "release",
+        (1, 7),
+    ),
+    "fence.sc of gpu scope before a barrier": (fences_of_others("1 0 * fence.sc.gpu :2"), "fence_scope", (1, 7)),
+    "fence.sc of gpu scope after a barrier": (fences_of_others(after="2 0 * fence.sc.gpu :6"), "release", (1, 7)),
+    "fence.sc of all threads without a barrier": (fences_of_others(first=""), "no_synchronisation", (1, 7)),
+    "fence.sc after a barrier, release without one": (
+        fences_of_others("1 0 * bar.sync 0 :2", first="", store="st.release.sys.u64"),
+        "acquire",
+        (1, 7),
+    ),
+    "fence.sc of another warp alone": (
+        fences_of_others(before="1 0 0-31 fence.sc.sys :2"),
+        "release",
+        (1, 7),
     ),
     "no block barrier": (block(""), "block_barrier", (1, 9)),
     "barrier that the writer only precedes": (

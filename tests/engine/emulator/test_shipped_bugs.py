@@ -1,6 +1,12 @@
-"""Races that have shipped in libraries, rebuilt as kernels in candidates/cuda/races: each is found within few seeds."""
+"""Races that have shipped in libraries, rebuilt as kernels in candidates/cuda/races: each is found within few seeds.
+
+A comment `// right: ...` in such a kernel is the statement that it lacks, or the one instead of its line.
+"""
 
 from __future__ import annotations
+
+import re
+from dataclasses import replace
 
 import pytest
 
@@ -20,22 +26,47 @@ SEEDS = 2
 WORDS = {
     "scope": "flag with .gpu scope",
     "departure": "let rank",
+    "fence_scope": "has a fence of too small a scope beside it: use .sys",
+    "no_synchronisation": "no flag or barrier leads from the first to the second",
+    "release": "is stored without release order, and without a fence after the data",
+    "acquire": "is loaded without acquire order, and without a fence after it",
+    "stream_order": "two streams of one rank, which nothing orders: wait for an event",
 }
 """Edge that is missing -> words of the remedy."""
 
 
-def evaluate(evaluator: LocalEvaluator, bug: Candidate, **asked: object) -> Feedback:
-    config = joined_config(BUGS.index(bug) + 1, bug, timeout_s=60.0, compile_timeout_s=600.0, **asked)
-    return evaluator.evaluate(find_problem("AllReduce"), joined_source(BUGS), config)
+LACKING = re.compile(r"^( *).*// right: (.*)$", re.MULTILINE)
 
 
-def test_all_four_classes_are_there() -> None:
+def mended(bug: Candidate) -> Candidate:
+    """The kernel with the statement that it lacks."""
+    source = LACKING.sub(r"\1\2", bug.source)
+    return replace(bug, source=source, path=bug.path.with_name(f"mended_{bug.path.name}"), outcome="passed")
+
+
+MENDED = [mended(bug) for bug in BUGS if LACKING.search(bug.source)]
+ALL = [*BUGS, *MENDED]
+
+
+def evaluate(evaluator: LocalEvaluator, kernel: Candidate, **asked: object) -> Feedback:
+    config = joined_config(ALL.index(kernel) + 1, kernel, timeout_s=60.0, compile_timeout_s=600.0, **asked)
+    return evaluator.evaluate(find_problem("AllReduce"), joined_source(ALL), config)
+
+
+def test_all_classes_are_there() -> None:
     assert {bug.path.stem for bug in BUGS} == {
+        "fence_of_one_gpu",
+        "first_block_signals_for_all",
+        "flag_before_the_block_is_done",
         "flag_of_gpu_scope",
+        "last_block_without_a_fence",
         "ll_buffer_without_parity",
+        "polls_without_a_fence",
         "returns_before_peers_have_read",
+        "second_stream_without_an_event",
         "two_shot_without_exit_barrier",
     }
+    assert len(MENDED) == 6
     assert all(bug.options.keys() >= {"edge"} for bug in BUGS if bug.outcome == "race")
 
 
@@ -49,6 +80,12 @@ def test_it_is_found_with_its_line(local_evaluator: LocalEvaluator, bug: Candida
     assert WORDS[bug.options["edge"]] in feedback.message
     line = next(at for at, text in enumerate(bug.source.splitlines(), 1) if text.endswith("// race"))
     assert f"{bug.path.name}:{line}" in feedback.message
+
+
+@pytest.mark.parametrize("kernel", MENDED, ids=lambda kernel: kernel.path.stem)
+def test_with_what_it_lacks_it_is_right(local_evaluator: LocalEvaluator, kernel: Candidate) -> None:
+    feedback = evaluate(local_evaluator, kernel, detect_races=True)
+    assert feedback.passed, feedback.message
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

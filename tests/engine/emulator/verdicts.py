@@ -14,10 +14,6 @@ GRAPH = "graphs are made by capture alone"
 
 DIFFERENT: dict[str, tuple[str, str]] = {
     "good/updates_its_graph.cu": ("load_error", GRAPH),
-    "good/cooperative_launch.cu": (
-        "runtime_error",
-        "`grid.sync` of cooperative groups reads `%envreg`: not known",
-    ),
     "good/joined_host_thread.cu": ("output_mismatch", THREAD),
     "broken/endless_kernel.cu": ("deadlock", ENDLESS),
     "broken/floods_stdout.cu": ("output_mismatch", "`printf` in kernels prints nothing"),

@@ -37,7 +37,7 @@ def gang(zygote: Zygote) -> Iterator[Gang]:
 
 
 def do(gang: Gang, *words: str, timeout_s: float = 10.0, where: Callable[[int], str] | None = None) -> list[Did]:
-    return gang.ask([Do(words)] * len(words), Did, timeout_s=timeout_s, where=where)
+    return gang.exchange([Do(words)] * len(words), Did, timeout_s=timeout_s, where=where)
 
 
 def fall(gang: Gang, *words: str, timeout_s: float = 10.0, where: Callable[[int], str] | None = None) -> GangFailed:
@@ -230,7 +230,7 @@ def test_speaking_out_of_turn_is_tampering(gang: Gang) -> None:
 
 def test_another_reply_than_asked_for_is_tampering(gang: Gang) -> None:
     with pytest.raises(GangFailed, match=r"rank [01] sent .*'Did' arrived where Armed or Failed was due"):
-        gang.ask([Do(("nothing", "nothing"))] * 2, Armed, timeout_s=10)
+        gang.exchange([Do(("nothing", "nothing"))] * 2, Armed, timeout_s=10)
 
 
 def test_what_nobody_waits_for_does_not_pile_up(zygote: Zygote) -> None:

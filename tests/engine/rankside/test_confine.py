@@ -231,6 +231,11 @@ def test_sockets_of_other_families_are_refused() -> None:
         for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
             socket.socket(family).close()
         assert socket.if_nameindex()  # gloo looks for interfaces
+        for protocol in (socket.IPPROTO_TCP, 0):
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol).close()
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_UDP).close()
+        for protocol in (262, 256, 132):  # MPTCP, SMC and SCTP, whose connections /proc/net/tcp does not list
+            refused(lambda protocol=protocol: socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol))
         refused(lambda: socket.socket(40, socket.SOCK_STREAM))  # AF_VSOCK heeds no network namespace
         refused(lambda: socket.socket(17, socket.SOCK_RAW))  # AF_PACKET
 

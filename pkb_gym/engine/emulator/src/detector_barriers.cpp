@@ -44,6 +44,7 @@ void Barriers::join_arrival(Meeting& meeting, WarpState& warp, uint32_t lanes, b
   meeting.lanes += uint32_t(count(lanes));
   meeting.all_wait = meeting.all_wait && waits;
   if (!releases) return;
+  flags_.bring_fences(warp, lanes, meeting);
   meeting.base = clocks_.join(meeting.base, clock_of_arrival(warp, lanes, meeting.entries));
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
@@ -71,6 +72,7 @@ void Barriers::warp_barrier(const Warp& of) {
   warp.known.change(of.lanes, warp.all_lanes, [&](Known& known) { known = {meeting.base, meeting.block_time, warp_time}; });
   warp.known.unite(warp.all_lanes);
   flags_.learn(warp, of.lanes, meeting.base, meeting.proxied_global, meeting.proxied_shared);
+  flags_.take_fences(warp, of.lanes, meeting);
 }
 
 // ---- blocks ----
@@ -103,6 +105,7 @@ void Barriers::leave(const Warp& of, uint32_t barrier, uint64_t generation) {
   });
   warp.known.unite(warp.all_lanes);
   flags_.learn(warp, of.lanes, meeting.base, meeting.proxied_global, meeting.proxied_shared);
+  flags_.take_fences(warp, of.lanes, meeting);
 }
 
 void Barriers::exit(const Warp& of) { kernels_.block(*of.launch, of.block).exited += uint32_t(count(of.lanes)); }

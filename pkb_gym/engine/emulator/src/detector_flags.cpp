@@ -50,7 +50,7 @@ std::vector<std::shared_ptr<const Release>> Flags::publish(WarpState& warp, uint
       *release = Release{warp.key,          lanes,           time,
                          site_number,       is_release,      effective_scope(site.order, site.scope),
                          warp.known.at(lane), fences.released, fences.proxied_global,
-                         fences.proxied_shared};
+                         fences.proxied_shared, fences.sequential};
       shared = std::move(release);
     }
     all[size_t(lane)] = shared;
@@ -164,6 +164,7 @@ void Flags::observe(WarpState& warp, uint32_t lanes, const Published& published,
       });
       warp.fences.unite(warp.all_lanes);
     }
+    observe_sequential(warp, news, published, distance);
     if (part.known != &release.known) {
       const bool has_narrower = release.fences[0].time > part.time;
       reason = has_narrower || release.is_release ? MissingEdge::kFenceScope : MissingEdge::kRelease;
@@ -193,6 +194,7 @@ void Flags::fence(WarpState& warp, uint32_t lanes, Order order, Scope scope, uin
       if (group == lanes) break;
     }
   }
+  if (order == Order::kSequential) acquire_sequential(warp, lanes, highest);
   const Time time = clocks_.tick();
   warp.epoch = clocks_.now();
   const bool is_uniform = warp.known.is_uniform();
@@ -200,6 +202,7 @@ void Flags::fence(WarpState& warp, uint32_t lanes, Order order, Scope scope, uin
     for (int d = 0; d <= highest; ++d) {
       if (acquires(order)) fences.read[size_t(d)] = ClockRef();
       if (releases(order)) fences.released[size_t(d)] = FencePoint{known, time, site_number};
+      if (order == Order::kSequential) fences.sequential.own[size_t(d)] = FencePoint{known, time, site_number};
     }
   };
   if (is_uniform) {

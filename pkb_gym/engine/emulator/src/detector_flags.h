@@ -4,7 +4,10 @@
 // Giroux, ASPLOS 2019): a release, or a fence and then a strong store; an acquire, or a strong load and then a fence. They
 // make an edge if the load observes the store, directly or through atomics, and each one's scope holds the other's thread.
 // The beginning of a kernel counts as a fence of system scope, since all earlier work of its stream is visible by then.
-// The order of fence.sc among themselves makes no edge here: it would be an accident of this execution.
+// Two fence.sc order each other. Where the one comes before a strong store and the other after a load that observes it,
+// each in its own thread or beyond a barrier of the block, the order cannot be the other way round: the load would come
+// before the store that it observes (PTX ISA 8.10, "Fence-SC" and "Causality"). What came before the first is then known
+// after the second. Between fences without such a load, the order is an accident of the execution and makes no edge.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +48,10 @@ class Flags {
   void fence(WarpState& warp, uint32_t lanes, Order order, Scope scope, uint32_t site_number);
   void proxy_fence(WarpState& warp, uint32_t lanes, ProxyFence fence);
 
+  // fence.sc: lanes that arrive at a barrier of their warp or block bring theirs; those that leave it take all.
+  void bring_fences(const WarpState& warp, uint32_t lanes, Meeting& meeting);
+  void take_fences(WarpState& warp, uint32_t lanes, const Meeting& meeting);
+
   // Joins what a release has published to what lanes know.
   void learn(WarpState& warp, uint32_t lanes, const ClockRef& base, const ClockRef& proxied_global,
              const ClockRef& proxied_shared);
@@ -75,6 +82,9 @@ class Flags {
   void observe(WarpState& warp, uint32_t lanes, const Published& published, uint64_t address, const Site& site,
                uint32_t site_number);
   void fail(const FailedEdge& edge);
+  ClockRef clock_before(const WarpState& warp, uint32_t lanes, const FencePoint& fence);
+  void observe_sequential(WarpState& warp, uint32_t lanes, const Published& published, Scope distance);
+  void acquire_sequential(WarpState& warp, uint32_t lanes, int highest);
 
   Agents& agents_;
   Clocks& clocks_;

@@ -59,15 +59,30 @@ struct FencePoint {
   bool operator==(const FencePoint& other) const { return known == other.known && time == other.time && site == other.site; }
 };
 
+using ScopedClocks = std::array<ClockRef, kScopes>;
+
+// Fences of sequential consistency, around a strong store and a load that observes it, as far as barriers of the warp or
+// block lead to the store and away from the load. Other threads may execute them.
+struct SequentialFences {
+  std::array<FencePoint, kScopes> own;  // by scope: the lane's last one of at least this scope, until it leaves a barrier
+  ScopedClocks before;                  // by scope: what came before fences that barriers lead on from
+  ScopedClocks observed;                // by distance of the writer: what came before its store's fences
+
+  bool operator==(const SequentialFences& other) const {
+    return own == other.own && before == other.before && observed == other.observed;
+  }
+};
+
 // What a lane's fences wait for or have done.
 struct Fences {
   std::array<FencePoint, kScopes> released;  // by scope: the last fence of at least this scope
   std::array<ClockRef, kScopes> read;        // by distance of the writer: what strong loads have seen and no fence has acquired
   ClockRef proxied_global, proxied_shared;   // what proxy fences lead from
+  SequentialFences sequential;
 
   bool operator==(const Fences& other) const {
     return released == other.released && read == other.read && proxied_global == other.proxied_global &&
-           proxied_shared == other.proxied_shared;
+           proxied_shared == other.proxied_shared && sequential == other.sequential;
   }
 };
 
@@ -82,6 +97,7 @@ struct Release {
   Known known;
   std::array<FencePoint, kScopes> fences;
   ClockRef proxied_global, proxied_shared;
+  SequentialFences sequential;
 };
 
 struct WarpState {
@@ -96,6 +112,7 @@ struct WarpState {
 struct Meeting {
   uint64_t generation = 0;
   ClockRef base, proxied_global, proxied_shared;
+  ScopedClocks sequential, observed;  // of SequentialFences
   Time block_time = 0;
   std::vector<Entry> entries;  // of those that arrived
   uint32_t lanes = 0;          // that arrived

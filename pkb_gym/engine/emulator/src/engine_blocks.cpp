@@ -177,6 +177,10 @@ void Engine::make_warp(Block& block, uint32_t index) {
   fill(Special::kLanemaskGe, [](uint32_t lane) { return ~((1u << lane) - 1); });
   all(Special::kDynamicSmemSize, launch.shared_bytes - kernel.static_shared);
   all(Special::kTotalSmemSize, launch.shared_bytes);
+  const auto workspace = reinterpret_cast<uint64_t>(grid.workspace.get());
+  all(Special::kEnvreg0, 0);
+  all(Special::kEnvreg1, uint32_t(workspace >> 32));
+  all(Special::kEnvreg2, uint32_t(workspace));
 }
 
 uint64_t Engine::fresh_priority(int rank) {

@@ -23,7 +23,8 @@ constexpr std::pair<std::string_view, Special> kSpecials_[] = {
     {"%cluster_ctarank", Special::kClusterCtarank}, {"%cluster_nctarank", Special::kClusterNctarank}, {"%is_explicit_cluster", Special::kIsExplicitCluster},
     {"%lanemask_eq", Special::kLanemaskEq}, {"%lanemask_lt", Special::kLanemaskLt}, {"%lanemask_le", Special::kLanemaskLe},
     {"%lanemask_gt", Special::kLanemaskGt}, {"%lanemask_ge", Special::kLanemaskGe},
-    {"%dynamic_smem_size", Special::kDynamicSmemSize}, {"%total_smem_size", Special::kTotalSmemSize}};
+    {"%dynamic_smem_size", Special::kDynamicSmemSize}, {"%total_smem_size", Special::kTotalSmemSize},
+    {"%envreg0", Special::kEnvreg0}, {"%envreg1", Special::kEnvreg1}, {"%envreg2", Special::kEnvreg2}};
 
 // The bits of a literal in an instruction of this type, whose operand takes so many bytes (8 too where it has fewer).
 uint64_t immediate_bits(const Operand& operand, std::string_view type, uint32_t bytes) {

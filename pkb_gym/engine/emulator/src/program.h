@@ -120,6 +120,7 @@ enum class Special : uint8_t {
   kClusterCtaidX, kClusterCtaidY, kClusterCtaidZ, kClusterNctaidX, kClusterNctaidY, kClusterNctaidZ,
   kClusterCtarank, kClusterNctarank, kIsExplicitCluster,
   kLanemaskEq, kLanemaskLt, kLanemaskLe, kLanemaskGt, kLanemaskGe, kDynamicSmemSize, kTotalSmemSize,
+  kEnvreg0, kEnvreg1, kEnvreg2,  // 1 and 2: the high and low word of the address of a cooperative grid's workspace
   kCount
 };
 constexpr uint32_t kSpecialBytes = 4 * kLanes;  // all are words; a warp has all of them

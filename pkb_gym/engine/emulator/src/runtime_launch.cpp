@@ -8,6 +8,8 @@
 namespace pkb::emulator {
 namespace {
 
+constexpr uint64_t kWorkspaceBytes = 64;
+
 std::vector<uint8_t> pack_parameters(const Function& function, void** arguments) {
   std::vector<uint8_t> parameters(function.parameter_bytes + 64);
   for (size_t i = 0; i < function.parameters.size(); ++i) {
@@ -23,7 +25,7 @@ void report_host_access(World& world, const StreamOperation& operation, Operatio
                                                   reinterpret_cast<uint64_t>(address), bytes, operation.what, nullptr});
 }
 
-void start_kernel(World& world, const Kernel& kernel, const std::shared_ptr<Launch>& launch, const std::vector<uint8_t>& parameters, std::function<void()> done) {
+void start_kernel(World& world, const Kernel& kernel, const std::shared_ptr<Launch>& launch, bool cooperative, const std::vector<uint8_t>& parameters, std::function<void()> done) {
   auto grid = std::make_unique<Grid>();
   grid->launch = *launch;
   grid->launch.id = world.engine.next_id++;
@@ -37,9 +39,16 @@ void start_kernel(World& world, const Kernel& kernel, const std::shared_ptr<Laun
   auto& engine = world.engine;
   const auto address = reinterpret_cast<uint64_t>(grid->parameters.get());
   const uint64_t region = engine.memory.add(RegionKind::kParameters, launch->rank, launch->kernel, address, parameters.size(), Space::kParameter, true, 0, true, launch->id);
+  uint64_t workspace = 0;
+  if (cooperative) {
+    grid->workspace = aligned_bytes(kWorkspaceBytes);
+    std::memset(grid->workspace.get(), 0, kWorkspaceBytes);
+    workspace = engine.memory.add(RegionKind::kGlobalVariable, launch->rank, "workspace of grid.sync", reinterpret_cast<uint64_t>(grid->workspace.get()), kWorkspaceBytes, Space::kGlobal, true);
+  }
   ++world.launches;
-  engine.start(std::move(grid), [&engine, region, done = std::move(done)] {
+  engine.start(std::move(grid), [&engine, region, workspace, done = std::move(done)] {
     engine.memory.remove(region);
+    if (workspace) engine.memory.remove(workspace);
     done();
   });
 }
@@ -75,8 +84,8 @@ int launch_kernel(RankState& rank, const void* function, const uint32_t (&grid)[
   launch->kernel = kernel->title.c_str();
   launch->shared_bytes = kernel->static_shared + uint32_t(dynamic_shared);
   Work work{StreamOperationKind::kKernel, kernel->title, {}, {}, launch};
-  work.start = [&world, kernel, launch, parameters = pack_parameters(*kernel->function, arguments)](const StreamOperation&, std::function<void()> done) {
-    start_kernel(world, *kernel, launch, parameters, std::move(done));
+  work.start = [&world, kernel, launch, cooperative, parameters = pack_parameters(*kernel->function, arguments)](const StreamOperation&, std::function<void()> done) {
+    start_kernel(world, *kernel, launch, cooperative, parameters, std::move(done));
   };
   world.enqueue(stream, std::move(work));
   return cudaSuccess;

@@ -147,6 +147,7 @@ struct Grid {
   std::string name;
   AlignedBytes parameters;      // at a multiple of 64 bytes, as tensor maps must lie
   uint64_t parameter_bytes = 0;
+  AlignedBytes workspace;       // of a cooperative launch: where cooperative groups' grid.sync counts blocks
   uint32_t next_cluster = 0, clusters = 0, finished_clusters = 0;
   std::vector<std::unique_ptr<Cluster>> resident;
   bool finished() const { return finished_clusters == clusters; }

@@ -1,0 +1,82 @@
+// fence.sc on both sides of a word in memory, which threads of a block may execute for each other: see detector_flags.h.
+#include "detector_flags.h"
+
+namespace pkb::emulator::detector {
+
+// What comes before a fence that some lanes have executed together.
+ClockRef Flags::clock_before(const WarpState& warp, uint32_t lanes, const FencePoint& fence) {
+  std::vector<Entry> entries = {{key_of(AgentKind::kBlock, agents_.block_index_of(warp.key)), fence.known.block_time},
+                                {warp.key, fence.known.warp_time}};
+  if (lanes == warp.all_lanes) {
+    entries[1].time = fence.time;
+  } else {
+    for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+      entries.push_back({lane_key(warp.key, __builtin_ctz(rest)), fence.time});
+    }
+  }
+  return clocks_.with(fence.known.base, entries.data(), int(entries.size()));
+}
+
+void Flags::bring_fences(const WarpState& warp, uint32_t lanes, Meeting& meeting) {
+  for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    const uint32_t group = warp.fences.is_uniform() ? lanes : 1u << lane;
+    const SequentialFences& fences = warp.fences.at(lane).sequential;
+    ClockRef before_own;
+    for (size_t d = 0; d < kScopes; ++d) {
+      meeting.sequential[d] = clocks_.join(meeting.sequential[d], fences.before[d]);
+      meeting.observed[d] = clocks_.join(meeting.observed[d], fences.observed[d]);
+      if (!fences.own[d].time) continue;
+      if (d == 0 || !(fences.own[d] == fences.own[d - 1])) before_own = clock_before(warp, group, fences.own[d]);
+      meeting.sequential[d] = clocks_.join(meeting.sequential[d], before_own);
+    }
+    if (group == lanes) break;
+  }
+}
+
+void Flags::take_fences(WarpState& warp, uint32_t lanes, const Meeting& meeting) {
+  const auto is_empty = [](const ScopedClocks& clocks) {
+    for (const ClockRef& clock : clocks) {
+      if (clock) return false;
+    }
+    return true;
+  };
+  if (is_empty(meeting.sequential) && is_empty(meeting.observed)) return;
+  warp.fences.change(lanes, warp.all_lanes, [&](Fences& fences) {
+    fences.sequential = SequentialFences{{}, meeting.sequential, meeting.observed};
+  });
+  warp.fences.unite(warp.all_lanes);
+}
+
+void Flags::observe_sequential(WarpState& warp, uint32_t lanes, const Published& published, Scope distance) {
+  const auto d = size_t(index_of(distance));
+  const SequentialFences& of_store = published.release->sequential;
+  ClockRef before = of_store.before[d];
+  if (const FencePoint& own = of_store.own[d]; own.time) {
+    before = clocks_.join(before, clock_of(*published.release, {&own.known, own.time}, published.lane));
+  }
+  if (!before) return;
+  warp.fences.change(lanes, warp.all_lanes, [&](Fences& fences) {
+    fences.sequential.observed[d] = clocks_.join(fences.sequential.observed[d], before);
+  });
+  warp.fences.unite(warp.all_lanes);
+}
+
+void Flags::acquire_sequential(WarpState& warp, uint32_t lanes, int highest) {
+  for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    const uint32_t group = warp.fences.is_uniform() && warp.known.is_uniform() ? lanes : 1u << lane;
+    const ScopedClocks& observed = warp.fences.at(lane).sequential.observed;
+    ClockRef before;
+    for (int d = 0; d <= highest; ++d) before = clocks_.join(before, observed[size_t(d)]);
+    if (before) {
+      warp.known.change(group, warp.all_lanes, [&](Known& known) { known.base = clocks_.join(known.base, before); });
+      warp.fences.change(group, warp.all_lanes, [&](Fences& fences) {
+        for (int d = 0; d <= highest; ++d) fences.sequential.observed[size_t(d)] = ClockRef();
+      });
+    }
+    if (group == lanes) break;
+  }
+}
+
+}  // namespace pkb::emulator::detector
