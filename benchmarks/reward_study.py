@@ -195,8 +195,8 @@ def attempts_of(path: Path) -> Iterator[Attempt]:
     with tarfile.open(path) as archive:
         for member in archive.getmembers():
             file = archive.extractfile(member) if member.name.endswith("/results.jsonl") else None
-            for line in file or ():
-                yield Attempt.from_line(line)
+            for line_of_archive in file or ():
+                yield Attempt.from_line(line_of_archive)
 
 
 def source_of(path: Path) -> dict[str, Any]:

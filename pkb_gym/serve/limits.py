@@ -33,7 +33,8 @@ def check_limits(problem: Problem, config: EvalConfig, deadline_s: float) -> Non
     """
     _check_size(problem, config.size)
     for name in ("timeout_s", "compile_timeout_s", "timing_budget_s"):
-        if (seconds := getattr(config, name)) is not None and seconds > deadline_s:
+        most = max(deadline_s, EvalConfig.model_fields[name].default or 0)
+        if (seconds := getattr(config, name)) is not None and seconds > most:
             raise ConfigError(f"{name} is {seconds:g}; this service ends an evaluation after {deadline_s:g} s")
     if config.trials is not None and config.trials > MOST_TRIALS:
         raise ConfigError(f"trials is {config.trials}; this service runs at most {MOST_TRIALS}")

@@ -137,7 +137,8 @@ def renew_generator(device: torch.device) -> None:
         return
     fresh = torch.Generator(device)
     fresh.manual_seed(int(torch.randint(SEEDS, ())))
-    index = torch.cuda.current_device() if device.index is None else device.index
+    known: int | None = device.index  # torch types it as if it were always there
+    index = torch.cuda.current_device() if known is None else known
     torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state())
 
 

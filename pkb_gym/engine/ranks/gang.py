@@ -144,6 +144,8 @@ class Gang:
                 self._poll.register(fd, select.EPOLLIN)
             for wire in self._ranks:
                 wire.sock.settimeout(SEND_TIMEOUT_S)
+                if confinement is not None:
+                    wire.refuse_descriptors()
             self._resources = resources.pop_all()
 
     def _started_ranks(self) -> list[int]:

@@ -40,7 +40,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "socket": 41, "memfd_create": 319, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240,
             "timer_create": 222, "fcntl": 72, "sched_setaffinity": 203, "migrate_pages": 256, "move_pages": 279,
             "io_setup": 206, "io_submit": 209, "vmsplice": 278, "setsid": 112, "setpgid": 109, "ioctl": 16,
-            "seccomp": 317,
+            "seccomp": 317, "setsockopt": 54,
         },
     ),
     "aarch64": (
@@ -55,7 +55,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "memfd_create": 279, "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180,
             "timer_create": 107, "fcntl": 25, "sched_setaffinity": 122, "migrate_pages": 238, "move_pages": 239,
             "io_setup": 0, "io_submit": 2, "vmsplice": 75, "setsid": 157, "setpgid": 154, "ioctl": 29,
-            "seccomp": 277,
+            "seccomp": 277, "setsockopt": 208,
         },
     ),
 }  # fmt: skip
@@ -79,12 +79,16 @@ _NEW_NAMESPACES = 0x7E020000
 _SOCKETS = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, and AF_NETLINK to list interfaces; AF_VSOCK for one heeds no network namespace."""
 
-_PROTOCOLS = (0, 6, 17, 20)
-"""Of sockets: the family's own, TCP, UDP, and NETLINK_RDMA, by which libraries look for devices. Connections of others,
-such as MPTCP, are in no list that the evaluator looks at."""
+_PROTOCOLS = (0, 1, 6, 15, 17, 20)
+"""Of sockets: the family's own, AF_UNIX by its number, TCP, NETLINK_KOBJECT_UEVENT and NETLINK_RDMA, by which libraries
+look for devices, and UDP. Connections of others, such as MPTCP, are in no list that the evaluator looks at."""
 
 _PLACES = ("sched_setaffinity", "migrate_pages", "move_pages")
 """System calls on the processors of a process and the nodes of its pages; of any process that the caller can name."""
+
+SOL_SOCKET, SO_LINGER = 1, 13
+"""An option that is taken and does nothing: whoever closes such a connection last waits for its peer, and that may be
+the evaluator, to which descriptors can be sent."""
 
 _NOT_THERE = ("clone3",)  # its flags lie in memory that a filter cannot read; libc falls back to clone
 
@@ -213,6 +217,9 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
             body = [*_only(_ARG0_LOW_OFFSET, _SOCKETS), *_only(_ARG2_LOW_OFFSET, _PROTOCOLS), _op(_RET, _ALLOW)]
         elif name in only:
             body = [*_only(_ARG0_LOW_OFFSET, only[name]), _op(_RET, _ALLOW)]
+        elif name == "setsockopt":
+            body = [_op(_LD, _ARG1_LOW_OFFSET), _op(_JEQ, SOL_SOCKET, 0, 3), _op(_LD, _ARG2_LOW_OFFSET)]
+            body += [_op(_JEQ, SO_LINGER, 0, 1), _op(_RET, _DENY), _op(_RET, _ALLOW)]  # error 0 is success
         elif name in _NOT_THERE:
             body = [_op(_RET, _DENY | errno.ENOSYS)]
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import errno
 import json
 import os
@@ -22,6 +23,9 @@ MAX_HEAD_BYTES = 8 << 20
 """Largest JSON part of one that is accepted: parsed, it takes many times its room."""
 
 MAX_FDS = 64
+SO_PASSRIGHTS = 83
+"""Of linux/socket.h, on the architectures that the system call filter knows."""
+
 IN_FLIGHT_S = 30.0
 """How long a frame with descriptors waits where its user has as many under way as `ulimit -n` (unix(7), ETOOMANYREFS);
 candidates of the same user may hold some until they end."""
@@ -34,6 +38,14 @@ class Wire:
         self.sock = sock
         self.max_frame_bytes = max_frame_bytes
         self._buffer = bytearray()
+
+    def refuse_descriptors(self) -> None:
+        """Has the kernel refuse descriptors that the other side sends along, where it can (Linux 6.16).
+
+        Read by `receive`, they are closed at once, and to close one may take as long as its sender likes.
+        """
+        with contextlib.suppress(OSError):
+            self.sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
 
     def fileno(self) -> int:
         """For selectors."""

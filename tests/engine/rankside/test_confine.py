@@ -242,6 +242,22 @@ def test_sockets_of_other_families_are_refused() -> None:
     filtered(work)
 
 
+def test_no_connection_waits_for_its_peer_when_it_is_closed() -> None:
+    """Sent to the evaluator, it kept the evaluator waiting in `close`, for an hour or a day."""
+
+    def work() -> None:
+        with socket.socket() as connection:
+            off = connection.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == off
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+            connection.setsockopt(socket.IPPROTO_TCP, 13, b"reno")  # TCP_CONGESTION has the same number
+            assert connection.getsockopt(socket.IPPROTO_TCP, 13, 8).rstrip(b"\0") == b"reno"
+
+    filtered(work)
+
+
 def test_a_build_may_start_programs_but_no_namespaces() -> None:
     def work() -> None:
         pid = os.posix_spawn("/bin/true", ["true"], {})

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pkb_gym.engine.rankside import confine
 from pkb_gym.engine.rankside.messages import Message, ProtocolError, WireError
-from pkb_gym.engine.rankside.wire import HEADER, MAX_FDS, MAX_HEAD_BYTES, Wire, pair
+from pkb_gym.engine.rankside.wire import HEADER, MAX_FDS, MAX_HEAD_BYTES, SO_PASSRIGHTS, Wire, pair
 from tests.engine.forked import in_child
 
 
@@ -271,3 +271,24 @@ def _send_beside_many(left: Wire, right: Wire) -> None:
     release.join()
     message, _, fds = right.receive_with_fds(Note)
     assert message == NOTE and len(fds) == 1
+
+
+def test_descriptors_that_nobody_asked_for_are_refused(ends: tuple[Wire, Wire]) -> None:
+    left, right = ends
+    right.refuse_descriptors()
+    if not _knows_passrights(right.sock):
+        pytest.skip("Linux before 6.16")
+    with pytest.raises(WireError, match="Operation not permitted"):
+        left.send(NOTE, fds=[0])
+    left.send(NOTE)
+    assert right.receive(Note)[0] == NOTE
+    right.send(NOTE, fds=[0])  # the other way goes on as before
+    assert len(left.receive_with_fds(Note)[2]) == 1
+
+
+def _knows_passrights(sock: socket.socket) -> bool:
+    try:
+        sock.getsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS)
+    except OSError:
+        return False
+    return True
