@@ -46,7 +46,8 @@ pytest: $(VENV)/.installed-dev
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	@# Tests beside it have deadlines.
+	nice -n 19 $(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
 format: $(VENV)/.installed-dev

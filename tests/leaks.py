@@ -154,7 +154,7 @@ def _new(before: Snapshot, lasting: Lasting) -> list[str]:
         allowed = lasting.pids()
         processes = {child for child in processes if child.pid not in allowed}
     lines = [f"process {child.pid}: {_command(child)}" for child in sorted(processes)]
-    return lines + [f"file {SHM / name}" for name in sorted(files) if not _used_by_others(name)]
+    return lines + [f"file {SHM / name}" for name in sorted(files) if not used_by_others(name)]
 
 
 def _command(child: Descendant) -> str:
@@ -169,7 +169,7 @@ def _is_server_of_python(child: Descendant) -> bool:
     return any(name in _command(child) for name in SERVERS_OF_PYTHON)
 
 
-def _used_by_others(name: str) -> bool:
+def used_by_others(name: str) -> bool:
     """Whether a process outside this test run maps or opens the file: then it is not this run's.
 
     Mappings are compared by inode: a semaphore is mapped under a temporary name before it gets its own.

@@ -125,6 +125,6 @@ def test_a_semaphore_of_somebody_else_is_not_counted(sleeper, monkeypatch):
         "print(lock._semlock.name, flush=True); time.sleep(60)"
     )
     name = sleeper([sys.executable, "-c", code]).stdout.readline().strip().removeprefix("/")
-    assert not leaks._used_by_others(f"sem.{name}"), "a child's is ours"
+    assert not leaks.used_by_others(f"sem.{name}"), "a child's is ours"
     monkeypatch.setattr("tests.leaks.descendants", frozenset)
-    assert leaks._used_by_others(f"sem.{name}")
+    assert leaks.used_by_others(f"sem.{name}")

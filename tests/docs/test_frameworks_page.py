@@ -166,11 +166,16 @@ echo "$1" >>"$CALLS"
 )
 def test_continuous_integration_runs_them_beside_the_tests_and_fails_with_either(tmp_path, fails, status, calls):
     """All that they print comes whole, after the tests."""
-    for name, text in (("make", MAKE), ("chromium", "#!/bin/sh\n"), ("apt-get", "#!/bin/sh\nexit 1\n")):
-        (tmp_path / name).write_text(text)
+    for name in ("make", "chromium", "bwrap", "g++", "python"):  # so that no package is missing
+        (tmp_path / name).write_text(MAKE if name == "make" else "#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    changes = {"PATH": path, "CALLS": str(tmp_path / "calls"), "FAILS": fails, "TMPDIR": str(tmp_path)}
+    changes = {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "PYTHON": "python",
+        "CALLS": str(tmp_path / "calls"),
+        "FAILS": fails,
+        "TMPDIR": str(tmp_path),
+    }
     done = commands.run([str(ROOT / ".ci/run")], 60, **changes)
     assert done.returncode == status, done.stdout
     made = [line.removeprefix("made ") for line in done.stdout.splitlines() if line.startswith("made ")]

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.doors import contract
 from tests.doors.commands import ROOT
 
-EXPORT_S = 120
+EXPORT_S = 600
 
 
 def export_tasks(out: Path, *problems: str) -> Path:

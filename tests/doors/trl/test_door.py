@@ -35,7 +35,7 @@ from tests.doors.examples import example
 from tests.training.conversations import tiny_corpus
 from tests.training.scripted import say, script_generation, submit, write_tiny_policy
 
-PATIENCE_S = 60.0
+PATIENCE_S = 600.0
 
 
 @pytest.fixture(scope="module")

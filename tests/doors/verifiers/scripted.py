@@ -9,7 +9,7 @@ import types
 import verifiers.v1 as vf
 from verifiers.v1.harnesses.utils.mcp import mcp_client
 
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 NAME = "pkb_scripted_harness"
 
 
