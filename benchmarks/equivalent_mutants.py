@@ -87,6 +87,7 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("AllGatherGemm", "gemm_sm90_ptx.h:47: st.release -> st.relaxed"): NOBODY_LOADS_IT,
     ("AllGatherGemm", AWAIT_SUMS): WAIT_IS_INJECTED,
     ("AllGatherGemm", READ_BEFORE_STAGING): ONE_TILE,
+    ("GemmAllGather", AWAIT_SUMS): WAIT_IS_INJECTED,
     ("GemmAllGather", READ_BEFORE_STAGING): ONE_TILE,
     ("GemmAllReduce", READ_BEFORE_STAGING): ONE_TILE,
     ("GemmAllReduce", AWAIT_SUMS): WAIT_IS_INJECTED,
