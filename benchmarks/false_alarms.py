@@ -61,7 +61,7 @@ PART = 0.003
 """The tail of a rule's shares: this part of them, at most `TAIL`."""
 
 ENOUGH, FEWEST_TRIALS, MOST_TRIALS, PROVEN_TRIALS = 400_000, 3, 16, 2
-"""Elements of each kind of trial that tell a tail; trials that are run for them; and where nothing is fitted."""
+"""Elements of each kind of trial that determine a tail; trials that are run for them; and where nothing is fitted."""
 
 FEW_VALUES = 4000
 """With fewer elements there is no tail to be fitted."""

@@ -91,7 +91,7 @@ class Measurement:
                 row = self._row(task)
                 self._rows.append(row)
                 self._save()
-                print(f"{number}/{len(tasks)} {say(row)}", file=sys.stderr, flush=True)
+                print(f"{number}/{len(tasks)} {row_text(row)}", file=sys.stderr, flush=True)
         finally:
             if self._gang is not None:
                 self._gang.close()
@@ -184,7 +184,7 @@ class Measurement:
         return result
 
 
-def say(row: dict[str, Any]) -> str:
+def row_text(row: dict[str, Any]) -> str:
     """One line for the terminal."""
     what = f"{row['problem']} {row['size']}"
     if "eager" not in row:

@@ -25,6 +25,7 @@ from pkb_gym.engine.ranks.graphs import capture, host_wait
 from pkb_gym.engine.rankside.arguments import TensorSlot
 from pkb_gym.engine.rankside.devices import NO_FLIGHT_RECORDER
 from pkb_gym.engine.rankside.gloo_compat import install
+from pkb_gym.engine.rankside.process_groups import ProcessGroups
 from pkb_gym.engine.rankside.processors import bind_rank, find_fastest, move_to
 from pkb_gym.engine.rankside.python import make_argument
 from pkb_gym.problems.catalogue import find_problem
@@ -93,7 +94,7 @@ class Rank:
         """For agreement between the hosts, beside the baseline's own communication."""
         if not self._cuda:
             install()
-        self._groups: dict[object, Any] = {}
+        self._groups = ProcessGroups(rank)
         self._solutions: dict[Path, Callable[..., object]] = {}
 
     def serve(self) -> None:
@@ -105,7 +106,7 @@ class Rank:
                 try:
                     self._measure(task)
                 except Exception as error:  # noqa: BLE001  # costs this problem alone; the parent decides whether to go on
-                    self._connection.send({"failed": say(error)})
+                    self._connection.send({"failed": error_text(error)})
                 self._connection.send({"idle": self._tidy()})
 
     def _about(self) -> dict[str, Any]:
@@ -190,18 +191,10 @@ class Rank:
         for arg, value in zip(problem.data_args, drawn, strict=True):
             for leaf, tensor in zip(argument_leaves(arg, ax), flatten_value(value), strict=True):
                 tensors.put(planned.leaves[self._rank][leaf.name].slot, tensor)
-        groups = [self._group(partition) for partition in plan.partitions]
+        groups = [self._groups.of(partition) for partition in plan.partitions]
         spec = call_spec(problem, plan, planned, self._rank, "python")
         arguments = [make_argument(tensors, argument, groups) for argument in spec.arguments]  # type: ignore[arg-type]  # see Tensors
         return arguments, tensors.nbytes
-
-    def _group(self, partition: tuple[tuple[int, ...], ...]) -> Any:  # noqa: ANN401  # a process group, or none
-        if partition not in self._groups:
-            for ranks in partition:
-                group = dist.new_group(list(ranks))
-                if self._rank in ranks:
-                    self._groups[partition] = group
-        return self._groups.get(partition)
 
     def _more_sets(self, workload: Workload, sets: list[list[Any]], set_bytes: int, working_bytes: int) -> float | None:
         """Adds argument sets as memory and time allow; seconds for one of them, the slowest rank's."""
@@ -293,7 +286,7 @@ class Rank:
         return next((found for found in self._agree(reason) if found is not None), None)
 
 
-def say(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The error, with its place in the problem's own files if it was there."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).name in ("reference.py", "problem.py")]

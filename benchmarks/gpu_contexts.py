@@ -28,11 +28,11 @@ ROUNDS, QUEUES = 5, (1, 2, 4, 8)
 
 
 def start(gpu: int, queues: int | None, go: int) -> tuple[int, int]:
-    """Forks a process that makes a context when `go` can be read; its pid, and what then says that it has one."""
-    made, say = os.pipe()
+    """Forks a process that makes a context when `go` can be read; its pid, and the pipe that then reports it."""
+    made, ready = os.pipe()
     pid = os.fork()
     if pid:
-        os.close(say)
+        os.close(ready)
         return pid, made
     try:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
@@ -41,7 +41,7 @@ def start(gpu: int, queues: int | None, go: int) -> tuple[int, int]:
         os.read(go, 1)
         torch.empty(1, device="cuda")
         torch.cuda.synchronize()
-        os.write(say, b"x")
+        os.write(ready, b"x")
         signal.pause()
     finally:
         os._exit(1)

@@ -1,6 +1,6 @@
 """How fast and how steady the evaluator itself is on GPUs: throughput, latency, repeatability, interference.
 
-python -m benchmarks.gpu_evaluator [--world-size 4] [--out FOLDER] [--device cpu]
+python -m benchmarks.gpu_evaluator [--world-size 4] [--out FOLDER] [--device cpu] [--only PART ...] [--size SIZE]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,14 @@ LATENCY_RUNS = {"check": 5, "time": 5, "profile": 5}
 REPEATS, REPEATS_WITHOUT_STANDBY = 20, 6
 REPEATED = (("AllReduce", "large"),)
 """Calls of more than 50 microseconds on GPUs."""
+
+PARTS = (
+    "latency_with_standby",
+    "throughput",
+    "repeatability_with_standby",
+    "latency_without_standby",
+    "repeatability_without_standby",
+)
 
 
 class Benchmark:
@@ -99,11 +107,19 @@ class Benchmark:
             found[until]["last_durations_s"] = {stage: round(seconds, 3) for stage, seconds in durations.items()}
         return found
 
-    def repeatability(self, evaluator: LocalEvaluator, repeats: int) -> list[dict[str, Any]]:
-        """The same candidates over and over in turn, the baseline as a candidate among them."""
+    def repeatability(
+        self, evaluator: LocalEvaluator, repeats: int, asked: str | None = None
+    ) -> Iterator[list[dict[str, Any]]]:
+        """The same candidates over and over in turn, the baseline as a candidate among them; what is known so far.
+
+        Args:
+            evaluator: that judges them.
+            repeats: how many evaluations of each.
+            asked: size of the problems, in place of their own.
+        """
         problems = REPEATED if self.device == "cuda" else (("AllReduce", self.size),)
         candidates: list[tuple[str, str, str, str]] = []
-        for name, size in problems:
+        for name, size in ((name, asked or own) for name, own in problems):
             candidates.append((name, size, "expert", self.expert(name)))
             reference = Path(find_problem(name).declared_in).with_name("reference.py").read_text(encoding="utf-8")
             candidates.append((name, size, "baseline", reference))
@@ -112,7 +128,7 @@ class Benchmark:
             for name, size, kind, source in candidates:
                 feedback = evaluator.evaluate(find_problem(name), source, self.config("time", size))
                 seen.setdefault((name, size, kind), []).append(feedback)
-        return [_spread(*key, feedbacks) for key, feedbacks in seen.items()]
+            yield [_spread(*key, feedbacks) for key, feedbacks in seen.items()]
 
 
 def _spread(name: str, size: str, kind: str, feedbacks: Sequence[Feedback]) -> dict[str, Any]:
@@ -137,6 +153,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_evaluator", description=main.__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--world-size", type=int, default=4)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--size", help="of the repeated candidates (default: one whose calls are long)")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
     ranks = "" if args.world_size == 4 else f"_{args.world_size}_ranks"
@@ -152,12 +170,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         ("with_standby", STANDBY_GANGS, REPEATS),
         ("without_standby", 0, REPEATS_WITHOUT_STANDBY),
     ):
+        if not any(name in part for part in args.only) and not (standby_gangs and "throughput" in args.only):
+            continue
         with LocalEvaluator(standby_gangs=standby_gangs) as evaluator:
             evaluator.evaluate(find_problem("AllReduce"), benchmark.expert("AllReduce"), benchmark.config("check"))
-            keep(f"latency_{name}", benchmark.latency(evaluator))
-            if standby_gangs:
+            if f"latency_{name}" in args.only:
+                keep(f"latency_{name}", benchmark.latency(evaluator))
+            if standby_gangs and "throughput" in args.only:
                 keep("throughput", benchmark.throughput(evaluator))
-            keep(f"repeatability_{name}", benchmark.repeatability(evaluator, repeats))
+            if f"repeatability_{name}" in args.only:
+                for rows in benchmark.repeatability(evaluator, repeats, args.size):
+                    keep(f"repeatability_{name}", rows)
     return 0
 
 

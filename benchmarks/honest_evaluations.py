@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,8 +23,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.common import RESULTS, header, make_parser
-from benchmarks.fault_targets import ROOT, EvaluatorTarget, Submission, Verdict, environment_of
+from benchmarks.fault_targets import EvaluatorTarget, Submission, Verdict, environment_of
 from benchmarks.side_by_side import Share, default_jobs, shares
+from pkb_gym.engine.hardware.calibrate import measure_processors
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import Device, EvalConfig
 from pkb_gym.engine.support import env_vars
@@ -34,8 +34,6 @@ from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem, r
 
 BUDGET_S = 0.1
 """Timing of each: what matters here is that timed calls are right."""
-
-CALIBRATE = "from pkb_gym.engine.hardware.calibrate import cpu_hardware; cpu_hardware()"
 
 ATTEMPTS = 3
 """A kernel that the machine could not judge is judged again at most so often."""
@@ -102,7 +100,7 @@ def first_evaluations(kernels: Sequence[Kernel], evaluations: int) -> list[tuple
     return [(kernel, seed) for kernel, seed in wanted if seed not in kernel.row.seeds]
 
 
-Judge = Callable[[Submission], Verdict]
+EvaluateSubmission = Callable[[Submission], Verdict]
 
 
 class Sweep:
@@ -122,11 +120,11 @@ class Sweep:
         self._lock = threading.Lock()
         self._saved = time.monotonic()
 
-    def work_with(self, judge: Judge) -> None:
+    def work_with(self, evaluate: EvaluateSubmission) -> None:
         """Evaluates until nothing is left."""
         while (taken := self._take()) is not None:
             kernel, seed = taken
-            verdict = self._judge(judge, kernel, seed)
+            verdict = self._evaluate(evaluate, kernel, seed)
             with self._lock:
                 kernel.row.enter(seed, verdict)
                 if time.monotonic() - self._saved > EVERY_S:
@@ -137,7 +135,7 @@ class Sweep:
         with self._lock:
             return next(self._work, None)
 
-    def _judge(self, judge: Judge, kernel: Kernel, seed: int) -> Verdict:
+    def _evaluate(self, evaluate: EvaluateSubmission, kernel: Kernel, seed: int) -> Verdict:
         config = EvalConfig(
             device=self._device,
             world_size=self._world_size,
@@ -147,26 +145,18 @@ class Sweep:
             timing_budget_s=BUDGET_S,
         )
         submission = Submission(kernel.row.kernel, kernel.row.problem, kernel.source, None, config)
-        verdict = judge(submission)
+        verdict = evaluate(submission)
         for _ in range(ATTEMPTS - 1):
             if verdict.is_infrastructure:
-                verdict = judge(submission)
+                verdict = evaluate(submission)
         return verdict
 
 
 def calibrate(of_machine: Sequence[Share]) -> None:
-    """Measures the processors of each size of share while nothing else runs, for all evaluators.
-
-    Measured beside others they would seem slow, and right kernels faster than can be.
-    """
-    usable = os.sched_getaffinity(0)
+    """Measures the processors of each size of share while nothing else runs, for all evaluators."""
     by_size = {len(processors): processors for processors in (share.processors() for share in of_machine)}
-    try:
-        for processors in by_size.values():
-            os.sched_setaffinity(0, processors)
-            subprocess.run([sys.executable, "-c", CALIBRATE], cwd=ROOT, check=True)
-    finally:
-        os.sched_setaffinity(0, usable)
+    for processors in by_size.values():
+        measure_processors(processors)
 
 
 def run_share(sweep: Sweep, share: Share, folder: Path) -> None:
@@ -181,12 +171,12 @@ def run_share(sweep: Sweep, share: Share, folder: Path) -> None:
     cache = env_vars.cache_dir()
     target = EvaluatorTarget(cache, environment_of(share.temporary_folder(folder), cache))
 
-    def judge(submission: Submission) -> Verdict:
+    def evaluate(submission: Submission) -> Verdict:
         target.start()  # anew, should it have ended
         return target.evaluate(submission)
 
     try:
-        sweep.work_with(judge)
+        sweep.work_with(evaluate)
     finally:
         target.close()
 

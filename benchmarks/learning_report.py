@@ -64,9 +64,9 @@ def _seed(folder: Path, seed: int) -> Result:
             history = json.loads(path.read_bytes())["log_history"]
             found[f"{name}_loss"] = [round(entry["loss"], 4) for entry in history if "loss" in entry]
             if name == "grpo":
-                found["curves"] = _curves(history)
+                found["curves"] = step_curves(history)
     if (path := folder / "grpo" / "phases.jsonl").exists():
-        found["phases"] = _phases(read_jsonl(path))
+        found["phases"] = phase_figures(read_jsonl(path))
     if (path := folder / "grpo" / "rollouts.jsonl").exists():
         lines = read_jsonl(path)
         found["submissions"] = len(lines)
@@ -75,13 +75,14 @@ def _seed(folder: Path, seed: int) -> Result:
     return found
 
 
-def _curves(history: Sequence[Row]) -> dict[str, list[float | None]]:
+def step_curves(history: Sequence[Row]) -> dict[str, list[float | None]]:
+    """Metrics of every step of `grpo.py`, from the history of its trainer state; None where a step has none."""
     steps = [entry for entry in history if "reward" in entry]
     names = [*CURVES, *sorted({name for entry in steps for name in entry if name.startswith("reward/")})]
     return {name: [round(entry[name], 4) if name in entry else None for entry in steps] for name in names}
 
 
-def _phases(steps: Sequence[Row]) -> Result:
+def phase_figures(steps: Sequence[Row]) -> Result:
     """Seconds of each phase over all steps, evaluations per minute, and how busy each GPU was."""
     wall_s = sum(step["wall_s"] for step in steps)
     phases, stages = Counter[str](), Counter[str]()

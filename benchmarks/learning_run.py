@@ -1,10 +1,12 @@
 r"""A pretrained model learns on one machine: supervised training, GRPO, and both judged on three rings of prompts.
 
-    model   sft   rings_sft   grpo   rings_grpo   rings_base   rft   rings_rft   samples
+    model   sft   rings_sft   grpo   rings_grpo   rings_base   verdict_sft   verdict_grpo   rft   rings_rft   samples
 
 Each stage is a public recipe in a process of its own, with a log and a time limit. What is finished is not done again:
 the same command over and over fits any time limit. What is small comes into `--out`: results, summaries, rollouts,
-losses, logs; no weights. Evaluations run on the CPU, in `--services` services with processors of their own.
+losses, logs; no weights. Evaluations run on the CPU, in `--services` services with processors of their own. The stages
+`verdict_...` judge a policy that reads of a failure no more than that it was one: what the feedback's text is good for.
+The call that is to finish GRPO keeps time for what follows (`--keep-s`).
 
     python -m benchmarks.learning_run --gguf MODEL.gguf --corpus DATA --prompts RINGS --runs RUNS --out OUT --minutes 9
 """
@@ -25,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import header, make_parser
+from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.training.inputs.rows import read_jsonl
 
@@ -34,8 +37,10 @@ PER_PROBLEM = {"sizes": 6, "left_out": 6, "test": 1}
 """Prompts of each problem that a ring is judged on."""
 SPARE_S = 15.0
 """Of the time limit, what is left for collecting."""
-KEPT = ("*.log", "*.json", "results.jsonl", "rollouts.jsonl", "phases.jsonl", "archive.jsonl")
+KEPT = ("*.log", "*.json", "results.jsonl", "parts/*.jsonl", "rollouts.jsonl", "phases.jsonl", "archive.jsonl")
 """Files of a stage's folder that come into the result."""
+ASKED_OF_VERDICTS = ("sizes", "left_out")
+"""Rings on which the text of the feedback is left out."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Stage:
         name: of the stage and of its folder.
         arguments: module, and its options.
         limit_s: longest time of one call.
-        total_s: time of all calls together, after which the stage counts as finished; None where it has to end itself.
+        total_s: time of all calls together, after which the stage counts as finished; None where one call is enough.
         made: a file in the stage's folder without which it is not finished.
     """
 
@@ -76,27 +81,34 @@ class Run:
         """Of this run's stages."""
         return Path(self.args.runs)
 
+    @property
+    def verdict_prompts(self) -> int:
+        """Prompts of the rings that are judged without the text of the feedback; they come first."""
+        return sum(row["ring"] in ASKED_OF_VERDICTS for row in read_jsonl(self.folder / RINGS))
+
     def stages(self) -> list[Stage]:
         """In order; see the module."""
         args, runs = self.args, self.folder
         model, sft, grpo, rft = (str(runs / name) for name in ("model", "sft", "grpo", "rft"))
+        trained = str(newest_weights(runs / "grpo"))
         device = ["--use_cpu", "true", "--bf16", "false"] if args.cpu else ["--bf16", "true"]
         learn = [*device, "--seed", str(args.seed), "--gradient_checkpointing", "false", "--report_to", "none"]
         learn += ["--logging_steps", "1", "--disable_tqdm", "true"]
         judge = ["--evaluation", "dedicated", "--evaluation_services", str(args.services), "--timing_budget_s", "0.1"]
-        judge += ["--evaluation_deadline_s", "120", "--max_turns", str(args.turns)]
+        judge += ["--evaluation_deadline_s", "120", "--kernel_timeout_s", "4", "--max_turns", str(args.turns)]
         judge += ["--max_completion_length", str(args.completion), "--decoding", args.decoding]
         ring_file = str(runs / RINGS)
+        verdicts = ["--feedback", "verdict", "--limit", str(self.verdict_prompts)]
 
         def rings(policy: str, samples: int, *more: str, name: str, limit_s: float) -> Stage:
             evaluate = ["pkb_gym.training.evaluate_policy", "--prompts", ring_file, "--model_name_or_path", policy]
             evaluate += ["--dtype", "float32" if args.cpu else "bfloat16", "--output", str(runs / name)]
-            evaluate += ["--samples", str(samples), "--batch_size", str(args.batch), "--seed", str(args.seed)]
+            evaluate += ["--samples", str(samples), "--batch_size", str(args.ring_batch), "--seed", str(args.seed)]
             return Stage(name, [*evaluate, *judge, *more], limit_s, made="summary.json")
 
         tune = ["pkb_gym.training.sft", "--rings", str(args.prompts), "--max_length", "2560", *learn]
         tune += ["--lr_scheduler_type", "cosine", "--warmup_steps", "10", "--save_strategy", "no"]
-        tune += ["--per_device_train_batch_size", str(args.sft_batch)]
+        tune += ["--per_device_train_batch_size", str(args.sft_batch), "--gradient_accumulation_steps", "2"]
         first = ["--corpus", str(args.corpus), "--model_name_or_path", model, "--output_dir", sft]
         first += ["--learning_rate", "3e-4", "--max_steps", str(args.sft_steps), "--reward_temperature", "0.5"]
         practise = ["pkb_gym.training.grpo", "--prompts", str(args.prompts), "--model_name_or_path", sft]
@@ -104,11 +116,12 @@ class Run:
         practise += ["--per_device_train_batch_size", str(args.micro_batch), "--num_generations", str(args.group)]
         practise += ["--gradient_accumulation_steps", str(args.batch // args.micro_batch), "--temperature", "1.0"]
         practise += ["--learning_rate", str(args.learning_rate), "--lr_scheduler_type", "constant_with_warmup"]
-        practise += ["--warmup_steps", "2", "--loss_type", "dapo", "--max_grad_norm", "0.5", "--save_steps", "5"]
+        practise += ["--warmup_steps", "2", "--loss_type", "dapo", "--max_grad_norm", "0.5", "--save_steps", "2"]
         practise += ["--save_total_limit", "1", "--resume_from_checkpoint", "last"]
         again = ["--results", str(runs / "grpo" / "rollouts.jsonl"), "--prompts", str(args.prompts), *learn]
         again += ["--model_name_or_path", sft, "--output_dir", rft, "--keep", "4", "--min_reward", "1.0"]
         again += ["--max_length", "2560", "--per_device_train_batch_size", str(args.sft_batch)]
+        again += ["--gradient_accumulation_steps", "2"]
         again += ["--learning_rate", "5e-5", "--max_steps", str(args.rft_steps), "--save_strategy", "no"]
         compare = ["--compare", str(runs / "rings_sft" / "results.jsonl")]
         convert = ["pkb_gym.training.pretrained_model", "--gguf", str(args.gguf), "--output", model]
@@ -116,9 +129,11 @@ class Run:
             Stage("model", [*convert, "--dtype", "float32"], 120, made="model.safetensors"),
             Stage("sft", [*tune, *first], 240, made="trainer_state.json"),
             rings(sft, args.samples, name="rings_sft", limit_s=300),
-            Stage("grpo", practise, 600, total_s=args.grpo_s, made="model.safetensors"),
-            rings(grpo, args.samples, *compare, name="rings_grpo", limit_s=300),
-            rings(model, 1, "--limit", "24", name="rings_base", limit_s=60),
+            Stage("grpo", practise, 600, total_s=args.grpo_s),
+            rings(trained, args.samples, *compare, name="rings_grpo", limit_s=300),
+            rings(model, 1, "--max_completion_length", str(args.completion // 2), name="rings_base", limit_s=90),
+            rings(sft, args.samples, *verdicts, name="verdict_sft", limit_s=200),
+            rings(trained, args.samples, *verdicts, name="verdict_grpo", limit_s=200),
             Stage("rft", ["pkb_gym.training.rft", *again], 120, made="trainer_state.json"),
             rings(rft, args.samples, *compare, name="rings_rft", limit_s=300),
             rings(sft, args.best_of, "--limit", "42", "--temperature", "0.9", name="samples", limit_s=300),
@@ -130,10 +145,13 @@ class Run:
         write_rings(Path(self.args.prompts) / "prompts.jsonl", self.folder / RINGS)
         times = self.folder / "spent.json"
         self.spent = json.loads(times.read_bytes()) if times.exists() else {}
-        for stage in self.stages():
+        for name in [stage.name for stage in self.stages()]:
+            stage = next(stage for stage in self.stages() if stage.name == name)  # anew: GRPO has written its weights
             if stage.name in self.args.skip or (self.folder / f"{stage.name}.finished").exists():
                 continue
             left_s = self.deadline - time.monotonic() - SPARE_S
+            if stage.total_s is not None:
+                left_s -= self.args.keep_s
             if left_s < 20:
                 return
             began = time.monotonic()
@@ -142,16 +160,22 @@ class Run:
             self.spent[stage.name] = round(self.spent.get(stage.name, 0.0) + took_s, 1)
             write_atomically(times, json.dumps(self.spent))
             print(f"{stage.name}: status {status} after {took_s:.0f} s", flush=True)
-            if status == 0 and (self.folder / stage.name / stage.made).exists() and self._is_over(stage):
+            collect(self.folder, Path(self.args.out))  # now, lest the machine's own limit come first
+            if self._is_over(stage, status):
                 (self.folder / f"{stage.name}.finished").touch()
             elif stage.name in ("model", "sft", "grpo"):
                 return
 
-    def _is_over(self, stage: Stage) -> bool:
+    def _is_over(self, stage: Stage, status: int) -> bool:
+        folder = self.folder / stage.name
         if stage.total_s is None:
-            return True
-        state = json.loads((self.folder / stage.name / "trainer_state.json").read_bytes())
-        return bool(state["global_step"] >= state["max_steps"] or self.spent[stage.name] >= stage.total_s - 10)
+            return status == 0 and (folder / stage.made).exists()
+        weights = newest_weights(folder)
+        if not (weights / WEIGHTS).exists():
+            return False
+        state = json.loads((weights / STATE).read_bytes())
+        no_other_call = self.args.keep_s > 0 or self.spent[stage.name] >= stage.total_s - self.args.start_s
+        return bool(no_other_call or state["global_step"] >= state["max_steps"])
 
     def _process(self, stage: Stage, limit_s: float) -> int:
         arguments = list(stage.arguments)
@@ -170,8 +194,18 @@ class Run:
                 return -1
 
 
+def newest_weights(folder: Path) -> Path:
+    """Of a stage's folder and its checkpoints, the one of the most steps; the folder itself where there is none."""
+    steps = {
+        path: int(json.loads((path / STATE).read_bytes())["global_step"])
+        for path in (folder, *folder.glob("checkpoint-*"))
+        if (path / WEIGHTS).exists() and (path / STATE).exists()
+    }
+    return max(steps, key=lambda path: (steps[path], path == folder), default=folder)
+
+
 def write_rings(prompts: Path, output: Path) -> None:
-    """The first prompts of each problem in each ring, see `PER_PROBLEM`; the rings follow each other."""
+    """The first prompts of each problem in each ring, see `PER_PROBLEM`; the rings follow each other in its order."""
     taken: dict[tuple[str, str], int] = {}
     kept: list[Mapping[str, Any]] = []
     for row in read_jsonl(prompts):
@@ -181,6 +215,7 @@ def write_rings(prompts: Path, output: Path) -> None:
         taken[key] = taken.get(key, 0) + 1
         if taken[key] <= PER_PROBLEM[ring]:
             kept.append(row)
+    kept.sort(key=lambda row: list(PER_PROBLEM).index(row["ring"]))
     write_atomically(output, "".join(json.dumps(row) + "\n" for row in kept))
 
 
@@ -190,13 +225,18 @@ def collect(runs: Path, out: Path) -> None:
     with tarfile.open(out / "run.tar.gz", "w:gz") as archive:
         for path in sorted({path for pattern in KEPT for path in runs.rglob(pattern)}):
             inside = path.relative_to(runs)
-            if not any(part.startswith("checkpoint-") for part in inside.parts) and inside.name not in SKIPPED:
+            in_checkpoint = any(part.startswith("checkpoint-") for part in inside.parts)
+            if not in_checkpoint and inside.name not in SKIPPED and path.name != STATE:
                 archive.add(path, str(inside))
+        for stage in sorted(path for path in runs.iterdir() if path.is_dir()):
+            if (state := newest_weights(stage) / STATE).exists():
+                archive.add(state, f"{stage.name}/{STATE}")
     for name in ("rings_sft", "rings_grpo"):
         if (found := runs / name / "rings.json").exists():
             shutil.copy(found, out / f"{name}.json")
 
 
+WEIGHTS, STATE = "model.safetensors", "trainer_state.json"
 SKIPPED = frozenset({"tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json"})
 
 
@@ -216,30 +256,38 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--cpu", action="store_true", help="without a GPU")
     for name, number in (
         ("turns", 2),
-        ("completion", 2048),
+        ("completion", 2560),
         ("batch", 64),
-        ("micro-batch", 16),
+        ("ring-batch", 76),
+        ("micro-batch", 8),
         ("group", 8),
         ("samples", 2),
         ("best-of", 8),
-        ("sft-steps", 240),
-        ("sft-batch", 16),
+        ("sft-steps", 60),
+        ("sft-batch", 8),
         ("rft-steps", 60),
         ("grpo-steps", 200),
     ):
         parser.add_argument(f"--{name}", type=int, default=number, help="(default: %(default)s)")
-    parser.add_argument("--learning-rate", type=float, default=2e-5, help="of GRPO (default: %(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=4e-5, help="of GRPO (default: %(default)s)")
     parser.add_argument(
         "--grpo-s", type=float, default=560.0, help="seconds of GRPO in all calls (default: %(default)s)"
     )
-    parser.add_argument("--start-s", type=float, default=60.0, help="of a call of GRPO, to start, end a step and save")
+    parser.add_argument("--start-s", type=float, default=75.0, help="of a call of GRPO, to start, end a step and save")
+    parser.add_argument(
+        "--keep-s", type=float, default=0.0, help="GRPO ends in this call, and leaves so many seconds to what follows"
+    )
     args = parser.parse_args(argv)
     began = time.monotonic()
     run = Run(args, began + 60 * args.minutes)
     try:
         run.go_on()
     finally:
-        about = header() | {"wall_s": round(time.monotonic() - began, 1), "spent_s": run.spent}
+        about = header() | {
+            "gpus": list(gpus.names()),
+            "wall_s": round(time.monotonic() - began, 1),
+            "spent_s": run.spent,
+        }
         write_atomically(args.runs / "about.json", json.dumps(about, indent=1) + "\n")
         collect(args.runs, args.out)
     print(json.dumps(run.spent))

@@ -117,8 +117,12 @@ def read_arm(text: str) -> Arm:
         raise ConfigError(f"{results} has no result")
     silent = {prompt_key(row): row["reward"] for row in rows if row.get("failure") == NO_SUBMISSION}
     trained = [row for path in training for row in read_jsonl(Path(path))]
-    spent = sum(not row["is_duplicate"] for row in trained if row.get("failure") != NO_SUBMISSION)
-    return Arm(int(seed), arm, rewards_by_prompt(rows), spent, silent)
+    return Arm(int(seed), arm, rewards_by_prompt(rows), training_evaluations(trained), silent)
+
+
+def training_evaluations(rollouts: Sequence[Row]) -> int:
+    """Evaluations of a training, from its `rollouts.jsonl`: submissions but for repeated ones."""
+    return sum(not row["is_duplicate"] for row in rollouts if row.get("failure") != NO_SUBMISSION)
 
 
 def rewards_by_prompt(rows: Sequence[Row]) -> dict[str, list[float | None]]:

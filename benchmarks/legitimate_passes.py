@@ -22,7 +22,7 @@ class Pass:
     reason: str
     world_sizes: tuple[int, ...] = (2, 4)
 
-    def speaks_of(self, problem: str, world_size: int, wrong: str) -> bool:
+    def covers(self, problem: str, world_size: int, wrong: str) -> bool:
         """Whether it gives the reason for this one."""
         return problem in self.problems and world_size in self.world_sizes and wrong.startswith(self.wrong)
 
@@ -77,4 +77,4 @@ PASSES: Sequence[Pass] = (
 
 def reason_why(problem: str, world_size: int, wrong: str) -> str | None:
     """Why a wrong solution may pass, or None."""
-    return next((entry.reason for entry in PASSES if entry.speaks_of(problem, world_size, wrong)), None)
+    return next((entry.reason for entry in PASSES if entry.covers(problem, world_size, wrong)), None)

@@ -83,7 +83,7 @@ CASES = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FaultRound:
     """Result of one round.
 
     Attributes:
@@ -124,7 +124,7 @@ def drill(
     evaluations: int,
     faults: Sequence[str],
     first: int = 0,
-) -> Outcome:
+) -> FaultRound:
     """Runs one round on a cluster that this process is connected to.
 
     Args:
@@ -147,7 +147,7 @@ def drill(
     wall_s = time.monotonic() - began
     status = client.status()
     client.close()
-    return Outcome(
+    return FaultRound(
         evaluations=evaluations,
         verdicts=dict(Counter(str(each.failure or "passed") for each in found)),
         wrong=[
@@ -237,7 +237,7 @@ def _left_over() -> list[str]:
     return []
 
 
-def summary(rounds: Sequence[Outcome]) -> dict[str, object]:
+def summary(rounds: Sequence[FaultRound]) -> dict[str, object]:
     """The result: sums over all rounds, and each round."""
     verdicts: Counter[str] = Counter()
     for outcome in rounds:
@@ -268,7 +268,7 @@ def main() -> None:
     args = parser.parse_args()
     began = time.monotonic()
     before = unfinished(args.out / "ray_faults.json")
-    rounds = [Outcome(**outcome) for outcome in before["rounds"]] if before is not None else []
+    rounds = [FaultRound(**outcome) for outcome in before["rounds"]] if before is not None else []
     with LocalEvaluator() as local:
         expected = judged_locally(local)
     while (done := sum(outcome.evaluations for outcome in rounds)) < args.evaluations:

@@ -124,11 +124,7 @@ def measure(
         first: number of the first evaluation; those before it were answered by an earlier run.
         budget_s: after which no further evaluation is begun.
     """
-    limits = (
-        f"shared_least={load.shared}&shared_most={load.shared}&checks_per_gang=1"
-        f"&exclusive_least={load.exclusive}&exclusive_most={load.exclusive}&compilers_most={load.compilers}"
-    )
-    address = f"ray?pool=scale&judge=benchmarks.ray_sleeper:Sleeper&{limits}&compile_cpus=0.01{settings}"
+    address = _address(load, settings)
     config = EvalConfig(device=device, world_size=load.world_size, size="tiny", until="profile")
     with RayEvaluator(address, timeout_s=24 * 3600.0) as evaluator, ThreadPoolExecutor(load.waiting) as threads:
         start_s = _started(evaluator, load, config)
@@ -176,6 +172,14 @@ def measure(
         infrastructure_faults=status.infrastructure_faults - before.infrastructure_faults,
         exclusive_steps=status.exclusive_steps - before.exclusive_steps,
     )
+
+
+def _address(load: Load, settings: str) -> str:
+    limits = (
+        f"shared_least={load.shared}&shared_most={load.shared}&checks_per_gang=1"
+        f"&exclusive_least={load.exclusive}&exclusive_most={load.exclusive}&compilers_most={load.compilers}"
+    )
+    return f"ray?pool=scale&judge=benchmarks.ray_sleeper:Sleeper&{limits}&compile_cpus=0.01{settings}"
 
 
 def utilisation(answers: Sequence[Answer], gangs: int) -> float:

@@ -1,4 +1,4 @@
-"""The files that each result speaks of: when one of them changes, the result is stale: measure it again or remove it.
+"""The files that each result depends on: when one of them changes, the result is stale: measure it again or remove it.
 
 Paths are relative to the repository, with git's wildcards. `{folder}` stands for the folder of each problem that the
 result has rows of.
@@ -42,13 +42,12 @@ REWRITTEN = frozenset(
 )
 """Problems whose references are newer than the baselines of `gpu_baselines*.json`, as `README.md` says beside them."""
 
-SPEAKS_OF: dict[str, tuple[str, ...]] = {
+DEPENDENCIES: dict[str, tuple[str, ...]] = {
     "experts": (*CPU_KERNELS, *REFERENCES, *TIMING),
     "gpu_experts*": (*GPU_KERNELS, *REFERENCES, *TIMING),
     "mutants": CPU_KERNELS,
     "wrong_solutions": ("problems/*/{folder}/problem.py", *REFERENCES),
     "mutants_*_gpus": GPU_KERNELS,
-    "handover_*": (*REFERENCES, *TIMING),
     "latency": (f"{ALL_REDUCE}.cpp", *TIMING, *GANGS),
     "command_times": (
         "pkb_gym/serve/background.py",
@@ -73,6 +72,8 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
     "emulated_experts": (*GPU_KERNELS, "pkb_gym/engine/emulator/src/*"),
     "service_load": ("pkb_gym/serve/*.py", "pkb_gym/engine/evaluators/*.py", *GANGS),
     "learning": ("pkb_gym/corpus/families/*", *TIMING),
+    "learning_run": ("pkb_gym/corpus/families/*", "rewards/default.py", "rewards/ladder.py", *TIMING),
+    "reward_study": (*(f"rewards/{name}.py" for name in ("presets", "default", "ladder", "milestones")), *TIMING),
     "catalogue": ("problems/catalogue.py",),
     "starters": (
         "pkb_gym/starters/*.py",
@@ -93,7 +94,6 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
     "ray_faults": ("pkb_gym/cluster/*.py", *GANGS),
     # Plain loops of references, without an evaluation.
     "gpu_baselines*": REFERENCES,
-    "reference_variants": REFERENCES,
     # Rules and inputs of every problem, and the references that are compared.
     "false_alarms*": (*REFERENCES, "problems/*/{folder}/problem.py", *RULES),
     "honest_evaluations*": (
@@ -111,6 +111,11 @@ SPEAKS_OF: dict[str, tuple[str, ...]] = {
 """Paths by the name of a result, which may hold wildcards."""
 
 FIGURES_KEPT: dict[tuple[str, str], str] = {
+    # Which pool a capture takes, and what follows a failure: a step that works does the same.
+    ("rollout_speed", "training/rollout/graph_decoder.py"): "2481def40665",
+    ("rollout_speed", "training/rollout/decoding.py"): "3f29001f1661",
+    # Translation units of the emulator, which the drill does not use.
+    ("fault_drill", "pkb_gym/engine/compile/emulator.py"): "9b0552456be5",
     # NaN, literals and saturation of the ALU. The 15 experts on 1, 2, 4 and 8 ranks had the same verdicts, findings and
     # counts of instructions before and after.
     **{
@@ -145,20 +150,23 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
             "state.h",
         )
     },
+    # The drill compiles C++ alone, and makes no debug builds.
+    ("fault_drill", "pkb_gym/engine/compile/nvcc.py"): "897d5c5dc139",
+    ("fault_drill", "pkb_gym/engine/compile/debug_build.py"): "c588bb48f024",
 }
 """(Result, file) -> a commit whose version of the file gives the same figures as today's, for a reason beside it."""
 
 
 def paths_of(result: Path) -> list[str]:
-    """The paths that a result file speaks of.
+    """The paths that a result file depends on.
 
     Raises:
         LookupError: nothing is listed for it.
     """
-    for pattern, paths in SPEAKS_OF.items():
+    for pattern, paths in DEPENDENCIES.items():
         if fnmatch(result.stem, pattern):
             return list(dict.fromkeys(expanded for path in paths for expanded in _expanded(path, result)))
-    raise LookupError(f"{result.name}: list in benchmarks/results_of.py which files it speaks of")
+    raise LookupError(f"{result.name}: list in benchmarks/results_of.py which files it depends on")
 
 
 def _expanded(path: str, result: Path) -> list[str]:

@@ -11,6 +11,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from pkb_gym.engine.stages.machine_sharing import folder_apart
+
 
 @dataclass(frozen=True)
 class Share:
@@ -32,9 +34,7 @@ class Share:
 
     def temporary_folder(self, folder: Path) -> Path:
         """Makes a folder for temporary files below one that all shares have in common; nobody else's lies beside it."""
-        own = folder / str(self.number) / "tmp"
-        own.mkdir(parents=True)
-        return own
+        return folder_apart(folder / str(self.number))
 
 
 def shares(count: int) -> list[Share]:

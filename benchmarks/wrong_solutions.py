@@ -48,7 +48,7 @@ Solution = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Wrong:
+class WrongSolution:
     """A wrong solution.
 
     Attributes:
@@ -159,7 +159,7 @@ def _always(number: int, name: str) -> bool:
     return True
 
 
-def wrong_solutions(problem: Problem, truths: Sequence[Run], collectives: Collectives) -> Iterator[Wrong]:
+def wrong_solutions(problem: Problem, truths: Sequence[Run], collectives: Collectives) -> Iterator[WrongSolution]:
     """The solutions that are wrong somewhere: rounding that changes nothing is left out.
 
     Args:
@@ -170,19 +170,21 @@ def wrong_solutions(problem: Problem, truths: Sequence[Run], collectives: Collec
     for number in range(min(collectives.most.value, MOST_COLLECTIVES)):
         for others, how in ((True, "own data for the others'"), (False, "zeros for the others'")):
             decide = partial(_is, number)
-            yield Wrong(f"collective {number + 1}: {how}", partial(with_wrong_collectives, problem, decide, others))
+            yield WrongSolution(
+                f"collective {number + 1}: {how}", partial(with_wrong_collectives, problem, decide, others)
+            )
     if collectives.most.value:
-        yield Wrong("no communication", partial(with_wrong_collectives, problem, _always, True))
+        yield WrongSolution("no communication", partial(with_wrong_collectives, problem, _always, True))
         if changes_any(truths[0].args[1].values(), wrong_inputs.zeros):
-            yield Wrong("first rank's data alone", partial(of_first_rank, problem))
+            yield WrongSolution("first rank's data alone", partial(of_first_rank, problem))
     if collectives.reductions.value:
-        yield Wrong("means for sums", partial(with_means, problem))
+        yield WrongSolution("means for sums", partial(with_means, problem))
     for name, change in wrong_inputs.CHANGES.items():
         if any(changes_any(truth.args[0].values(), change) for truth in truths):
-            yield Wrong(f"inputs: {name}", partial(with_wrong_inputs, problem, change))
+            yield WrongSolution(f"inputs: {name}", partial(with_wrong_inputs, problem, change))
     for each in ESTIMATORS:
         if each.problem == problem.name:
-            yield Wrong(f"estimator: {each.name}", each.solution)
+            yield WrongSolution(f"estimator: {each.name}", each.solution)
 
 
 def study(problem: Problem, world_size: int) -> list[Row]:
@@ -226,7 +228,7 @@ def unexplained(rows: Sequence[Row]) -> list[str]:
         for problem in entry.problems:
             for world_size in entry.world_sizes:
                 its = [row for row in passing if (row.problem, row.world_size) == (problem, world_size)]
-                if (problem, world_size) in judged and not any(entry.speaks_of(*row.key) for row in its):
+                if (problem, world_size) in judged and not any(entry.covers(*row.key) for row in its):
                     found += [f"{problem}, {world_size} ranks: does not pass: {entry.wrong}"]
     return list(dict.fromkeys(found))
 

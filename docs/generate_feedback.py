@@ -12,7 +12,7 @@ import enum
 import inspect
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, Union
 
@@ -20,8 +20,11 @@ from pydantic import BaseModel
 
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Finding, Stage
+from pkb_gym.problems.loading import load_module
 
-PAGE = Path(__file__).with_name("feedback.md")
+HERE = Path(__file__).resolve().parent
+parts = load_module(HERE / "page_parts.py", "docs.page_parts")
+PAGE = HERE / "feedback.md"
 
 HEAD = """\
 # Feedback
@@ -187,20 +190,20 @@ def _stages() -> str:
     meanings = docstrings(Stage)
     rows = [(f"`{stage}`", meanings[stage.name], PRESENT[stage]) for stage in Stage]
     intro = "`stage` is the last one completed, or None. Each adds its parts to those before.\n"
-    return f"## Stages\n\n{intro}\n{_table(('stage', 'completed when', 'adds'), rows)}"
+    return f"## Stages\n\n{intro}\n{parts.table(('stage', 'completed when', 'adds'), rows)}"
 
 
 def _failures() -> str:
     meanings = docstrings(Failure)
     rows = [(f"`{failure}`", meanings[failure.name], REMEDIES[failure]) for failure in Failure]
     intro = "`failure` is the reason why an evaluation stopped early; `message` has the details, for the agent.\n"
-    return f"## Failures\n\n{intro}\n{_table(('failure', 'meaning', 'remedy'), rows)}"
+    return f"## Failures\n\n{intro}\n{parts.table(('failure', 'meaning', 'remedy'), rows)}"
 
 
 def _findings() -> str:
     codes = typing.get_args(Finding.model_fields["code"].annotation)
     rows = [(f"`{code}`", FINDINGS[code]) for code in codes]
-    return f"## Integrity findings\n\n{_table(('code', 'meaning'), rows)}"
+    return f"## Integrity findings\n\n{parts.table(('code', 'meaning'), rows)}"
 
 
 def _record(record: type[BaseModel]) -> str:
@@ -209,9 +212,9 @@ def _record(record: type[BaseModel]) -> str:
     for name, field in record.model_fields.items():
         unit = next((unit for suffix, unit in UNITS.items() if name.endswith(suffix)), "")
         rows.append((f"`{name}`", _type(field.annotation), unit, description(record, name) or ""))
-    text = f"## {record.__name__}\n\n{doc}\n\n{_table(('field', 'type', 'unit', 'meaning'), rows)}"
+    text = f"## {record.__name__}\n\n{doc}\n\n{parts.table(('field', 'type', 'unit', 'meaning'), rows)}"
     derived = [(f"`{name}`", " ".join((inspect.getdoc(value) or "").split())) for name, value in _properties(record)]
-    return text + (f"\nDerived, not stored:\n\n{_table(('property', 'meaning'), derived)}" if derived else "")
+    return text + (f"\nDerived, not stored:\n\n{parts.table(('property', 'meaning'), derived)}" if derived else "")
 
 
 def _properties(record: type[BaseModel]) -> Iterator[tuple[str, property]]:
@@ -246,11 +249,6 @@ def _type(annotation: object) -> str:
         return f"[{annotation.__name__}](#{annotation.__name__.lower()}s)"
     assert isinstance(annotation, type), annotation
     return "any" if annotation is object else annotation.__name__
-
-
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in lines)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ HERE = Path(__file__).resolve().parent
 parts = load_module(HERE / "page_parts.py", "docs.page_parts")
 texts = load_module(HERE / "reward_texts.py", "docs.reward_texts")
 curves = load_module(HERE / "reward_curves.py", "docs.reward_curves")
+preset_study = load_module(HERE / "reward_study.py", "docs.reward_study")
 pictures = curves.pictures
 
 PAGE = HERE / "rewards.md"
@@ -62,6 +63,7 @@ def render() -> dict[Path, str]:
     found[FOLDER / "default.svg"] = pictures.grid(columns, rows, curves.default_grid(), labels)
     found[FOLDER / "episode.svg"] = pictures.episode(list(curves.EPISODE), *curves.episode())
     found[FOLDER / "noise.svg"] = pictures.noise(study["true_ratios"], _noise_panels(study))
+    found[FOLDER / preset_study.PICTURE] = preset_study.picture(preset_study.read())
     return {PAGE: page(study)} | found
 
 
@@ -79,6 +81,7 @@ def page(study: dict[str, Any]) -> str:
         _functions("Comparison within a group", advantages),
         _noise(study),
         _baselines(study),
+        preset_study.section(preset_study.read()),
         texts.CURRICULUM,
         *(_section(thing) for thing in (curriculum.Fade, difficulty.Difficulty, LearningProgress)),
     ]

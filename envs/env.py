@@ -71,8 +71,8 @@ class PKBEnv(gym.Env[Observation, str]):
     ## Rewards
     By default a submission earns up to 0.55 for how far it came, 1 if it is right and as fast as the baseline, 2 at
     the roofline, in between by the logarithm of the lower end of its speedup's interval; a step is paid what it adds to
-    the best submission so far. A source that was submitted before in the episode gets its first verdict again: noise is
-    not paid. `pkb_gym.rewards` holds others.
+    the best submission so far. A source that was submitted before in the episode gets its first verdict again, whatever
+    its comments and blanks: noise is not paid. `pkb_gym.rewards` holds others.
 
     ## Starting State
     The task text; nothing is compiled or started. The seed fixes the inputs, together with the evaluator's key.

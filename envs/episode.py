@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.envs.equal_sources import code_of
 from pkb_gym.envs.text.brief import brief_feedback
 from pkb_gym.envs.text.feedback import feedback_text
 from pkb_gym.envs.text.turn import Style, turn_text
@@ -106,9 +107,11 @@ class Episode:
     def earlier_feedback(self, source: str) -> Feedback | None:
         """The feedback on the first submission of this source, to be recorded again; None if there is none.
 
-        Timed anew, an equal source would be paid for the noise of the better one.
+        Timed anew, an equal source would be paid for the noise of the better one. Comments and blanks make no other.
         """
-        return next((turn.feedback for turn in self.turns if turn.source == source and turn.is_valid), None)
+        judged = [turn for turn in self.turns if turn.is_valid]
+        code = code_of(source) if judged else None
+        return next((turn.feedback for turn in judged if turn.source == source or code_of(turn.source) == code), None)
 
     def record(self, source: str, feedback: Feedback | None) -> Turn:
         """Adds a submission.

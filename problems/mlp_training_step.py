@@ -207,7 +207,7 @@ def _outside_pieces(
 ) -> torch.Tensor:
     """Marks |got - expected| > rtol |expected| + share rms(unit), with the rms of each piece by itself.
 
-    Pieces too short to tell their scale take that of the whole.
+    Pieces too short to estimate their scale take that of the whole.
     """
     import torch
 

@@ -11,7 +11,7 @@ from pkb_gym.engine.records.feedback import Feedback
 
 if TYPE_CHECKING:
     from pkb_gym.rewards.algebra import Product, Scale, Sum
-    from pkb_gym.rewards.selection import Clip, Maximum, Minimum, Named, Where
+    from pkb_gym.rewards.selection import Clip, Named, Where
 
 Bounds: TypeAlias = tuple[float, float]
 """Least and greatest value, both finite."""
@@ -140,17 +140,3 @@ class Component(RecordedReward, abstract=True):
         from pkb_gym.rewards.selection import Named
 
         return Named(self, name)
-
-    def at_least(self, other: Component | float) -> Maximum:
-        """The greater of both."""
-        from pkb_gym.rewards.algebra import component
-        from pkb_gym.rewards.selection import Maximum
-
-        return Maximum((self, component(other)))
-
-    def at_most(self, other: Component | float) -> Minimum:
-        """The lesser of both."""
-        from pkb_gym.rewards.algebra import component
-        from pkb_gym.rewards.selection import Minimum
-
-        return Minimum((self, component(other)))

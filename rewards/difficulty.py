@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import isfinite
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -33,9 +33,8 @@ class Difficulty:
         prior: counts of right and wrong submissions before the first, both positive.
 
     Example:
-        >>> problem = Difficulty(right=3, wrong=0)
-        >>> problem.pass_rate, round(problem.standard_deviation, 3)
-        (0.875, 0.148)
+        >>> Difficulty(right=3, wrong=0).pass_rate
+        0.875
     """
 
     right: int
@@ -51,12 +50,6 @@ class Difficulty:
         """Posterior mean of the chance that a submission is right; unlike the share seen, never 0 or 1."""
         a, b = self._counts
         return a / (a + b)
-
-    @property
-    def standard_deviation(self) -> float:
-        """The uncertainty of the posterior: at most 1/2, and falling with every submission in the long run."""
-        a, b = self._counts
-        return sqrt(a * b / (a + b + 1)) / (a + b)
 
     @property
     def difficulty(self) -> float:

@@ -118,11 +118,25 @@ def timed(
         caught: code of an integrity finding.
     """
     middle = speedup if speedup is not None else speedup_low if speedup_low is not None else 1.0
-    low = middle if speedup_low is None else speedup_low
+    check = CheckReport(
+        trials=4, outputs_compared=100, outputs_right=100, elements_compared=200, elements_right=200, mismatches=()
+    )
+    return _feedback(
+        stage=Stage.TIME,
+        failure=None if caught is None else Failure.INTEGRITY,
+        message="" if caught is None else "example",
+        check=check,
+        timing=_timing(baseline_us, middle, middle if speedup_low is None else speedup_low, captured_us),
+        roofline=_roofline(roofline_us, baseline_us, baseline_us / middle),
+        findings=() if caught is None else (Finding(code=caught, detail="example"),),
+    )
+
+
+def _timing(baseline_us: float, middle: float, low: float, captured_us: float | None) -> Timing:
     candidate_us = baseline_us / middle
     high = max(middle, 2 * middle - low)
     captured = None if captured_us is None else captured_us / baseline_us
-    timing = Timing(
+    return Timing(
         protocol="robust",
         baseline_us=baseline_us,
         candidate_us=candidate_us,
@@ -140,9 +154,12 @@ def timed(
         converged=True,
         blocks=(Block(calls=10, baseline_us=baseline_us, candidate_us=candidate_us),),
     )
+
+
+def _roofline(roofline_us: float, baseline_us: float, candidate_us: float) -> Roofline:
     rates = Rates(matrix_flops_per_s=1e9, vector_flops_per_s=1e9, memory_bytes_per_s=1e9, link_bytes_per_s=1e9)
     half_us = roofline_us / 2
-    roofline = Roofline(
+    return Roofline(
         ceiling_us=roofline_us,
         binds="link",
         times=ResourceTimes(matrix_us=0.0, vector_us=roofline_us / 4, memory_us=half_us, link_us=roofline_us),
@@ -160,18 +177,6 @@ def timed(
         candidate_utilisation=roofline_us / candidate_us,
         baseline_achieved=rates,
         candidate_achieved=rates,
-    )
-    check = CheckReport(
-        trials=4, outputs_compared=100, outputs_right=100, elements_compared=200, elements_right=200, mismatches=()
-    )
-    return _feedback(
-        stage=Stage.TIME,
-        failure=None if caught is None else Failure.INTEGRITY,
-        message="" if caught is None else "example",
-        check=check,
-        timing=timing,
-        roofline=roofline,
-        findings=() if caught is None else (Finding(code=caught, detail="example"),),
     )
 
 

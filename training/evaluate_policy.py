@@ -48,6 +48,7 @@ from pkb_gym.training.results.attempts import attempts_of, read_rows, row_of
 from pkb_gym.training.results.policy_summary import PolicySummary, summarise
 from pkb_gym.training.results.ring_summary import RingFigures, rings_of, summarise_rings
 from pkb_gym.training.rollout.decoding import DecodingWay
+from pkb_gym.training.rollout.episodes import FeedbackText
 from pkb_gym.training.rollout.kernel_environment import Rollouts
 from pkb_gym.training.rollout.player import EpisodeLimits, Player
 from pkb_gym.training.rollout.sampling import Backend, SamplingConfig, open_sampler
@@ -82,6 +83,9 @@ class EvaluationArguments:
     backend: Backend = field(default="transformers", metadata={"help": "What generates."})
     vllm_memory: float = field(default=0.9, metadata={"help": "Share of a GPU's memory that vLLM may take."})
     reward: str = field(default="default", metadata={"help": "Preset or module:function that values a submission."})
+    feedback: FeedbackText = field(
+        default="whole", metadata={"help": "whole; or verdict: of a failure, only that it was one (an ablation)."}
+    )
     timing_budget_s: float = field(default=0.3, metadata={"help": "Longest timing of a kernel."})
     kernel_timeout_s: float | None = field(
         default=None, metadata={"help": "Deadline of a block of calls; by default 10 s or 30 times the baseline."}
@@ -247,7 +251,7 @@ def _play(
     ):
         finished.cut_off(finished.read()[1])
         base = EvalConfig(until="time", timing_budget_s=args.timing_budget_s, timeout_s=args.kernel_timeout_s)
-        rollouts = Rollouts(evaluator, find_reward(args.reward), args.max_turns, base)
+        rollouts = Rollouts(evaluator, find_reward(args.reward), args.max_turns, base, args.feedback)
         player = Player(sampler, tokenizer, rollouts, schedule, host, limits, multi_turn=not args.single_turn)
         agent = Path(str(model.model_name_or_path)).name
         for batch in _batches(waiting, args.batch_size, state.process_index, state.num_processes):

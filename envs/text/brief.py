@@ -95,7 +95,7 @@ def _signature(problem: Problem, config: ResolvedConfig) -> str:
 
 
 def _axes(problem: Problem, config: ResolvedConfig) -> str:
-    size = config.axes_asked
+    size = config.size_argument
     axes = problem.sizes[size] if isinstance(size, str) else size
     return ", ".join(f"{name}={value}".replace(" ", "") for name, value in axes.items())
 

@@ -24,7 +24,7 @@ _END_OF_THOUGHT = re.compile(rf"\A(.*)</(?:{'|'.join(THOUGHT_TAGS)})>", re.DOTAL
 
 
 @dataclass(frozen=True)
-class TakenSource:
+class ExtractedSource:
     """The source found in a reply.
 
     Attributes:
@@ -66,7 +66,7 @@ def split_thoughts(reply: str) -> SplitReply:
     return SplitReply("\n".join(thoughts).strip() if thoughts else None, answer)
 
 
-def take_source(reply: str) -> TakenSource:
+def take_source(reply: str) -> ExtractedSource:
     r"""The source that a reply submits; see the module.
 
     Args:
@@ -74,26 +74,26 @@ def take_source(reply: str) -> TakenSource:
 
     Example:
         >>> take_source("<think>```c\nint x;\n```</think>Here:\n```cpp\nint a;\n```")
-        TakenSource(source='int a;\n', taken='the fenced block')
+        ExtractedSource(source='int a;\n', taken='the fenced block')
         >>> take_source("First:\n```cpp\nint a;\n```\nBetter:\n```cpp\nint b;\n```")
-        TakenSource(source='int b;\n', taken='the last of 2 fenced blocks')
+        ExtractedSource(source='int b;\n', taken='the last of 2 fenced blocks')
         >>> take_source("I do not know.")
-        TakenSource(source=None, taken='nothing: no fenced block of code in the reply')
+        ExtractedSource(source=None, taken='nothing: no fenced block of code in the reply')
     """
     text = split_thoughts(reply).answer
     fenced = fenced_blocks(text)
     blocks = fenced.blocks
     if len(blocks) == 1:
-        return TakenSource(blocks[0], "the fenced block")
+        return ExtractedSource(blocks[0], "the fenced block")
     if blocks:
         complete = [number for number, block in enumerate(blocks) if re.search(r"\bsolution\b", block)]
         chosen = complete[-1] if complete else len(blocks) - 1
         place = "the last" if chosen == len(blocks) - 1 else f"number {chosen + 1}"
-        return TakenSource(blocks[chosen], f"{place} of {len(blocks)} fenced blocks")
+        return ExtractedSource(blocks[chosen], f"{place} of {len(blocks)} fenced blocks")
     if fenced.is_open:
-        return TakenSource(None, "nothing: the fenced block of code does not end")
+        return ExtractedSource(None, "nothing: the fenced block of code does not end")
     if looks_like_source(text):
-        return TakenSource(text, "the whole reply")
+        return ExtractedSource(text, "the whole reply")
     if not text.strip() and reply.strip():
-        return TakenSource(None, "nothing: the reply ends within its thoughts")
-    return TakenSource(None, "nothing: no fenced block of code in the reply")
+        return ExtractedSource(None, "nothing: the reply ends within its thoughts")
+    return ExtractedSource(None, "nothing: no fenced block of code in the reply")

@@ -51,7 +51,7 @@ def task_text(problem: Problem, config: ResolvedConfig, languages: Sequence[str]
     """
     ranks = [
         problem.axes(
-            size=config.axes_asked,
+            size=config.size_argument,
             world_size=config.world_size,
             rank=rank,
             dtype=config.dtype,

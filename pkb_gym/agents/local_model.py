@@ -44,7 +44,7 @@ class LocalOptions(Record):
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _PendingPrompt:
     """A conversation that waits for its reply, None where it is too long for the model."""
 
     ids: list[int]
@@ -101,7 +101,7 @@ class LocalProvider:
         self._model = model.to(device).eval()
         self._ends = end_tokens(model.generation_config, tokenizer)
         self._context = int(getattr(model.config, "max_position_embeddings", 0)) or None
-        self._waiting: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[_PendingPrompt | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._generate_all, name="pkb-local-model", daemon=True)
         self._thread.start()
 
@@ -127,13 +127,13 @@ class LocalProvider:
         text = self._tokenizer.apply_chat_template(
             chat_messages(messages, with_tools=False), tokenize=False, add_generation_prompt=True
         )
-        asked = _Asked(self._tokenizer(text, add_special_tokens=False)["input_ids"], seed)
+        asked = _PendingPrompt(self._tokenizer(text, add_special_tokens=False)["input_ids"], seed)
         if self._room([asked]) < 1:
             return None
         self._waiting.put(asked)
         return asked.reply.result()
 
-    def _room(self, batch: Sequence[_Asked]) -> int:
+    def _room(self, batch: Sequence[_PendingPrompt]) -> int:
         """The number of tokens that the replies may have."""
         longest = max(len(asked.ids) for asked in batch)
         room = self._options.max_tokens if self._context is None else self._context - longest
@@ -163,7 +163,7 @@ class LocalProvider:
             if ended:
                 return
 
-    def _generate(self, batch: Sequence[_Asked]) -> list[Reply]:
+    def _generate(self, batch: Sequence[_PendingPrompt]) -> list[Reply]:
         import torch
 
         width = max(len(asked.ids) for asked in batch)
@@ -189,7 +189,7 @@ class LocalProvider:
             )
         return [self._read(asked, row) for asked, row in zip(batch, out[:, width:].tolist(), strict=True)]
 
-    def _read(self, asked: _Asked, ids: list[int]) -> Reply:
+    def _read(self, asked: _PendingPrompt, ids: list[int]) -> Reply:
         end = next((at + 1 for at, token in enumerate(ids) if token in self._ends), len(ids))
         split = split_thoughts(self._tokenizer.decode(ids[:end], skip_special_tokens=True))
         tokens = TokenCounts(prompt=len(asked.ids), completion=end)

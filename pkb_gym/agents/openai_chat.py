@@ -171,14 +171,14 @@ class ChatAgent:
             except openai.BadRequestError as error:
                 if any(mark in f"{error.code} {error.message}".lower() for mark in TOO_LONG):
                     return None
-                raise ConfigError(f"the endpoint refuses the request: {_words(error)}") from None
+                raise ConfigError(f"the endpoint refuses the request: {_error_text(error)}") from None
             except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
-                raise ConfigError(f"the endpoint refuses model {self.provider.model!r}: {_words(error)}") from None
-            except _BrokenOff:  # within a reply, where the client does not try again by itself
+                raise ConfigError(f"the endpoint refuses model {self.provider.model!r}: {_error_text(error)}") from None
+            except _StreamInterrupted:  # within a reply, where the client does not try again by itself
                 if left == 0:
                     raise AgentError(BROKEN_OFF) from None
             except (openai.OpenAIError, ValueError) as error:  # ValueError: an answer that is no JSON
-                raise AgentError(f"the endpoint failed: {_words(error)}") from None
+                raise AgentError(f"the endpoint failed: {_error_text(error)}") from None
             else:
                 return answer.reply(options)
         raise AssertionError("the last try raises or returns")
@@ -225,13 +225,13 @@ class ChatAgent:
                         answer.add(choice.delta)
                         ended = ended or choice.finish_reason is not None
             except openai.APIConnectionError as error:
-                raise _BrokenOff from error
+                raise _StreamInterrupted from error
         if not ended:
-            raise _BrokenOff
+            raise _StreamInterrupted
         return answer
 
 
-class _BrokenOff(Exception):
+class _StreamInterrupted(Exception):
     """Raised when a stream ends before its reply does."""
 
 
@@ -318,6 +318,6 @@ def _listed(calls: object) -> Iterable[Any]:
     return calls if isinstance(calls, list) else ()
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """The endpoint's error message, in one line and without effect on a terminal."""
     return printable(" ".join(str(error).split()), MOST_ERROR_CHARS)

@@ -6,13 +6,13 @@ import json
 import re
 
 from pkb_gym.agents.protocol import SUBMIT, Reply
-from pkb_gym.envs.text.reply import TakenSource, take_source
+from pkb_gym.envs.text.reply import ExtractedSource, take_source
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 """How models write a call where the server leaves it in the text."""
 
 
-def read_submission(reply: Reply) -> TakenSource:
+def read_submission(reply: Reply) -> ExtractedSource:
     r"""The submission in a reply; of several calls the last, as models correct themselves.
 
     Example:
@@ -24,7 +24,7 @@ def read_submission(reply: Reply) -> TakenSource:
         'the fenced block'
     """
     if reply.submission is not None:
-        return TakenSource(reply.submission, f"the call of `{SUBMIT}`")
+        return ExtractedSource(reply.submission, f"the call of `{SUBMIT}`")
     calls = _CALL.findall(reply.content)
     return _of_call(calls[-1]) if calls else take_source(reply.content)
 
@@ -45,15 +45,15 @@ def as_text(name: str, arguments: str) -> str:
     return f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {arguments}}}</tool_call>'
 
 
-def _of_call(call: str) -> TakenSource:
+def _of_call(call: str) -> ExtractedSource:
     try:
         found = json.loads(call, strict=False)
     except (ValueError, RecursionError):
-        return TakenSource(None, "nothing: a call of a tool is no JSON object")
+        return ExtractedSource(None, "nothing: a call of a tool is no JSON object")
     if not isinstance(found, dict) or found.get("name") != SUBMIT:
-        return TakenSource(None, f"nothing: the tool that is called is not `{SUBMIT}`")
+        return ExtractedSource(None, f"nothing: the tool that is called is not `{SUBMIT}`")
     arguments = found.get("arguments")
     source = source_of_arguments(arguments if isinstance(arguments, str) else json.dumps(arguments))
     if source is None:
-        return TakenSource(None, f"nothing: the call of `{SUBMIT}` has no text `source`")
-    return TakenSource(source, f"the call of `{SUBMIT}`")
+        return ExtractedSource(None, f"nothing: the call of `{SUBMIT}` has no text `source`")
+    return ExtractedSource(source, f"the call of `{SUBMIT}`")

@@ -111,7 +111,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     with ResultsFile(output, config) as results:
         outcome = FolderOutcome(skipped=[(path.name, why) for path, why in found.others])
         tasks = _open_tasks(found, results, outcome)
-        _say_where_we_are(tasks, outcome, output)
+        _print_start(tasks, outcome, output)
         if tasks:
             jobs = min(args.jobs or _default_jobs(), len(tasks))
             with closing(session.open_evaluator(None)) as evaluator:
@@ -191,7 +191,7 @@ def _result(task: SourceFile, feedback: Feedback, duration_s: float, asked: Eval
     )
 
 
-def _say_where_we_are(tasks: Sequence[SourceFile], outcome: FolderOutcome, output: Path) -> None:
+def _print_start(tasks: Sequence[SourceFile], outcome: FolderOutcome, output: Path) -> None:
     resumed = f"{len(outcome.judged)} already judged, " if outcome.judged else ""
     stderr().print(f"{resumed}{len(tasks)} to judge; results in {output}", soft_wrap=True)
 

@@ -12,7 +12,7 @@ from pkb_gym.engine.records.config import EvalConfig
 
 Number = TypeVar("Number", int, float)
 
-WORDS: dict[str, AxisValue] = {"true": True, "false": False, "none": None}
+LITERALS: dict[str, AxisValue] = {"true": True, "false": False, "none": None}
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
@@ -159,8 +159,8 @@ def _split_outside_brackets(text: str) -> list[str]:
 
 
 def _axis_value(text: str) -> AxisValue:
-    if text.lower() in WORDS:
-        return WORDS[text.lower()]
+    if text.lower() in LITERALS:
+        return LITERALS[text.lower()]
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):

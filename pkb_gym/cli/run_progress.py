@@ -38,14 +38,14 @@ class RunCounter(TerminalStatus):
         with self._lock:
             self.show(self._counts())
 
-    def ended(self, plan: EpisodePlan, words: str) -> None:
+    def ended(self, plan: EpisodePlan, detail: str) -> None:
         """See `RunProgress`."""
         with self._lock:
             self._ended += 1
             width = len(str(self._total))
             sample = f" sample {plan.sample}" if plan.sample else ""
             best = None if self._runner is None else self._runner.tally.best(plan.problem.name, plan.sample)
-            found = words or ("nothing" if best is None else in_brief(best))
+            found = detail or ("nothing" if best is None else in_brief(best))
             line = f"[{self._ended:>{width}}/{self._total}] {plan.problem.name}{sample}: {found}; {self._counts()}"
             self.console.print(line, soft_wrap=True)
 
@@ -62,7 +62,7 @@ class RunCounter(TerminalStatus):
 
 
 def in_brief(attempt: Attempt) -> str:
-    """An attempt in a few words."""
+    """A summary of an attempt."""
     timing = None if attempt.feedback is None else attempt.feedback.timing
     if timing is None or attempt.verdict != "passed":
         return attempt.verdict

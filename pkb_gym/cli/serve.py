@@ -22,8 +22,10 @@ from .options import parse_key, positive_float, positive_int
 from .problem_options import add_problem_option, register_problems
 
 if TYPE_CHECKING:
+    from pkb_gym.serve.app import Telemetry
     from pkb_gym.serve.clients import Clients
     from pkb_gym.serve.ledger import Ledger
+    from pkb_gym.serve.service import EvaluationService
 
 EXAMPLE = """pkb serve --port 8900
 pkb serve --host 10.0.0.5 --port 8900 --clients clients.toml --journal journal.jsonl"""
@@ -54,6 +56,18 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         exit_statuses=EXIT,
     )
     add_problem_option(parser)
+    _add_address_options(parser)
+    _add_limit_options(parser)
+    _add_file_options(parser)
+    parser.add_argument(
+        "--idle-timeout", type=positive_float, metavar="S", help="end after this many seconds without a request"
+    )
+    parser.add_argument(
+        "--with-parent", action="store_true", help="end with the process that started this one, however it ends"
+    )
+
+
+def _add_address_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="port to listen on (default: any free one)")
     parser.add_argument(
@@ -74,6 +88,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="FILE",
         help="several clients: a TOML table [NAME] each, with token and quotas max_queued and max_running",
     )
+
+
+def _add_limit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         choices=("auto", "cpu", "cuda"),
@@ -92,6 +109,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--replay-key", type=parse_key, metavar="HEX", help="the key of an earlier service, for the same inputs again"
     )
+
+
+def _add_file_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--results", type=Path, metavar="FILE", help="append every evaluation there, one JSON record a line"
     )
@@ -103,12 +123,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     parser.add_argument(
         "--log", type=Path, metavar="FILE", help="append every event there, one JSON object a line; - is standard error"
-    )
-    parser.add_argument(
-        "--idle-timeout", type=positive_float, metavar="S", help="end after this many seconds without a request"
-    )
-    parser.add_argument(
-        "--with-parent", action="store_true", help="end with the process that started this one, however it ends"
     )
 
 
@@ -123,49 +137,29 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"pkb serve needs {', '.join(missing)}: pip install 'pkb-gym[serve]'")
-    from pkb_gym.engine.evaluators.local import LocalEvaluator
     from pkb_gym.serve.app import Telemetry
     from pkb_gym.serve.json_log import logging_to
-    from pkb_gym.serve.observer import Observers
     from pkb_gym.serve.parent import when_parent_ends
     from pkb_gym.serve.ready_line import ReadyLine, print_ready
     from pkb_gym.serve.server import HttpServer
-    from pkb_gym.serve.service import DEADLINE_S, MAX_ANSWERS, MAX_QUEUED, EvaluationService
 
     clients, token_file = _clients(args)
     if args.journal is not None and args.socket is not None:
         raise ConfigError("--journal is for a service on an address: the commands that use a --socket end with it")
-    key = args.replay_key or secrets.token_bytes(KEY_BYTES)  # one key for evaluators that are replaced, too
-    open_evaluator = functools.partial(LocalEvaluator, key=key)
-    if args.socket is not None:
-        open_evaluator = functools.partial(open_evaluator, standby_gangs=STANDBY_GANGS)
-    max_answers = MAX_ANSWERS if args.socket is None else SOCKET_ANSWERS
     with contextlib.ExitStack() as stack:
         if args.log is not None:
             stack.enter_context(logging_to(args.log, clients.hide_tokens))
         telemetry = Telemetry()
-        service = EvaluationService(
-            open_evaluator,
-            device=args.device,
-            clients=list(clients),
-            takes_keys=args.socket is not None,
-            max_answers=max_answers,
-            unwanted_s=None if args.socket is None else UNWANTED_S,
-            max_queued=args.max_queued or MAX_QUEUED,
-            deadline_s=args.deadline or DEADLINE_S,
-            ledger=_ledger(args, max_answers, stack),
-            observer=Observers([telemetry.metrics, telemetry.events]),
-        )
-        stack.enter_context(service)
+        service = stack.enter_context(_service(args, clients, telemetry, stack))
         server = HttpServer(service, clients, args.host, args.port, path=args.socket, telemetry=telemetry)
         service.recover()
         stack.enter_context(server)
-        ending = stack.enter_context(_ending_on_signals())
+        shutdown = stack.enter_context(_shutdown_on_signals())
         if args.with_parent:
-            when_parent_ends(ending.set)
+            when_parent_ends(shutdown.set)
         print_ready(ReadyLine(url=server.url, pid=os.getpid(), token_file=str(token_file)))
         stderr().print(f"serving at {server.url}, with the token in {token_file}", soft_wrap=True)
-        while not ending.wait(LOOK_S):
+        while not shutdown.wait(LOOK_S):
             if server.ended.is_set():
                 raise InfrastructureError("the HTTP server ended by itself; what it said stands above")
             if args.idle_timeout is not None and service.idle_s() > args.idle_timeout:
@@ -174,6 +168,37 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
             args.socket.unlink(missing_ok=True)  # from now on, another may be started there
         service.close()  # before the server, so that waiting clients get a reply
     return Status.PASSED
+
+
+def _service(
+    args: argparse.Namespace, clients: Clients, telemetry: Telemetry, stack: contextlib.ExitStack
+) -> EvaluationService:
+    """The service, not entered yet; its files are open until the stack is closed.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    from pkb_gym.engine.evaluators.local import LocalEvaluator
+    from pkb_gym.serve.observer import Observers
+    from pkb_gym.serve.service import DEADLINE_S, MAX_ANSWERS, MAX_QUEUED, EvaluationService
+
+    key = args.replay_key or secrets.token_bytes(KEY_BYTES)  # one key for evaluators that are replaced, too
+    open_evaluator = functools.partial(LocalEvaluator, key=key)
+    if args.socket is not None:
+        open_evaluator = functools.partial(open_evaluator, standby_gangs=STANDBY_GANGS)
+    max_answers = MAX_ANSWERS if args.socket is None else SOCKET_ANSWERS
+    return EvaluationService(
+        open_evaluator,
+        device=args.device,
+        clients=list(clients),
+        takes_keys=args.socket is not None,
+        max_answers=max_answers,
+        unwanted_s=None if args.socket is None else UNWANTED_S,
+        max_queued=args.max_queued or MAX_QUEUED,
+        deadline_s=args.deadline or DEADLINE_S,
+        ledger=_ledger(args, max_answers, stack),
+        observer=Observers([telemetry.metrics, telemetry.events]),
+    )
 
 
 def _clients(args: argparse.Namespace) -> tuple[Clients, Path]:
@@ -203,25 +228,25 @@ def _ledger(args: argparse.Namespace, max_answers: int, stack: contextlib.ExitSt
         ConfigError: a file cannot be used.
     """
     from pkb_gym.engine.records.attempt_file import AttemptFile
-    from pkb_gym.serve.journal import Journal
+    from pkb_gym.serve.journal import EvaluationJournal
     from pkb_gym.serve.ledger import Ledger
     from pkb_gym.serve.results import ResultsLog
 
     journal = results = None
     if args.journal is not None:
-        journal = stack.enter_context(Journal(args.journal, max_answers))
+        journal = stack.enter_context(EvaluationJournal(args.journal, max_answers))
     if args.results is not None:
         results = ResultsLog(stack.enter_context(AttemptFile(args.results, writer="pkb serve", option="--results")))
     return Ledger(journal, results)
 
 
 @contextlib.contextmanager
-def _ending_on_signals() -> Iterator[threading.Event]:
+def _shutdown_on_signals() -> Iterator[threading.Event]:
     """Set by SIGTERM and Ctrl-C, as long as the block runs."""
-    ending = threading.Event()
-    before = {number: signal.signal(number, lambda *_: ending.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    shutdown = threading.Event()
+    before = {number: signal.signal(number, lambda *_: shutdown.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield ending
+        yield shutdown
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     work = work_of(problem, config, hardware)
     sizes: dict[str, str | Mapping[str, AxisValue]] = {name: name for name in NAMED_SIZES}
     if not isinstance(config.size, str):
-        sizes["as asked"] = config.axes_asked
+        sizes["as asked"] = config.size_argument
     shapes = {name: shapes_of(problem, size, config) for name, size in sizes.items()}
     text = task_text(problem, config, LANGUAGES[config.device], hardware)
     if args.json:
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
 
 def work_of(problem: Problem, config: ResolvedConfig, hardware: HardwareSpec | None) -> Work:
     """The work of each rank and, where peaks are known, the roofline that follows."""
-    ranks = [_axes(problem, config.axes_asked, config, rank) for rank in range(config.world_size)]
+    ranks = [_axes(problem, config.size_argument, config, rank) for rank in range(config.world_size)]
     return Work(
         tuple(problem.cost(ax) for ax in ranks),
         tuple(problem.least_cost(ax) for ax in ranks),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pkb_gym.report.verification import Verification
 
 EXAMPLE = "pkb verify results.jsonl --sample 20"
-WORDS = {True: "holds", False: "does not hold", None: "not judged"}
+VERDICTS = {True: "holds", False: "does not hold", None: "not judged"}
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -87,7 +87,7 @@ def _again(evaluator: Evaluator, attempt: Attempt, tolerance: float, *, as_json:
     found = verify(attempt, feedback, tolerance)
     if as_json:
         print(found.model_dump_json(), flush=True)
-    line = f"{attempt.problem}, sample {attempt.sample}, turn {attempt.turn}: {WORDS[found.holds]}: {found.reason}"
+    line = f"{attempt.problem}, sample {attempt.sample}, turn {attempt.turn}: {VERDICTS[found.holds]}: {found.reason}"
     stderr().print(printable(line), soft_wrap=True)
     return found
 
@@ -101,7 +101,7 @@ def _print(found: list[Verification]) -> None:
         speedups = ("" if value is None else f"{value:.2f}x" for value in (each.speedup, each.speedup_again))
         table.add_row(
             *(printable(each.problem), printable(each.agent or ""), str(each.sample), str(each.turn)),
-            *(each.before, each.again, *speedups, WORDS[each.holds]),
+            *(each.before, each.again, *speedups, VERDICTS[each.holds]),
         )
     print_table(stdout(), table)
     stdout().print(f"{sum(each.holds is True for each in found)} of {len(found)} hold.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 
 from pkb_gym.cluster.artifacts import Artifacts, RecordingCache, adopt_all
-from pkb_gym.cluster.judging import Judge, judge_opener, refusal, register_problems, take_step
+from pkb_gym.cluster.judging import KeyedEvaluator, evaluator_opener, refusal, register_problems, take_step
 from pkb_gym.cluster.records import CompileSpec, Order, from_text, to_text
 from pkb_gym.engine.errors import PkbError
 from pkb_gym.engine.support import env_vars
@@ -36,10 +36,10 @@ def compile_source(spec: str, order: str, known: Artifacts) -> tuple[str, dict[s
 
 
 @cache
-def _prepared(text: str) -> tuple[RecordingCache, Judge]:
+def _prepared(text: str) -> tuple[RecordingCache, KeyedEvaluator]:
     spec = from_text(CompileSpec, text)
     if spec.architecture is not None:
         env_vars.set_cuda_architecture(spec.architecture)
     register_problems(spec.problems)
     used = RecordingCache(env_vars.cache_dir() / "compile")
-    return used, judge_opener(spec.judge)(bytes.fromhex(spec.key), used)
+    return used, evaluator_opener(spec.judge)(bytes.fromhex(spec.key), used)

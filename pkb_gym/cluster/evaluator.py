@@ -16,7 +16,7 @@ from pkb_gym.cluster.connection import CONNECTION, NAMESPACE, in_one_line, requi
 from pkb_gym.cluster.records import Hello, PoolStatus, Reply, Submission, from_text, to_text
 from pkb_gym.cluster.settings import PoolSettings
 from pkb_gym.engine.errors import EvaluationNotFound, InfrastructureError
-from pkb_gym.engine.evaluators.patience import Patience, growing_pauses, while_busy
+from pkb_gym.engine.evaluators.polling import Polling, growing_pauses, while_busy
 from pkb_gym.engine.evaluators.remote import RAISED_BY_NAME
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
@@ -117,19 +117,19 @@ class RayEvaluator:
             ConfigError, SizeError, ProblemNotFound: the request makes no sense to the cluster.
             InfrastructureError: the cluster did not answer in time, or lost the evaluation too often.
         """
-        patience = Patience.starting_now(str(self.address), self._timeout_s, WAIT_S)
+        polling = Polling.starting_now(str(self.address), self._timeout_s, WAIT_S)
         request = self._request(problem, source, config)
-        reports, deadline = progress is not None, patience.deadline
+        reports, deadline = progress is not None, polling.deadline
 
         def submit(wait_s: float) -> Reply:
             return while_busy(lambda: self._send(request, deadline, wait_s, reports=reports), deadline, LONGEST_PAUSE_S)
 
-        def ask(reply: Reply, wait_s: float) -> Reply:
+        def poll(reply: Reply, wait_s: float) -> Reply:
             seen = reply.state if reports else None
             return self._call("wait", request.key, self._client, seen, wait_s, deadline=deadline)
 
         try:
-            reply = patience.wait(submit, ask, progress)
+            reply = polling.wait(submit, poll, progress)
         except BaseException:
             self._give_up(request.key)
             raise

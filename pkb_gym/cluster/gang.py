@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pkb_gym.cluster.artifacts import Artifacts, adopt_all
-from pkb_gym.cluster.judging import Cancelled, Judge, judge_opener, register_problems, take_step
+from pkb_gym.cluster.judging import Cancelled, KeyedEvaluator, evaluator_opener, register_problems, take_step
 from pkb_gym.cluster.records import GangSpec, Order, from_text, to_text
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.records.feedback import Stage
@@ -35,12 +35,12 @@ class Gang:
         self._spec = from_text(GangSpec, spec)
         register_problems(self._spec.problems)
         self._cache = CompileCache.in_folder(None)
-        self._open = judge_opener(self._spec.judge)
-        self._idle: queue.LifoQueue[Judge | None] = queue.LifoQueue()
+        self._open = evaluator_opener(self._spec.judge)
+        self._idle: queue.LifoQueue[KeyedEvaluator | None] = queue.LifoQueue()
         for _ in range(self._spec.slots - 1):
             self._idle.put(None)  # opened when it is first needed
-        self._judges: list[Judge] = []
-        self._idle.put(self._new_judge())
+        self._evaluators: list[KeyedEvaluator] = []
+        self._idle.put(self._new_evaluator())
         self._lock = threading.Lock()
         self._running: set[str] = set()
         self._cancelled: set[str] = set()
@@ -70,7 +70,7 @@ class Gang:
                 if state not in COMPILING:
                     pool.note.remote(key, attempt, state)
 
-        with self._running_as(attempt), self._judge() as judge:
+        with self._running_as(attempt), self._idle_evaluator() as judge:
             return to_text(take_step(judge, decoded, self._progress(attempt, on_stage)))
 
     def cancel(self, attempt: str) -> None:
@@ -81,17 +81,17 @@ class Gang:
 
     def close(self) -> None:
         """Ends every process of its evaluators; calling it again changes nothing."""
-        for judge in self._judges:
+        for judge in self._evaluators:
             judge.close()
 
-    def _new_judge(self) -> Judge:
+    def _new_evaluator(self) -> KeyedEvaluator:
         judge = self._open(bytes.fromhex(self._spec.key), self._cache)
-        self._judges.append(judge)
+        self._evaluators.append(judge)
         return judge
 
     @contextlib.contextmanager
-    def _judge(self) -> Iterator[Judge]:
-        judge = self._idle.get() or self._new_judge()
+    def _idle_evaluator(self) -> Iterator[KeyedEvaluator]:
+        judge = self._idle.get() or self._new_evaluator()
         try:
             yield judge
         finally:

@@ -21,7 +21,7 @@ from pkb_gym.problems.own_problems import register_folder
 logger = logging.getLogger(__name__)
 
 
-class Judge(Protocol):
+class KeyedEvaluator(Protocol):
     """An evaluator that takes the key of the inputs with each request."""
 
     def evaluate(
@@ -39,14 +39,14 @@ class Judge(Protocol):
         """Ends every process; calling it again changes nothing."""
 
 
-OpenJudge: TypeAlias = Callable[[bytes, CompileCache], Judge]
+OpenEvaluator: TypeAlias = Callable[[bytes, CompileCache], KeyedEvaluator]
 
 
 class Cancelled(Exception):
     """Raised into an evaluation that was cancelled."""
 
 
-def judge_opener(reference: str) -> OpenJudge:
+def evaluator_opener(reference: str) -> OpenEvaluator:
     """A function that opens the evaluators of a pool.
 
     Args:
@@ -55,7 +55,7 @@ def judge_opener(reference: str) -> OpenJudge:
     Raises:
         ConfigError: there is no such factory.
     """
-    factory = cast("Callable[..., Judge]", load_object(reference, "judge"))
+    factory = cast("Callable[..., KeyedEvaluator]", load_object(reference, "judge"))
     return lambda key, cache: factory(key=key, cache=cache)
 
 
@@ -69,17 +69,17 @@ def register_problems(folders: tuple[str, ...]) -> None:
         register_folder(folder)
 
 
-def take_step(judge: Judge, order: Order, progress: Progress | None) -> StepReply:
+def take_step(evaluator: KeyedEvaluator, order: Order, progress: Progress | None) -> StepReply:
     """Runs one step; the reply has whether it ends the evaluation, and every error.
 
     Args:
-        judge: of this process.
+        evaluator: of this process.
         order: the step.
         progress: called with each stage as it begins; may raise `Cancelled`.
     """
     request = order.request
     try:
-        feedback = _evaluate(judge, request, order.until, progress)
+        feedback = _evaluate(evaluator, request, order.until, progress)
     except Cancelled:
         return refusal(InfrastructureError("it was cancelled"))
     except PkbError as error:
@@ -100,10 +100,12 @@ def take_step(judge: Judge, order: Order, progress: Progress | None) -> StepRepl
     )
 
 
-def _evaluate(judge: Judge, request: EvaluationRequest, until: str | None, progress: Progress | None) -> Feedback:
+def _evaluate(
+    evaluator: KeyedEvaluator, request: EvaluationRequest, until: str | None, progress: Progress | None
+) -> Feedback:
     config = request.config if until is None else request.config.model_copy(update={"until": until})
     replay_key = None if request.replay_key is None else bytes.fromhex(request.replay_key)
-    return judge.evaluate(find_problem(request.problem), request.source, config, progress, replay_key=replay_key)
+    return evaluator.evaluate(find_problem(request.problem), request.source, config, progress, replay_key=replay_key)
 
 
 def refusal(error: PkbError) -> StepReply:

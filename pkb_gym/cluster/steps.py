@@ -48,7 +48,7 @@ PAUSE_S = 0.5
 FindLane = Callable[[PoolEvaluation, Purpose], Lane | None]
 
 
-class _Lost(Exception):
+class _WorkerLost(Exception):
     """Raised when a worker ended, or took too long, in the middle of a step."""
 
 
@@ -135,7 +135,7 @@ class Steps:
             try:
                 # A processor, and a process on it, may have to be waited for.
                 text = await _within(self._settings.deadline_s + self._settings.place_s, reply_ref)
-            except _Lost:
+            except _WorkerLost:
                 _cancel_task(reply_ref)
                 raise
             except asyncio.CancelledError:
@@ -176,7 +176,7 @@ class Steps:
             ref = gang.placed.actor.step.remote(to_text(order), artifacts, self._pool if order.reports else None)
             try:
                 text = await _within(self._settings.deadline_s, ref)
-            except _Lost as error:
+            except _WorkerLost as error:
                 logger.warning("a gang is replaced: %s", error)
                 self._artifacts.pop(identity, None)  # it may be the artifact that was lost: the next gang compiles
                 lane.discard(gang, lost=True)
@@ -196,7 +196,7 @@ class Steps:
         gang.placed.actor.cancel.remote(attempt)
         try:
             await _within(self._settings.deadline_s, ref)
-        except (_Lost, asyncio.CancelledError):
+        except (_WorkerLost, asyncio.CancelledError):
             lane.discard(gang, lost=True)
 
     def _order(self, evaluation: PoolEvaluation, until: Literal["compile", "check"] | None) -> Order:
@@ -218,7 +218,7 @@ class Steps:
                 await asyncio.sleep(PAUSE_S * number)
             try:
                 reply = await attempt()
-            except _Lost as error:
+            except _WorkerLost as error:
                 reply = _failed(f"its worker was lost {number + 1} times, the last one so: {error}")
             except InfrastructureError as error:  # there is no room for a gang
                 return _failed(str(error))
@@ -236,16 +236,16 @@ async def _within(deadline_s: float, ref: ObjectRef) -> str:
     """The text that a worker returns.
 
     Raises:
-        _Lost: it takes longer, or the worker or its node ended.
+        _WorkerLost: it takes longer, or the worker or its node ended.
     """
     from ray.exceptions import RayError
 
     try:
         text: str = await asyncio.wait_for(asyncio.shield(_result(ref)), deadline_s)
     except TimeoutError:
-        raise _Lost(f"no reply within {deadline_s:g} s") from None
+        raise _WorkerLost(f"no reply within {deadline_s:g} s") from None
     except RayError as error:
-        raise _Lost(in_one_line(error)) from None
+        raise _WorkerLost(in_one_line(error)) from None
     return text
 
 

@@ -100,7 +100,7 @@ class Trajectory:
 
 
 @dataclass
-class LeftOut:
+class Exclusions:
     """Evaluations that became no row, with the reasons.
 
     Attributes:
@@ -187,7 +187,7 @@ def _broken(trajectory: Trajectory, kinds: Sequence[Breakage]) -> Trajectory | N
 def corpus_rows(
     trajectories: Sequence[Trajectory],
     found: Mapping[Candidate, Feedback],
-    left_out: LeftOut,
+    left_out: Exclusions,
     *,
     compile_only: bool = False,
 ) -> list[CorpusRow]:
@@ -228,7 +228,7 @@ def is_right_and_timed(feedback: Feedback) -> bool:
     return feedback.passed and feedback.is_correct and feedback.timing is not None and not feedback.integrity
 
 
-def _is_of_use(trajectory: Trajectory, feedbacks: Sequence[Feedback], left_out: LeftOut, compile_only: bool) -> bool:
+def _is_of_use(trajectory: Trajectory, feedbacks: Sequence[Feedback], left_out: Exclusions, compile_only: bool) -> bool:
     *earlier, last = feedbacks
     if was_only_compiled(last) and not compile_only:
         left_out.compiled_only += 1
@@ -263,7 +263,7 @@ def corpus_row(trajectory: Trajectory, feedbacks: Sequence[Feedback], prompt: Se
         rewards.append(turn.value)
         messages.append(submission(source))
         messages.append(CorpusMessage(role="tool", name="submit", content=episode.message(task.style)))
-    messages.append(CorpusMessage(role="assistant", content=closing_words(last)))
+    messages.append(CorpusMessage(role="assistant", content=closing_sentence(last)))
     breakage = "+".join(trajectory.breakages) or None
     digest = hashlib.sha256(json.dumps([task.language, task.world_size, messages]).encode()).hexdigest()
     return {
@@ -291,7 +291,7 @@ def submission(source: str) -> CorpusMessage:
     return CorpusMessage(role="assistant", content="", tool_calls=[call])
 
 
-def closing_words(feedback: Feedback) -> str:
+def closing_sentence(feedback: Feedback) -> str:
     """The sentence with which a model ends its work on a kernel that is right."""
     if feedback.timing is None:
         return "The kernel compiles."

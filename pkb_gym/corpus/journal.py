@@ -13,7 +13,7 @@ from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.support.jsonl import LineFile
 
 
-class JournalEntry(Record):
+class FeedbackEntry(Record):
     """One line."""
 
     key: str
@@ -61,7 +61,7 @@ class FeedbackJournal:
     def append(self, key: str, feedback: Feedback) -> None:
         """See `FeedbackStore`."""
         try:
-            self._file.append(JournalEntry(key=key, feedback=feedback).model_dump_json())
+            self._file.append(FeedbackEntry(key=key, feedback=feedback).model_dump_json())
         except InfrastructureError as error:
             raise StoreError(str(error)) from error
         self._known[key] = feedback
@@ -71,7 +71,7 @@ class FeedbackJournal:
         known: dict[str, Feedback] = {}
         for number, line in enumerate(lines, start=1):
             try:
-                entry = JournalEntry.model_validate_json(line)
+                entry = FeedbackEntry.model_validate_json(line)
             except ValidationError:
                 raise ConfigError(
                     f"{self._file.path}, line {number}, is no evaluation of this version; --out names another folder"

@@ -8,7 +8,7 @@ from itertools import chain
 
 from pkb_gym.corpus.conversations import (
     CorpusRow,
-    LeftOut,
+    Exclusions,
     Trajectory,
     broken_trajectories,
     by_problem,
@@ -59,7 +59,7 @@ class Corpus:
     """The result of a plan."""
 
     rows: list[CorpusRow]
-    left_out: LeftOut = field(default_factory=LeftOut)
+    left_out: Exclusions = field(default_factory=Exclusions)
 
 
 def planned_variants(plan: CorpusPlan) -> list[Trajectory]:
@@ -118,7 +118,7 @@ def make_corpus(
     ]
     report(f"{len(repairs)} repairs")
     found |= evaluator.evaluate(_candidates(repairs))
-    left_out = LeftOut()
+    left_out = Exclusions()
     return Corpus(corpus_rows([*variants, *repairs], found, left_out, compile_only=plan.compile_only), left_out)
 
 

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from pkb_gym import __version__
-from pkb_gym.corpus.conversations import CorpusRow, LeftOut
+from pkb_gym.corpus.conversations import CorpusRow, Exclusions
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.cpu_info import cpu_info
 from pkb_gym.engine.hardware.host import processors
@@ -39,7 +39,7 @@ def origin(command: str) -> dict[str, Any]:
     }
 
 
-def corpus_counts(rows: Sequence[CorpusRow], left_out: LeftOut) -> dict[str, Any]:
+def corpus_counts(rows: Sequence[CorpusRow], left_out: Exclusions) -> dict[str, Any]:
     """Counts of the rows, and of what did not become one."""
     earlier = [Feedback.model_validate_json(text) for row in rows for text in row["feedback"][:-1]]
     return {

@@ -37,7 +37,7 @@ def result_row(attempt: Attempt) -> ResultRow:
     """The row of an attempt."""
     feedback, config = attempt.feedback, attempt.config
     timing = None if feedback is None else feedback.timing
-    size = None if config is None else config.axes_asked
+    size = None if config is None else config.size_argument
     return {
         "problem": attempt.problem,
         "agent": attempt.agent,

@@ -7,7 +7,7 @@ from pkb_gym.metrics.best import BestKernel, best_kernels
 from pkb_gym.metrics.comparison import Comparison, compare
 from pkb_gym.metrics.estimates import Estimate, estimate
 from pkb_gym.metrics.figures import AgentFigures, agent_figures
-from pkb_gym.metrics.outcomes import Outcome, outcome_of
+from pkb_gym.metrics.outcomes import AttemptOutcome, outcome_of
 from pkb_gym.metrics.pass_at_k import pass_at_every_k, pass_at_k
 from pkb_gym.metrics.results import AgentResults, results_by_agent
 from pkb_gym.metrics.sources import read_results
@@ -15,10 +15,10 @@ from pkb_gym.metrics.sources import read_results
 __all__ = [
     "AgentFigures",
     "AgentResults",
+    "AttemptOutcome",
     "BestKernel",
     "Comparison",
     "Estimate",
-    "Outcome",
     "agent_figures",
     "best_kernels",
     "compare",

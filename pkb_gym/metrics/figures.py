@@ -94,7 +94,7 @@ class AgentFigures(Record):
     plateau: Plateau | None
     mechanisms: tuple[Share, ...]
     effort: dict[str, Effort]
-    """By evaluations, completion_tokens and cost_usd, as far as attempts tell them."""
+    """By evaluations, completion_tokens and cost_usd, as far as attempts report them."""
     spent: Spent
 
 

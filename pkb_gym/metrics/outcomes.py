@@ -16,7 +16,7 @@ TimedBaseline: TypeAlias = Literal["eager", "captured"]
 BASELINES: tuple[TimedBaseline, ...] = ("eager", "captured")
 
 
-class Outcome(NamedTuple):
+class AttemptOutcome(NamedTuple):
     """One attempt, as far as figures need it.
 
     Attributes:
@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
     duration_s: float | None
 
 
-def outcome_of(attempt: Attempt) -> Outcome:
+def outcome_of(attempt: Attempt) -> AttemptOutcome:
     """The outcome of one attempt."""
     feedback, tokens = attempt.feedback, attempt.tokens
     submitted = attempt.source is not None
@@ -59,7 +59,7 @@ def outcome_of(attempt: Attempt) -> Outcome:
     right, timing, roofline, profile = False, None, None, None
     if feedback is not None and is_right(feedback):
         right, timing, roofline, profile = True, feedback.timing, feedback.roofline, feedback.profile
-    return Outcome(
+    return AttemptOutcome(
         attempt.verdict,
         judged,
         submitted,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.metrics.estimates import Floats
-from pkb_gym.metrics.outcomes import Outcome, Task, TimedBaseline, outcome_of, task_of
+from pkb_gym.metrics.outcomes import AttemptOutcome, Task, TimedBaseline, outcome_of, task_of
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -31,7 +31,7 @@ class Turns:
         problem: number of the problem.
     """
 
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[AttemptOutcome]
     episode: Ints
     position: Ints
     problem: Ints
@@ -115,7 +115,7 @@ class AgentResults:
     episodes: Episodes
 
     @classmethod
-    def of(cls, agent: str, outcomes: Mapping[Key, Outcome]) -> Self:
+    def of(cls, agent: str, outcomes: Mapping[Key, AttemptOutcome]) -> Self:
         """From one outcome for each problem, task, sample and turn."""
         names = tuple(sorted({key[0] for key in outcomes}))
         every_turn, every_episode = _columns(names, outcomes)
@@ -164,7 +164,7 @@ def results_by_agent(attempts: Iterable[Attempt]) -> list[AgentResults]:
 
     Samples are those of one agent, problem, task, seed and file. Of several attempts at the same turn the last counts.
     """
-    outcomes: dict[str, dict[Key, Outcome]] = {}
+    outcomes: dict[str, dict[Key, AttemptOutcome]] = {}
     for attempt in attempts:
         outcomes.setdefault(attempt.agent or "", {})[key_of(attempt)] = outcome_of(attempt)
     return [AgentResults.of(agent, of_agent) for agent, of_agent in outcomes.items()]
@@ -181,7 +181,7 @@ def last_of_each(attempts: Sequence[Attempt]) -> list[Attempt]:
     return list({(attempt.agent, key_of(attempt)): attempt for attempt in attempts}.values())
 
 
-def _columns(names: tuple[str, ...], outcomes: Mapping[Key, Outcome]) -> tuple[Turns, Episodes]:
+def _columns(names: tuple[str, ...], outcomes: Mapping[Key, AttemptOutcome]) -> tuple[Turns, Episodes]:
     """The columns of all attempts."""
     number = {name: place for place, name in enumerate(names)}
     tasks: dict[tuple[object, ...], int] = {}
@@ -202,7 +202,7 @@ def _columns(names: tuple[str, ...], outcomes: Mapping[Key, Outcome]) -> tuple[T
     lengths = np.diff(np.r_[starts, len(order)])
     found = list(outcomes.values())
     ordered = [found[row] for row in order]
-    columns = dict(zip(Outcome._fields, zip(*ordered, strict=True), strict=True))
+    columns = dict(zip(AttemptOutcome._fields, zip(*ordered, strict=True), strict=True))
 
     def flags(name: str) -> Bools:
         return np.array(columns[name], dtype=np.bool_)

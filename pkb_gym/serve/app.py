@@ -50,14 +50,14 @@ from pkb_gym.engine.records.service import (
 from pkb_gym.rewards.presets import PRESETS
 from pkb_gym.rewards.reward import Reward
 from pkb_gym.serve.clients import Clients
-from pkb_gym.serve.ending import Ending
 from pkb_gym.serve.evaluation import Evaluation
 from pkb_gym.serve.guard import Guard, client_of
 from pkb_gym.serve.json_log import EventLog
 from pkb_gym.serve.openapi import add_description
 from pkb_gym.serve.prometheus_metrics import CONTENT_TYPE, Metrics
-from pkb_gym.serve.request_observer import Answered, RequestObserver
+from pkb_gym.serve.request_observer import HandledRequest, RequestObserver
 from pkb_gym.serve.service import EvaluationService
+from pkb_gym.serve.shutdown import ShutdownEvent
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -100,19 +100,19 @@ class Telemetry:
     metrics: Metrics = field(default_factory=Metrics)
     events: EventLog = field(default_factory=EventLog)
 
-    def answered(self, request: Answered) -> None:
+    def answered(self, request: HandledRequest) -> None:
         """Reports a request to both."""
         self.metrics.answered(request)
         self.events.answered(request)
 
 
-def make_app(service: EvaluationService, clients: Clients, ending: Ending, telemetry: Telemetry) -> FastAPI:
+def make_app(service: EvaluationService, clients: Clients, shutdown: ShutdownEvent, telemetry: Telemetry) -> FastAPI:
     """The application.
 
     Args:
         service: who answers.
         clients: whose tokens requests carry.
-        ending: once it is set, requests are no longer kept waiting.
+        shutdown: once it is set, requests are no longer kept waiting.
         telemetry: is called with each request.
     """
     from fastapi import FastAPI
@@ -120,7 +120,7 @@ def make_app(service: EvaluationService, clients: Clients, ending: Ending, telem
     from starlette.exceptions import HTTPException
 
     telemetry.metrics.watch(service)
-    endpoints = _Endpoints(service, ending, telemetry.metrics)
+    endpoints = _Endpoints(service, shutdown, telemetry.metrics)
     # Without FastAPI's own pages, which load scripts from elsewhere.
     app = FastAPI(
         title="pkb-gym evaluation service", version=__version__, openapi_url=None, docs_url=None, redoc_url=None
@@ -163,8 +163,8 @@ def make_app(service: EvaluationService, clients: Clients, ending: Ending, telem
 class _Endpoints:
     """One method for each path; those that may take a moment are no coroutines, and so run in threads."""
 
-    def __init__(self, service: EvaluationService, ending: Ending, metrics: Metrics) -> None:
-        self._service, self._ending, self._metrics = service, ending, metrics
+    def __init__(self, service: EvaluationService, shutdown: ShutdownEvent, metrics: Metrics) -> None:
+        self._service, self._shutdown, self._metrics = service, shutdown, metrics
 
     def submit(self, asked: EvaluationRequest, request: Request) -> Response:
         """Has a source evaluated, or joins the evaluation of an equal request."""
@@ -186,7 +186,7 @@ class _Endpoints:
 
         if not evaluation.answer.done() and wait_s > 0:
             evaluation.answer.add_done_callback(wake)
-            with self._ending.calling(wake), contextlib.suppress(TimeoutError):
+            with self._shutdown.calling(wake), contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(ready.wait(), min(wait_s, MAX_WAIT_S))
         state = _state(evaluation)
         if preset is not None and state.feedback is not None:

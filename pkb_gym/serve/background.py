@@ -172,7 +172,7 @@ class BackgroundEvaluator:
                 raise InfrastructureError(f"no background evaluator listens: {error}; {log} says more") from None
             if line is None:
                 raise InfrastructureError(
-                    f"no background evaluator could be started (--fresh does without one): {_last_words(log)}"
+                    f"no background evaluator could be started (--fresh does without one): {_log_tail(log)}"
                 )
         finally:
             os.close(ready)
@@ -232,7 +232,7 @@ def _remove_logs(folder: Path) -> None:
             log.unlink(missing_ok=True)
 
 
-def _last_words(log: Path) -> str:
+def _log_tail(log: Path) -> str:
     """The end of a log."""
     with contextlib.suppress(OSError):
         return log.read_text(errors="replace")[-1000:].strip()

@@ -89,9 +89,9 @@ class Kept(Record):
     id: str
 
 
-Entry: TypeAlias = Annotated[Accepted | Joined | GaveUp | Begun | Finished | Kept, Field(discriminator="kind")]
+JournalEntry: TypeAlias = Annotated[Accepted | Joined | GaveUp | Begun | Finished | Kept, Field(discriminator="kind")]
 KINDS = frozenset({"accepted", "joined", "gave_up", "begun", "finished", "kept"})
-_ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
+_ENTRY: TypeAdapter[JournalEntry] = TypeAdapter(JournalEntry)
 
 
 @dataclass
@@ -123,7 +123,7 @@ class _Lines:
     void: bool = False
 
 
-class Journal:
+class EvaluationJournal:
     """A journal that one service writes; safe to use from several threads.
 
     Args:
@@ -189,7 +189,7 @@ class Journal:
             _apply(entry, found)
         return list(found.values())
 
-    def append(self, entry: Entry) -> int:
+    def append(self, entry: JournalEntry) -> int:
         """Writes an entry, so that it outlives this process; returns its number, for `sync`.
 
         Raises:
@@ -229,7 +229,7 @@ def accepted_now(evaluation_id: str, client: str, request: EvaluationRequest) ->
     return Accepted(id=evaluation_id, client=client, request=request, at_s=time.time())
 
 
-def _apply(entry: Entry, found: dict[str, Recovered]) -> None:
+def _apply(entry: JournalEntry, found: dict[str, Recovered]) -> None:
     if isinstance(entry, Accepted):
         found[entry.id] = Recovered(entry, {entry.client: 1})
         return

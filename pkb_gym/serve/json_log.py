@@ -15,7 +15,7 @@ from pkb_gym.engine.errors import ConfigError, PkbError
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.serve.evaluation import Evaluation
 from pkb_gym.serve.observer import Observer, verdict
-from pkb_gym.serve.request_observer import Answered
+from pkb_gym.serve.request_observer import HandledRequest
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class JsonLines(logging.Formatter):
 class EventLog(Observer):
     """Writes events to this module's logger, at level info: all that happens to an evaluation, under its id."""
 
-    def answered(self, request: Answered) -> None:
+    def answered(self, request: HandledRequest) -> None:
         """Logs a request."""
         _log(
             "request",

@@ -8,7 +8,17 @@ from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.records.service import EvaluationRequest
 from pkb_gym.serve.evaluation import Evaluation
-from pkb_gym.serve.journal import Begun, Entry, Finished, GaveUp, Joined, Journal, Kept, Recovered, accepted_now
+from pkb_gym.serve.journal import (
+    Begun,
+    EvaluationJournal,
+    Finished,
+    GaveUp,
+    Joined,
+    JournalEntry,
+    Kept,
+    Recovered,
+    accepted_now,
+)
 from pkb_gym.serve.results import ResultsLog
 
 logger = logging.getLogger(__name__)
@@ -25,7 +35,7 @@ class Ledger:
         results: of answers.
     """
 
-    def __init__(self, journal: Journal | None = None, results: ResultsLog | None = None) -> None:
+    def __init__(self, journal: EvaluationJournal | None = None, results: ResultsLog | None = None) -> None:
         self._journal, self._results = journal, results
 
     @property
@@ -34,7 +44,7 @@ class Ledger:
         return self._journal is not None
 
     def recovered(self) -> list[Recovered]:
-        """The evaluations that an earlier service has left; see `Journal.recovered`.
+        """The evaluations that an earlier service has left; see `EvaluationJournal.recovered`.
 
         Raises:
             ConfigError: a line of the journal is no entry of this version.
@@ -106,7 +116,7 @@ class Ledger:
         if self._results is not None and self._results.add(evaluation, feedback):
             self._record(Kept(id=evaluation.id))
 
-    def _record(self, entry: Entry) -> int | None:
+    def _record(self, entry: JournalEntry) -> int | None:
         """The number of the entry; None where it is not recorded."""
         if self._journal is None:
             return None

@@ -14,7 +14,7 @@ from pkb_gym.engine.errors import PkbError
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.serve.evaluation import Evaluation
 from pkb_gym.serve.observer import Observer, verdict
-from pkb_gym.serve.request_observer import Answered
+from pkb_gym.serve.request_observer import HandledRequest
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -59,7 +59,7 @@ class Metrics(Observer):
         """All of them."""
         return generate_latest(self._registry)
 
-    def answered(self, request: Answered) -> None:
+    def answered(self, request: HandledRequest) -> None:
         """Counts a request."""
         self._http_s.labels(request.method, request.route, str(request.status)).observe(request.duration_s)
 

@@ -17,7 +17,7 @@ UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
-class Answered:
+class HandledRequest:
     """A request and its reply.
 
     Attributes:
@@ -43,7 +43,7 @@ class RequestObserver:
         report: called with each.
     """
 
-    def __init__(self, app: ASGIApp, report: Callable[[Answered], None]) -> None:
+    def __init__(self, app: ASGIApp, report: Callable[[HandledRequest], None]) -> None:
         self._app, self._report = app, report
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,7 +64,7 @@ class RequestObserver:
         finally:
             client = scope.get(CLIENT)
             self._report(
-                Answered(
+                HandledRequest(
                     method=scope["method"],
                     route=getattr(scope.get("route"), "path", UNKNOWN),
                     status=status,

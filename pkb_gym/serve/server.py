@@ -14,8 +14,8 @@ from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators.connections import SOCKET
 from pkb_gym.serve.app import Telemetry, make_app
 from pkb_gym.serve.clients import Clients
-from pkb_gym.serve.ending import Ending
 from pkb_gym.serve.service import EvaluationService
+from pkb_gym.serve.shutdown import ShutdownEvent
 from pkb_gym.serve.user_socket import listening_at
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ class HttpServer:
         path: Path | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
-        self._ending = Ending()
+        self._shutdown = ShutdownEvent()
         known = Clients.sole(clients) if isinstance(clients, str) else clients
-        self._app = make_app(service, known, self._ending, telemetry or Telemetry())
+        self._app = make_app(service, known, self._shutdown, telemetry or Telemetry())
         self._resources = contextlib.ExitStack()
         if path is None:
             self._socket = self._resources.enter_context(_listen(host, port))
@@ -99,7 +99,7 @@ class HttpServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ending.set()
+        self._shutdown.set()
         self._server.should_exit = True
         self._thread.join()
         self._resources.close()

@@ -6,14 +6,11 @@
         journal ─> FairQueue, bounded ─> a thread each ─> evaluator ─> journal ─> answers, the last so many kept
 
 Threads wait where the evaluator has them wait: for a processor to compile on, for the devices. So texts are compiled as
-they come, in a pause too, and the queue holds only what is beyond `max_begun` and the quotas.
-
-An evaluation that has begun and that no client wants any more ends where its next stage would begin.
-
-An infrastructure failure is no hang. An evaluation has `deadline_s` of compiling and of having the devices; waiting
-for others does not count. When that has passed, when the evaluator raises what is no refusal of the request, or after
-several infrastructure failures in a row, the evaluator is replaced by a fresh one, and what it had in hand is answered
-as `infrastructure`.
+they come, in a pause too, and the queue holds only what is beyond `max_begun` and the quotas. An evaluation that has
+begun and that no client wants any more ends where its next stage would begin.
+An evaluation has `deadline_s` of compiling and of having the devices; waiting for others does not count. After that,
+after an error of the evaluator's own, or after several infrastructure failures in a row, the evaluator is replaced by a
+fresh one, and its evaluations are answered as `infrastructure`.
 """
 
 from __future__ import annotations
@@ -33,12 +30,12 @@ from pkb_gym.serve.clients import SOLE, Client
 from pkb_gym.serve.current_evaluator import MAX_FAILURES, CurrentEvaluator
 from pkb_gym.serve.deadlines import DeadlineWatch
 from pkb_gym.serve.evaluation import Evaluation, OwningEvaluator
+from pkb_gym.serve.evaluation_index import EvaluationIndex
 from pkb_gym.serve.fair_queue import FairQueue
-from pkb_gym.serve.intake import Intake
-from pkb_gym.serve.known_evaluations import KnownEvaluations
 from pkb_gym.serve.ledger import Ledger
 from pkb_gym.serve.observer import Observer
 from pkb_gym.serve.quotas import Quotas
+from pkb_gym.serve.request_resolver import RequestResolver
 from pkb_gym.serve.statistics import Statistics
 
 logger = logging.getLogger(__name__)
@@ -49,7 +46,7 @@ MAX_BEGINS = 3
 """How often an evaluation is begun by services that end while they have it in hand."""
 
 
-class _Unwanted(Exception):
+class _Abandoned(Exception):
     """Raised into an evaluation that no client wants any more."""
 
 
@@ -60,14 +57,12 @@ class EvaluationService:
         open_evaluator: makes the evaluator, when it is first needed and whenever one has to be replaced.
         device: the device that this service judges on; "auto" leaves it to the requests.
         clients: those with quotas.
-        takes_keys: whether requests may bring the key of their inputs. Who knows it knows the inputs, so this is for
-            clients who would cheat nobody but themselves.
+        takes_keys: whether requests may bring the key of their inputs, and so know them: for trusted clients.
         max_queued: requests that may wait to begin.
         max_begun: evaluations that have begun and not finished: each is a thread and, compiled, a binary in memory.
         max_answers: answers that are kept; the least recently requested are forgotten first.
         deadline_s: what an evaluation may take, see above.
-        unwanted_s: the time left once no client wants it any more, before the evaluator is replaced; None for
-            as long as any other.
+        unwanted_s: the same once no client wants it any more; None for no difference.
         ledger: where evaluations and answers are recorded.
         observer: is called with what happens.
     """
@@ -92,11 +87,11 @@ class EvaluationService:
         self._accepting = threading.Lock()
         self._lock = threading.RLock()
         self._evaluator = CurrentEvaluator(open_evaluator, max_failures)
-        self._intake = Intake(self._evaluator, device, takes_keys=takes_keys)
+        self._resolver = RequestResolver(self._evaluator, device, takes_keys=takes_keys, deadline_s=deadline_s)
         self._queue = FairQueue()
         self._begun: set[Evaluation] = set()
         self._quotas = Quotas(clients, max_queued, max_begun)
-        self._known = KnownEvaluations(max_answers)
+        self._index = EvaluationIndex(max_answers)
         self._statistics = Statistics()
         self._active_s = time.monotonic()
         self._closed = False
@@ -118,7 +113,7 @@ class EvaluationService:
             ServiceBusy: too many wait, of this client or of all.
             InfrastructureError: there is no evaluator, the service was closed, or the journal cannot be written.
         """
-        evaluation = self._intake.read(request)
+        evaluation = self._resolver.read(request)
         evaluation.interest[client.name] = 1
         # One at a time, so that equal requests meet, and none is known that the journal does not hold.
         with self._accepting:
@@ -141,7 +136,7 @@ class EvaluationService:
         """
         for job in self._ledger.recovered():
             try:
-                evaluation = self._intake.read(job.accepted.request)
+                evaluation = self._resolver.read(job.accepted.request)
             except PkbError as error:
                 logger.warning("evaluation %s of an earlier service is given up: %s", job.accepted.id, error)
                 self._ledger.void(job)
@@ -151,14 +146,14 @@ class EvaluationService:
             if job.feedback is not None:
                 self._ledger.keep_again(evaluation, job)
                 with self._lock:
-                    self._known.add(evaluation)
+                    self._index.add(evaluation)
                     self._conclude(evaluation, job.feedback)
                 evaluation.give(job.feedback)
             elif not evaluation.is_wanted:
                 self._ledger.void(job)
             elif job.begun >= MAX_BEGINS:
                 with self._lock:
-                    self._known.add(evaluation)
+                    self._index.add(evaluation)
                     self._begun.add(evaluation)
                 why = f"the service ended {job.begun} times while it had this evaluation in hand"
                 self._finish(evaluation, evaluation.lost(why))
@@ -173,7 +168,7 @@ class EvaluationService:
             EvaluationNotFound: this client did not ask for it, or it was given up before it began, or forgotten since.
         """
         with self._lock:
-            evaluation = self._known.find(evaluation_id)
+            evaluation = self._index.find(evaluation_id)
             if evaluation is None or client.name not in evaluation.interest:
                 raise EvaluationNotFound(f"no evaluation {evaluation_id!r} is known; submit the request again")
             return evaluation
@@ -216,18 +211,15 @@ class EvaluationService:
                 return
             if queued:
                 self._queue.remove(evaluation)
-                self._known.forget(evaluation)
+                self._index.forget(evaluation)
                 self._end(evaluation, EvaluationNotFound(f"evaluation {evaluation_id} was given up"))
             elif evaluation in self._begun:
                 evaluation.unwanted_since_s = time.monotonic()
-                self._known.join_no_more(evaluation)  # whoever asks again gets one that goes on to its end
+                self._index.join_no_more(evaluation)  # whoever asks again gets one that goes on to its end
                 self._deadlines.look()
 
     def pause(self, timeout_s: float | None = None) -> bool:
-        """Leaves the devices to another program until `resume`: nothing begins there, while texts are compiled.
-
-        Returns whether nothing runs any more; see `CurrentEvaluator.pause`.
-        """
+        """Leaves the devices to another program until `resume`; whether nothing runs: see `CurrentEvaluator.pause`."""
         return self._evaluator.pause(timeout_s)
 
     def resume(self) -> None:
@@ -251,7 +243,7 @@ class EvaluationService:
             return self._queue.counts(), self._quotas.begun()
 
     def close(self) -> None:
-        """Ends every process. Again, it changes nothing.
+        """Ends every process; calling it again changes nothing.
 
         Evaluations that have not finished stay in the journal; without one they are answered as `infrastructure`.
         """
@@ -272,14 +264,14 @@ class EvaluationService:
         """The evaluation of an equal request, which this client asks for from now on, and the number of the promise."""
         with self._lock:
             self._active_s = time.monotonic()
-            if (known := self._known.find_equal(key)) is None:
+            if (found := self._index.find_equal(key)) is None:
                 return None
-            known.interest[client] += 1
+            found.interest[client] += 1
             self._statistics.joined += 1
-            if known in self._queue:
-                self._queue.push(known, client)
-            self._observer.joined(known, client)
-            return known, 0 if known.answer.done() else self._ledger.joined(known, client)
+            if found in self._queue:
+                self._queue.push(found, client)
+            self._observer.joined(found, client)
+            return found, 0 if found.answer.done() else self._ledger.joined(found, client)
 
     def _check_room(self, client: Client) -> None:
         """Raises what `submit` raises where one more evaluation may not wait."""
@@ -295,7 +287,7 @@ class EvaluationService:
 
     def _enqueue(self, evaluation: Evaluation, clients: Iterable[str]) -> None:
         with self._lock:
-            self._known.add(evaluation)
+            self._index.add(evaluation)
             for client in clients:
                 self._queue.push(evaluation, client)
             self._begin_next()
@@ -319,7 +311,7 @@ class EvaluationService:
             with self._lock:
                 if evaluation in self._begun:
                     if evaluation.unwanted_since_s is not None:
-                        raise _Unwanted
+                        raise _Abandoned
                     evaluation.enter(state)
                     self._deadlines.look()
 
@@ -336,7 +328,7 @@ class EvaluationService:
             )
         except ConfigError as refused:
             answer = refused
-        except _Unwanted:
+        except _Abandoned:
             answer = EvaluationNotFound(f"evaluation {evaluation.id} was given up")
         except Exception as error:  # whatever it is, clients get an answer
             why = f"{type(error).__name__}: {error}"
@@ -378,9 +370,9 @@ class EvaluationService:
     def _conclude(self, evaluation: Evaluation, feedback: Feedback | None) -> None:
         """Called with the lock held: an answer is kept for equal requests, unless another attempt may find another."""
         evaluation.enter(FINISHED)
-        self._known.answered(evaluation)
+        self._index.answered(evaluation)
         if feedback is None or feedback.failure is Failure.INFRASTRUCTURE:
-            self._known.join_no_more(evaluation)
+            self._index.join_no_more(evaluation)
 
     def _end(self, evaluation: Evaluation, answer: Feedback | Exception) -> None:
         """Records an answer, then lets clients have it."""

@@ -18,13 +18,13 @@ import psutil
 import pytest
 
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.evaluators.remote import RemoteEvaluator
+from pkb_gym.engine.evaluators.remote import UNREACHABLE_S, RemoteEvaluator
 from pkb_gym.engine.records.attempt_file import read_attempts
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 PROBLEM = find_problem("AllReduce")
 
 
@@ -80,7 +80,7 @@ def test_a_client_of_a_killed_server_gets_an_error(tmp_path):
             killed = time.monotonic()
             with pytest.raises(InfrastructureError, match="cannot be reached"):
                 waiting.result(PATIENCE_S)
-            assert children and time.monotonic() - killed < 5
+            assert children and time.monotonic() - killed < UNREACHABLE_S
 
 
 def test_a_killed_server_that_is_started_again_has_lost_and_doubled_nothing(tmp_path):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -138,9 +140,40 @@ def test_no_distribution_of_a_door_needs_torch():
         assert not any(name.startswith(("torch", "pkb-gym")) for name in needed), path
 
 
-def test_continuous_integration_runs_them_all():
+def test_all_doors_have_their_turn():
     recipe = subprocess.check_output(["make", "--dry-run", "doors"], text=True, cwd=ROOT)
     assert re.search(r"-m tests\.doors\s*$", recipe, re.MULTILINE)
-    steps = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
-    assert steps.index("make test") < steps.index("make doors || make doors") and "set -euo pipefail" in steps
     assert set(LONGEST_FIRST) == set(DOORS)
+
+
+MAKE = """\
+#!/bin/bash
+echo "made $1"
+echo "$1" >>"$CALLS"
+[[ $1 != "${FAILS%%:*}" ]] || (($(grep -cx "$1" "$CALLS") > ${FAILS##*:}))
+"""
+"""In place of make, for `.ci/run`: it fails at a target as often as FAILS says."""
+
+
+@pytest.mark.parametrize(
+    ("fails", "status", "calls"),
+    [
+        ("nothing:0", 0, {"doors": 1, "test": 1}),
+        ("doors:1", 0, {"doors": 2, "test": 1}),
+        ("doors:2", 1, {"doors": 2, "test": 1}),
+        ("test:1", 1, {"doors": 1, "test": 1}),
+    ],
+)
+def test_continuous_integration_runs_them_beside_the_tests_and_fails_with_either(tmp_path, fails, status, calls):
+    """All that they print comes whole, after the tests."""
+    for name, text in (("make", MAKE), ("chromium", "#!/bin/sh\n"), ("apt-get", "#!/bin/sh\nexit 1\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    changes = {"PATH": path, "CALLS": str(tmp_path / "calls"), "FAILS": fails, "TMPDIR": str(tmp_path)}
+    done = commands.run([str(ROOT / ".ci/run")], 60, **changes)
+    assert done.returncode == status, done.stdout
+    made = [line.removeprefix("made ") for line in done.stdout.splitlines() if line.startswith("made ")]
+    assert made == [".venv/.installed-dev", "test", *["doors"] * calls["doors"]]
+    assert Counter((tmp_path / "calls").read_text().split()) == {".venv/.installed-dev": 1, **calls}
+    assert not list(tmp_path.glob("tmp.*")), "nothing is left"

@@ -1,19 +1,21 @@
-"""Measured figures have a result behind them, which names its commit and is no older than what it speaks of."""
+"""Measured figures have a result behind them, which names its commit and is no older than what it depends on."""
 
 from __future__ import annotations
 
-import ast
 import datetime as dt
 import json
 import re
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from benchmarks.code_of import NotARenaming, code, identifiers
 from benchmarks.common import RESULTS
-from benchmarks.results_of import CPU_HEADERS, FIGURES_KEPT, GPU_HEADERS, REWRITTEN, SPEAKS_OF, paths_of
+from benchmarks.renamed import MOVED, RENAMED, renamed_in
+from benchmarks.results_of import CPU_HEADERS, DEPENDENCIES, FIGURES_KEPT, GPU_HEADERS, REWRITTEN, paths_of
 from tests.docs.pages import DOCS, ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -55,31 +57,15 @@ def history() -> None:
         pytest.skip("needs the whole history: this clone is shallow")
 
 
-class _WithoutTexts(ast.NodeTransformer):
-    """Takes off docstrings, those behind attributes and constants too."""
-
-    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
-        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        return None if is_text else node
-
-
-def code(text: str, suffix: str) -> str:
-    """A source without comments, docstrings, imports and the way it is set."""
-    if suffix != ".py":
-        return "".join(re.sub(r"//.*", "", text).split())
-    tree = _WithoutTexts().visit(ast.parse(text))
-    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
-    return ast.dump(tree)
-
-
 def stale(commit: str, paths: list[str]) -> list[str]:
-    """The files at these paths whose code differs between a commit and the present one."""
+    """The files at these paths whose code differs between a commit and the present one, by more than names."""
     specs = [f":(glob){path}" for path in paths]
-    changed = git("diff", "--name-only", commit, "HEAD", "--", *specs).splitlines() if specs else []
+    command = ("diff", "--raw", "--abbrev=40", "--no-renames", commit, "HEAD", "--")
+    changed = [line.split()[2:] for line in git(*command, *specs).splitlines()] if specs else []
     return [
         name
-        for name in changed
-        if len({code(git("show", f"{version}:{name}"), Path(name).suffix) for version in (commit, "HEAD")}) > 1
+        for before, now, _, name in changed
+        if name not in MOVED.values() and not is_renaming(name, moved_from(commit, name) or before, now)
     ]
 
 
@@ -88,6 +74,26 @@ def commits_of(result: dict[str, object]) -> set[str]:
     rows = result.get("rows", ())
     own = {row["commit"] for row in rows if isinstance(row, dict) and "commit" in row}  # type: ignore[attr-defined]
     return own | {str(result["commit"])}
+
+
+def moved_from(commit: str, name: str) -> str:
+    """The blob that a file was at its earlier path; empty where it had none."""
+    return git("rev-parse", "--verify", "--quiet", f"{commit}:{MOVED[name]}") if name in MOVED else ""
+
+
+@cache
+def is_renaming(name: str, before: str, now: str) -> bool:
+    """Whether two blobs of a file have the same code but for names."""
+    suffix = Path(name).suffix
+    try:
+        return code(git("cat-file", "blob", before), suffix, renamed_in(name)) == code_now(now, suffix)
+    except NotARenaming:
+        return False
+
+
+@cache
+def code_now(blob: str, suffix: str) -> str:
+    return code(git("cat-file", "blob", blob), suffix)
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
@@ -99,7 +105,7 @@ def test_every_result_has_date_machine_command_and_commit(path: Path):
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
-def test_no_result_is_older_than_what_it_speaks_of(path: Path, history: None):
+def test_no_result_is_older_than_its_dependencies(path: Path, history: None):
     result = json.loads(path.read_text(encoding="utf-8"))
     kept = {name: as_of for (result, name), as_of in FIGURES_KEPT.items() if result == path.stem}
     for commit in commits_of(result):
@@ -108,24 +114,60 @@ def test_no_result_is_older_than_what_it_speaks_of(path: Path, history: None):
         assert not changed, f"{path.name} is of {commit}; measure or remove it, for these have changed: {changed}"
 
 
-def test_texts_are_no_code():
-    plain = "import os\nA = 1\ndef f():\n    return 2\n"
-    assert code(
-        '"""Of all."""\nA = 1\n"""An attribute\'s."""\ndef f():\n    """Two."""\n    return 2\n', ".py"
-    ) == code(plain, ".py")
-    assert code(plain, ".py") != code(plain.replace("2", "3"), ".py") != code('A = "a"\n', ".py")
-    assert code("int a;  // one\n", ".h") == code("int a;\n", ".h") != code("int b;\n", ".h")
-
-
 def test_a_change_makes_a_result_stale(history: None):
-    change = git("log", "--format=%H", "-1", "--diff-filter=M", "--", "problems/*/*/expert.cpp")
-    assert stale(f"{change}~", ["problems/*/*/expert.cpp"])
+    first = git("log", "--format=%H", "--diff-filter=M", "--", "problems/*/*/expert.cpp").splitlines()[-1]
+    assert stale(f"{first}~", ["problems/*/*/expert.cpp"])
     assert not stale("HEAD", ["problems/*/*/expert.cpp"])
 
 
-@pytest.mark.parametrize("name", SPEAKS_OF)
-def test_what_results_speak_of_exists(name: str):
-    for path in SPEAKS_OF[name]:
+def test_renaming_and_moving_make_nothing_stale(monkeypatch: pytest.MonkeyPatch):
+    answers = {
+        "diff": ":000000 100644 0 now A\tnew.py\n:100644 000000 then 0 D\told.py",
+        "rev-parse": "then",
+        "then": "def told(): return 1",
+        "now": "def reported(): return 1",
+    }
+    monkeypatch.setitem(globals(), "git", lambda *words: answers.get(words[0]) or answers.get(words[-1], ""))
+
+    def found() -> list[str]:
+        is_renaming.cache_clear()
+        code_now.cache_clear()
+        return stale("then", ["*.py"])
+
+    assert found() == ["new.py", "old.py"]
+    monkeypatch.setitem(MOVED, "new.py", "old.py")
+    assert found() == ["new.py"]
+    monkeypatch.setitem(RENAMED, "ne*.py", {"told": "reported"})
+    assert found() == []
+    answers["then"] = "def told(reported): return 1"
+    assert found() == ["new.py"], "two names became one"
+
+
+def test_two_new_names_for_one_are_an_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(RENAMED, "a/*.py", {"told": "reported"})
+    monkeypatch.setitem(RENAMED, "a/b.py", {"told": "sent"})
+    assert renamed_in("a/c.py") == {"told": "reported"}
+    with pytest.raises(ValueError, match=r"a/b\.py: several new names for told"):
+        renamed_in("a/b.py")
+
+
+@pytest.mark.parametrize("path", RENAMED)
+def test_no_old_name_is_left(path: str):
+    files = [file for file in ROOT.glob(path) if file.is_file()]
+    assert files, "the pattern fits no file"
+    for file in files:
+        left = RENAMED[path].keys() & identifiers(file.read_text(encoding="utf-8"), file.suffix)
+        assert not left, f"{file}: {left}"
+
+
+@pytest.mark.parametrize(("new", "old"), MOVED.items())
+def test_moved_files_are_at_their_new_place_alone(new: str, old: str):
+    assert (ROOT / new).is_file() and not (ROOT / old).exists()
+
+
+@pytest.mark.parametrize("name", DEPENDENCIES)
+def test_dependencies_of_results_exist(name: str):
+    for path in DEPENDENCIES[name]:
         assert list(ROOT.glob(path.format(folder="all_reduce"))), path
 
 
@@ -156,11 +198,6 @@ def test_references_that_baselines_precede_are_those_on_the_page():
     )
     names = ", ".join(row.split("|")[1] for row in table.splitlines()[2:])
     assert {name.strip() for name in names.split(",")} == REWRITTEN
-
-
-def test_comments_make_nothing_stale():
-    assert code('def f(x):  # why\n    """What."""\n    return x\n', ".py") == code("def f(x): return x", ".py")
-    assert code("int x;  // why\n", ".cu") == code("int  x;", ".cu") != code("int y;", ".cu")
 
 
 def measured_tables(text: str) -> list[tuple[str, str]]:

@@ -11,9 +11,9 @@ from pkb_gym.engine.records.service import ServiceStatus
 from pkb_gym.envs.evaluator_registry import close_evaluators
 from pkb_gym.serve.app import Telemetry, make_app
 from pkb_gym.serve.clients import Clients
-from pkb_gym.serve.ending import Ending
 from pkb_gym.serve.prometheus_metrics import Metrics
 from pkb_gym.serve.server import HttpServer
+from pkb_gym.serve.shutdown import ShutdownEvent
 from tests.docs.pages import DOCS
 from tests.serve.fake_owner import TOKEN, Owners, make_service
 
@@ -22,7 +22,7 @@ PAGE = (DOCS / "serve.md").read_text(encoding="utf-8")
 
 def test_every_request_is_documented():
     with make_service(Owners()) as service:
-        app = make_app(service, Clients.sole(TOKEN), Ending(), Telemetry())
+        app = make_app(service, Clients.sole(TOKEN), ShutdownEvent(), Telemetry())
     routes = {f"{method} {route.path}" for route in app.routes for method in route.methods}
     assert set(re.findall(r"^\| `(\w+ /[^`?]*)", PAGE, re.MULTILINE)) == routes
 

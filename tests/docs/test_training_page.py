@@ -8,10 +8,12 @@ import shlex
 import pytest
 
 from pkb_gym.cli.program import make_parser
+from pkb_gym.problems.loading import load_module
 from pkb_gym.training.inputs.arguments import parse_arguments
 from tests.docs.pages import DOCS, ROOT
 from tests.training.test_configs import RECIPES
 
+generator = load_module(DOCS / "generate_training.py", "tests.docs.generate_training")
 PAGE = (DOCS / "training.md").read_text(encoding="utf-8")
 
 
@@ -43,3 +45,80 @@ def test_there_are_commands_of_every_recipe():
     words_of_all = " ".join(word for words in commands() for word in words)
     assert all(f"training/{name}.py" in words_of_all for name in ("sft", "grpo", "rft", "evaluate_policy"))
     assert {"prompts", "corpus", "counts"} <= {words[2] for words in commands() if words[:2] == ["pkb", "export"]}
+
+
+def one(mean: float, error: float | None = None) -> dict[str, object]:
+    return {"mean": mean, "standard_error": error, "low": None, "high": None, "clusters": 2}
+
+
+def ring(*correct: float) -> dict[str, object]:
+    """Of two prompts with two episodes each, by turn."""
+    turns = [
+        {"compiled": one(0.8), "correct": one(share), "reward": one(share, 0.05), "fast_captured": one(0.0)}
+        for share in correct
+    ]
+    figures = {"prompts": 2, "samples": 4, "correct": one(correct[-1], 0.1), "fast": one(0.25), "reward": one(0.7, 0.2)}
+    best = {"1": one(0.7), "2": one(0.9, 0.3)}
+    return {
+        "figures": figures,
+        "turns": turns,
+        "best_of": best,
+        "fast_captured": one(0.0),
+        "solved_problems": ["Reduce"],
+    }
+
+
+@pytest.fixture
+def found() -> dict[str, object]:
+    second = {"episodes": 4, "failed_first": 2, "answered": 2, "repaired": one(0.5), "gain": one(0.25, 0.05)}
+    arm = {"training_evaluations": 40, "evaluations": 12.0, "reward": one(1.2, 0.1), "subject_gain": None}
+    gain = {"reward": one(0.3, 0.1), "correct": one(-0.05)}
+    curves = {"reward": [0.1, 0.4], "correct": [0.0, None], "completions/mean_length": [900.0, 800.0]}
+    return {
+        "date": "2026-01-02",
+        "commit": "c" * 12,
+        "machine": "a processor",
+        "gpus": ["a GPU"],
+        "spent_s": {"sft": 80.4, "grpo": 300.0},
+        "sft": {"steps": 2, "epochs": 1.5, "loss": [2.0, 1.0]},
+        "policies": {"grpo": {"sizes": ring(0.5, 0.75)}, "base": {"sizes": ring(0.0)}},
+        "gains": {"grpo over sft": {"sizes": gain}},
+        "verdicts": {"grpo": {"sizes": {"passed": 3, "race": 1}}},
+        "second_turn": {"grpo": {"whole": second, "verdict": {**second, "repaired": None}}, "sft": None},
+        "study": [{"arm": "grpo", **arm}, {"arm": "sft", **arm, "subject_gain": one(0.2, 0.05)}],
+        "grpo": {
+            "steps": 2,
+            "evaluations": 40,
+            "curves": {**curves, "frac_reward_zero_std": [0.5, 0.25]},
+            "verdicts": [{"race": 3, "passed": 1}, {"passed": 4}],
+            "phases": {
+                "steps": 2,
+                "wall_s": 40.0,
+                "evaluations_per_minute": 60.0,
+                "gpu_utilisations": [0.5],
+                "share": {"generation": 0.6, "evaluation": 0.4, "offload": 0.0},
+            },
+        },
+    }
+
+
+def test_tables_hold_the_figures_of_the_result(found):
+    text = generator.tables.sections(found)
+    assert "a GPU, a processor. SFT: 2 steps, 1.5 epochs, 80 s. GRPO: 2 steps, 40 evaluations, 300 s." in text
+    assert "| sizes | GRPO | 2 x 2 | 80 % | 75 ± 10 % | 25 % | 0.70 ± 0.20 | 0.90 ± 0.30 (k=2) | 1 of 2 |" in text
+    assert text.index("| sizes | pretrained |") < text.index("| sizes | GRPO |")
+    assert "| sizes | GRPO | 1 | 80 % | 50 % | 0.50 ± 0.05 |" in text
+    assert "| sizes | grpo over sft | +0.30 ± 0.10 | +3.0 | -0.05 |" in text
+    assert "| sizes | GRPO | 4 | 75% | 25% |" in text
+    assert "| GRPO | whole | 4 | 2 | 2 | 50 % | +0.25 ± 0.05 |" in text
+    assert "| GRPO | only that it failed | 4 | 2 | 2 |  | +0.25 ± 0.05 |" in text
+    assert "| sft | 40 | 12.0 | 1.20 ± 0.10 | +0.20 ± 0.05 | +4.0 |" in text
+    assert "A step of GRPO took 20 s on average over 2 steps, with 60 evaluations a minute" in text
+    assert "| evaluation alone | 8.0 s | 40% |" in text and "offload" not in text
+
+
+def test_pictures_are_drawn_also_where_a_step_has_no_figure(found):
+    drawn = generator.tables.drawn(found)
+    assert list(drawn) == ["curves.svg", "failures.svg"] and drawn == generator.tables.drawn(found)
+    assert all("step of GRPO" in text for text in drawn.values())
+    assert generator.tables.verdict_shares([{"race": 3, "passed": 1}]) == [{"race": 0.75, "passed": 0.25}]

@@ -32,7 +32,7 @@ def run(command: list[str], limit_s: float, **changes: str) -> subprocess.Comple
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        start_new_session=True,  # so that all that it starts ends with it
+        process_group=0,  # so that all that it starts ends with it
     )
     late = ""
     try:

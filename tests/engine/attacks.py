@@ -60,7 +60,8 @@ FAMILIES = (
     Family(
         "give an earlier answer",
         ("memoises*", "skips_equal_inputs", "replays_its_first_graph", "keeps_an_ipc_pointer"),
-        "fresh inputs for every call, at other places, and every output is compared",
+        "fresh inputs for every call and source, at other places, and every output is compared",
+        ("engine/evaluators/test_local.py", "engine/compare/test_layout.py"),
     ),
     Family(
         "do less while it is timed, or less exactly",
@@ -129,7 +130,7 @@ FAMILIES = (
         "be timed under better conditions",
         ("sandbags", "hurries_its_handovers", "hogs_memory_*", "pins_the_l2"),
         "blocks grow with the best time shown, and shorter ones are not counted; a source has its first verdict",
-        ("engine/stages/test_time.py", "envs/test_episode.py"),
+        ("engine/stages/test_time.py", "envs/test_episode.py", "envs/test_equal_sources.py"),
     ),
     Family(
         "save the copy of results",
@@ -140,8 +141,11 @@ FAMILIES = (
     Family(
         "disturb the timing from beside",
         (),
-        "locks between evaluators; preparations and timings exclude each other",
-        ("engine/stages/test_machine_sharing.py", "engine/evaluators/test_arbiter.py"),
+        "locks between evaluators; preparations and timings exclude each other; unread data in connections is limited",
+        (
+            *("engine/stages/test_machine_sharing.py", "engine/evaluators/test_arbiter.py"),
+            "engine/ranks/test_tcp_memory.py",
+        ),
     ),
 )
 

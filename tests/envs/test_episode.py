@@ -59,6 +59,7 @@ def test_the_first_feedback_on_a_source_is_found_again():
     episode.record("source 1", FAST)
     assert episode.earlier_feedback("source 1") is BROKEN
     assert episode.earlier_feedback("source 3") is None
+    assert episode.earlier_feedback("source  1  // once more") is BROKEN, "noise is not paid to who adds a comment"
     episode.record("source 3", failed("infrastructure"))
     assert episode.earlier_feedback("source 3") is None, "no verdict"
 

@@ -38,7 +38,7 @@ FIT_SOME: dict[tuple[str, str, int], tuple[str, ...]] = {
 def workload(problem: Problem, config: ResolvedConfig) -> Workload:
     """Of another key than the layout's own trials."""
     return Workload(
-        problem, config.axes_asked, config.world_size, config.dtype, config.protocol, b"an evaluator's", 0, 0
+        problem, config.size_argument, config.world_size, config.dtype, config.protocol, b"an evaluator's", 0, 0
     )
 
 

@@ -69,8 +69,8 @@ def compositions(inner: st.SearchStrategy[Component]) -> st.SearchStrategy[Compo
         st.builds(lambda a: -a, inner),
         st.builds(lambda a, low_high: a.clip(*low_high), inner, limits),
         st.builds(lambda a, condition, other: a.where(condition, other), inner, inner, inner | numbers),
-        st.builds(lambda a, b: a.at_least(b), inner, inner | numbers),
-        st.builds(lambda a, b: a.at_most(b), inner, inner | numbers),
+        st.builds(lambda a, b: Maximum((a, b)), inner, inner),
+        st.builds(lambda a, b: Minimum((a, b)), inner, inner),
         st.builds(lambda a, name: a.named(name), inner, st.text(max_size=5)),
         st.builds(lambda a, floor: IntegrityFloor(a, floor), inner, numbers),
     )
@@ -122,7 +122,7 @@ def test_finite_within_bounds_and_none_exactly_for_infrastructure_failures(rewar
         (Correctness().where(Honest(), -1), "Correctness().where(Honest(), otherwise=-1.0)"),
         (1 - Correctness(), "Constant(value=1.0) - Correctness()"),
         (Correctness() - (Honest() + 1), "Correctness() - (Honest() + Constant(value=1.0))"),
-        (Correctness().at_least(0.5), "Maximum(of=(Correctness(), Constant(value=0.5)))"),
+        (Maximum((Correctness(), Constant(0.5))), "Maximum(of=(Correctness(), Constant(value=0.5)))"),
     ],
 )
 def test_how_they_print(reward, text):
@@ -138,7 +138,6 @@ def test_values_by_hand():
     assert reward(right) == 2.3 and reward(wrong) == pytest.approx(-0.95)
     assert (speed * Correctness() * 2)(right) == 4.0 and (-speed)(right) == -2.0
     assert speed.clip(0, 1)(right) == 1.0 and (5 - speed)(right) == 3.0
-    assert speed.at_least(2.5)(right) == 2.5 and speed.at_most(1.5)(right) == 1.5
     assert Maximum((speed, Constant(1.0), Constant(3.0)))(right) == 3.0
     assert Minimum((speed, Constant(1.0), Constant(3.0)))(right) == 1.0
 

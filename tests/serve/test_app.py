@@ -116,6 +116,18 @@ def test_nothing_else_is_had_without_the_token(idle, header, method, path):
         ({"config": {"world_size": 0}}, 400, "ConfigError", "config.world_size: Input should be greater"),
         ({"source": 7}, 400, "ConfigError", "source: Value error, expected text, got int"),
         ({"kernel": "x"}, 400, "ConfigError", "kernel: Extra inputs"),
+        # A thread of the service went through all of them, or the memory of the machine was used up.
+        (
+            {"config": {"size": {"M": 10**12, "N": 8}}},
+            400,
+            "SizeError",
+            "this service takes numbers up to",
+        ),
+        ({"config": {"size": {"M": [[-(10**400)]]}}}, 400, "SizeError", "this service takes numbers up to"),
+        ({"config": {"size": {"M": [1] * 10_001}}}, 400, "SizeError", "more than 10000 numbers"),
+        ({"config": {"trials": 10**9}}, 400, "ConfigError", "trials is 1000000000; this service runs at most 1000"),
+        ({"config": {"timeout_s": 1e9}}, 400, "ConfigError", "timeout_s is 1e+09; this service ends an evaluation"),
+        ({"config": {"memory_bytes": 10**18}}, 400, "ConfigError", "the machine of this service has"),
     ],
 )
 def test_evaluations_without_sense(idle, changes, status, error, words):
@@ -194,8 +206,8 @@ def test_a_waiting_client_gets_the_end_at_once(owners):
     ):
         evaluation = post(http, "run").json()["id"]
         waiting = thread.submit(http.get, f"/v1/evaluations/{evaluation}?wait_s=30")
-        until(lambda: server._ending._waiting)
-        server._ending.set()
+        until(lambda: server._shutdown._waiting)
+        server._shutdown.set()
         assert waiting.result(10).json()["state"] == "preparing ranks", "sooner than it had to wait"
 
 

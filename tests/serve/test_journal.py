@@ -11,7 +11,7 @@ from pkb_gym.engine.records.attempt_file import AttemptFile, read_attempts
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.records.service import EvaluationRequest
 from pkb_gym.serve.clients import Client
-from pkb_gym.serve.journal import Begun, Finished, Journal, Kept, accepted_now
+from pkb_gym.serve.journal import Begun, EvaluationJournal, Finished, Kept, accepted_now
 from pkb_gym.serve.ledger import Ledger
 from pkb_gym.serve.results import ResultsLog
 from pkb_gym.serve.service import MAX_BEGINS
@@ -31,7 +31,7 @@ def start(path, tmp_path):
     stack = []
 
     def start(owners: Owners, **arguments):
-        journal = Journal(path, 1024)
+        journal = EvaluationJournal(path, 1024)
         file = AttemptFile(tmp_path / "results.jsonl", writer="pkb serve", option="--results")
         context = make_service(owners, ledger=Ledger(journal, ResultsLog(file)), **arguments)
         service = context.__enter__()
@@ -99,24 +99,24 @@ def test_clients_find_their_evaluations_again(start, owners):
 
 
 def test_a_closed_journal_has_what_was_written_and_takes_no_more(path):
-    journal = Journal(path, 8)
+    journal = EvaluationJournal(path, 8)
     number = journal.append(accepted_now("one", "default", REQUEST))
     journal.close()
     journal.sync(number)
     with pytest.raises(InfrastructureError, match="is closed"):
         journal.append(accepted_now("two", "default", REQUEST))
-    with Journal(path, 8) as again:
+    with EvaluationJournal(path, 8) as again:
         assert [job.accepted.id for job in again.recovered()] == ["one"]
 
 
 @pytest.mark.parametrize("cut", [1, 20, 150])
 def test_a_torn_last_line_is_cut_off(path, cut):
-    with Journal(path, 8) as journal:
+    with EvaluationJournal(path, 8) as journal:
         for name in ("one", "two"):
             journal.append(accepted_now(name, "default", REQUEST))
     whole = path.read_bytes()
     path.write_bytes(whole[:-cut])
-    with Journal(path, 8) as journal:
+    with EvaluationJournal(path, 8) as journal:
         assert [job.accepted.id for job in journal.recovered()] == ["one"]
         journal.append(accepted_now("three", "default", REQUEST))
         assert [job.accepted.id for job in journal.recovered()] == ["one", "three"]
@@ -137,22 +137,22 @@ def test_a_torn_last_line_is_cut_off(path, cut):
 def test_something_else_is_no_journal(path, line):
     path.write_text(f"{line}\n")
     words = r"line 1, is no entry of a journal.*--journal names another"
-    with pytest.raises(ConfigError, match=words), Journal(path, 8) as journal:
+    with pytest.raises(ConfigError, match=words), EvaluationJournal(path, 8) as journal:
         journal.recovered()
     assert path.read_text() == f"{line}\n", "and is left as it is"
 
 
 def test_one_service_writes_a_journal(path):
-    with Journal(path, 8):
+    with EvaluationJournal(path, 8):
         assert path.stat().st_mode & 0o777 == 0o600, "it holds the sources of all clients"
         with pytest.raises(ConfigError, match="is being written by another `pkb serve`"):
-            Journal(path, 8)
+            EvaluationJournal(path, 8)
 
 
 def test_a_journal_grows_no_further_than_it_must(path, owners):
     with make_service(owners) as service:
         feedback = answer(service, ask(service, "speedup 3"))
-    with Journal(path, max_answers=2, growth_bytes=20_000) as journal:
+    with EvaluationJournal(path, max_answers=2, growth_bytes=20_000) as journal:
         journal.append(accepted_now("open", "default", REQUEST))
         for number in range(40):
             journal.append(accepted_now(str(number), "default", REQUEST))
@@ -160,16 +160,16 @@ def test_a_journal_grows_no_further_than_it_must(path, owners):
             journal.sync(journal.append(Finished(id=str(number), feedback=feedback)))
         assert path.stat().st_size < 60_000
         with pytest.raises(ConfigError, match="another `pkb serve`"):
-            Journal(path, 8)  # the lock is that of the new file
-    with Journal(path, max_answers=2) as journal:
+            EvaluationJournal(path, 8)  # the lock is that of the new file
+    with EvaluationJournal(path, max_answers=2) as journal:
         assert [job.accepted.id for job in journal.recovered()] == ["38", "39", "open"]
         assert [job.feedback == feedback and job.kept for job in journal.recovered()] == [True, True, False]
 
 
 def test_lone_surrogates_are_kept(path):
-    with Journal(path, 8) as journal:
+    with EvaluationJournal(path, 8) as journal:
         journal.append(accepted_now("one", "default", REQUEST.model_copy(update={"source": "\ud800"})))
-    with Journal(path, 8) as journal:
+    with EvaluationJournal(path, 8) as journal:
         assert journal.recovered()[0].accepted.request.source == "\ud800"
 
 
@@ -193,7 +193,7 @@ def test_a_kill_between_the_answer_and_the_results(start, owners, path, tmp_path
 
 
 def test_an_evaluation_that_ends_the_service_is_given_up(start, path, owners):
-    with Journal(path, 8) as journal:
+    with EvaluationJournal(path, 8) as journal:
         journal.append(accepted_now("deadly", "default", REQUEST))
         for _ in range(MAX_BEGINS):
             journal.append(Begun(id="deadly"))
@@ -203,7 +203,7 @@ def test_an_evaluation_that_ends_the_service_is_given_up(start, path, owners):
 
 
 def test_what_makes_no_sense_any_more_is_given_up(start, path, owners, caplog):
-    with Journal(path, 8) as journal:
+    with EvaluationJournal(path, 8) as journal:
         journal.append(accepted_now("one", "default", REQUEST.model_copy(update={"problem": "Removed"})))
     service = start(owners)
     with pytest.raises(EvaluationNotFound):
@@ -216,7 +216,7 @@ def test_what_makes_no_sense_any_more_is_given_up(start, path, owners, caplog):
 
 
 def test_no_promise_that_cannot_be_recorded(path, owners):
-    journal = Journal(path, 8)
+    journal = EvaluationJournal(path, 8)
     with make_service(owners, ledger=Ledger(journal)) as service:
         answer(service, ask(service, "speedup 1"))
         journal.close()

@@ -26,13 +26,13 @@ PROBLEM = find_problem("AllReduce")
 def test_it_answers_as_the_evaluator_does(client, service):
     feedback = client.evaluate(PROBLEM, "speedup 3", ON_TWO)
     assert feedback == answer(service, ask(service, "speedup 3"))
-    assert feedback.config.axes_asked == "tiny" and feedback.timing.speedup_low == 3.0
+    assert feedback.config.size_argument == "tiny" and feedback.timing.speedup_low == 3.0
 
 
 def test_sizes_cross_the_wire(client):
     size = {"M": 8, "N": 16}
     feedback = client.evaluate(PROBLEM, "speedup 3", ON_TWO.model_copy(update={"size": size}))
-    assert feedback.config.axes_asked == size
+    assert feedback.config.size_argument == size
 
 
 def test_lone_surrogates_are_rejected_and_no_error(client):

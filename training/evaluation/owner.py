@@ -29,6 +29,8 @@ from typing import Literal, Protocol, TypeAlias
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
+from pkb_gym.engine.hardware.calibrate import measure_processors
+from pkb_gym.engine.stages.machine_sharing import folder_apart
 from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.atomic_write import FOR_OWNER, write_atomically
 from pkb_gym.engine.support.ownership import TemporaryFolder
@@ -78,7 +80,8 @@ class ServiceProcess:
     Args:
         gpus: entries of its CUDA_VISIBLE_DEVICES; None for the same as this process.
         start_s: how long it may take to start.
-        processors: that it and its ranks run on; None for all of this process.
+        processors: that it and its ranks run on, beside other services, for whose timings it does not wait; None for
+            all of this process.
 
     Attributes:
         url: where it is reached.
@@ -102,6 +105,8 @@ class ServiceProcess:
         bound = ",".join(map(str, processors or ()))
         self._binding = ["taskset", "--cpu-list", bound] if bound else []
         self._folder = TemporaryFolder()
+        if bound:
+            self._changes["TMPDIR"] = str(folder_apart(self._folder.path))
         write_atomically(self._folder.path / "token", self.token, FOR_OWNER)
         try:
             self._process, self.url = self._start(port=0)
@@ -310,8 +315,10 @@ def _start_services(gpus: Sequence[str] | None, count: int) -> list[ServiceProce
     if count == 1:
         return [ServiceProcess(gpus)]
     started: list[ServiceProcess] = []
+    shares = share_out_processors(count)
+    measure_processors(shares[0])  # for all of them, which are as large, before any is at work
     try:
-        for processors in share_out_processors(count):
+        for processors in shares:
             service = ServiceProcess([], processors=processors)
             started.append(service)
     except InfrastructureError:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pkb_gym.engine.records.attempt import NO_SUBMISSION
 from pkb_gym.engine.records.base import Record
+from pkb_gym.engine.records.feedback import Stage
 from pkb_gym.metrics.estimates import Estimate, estimate
 from pkb_gym.metrics.pass_at_k import pass_at_k
 from pkb_gym.training.inputs.rows import Row
@@ -61,12 +62,14 @@ class EpisodeResult:
         is_correct: whether one was right.
         speedup: the best of those that were right, over the eager baseline; None without any.
         captured_speedup: likewise over the captured baseline.
+        is_compiled: whether one compiled.
     """
 
     reward: float | None
     is_correct: bool
     speedup: float | None
     captured_speedup: float | None = None
+    is_compiled: bool = False
 
 
 def summarise(rows: Sequence[Row], before: Sequence[Row] | None = None) -> PolicySummary:
@@ -109,11 +112,31 @@ def prompt_key(row: Mapping[str, object]) -> str:
     return json.dumps([size if column == "size" else row[column] for column in PROMPT_KEY])
 
 
-def gain(before: Mapping[str, list[EpisodeResult]], after: Mapping[str, list[EpisodeResult]]) -> Estimate | None:
-    """Difference of the mean rewards over the prompts that both answered: prompts that are hard for both cancel."""
+def reward_of(episode: EpisodeResult) -> float | None:
+    """The value of an episode's best submission; None where it was not judged."""
+    return episode.reward
+
+
+def correct_of(episode: EpisodeResult) -> float | None:
+    """1 for an episode with a right submission, else 0; None where it was not judged."""
+    return None if episode.reward is None else float(episode.is_correct)
+
+
+def gain(
+    before: Mapping[str, Sequence[EpisodeResult]],
+    after: Mapping[str, Sequence[EpisodeResult]],
+    figure: Callable[[EpisodeResult], float | None] = reward_of,
+) -> Estimate | None:
+    """Difference of the means over the prompts that both answered: prompts that are hard for both cancel.
+
+    Args:
+        before: prompt key -> episodes.
+        after: likewise.
+        figure: of an episode, whose mean is compared: its reward, or whether it is correct.
+    """
     differences: dict[str, list[float]] = {}
     for key in sorted(before.keys() & after.keys()):  # a set has no order, and sums of floats depend on it
-        old, new = _mean(before[key], _reward), _mean(after[key], _reward)
+        old, new = _mean(before[key], figure), _mean(after[key], figure)
         if old is not None and new is not None:
             differences.setdefault(problem_of(key), []).append(new - old)
     return estimate(differences.values())
@@ -131,7 +154,12 @@ def episode_result(rows: Sequence[Row]) -> EpisodeResult:
         is_correct=any(row["is_right"] for row in rows),
         speedup=max(speedups, default=None),
         captured_speedup=max(captured, default=None),
+        is_compiled=any(_has_compiled(row) for row in rows),
     )
+
+
+def _has_compiled(row: Row) -> bool:
+    return row.get("stage") is not None and Stage(row["stage"]).order >= Stage.COMPILE.order
 
 
 def problem_of(key: str) -> str:
@@ -161,16 +189,12 @@ def figures_of(prompts: Mapping[str, list[EpisodeResult]], cluster_of: Callable[
         prompts=len(prompts),
         samples=len(everything),
         unjudged=sum(map(len, prompts.values())) - len(everything),
-        reward=over_prompts(lambda of: _mean(of, _reward)),
+        reward=over_prompts(lambda of: _mean(of, reward_of)),
         correct=over_prompts(lambda of: _mean(of, lambda episode: float(episode.is_correct))),
         fast=over_prompts(lambda of: _mean(of, lambda episode: float((episode.speedup or 0.0) > BASELINE))),
         speedup_median=statistics.median(speedups) if speedups else None,
         pass_at={str(k): at for k in _powers_of_two(fewest) if (at := pass_at(k)) is not None},
     )
-
-
-def _reward(episode: EpisodeResult) -> float | None:
-    return episode.reward
 
 
 def _mean(episodes: Iterable[EpisodeResult], value: Callable[[EpisodeResult], float | None]) -> float | None:

@@ -32,6 +32,8 @@ class TurnFigures(Record):
 
     reward: Estimate | None
     """Value of the best submission so far."""
+    compiled: Estimate | None
+    """Share of episodes with a submission that compiled so far."""
     correct: Estimate | None
     """Share of episodes with a right submission so far."""
     fast: Estimate | None
@@ -126,6 +128,7 @@ def _after(prompts: Mapping[str, Sequence[Sequence[Row]]], turns: int | None) ->
 def _turn(prompts: Episodes) -> TurnFigures:
     return TurnFigures(
         reward=_over_prompts(prompts, lambda of: _mean(_rewards(of))),
+        compiled=_over_prompts(prompts, lambda of: _mean([float(episode.is_compiled) for episode in of])),
         correct=_over_prompts(prompts, lambda of: _mean([float(episode.is_correct) for episode in of])),
         fast=_over_prompts(prompts, lambda of: _mean([float((episode.speedup or 0.0) > BASELINE) for episode in of])),
         fast_captured=_over_prompts(prompts, _fast_captured),

@@ -25,7 +25,7 @@ PLAIN = {"num_beams": 1, "min_p": 0.0, "typical_p": 1.0, "repetition_penalty": 1
 
 
 class Decoding:
-    """Decodes for one model; a failure of the graph decoder is logged, and `generate` takes over for good.
+    """Decodes for one model; where the graph decoder fails twice, which is logged, `generate` takes over for good.
 
     Args:
         way: see `DecodingWay`.
@@ -50,12 +50,15 @@ class Decoding:
         decoder = self._decoder_of(model)
         if decoder is None:
             return None
-        try:
-            return decoder.decode(sequences, budgets, choice, ends, seed, on_finished)
-        except (RuntimeError, TypeError, AttributeError, ValueError, KeyError, NotImplementedError):
-            logger.warning("decoding with CUDA graphs failed; `generate` takes over, more slowly", exc_info=True)
-            self._way, self._decoder = "generate", None
-            return None
+        for after in ("everything is captured anew", "`generate` takes over, more slowly"):
+            try:
+                return decoder.decode(sequences, budgets, choice, ends, seed, on_finished)
+            except (RuntimeError, TypeError, AttributeError, ValueError, KeyError, NotImplementedError):
+                logger.warning("decoding with CUDA graphs failed; %s", after, exc_info=True)
+                decoder.release()
+                renew_generator(next(model.parameters()).device)
+        self._way, self._decoder = "generate", None
+        return None
 
     def release(self) -> None:
         """Gives GPU memory back until the next use."""
@@ -122,6 +125,21 @@ class Decoding:
                 logger.warning("%s; `generate` decodes, more slowly", error)
                 self._way, self._decoder = "generate", None
         return self._decoder
+
+
+def renew_generator(device: torch.device) -> None:
+    """Gives a GPU a generator that no capture knows, seeded from the CPU's generator.
+
+    A capture that fails as it begins leaves the generator in the belief that it is being captured, and all that draws
+    from it afterwards fails ("Offset increment outside graph capture").
+    """
+    if device.type != "cuda":
+        return
+    fresh = torch.Generator(device)
+    fresh.manual_seed(int(torch.randint(SEEDS, ())))
+    known: int | None = device.index  # torch types it as if it were always there
+    index = torch.cuda.current_device() if known is None else known
+    torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 def choice_of(config: Any) -> TokenChoice | None:  # noqa: ANN401  # a GenerationConfig, typed loosely

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast, get_args
+from typing import Literal, TypeAlias, cast, get_args
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import Problem
@@ -16,6 +16,12 @@ from pkb_gym.envs.text.turn import Style
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.rewards.reward import Reward
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator, Verdict
+
+FeedbackText: TypeAlias = Literal["whole", "verdict"]
+"""whole: the feedback; verdict: of a submission that failed, no more than that."""
+
+FAILED = "failed"
+"""The feedback on a submission that failed, under `verdict`."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,7 @@ class RolloutEpisode(Episode):
         task: what is asked.
         evaluator: of the submissions.
         reward, max_turns, empty_value: see `Episode`; a message without submissions has the empty value too.
+        feedback: how much of it the policy reads.
 
     Attributes:
         task: what is asked.
@@ -112,7 +119,13 @@ class RolloutEpisode(Episode):
     """
 
     def __init__(
-        self, task: RolloutTask, evaluator: AsyncEvaluator, reward: Reward, max_turns: int, empty_value: float
+        self,
+        task: RolloutTask,
+        evaluator: AsyncEvaluator,
+        reward: Reward,
+        max_turns: int,
+        empty_value: float,
+        feedback: FeedbackText = "whole",
     ) -> None:
         super().__init__(reward, max_turns, empty_value)
         self.task = task
@@ -120,6 +133,7 @@ class RolloutEpisode(Episode):
         self.replies: list[Reply] = []
         self._messages = 0
         self._evaluator = evaluator
+        self._feedback_text = feedback
 
     def add_reply(self, reply: Reply) -> None:
         """Called with each message of the policy, before anything in it is submitted."""
@@ -157,7 +171,8 @@ class RolloutEpisode(Episode):
             return refusal
         verdict = await self._evaluator.evaluate(self.task.problem, source, self.task.config)
         turn = self.record(source, verdict.feedback)
-        answer = self.message(self.task.style)
+        has_failed = verdict.feedback is not None and verdict.feedback.failure is not None
+        answer = FAILED if has_failed and self._feedback_text == "verdict" else self.message(self.task.style)
         self._add(turn, verdict, answer)
         return answer
 

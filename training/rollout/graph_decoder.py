@@ -307,8 +307,8 @@ class GraphDecoder:
                 restore()
         torch.cuda.current_stream().wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
+        if self._pool is None or not any(kept.graphs for kept in self._batches.values()):
+            self._pool = torch.cuda.graph_pool_handle()  # a pool ends with the last graph that used it
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             self._compute(batch, length, choice)
         return graph

@@ -13,7 +13,7 @@ from pkb_gym.rewards.empty_value import empty_value
 from pkb_gym.rewards.reward import Reward
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.inputs.chat import Message
-from pkb_gym.training.rollout.episodes import RolloutEpisode, RolloutTask
+from pkb_gym.training.rollout.episodes import FeedbackText, RolloutEpisode, RolloutTask
 
 NO_EPISODE = "nothing can be submitted before `reset`"
 
@@ -27,12 +27,14 @@ class Rollouts:
         reward: values them.
         max_turns: submissions that are evaluated in an episode.
         base: what no row of the prompts says of an evaluation: last stage, deadlines, time for timing.
+        feedback: how much of it the policy reads.
     """
 
     evaluator: AsyncEvaluator
     reward: Reward
     max_turns: int = 4
     base: EvalConfig = field(default_factory=lambda: EvalConfig(until="time"))
+    feedback: FeedbackText = "whole"
 
     @cached_property
     def empty_value(self) -> float:
@@ -42,7 +44,7 @@ class Rollouts:
     def begin(self, row: Mapping[str, object]) -> RolloutEpisode:
         """An episode on a row of the prompts; see `RolloutTask.of_row`."""
         task = RolloutTask.of_row(row, self.base)
-        return RolloutEpisode(task, self.evaluator, self.reward, self.max_turns, self.empty_value)
+        return RolloutEpisode(task, self.evaluator, self.reward, self.max_turns, self.empty_value, self.feedback)
 
 
 class KernelEnvironment:

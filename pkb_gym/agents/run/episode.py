@@ -30,7 +30,7 @@ from pkb_gym.rewards import find_reward
 from pkb_gym.rewards.empty_value import empty_value
 
 
-class Ending(StrEnum):
+class EpisodeStatus(StrEnum):
     """Why an episode ended."""
 
     COMPLETE = "complete"
@@ -77,27 +77,27 @@ class EpisodePlayer:
     may_go_on: Callable[[], bool]
     record: Callable[[Attempt], None]
 
-    def play(self, plan: EpisodePlan, known: Turns) -> Ending:
+    def play(self, plan: EpisodePlan, earlier: Turns) -> EpisodeStatus:
         """Plays an episode from where its records end.
 
         Args:
             plan: the episode.
-            known: turns of earlier calls; what was judged is neither asked nor judged again.
+            earlier: turns of earlier calls; what was judged is neither asked nor judged again.
 
         Raises:
             NotCovered: the agent has nothing to offer for the problem.
             AgentError: the agent failed.
             ConfigError: the agent or the evaluator cannot do it at all.
         """
-        return _Conversation(self, plan, known).play()
+        return _Conversation(self, plan, earlier).play()
 
 
 class _Conversation:
     """One episode as it is played."""
 
-    def __init__(self, player: EpisodePlayer, plan: EpisodePlan, known: Turns) -> None:
-        self._player, self._plan, self._known = player, plan, known
-        judged = [attempt for _, attempt in sorted(known.items()) if attempt.source is not None]
+    def __init__(self, player: EpisodePlayer, plan: EpisodePlan, earlier: Turns) -> None:
+        self._player, self._plan, self._earlier = player, plan, earlier
+        judged = [attempt for _, attempt in sorted(earlier.items()) if attempt.source is not None]
         feedback = {place: a.feedback for place, a in enumerate(judged) if was_judged(a) and a.feedback is not None}
         self._evaluator = EpisodeEvaluator(player.evaluator, feedback)
         run, asked, seed = player.run, player.run.asked, plan.seed(player.run.seed)
@@ -119,37 +119,37 @@ class _Conversation:
         self._agent = player.provider.begin(AgentTask(plan.problem, self._bare.config, plan.sample, seed))
         self._empty_value = empty_value(find_reward(run.reward))
 
-    def play(self) -> Ending:
+    def play(self) -> EpisodeStatus:
         try:
             best, since_best = self._bare.episode.best_value, 0
             for number in range(self._player.run.turns):
                 if self._player.run.plateau is not None and since_best >= self._player.run.plateau:
                     break
-                ending = self._play_turn(number)
-                if ending is not None:
-                    return ending
+                status = self._play_turn(number)
+                if status is not None:
+                    return status
                 now = self._bare.episode.best_value
                 since_best = 0 if now is not None and (best is None or now > best) else since_best + 1
                 best = now
-            return Ending.COMPLETE
+            return EpisodeStatus.COMPLETE
         finally:
             self._env.close()
 
-    def _play_turn(self, number: int) -> Ending | None:
+    def _play_turn(self, number: int) -> EpisodeStatus | None:
         """One reply and what comes of it; None where the episode goes on."""
-        known = self._known.get(number)
-        stands = known is not None and was_judged(known)
+        earlier = self._earlier.get(number)
+        stands = earlier is not None and was_judged(earlier)
         if not stands and not self._player.may_go_on():
-            return Ending.STOPPED
+            return EpisodeStatus.STOPPED
         reply_s = None
-        if known is None:
+        if earlier is None:
             began = time.monotonic()
             reply = self._agent.act(tuple(self._messages))
             reply_s = time.monotonic() - began
             if reply is None and number > 0:
-                return Ending.COMPLETE
+                return EpisodeStatus.COMPLETE
         else:
-            reply, reply_s = _reply_of(known), known.reply_s
+            reply, reply_s = _reply_of(earlier), earlier.reply_s
         given = reply or Reply("")  # an episode without any attempt would be missing where others are counted
         attempt = self._attempt(number, given, reply_s)
         found = read_submission(given)
@@ -164,11 +164,11 @@ class _Conversation:
         if not stands:
             self._player.record(attempt)
         if turn is not None and turn.is_fault:
-            return Ending.NOT_JUDGED
+            return EpisodeStatus.NOT_JUDGED
         self._messages.append(Message("assistant", given.content, submission=given.submission))
         self._read = len(self._messages)
         self._messages.append(Message("user" if given.submission is None else "tool", answer, turn=turn))
-        return Ending.COMPLETE if reply is None else None
+        return EpisodeStatus.COMPLETE if reply is None else None
 
     def _submit(self, source: str) -> Turn:
         self._evaluator.duration_s = None  # of a source that was submitted before, nothing is evaluated

@@ -18,14 +18,14 @@ class EpisodeEvaluator:
 
     Args:
         evaluator: that judges.
-        known: number of a submission -> what was found of it before.
+        earlier: number of a submission -> what was found of it before.
 
     Attributes:
-        duration_s: wall time of the last evaluation in seconds; None where it was known.
+        duration_s: wall time of the last evaluation in seconds; None where the feedback is an earlier one.
     """
 
-    def __init__(self, evaluator: Evaluator, known: Mapping[int, Feedback]) -> None:
-        self._evaluator, self._known = evaluator, known
+    def __init__(self, evaluator: Evaluator, earlier: Mapping[int, Feedback]) -> None:
+        self._evaluator, self._earlier = evaluator, earlier
         self.duration_s: float | None = None
 
     def __deepcopy__(self, _: object) -> Self:
@@ -35,8 +35,8 @@ class EpisodeEvaluator:
     def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
         """See `Evaluator.evaluate`."""
         self.duration_s = None
-        if (known := self._known.get(config.turn)) is not None:
-            return known
+        if (earlier := self._earlier.get(config.turn)) is not None:
+            return earlier
         began = time.monotonic()
         try:
             return self._evaluator.evaluate(problem, source, config, progress)

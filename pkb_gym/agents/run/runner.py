@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pkb_gym.agents.protocol import AgentError, AgentProvider, NotCovered
 from pkb_gym.agents.run.budget import Budget, Limits
-from pkb_gym.agents.run.episode import Ending, EpisodePlan, EpisodePlayer
+from pkb_gym.agents.run.episode import EpisodePlan, EpisodePlayer, EpisodeStatus
 from pkb_gym.agents.run.results import RunResults
 from pkb_gym.agents.run.tally import Tally
 from pkb_gym.engine.errors import ConfigError, InfrastructureError, SizeError, StoreError
@@ -21,7 +21,7 @@ from pkb_gym.engine.support.side_by_side import side_by_side
 MOST_FAILURES = 5
 """Episodes in a row that fail by the agent, or by the evaluator, before the run stops: the next would fail as well."""
 
-MOST_WORDS_CHARS = 400
+MAX_DETAIL_CHARS = 400
 
 
 class RunProgress(Protocol):
@@ -30,12 +30,12 @@ class RunProgress(Protocol):
     def attempted(self, attempt: Attempt) -> None:
         """A turn was recorded."""
 
-    def ended(self, plan: EpisodePlan, words: str) -> None:
-        """An episode ended; the words say how where it is not complete, and are empty where it is."""
+    def ended(self, plan: EpisodePlan, detail: str) -> None:
+        """An episode ended; the detail is empty where it is complete, and gives the cause where it is not."""
 
 
 @dataclass
-class Outcome:
+class RunStatus:
     """The result of a run.
 
     Attributes:
@@ -87,7 +87,7 @@ class Runner:
         self._lock = threading.Lock()
         self._player = EpisodePlayer(results.identity, provider, evaluator, self._may_go_on, self._record)
 
-    def play(self, plans: Sequence[EpisodePlan], jobs: int) -> Outcome:
+    def play(self, plans: Sequence[EpisodePlan], jobs: int) -> RunStatus:
         """Plays the episodes that are not complete yet, in order.
 
         Args:
@@ -98,62 +98,62 @@ class Runner:
             ConfigError: the agent or the evaluator can play none at all.
             StoreError: the turns cannot be recorded.
         """
-        outcome = Outcome()
+        outcome = RunStatus()
         waiting = [plan for plan in plans if not self._results.is_complete(plan.problem.name, plan.sample)]
         outcome.complete = len(plans) - len(waiting)
         with side_by_side(waiting, self._play, jobs, name="pkb-run", give_up=self._give_up) as done:
             for _ in waiting:
-                plan, ending = done.get()
-                self._progress.ended(plan, self._account(plan, ending, outcome))
+                plan, status = done.get()
+                self._progress.ended(plan, self._account(plan, status, outcome))
         outcome.stopped = self._stopped or (self.budget.exhausted if outcome.open else None)
         return outcome
 
-    def _play(self, plan: EpisodePlan) -> Ending:
+    def _play(self, plan: EpisodePlan) -> EpisodeStatus:
         if not self._may_go_on():
-            return Ending.STOPPED
+            return EpisodeStatus.STOPPED
         try:
-            ending = self._player.play(plan, self._results.episode(plan.problem.name, plan.sample))
+            status = self._player.play(plan, self._results.episode(plan.problem.name, plan.sample))
         except AgentError as error:
             self._count_failure(str(error))
             raise
-        if ending is Ending.NOT_JUDGED:
-            self._count_failure(self._evaluators_words(plan))
-        elif ending is Ending.COMPLETE:
+        if status is EpisodeStatus.NOT_JUDGED:
+            self._count_failure(self._evaluator_error(plan))
+        elif status is EpisodeStatus.COMPLETE:
             self._failures = 0
-        return ending
+        return status
 
-    def _count_failure(self, words: str) -> None:
-        """Here, not where endings are read: the thread would have begun further episodes by then."""
+    def _count_failure(self, detail: str) -> None:
+        """Here, not where statuses are read: the thread would have begun further episodes by then."""
         with self._lock:
             self._failures += 1
             if self._failures >= MOST_FAILURES and self._stopped is None:
-                self._stopped = f"{self._failures} episodes in a row failed, the last one so: {_in_one_line(words)}"
+                self._stopped = f"{self._failures} episodes in a row failed, the last one so: {_in_one_line(detail)}"
 
-    def _account(self, plan: EpisodePlan, ending: Ending | BaseException, outcome: Outcome) -> str:
-        """Enters how an episode ended; what there is to say of it."""
+    def _account(self, plan: EpisodePlan, status: EpisodeStatus | BaseException, outcome: RunStatus) -> str:
+        """Counts an episode; returns the detail of its end, empty where it is complete."""
         place = (plan.problem.name, plan.sample)
-        if ending is Ending.COMPLETE:
+        if status is EpisodeStatus.COMPLETE:
             outcome.complete += 1
             return ""
-        if ending is Ending.STOPPED:
+        if status is EpisodeStatus.STOPPED:
             outcome.open += 1
-            return str(ending)
-        if isinstance(ending, NotCovered | SizeError):  # SizeError: of a service on another machine
-            outcome.skipped[plan.problem.name] = str(ending)
-            return f"skipped: {ending}"
-        if ending is Ending.NOT_JUDGED:
-            words = self._evaluators_words(plan)
-        elif isinstance(ending, StoreError | ConfigError) or not isinstance(ending, Exception):
-            assert isinstance(ending, BaseException)
-            raise ending
-        elif isinstance(ending, InfrastructureError):
-            words = str(ending)
+            return str(status)
+        if isinstance(status, NotCovered | SizeError):  # SizeError: of a service on another machine
+            outcome.skipped[plan.problem.name] = str(status)
+            return f"skipped: {status}"
+        if status is EpisodeStatus.NOT_JUDGED:
+            detail = self._evaluator_error(plan)
+        elif isinstance(status, StoreError | ConfigError) or not isinstance(status, Exception):
+            assert isinstance(status, BaseException)
+            raise status
+        elif isinstance(status, InfrastructureError):
+            detail = str(status)
         else:  # a mistake in the agent costs its own episode alone
-            words = f"the agent crashed: {type(ending).__name__}: {ending}"
-        outcome.failed.append((*place, _in_one_line(words)))
-        return _in_one_line(words)
+            detail = f"the agent crashed: {type(status).__name__}: {status}"
+        outcome.failed.append((*place, _in_one_line(detail)))
+        return _in_one_line(detail)
 
-    def _evaluators_words(self, plan: EpisodePlan) -> str:
+    def _evaluator_error(self, plan: EpisodePlan) -> str:
         turns = self._results.episode(plan.problem.name, plan.sample)
         last = turns[max(turns)].feedback if turns else None
         return "the evaluator failed" + ("" if last is None or not last.message else f": {last.message}")
@@ -177,5 +177,5 @@ class Runner:
         self._provider.close()
 
 
-def _in_one_line(words: str) -> str:
-    return printable(" ".join(words.split()), MOST_WORDS_CHARS)
+def _in_one_line(detail: str) -> str:
+    return printable(" ".join(detail.split()), MAX_DETAIL_CHARS)

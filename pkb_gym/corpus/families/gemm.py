@@ -1,8 +1,4 @@
-"""Matrix products over all ranks' factors: AllGatherGemm, GemmAllReduce, GemmReduceScatter.
-
-Each is a sum over ranks r of products A_r B_r of factors that lie somewhere, for rows that a rank computes, and goes to
-one output or to all.
-"""
+"""Sums over ranks r of matrix products A_r B_r: AllGatherGemm, GemmAllReduce, GemmReduceScatter."""
 
 from __future__ import annotations
 
@@ -21,10 +17,8 @@ class Products:
     Attributes:
         problem: its name.
         names: of left factor, right factor and output.
-        depth: inner dimension of one rank's product.
-        rows: rows of the output.
         a: where the left factor of rank r begins.
-        b: likewise, the right one.
+        b: where the right factor begins.
         shares: ways to share out the rows.
         has_double: whether the problem has float64.
     """

@@ -59,7 +59,7 @@ def cpp_meet(kind: Knob, reason: str, phase: int = 0) -> str:
     Args:
         kind: "barrier", or "signals" with a word for each rank.
         reason: for the comment.
-        phase: tells signals of one call apart.
+        phase: distinguishes the signals of one call.
     """
     if kind == "barrier":
         return f"comm.barrier();  // {reason}"

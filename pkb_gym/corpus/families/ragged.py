@@ -96,7 +96,7 @@ def cpp_makes_sense(knobs: Knobs) -> bool:
 
 
 def cpp_source(knobs: Knobs) -> str:
-    """The text of one kernel: each tells the others where their pieces begin, in what is sent or what is received."""
+    """The text of one kernel: each rank sends the others the offsets of their pieces, in what is sent or received."""
     pull, halves, signalling = knobs["direction"] == "pull", knobs["end"] == "signals", knobs["signalling"]
     access: Access = "read" if pull else "write"
     begun, done, wait, signal = BEGUN[access], DONE[access], "", ""
@@ -236,7 +236,7 @@ def cuda_makes_sense(knobs: Knobs) -> bool:
 
 
 def cuda_source(knobs: Knobs) -> str:
-    """The text of one kernel: a block tells the others where their pieces begin, then all blocks copy."""
+    """The text of one kernel: a block sends the others the offsets of their pieces, then all blocks copy."""
     pull, grid = knobs["direction"] == "pull", knobs["spread"] == "grid"
     in_kernel = knobs["signalling"] == "block barrier"
     access: Access = "read" if pull else "write"

@@ -63,7 +63,7 @@ class CallVerdict:
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _RuledOutput:
     """The name of an output, and its rule."""
 
     name: str
@@ -98,7 +98,7 @@ class Comparison:
             arguments(first.problem, first.plan, rank, self._read_inputs) for rank in range(len(first.plan.axes))
         ]
         self._judged = [
-            _Judged(placed.leaf.name, rule)
+            _RuledOutput(placed.leaf.name, rule)
             for out, placed in placed_results(first.problem, first.plan, first.rank)
             if placed.leaf.name in self._got and (rule := rule_of(out, first.protocol)) is not None
         ]
@@ -147,7 +147,7 @@ class Comparison:
                 counts[judged.name] = torch.stack([mark.sum() for mark in marks])
         return [counts[judged.name] for judged in self._judged]
 
-    def _wrong_together(self, judged: Sequence[_Judged]) -> Sequence[torch.Tensor]:
+    def _wrong_together(self, judged: Sequence[_RuledOutput]) -> Sequence[torch.Tensor]:
         import torch
 
         if not judged:
@@ -165,7 +165,7 @@ class Comparison:
         counts: Sequence[torch.Tensor] = torch.vmap(of_one_call, in_dims=_first_dims(inputs))(*inputs)
         return counts
 
-    def _marks(self, judged: _Judged, call: int) -> torch.Tensor:
+    def _marks(self, judged: _RuledOutput, call: int) -> torch.Tensor:
         """The wrong elements of one output of one call."""
         args, expected, got = _entry((self._arguments, self._expected, self._got), call)
         return judged.rule.wrong(got[judged.name], self._context(judged.name, args, expected, got))

@@ -6,6 +6,7 @@ used twice, for the candidate's heap and for the reference gang's own, which hol
 
 from __future__ import annotations
 
+import hmac
 import itertools
 import random
 from collections.abc import Mapping, Sequence
@@ -133,7 +134,12 @@ def _offsets(leaves: Sequence[Sequence[Leaf]], offset: int) -> tuple[dict[str, i
 
 @dataclass(frozen=True)
 class Workload:
-    """The workload of an evaluation and the origin of its inputs. Travels to the reference gang as JSON."""
+    """The workload of an evaluation and the origin of its inputs. Travels to the reference gang as JSON.
+
+    Inputs of checked trials are the same for all sources, so that a mended one meets those that the one before failed
+    on. Those of timed trials are of each source: what a source writes to its output in one evaluation, such as its
+    inputs and results, is of no use to the next one.
+    """
 
     problem: Problem
     size: str | Mapping[str, AxisValue]
@@ -143,11 +149,13 @@ class Workload:
     key: bytes
     seed: int
     turn: int
+    source_sha256: str = ""
     _axes: dict[object, tuple[Axes, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def trial_key(self, trial: int, timed: bool) -> TrialKey:
         """Names one trial."""
-        return TrialKey(self.key, self.seed, self.problem.name, self.turn, trial, timed)
+        key = hmac.digest(self.key, self.source_sha256.encode(), "sha256") if timed else self.key
+        return TrialKey(key, self.seed, self.problem.name, self.turn, trial, timed)
 
     def axes(self, trial: int, timed: bool) -> tuple[Axes, ...]:
         """Every rank's axes of one trial; trials whose axes are equal share one object."""

@@ -13,6 +13,7 @@ import hashlib
 import json
 import logging
 import os
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ from pkb_gym.engine.support.atomic_write import write_atomically
 logger = logging.getLogger(__name__)
 
 FORMAT = 3
+LOCKS = "locks"
+"""Name of the file that `CompileCache.exclusive` locks bytes of."""
 
 
 class CompileCache:
@@ -118,22 +121,23 @@ class CompileCache:
     def exclusive(self, key: str) -> Iterator[None]:
         """One caller on this machine at a time for each key: others wait for a long compile instead of repeating it.
 
-        Where the folder cannot be written to, nobody waits.
+        Where the folder cannot be written to, nobody waits. All keys share one file, of which each locks one byte: a
+        file for each would have to stay, since removing it is a race with those that wait for it.
         """
-        lock = self._open_lock(key)
+        locks = self._open_locks()
         try:
-            if lock is not None:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            if locks is not None:
+                _lock_byte(locks, key, fcntl.F_WRLCK)
             yield
         finally:
-            if lock is not None:
-                fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough where a forked process has it too
-                os.close(lock)
+            if locks is not None:
+                _lock_byte(locks, key, fcntl.F_UNLCK)  # closing is not enough where a forked process has it too
+                os.close(locks)
 
-    def _open_lock(self, key: str) -> int | None:
+    def _open_locks(self) -> int | None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            return os.open(self.folder / f"{key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            return os.open(self.folder / LOCKS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError:
             return None
 
@@ -185,6 +189,16 @@ class CompileCache:
         if not self._warned:
             self._warned = True
             logger.warning("compile cache: %s", message)
+
+
+def _lock_byte(file: int, key: str, kind: int) -> None:
+    """Locks or unlocks the byte of a key; by open file (fcntl(2), open file description locks), so for threads too."""
+    place = int.from_bytes(hashlib.sha256(key.encode()).digest()[:7], "big")
+    fcntl.fcntl(file, fcntl.F_OFD_SETLKW, _FLOCK.pack(kind, os.SEEK_SET, place, 1, 0))
+
+
+_FLOCK = struct.Struct("@hhqqi4x")
+"""struct flock of fcntl(2): kind, whence, start, length, and 0 in place of a process."""
 
 
 def _is_intact(file: bytes) -> bool:

@@ -73,8 +73,13 @@ def nvcc_flags(build: Build) -> tuple[str, ...]:
     return ("-O0", "-g", "-G", *kept)
 
 
+def harness_files() -> dict[str, bytes]:
+    """Name -> content of the files that the harness is compiled from."""
+    return {path.name: path.read_bytes() for path in (HARNESS, *sorted(HARNESS.parent.glob("harness_*.h")))}
+
+
 def harness_command(language: str, build: Build) -> list[str]:
-    """Compiles `harness.cpp`, which lies in the working folder, to `harness-BUILD`."""
+    """Compiles `harness.cpp`, which lies in the working folder with its headers, to `harness-BUILD`."""
     folder = ffi_root() / "lib"
     ending = (*include_arguments(), HARNESS.name, "-o", f"harness-{build}", *library_arguments(), "-ldl")
     if language == "cuda":
@@ -170,10 +175,10 @@ def build_harness(sanitizer: Sanitizer, cache: CompileCache) -> bytes:
         InfrastructureError: it does not compile here, as where the sanitizer's library is missing.
     """
     on_gpus, build = sanitizer in SANITIZERS["cuda"], build_under(sanitizer)
-    command, content = harness_command("cuda" if on_gpus else "cpp", build), HARNESS.read_bytes()
+    command, files = harness_command("cuda" if on_gpus else "cpp", build), harness_files()
     toolkit = nvcc.readable(nvcc.find_toolkit()) if on_gpus else ()
     key = CompileCache.key(
-        harness=content.decode(),
+        harness={name: content.decode() for name, content in files.items()},
         command=command,
         compiler=compiler_version(),
         device_compiler=nvcc.nvcc_version() if on_gpus else None,
@@ -185,7 +190,7 @@ def build_harness(sanitizer: Sanitizer, cache: CompileCache) -> bytes:
         limits = Limits(_HARNESS_TIMEOUT_S, memory_kib=nvcc.MEMORY_KIB if on_gpus else Limits.memory_kib)
         run = run_sandboxed(
             command,
-            files={HARNESS.name: content},
+            files=files,
             result=f"harness-{build}",
             readable=(INCLUDE, ffi_root(), *toolkit),
             limits=limits,

@@ -26,6 +26,11 @@ FLAGS = ("-std=c++20", "-fPIC", "-pthread", "-march=native", "-ffp-contract=off"
 FAST = ("alu_", "matrix_", "executor_run")
 """Beginnings of the sources whose loops are to be vectorised; -O1 compiles the others sooner."""
 
+TOGETHER = ("detector", "executor", "prepare", "ptx", "runtime")
+"""Beginnings of sources that form one translation unit, as the remaining ones do: they include the same headers."""
+ALONE = ("executor_memory", "executor_wgmma", "ptx_parser")
+"""Sources that define names of internal linkage which another source of their unit defines, too."""
+
 ALIASES = r"nm -g --defined-only *.o | sed -n 's/.* T \(_*\)cuda\(.*\)$/-Wl,--defsym=\1CUDA\2=\1cuda\2/p' | sort -u"
 """Prints options that give the functions of the runtime the names that `emulated_names` gives those of a candidate."""
 
@@ -104,6 +109,20 @@ def _contents() -> dict[str, bytes]:
     return sources | {STANDARD_HEADERS: _standard_headers(sources.values())}
 
 
+def _units(names: Iterable[str]) -> dict[str, list[str]]:
+    """The sources of each translation unit.
+
+    Args:
+        names: of all files.
+    """
+    units: dict[str, list[str]] = {}
+    for stem in sorted(name.removesuffix(".cpp") for name in names if name.endswith(".cpp")):
+        beginning = stem.partition("_")[0]
+        shared = beginning if beginning in TOGETHER else "remaining"
+        units.setdefault(stem if stem.startswith(FAST) or stem in ALONE else shared, []).append(f"{stem}.cpp")
+    return units
+
+
 def _standard_headers(sources: Iterable[bytes]) -> bytes:
     """Directives for the standard library's headers, which alone have names without a suffix."""
     found = {name for source in sources for name in re.findall(rb"^#include <(\w+)>$", source, re.MULTILINE)}
@@ -117,10 +136,12 @@ def _command(contents: Mapping[str, bytes]) -> list[str]:
     lines = []
     compiler = ("g++", *FLAGS, "-include", STANDARD_HEADERS)
     precompile = shlex.join(["g++", *FLAGS, "-O1", "-x", "c++-header", STANDARD_HEADERS])
-    for name in (name for name in contents if name.endswith(".cpp")):
-        level = "-O3" if name.startswith(FAST) else "-O1"
-        objects.append(name.replace(".cpp", ".o"))
-        lines.append(shlex.join([*compiler, level, *folders, "-c", name, "-o", objects[-1]]))
+    for unit, sources in _units(contents).items():
+        level = "-O3" if unit.startswith(FAST) else "-O1"
+        objects.append(f"{unit}.o")
+        *before, last = sources
+        included = [word for source in before for word in ("-include", source)]
+        lines.append(shlex.join([*compiler, *included, level, *folders, "-c", last, "-o", objects[-1]]))
     link = [
         "g++",
         "-shared",

@@ -95,39 +95,35 @@ def compile_cuda(
         libraries=[found.identity for found in libraries],
     )
 
-    def compile_now() -> Compiled:
-        limits = Limits(timeout_s, memory_kib=MEMORY_KIB)
-        command = [
-            str(toolkit / "bin" / "nvcc"),
-            *flags,
-            *include_arguments(),
-            "kernel.cu",
-            "-o",
-            "kernel.so",
-            *library_arguments(),
-        ]
-        run = run_sandboxed(
-            listing(command),
-            files={"kernel.cu": source.encode()},
-            result="kernel.so",
-            readable=(*readable(toolkit), INCLUDE, ffi_root(), *folders),
-            limits=limits,
-        )
-        if run.status and run.output.startswith("nvcc fatal"):
-            raise InfrastructureError(f"nvcc does not take its options: {run.output.strip()[:500]}")
-        run = checked(run, (*header_folders(), *include_folders(), *_header_folders(toolkit), *folders))
-        usage, log = read_ptxas(run.output)
-        compiled = compiled_of(dataclasses.replace(run, output=log), limits)
-        binary = compiled.artifact.binary
-        if binary is None:
-            failed = dataclasses.replace(compiled.artifact, log=compiled.artifact.log + missing_libraries_note(source))
-            return dataclasses.replace(compiled, artifact=failed)
-        counts = count_instructions(binary, toolkit)
-        total = None if counts is None else sum(counts.values(), InstructionCounts())
-        artifact = dataclasses.replace(compiled.artifact, kernels=_resources(usage, counts), transfers=total)
-        return dataclasses.replace(compiled, artifact=artifact)
+    return cached_compile(compile_cache, key, lambda: _compile_sandboxed(source, toolkit, flags, folders, timeout_s))
 
-    return cached_compile(compile_cache, key, compile_now)
+
+def _compile_sandboxed(
+    source: str, toolkit: Path, flags: Sequence[str], folders: Sequence[Path], timeout_s: float
+) -> Compiled:
+    """Compiles; the artifact has the resources of kernels and the instructions that transfer data."""
+    limits = Limits(timeout_s, memory_kib=MEMORY_KIB)
+    nvcc = str(toolkit / "bin" / "nvcc")
+    run = run_sandboxed(
+        listing([nvcc, *flags, *include_arguments(), "kernel.cu", "-o", "kernel.so", *library_arguments()]),
+        files={"kernel.cu": source.encode()},
+        result="kernel.so",
+        readable=(*readable(toolkit), INCLUDE, ffi_root(), *folders),
+        limits=limits,
+    )
+    if run.status and run.output.startswith("nvcc fatal"):
+        raise InfrastructureError(f"nvcc does not take its options: {run.output.strip()[:500]}")
+    run = checked(run, (*header_folders(), *include_folders(), *_header_folders(toolkit), *folders))
+    usage, log = read_ptxas(run.output)
+    compiled = compiled_of(dataclasses.replace(run, output=log), limits)
+    binary = compiled.artifact.binary
+    if binary is None:
+        failed = dataclasses.replace(compiled.artifact, log=compiled.artifact.log + missing_libraries_note(source))
+        return dataclasses.replace(compiled, artifact=failed)
+    counts = count_instructions(binary, toolkit)
+    total = None if counts is None else sum(counts.values(), InstructionCounts())
+    artifact = dataclasses.replace(compiled.artifact, kernels=_resources(usage, counts), transfers=total)
+    return dataclasses.replace(compiled, artifact=artifact)
 
 
 def gencode(architecture: str) -> str:
@@ -151,20 +147,23 @@ def find_toolkit() -> Path:
     """The CUDA toolkit that nvcc belongs to; nvcc itself may be a wrapper elsewhere, so it is asked.
 
     Raises:
-        InfrastructureError: there is none.
+        InfrastructureError: there is none, or it does not say where it lies.
     """
     nvcc = _find_nvcc()
     if nvcc is None:
         raise InfrastructureError("no nvcc on this machine; install the CUDA toolkit, or set CUDA_HOME to where it is")
-    plan = subprocess.run(
-        [nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null", "-o", "/dev/null"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=20,
-    ).stderr
-    here = re.search(r"^#\$ _HERE_=(.+)$", plan, re.MULTILINE)
-    toolkit = (Path(here[1]) if here else Path(nvcc).parent).resolve().parent
+    command = [nvcc, "--dryrun", "-x", "cu", "-c", "/dev/null", "-o", "/dev/null"]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InfrastructureError(f"{nvcc} does not run: {error}") from None
+    here = re.search(r"^#\$ _HERE_=(.+)$", run.stderr, re.MULTILINE)
+    if run.returncode != 0 or here is None:
+        said = (run.stderr + run.stdout).strip()[-500:]
+        raise InfrastructureError(
+            f"{nvcc} --dryrun does not say where its toolkit lies (status {run.returncode}): {said!r}"
+        )
+    toolkit = Path(here[1]).resolve().parent
     if not (toolkit / "bin" / "nvcc").is_file():
         raise InfrastructureError(f"{nvcc} says that it lies in {toolkit}, where there is no bin/nvcc")
     return toolkit

@@ -39,7 +39,7 @@ from pkb_gym.engine.rankside.emulated_orders import (
     Schedule,
     WorldOpened,
 )
-from pkb_gym.engine.rankside.orders import BlockDone, Bound, Dialect, Loaded
+from pkb_gym.engine.rankside.orders import Bound, Claims, Dialect, Loaded
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.feedback import Failure
 
@@ -122,7 +122,7 @@ class EmulatedGang:
         order = OpenWorld(self._world_size, heap.segment_bytes, self._detect_races)
         eventfds = [fd for pair in handovers.eventfds for fd in pair]
         try:
-            self._gang.ask([order], WorldOpened, timeout_s=LOAD_TIMEOUT_S, fds=(*heap.fds, emulator, *eventfds))
+            self._gang.exchange([order], WorldOpened, timeout_s=LOAD_TIMEOUT_S, fds=(*heap.fds, emulator, *eventfds))
         except GangFailed as failed:
             raise InfrastructureError(f"the emulator could not be started: {failed}\n{self._gang.output}") from None
         finally:
@@ -143,7 +143,7 @@ class EmulatedGang:
         try:
             while len(copies) < self._world_size:
                 copies.append(memory_file("candidate", binary))
-            self._gang.ask([order], Loaded, timeout_s=LOAD_TIMEOUT_S, fds=copies)
+            self._gang.exchange([order], Loaded, timeout_s=LOAD_TIMEOUT_S, fds=copies)
         except GangFailed as failed:
             raise self._of_all(failed) from None
         finally:
@@ -161,13 +161,13 @@ class EmulatedGang:
         runs = tuple(call_runs(problem, plan, rank, "native") for rank in ranks)
         calls = tuple(call_memory(problem, planned) for planned in plan.sets)
         try:
-            self._gang.ask([BindRanks(runs, plan.partitions, calls)], Bound, timeout_s=LOAD_TIMEOUT_S)
+            self._gang.exchange([BindRanks(runs, plan.partitions, calls)], Bound, timeout_s=LOAD_TIMEOUT_S)
         except GangFailed as failed:
             raise self._of_all(failed) from None
 
     def run(
         self, sets: Sequence[int], stage: Callable[[], Processors | None], setting: BlockSetting
-    ) -> tuple[int, list[BlockDone]]:
+    ) -> tuple[int, list[Sequence[Claims]]]:
         """Calls the candidate on every rank, once on each of these sets; see `CandidateGang.run`.
 
         Raises:
@@ -193,7 +193,7 @@ class EmulatedGang:
         if len(done.claims) != self._world_size or any(len(claims) != len(sets) for claims in done.claims):
             raise GangFailed(Failure.INTEGRITY, None, f"a rank reported other calls than the {len(sets)} that it made")
         self._gang.processes.freeze()
-        return nanoseconds, [BlockDone(claims) for claims in done.claims]
+        return nanoseconds, list(done.claims)
 
     def run_on(self, seconds: float) -> None:
         """Lets the frozen process go on for a while.

@@ -230,7 +230,7 @@ class GangPool:
 
     @property
     def is_sound(self) -> bool:
-        """Whether it is open and every zygote is alive: if not, ranks may have fallen through no candidate."""
+        """Whether it is open and every zygote is alive: if not, ranks may have failed through no candidate."""
         with self._lock:
             return not self._closed and all(zygote.alive for zygote in self._zygotes.values())
 

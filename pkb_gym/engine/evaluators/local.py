@@ -48,7 +48,8 @@ class LocalEvaluator:
     """Judges sources on this machine's CPU or GPUs.
 
     Args:
-        key: secret that, with the seed, fixes the inputs; random by default. Give one to reproduce an evaluation.
+        key: secret that, with the seed, fixes the inputs, those of timed calls with the source, too; random by default.
+            Give one to reproduce an evaluation.
         cache_dir: where compiled sources are kept; by default the user's cache folder.
         cache: of compiled sources, instead of one in `cache_dir`.
         standby_gangs: gangs of each kind that stand by on GPUs; none keeps preparation in the evaluation itself.

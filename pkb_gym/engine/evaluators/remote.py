@@ -23,7 +23,7 @@ from pkb_gym.engine.errors import (
     SizeError,
 )
 from pkb_gym.engine.evaluators.connections import CONNECT_S, SOCKET, Connections
-from pkb_gym.engine.evaluators.patience import Patience, growing_pauses, while_busy
+from pkb_gym.engine.evaluators.polling import Polling, growing_pauses, while_busy
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.config import EvalConfig
@@ -145,19 +145,19 @@ class RemoteEvaluator:
             ConfigError, SizeError, ProblemNotFound: the request makes no sense to the service.
             InfrastructureError: the service did not answer in time.
         """
-        patience = Patience.starting_now(self.url, self._timeout_s, MAX_WAIT_S)
+        polling = Polling.starting_now(self.url, self._timeout_s, MAX_WAIT_S)
         request = self._request(problem, source, config)
         submitted = ""
 
         def submit(_: float) -> EvaluationState:
             nonlocal submitted
-            state = while_busy(lambda: self._post(request, patience.deadline), patience.deadline, LONGEST_PAUSE_S)
+            state = while_busy(lambda: self._post(request, polling.deadline), polling.deadline, LONGEST_PAUSE_S)
             submitted = state.id
             return state
 
         try:
-            found = patience.wait(
-                submit, lambda state, wait_s: self._state(state.id, wait_s, patience.deadline), progress
+            found = polling.wait(
+                submit, lambda state, wait_s: self._state(state.id, wait_s, polling.deadline), progress
             )
         except BaseException:
             if submitted:
@@ -177,7 +177,7 @@ class RemoteEvaluator:
             ServiceBusy: it has too much to do.
             InfrastructureError: it cannot be reached.
         """
-        return self._post(self._request(problem, source, config), self._patience()).id
+        return self._post(self._request(problem, source, config), self._deadline()).id
 
     def status(self) -> ServiceStatus:
         """The state of the service.
@@ -185,7 +185,7 @@ class RemoteEvaluator:
         Raises:
             InfrastructureError: it cannot be reached.
         """
-        return self._call("GET", "/v1/status", ServiceStatus, self._patience())
+        return self._call("GET", "/v1/status", ServiceStatus, self._deadline())
 
     def pause(self, timeout_s: float = TIMEOUT_S) -> None:
         """Has the service leave its devices to another program; returns when nothing runs there any more.
@@ -211,7 +211,7 @@ class RemoteEvaluator:
         Raises:
             InfrastructureError: the service cannot be reached.
         """
-        self._call("POST", "/v1/resume", PauseState, self._patience())
+        self._call("POST", "/v1/resume", PauseState, self._deadline())
 
     def close(self) -> None:
         """Closes the connections; the service goes on. They are made anew if it is used again."""
@@ -223,7 +223,7 @@ class RemoteEvaluator:
     def _request(self, problem: Problem, source: str, config: EvalConfig) -> EvaluationRequest:
         return EvaluationRequest(problem=problem.name, source=source, config=config, replay_key=self._replay_key)
 
-    def _patience(self) -> float:
+    def _deadline(self) -> float:
         return time.monotonic() + self._unreachable_s
 
     def _post(self, request: EvaluationRequest, deadline: float) -> EvaluationState:
@@ -258,7 +258,7 @@ class RemoteEvaluator:
             try:
                 body = self._once(method, path, content, timeout_s)
             except _Unreachable as error:
-                until = min(deadline, self._patience()) if until is None else until
+                until = min(deadline, self._deadline()) if until is None else until
                 timeout_s = min(timeout_s, until - time.monotonic() - pause_s)
                 if timeout_s <= 0:
                     raise InfrastructureError(f"the evaluation service {self.url} cannot be reached: {error}") from None

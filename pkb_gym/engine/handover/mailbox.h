@@ -2,8 +2,8 @@
 //
 // A handover is what happens on a rank's stream between two calls: the departure of the one (samples of its outputs are
 // copied to receipts, its withheld argument lines are taken away again) and the arrival of the next (its withheld
-// argument lines get their values, samples of its outputs are poisoned). The kernel tells the server that it has come
-// there, and only then the server tells it which lines these are, and what they hold.
+// argument lines get their values, samples of its outputs are poisoned). The kernel reports to the server that it is
+// there, and only then the server sends it the indices of these lines, and their contents.
 #pragma once
 
 #include <cstdint>

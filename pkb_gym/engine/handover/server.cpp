@@ -1,7 +1,7 @@
 // The trusted side of a rank's handovers: a thread in the rank of the reference gang that has the same number.
 //
 // It knows which lines of a block's arguments are withheld until their call, and what they hold; candidates do not. On
-// the CPU it moves the lines itself, in the candidate's heap; on a GPU it tells the kernel of mailbox.h what to move.
+// the CPU it moves the lines itself, in the candidate's heap; on a GPU it sends the kernel of mailbox.h the list.
 #include <sched.h>
 #include <time.h>
 #include <unistd.h>

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -66,6 +67,23 @@ def cpu_hardware() -> HardwareSpec:
         InfrastructureError: it could not be measured.
     """
     return load_or_measure(env_vars.cache_dir())
+
+
+def measure_processors(processors: Sequence[int]) -> None:
+    """Measures a part of this machine, where that was not done before, for evaluators that will run on parts as large.
+
+    To be called while nothing else runs: measured beside others they would seem slow, and right kernels faster than
+    can be.
+
+    Raises:
+        InfrastructureError: they could not be measured.
+    """
+    bound = ["taskset", "--cpu-list", ",".join(map(str, processors))]
+    measure = "from pkb_gym.engine.hardware.calibrate import cpu_hardware; cpu_hardware()"
+    try:
+        subprocess.run([*bound, sys.executable, "-c", measure], check=True, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise InfrastructureError(f"processors {bound[-1]} could not be measured: {error}") from error
 
 
 def load_or_measure(cache: Path, repetitions: int = REPETITIONS) -> HardwareSpec:

@@ -222,12 +222,12 @@ class within:  # noqa: N801
     """
 
     compute: Callable[[CheckContext], tuple[torch.Tensor, torch.Tensor]]
-    says: str
+    description: str
     batched: bool = True
 
     def describe(self) -> str:
         """See `Check`."""
-        return self.says
+        return self.description
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
         """See `Check`."""
@@ -240,12 +240,12 @@ class rule:  # noqa: N801
     """A problem's own rule: `mark(got, context)` returns the bool tensor of wrong elements; `batched` as in `Check`."""
 
     mark: Callable[[torch.Tensor, CheckContext], torch.Tensor]
-    says: str
+    description: str
     batched: bool = True
 
     def describe(self) -> str:
         """See `Check`."""
-        return self.says
+        return self.description
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
         """See `Check`."""

@@ -130,8 +130,8 @@ class BaselineBlocks:
             settled = self._run_gated(lambda: _each(order.calls, call))
         return settled, [block.results_by_name(index, parts) for index, parts in enumerate(kept)]
 
-    def run_nothing(self, block: BoundBlock, order: RunNullBlock) -> BlockSettled:
-        """Runs calls of nothing, with handovers as between the calls of a block."""
+    def run_null_block(self, block: BoundBlock, order: RunNullBlock) -> BlockSettled:
+        """Runs null calls, with handovers as between the calls of a block."""
         null_call = self._handovers.null_call
         if order.handovers == "none":
             return self._run_gated(lambda: run_null_calls(order.calls, null_call, NoHandover()))

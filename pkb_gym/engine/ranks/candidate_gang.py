@@ -20,12 +20,14 @@ from pkb_gym.engine.ranks.handover_server import HandoverEnds
 from pkb_gym.engine.ranks.heaps import SymmetricHeap, memory_file
 from pkb_gym.engine.ranks.rank_processes import Processors
 from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.rankside.claims import read_claims
 from pkb_gym.engine.rankside.emulated_orders import Schedule
-from pkb_gym.engine.rankside.messages import Message
+from pkb_gym.engine.rankside.messages import Message, ProtocolError
 from pkb_gym.engine.rankside.orders import (
     Bind,
     BlockDone,
     Bound,
+    Claims,
     Dialect,
     HandoverKind,
     HeapMapped,
@@ -153,7 +155,7 @@ class CandidateGang:
             InfrastructureError: they could not be prepared.
         """
         try:
-            self._ask(Prepare(self._setting, dialect, one_queue), Prepared)
+            self._exchange(Prepare(self._setting, dialect, one_queue), Prepared)
         except GangFailed as failed:
             raise InfrastructureError(f"a gang could not be prepared: {failed}\n{self.output}") from None
 
@@ -166,7 +168,7 @@ class CandidateGang:
         order = MapHeap(self._setting, dialect, len(heap.fds), heap.segment_bytes)
         own_fds = [(*pair, *handovers.libraries.candidate_fds) for pair in handovers.eventfds]
         try:
-            self._ask(order, HeapMapped, fds=heap.fds, own_fds=own_fds)
+            self._exchange(order, HeapMapped, fds=heap.fds, own_fds=own_fds)
         except GangFailed as failed:
             raise InfrastructureError(f"a gang could not map its heap: {failed}\n{self.output}") from None
         self._heap = heap
@@ -215,7 +217,7 @@ class CandidateGang:
                 fds.append(memory_file(name, library))
             if job.stack_trace is not None:
                 fds.append(memory_file("pkb-stack-trace", job.stack_trace))
-            self._ask(order, Loaded, fds=fds)
+            self._exchange(order, Loaded, fds=fds)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -224,7 +226,7 @@ class CandidateGang:
     def _setting(self) -> RankSetting:
         return RankSetting(self._device, host.threads_per_rank(self._gang.world_size), self._ranks_per_gpu)
 
-    def _ask(
+    def _exchange(
         self,
         order: Message,
         expect: type[Reply],
@@ -232,7 +234,7 @@ class CandidateGang:
         own_fds: Sequence[Sequence[int]] = (),
     ) -> None:
         orders = [order] * self._gang.world_size
-        self._gang.ask(orders, expect, timeout_s=self.timeout_s, fds=fds, own_fds=own_fds, where=self._where)
+        self._gang.exchange(orders, expect, timeout_s=self.timeout_s, fds=fds, own_fds=own_fds, where=self._where)
 
     @property
     def _where(self) -> Callable[[int], str] | None:
@@ -249,11 +251,11 @@ class CandidateGang:
         orders = [
             Bind(call_runs(problem, plan, rank, dialect), plan.partitions) for rank in range(self._gang.world_size)
         ]
-        self._gang.ask(orders, Bound, timeout_s=self.timeout_s, where=self._where)
+        self._gang.exchange(orders, Bound, timeout_s=self.timeout_s, where=self._where)
 
     def run(
         self, sets: Sequence[int], stage: Callable[[], Processors | None], setting: BlockSetting
-    ) -> tuple[int, list[BlockDone]]:
+    ) -> tuple[int, list[Sequence[Claims]]]:
         """Calls the candidate once on each of these sets, then freezes the gang.
 
         Args:
@@ -264,19 +266,16 @@ class CandidateGang:
             setting: see there.
 
         Returns:
-            Nanoseconds by the evaluator's clock until no thread of a rank was at work, and each rank's report.
+            Nanoseconds by the evaluator's clock until no thread of a rank was at work, and each rank's claims of each
+            call.
 
         Raises:
-            GangFailed: a rank fell, the deadline passed, or a report does not fit the calls.
+            GangFailed: a rank fell, the deadline passed, or its claims do not fit the calls.
         """
         holds_ns = setting.holds_ns or ((),) * self._gang.world_size
         orders = [RunBlock(tuple(sets), self._epoch, setting.handovers, setting.pad_ns, held) for held in holds_ns]
         nanoseconds, done = self._run(orders, BlockDone, stage, setting.stopped_rank)
-        for rank, report in enumerate(done):
-            if len(report.claims) != len(sets):
-                what = f"rank {rank} reported {len(report.claims)} calls of {len(sets)}"
-                raise GangFailed(Failure.INTEGRITY, rank, what)
-        return nanoseconds, done
+        return nanoseconds, [_claims_of(rank, report, len(sets)) for rank, report in enumerate(done)]
 
     def profile(
         self, sets: Sequence[int], stage: Callable[[], Processors | None], link_bytes_per_s: float | None
@@ -336,3 +335,15 @@ class CandidateGang:
     def kill(self) -> None:
         """Ends the ranks, of which nothing more is wanted but what they wrote."""
         self._gang.processes.kill()
+
+
+def _claims_of(rank: int, done: BlockDone, calls: int) -> Sequence[Claims]:
+    """The claims of a rank for each of so many calls."""
+    try:
+        claims = read_claims(done.claims)
+    except ProtocolError as error:
+        what = f"rank {rank} sent something that its program does not: {error}"
+        raise GangFailed(Failure.INTEGRITY, rank, what) from None
+    if len(claims) != calls:
+        raise GangFailed(Failure.INTEGRITY, rank, f"rank {rank} reported {len(claims)} calls of {calls}")
+    return claims

@@ -10,7 +10,7 @@ from pkb_gym.engine.ranks.candidate_gang import BlockSetting, Job
 from pkb_gym.engine.ranks.handover_server import HandoverEnds
 from pkb_gym.engine.ranks.heaps import SymmetricHeap
 from pkb_gym.engine.ranks.rank_processes import Processors
-from pkb_gym.engine.rankside.orders import BlockDone, Dialect
+from pkb_gym.engine.rankside.orders import Claims, Dialect
 from pkb_gym.engine.records.artifact import Artifact
 
 
@@ -31,7 +31,7 @@ class CandidateRanks(Protocol):
     def bind(self, plan: BlockPlan) -> None: ...  # noqa: D102
     def run(  # noqa: D102
         self, sets: Sequence[int], stage: Callable[[], Processors | None], setting: BlockSetting
-    ) -> tuple[int, list[BlockDone]]: ...
+    ) -> tuple[int, list[Sequence[Claims]]]: ...
     def run_on(self, seconds: float) -> None: ...  # noqa: D102
     def thaw(self) -> None: ...  # noqa: D102
     def kill(self) -> None: ...  # noqa: D102

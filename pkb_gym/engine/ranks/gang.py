@@ -144,6 +144,8 @@ class Gang:
                 self._poll.register(fd, select.EPOLLIN)
             for wire in self._ranks:
                 wire.sock.settimeout(SEND_TIMEOUT_S)
+                if confinement is not None:
+                    wire.refuse_descriptors()
             self._resources = resources.pop_all()
 
     def _started_ranks(self) -> list[int]:
@@ -173,7 +175,7 @@ class Gang:
         self._output.drain_all()
         return self._output.tail_of(rank)
 
-    def ask(
+    def exchange(
         self,
         orders: Sequence[Message],
         expect: type[Reply],
@@ -199,7 +201,7 @@ class Gang:
         self.send(orders, fds, own_fds=own_fds)
         return self.collect(expect, timeout_s=timeout_s, where=where).messages
 
-    def ask_for_fds(self, order: Message, expect: type[Reply], *, timeout_s: float) -> list[list[int]]:
+    def exchange_for_fds(self, order: Message, expect: type[Reply], *, timeout_s: float) -> list[list[int]]:
         """Sends one order to every rank of a trusted gang; returns the descriptors that came with each reply.
 
         Raises:
@@ -229,7 +231,7 @@ class Gang:
         raw: bytes = b"",
         own_fds: Sequence[Sequence[int]] = (),
     ) -> None:
-        """Sends one order to each rank; a rank that is gone is noticed by `collect`. Arguments as `ask`.
+        """Sends one order to each rank; a rank that is gone is noticed by `collect`. Arguments as `exchange`.
 
         Raises:
             GangFailed: a rank has sent a message out of turn.
@@ -245,9 +247,9 @@ class Gang:
     def collect(
         self, expect: type[Reply], *, timeout_s: float, where: Callable[[int], str] | None = None
     ) -> Replies[Reply]:
-        """Waits for one reply from each rank; arguments and errors as `ask`."""
+        """Waits for one reply from each rank; arguments and errors as `exchange`."""
         frames: dict[int, tuple[Reply, bytes]] = {}
-        watch = ThreadWatch(self.processes.pidfds, self._max_threads)
+        watches = (ThreadWatch(self.processes.pidfds, self._max_threads), self.processes.connection_watch())
         deadline = time.monotonic() + timeout_s
         try:
             while True:
@@ -263,7 +265,8 @@ class Gang:
                 if left <= 0:
                     raise self._missed_deadline(set(range(self.world_size)) - set(frames), timeout_s, where)
                 self._listen(min(left, WATCH_S))
-                watch.look()
+                for watch in watches:
+                    watch.look()
         except WireError as error:
             raise self._first_failure(str(error)) from None
 
@@ -301,7 +304,7 @@ class Gang:
         Returns:
             Nanoseconds from opening the gate to the last completion, and the replies.
         """
-        self.ask(orders, Armed, timeout_s=timeout_s, where=where)
+        self.exchange(orders, Armed, timeout_s=timeout_s, where=where)
         self.processes.freeze()
         if stage is not None and (processors := stage()) is not None:
             self.processes.move(processors)

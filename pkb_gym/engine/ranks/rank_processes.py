@@ -15,6 +15,7 @@ from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.loopback import loopback_bytes
 from pkb_gym.engine.ranks.pidfds import pid_of, send, stat
 from pkb_gym.engine.ranks.rank_threads import wait_until_stopped
+from pkb_gym.engine.ranks.tcp_memory import MOST_FROZEN, ConnectionWatch, check_connections
 from pkb_gym.engine.rankside.processors import move_to
 from pkb_gym.engine.records.feedback import Failure
 
@@ -58,8 +59,14 @@ class RankProcesses:
             Nanoseconds until the last thread was seen at work, see `wait_until_stopped`.
 
         Raises:
-            GangFailed: a thread does not stop.
+            GangFailed: a thread does not stop, or connections hold what others lack, see `tcp_memory`.
         """
+        at_work_ns = self._freeze()
+        if self._isolated:
+            check_connections(pid_of(self._leader), MOST_FROZEN * len(self.pidfds))
+        return at_work_ns
+
+    def _freeze(self) -> int:
         at_work_ns = 0
         deadline = time.monotonic() + FREEZE_TIMEOUT_S
         while True:
@@ -85,6 +92,10 @@ class RankProcesses:
     def processor_ticks(self) -> int:
         """Processor time of all ranks since they began, in clock ticks; it stands still while they are frozen."""
         return sum(stat(pidfd)[1] for pidfd in self.pidfds)
+
+    def connection_watch(self) -> ConnectionWatch:
+        """For while ranks run; it sees nothing where ranks share the machine's network."""
+        return ConnectionWatch(pid_of(self._leader) if self._isolated else None, len(self.pidfds))
 
     def loopback_bytes(self) -> int | None:
         """See `loopback.loopback_bytes`; None where ranks share the machine's network."""

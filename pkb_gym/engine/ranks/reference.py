@@ -73,6 +73,7 @@ from pkb_gym.engine.rankside.arguments import unroll
 from pkb_gym.engine.rankside.devices import AnyHeap, Device, make_device
 from pkb_gym.engine.rankside.messages import Message
 from pkb_gym.engine.rankside.orders import Claims, Dialect, Failed, RunNullBlock
+from pkb_gym.engine.rankside.process_groups import ProcessGroups
 from pkb_gym.engine.rankside.python import execute, make_argument
 from pkb_gym.engine.rankside.wire import Wire
 
@@ -122,7 +123,7 @@ class ReferenceRank:
         self._candidate_handovers = CandidateHandovers(server)
         self._conditioner = make_conditioner(device.name, sorted(os.sched_getaffinity(0)))
         self._baseline = BaselineBlocks(wire, device, self._own_handovers, self._conditioner)
-        self._groups: dict[object, Any] = {}
+        self._groups = ProcessGroups(rank)
         self._solutions: dict[str, Any] = {}
         self._mine: AnyHeap | None = None
         self._theirs: AnyHeap | None = None
@@ -250,7 +251,7 @@ class ReferenceRank:
             for arg, value in zip(problem.data_args, drawn, strict=True):
                 for leaf, tensor in zip(argument_leaves(arg, ax), flatten_value(value), strict=True):
                     self._mine.tensor(planned.leaves[self._rank][leaf.name].slot).copy_(tensor)
-        groups = [self._group(partition) for partition in plan.partitions]
+        groups = [self._groups.of(partition) for partition in plan.partitions]
         calls = unroll(call_runs(problem, plan, self._rank, "python"))
         arguments = []
         for call in calls:
@@ -261,14 +262,6 @@ class ReferenceRank:
         self._device.synchronize()
         dist.barrier()  # rules read other ranks' inputs
         return Ready()
-
-    def _group(self, partition: tuple[tuple[int, ...], ...]) -> Any:
-        if partition not in self._groups:
-            for ranks in partition:
-                group = dist.new_group(list(ranks))
-                if self._rank in ranks:
-                    self._groups[partition] = group
-        return self._groups.get(partition)
 
     def _block_in_hand(self) -> BoundBlock:
         assert self._bound is not None
@@ -341,7 +334,7 @@ class ReferenceRank:
         return settled
 
     def _run_null_block(self, order: RunNullBlock) -> BlockSettled:
-        return self._baseline.run_nothing(self._block_in_hand(), order)
+        return self._baseline.run_null_block(self._block_in_hand(), order)
 
     def _capture_graphs(self, order: CaptureGraphs) -> Captured:
         return self._baseline.capture(self._block_in_hand(), order)

@@ -96,7 +96,7 @@ class ReferenceGang:
         store = os.memfd_create("pkb-rendezvous", os.MFD_CLOEXEC)
         try:
             self._gang = Gang(zygote, "pkb_gym.engine.ranks.reference", world_size, None)
-            self._ask(Start(device, threads, ranks_per_gpu), Ready, fds=(store, *libraries.reference_fds))
+            self._exchange(Start(device, threads, ranks_per_gpu), Ready, fds=(store, *libraries.reference_fds))
         finally:
             os.close(store)
 
@@ -118,7 +118,7 @@ class ReferenceGang:
             self._allocate(segment_bytes)
         else:
             self._device_heaps[1].reset()
-            self._ask(ClearCandidateHeap(), Ready, fds=(self._device_heaps[1].fds[0],))
+            self._exchange(ClearCandidateHeap(), Ready, fds=(self._device_heaps[1].fds[0],))
         assert self._device_heaps is not None
         yield self._device_heaps
 
@@ -127,7 +127,7 @@ class ReferenceGang:
         segment_bytes = align(segment_bytes, SEGMENT_ALIGNMENT_BYTES)
         self._close_device_heaps()
         try:
-            fds = self._gang.ask_for_fds(AllocateHeaps(segment_bytes), Ready, timeout_s=TIMEOUT_S)
+            fds = self._gang.exchange_for_fds(AllocateHeaps(segment_bytes), Ready, timeout_s=TIMEOUT_S)
         except GangFailed as failed:
             raise self._fault(str(failed)) from None
         mine, theirs = (DeviceHeap(segment_bytes, [pair[which] for pair in fds]) for which in (0, 1))
@@ -135,7 +135,7 @@ class ReferenceGang:
         self._map(mine, theirs)
 
     def _map(self, mine: SymmetricHeap, theirs: SymmetricHeap) -> None:
-        self._ask(MapHeaps(mine.segment_bytes), Ready, fds=(*mine.fds, *theirs.fds))
+        self._exchange(MapHeaps(mine.segment_bytes), Ready, fds=(*mine.fds, *theirs.fds))
 
     def take(
         self,
@@ -155,11 +155,11 @@ class ReferenceGang:
             eventfds: of each rank the two by which it and the candidate's rank agree.
         """
         order = TakeWorkload(WorkloadSpec.of(workload), source, scratch_bytes, segment_bytes)
-        self._ask(order, Ready, own_fds=eventfds)
+        self._exchange(order, Ready, own_fds=eventfds)
 
     def make(self, trials: Sequence[int], *, timed: bool) -> None:
         """Draws the inputs of a block."""
-        self._ask(MakeInputs(tuple(trials), timed), Ready)
+        self._exchange(MakeInputs(tuple(trials), timed), Ready)
 
     def stage(self, orders: Sequence[StageOrder]) -> Processors | None:
         """Puts the inputs into the candidate's heap and poisons its outputs; `end_block` must follow.
@@ -180,7 +180,7 @@ class ReferenceGang:
     def end_block(self) -> list[BlockEnded]:
         """The report of the handovers of the staged block; the candidate's gang must be frozen, or gone."""
         self._staged = False
-        return self._ask(EndBlock(), BlockEnded)
+        return self._exchange(EndBlock(), BlockEnded)
 
     @property
     def has_staged(self) -> bool:
@@ -212,7 +212,7 @@ class ReferenceGang:
         Returns:
             Whether that can be done. Where breaking it off cost a rank its context, the gang is of no further use.
         """
-        replies = self._ask(CaptureGraphs(calls, dialect), Captured)
+        replies = self._exchange(CaptureGraphs(calls, dialect), Captured)
         if not all(reply.sound for reply in replies):
             self._failed = True
             self.close()
@@ -241,19 +241,19 @@ class ReferenceGang:
         Args:
             dialect: of the candidate.
         """
-        return max(reply.delivery_us for reply in self._ask(TimeDelivery(dialect), DeliveryTimed))
+        return max(reply.delivery_us for reply in self._exchange(TimeDelivery(dialect), DeliveryTimed))
 
     def warm_up(self, calls: int) -> None:
         """Runs the baseline without looking at the clock or keeping results."""
-        self._ask(WarmUp(calls), Ready)
+        self._exchange(WarmUp(calls), Ready)
 
     def keep(self, folder: str, calls: int) -> None:
         """Has each rank write its part of the block's calls; see `KeepBlock`."""
-        self._ask(KeepBlock(folder, calls), Ready)
+        self._exchange(KeepBlock(folder, calls), Ready)
 
     def dump(self, folder: str, calls: Sequence[int], tensors: Sequence[Dumped]) -> None:
         """Has each rank write some of its tensors; see `DumpTensors`."""
-        self._ask(DumpTensors(folder, tuple(calls), tuple(tensors)), Ready)
+        self._exchange(DumpTensors(folder, tuple(calls), tuple(tensors)), Ready)
 
     def compare(self, claims: Sequence[Sequence[Claims]], dialect: Dialect) -> list[RankCheck]:
         """Judges the candidate's outputs of the block.
@@ -268,7 +268,7 @@ class ReferenceGang:
     def release(self) -> None:
         """Lets go of heaps and results; a gang that has failed holds none any more."""
         if not self._failed:
-            self._ask(Release(), Ready)
+            self._exchange(Release(), Ready)
 
     def close(self) -> None:
         """Ends it."""
@@ -284,7 +284,7 @@ class ReferenceGang:
         known = [answer_us for answer_us in answers_us if answer_us is not None]
         self.idle_us = max(known, default=None)
 
-    def _ask(
+    def _exchange(
         self,
         order: Message,
         expect: type[Reply],
@@ -301,7 +301,7 @@ class ReferenceGang:
         own_fds: Sequence[Sequence[int]] = (),
     ) -> list[Reply]:
         with self._one_exchange():
-            return self._gang.ask(orders, expect, timeout_s=TIMEOUT_S, fds=fds, own_fds=own_fds)
+            return self._gang.exchange(orders, expect, timeout_s=TIMEOUT_S, fds=fds, own_fds=own_fds)
 
     @contextlib.contextmanager
     def _one_exchange(self) -> Iterator[None]:

@@ -53,12 +53,19 @@ def python_paths() -> tuple[tuple[str, str], ...]:
     shown = list(system_paths())
     prefixes = {Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), Path(sys.prefix)}
     prefixes |= {Path(entry) for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
+    prefixes |= {Path(folder) for folder in package_folders()}
     for folder in sorted(prefixes):
         if folder in _SHARED_PREFIXES or str(folder.resolve()) in hidden:
             shown += _existing([str(folder / part) for part in (*_PARTS, "pyvenv.cfg")])
         elif folder.exists():
             shown.append(str(folder))
     return tuple((path, path) for path in dict.fromkeys(shown))
+
+
+def package_folders() -> tuple[str, ...]:
+    """The folders of PYTHONPATH that packages were installed into, absolute: torch may lie in one of them."""
+    folders = map(os.path.abspath, env_vars.python_path())
+    return tuple(folder for folder in folders if next(Path(folder).glob("*.dist-info"), None) is not None)
 
 
 def hidden_folders() -> tuple[str, ...]:

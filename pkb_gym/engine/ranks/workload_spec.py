@@ -22,6 +22,7 @@ class WorkloadSpec:
     key: str
     seed: int
     turn: int
+    source_sha256: str
 
     @classmethod
     def of(cls, workload: Workload) -> WorkloadSpec:
@@ -35,6 +36,7 @@ class WorkloadSpec:
             key=workload.key.hex(),
             seed=workload.seed,
             turn=workload.turn,
+            source_sha256=workload.source_sha256,
         )
 
     def load(self) -> Workload:
@@ -49,6 +51,7 @@ class WorkloadSpec:
             key=bytes.fromhex(self.key),
             seed=self.seed,
             turn=self.turn,
+            source_sha256=self.source_sha256,
         )
 
 

@@ -22,7 +22,7 @@ from pkb_gym.engine.ranks.sandbox import (
     bubblewrap_works,
     zygote_policy,
 )
-from pkb_gym.engine.ranks.visible_folders import is_below
+from pkb_gym.engine.ranks.visible_folders import is_below, package_folders
 from pkb_gym.engine.rankside.forking import ForkFailed, GangRequest, GangStarted, ZygoteReady
 from pkb_gym.engine.rankside.messages import WireError
 from pkb_gym.engine.rankside.wire import pair
@@ -73,8 +73,9 @@ class Zygote:
             self._resources = resources.pop_all()
 
     def _command(self, fd: int) -> list[str]:
-        # Unbuffered, of Python as of C: what a rank wrote is there however it ended, and blocks need not flush.
-        python = [sys.executable, "-u", "-m"]
+        # -P: nothing of the folder that the user works in is imported. -u, of Python as of C: what a rank wrote is
+        # there however it ended, and blocks need not flush.
+        python = [sys.executable, "-P", "-u", "-m"]
         if not self.sandboxed:
             return [*python, "pkb_gym.engine.rankside.zygote", str(fd), str(self.scratch)]
         command = [*python, "rankside.zygote", str(fd)]
@@ -92,7 +93,8 @@ class Zygote:
         inside = str(Path(RANKSIDE_INSIDE).parent)
         here = str(Path(__file__).resolve().parents[3])
         # What candidates import from is theirs alone; declarations may import from wherever this process does.
-        folders = (here, *python_path()) if self.trusted else (inside if self.sandboxed else here,)
+        own = (inside if self.sandboxed else here, *package_folders())
+        folders = (here, *python_path()) if self.trusted else own
         base = with_changes if self.trusted else for_candidates
         # The user's name stands in for a list of users, which no candidate needs to read.
         return base(

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from . import abi
 from .arguments import CallSpec, unroll
+from .claims import write_claims
 from .crash import trace_native_code, trace_python_code
 from .devices import AnyHeap, Device, make_device
 from .failures import CandidateError, kind_of
@@ -140,7 +141,7 @@ def _run_block(
                 claims.append(solution.call(index, order.epoch + call, holds_ns[call]))
             handover.cross()
             device.synchronize()
-            done = BlockDone(tuple(claims))
+            done = BlockDone(write_claims(claims))
         place.state = abi.State.DONE
     except BaseException as error:  # SystemExit and KeyboardInterrupt included: a candidate raised it
         wire.send(_failed(error, traceback.format_exc(limit=-6), call))

@@ -24,7 +24,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 # linux/bpf_common.h: load word, jump if equal, if not less, if any bit set; return.
 _LD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NR_OFFSET, _ARCH_OFFSET, _ARG0_LOW_OFFSET, _ARG1_LOW_OFFSET = 0, 4, 16, 24
+_NR_OFFSET, _ARCH_OFFSET, _ARG0_LOW_OFFSET, _ARG1_LOW_OFFSET, _ARG2_LOW_OFFSET = 0, 4, 16, 24, 32
 
 # Architecture -> (audit number, system call numbers).
 _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
@@ -40,7 +40,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "socket": 41, "memfd_create": 319, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240,
             "timer_create": 222, "fcntl": 72, "sched_setaffinity": 203, "migrate_pages": 256, "move_pages": 279,
             "io_setup": 206, "io_submit": 209, "vmsplice": 278, "setsid": 112, "setpgid": 109, "ioctl": 16,
-            "seccomp": 317,
+            "seccomp": 317, "setsockopt": 54,
         },
     ),
     "aarch64": (
@@ -55,7 +55,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "memfd_create": 279, "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180,
             "timer_create": 107, "fcntl": 25, "sched_setaffinity": 122, "migrate_pages": 238, "move_pages": 239,
             "io_setup": 0, "io_submit": 2, "vmsplice": 75, "setsid": 157, "setpgid": 154, "ioctl": 29,
-            "seccomp": 277,
+            "seccomp": 277, "setsockopt": 208,
         },
     ),
 }  # fmt: skip
@@ -79,8 +79,16 @@ _NEW_NAMESPACES = 0x7E020000
 _SOCKETS = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, and AF_NETLINK to list interfaces; AF_VSOCK for one heeds no network namespace."""
 
+_PROTOCOLS = (0, 1, 6, 15, 17, 20)
+"""Of sockets: the family's own, AF_UNIX by its number, TCP, NETLINK_KOBJECT_UEVENT and NETLINK_RDMA, by which libraries
+look for devices, and UDP. Connections of others, such as MPTCP, are in no list that the evaluator looks at."""
+
 _PLACES = ("sched_setaffinity", "migrate_pages", "move_pages")
 """System calls on the processors of a process and the nodes of its pages; of any process that the caller can name."""
+
+SOL_SOCKET, SO_LINGER = 1, 13
+"""An option that is taken and does nothing: whoever closes such a connection last waits for its peer, and that may be
+the evaluator, to which descriptors can be sent."""
 
 _NOT_THERE = ("clone3",)  # its flags lie in memory that a filter cannot read; libc falls back to clone
 
@@ -184,7 +192,6 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
         "tgkill": (pid,),
         "prlimit64": (0, pid),
         **dict.fromkeys(_PLACES, (0, pid)),  # 0 is the calling thread
-        "socket": _SOCKETS,
     }
     program = [
         _op(_LD, _ARCH_OFFSET),
@@ -206,10 +213,13 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
             values: tuple[int, ...] = (F_SETSIG, F_SETLEASE) if name == "fcntl" else TERMINALS
             jumps = [_op(_JEQ, value, len(values) - 1 - index, 0) for index, value in enumerate(values[:-1])]
             body = [_op(_LD, _ARG1_LOW_OFFSET), *jumps, _op(_JEQ, values[-1], 0, 1), deny, _op(_RET, _ALLOW)]
+        elif name == "socket":
+            body = [*_only(_ARG0_LOW_OFFSET, _SOCKETS), *_only(_ARG2_LOW_OFFSET, _PROTOCOLS), _op(_RET, _ALLOW)]
         elif name in only:
-            values = only[name]
-            jumps = [_op(_JEQ, value, len(values) - index, 0) for index, value in enumerate(values)]
-            body = [_op(_LD, _ARG0_LOW_OFFSET), *jumps, deny, _op(_RET, _ALLOW)]
+            body = [*_only(_ARG0_LOW_OFFSET, only[name]), _op(_RET, _ALLOW)]
+        elif name == "setsockopt":
+            body = [_op(_LD, _ARG1_LOW_OFFSET), _op(_JEQ, SOL_SOCKET, 0, 3), _op(_LD, _ARG2_LOW_OFFSET)]
+            body += [_op(_JEQ, SO_LINGER, 0, 1), _op(_RET, _DENY), _op(_RET, _ALLOW)]  # error 0 is success
         elif name in _NOT_THERE:
             body = [_op(_RET, _DENY | errno.ENOSYS)]
         else:
@@ -217,3 +227,9 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
         program += [_op(_JEQ, number, 0, len(body)), *body]
     program.append(_op(_RET, _ALLOW))
     return program
+
+
+def _only(offset: int, values: Sequence[int]) -> Sequence[bytes]:
+    """Denies a call unless the argument at an offset is one of these values; else goes on behind these instructions."""
+    jumps = [_op(_JEQ, value, len(values) - index, 0) for index, value in enumerate(values)]
+    return [_op(_LD, offset), *jumps, _op(_RET, _DENY | errno.EPERM)]

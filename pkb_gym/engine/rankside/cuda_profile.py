@@ -33,7 +33,7 @@ PEER_COPY = "Memcpy PtoP"
 OWN_COPY = "Memcpy DtoD"
 SLOW_COPY = "Memcpy PtoP (by its speed)"
 """The name of a copy that CUPTI takes for one within a device, but that took as long as links do."""
-TELLING_BYTES = 2 << 20
+SIGNIFICANT_BYTES = 2 << 20
 """A smaller copy within a device may take as long as the links would, as its time is mostly its beginning."""
 
 WAITS = (
@@ -261,7 +261,7 @@ def with_peer_copies(events: Sequence[Event], link_bytes_per_s: float) -> list[E
     """
 
     def crossed(event: Event) -> bool:
-        large = event.kind == "copy" and event.name.startswith(OWN_COPY) and event.nbytes >= TELLING_BYTES
+        large = event.kind == "copy" and event.name.startswith(OWN_COPY) and event.nbytes >= SIGNIFICANT_BYTES
         return large and event.nbytes <= event.duration_us * 1e-6 * link_bytes_per_s
 
     return [replace(event, name=SLOW_COPY) if crossed(event) else event for event in events]

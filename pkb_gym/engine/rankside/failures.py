@@ -27,5 +27,13 @@ def kind_of(error: BaseException) -> str:
     """The value of `Failure` for whatever a candidate raised."""
     if isinstance(error, CandidateError):
         return error.kind
-    out = isinstance(error, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY_TEXTS)
+    text = text_of(error)
+    out = isinstance(error, MemoryError) or any(words in text for words in OUT_OF_MEMORY_TEXTS)
     return "out_of_memory" if out else "runtime_error"
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an error; of one whose text could not be read as UTF-8, that text with its other bytes escaped."""
+    if isinstance(error, UnicodeDecodeError):
+        return bytes(error.object).decode(errors="backslashreplace")
+    return str(error)

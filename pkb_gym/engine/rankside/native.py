@@ -13,7 +13,7 @@ from . import abi, cuda_profile
 from .arguments import Argument, CallSpec, GroupArgument, ScalarArgument, TensorSlot
 from .devices import AnyHeap, Device
 from .dlpack import HeapTensor
-from .failures import CandidateError
+from .failures import CandidateError, kind_of, text_of
 from .orders import Claims, Load, Partition, ProfileDone, Transfers
 from .results import Destination, bad_result
 from .usage import usage_since
@@ -36,7 +36,7 @@ class Native:
             self._module = tvm_ffi.load_module(path)
             self._function = self._module.get_function("solution")
         except Exception as error:
-            raise CandidateError("load_error", str(error)) from None
+            raise CandidateError("load_error", text_of(error)) from None
         if self._function is None:
             raise CandidateError("load_error", "the library exports no `solution`")
         self._signature = order.signature
@@ -116,16 +116,18 @@ class Native:
         return self._deliver(returned, result) if returned else ()
 
     def _invoke(self, index: int) -> Any:
-        if self._called:
-            return self._function(*self._arguments[index])
-        self._called = True
         try:
-            return self._function(*self._arguments[index])
+            result = self._function(*self._arguments[index])
         except TypeError as error:
-            if "Mismatched" in str(error):
-                wrong = f"the kernel has another signature: {error}\nexpected:\n{self._signature}"
-                raise CandidateError("load_error", wrong) from None
-            raise
+            if self._called or "Mismatched" not in str(error):
+                raise
+            wrong = f"the kernel has another signature: {error}\nexpected:\n{self._signature}"
+            raise CandidateError("load_error", wrong) from None
+        except UnicodeDecodeError as error:  # by tvm_ffi, in place of the kernel's own
+            text = f"the kernel raised an error whose text is not UTF-8: {text_of(error)}"
+            raise CandidateError(kind_of(error), text) from None
+        self._called = True
+        return result
 
     def _deliver(self, slots: tuple[TensorSlot, ...], result: Any) -> Claims:
         import torch

@@ -218,10 +218,10 @@ class BlockDone(Message):
     """All calls are complete.
 
     Attributes:
-        claims: of each call.
+        claims: of each call; see `claims.write_claims`.
     """
 
-    claims: tuple[Claims, ...]
+    claims: str
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from .devices import AnyHeap, Device
 from .extensions import may_build, serve
 from .failures import CandidateError
 from .orders import Claims, Load, OperatorTime, Partition, ProfileDone, Transfers
+from .process_groups import ProcessGroups
 from .results import Delivery
 from .usage import usage_since
 
@@ -45,7 +46,7 @@ class Python:
         device.join()
         self._heap, self._device, self._rank = heap, device, rank
         self._returns = order.returns
-        self._groups: dict[Partition, Any] = {}
+        self._groups = ProcessGroups(rank)
         self._arguments: list[list[Any]] = []
         self._deliveries: list[Delivery] = []
         self._solution = load_solution(source_fd, libraries)
@@ -54,24 +55,13 @@ class Python:
 
     def bind(self, calls: list[CallSpec], partitions: tuple[Partition, ...]) -> None:
         """See `Solution`."""
-        groups = [self._process_group(partition) for partition in partitions]
+        groups = [self._groups.of(partition) for partition in partitions]
         self._arguments = [self._bind_call(call, groups) for call in calls]
         self._deliveries = [Delivery(self._heap, self._returns, call.results) for call in calls]
 
     def _bind_call(self, call: CallSpec, groups: list[Any]) -> list[Any]:
         self._heap.populate(call.offset, call.nbytes)
         return [make_argument(self._heap, argument, groups) for argument in call.arguments]
-
-    def _process_group(self, partition: Partition) -> Any:
-        """The group of this rank; every rank makes every group of the partition, in the same order."""
-        import torch.distributed as dist
-
-        if partition not in self._groups:
-            for ranks in partition:
-                group = dist.new_group(list(ranks))
-                if self._rank in ranks:
-                    self._groups[partition] = group
-        return self._groups.get(partition)
 
     def call(self, index: int, epoch: int, hold_ns: int = 0) -> Claims:
         """See `Solution`."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import array
+import contextlib
+import errno
 import json
 import os
 import select
 import socket
 import struct
+import time
 from collections.abc import Sequence
 
 from .messages import Kind, Message, ProtocolError, WireError, read
@@ -20,6 +23,12 @@ MAX_HEAD_BYTES = 8 << 20
 """Largest JSON part of one that is accepted: parsed, it takes many times its room."""
 
 MAX_FDS = 64
+SO_PASSRIGHTS = 83
+"""Of linux/socket.h, on the architectures that the system call filter knows."""
+
+IN_FLIGHT_S = 30.0
+"""How long a frame with descriptors waits where its user has as many under way as `ulimit -n` (unix(7), ETOOMANYREFS);
+candidates of the same user may hold some until they end."""
 
 
 class Wire:
@@ -29,6 +38,14 @@ class Wire:
         self.sock = sock
         self.max_frame_bytes = max_frame_bytes
         self._buffer = bytearray()
+
+    def refuse_descriptors(self) -> None:
+        """Has the kernel refuse descriptors that the other side sends along, where it can (Linux 6.16).
+
+        Read by `receive`, they are closed at once, and to close one may take as long as its sender likes.
+        """
+        with contextlib.suppress(OSError):
+            self.sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
 
     def fileno(self) -> int:
         """For selectors."""
@@ -50,11 +67,22 @@ class Wire:
             raise WireError(f"frame of {len(head) + len(raw)} bytes; at most {self.max_frame_bytes} are allowed")
         frame = HEADER.pack(len(head), len(raw)) + head + raw
         try:
-            sent = socket.send_fds(self.sock, [frame], list(fds)) if fds else self.sock.send(frame)
+            sent = self._send_with_fds(frame, fds) if fds else self.sock.send(frame)
             if sent < len(frame):
                 self.sock.sendall(memoryview(frame)[sent:])
         except OSError as error:
             raise WireError(f"the other side is gone: {error}") from None
+
+    def _send_with_fds(self, frame: bytes, fds: Sequence[int]) -> int:
+        """Sends what fits of a frame; waits while its user has too many descriptors under way, which others receive."""
+        deadline = time.monotonic() + IN_FLIGHT_S
+        while True:
+            try:
+                return socket.send_fds(self.sock, [frame], list(fds))
+            except OSError as error:
+                if error.errno != errno.ETOOMANYREFS or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
 
     def receive(self, *kinds: type[Kind]) -> tuple[Kind, bytes]:
         """Waits for one frame, whose message must be of one of these kinds.

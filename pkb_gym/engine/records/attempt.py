@@ -29,7 +29,7 @@ class TokenCounts(Record):
     completion: int = Field(ge=0)
     """All that it wrote, reasoning included."""
     reasoning: int = Field(default=0, ge=0)
-    """Of those, the tokens of its reasoning; 0 where the model does not tell."""
+    """Of those, the tokens of its reasoning; 0 where the model does not report them."""
 
 
 class Attempt(Record):
@@ -128,4 +128,4 @@ def _complaint(error: dict[str, object]) -> str:
 
 def request_key(problem: str, source: str, feedback: Feedback) -> str:
     """The key that equal requests share, whatever they left open: that of the resolved configuration."""
-    return EvaluationRequest(problem=problem, source=source, config=feedback.config.as_asked()).key
+    return EvaluationRequest(problem=problem, source=source, config=feedback.config.as_request()).key

@@ -52,8 +52,8 @@ class Race(Record):
     """An argument was read ("early_read") or an output written ("early_write") before its rank's call had begun; an
     argument was read ("late_read") or an output written ("late_output") after its rank's call had finished; a rank did
     not wait for data of this call ("missing_wait"); scratch or a signal was used again while a peer needed it
-    ("reuse"); two accesses to the same bytes, one of them a write, are ordered by nothing, as the detector of emulated
-    ranks tells ("unordered"); one of these, but which is not known ("unknown")."""
+    ("reuse"); two accesses to the same bytes, one of them a write, are ordered by nothing, by the detector of emulated
+    ranks ("unordered"); one of these, but which is not known ("unknown")."""
     rank: int | None = None
     """That reads; None where another one's part is not known."""
     owner: int | None = None

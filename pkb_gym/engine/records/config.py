@@ -65,7 +65,8 @@ class EvalConfig(Record):
     4 * world_size + 1, so that each rank can be late in two of them, and held up in two; on the device "emulated" it
     is 14 by default, a few for each way in which ranks are held back, and any number is taken."""
     seed: int = Field(default=0, strict=True)
-    """Together with the evaluator's key, fixes the inputs; on the device "emulated" also the order of execution."""
+    """Together with the evaluator's key, fixes the inputs, those of timed calls together with the source, too; on the
+    device "emulated" also the order of execution."""
     turn: int = Field(default=0, ge=0, strict=True)
     """Turn of the episode; each turn has inputs of its own."""
     timeout_s: float | None = Field(default=None, gt=0, strict=True)
@@ -125,7 +126,7 @@ class ResolvedConfig(Record):
     def _lists_become_tuples(cls, size: object) -> object:
         return frozen_axes(size) if isinstance(size, dict) else size
 
-    def as_asked(self) -> EvalConfig:
+    def as_request(self) -> EvalConfig:
         """The request that names every choice and so resolves to this."""
         return EvalConfig(**dict(self))
 
@@ -140,7 +141,7 @@ class ResolvedConfig(Record):
         return "cpu" if self.device == "emulated" else self.device
 
     @property
-    def axes_asked(self) -> str | dict[str, AxisValue]:
+    def size_argument(self) -> str | dict[str, AxisValue]:
         """The size as `Problem.axes` takes it."""
         return self.size  # type: ignore[return-value]  # values were frozen on the way in
 

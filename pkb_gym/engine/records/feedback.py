@@ -270,7 +270,7 @@ class Feedback(Record):
     calls_torch_distributed: bool | None = None
     """Whether it calls collectives of the library that the baseline uses (torch.distributed, gloo, NCCL), and so is no
     custom communication kernel: by its text, by traffic of its ranks' network while it ran (whatever its dialect), or
-    by NCCL's kernels in its profile, which are an untrusted rank report. None where nothing tells."""
+    by NCCL's kernels in its profile, which are an untrusted rank report. None without evidence."""
     compile: CompileReport | None = None
     sanitizers: tuple[SanitizerReport, ...] = ()
     """In the order of `config.sanitize`."""

@@ -21,7 +21,7 @@ LEAST_DELAY_S: dict[tuple[Device, Dialect], float] = {
     ("cuda", "native"): 8e-3,
     ("cuda", "python"): 1e-3,
 }
-"""How late a rank is at most. Its delay ends as soon as the others go no further; that native kernels of the CPU tell,
+"""How late a rank is at most. Its delay ends as soon as the others go no further; CPU kernels report that,
 so that the limit can leave a busy machine time to run them. On GPUs others come two calls ahead in that time."""
 
 LEAST_HOLD_S: dict[Device, float] = {"cpu": 1e-3, "cuda": 4e-3}

@@ -24,7 +24,7 @@ from pkb_gym.engine.ranks.handover_server import HandoverEnds, HandoverLibraries
 from pkb_gym.engine.ranks.reference_gang import ReferenceGang
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, LateOutput
 from pkb_gym.engine.rankside.abi import MAX_GROUPS
-from pkb_gym.engine.rankside.orders import BlockDone, Dialect, ProfileDone
+from pkb_gym.engine.rankside.orders import Claims, Dialect, ProfileDone
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.check_report import CheckReport
 from pkb_gym.engine.records.config import ResolvedConfig
@@ -51,13 +51,13 @@ class FinishedBlock:
     Attributes:
         plan: of its calls.
         nanoseconds: by the evaluator's clock.
-        done: each rank's report.
+        done: each rank's claims of each call.
         ended: what its handovers have shown, of each rank.
     """
 
     plan: BlockPlan
     nanoseconds: int
-    done: Sequence[BlockDone]
+    done: Sequence[Sequence[Claims]]
     ended: Sequence[BlockEnded]
 
     @property
@@ -104,13 +104,14 @@ class CandidateRun:
         self.tools = tools or DebugTools()
         self.workload = Workload(
             problem=feedback.problem,
-            size=config.axes_asked,
+            size=config.size_argument,
             world_size=config.world_size,
             dtype=config.dtype,
             protocol=config.protocol,
             key=key,
             seed=config.seed,
             turn=config.turn,
+            source_sha256=feedback.source.sha256,
         )
         self.layout = lay_out(self.workload.problem, config)
         self.right_trials: Sequence[int] = ()
@@ -262,10 +263,9 @@ class CandidateRun:
             with self._ended_block():
                 return self.gang.profile(sets, lambda: self.reference.stage(staging.orders), link_bytes_per_s)
 
-    def compare(self, done: Sequence[BlockDone]) -> CheckReport:
+    def compare(self, done: Sequence[Sequence[Claims]]) -> CheckReport:
         """The outputs of the last block as they lie in the heap now, against the baseline's."""
-        checks = self.reference.compare([report.claims for report in done], self.dialect)
-        return merge(checks, len(done[0].claims))
+        return merge(self.reference.compare(done, self.dialect), len(done[0]))
 
     def go_on(self, seconds: float) -> None:
         """Lets the frozen candidate run for a while.
@@ -292,7 +292,7 @@ class CandidateRun:
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
-        """Turns a fallen gang into the failure that is reported."""
+        """Turns a failed gang into the failure that is reported."""
         try:
             yield
         except GangFailed as failed:

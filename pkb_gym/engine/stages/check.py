@@ -9,7 +9,7 @@ from pkb_gym.engine.records.check_report import CheckReport
 from pkb_gym.engine.records.feedback import Stage
 from pkb_gym.engine.stages.block_staging import CallConditions, check_conditions, conducted, longest_delay_s
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
-from pkb_gym.engine.stages.look_closer import look_closer
+from pkb_gym.engine.stages.debug_run import debug_run
 from pkb_gym.engine.stages.mismatch import failed_check
 
 
@@ -45,7 +45,7 @@ def _check_block(
     run.allow(baseline_ns, more_s=calls * longest_delay_s(run.config, baseline_us))
     staging = conducted(run.config, conditions, baseline_us)
     if earlier is None:
-        look_closer(run, plan, staging)
+        debug_run(run, plan, staging)
         run.load()
     finished = run.run(plan, range(calls), staging)
     run.feedback.complete(Stage.RUN)

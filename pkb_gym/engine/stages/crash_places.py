@@ -22,12 +22,12 @@ def crash_places(binary: bytes | None, outputs: Sequence[str]) -> str:
     if binary is None:
         found = [", called from ".join(python_lines_in(output)[:MOST_CALLS]) for output in outputs]
     else:
-        found = [_in_words(lines) for lines in source_lines(binary, [places_in(output) for output in outputs])]
+        found = [_stack_text(lines) for lines in source_lines(binary, [places_in(output) for output in outputs])]
     places = list(enumerate(found))
     return "\n".join(f"rank {rank} stood at {place}" for rank, place in places if place)
 
 
-def _in_words(lines: Sequence[SourceLine]) -> str:
+def _stack_text(lines: Sequence[SourceLine]) -> str:
     """The places as text: `kernel.cpp:11, in pkb::Comm::barrier`; lines of headers where nothing else is known."""
     own = [line for line in lines if line.is_candidates and line.function != EXPORTED]
     if not own:

@@ -63,7 +63,7 @@ def lay_out(problem: Problem, config: ResolvedConfig) -> HeapLayout:
     Raises:
         InfrastructureError: there are more ranks or groups than `pkb::Comm` has room for.
     """
-    size = config.axes_asked
+    size = config.size_argument
     named = size if isinstance(size, str) else tuple(sorted(size.items()))
     return _lay_out(
         problem,

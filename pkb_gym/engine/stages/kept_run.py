@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pkb_gym.engine.compare.layout import PAGE_BYTES, BlockPlan, align
-from pkb_gym.engine.compile.debug_build import BUILDS, HARNESS, build_script
+from pkb_gym.engine.compile.debug_build import BUILDS, HARNESS, build_script, harness_files
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.ranks.reference_orders import ConductCalls
 from pkb_gym.engine.rankside import abi
@@ -40,7 +40,8 @@ def keep_run(run: CandidateRun, plan: BlockPlan, staging: BlockStaging, folder: 
                 (folder / name).unlink(missing_ok=True)
         (folder / f"kernel.{'cu' if language == 'cuda' else 'cpp'}").write_text(run.feedback.source.text)
         (folder / f"kernel-{'debug' if run.config.debug else 'release'}.so").write_bytes(run.artifact.binary or b"")
-        (folder / HARNESS.name).write_bytes(HARNESS.read_bytes())
+        for name, content in harness_files().items():
+            (folder / name).write_bytes(content)
         tools = SANITIZERS["cuda"] if language == "cuda" else ()
         scripts = {
             "build.sh": build_script(language, run.feedback.source.text),

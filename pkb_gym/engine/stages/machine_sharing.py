@@ -31,6 +31,16 @@ def ahead_of_work() -> Iterator[None]:
         yield
 
 
+def folder_apart(folder: Path) -> Path:
+    """Makes a folder for temporary files two levels down: its evaluators wait for no others, nor others for them.
+
+    For those that have processors of their own. Whether the folder itself is locked by somebody does not matter.
+    """
+    apart = folder / "queue" / "tmp"
+    apart.mkdir(parents=True)
+    return apart
+
+
 def _queue() -> Path:
     return Path(tempfile.gettempdir()).parent
 

@@ -96,22 +96,22 @@ def failed_while_timed(run: CandidateRun, finished: FinishedBlock, report: Check
     if race is None:
         first = min(report.mismatches, key=lambda mismatch: mismatch.trial)
         if first.reason != "values":
-            return _told_apart(run, report, first)
+            return _stopped_for_distinguishing(run, report, first)
         unhurried, again = _with_time(run, finished.plan, timed=True, baseline_us=baseline_us)
         if not unhurried.passed or again.late:
-            if _tells_calls_apart(run, finished.plan, first, baseline_us):
-                return _told_apart(run, report, first)
+            if _distinguishes_calls(run, finished.plan, first, baseline_us):
+                return _stopped_for_distinguishing(run, report, first)
             return run.feedback.stop(FAILURES[first.reason], f"while timed: {first}", first.rank)
         race = Race(kind="unknown", rank=first.rank, evidence=str(first))
     return _raced(run, race)
 
 
-def _told_apart(run: CandidateRun, report: CheckReport, first: Mismatch) -> Stopped:
+def _stopped_for_distinguishing(run: CandidateRun, report: CheckReport, first: Mismatch) -> Stopped:
     run.feedback.suspect(integrity.timed_outputs(report))
     return run.feedback.stop(Failure.INTEGRITY, f"wrong while timed: {first}", first.rank)
 
 
-def _tells_calls_apart(run: CandidateRun, plan: BlockPlan, first: Mismatch, baseline_us: float) -> bool:
+def _distinguishes_calls(run: CandidateRun, plan: BlockPlan, first: Mismatch, baseline_us: float) -> bool:
     """Whether the same inputs have come out right in one call and wrong in another.
 
     The timed inputs are tried as checked calls at other places, and so are the checked inputs, which were right. A

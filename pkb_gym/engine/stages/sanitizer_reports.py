@@ -56,7 +56,7 @@ def _shown(output: str) -> str:
     return printable(cut_log(output))
 
 
-_FOLDERS = re.compile(r"/tmp/(?=kernel\.|harness\.)|/[\w./-]*/include/(?=pkb/|tvm/)|(?:\.\./)+src/libsanitizer/\w+/")
+_FOLDERS = re.compile(r"/tmp/(?=kernel\.|harness[._])|/[\w./-]*/include/(?=pkb/|tvm/)|(?:\.\./)+src/libsanitizer/\w+/")
 """In front of files whose names say enough."""
 
 _OWN_LINE = re.compile(r"\bkernel\.(?:cpp|cu):\d+")

@@ -36,7 +36,7 @@ TARGET_BLOCK_US = 10_000.0
 
 LONGEST_BLOCK_US = 30_000.0
 """Length that the slower side's blocks should not exceed for the sake of the faster side's: processors are noisy over
-longer stretches than a call, so that many short blocks tell more than a few long ones."""
+longer stretches than a call, so that many short blocks are more precise than a few long ones."""
 
 MAX_CALLS = 256
 GRAPHS, GRAPH_BLOCKS = 4, 9

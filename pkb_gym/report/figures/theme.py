@@ -50,7 +50,7 @@ PAPER = Theme(
     grid="#d9d9d9",
     agents=("#0072b2", "#d55e00", "#009e73", "#b0568a", "#8a6d00", "#3d8fc7", "#5b4a9f", "#444444"),
 )
-"""For print: white paper. Colours after Okabe and Ito, which people with colour blindness tell apart."""
+"""For print: white paper. Colours after Okabe and Ito, which people with colour blindness distinguish."""
 
 PAGE = Theme(
     ink="#010101",
@@ -69,7 +69,7 @@ VARIABLES = {
 
 
 def mark_of(agent: int) -> str:
-    """The shape of an agent's points: colour alone tells nobody who cannot see it."""
+    """The shape of an agent's points: colour alone is lost on those who cannot see it."""
     return MARKS[(agent + agent // AGENT_COLOURS) % len(MARKS)]
 
 

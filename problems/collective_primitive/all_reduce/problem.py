@@ -67,7 +67,9 @@ PROBLEM = Problem(
         "large": {"M": 8192, "N": 4096},
     },
     args=(Tensor("tensor", ("M", "N"), about="this rank's addend"),),
-    outputs=(Output("out", ("M", "N"), check=within(exact_sum, says="|out - sum| <= 2^-8 W sum |x_r| (bfloat16)")),),
+    outputs=(
+        Output("out", ("M", "N"), check=within(exact_sum, description="|out - sum| <= 2^-8 W sum |x_r| (bfloat16)")),
+    ),
     robust=Trials(robust_inputs),
     published=Trials(published_inputs),
     cost=cost,

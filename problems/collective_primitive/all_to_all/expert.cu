@@ -2,7 +2,7 @@
 //
 // W - 1 blocks cross the link into each rank, each once. Small blocks go as tagged words by way of scratch; larger ones
 // straight into the peers' outputs, once these have signalled that their call has begun, and a word from each block of the
-// kernel tells the receiver that its part is there (pkb/moves_cuda.h). Bound: link, W - 1 blocks in and out a rank.
+// kernel signals the receiver that its part is there (pkb/moves_cuda.h). Bound: link, W - 1 blocks in and out a rank.
 #include "pkb/moves_cuda.h"
 #include "pkb/symm.h"
 

@@ -3,8 +3,8 @@
 //
 // A source that serves W - 1 whole tensors is bound by its link out. Handed on by the W - 1 others, one tensor crosses
 // the link out of the source and one into every other rank, which is the least. Small tensors go as tagged words by way
-// of scratch; otherwise each rank tells that its call has begun, so that its output may be written, and each block of
-// the kernel tells that it has pushed its part (pkb/moves_cuda.h). Bound: link, one tensor out of the source.
+// of scratch; otherwise each rank signals that its call has begun, so that its output may be written, and each block of
+// the kernel signals that it has pushed its part (pkb/moves_cuda.h). Bound: link, one tensor out of the source.
 #include <algorithm>
 
 #include "pkb/moves_cuda.h"

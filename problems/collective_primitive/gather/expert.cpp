@@ -2,8 +2,8 @@
 //
 // W - 1 blocks cross the link into the root, each once. Every rank but the root copies its block into its own output
 // too, 2 W - 1 copies in all; the root fetches 1 / W of each foreign block, so that every rank copies (2 W - 1) / W
-// blocks. The root and each other rank tell one another that their calls have begun, copy what is their own, wait for
-// that word, and end when the other has done its part. Bound: memory, one read and one write of that much a rank.
+// blocks. The root and each other rank signal one another that their calls have begun, copy what is their own, wait for
+// that signal, and end when the other has done its part. Bound: memory, one read and one write of that much a rank.
 #include "pkb/symm.h"
 
 using tvm::ffi::TensorView;

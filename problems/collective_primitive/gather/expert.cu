@@ -2,7 +2,7 @@
 //
 // W - 1 blocks cross the link into the root, each once. Small blocks go as tagged words by way of scratch; larger ones
 // straight into the root's output, once it has signalled that its call has begun, and a word from each block of the kernel
-// tells it that its part is there (pkb/moves_cuda.h). Bound: link, W - 1 blocks into the root.
+// signals that its part is there (pkb/moves_cuda.h). Bound: link, W - 1 blocks into the root.
 #include "pkb/moves_cuda.h"
 #include "pkb/symm.h"
 

@@ -102,7 +102,9 @@ PROBLEM = Problem(
         Output(
             "out",
             ("M", "N"),
-            check=rule(mark, says="on dst |out - sum| <= 2^-8 W sum |x_r| (bfloat16; 0 for whole numbers), else exact"),
+            check=rule(
+                mark, description="on dst |out - sum| <= 2^-8 W sum |x_r| (bfloat16; 0 for whole numbers), else exact"
+            ),
             about="the sum on rank dst, a copy of `tensor` elsewhere",
         ),
     ),

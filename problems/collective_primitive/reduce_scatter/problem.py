@@ -75,7 +75,7 @@ PROBLEM = Problem(
         Output(
             "out",
             ("M", "N"),
-            check=within(exact_sum, says="|out - sum| <= 2^-8 W sum |x_s| (bfloat16; exact for whole numbers)"),
+            check=within(exact_sum, description="|out - sum| <= 2^-8 W sum |x_s| (bfloat16; exact for whole numbers)"),
             about="row block r of the sum",
         ),
     ),

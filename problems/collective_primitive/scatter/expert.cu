@@ -2,7 +2,7 @@
 //
 // W - 1 blocks cross the link out of the source, each once. Small blocks go as tagged words by way of scratch; larger
 // ones straight into the outputs, once their ranks have signalled that their call has begun, and a word from each block of
-// the kernel tells the receiver that its part is there (pkb/moves_cuda.h). Bound: link, W - 1 blocks out of the source.
+// the kernel signals its receiver that its part is there (pkb/moves_cuda.h). Bound: link, W - 1 blocks out of the source.
 #include "pkb/moves_cuda.h"
 #include "pkb/symm.h"
 

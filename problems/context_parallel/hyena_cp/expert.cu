@@ -12,7 +12,7 @@
 // (pkb/fft_cuda.h: two pieces are the real and the imaginary part of one transform, and long filters are cut into
 // parts).
 //
-// Ranks tell each other that their calls have begun, before peers' inputs are read and their scratch is written, and
+// Ranks signal each other that their calls have begun, before peers' inputs are read and their scratch is written, and
 // that they have convolved, before results are used and calls end.
 #include <algorithm>
 #include <climits>
@@ -419,7 +419,7 @@ class MatrixConvolver {
            (int64_t(batch_) * plan_.C + channel_) * plan_.l + spot.position;
   }
 
-  // Sends the gated inputs of this rank's times of a row of each other rank, and tells this block's counterparts there.
+  // Sends the gated inputs of this rank's times of a row of each other rank, and signals its counterparts there.
   // What lay there has been read: this rank ended the call before when all ranks had convolved.
   __device__ void push(int row, int phase) const {
     constexpr int kVector = 8, kTogether = 4;

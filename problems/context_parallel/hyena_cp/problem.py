@@ -174,7 +174,9 @@ PROBLEM = Problem(
             ("B", "l", "C"),
             check=all_of(
                 (
-                    rule(channel_mark, says="|out - ref| <= 2e-2 |ref| + 2.5e-2 max(1, |x1|) rms of ref over time"),
+                    rule(
+                        channel_mark, description="|out - ref| <= 2e-2 |ref| + 2.5e-2 max(1, |x1|) rms of ref over time"
+                    ),
                     norm_close(8e-3),
                 )
             ),

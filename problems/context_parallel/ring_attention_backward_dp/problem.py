@@ -169,7 +169,10 @@ def least_work(ax: Axes) -> Cost:
 # S None is T / C, T being the length of a replica; G None is min(2, W); without averaging dp_group is None.
 DEFAULTS: dict[str, AxisValue] = {"G": None, "averaged": True, "causal": False, "softmax_scale": None}
 GRADIENT = all_of(
-    (norm_close(rel=1e-2), rule(mark_rows, says="rows: ||error|| <= 2e-2 max(||row||, rms of all / 2), for bfloat16"))
+    (
+        norm_close(rel=1e-2),
+        rule(mark_rows, description="rows: ||error|| <= 2e-2 max(||row||, rms of all / 2), for bfloat16"),
+    )
 )
 BLOCK = ("B", "S", "h", "d")
 

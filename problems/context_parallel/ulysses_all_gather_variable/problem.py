@@ -53,7 +53,7 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks draw lengths anew, every third time an empty rank, and gather along inner dimensions every other time.
 
-    About half of the ranks keep the length of the size, so that no rank can tell the others' lengths by its own.
+    About half of the ranks keep the length of the size, so that no rank can infer the others' lengths from its own.
     """
     if draw.timed:
         return {}
@@ -125,7 +125,7 @@ PROBLEM = Problem(
         Group("group", about="None means all ranks"),
     ),
     outputs=(
-        # As large as only the exchange of lengths can tell.
+        # Its size is known after the exchange of lengths alone.
         Output("out", ("?",), capacity="N", check=same_bits(), about="all ranks' x, joined along gather_dim"),
     ),
     derive=derive,

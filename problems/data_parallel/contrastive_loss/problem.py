@@ -148,7 +148,8 @@ PROBLEM = Problem(
             "loss",
             (),
             check=rule(
-                loss_mark, says="relative error <= (3 + W) 2^-8 for bfloat16, a quarter for float16, 1e-4 for float32"
+                loss_mark,
+                description="relative error <= (3 + W) 2^-8 for bfloat16, a quarter for float16, 1e-4 for float32",
             ),
             about="this rank's own",
         ),

@@ -208,7 +208,7 @@ PROBLEM = Problem(
         Output(
             "sims",
             ("Q", "k"),
-            check=rule(sims_mark, says="within one and a half steps, in descending order"),
+            check=rule(sims_mark, description="within one and a half steps, in descending order"),
             about="largest similarities",
         ),
         Output(
@@ -217,8 +217,8 @@ PROBLEM = Problem(
             dtype="int64",
             check=rule(
                 labels_mark,
-                says="each label has a sample with that similarity (within a step), and all samples more than two "
-                "steps above the k-th are there, none twice",
+                description="each label has a sample with that similarity (within a step), and all samples more than "
+                "two steps above the k-th are there, none twice",
                 batched=False,
             ),
             about="labels of the samples behind sims",

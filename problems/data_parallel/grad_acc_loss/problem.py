@@ -153,9 +153,11 @@ PROBLEM = Problem(
     ),
     returns="tuple",
     outputs=(
-        Output("normalized_loss", (), check=within(normalized, says=f"loss_sum's over G: {STEPS} and 2 2^-8 more")),
-        Output("loss_sum", (), check=within(weighted_sum, says=f"|out - sum| <= {STEPS} sum |loss n|")),
-        Output("grad_loss", (), check=within(gradient, says="5 2^-8 (bfloat16) times the sum of both terms")),
+        Output(
+            "normalized_loss", (), check=within(normalized, description=f"loss_sum's over G: {STEPS} and 2 2^-8 more")
+        ),
+        Output("loss_sum", (), check=within(weighted_sum, description=f"|out - sum| <= {STEPS} sum |loss n|")),
+        Output("grad_loss", (), check=within(gradient, description="5 2^-8 (bfloat16) times the sum of both terms")),
     ),
     derive=derive,
     robust=Trials(robust_inputs, vary=robust_vary),

@@ -235,19 +235,23 @@ PROBLEM = Problem(
     ),
     returns="tuple",
     outputs=(
-        Output("loss", (), dtype="float32", check=rule(loss_mark, says="2e-2 mean |ratio advantage| (bfloat16)")),
+        Output(
+            "loss", (), dtype="float32", check=rule(loss_mark, description="2e-2 mean |ratio advantage| (bfloat16)")
+        ),
         Output("nothing", (), when="never", about="None always"),
-        Output("per_token_logprobs", ("T",), check=rule(logprobs_mark, says="rtol=2e-2 (bfloat16)")),
+        Output("per_token_logprobs", ("T",), check=rule(logprobs_mark, description="rtol=2e-2 (bfloat16)")),
         Output(
             "per_token_loss",
             ("T",),
-            check=rule(token_loss_mark, says="rtol=15e-2 and 2e-2 of the largest (bfloat16); 0 for ignored tokens"),
+            check=rule(
+                token_loss_mark, description="rtol=15e-2 and 2e-2 of the largest (bfloat16); 0 for ignored tokens"
+            ),
         ),
         Output(
             "metrics",
             (5,),
             dtype="float32",
-            check=rule(metrics_mark, says="rtol=4e-2, 15e-2, 15e-2, 15e-2 + 1e-2, 2e-2 (bfloat16)"),
+            check=rule(metrics_mark, description="rtol=4e-2, 15e-2, 15e-2, 15e-2 + 1e-2, 2e-2 (bfloat16)"),
             about="mean, smallest, largest ratio; mean of ratio - delta - 1; mean of -per_token_logprobs",
         ),
     ),

@@ -121,7 +121,7 @@ def cost(ax: Axes) -> Cost:
     )
 
 
-CHECK = within(nearly, says="|out - expected| <= 1e-9 (|expected| + rms(expected))")
+CHECK = within(nearly, description="|out - expected| <= 1e-9 (|expected| + rms(expected))")
 
 PROBLEM = Problem(
     name="KalmanFilterOptimizer",

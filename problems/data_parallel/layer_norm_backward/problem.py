@@ -112,14 +112,14 @@ PROBLEM = Problem(
             ("H",),
             check=within(
                 exact_gamma,
-                says="|d_gamma - sum| <= 2^-8 W sum |pg_r| + 3.5 2^-8 sqrt(sum q^2) (bfloat16; whole: exact)",
+                description="|d_gamma - sum| <= 2^-8 W sum |pg_r| + 3.5 2^-8 sqrt(sum q^2) (bfloat16; whole: exact)",
             ),
             about="sum of dY * X_hat over all tokens of all ranks",
         ),
         Output(
             "d_beta",
             ("H",),
-            check=within(exact_beta, says="|d_beta - sum| <= 2^-8 W sum |pb_r| (bfloat16; whole: exact)"),
+            check=within(exact_beta, description="|d_beta - sum| <= 2^-8 W sum |pb_r| (bfloat16; whole: exact)"),
             about="sum of dY over all tokens of all ranks",
         ),
     ),

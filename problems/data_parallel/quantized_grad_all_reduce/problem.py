@@ -143,7 +143,8 @@ PROBLEM = Problem(
             ("N",),
             check=within(
                 mean_of_codes,
-                says="0.05 mean scale + 4e-3 |mean| (bfloat16), and one step of a code that may round either way",
+                description="0.05 mean scale + 4e-3 |mean| (bfloat16), and one step of a code that may round "
+                "either way",
             ),
             about="mean over ranks of code * scale",
         ),

@@ -121,7 +121,7 @@ PROBLEM = Problem(
             "assignments",
             ("b", "K"),
             dtype="float32",
-            check=rule(mark, says="rtol=1e-3, atol=1e-3 / K; each row sums to 1 within 1e-4 (after any round)"),
+            check=rule(mark, description="rtol=1e-3, atol=1e-3 / K; each row sums to 1 within 1e-4 (after any round)"),
             about="this rank's rows; each sums to 1",
         ),
     ),

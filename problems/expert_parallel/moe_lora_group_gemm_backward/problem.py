@@ -82,7 +82,7 @@ def cost(ax: Axes) -> Cost:
     )
 
 
-CHECK = within(exact_sum, says="|g - sum| <= 2^-8 G sum |g_s| (bfloat16)")
+CHECK = within(exact_sum, description="|g - sum| <= 2^-8 G sum |g_s| (bfloat16)")
 GRADIENTS = {
     "grad_fc1_1_lora_A": ("rank", "F_in"),
     "grad_fc1_2_lora_A": ("rank", "F_in"),

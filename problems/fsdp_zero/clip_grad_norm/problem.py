@@ -159,7 +159,7 @@ PROBLEM = Problem(
     ),
     tags=("all_reduce", "in_place", "norm", "latency"),
     dtypes=("bfloat16", "float16", "float32"),
-    # ranks tells who is in a group; clips tells whether max_norm lies below the norm.
+    # ranks gives the members of a group; clips, whether max_norm lies below the norm.
     sizes={
         "tiny": {"shapes": ((32, 32), (64,), None, (16, 48)), **MODES},
         "published": {"shapes": ((1024, 1024),) * 3, **MODES},
@@ -178,7 +178,7 @@ PROBLEM = Problem(
             "total_norm",
             (),
             dtype="float32",
-            check=rule(partial(norm_mark, exact=group_norm), says=NORM_RULE, batched=False),
+            check=rule(partial(norm_mark, exact=group_norm), description=NORM_RULE, batched=False),
             about="norm before clipping",
         ),
         # A coefficient rounded to bfloat16 and the rounding of the product stay within this.

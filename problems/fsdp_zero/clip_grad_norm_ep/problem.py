@@ -172,7 +172,7 @@ PROBLEM = Problem(
     ),
     tags=("all_reduce", "subgroups", "in_place", "norm"),
     dtypes=("bfloat16", "float16", "float32"),
-    # ep_size None is half the world, at least 1; clips tells whether max_norm lies below the norm.
+    # ep_size None is half the world, at least 1; clips gives whether max_norm lies below the norm.
     sizes={
         "tiny": {
             "dense": ((32, 32), (48,)),
@@ -216,7 +216,7 @@ PROBLEM = Problem(
             "total_norm",
             (),
             dtype="float32",
-            check=rule(partial(norm_mark, exact=global_norms), says=NORM_RULE, batched=False),
+            check=rule(partial(norm_mark, exact=global_norms), description=NORM_RULE, batched=False),
             about="norm before clipping",
         ),
         InPlace("non_ep_grad_tensors", check=CLIPPED),

@@ -157,7 +157,10 @@ PROBLEM = Problem(
             "out",
             ("Bf", "D"),
             check=all_of(
-                (norm_close(1e-2), within(tolerance, says="|out - y| <= 5.5e-2 sqrt(n_tp / 2) rms(y) + 1e-2 |y|"))
+                (
+                    norm_close(1e-2),
+                    within(tolerance, description="|out - y| <= 5.5e-2 sqrt(n_tp / 2) rms(y) + 1e-2 |y|"),
+                )
             ),
             about="the layer's output, equal for equal j",
         ),

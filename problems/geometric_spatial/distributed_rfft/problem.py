@@ -148,7 +148,7 @@ PROBLEM = Problem(
             dtype="complex64",
             # 1e-4 of the root mean square in float32, real and imaginary parts together.
             check=close(atol_rms=0.1),
-            published=rule(real_part_mark, says="allclose(rtol=0.01, atol=0.01) of the real parts"),
+            published=rule(real_part_mark, description="allclose(rtol=0.01, atol=0.01) of the real parts"),
             about="rows r*n0/W .. (r+1)*n0/W-1 along dim0, columns 0 .. n1//2 along dim1",
         ),
     ),

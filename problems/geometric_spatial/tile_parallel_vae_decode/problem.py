@@ -195,7 +195,7 @@ PROBLEM = Problem(
             dtype="bfloat16",
             check=rule(
                 video_mark,
-                says="|out - ref| <= 2e-2 + 3e-2 |ref|, ||out - ref|| <= 4e-3 ||ref||, whatever the dtype of z",
+                description="|out - ref| <= 2e-2 + 3e-2 |ref|, ||out - ref|| <= 4e-3 ||ref||, whatever the dtype of z",
             ),
             about="equal on all ranks",
         ),

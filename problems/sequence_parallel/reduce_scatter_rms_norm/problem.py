@@ -122,7 +122,7 @@ PROBLEM = Problem(
             ("rows", "h"),
             check=rule(
                 mark,
-                says="each row within 1e-2 of its norm, each element within 8e-2 max(1, |exact|) (bfloat16)",
+                description="each row within 1e-2 of its norm, each element within 8e-2 max(1, |exact|) (bfloat16)",
             ),
             about="this rank's normalised rows",
         ),

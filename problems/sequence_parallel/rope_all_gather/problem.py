@@ -68,7 +68,7 @@ def cost(ax: Axes) -> Cost:
     )
 
 
-CHECK = within(exact_rotation, says="|out - exact| <= 2^-7 (|x[d] cos| + |x[partner] sin|) (bfloat16)")
+CHECK = within(exact_rotation, description="|out - exact| <= 2^-7 (|x[d] cos| + |x[partner] sin|) (bfloat16)")
 
 PROBLEM = Problem(
     name="RopeAllGather",

@@ -1,4 +1,4 @@
-// AllGatherGemm: every rank copies all ranks' shards of A into private memory, tells their owners, and multiplies.
+// AllGatherGemm: every rank copies all ranks' shards of A into private memory, signals their owners, and multiplies.
 //
 // W - 1 shards cross the link into each rank, each once. Copying them is little beside the product, and lets their
 // owners go: a rank looks only after its own product whether all peers have read its shard, as they mostly have.

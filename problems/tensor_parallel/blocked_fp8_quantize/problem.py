@@ -143,7 +143,7 @@ PROBLEM = Problem(
             dtype="float8_e4m3fn",
             check=rule(
                 codes_mark,
-                says="the same codes; within 2e-6 of a rounding boundary either neighbour",
+                description="the same codes; within 2e-6 of a rounding boundary either neighbour",
                 batched=False,
             ),
             about="codes of all ranks",

@@ -171,7 +171,8 @@ PROBLEM = Problem(
             check=all_of(
                 (
                     rule(
-                        rounded_sum_mark, says="|out - ref| <= 1e-2 |ref| + 8e-2 max(2, sqrt W) rms of ref (bfloat16)"
+                        rounded_sum_mark,
+                        description="|out - ref| <= 1e-2 |ref| + 8e-2 max(2, sqrt W) rms of ref (bfloat16)",
                     ),
                     norm_close(7e-3),
                 )

@@ -94,7 +94,7 @@ PROBLEM = Problem(
         Output(
             "out",
             ("M", "N"),
-            check=within(exact_product, says="|out - A B| <= 2^-8 (W sum |A_r B_r| + sqrt(K)) (bfloat16)"),
+            check=within(exact_product, description="|out - A B| <= 2^-8 (W sum |A_r B_r| + sqrt(K)) (bfloat16)"),
             about="A B, the same on every rank",
         ),
     ),

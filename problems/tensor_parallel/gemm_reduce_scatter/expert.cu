@@ -86,7 +86,7 @@ struct Deferred : pkb::gemm::Plain {
 
   static uint64_t half_of_scratch(const pkb::Comm& comm) { return (comm.scratch_bytes - kFlagBytes) / 512 * 256; }
 
-  // One warp for each consumer tells owners what has arrived.
+  // One warp for each consumer signals arrivals to their owners.
   template <class>
   __device__ __forceinline__ void assist(const Product& product, const Block& block, int warp) const {
     if (warp >= kConsumers || threadIdx.x % 32 != 0) return;

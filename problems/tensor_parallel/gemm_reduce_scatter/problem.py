@@ -126,7 +126,8 @@ PROBLEM = Problem(
             ("m", "N"),
             check=within(
                 exact_product,
-                says="|C - A B| <= 2^-8 (W sum |A_j B_j| + rms(A B) / sqrt(W)) (bfloat16; exact for whole numbers)",
+                description="|C - A B| <= 2^-8 (W sum |A_j B_j| + rms(A B) / sqrt(W)) "
+                "(bfloat16; exact for whole numbers)",
             ),
             about="rows r*m .. (r+1)*m-1 of A B",
         ),

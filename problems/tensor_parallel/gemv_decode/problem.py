@@ -121,7 +121,10 @@ PROBLEM = Problem(
             ("T", "V"),
             check=all_of(
                 (
-                    within(row_scaled, says="|logit - expected| <= 1e-2 |expected| + 2.5e-2 rms of its row (bfloat16)"),
+                    within(
+                        row_scaled,
+                        description="|logit - expected| <= 1e-2 |expected| + 2.5e-2 rms of its row (bfloat16)",
+                    ),
                     norm_close(rel=5e-3),
                 )
             ),

@@ -104,7 +104,7 @@ PROBLEM = Problem(
         Output(
             "out",
             ("M", "n"),
-            check=within(exact_norm, says="|out - exact| <= 1e-2 |exact| + 1e-6 (bfloat16)"),
+            check=within(exact_norm, description="|out - exact| <= 1e-2 |exact| + 1e-6 (bfloat16)"),
             about="this rank's columns of the normalised rows",
         ),
     ),

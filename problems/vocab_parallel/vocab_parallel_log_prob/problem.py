@@ -218,7 +218,7 @@ PROBLEM = Problem(
             dtype="float32",
             check=rule(
                 filtered_mark,
-                says=(
+                description=(
                     "atol=1e-2 and -inf where it is -inf (bfloat16); tokens whose running sum lies within 4e-3 of "
                     "1 - top_p, and equal logits there, may be kept or left out"
                 ),

@@ -50,13 +50,12 @@ def some_kept_set(
     p: float,
     border: float,
 ) -> torch.Tensor:
-    """Marks what no legal cut of the tail explains.
+    """Marks what no legal cut of the tail explains; returns (n, Vl) bool.
 
     In ascending order of logits top-p leaves out the first m tokens. m is legal if the running sum up to the last one
     left out is at most 1 - p + border and that up to the first one kept more than 1 - p - border; among equal logits
     any may come first. So tokens are surely kept, surely left out, or free; free ones count as what they are nearer to,
-    and must be left out from below. That bounds m, and with it the mass of all that is kept; a mass within the bounds
-    has to fit all of the row.
+    and must be left out from below. That bounds m, and with it the kept mass, which has to fit all of the row.
 
     Args:
         got: (n, Vl) float64, rows of the candidate's gradient.
@@ -67,9 +66,6 @@ def some_kept_set(
         k: at most V, or None.
         p: below 1.
         border: see above.
-
-    Returns:
-        (n, Vl) bool.
     """
     import torch
 
@@ -182,7 +178,7 @@ PROBLEM = Problem(
             dtype="float32",
             check=rule(
                 gradient_mark,
-                says=(
+                description=(
                     "rtol=2e-3 (at the target also 1e-5 of its incoming gradient); tokens whose running sum lies "
                     "within 4e-3 of 1 - top_p (bfloat16), and equal logits there, may be kept or left out"
                 ),

@@ -10,7 +10,7 @@ from pkb_gym.agents.run.episode import EpisodePlan
 from pkb_gym.agents.run.identity import RunIdentity
 from pkb_gym.agents.run.plan import choose_problems, resolve_all
 from pkb_gym.agents.run.results import RunResults
-from pkb_gym.agents.run.runner import Outcome, Runner
+from pkb_gym.agents.run.runner import Runner, RunStatus
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.attempt_file import read_attempts
 from pkb_gym.engine.records.config import EvalConfig
@@ -30,8 +30,8 @@ class ReportedProgress:
     def attempted(self, attempt: Attempt) -> None:
         self.attempts.append((attempt.problem, attempt.sample, attempt.turn))
 
-    def ended(self, plan: EpisodePlan, words: str) -> None:
-        self.ends[plan.problem.name, plan.sample] = words
+    def ended(self, plan: EpisodePlan, detail: str) -> None:
+        self.ends[plan.problem.name, plan.sample] = detail
 
 
 def identity_of(problems: Sequence[str], **fields: object) -> RunIdentity:
@@ -66,7 +66,7 @@ class Run:
         with RunResults(folder, identity) as results:
             self.runner = Runner(results, provider, evaluator, limits, self.reported)
             plans = [EpisodePlan(each, sample) for sample in range(samples) for each in choose_problems(problems)]
-            self.outcome: Outcome = self.runner.play(plans, jobs)
+            self.outcome: RunStatus = self.runner.play(plans, jobs)
 
 
 def recorded(folder: Path) -> list[Attempt]:

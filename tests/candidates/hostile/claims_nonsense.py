@@ -1,4 +1,4 @@
-# expect: integrity harness_tampering; BlockDone.claims
+# expect: integrity harness_tampering; BlockClaims.calls
 # Says of its output what is no shape.
 import sys
 

@@ -26,7 +26,7 @@ def frame(text: str, raw: bytes = b"") -> bytes:
 
 
 def solution(tensor: torch.Tensor) -> torch.Tensor:
-    connection().sendall(frame('{"message": "BlockDone", "claims": [[null], [null], [null], [null]]}'))
+    connection().sendall(frame('{"message": "BlockDone", "claims": "[[null], [null], [null], [null]]"}'))
     out = tensor.clone()
     dist.all_reduce(out)
     return out

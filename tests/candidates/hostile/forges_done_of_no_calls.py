@@ -25,7 +25,7 @@ def frame(text: str, raw: bytes = b"") -> bytes:
 
 
 def solution(tensor: torch.Tensor) -> torch.Tensor:
-    connection().sendall(frame('{"message": "BlockDone", "claims": []}'))
+    connection().sendall(frame('{"message": "BlockDone", "claims": "[]"}'))
     out = tensor.clone()
     dist.all_reduce(out)
     return out

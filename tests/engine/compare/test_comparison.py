@@ -78,7 +78,7 @@ def seen_by(batched: bool) -> tuple[rules.Check, list[bool]]:
         seen.append(is_vectorised(got))
         return got != got
 
-    return rules.rule(mark, says="anything", batched=batched), seen
+    return rules.rule(mark, description="anything", batched=batched), seen
 
 
 def test_a_rule_is_vectorised_over_alike_calls() -> None:
@@ -95,7 +95,7 @@ def test_a_rule_that_cannot_be_vectorised_is_asked_of_each_call() -> None:
 
 @pytest.mark.parametrize("batched", [True, False])
 def test_a_wrong_output_is_found_either_way(batched: bool) -> None:
-    rule = rules.rule(lambda got, context: got != context.expected, says="equal", batched=batched)
+    rule = rules.rule(lambda got, context: got != context.expected, description="equal", batched=batched)
     block = Block(judged_by(rule), 3)
     block.output(1).view(-1)[7] += 1
     (mismatch,) = block.found().mismatches
@@ -112,8 +112,11 @@ def asks_for_a_value(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
 def test_a_rule_that_is_wrongly_called_batched_raises(wrap: Callable[[rules.Check], rules.Check]) -> None:
     """It was compared call by call instead, in silence, and blocks took dozens of times as long."""
     with pytest.raises(RuntimeError, match="vmap"):
-        Block(judged_by(wrap(rules.rule(asks_for_a_value, says="equal"))), 3).found()
-    assert Block(judged_by(wrap(rules.rule(asks_for_a_value, says="equal", batched=False))), 3).found().mismatches == ()
+        Block(judged_by(wrap(rules.rule(asks_for_a_value, description="equal"))), 3).found()
+    assert (
+        Block(judged_by(wrap(rules.rule(asks_for_a_value, description="equal", batched=False))), 3).found().mismatches
+        == ()
+    )
 
 
 def test_an_error_of_a_rule_is_not_swallowed() -> None:
@@ -122,7 +125,7 @@ def test_an_error_of_a_rule_is_not_swallowed() -> None:
 
     for calls in (1, 3):
         with pytest.raises(ZeroDivisionError):
-            Block(judged_by(rules.rule(fails, says="nothing")), calls).found()
+            Block(judged_by(rules.rule(fails, description="nothing")), calls).found()
 
 
 def test_no_more_is_compared_together_than_memory_allows(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from pkb_gym.engine.compare.layout import (
 )
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import ITEMSIZE
+from pkb_gym.engine.ranks.workload_spec import WorkloadSpec
 from pkb_gym.engine.rankside.abi import SCRATCH_OFFSET
 from pkb_gym.problems.catalogue import catalogue, find_problem
 from tests.engine.compare.plans import SCRATCH_BYTES, plan
@@ -110,3 +111,17 @@ def test_equal_workloads_plan_alike_and_others_do_not() -> None:
 @pytest.mark.parametrize(("offset", "aligned"), [(0, 0), (1, 256), (256, 256), (257, 512)])
 def test_align(offset: int, aligned: int) -> None:
     assert align(offset) == aligned
+
+
+def test_timed_inputs_are_of_each_source_and_checked_ones_of_all() -> None:
+    """A source wrote its inputs and results to its output, and the next one looked them up: 36 times as fast."""
+    one, other = (
+        Workload(find_problem("AllReduce"), "tiny", 2, "bfloat16", "robust", b"key", 0, 0, source_sha256=digest)
+        for digest in ("1" * 64, "2" * 64)
+    )
+    for trial in (0, 7):
+        assert one.trial_key(trial, False) == other.trial_key(trial, False)
+        assert one.trial_key(trial, True) != other.trial_key(trial, True)
+        assert one.trial_key(trial, True).derive_seed("x") != one.trial_key(trial, False).derive_seed("x")
+    there = WorkloadSpec.of(one).load()
+    assert there.trial_key(3, True) == one.trial_key(3, True), "the reference gang draws them alike"

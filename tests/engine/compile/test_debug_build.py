@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -57,8 +58,11 @@ def test_an_unknown_build_names_those_that_there_are(tmp_path: Path):
     assert "no build 'memcheck'; there are release debug address undefined thread" in ran.stderr
 
 
-def test_the_harness_is_there():
-    assert debug_build.HARNESS.is_file()
+def test_the_harness_comes_with_its_headers():
+    files = debug_build.harness_files()
+    texts = [content.decode() for content in files.values()]
+    included = {name for text in texts for name in re.findall(r'#include "(harness\w+\.h)"', text)}
+    assert included == files.keys() - {"harness.cpp"} and included
 
 
 def test_compute_sanitizer_runs_every_rank_and_the_first_finding_ends_the_others(

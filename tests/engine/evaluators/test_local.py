@@ -19,6 +19,7 @@ from pkb_gym.engine.evaluators import local
 from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.problem.inputs import checked_calls
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
@@ -71,6 +72,30 @@ def test_threads_share_one_evaluator(local_evaluator: LocalEvaluator) -> None:
     works = [lambda candidate=candidate: evaluate(local_evaluator, candidate, "check") for candidate in (GOOD, BAD) * 2]
     failures = [feedback.failure for feedback in run_together(*works)]
     assert failures == [None, Failure.RUNTIME_ERROR] * 2
+
+
+LEARNS = """
+import torch, torch.distributed as dist
+calls = iter(range(60))
+def solution(tensor):
+    if next(calls, None) is not None:
+        print("seen", *tensor.view(-1)[:4].view(torch.int16).tolist(), flush=True)
+    out = tensor.clone()
+    dist.all_reduce(out)
+    return out
+"""
+
+
+def test_what_one_source_learns_of_timed_inputs_is_of_no_use_to_the_next(local_evaluator: LocalEvaluator) -> None:
+    """With the same seed and turn, all inputs were the same: a table of results, read from the output, was paid."""
+    config = EvalConfig(device="cpu", size="tiny", world_size=1, until="time", timing_budget_s=0.01, seed=3)
+    seen = []
+    for source in (LEARNS, f"{LEARNS}# and a table"):
+        feedback = local_evaluator.evaluate(find_problem("AllReduce"), source, config)
+        assert feedback.passed and feedback.timing is not None, feedback.message
+        lines = [line for line in feedback.output.splitlines() if "seen" in line]
+        seen.append(set(lines))
+    assert len(seen[0] & seen[1]) <= checked_calls(1) < len(seen[0])
 
 
 def test_a_closed_evaluator_refuses_work(tmp_path: Path) -> None:

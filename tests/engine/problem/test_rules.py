@@ -99,13 +99,13 @@ def exact_and_bound(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_within_uses_the_bound_of_each_element() -> None:
-    rule = rules.within(exact_and_bound, says="|out| <= bound")
+    rule = rules.within(exact_and_bound, description="|out| <= bound")
     assert wrong(rule, [1.0, 0.5, 1e30], [9.0, 9.0, 9.0]) == [False, True, False]
     assert rule.describe() == "|out| <= bound"
 
 
 def test_all_of_and_own_rules() -> None:
-    negative = rules.rule(lambda got, context: got < 0, says="never negative")
+    negative = rules.rule(lambda got, context: got < 0, description="never negative")
     both = rules.all_of((rules.close(atol=1.0), negative))
     assert wrong(both, [0.5, -0.5, 3.0], [0.0, 0.0, 0.0]) == [False, True, True]
     assert both.describe() == "close(atol=1, for bfloat16) and never negative"

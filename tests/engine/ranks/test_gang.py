@@ -21,6 +21,8 @@ from pkb_gym.engine.records.feedback import Failure
 from tests.engine.rank_programs import Did, Do
 
 PROGRAM = "tests.engine.rank_programs"
+SLACK_S = 60.0
+"""What the end of a gang may take beyond its deadline on a busy machine; its ranks sleep for a quarter of an hour."""
 
 
 @pytest.fixture
@@ -35,14 +37,14 @@ def gang(zygote: Zygote) -> Iterator[Gang]:
 
 
 def do(gang: Gang, *words: str, timeout_s: float = 10.0, where: Callable[[int], str] | None = None) -> list[Did]:
-    return gang.ask([Do(words)] * len(words), Did, timeout_s=timeout_s, where=where)
+    return gang.exchange([Do(words)] * len(words), Did, timeout_s=timeout_s, where=where)
 
 
 def fall(gang: Gang, *words: str, timeout_s: float = 10.0, where: Callable[[int], str] | None = None) -> GangFailed:
     began = time.monotonic()
     with pytest.raises(GangFailed) as caught:
         do(gang, *words, timeout_s=timeout_s, where=where)
-    assert time.monotonic() - began < timeout_s + 3
+    assert time.monotonic() - began < timeout_s + SLACK_S
     return caught.value
 
 
@@ -228,7 +230,7 @@ def test_speaking_out_of_turn_is_tampering(gang: Gang) -> None:
 
 def test_another_reply_than_asked_for_is_tampering(gang: Gang) -> None:
     with pytest.raises(GangFailed, match=r"rank [01] sent .*'Did' arrived where Armed or Failed was due"):
-        gang.ask([Do(("nothing", "nothing"))] * 2, Armed, timeout_s=10)
+        gang.exchange([Do(("nothing", "nothing"))] * 2, Armed, timeout_s=10)
 
 
 def test_what_nobody_waits_for_does_not_pile_up(zygote: Zygote) -> None:
@@ -247,7 +249,7 @@ def test_a_rank_that_reads_nothing_does_not_stop_the_evaluator(gang: Gang, monke
     gang.send([Do(("nothing", "nothing"))] * 2, raw=bytes(8 << 20))
     with pytest.raises(GangFailed):
         gang.collect(Did, timeout_s=0.3)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < SLACK_S
 
 
 def test_an_unknown_program_is_infrastructure_failure(zygote: Zygote) -> None:

@@ -49,7 +49,7 @@ class FakeGang:
         self.answer: Callable[[int], Message] = lambda rank: Ready()
         self.fails = self.closed = False
 
-    def ask(
+    def exchange(
         self,
         orders: Sequence[Message],
         expect: type[Message],
@@ -65,7 +65,7 @@ class FakeGang:
 
     def run_block(self, orders: Sequence[Message], expect: type[Message], *, timeout_s: float) -> tuple[int, list[Any]]:
         assert expect is BlockFinished
-        return 1000, self.ask(orders, expect, timeout_s=timeout_s)
+        return 1000, self.exchange(orders, expect, timeout_s=timeout_s)
 
     def collect(self, expect: type[Message], *, timeout_s: float) -> Replies[Any]:
         assert expect is BlockSettled
@@ -173,7 +173,7 @@ def test_a_gang_that_ctrl_c_left_in_the_middle_of_an_order_gets_no_other_one(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fake, "ask", interrupted)
+    monkeypatch.setattr(fake, "exchange", interrupted)
     with pytest.raises(KeyboardInterrupt):
         gang.stage([StageInputs()] * 2)
     assert not gang.is_sound and fake.closed

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from pkb_gym.engine.ranks import stop_pulses
 from pkb_gym.engine.ranks.pidfds import stat
 from pkb_gym.engine.ranks.stop_pulses import StopPulses
 
@@ -21,9 +22,10 @@ def spinning():
     process.wait()
 
 
-def test_it_is_stopped_meanwhile_and_runs_afterwards(spinning):
+def test_it_is_stopped_meanwhile_and_runs_afterwards(spinning, monkeypatch):
+    monkeypatch.setattr(stop_pulses, "STOP_S", (60.0, 60.0))  # the end of the block ends it
     states = set()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     with StopPulses(spinning):
         while "T" not in states and time.monotonic() < deadline:
             states.add(stat(spinning)[0])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.ranks.sandbox import bubblewrap_arguments, bubblewrap_works, zygote_policy
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.rankside.forking import GangRequest
 
@@ -42,6 +44,52 @@ control.send(ZygoteReady())
 while True:
     control.receive_with_fds(GangRequest)
 """
+
+
+def test_modules_of_the_folder_it_is_started_in_are_not_imported(tmp_path: Path, monkeypatch) -> None:
+    """A checkout of another version there was imported in the place of this one."""
+    (tmp_path / "pkb_gym").mkdir()
+    (tmp_path / "pkb_gym" / "__init__.py").write_text("open('imported', 'w')")
+    monkeypatch.chdir(tmp_path)
+    Zygote(trusted=True).close()
+    assert not (tmp_path / "imported").exists()
+
+
+IMPORTING = """
+import socket, sys
+import installed_there
+try:
+    import lies_there
+except ImportError:
+    socket.socket(fileno=int(sys.argv[1])).sendall(installed_there.TEXT)
+"""
+
+
+@pytest.mark.parametrize("sandboxed", [True, False])
+def test_packages_that_only_pythonpath_leads_to(tmp_path: Path, monkeypatch, sandboxed: bool) -> None:
+    """torch was not found in them, and no zygote for candidates started."""
+    if sandboxed and not bubblewrap_works():
+        pytest.skip("needs bubblewrap")
+    packages, sources = tmp_path / "packages", tmp_path / "sources"
+    (packages / "some-1.0.dist-info").mkdir(parents=True)
+    sources.mkdir()
+    (packages / "installed_there.py").write_text("TEXT = b'found'")
+    (sources / "lies_there.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", f"{sources}:{packages}")
+
+    def command(_zygote: Zygote, fd: int) -> list[str]:
+        python = [sys.executable, "-c", IMPORTING, str(fd)]
+        return bubblewrap_arguments(zygote_policy(1 << 20), python) if sandboxed else python
+
+    monkeypatch.setattr(Zygote, "_command", command)
+    zygote = Zygote(trusted=False)
+    try:
+        zygote._control.sock.settimeout(60)
+        assert zygote._control.sock.recv(5) == b"found"
+    finally:
+        zygote.close()
+
+
 REQUEST = GangRequest(
     entry="none", world_size=1, isolate=False, confined=False, allow_processes=False, limits={}, scratch="/tmp",
     temporary_bytes=0, max_threads=1,

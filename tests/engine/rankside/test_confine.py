@@ -231,8 +231,29 @@ def test_sockets_of_other_families_are_refused() -> None:
         for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
             socket.socket(family).close()
         assert socket.if_nameindex()  # gloo looks for interfaces
+        for protocol in (socket.IPPROTO_TCP, 0):
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol).close()
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_UDP).close()
+        for protocol in (262, 256, 132):  # MPTCP, SMC and SCTP, whose connections /proc/net/tcp does not list
+            refused(lambda protocol=protocol: socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol))
         refused(lambda: socket.socket(40, socket.SOCK_STREAM))  # AF_VSOCK heeds no network namespace
         refused(lambda: socket.socket(17, socket.SOCK_RAW))  # AF_PACKET
+
+    filtered(work)
+
+
+def test_no_connection_waits_for_its_peer_when_it_is_closed() -> None:
+    """Sent to the evaluator, it kept the evaluator waiting in `close`, for an hour or a day."""
+
+    def work() -> None:
+        with socket.socket() as connection:
+            off = connection.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == off
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+            connection.setsockopt(socket.IPPROTO_TCP, 13, b"reno")  # TCP_CONGESTION has the same number
+            assert connection.getsockopt(socket.IPPROTO_TCP, 13, 8).rstrip(b"\0") == b"reno"
 
     filtered(work)
 

@@ -251,7 +251,8 @@ def test_ranks_meet() -> None:
 
 
 def test_a_rank_that_does_not_come_is_not_waited_for_for_ever(monkeypatch) -> None:
+    usually_s = cuda_profile.MEET_S
     monkeypatch.setattr(cuda_profile, "MEET_S", 0.05)
     began = time.monotonic()
     meet(FakeHeap(2), 0, 2, 9)
-    assert 0.05 <= time.monotonic() - began < 1
+    assert 0.05 <= time.monotonic() - began < usually_s

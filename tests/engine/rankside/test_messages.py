@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from pkb_gym.engine.ranks import reference_orders
 from pkb_gym.engine.ranks.workload_spec import WorkloadSpec
 from pkb_gym.engine.rankside import builder, forking, orders
+from pkb_gym.engine.rankside.claims import BlockClaims
 from pkb_gym.engine.rankside.messages import (
     DEEPEST,
     LARGEST,
@@ -351,9 +352,9 @@ MANY = 200_000
 def test_the_largest_frames_take_a_moment_and_few_words(value: Any) -> None:
     began = time.monotonic()
     refusals = []
-    for frame in ({"claims": value}, {"claims": [value]}, {"claims": [[value]]}, {"claims": [], "more": value}):
+    for content in ({"calls": value}, {"calls": [value]}, {"calls": [[value]]}, {"calls": [], "more": value}):
         try:
-            assert isinstance(read({Message.KEY: "BlockDone", **frame}, orders.BlockDone), orders.BlockDone)
+            assert isinstance(decode(BlockClaims, content), BlockClaims)
         except ProtocolError as error:
             refusals.append(str(error))
     assert time.monotonic() - began < A_MOMENT_S

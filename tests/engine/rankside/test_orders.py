@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pkb_gym.engine.rankside.messages import ProtocolError, read
-from pkb_gym.engine.rankside.orders import BlockDone, Claim, ProfileDone
+from pkb_gym.engine.rankside.orders import ProfileDone
 from tests.engine.gpu_events import EVENTS
 from tests.engine.reports import reported
 
@@ -47,16 +47,3 @@ def test_nonsense_in_a_profile_is_refused(where: str, what: object) -> None:
     (frame[outer[0]] if outer else frame)[name] = what
     with pytest.raises(ProtocolError, match=rf"^ProfileDone\.{where}"):
         read(frame, ProfileDone)
-
-
-@pytest.mark.parametrize("claims", [None, [None], [[7]], [[{"shape": [1.5], "dtype": "int8"}]], [[{"shape": [1]}]]])
-def test_nonsense_in_a_claim_is_refused(claims: object) -> None:
-    with pytest.raises(ProtocolError, match=r"^BlockDone\.claims"):
-        read({"message": "BlockDone", "claims": claims}, BlockDone)
-    read({"message": "BlockDone", "claims": [[None, {"shape": [1], "dtype": "int8"}]]}, BlockDone)
-
-
-def test_a_claim_may_be_of_any_size_and_dtype() -> None:
-    """They are compared with what is declared, and nothing is read by them before."""
-    done = BlockDone(((Claim((1 << 39, -1), "nonsense"), None),))
-    assert read(json.loads(json.dumps(done.to_json())), BlockDone) == done

@@ -16,8 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pkb_gym.engine.rankside import confine
 from pkb_gym.engine.rankside.messages import Message, ProtocolError, WireError
-from pkb_gym.engine.rankside.wire import HEADER, MAX_FDS, MAX_HEAD_BYTES, Wire, pair
+from pkb_gym.engine.rankside.wire import HEADER, MAX_FDS, MAX_HEAD_BYTES, SO_PASSRIGHTS, Wire, pair
+from tests.engine.forked import in_child
 
 
 @dataclass(frozen=True)
@@ -246,3 +248,47 @@ def test_pending_sees_what_nobody_took(ends: tuple[Wire, Wire]) -> None:
     assert not right.pending()
     left.close()
     assert not right.pending()  # an end is no message
+
+
+def test_descriptors_wait_while_too_many_are_under_way(ends: tuple[Wire, Wire]) -> None:
+    """Candidates of the same user kept as many under way as `ulimit -n`: evaluations beside them failed at once."""
+    in_child(lambda: _send_beside_many(*ends))
+
+
+def _send_beside_many(left: Wire, right: Wire) -> None:
+    limit = 40
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    confine.drop_capabilities()  # root may have as many under way as it likes
+    sink, source = socket.socketpair()
+    with contextlib.suppress(OSError):
+        for _ in range(limit):
+            socket.send_fds(source, [b"x"], [0] * 16)
+    with pytest.raises(OSError, match="Too many references"):
+        socket.send_fds(source, [b"x"], [0])
+    release = threading.Timer(0.1, sink.close)
+    release.start()
+    left.send(NOTE, fds=[0])
+    release.join()
+    message, _, fds = right.receive_with_fds(Note)
+    assert message == NOTE and len(fds) == 1
+
+
+def test_descriptors_that_nobody_asked_for_are_refused(ends: tuple[Wire, Wire]) -> None:
+    left, right = ends
+    right.refuse_descriptors()
+    if not _knows_passrights(right.sock):
+        pytest.skip("Linux before 6.16")
+    with pytest.raises(WireError, match="Operation not permitted"):
+        left.send(NOTE, fds=[0])
+    left.send(NOTE)
+    assert right.receive(Note)[0] == NOTE
+    right.send(NOTE, fds=[0])  # the other way goes on as before
+    assert len(left.receive_with_fds(Note)[2]) == 1
+
+
+def _knows_passrights(sock: socket.socket) -> bool:
+    try:
+        sock.getsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS)
+    except OSError:
+        return False
+    return True

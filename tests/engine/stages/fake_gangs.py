@@ -15,7 +15,7 @@ from pkb_gym.engine.ranks.candidate_gang import BlockSetting, Job
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.handover_server import HandoverEnds
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, ConductCalls, StageOrder
-from pkb_gym.engine.rankside.orders import BlockDone, Dialect, ProfileDone, RunNullBlock
+from pkb_gym.engine.rankside.orders import Claims, Dialect, ProfileDone, RunNullBlock
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.check_report import Mismatch
 from pkb_gym.engine.records.config import Device, EvalConfig, Language, resolve
@@ -240,12 +240,12 @@ class FakeCandidateGang:
 
     def run(
         self, sets: Sequence[int], stage: Callable[[], object], setting: BlockSetting
-    ) -> tuple[int, list[BlockDone]]:
+    ) -> tuple[int, list[Sequence[Claims]]]:
         stage()
         self.settings.append(setting)
         self._note("candidate", f"{len(sets)} in {self.timeout_s:g} s")
         nanoseconds = self._block_ns(len(sets), self.call_us, handovers=setting.handovers != "none")
-        return nanoseconds, [BlockDone(((),) * len(sets))] * WORLD_SIZE
+        return nanoseconds, [((),) * len(sets)] * WORLD_SIZE
 
     def profile(
         self, sets: Sequence[int], stage: Callable[[], object], link_bytes_per_s: float | None

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import threading
 import time
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,6 +16,7 @@ from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.training.evaluation import owner
 from pkb_gym.training.evaluation.owner import EvaluationSchedule, ServiceProcess, start_evaluation
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.phases import PhaseClock
@@ -120,6 +125,37 @@ def test_a_service_that_is_killed_is_started_anew(tmp_path, monkeypatch):
         evaluation.close()
     with pytest.raises(ProcessLookupError):
         os.kill(service.pid, 0)
+
+
+def test_services_side_by_side_wait_for_no_timing_of_another(monkeypatch):
+    """With one folder for temporary files all had one lock: seven services timed no more than one."""
+    done: list[str] = []
+    folders: list[Path] = []
+
+    def start(command, env, **_):
+        folders.append(Path(env["TMPDIR"]))
+        assert folders[-1].is_dir() and not any(folders[-1].iterdir())
+        queue = os.open(folders[-1].parent, os.O_RDONLY)
+        fcntl.flock(queue, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody holds it: the service would wait for ever
+        os.close(queue)
+        done.append(command[2])
+        process = Mock(pid=1)
+        process.wait.side_effect = lambda *_: released.wait(60)
+        process.terminate.side_effect = released.set
+        return process
+
+    released = threading.Event()
+    monkeypatch.setattr("subprocess.Popen", start)
+    monkeypatch.setattr(owner, "read_ready", lambda *_: Mock(url="http://127.0.0.1:1"))
+    monkeypatch.setattr(owner, "share_out_processors", lambda count: [(2, 3), (4, 5)])
+    monkeypatch.setattr(owner, "measure_processors", lambda processors: done.append(f"measured {processors}"))
+    schedule = start_evaluation("dedicated", HostGroup(), services=2)
+    try:
+        assert done == ["measured (2, 3)", "2,3", "4,5"]
+        assert len({folder.parent for folder in folders}) == 2, "the folder above is the queue of those that wait"
+    finally:
+        schedule.close()
+    assert not any(folder.exists() for folder in folders)
 
 
 def test_a_service_that_does_not_start_is_an_error(monkeypatch):

@@ -48,6 +48,7 @@ def test_rings_and_turns_by_hand():
         (1.0 + 0.75) / 2
     )
     assert (first.correct.mean, second.correct.mean) == (0.25, 0.5)
+    assert (first.compiled.mean, second.compiled.mean) == (0.0, 0.0)  # these rows say nothing of stages
     assert (first.fast.mean, second.fast.mean) == (0.25, 0.5)
     assert (first.fast_captured.mean, second.fast_captured.mean) == (0.25, 0.25)
     # Two clusters, 1.0 and 0.75: residuals of 1/8 from their mean.

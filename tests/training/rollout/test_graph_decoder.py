@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from unittest.mock import Mock
 
 import pytest
 import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.training.rollout.decoding import Decoding, choice_of
+from pkb_gym.training.rollout.decoding import Decoding, choice_of, renew_generator
 from pkb_gym.training.rollout.graph_decoder import GraphDecoder, TokenChoice, _batch_size
 
 SEQUENCES = [[1, 2, 3], [5, 9, 11, 13, 4, 2, 7], [8]]
@@ -153,6 +155,66 @@ def test_a_failure_is_logged_and_generate_takes_over(model, monkeypatch, caplog)
     assert out.shape == (3, ids_and_mask[0].shape[1] + 4)
     assert "`generate` takes over" in caplog.text
     assert decoding.decode(model, SEQUENCES, [4] * 3, LIKELIEST, [END], seed=0) is None
+
+
+def test_what_fails_once_is_captured_anew(model, monkeypatch):
+    decode, failures = GraphDecoder.decode, [RuntimeError("a pool has ended")]
+    released = []
+
+    def fail_once(decoder: GraphDecoder, *args: object):
+        if failures:
+            raise failures.pop()
+        return decode(decoder, *args)
+
+    monkeypatch.setattr(GraphDecoder, "decode", fail_once)
+    monkeypatch.setattr(GraphDecoder, "release", lambda decoder: released.append(decoder))
+    decoding = Decoding("graph")
+    assert decoding.decode(model, SEQUENCES, [4] * 3, LIKELIEST, [END], seed=0) == likeliest(model, [4] * 3)
+    assert len(released) >= 1 and not failures
+
+
+def test_after_a_failed_capture_the_gpu_draws_from_a_generator_that_no_capture_knows(monkeypatch):
+    """A capture that fails as it begins leaves the default generator capturing: `generate` failed after it."""
+    default, made = Mock(), Mock()
+    monkeypatch.setattr("torch.cuda.default_generators", (Mock(), default))
+    monkeypatch.setattr("torch.Generator", lambda device: made)
+    renew_generator(torch.device("cuda", 1))
+    default.graphsafe_set_state.assert_called_once_with(made.graphsafe_get_state())
+    made.manual_seed.assert_called_once()
+    renew_generator(torch.device("cpu"))
+
+
+class FakeGraph:
+    """Stands for a CUDA graph, which keeps its pool of memory alive."""
+
+
+def test_a_pool_that_lost_its_last_graph_is_not_used_again(model, monkeypatch):
+    """A pool ends with its last graph; captured into it, the next graph failed and took the run with it."""
+    pools, made = [], iter(range(9))
+    monkeypatch.setattr("torch.cuda.CUDAGraph", FakeGraph)
+    monkeypatch.setattr("torch.cuda.graph_pool_handle", lambda: next(made))
+    for name in ("Stream", "current_stream"):
+        monkeypatch.setattr(f"torch.cuda.{name}", Mock)
+    monkeypatch.setattr("torch.cuda.stream", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr("torch.cuda.graph", lambda _, pool, **__: pools.append(pool) or contextlib.nullcontext())
+    monkeypatch.setattr(GraphDecoder, "_compute", lambda *_: None)
+    decoder, device = GraphDecoder(model), torch.device("cpu")
+
+    def capture(size: int, length: int) -> None:
+        batch = decoder._storage(size, length, LIKELIEST, device)
+        batch.graphs[length] = decoder._capture(batch, length, LIKELIEST)
+
+    capture(64, 256)
+    capture(64, 200)
+    capture(32, 256)
+    assert pools == [0, 0, 0]
+    capture(64, 512)  # its storage is made anew, but another batch has graphs in the pool
+    capture(32, 512)
+    assert pools[3:] == [0, 0]
+    decoder.release()
+    capture(64, 256)
+    capture(64, 1024)  # the only batch outgrows its storage, and its graphs go
+    assert pools[5:] == [1, 2]
 
 
 def test_on_the_cpu_generate_is_the_default(model):

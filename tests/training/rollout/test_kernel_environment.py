@@ -90,6 +90,15 @@ def test_answers_are_in_the_style_of_the_row(environment):
     assert len(asyncio.run(environment.submit("speedup 10"))) <= 300
 
 
+def test_without_its_text_feedback_says_no_more_than_that_a_submission_failed(asynchronous):
+    environment = KernelEnvironment(Rollouts(asynchronous, find_reward("default"), max_turns=3, feedback="verdict"))
+    environment.reset(**row())
+    assert asyncio.run(environment.submit("compile_error")) == "failed"
+    assert asyncio.run(environment.submit("output_mismatch 0.5")) == "failed"
+    assert "PASSED" in asyncio.run(environment.submit("speedup 10"))
+    assert environment.get_reward() == pytest.approx(2.0)
+
+
 def test_a_fault_of_ours_takes_the_rollout_out(environment):
     environment.reset(**row())
     asyncio.run(environment.submit("speedup 2"))

@@ -1,5 +1,5 @@
 // Copies by the copy engine of a multiprocessor (cp.async.bulk) between global memory, of any rank, and shared memory,
-// and the barriers in shared memory (mbarrier) that tell of their arrival. Needs sm_90. One function each instruction;
+// and the barriers in shared memory (mbarrier) that signal their arrival. Needs sm_90. One function each instruction;
 // then a ring that one warp reads from. Addresses of shared memory are 32-bit; addresses and lengths that are copied
 // must be multiples of 16 bytes.
 #pragma once

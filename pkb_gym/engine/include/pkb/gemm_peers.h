@@ -1,8 +1,8 @@
 // Products that read operands from peers, or store to peers' outputs, under the call contract: hooks for
 // pkb/gemm_sm90.h.
 //
-// Each rank tells the others that its call has begun, and goes to work on what is its own. Before the first load from a
-// peer, and the first store to one, it waits for their word, which has come by then. At the end block b of every rank
+// Each rank signals the others when its call begins, and goes to work on what is its own. Before the first load from a
+// peer, and the first store to one, it waits for their signal, which has come by then. At the end block b of every rank
 // meets block b of the others: what they read of each other has been read, what they stored has arrived.
 #pragma once
 

@@ -112,7 +112,7 @@ struct Reduce : Plain {
     return true;
   }
 
-  // One warp for each consumer tells owners what has arrived, so that no consumer waits for the fence.
+  // One warp for each consumer signals arrivals to their owners, so that no consumer waits for the fence.
   template <class>
   __device__ __forceinline__ void assist(const Product& product, const Block& block, int warp) const {
     if (warp == kConsumers && owner_rows == 0) meet_at_end(comm, product, block);

@@ -4,7 +4,7 @@
 // Terms are pushed into the adders' scratch: small ones as tagged words, larger ones in rounds, with a word from each
 // block after each round, so that adding goes on beside pushing. Nobody reads a peer's arguments. Sums that belong to
 // other ranks go straight into their outputs: an adder has terms of each of them, so their call has begun; each adder's
-// blocks then tell them that their sums are there. Sums are float32 (float64 for float64) in rank order, rounded once,
+// blocks then signal that their sums are there. Sums are float32 (float64 for float64) in rank order, rounded once,
 // and so the same bits wherever they are formed.
 //
 //   pkb::Shares<T> shares(x, sums);                          // nobody adds anything yet

@@ -95,7 +95,7 @@ class Device : public CommData {
   }
   __device__ __forceinline__ void signal(int slot, int r) const { signal(slot, r, epoch); }
 
-  // Waits until word `slot` of this rank is at least `value`, by one thread; a barrier then tells the others.
+  // Waits until word `slot` of this rank is at least `value`, by one thread; a barrier then releases the others.
   __device__ __forceinline__ void wait(int slot, uint64_t value) const {
     const uint64_t* word = signal_word(slot, rank);
     if (load_acquire(word) < value) wait_slowly(word, slot, value, place, stats);
@@ -113,7 +113,7 @@ class Device : public CommData {
     }
   }
 
-  // Tells the other ranks of the group that this call has begun here, so that they may touch this rank's arguments and
+  // Signals the other ranks of the group that this call has begun here: now they may access this rank's arguments and
   // outputs; called by all threads, of which those of the first block do it. What the stream did before is visible to
   // all, since a kernel begins after it, and needs no release.
   __device__ __forceinline__ void tell_begun(int64_t group_index = -1) const {
@@ -138,7 +138,7 @@ class Device : public CommData {
     __syncthreads();
   }
 
-  // Tells block b of rank r that this block, the b-th of this rank, has come to a phase (0 .. kMaxPhases-1) of the
+  // Signals block b of rank r that this block, the b-th of this rank, has come to a phase (0 .. kMaxPhases-1) of the
   // call; by one thread, as signal(). Phases grow within a call. At most kMaxBlocks blocks do so.
   __device__ __forceinline__ void signal_block(int phase, int r) const {
     signal(kBlockSlot + block_of_grid() * kMaxRanks + rank, r, epoch * kMaxPhases + uint64_t(phase) + 1);
@@ -213,16 +213,16 @@ class Device : public CommData {
                                                   Stats* stats) {
     const uint64_t begin = stats ? device_now_ns() : 0;
     volatile Place* where = place;
-    bool told = false;
+    bool reported = false;
     for (uint32_t polls = 0; load_acquire(word) < value; ++polls) {
       if (polls == 1u << 16) {  // some hundredths of a second: for the report when a deadline passes
         where->slot = slot;
         where->want = value;
         where->state = State::kWaiting;
-        told = true;
+        reported = true;
       }
     }
-    if (told) where->state = State::kInCall;
+    if (reported) where->state = State::kInCall;
     if (stats) {
       count(&stats->wait_ns, device_now_ns() - begin);
       count(&stats->waits, 1);

@@ -1,4 +1,4 @@
-// Words that tell of their own arrival: 4 bytes of data and a tag, moved by one 8-byte store. Small messages between
+// Words that signal their own arrival: 4 bytes of data and a tag, moved by one 8-byte store. Small messages between
 // ranks need no other signal, and a crossing of the link less than data followed by a signal.
 //
 // With uint32_t(comm.epoch) as the tag, words are never reset: those of other calls have other tags (until 2^32 calls
@@ -28,7 +28,7 @@ __device__ __forceinline__ float wait_tagged(const uint64_t* from, uint32_t tag)
   return __uint_as_float(uint32_t(word));
 }
 
-// Two words side by side, for 8 bytes of data in one access. Each of them tells of its own arrival alone.
+// Two words side by side, for 8 bytes of data in one access. Each of them signals its own arrival alone.
 struct alignas(16) TaggedPair {
   uint64_t words[2];
 };

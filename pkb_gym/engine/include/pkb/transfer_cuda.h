@@ -261,7 +261,7 @@ __device__ __forceinline__ void add_up_packets(uint64_t count, int terms, const 
 
 // Adds up `count` elements of each of term(0) .. term(terms - 1), in this order, and stores the sums to each of
 // result(0) .. result(results - 1); term() returns const T* and result() T*. Terms are counterparts of one another on
-// different ranks, and so are results: the first of each tells how all are aligned.
+// different ranks, and so are results: all are aligned as the first of each.
 template <class T, class Term, class Result>
 __device__ __forceinline__ void add_up(uint64_t count, int terms, const Term& term, int results, const Result& result,
                                        uint64_t part, uint64_t parts) {

@@ -20,7 +20,7 @@ __device__ __forceinline__ T* tile_place(T* tile, int row, int col) {
 }
 
 // Writes element (row, col) of a tile to out[col * stride + row], for rows < `rows` and cols < `cols`, at most
-// kTransposeTile of each; called by all kThreads threads of a block. What the elements are, `source` tells:
+// kTransposeTile of each; called by all kThreads threads of a block. `source` gives the elements:
 //
 //   struct Source {
 //     struct Fetched { ... };

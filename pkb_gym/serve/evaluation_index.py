@@ -1,4 +1,4 @@
-"""The evaluations that a service knows, by id and by request; of those that were answered, the last so many."""
+"""The evaluations that a service holds, by id and by request; of those that were answered, the last so many."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import OrderedDict
 from pkb_gym.serve.evaluation import Evaluation
 
 
-class KnownEvaluations:
+class EvaluationIndex:
     """An index; the service's lock guards it.
 
     Args:

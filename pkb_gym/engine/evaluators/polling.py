@@ -36,30 +36,30 @@ StateT = TypeVar("StateT", bound=State)
 
 
 @dataclass(frozen=True)
-class Patience:
-    """The time that an answer is waited for.
+class Polling:
+    """The deadlines of a poll for an answer.
 
     Attributes:
-        judge: who judges, for errors.
+        evaluator: its name or address, for errors.
         deadline: end of the waiting, by `time.monotonic`.
         timeout_s: the time up to then, for errors.
         call_s: longest that one call waits.
     """
 
-    judge: str
+    evaluator: str
     deadline: float
     timeout_s: float
     call_s: float
 
     @classmethod
-    def starting_now(cls, judge: str, timeout_s: float, call_s: float) -> Patience:
+    def starting_now(cls, evaluator: str, timeout_s: float, call_s: float) -> Polling:
         """One whose deadline is that many seconds from now."""
-        return cls(judge, time.monotonic() + timeout_s, timeout_s, call_s)
+        return cls(evaluator, time.monotonic() + timeout_s, timeout_s, call_s)
 
     def wait(
         self,
         submit: Callable[[float], StateT],
-        ask: Callable[[StateT, float], StateT],
+        poll: Callable[[StateT, float], StateT],
         progress: Progress | None = None,
     ) -> StateT:
         """Waits until an evaluation has finished.
@@ -67,7 +67,7 @@ class Patience:
         Args:
             submit: has it evaluated, and may wait so many seconds for the answer; called again where it is not known
                 any more.
-            ask: its state, once it has finished or after so many seconds; given the last state.
+            poll: its state, once it has finished or after so many seconds; given the last state.
             progress: called with each new state.
 
         Returns:
@@ -85,11 +85,11 @@ class Patience:
             left_s = self.deadline - time.monotonic()
             if left_s <= 0:
                 raise InfrastructureError(
-                    f"{self.judge} has not judged it within {self.timeout_s:g} s; its state is: {found.state}"
+                    f"{self.evaluator} has not judged it within {self.timeout_s:g} s; its state is: {found.state}"
                 )
             wait_s = min(left_s, longest_s)
             try:
-                found = ask(found, wait_s)
+                found = poll(found, wait_s)
             except EvaluationNotFound:  # it was started anew, or forgot the answer
                 found = submit(wait_s)
         return found

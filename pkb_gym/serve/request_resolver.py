@@ -10,21 +10,29 @@ from pkb_gym.engine.records.service import EvaluationRequest
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.serve.current_evaluator import CurrentEvaluator
 from pkb_gym.serve.evaluation import Evaluation
+from pkb_gym.serve.limits import check_limits
 
 
-class Intake:
+class RequestResolver:
     """Resolves requests.
 
     Args:
         evaluator: whose machine decides what a request comes to.
         device: the device of the service; "auto" leaves it to the requests.
         takes_keys: whether requests may bring the key of their inputs.
+        deadline_s: of an evaluation.
     """
 
     def __init__(
-        self, evaluator: CurrentEvaluator, device: Literal["auto", "cpu", "cuda"], *, takes_keys: bool
+        self,
+        evaluator: CurrentEvaluator,
+        device: Literal["auto", "cpu", "cuda"],
+        *,
+        takes_keys: bool,
+        deadline_s: float,
     ) -> None:
         self._evaluator, self._device, self._takes_keys = evaluator, device, takes_keys
+        self._deadline_s = deadline_s
 
     def read(self, request: EvaluationRequest) -> Evaluation:
         """The evaluation of a request.
@@ -37,9 +45,10 @@ class Intake:
             raise ConfigError("this service draws the inputs by a key of its own; ask without a replay key")
         problem, source = find_problem(request.problem), request.source
         asked = self._on_device(request.config)
+        check_limits(problem, asked, self._deadline_s)
         resolved = self._evaluator.get().resolve(problem, source, asked)
         equal = EvaluationRequest(
-            problem=problem.name, source=source, config=resolved.as_asked(), replay_key=request.replay_key
+            problem=problem.name, source=source, config=resolved.as_request(), replay_key=request.replay_key
         )
         replay_key = None if request.replay_key is None else bytes.fromhex(request.replay_key)
         return Evaluation(problem, source, asked, resolved, replay_key, equal.key)

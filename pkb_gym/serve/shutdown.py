@@ -1,4 +1,4 @@
-"""The end of a server, for requests that wait."""
+"""The shutdown of a server, for requests that wait."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class Ending:
-    """An event that is set once and calls its waiters; safe to use from several threads."""
+class ShutdownEvent:
+    """The event that a server shuts down: set once, it calls its waiters; safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

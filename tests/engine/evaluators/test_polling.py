@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from pkb_gym.engine.errors import EvaluationNotFound, InfrastructureError, ServiceBusy
-from pkb_gym.engine.evaluators.patience import PROGRESS_S, Patience, growing_pauses, while_busy
+from pkb_gym.engine.evaluators.polling import PROGRESS_S, Polling, growing_pauses, while_busy
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Elsewhere:
         self.submitted_s.append(wait_s)
         return self._next()
 
-    def ask(self, last: Found, wait_s: float) -> Found:
+    def poll(self, last: Found, wait_s: float) -> Found:
         self.asked.append((last.state, wait_s))
         return self._next()
 
@@ -40,13 +40,13 @@ class Elsewhere:
         return Found(state, "right" if state == "finished" else None)
 
 
-def patient() -> Patience:
-    return Patience.starting_now("http://node", timeout_s=60.0, call_s=30.0)
+def polling_now() -> Polling:
+    return Polling.starting_now("http://node", timeout_s=60.0, call_s=30.0)
 
 
 def test_an_answer_is_waited_for():
     there = Elsewhere("queued", "compile", "finished")
-    assert patient().wait(there.submit, there.ask).feedback == "right"
+    assert polling_now().wait(there.submit, there.poll).feedback == "right"
     assert there.submitted_s == [30.0] and [asked for asked, _ in there.asked] == ["queued", "compile"]
     assert all(wait_s == 30.0 for _, wait_s in there.asked)
 
@@ -54,22 +54,22 @@ def test_an_answer_is_waited_for():
 def test_each_new_state_is_reported_once():
     there = Elsewhere("queued", "queued", "compile", "finished")
     reported: list[str] = []
-    patient().wait(there.submit, there.ask, reported.append)
+    polling_now().wait(there.submit, there.poll, reported.append)
     assert reported == ["queued", "compile"] and there.submitted_s == [0.0]
     assert all(wait_s == PROGRESS_S for _, wait_s in there.asked)
 
 
 def test_an_evaluation_that_is_not_known_is_submitted_again():
     there = Elsewhere("queued", EvaluationNotFound("started anew"), "queued", "finished")
-    assert patient().wait(there.submit, there.ask).feedback == "right"
+    assert polling_now().wait(there.submit, there.poll).feedback == "right"
     assert len(there.submitted_s) == 2
 
 
 def test_the_time_is_over():
     there = Elsewhere("queued")
-    late = Patience("http://node", time.monotonic() - 1, timeout_s=60.0, call_s=30.0)
+    late = Polling("http://node", time.monotonic() - 1, timeout_s=60.0, call_s=30.0)
     with pytest.raises(InfrastructureError, match="http://node has not judged it within 60 s; its state is: queued"):
-        late.wait(there.submit, there.ask)
+        late.wait(there.submit, there.poll)
     assert there.asked == []
 
 

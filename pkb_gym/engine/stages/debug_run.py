@@ -9,7 +9,7 @@ from pkb_gym.engine.stages.kept_run import keep_run
 from pkb_gym.engine.stages.sanitize import sanitize
 
 
-def look_closer(run: CandidateRun, plan: BlockPlan, staging: BlockStaging) -> None:
+def debug_run(run: CandidateRun, plan: BlockPlan, staging: BlockStaging) -> None:
     """Keeps the calls and runs them under sanitizers, as far as was asked for.
 
     Args:

@@ -1,0 +1,262 @@
+r"""Figures of a `learning_run`, from what it collected.
+
+    python -m benchmarks.learning_run_report run.tar.gz --prompts RINGS/prompts.jsonl \
+        [--evolve EVOLVE/results.jsonl] [--out benchmarks/results]
+
+writes `learning_run.json`, from which docs/generate_training.py makes tables and pictures: figures of every policy on
+the three rings, gains that are paired by prompt, the second turn with the text of the feedback and without, failures,
+curves of the training, where its time went, and controls at equal evaluations. Stages that are missing or were broken
+off appear as far as they came.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import RESULTS, make_parser
+from benchmarks.learning_report import phase_figures, step_curves
+from benchmarks.learning_study import Arm, compare, rewards_by_prompt, training_evaluations
+from pkb_gym.engine.records.attempt import NO_SUBMISSION, Attempt
+from pkb_gym.engine.records.base import Record
+from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.metrics.estimates import Estimate, estimate
+from pkb_gym.training.inputs.rows import Row, read_jsonl
+from pkb_gym.training.results.attempts import read_rows, row_of
+from pkb_gym.training.results.policy_summary import (
+    EpisodeResult,
+    correct_of,
+    episode_result,
+    episodes_by_prompt,
+    gain,
+    problem_of,
+    prompt_key,
+    turns_by_prompt,
+)
+from pkb_gym.training.results.ring_summary import rings_of, summarise_rings
+
+NAME, RESULT = "learning_run_report", "learning_run"
+PASSED = "passed"
+POLICIES = {"base": "rings_base", "sft": "rings_sft", "grpo": "rings_grpo", "rft": "rings_rft"}
+"""Name of a policy -> the stage that judged it."""
+WITHOUT_TEXT = {"sft": "verdict_sft", "grpo": "verdict_grpo"}
+"""Likewise, of stages in which failures were answered by a verdict alone."""
+GAINS = (("sft", "base"), ("grpo", "sft"), ("rft", "sft"), ("grpo", "rft"))
+STUDY_RING = "sizes"
+"""Ring on which arms are compared at equal evaluations: that of the trained problems."""
+CURVES = ("completions/mean_length", "completions/clipped_ratio", "evaluations", "unread_replies", "grad_norm")
+"""Kept of every step of GRPO, besides those of `learning_report`."""
+
+
+class SecondTurn(Record):
+    """What a second submission brings to the episodes whose first one failed."""
+
+    episodes: int
+    failed_first: int
+    """Episodes whose first submission failed, or could not be read."""
+    answered: int
+    """Those of them that submitted once more."""
+    repaired: Estimate | None
+    """Share of the `failed_first` whose second submission was right; clustered by problem."""
+    gain: Estimate | None
+    """Share correct after the second turn less that after the first, by prompt."""
+
+
+def second_turn(rows: Sequence[Row]) -> SecondTurn:
+    """The figures of the second turn; episodes in which the evaluator failed are left out."""
+    failed, answered, episodes = 0, 0, 0
+    repaired: dict[str, list[float]] = {}
+    for key, found in turns_by_prompt(rows).items():
+        for turns in map(_in_order, found):
+            if episode_result(turns).reward is None:
+                continue
+            episodes += 1
+            if turns[0]["is_right"]:
+                continue
+            failed += 1
+            answered += len(turns) > 1 and turns[1]["failure"] != NO_SUBMISSION
+            repaired.setdefault(problem_of(key), []).append(float(len(turns) > 1 and turns[1]["is_right"]))
+    return SecondTurn(
+        episodes=episodes,
+        failed_first=failed,
+        answered=answered,
+        repaired=estimate(repaired.values()),
+        gain=gain(_after(rows, 1), _after(rows, 2), correct_of),
+    )
+
+
+def _in_order(turns: Sequence[Row]) -> list[Row]:
+    return sorted(turns, key=lambda row: row["turn"])
+
+
+def _after(rows: Sequence[Row], turns: int) -> dict[str, list[EpisodeResult]]:
+    """Episodes as if each had ended after so many turns; those that could not be judged are left out altogether."""
+    return {
+        key: [episode_result(_in_order(of)[:turns]) for of in found if episode_result(of).reward is not None]
+        for key, found in turns_by_prompt(rows).items()
+    }
+
+
+def first_verdicts(rows: Sequence[Row], ring_of_prompt: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """Ring -> verdict of the first turn -> episodes, the most frequent first."""
+    found: dict[str, Counter[str]] = {}
+    for key, episodes in turns_by_prompt(rows).items():
+        if key in ring_of_prompt:
+            counts = found.setdefault(ring_of_prompt[key], Counter())
+            counts.update(_in_order(turns)[0]["failure"] or PASSED for turns in episodes)
+    return {ring: dict(counts.most_common()) for ring, counts in sorted(found.items())}
+
+
+def verdicts_by_step(rollouts: Sequence[Row]) -> list[dict[str, int]]:
+    """Of each step of GRPO: verdict -> submissions and replies without one."""
+    steps: dict[int, Counter[str]] = {}
+    for row in rollouts:
+        steps.setdefault(row["step"], Counter())[row["failure"] or PASSED] += 1
+    return [dict(steps[step].most_common()) for step in sorted(steps)]
+
+
+def stage_rows(folder: Path) -> list[Row]:
+    """Results of an evaluation, also of one that was broken off; empty where there is none."""
+    if (whole := folder / "results.jsonl").exists():
+        return read_rows(whole)
+    lines = [line for part in sorted(folder.glob("parts/*.jsonl")) for line in read_jsonl(part)]
+    return [row_of(Attempt.model_validate(attempt)) for line in lines for attempt in line["attempts"]]
+
+
+def figures(run: Path, prompts: Sequence[Row], evolve: Sequence[Row] = ()) -> dict[str, Any]:
+    """All figures of a run.
+
+    Args:
+        run: folder with what was collected.
+        prompts: of `ring_prompts.py`.
+        evolve: results of `learning_search` on prompts of the rings.
+    """
+    rings = rings_of(prompts)
+    rows = {name: stage_rows(run / stage) for name, stage in POLICIES.items()}
+    rows = {name: of for name, of in rows.items() if of}
+    found: dict[str, Any] = json.loads((run / "about.json").read_bytes())
+    found["prompts"] = dict(Counter(row.get("ring") or "train" for row in prompts))
+    found["policies"] = {
+        name: {ring: figures.model_dump(mode="json") for ring, figures in summarise_rings(of, rings).items()}
+        for name, of in rows.items()
+    }
+    found["verdicts"] = {name: first_verdicts(of, rings) for name, of in rows.items()}
+    found["gains"] = {
+        f"{after} over {before}": _gains(rows[before], rows[after], rings)
+        for after, before in GAINS
+        if before in rows and after in rows
+    }
+    found["second_turn"] = {
+        name: _with_and_without(rows[name], stage_rows(run / stage))
+        for name, stage in WITHOUT_TEXT.items()
+        if name in rows
+    }
+    found["sft"] = _sft(run / "sft")
+    found["grpo"] = _grpo(run / "grpo")
+    if "grpo" in rows and found["grpo"] is not None:
+        arms = _arms(run, rows, found["grpo"]["evaluations"], rings)
+        found["study"] = [one.model_dump(mode="json") for one in compare(arms, "grpo")]
+        if evolve:
+            arms.append(_arm("evolve", evolve, 0, rings))
+            found["study_evolve"] = [one.model_dump(mode="json") for one in compare(arms, "grpo")]
+    return found
+
+
+def _gains(before: Sequence[Row], after: Sequence[Row], rings: Mapping[str, str]) -> dict[str, Any]:
+    def of(rows: Sequence[Row], ring: str) -> dict[str, list[EpisodeResult]]:
+        return {key: episodes for key, episodes in episodes_by_prompt(rows).items() if rings.get(key) == ring}
+
+    found = {}
+    for ring in sorted(set(rings.values())):
+        old, new = of(before, ring), of(after, ring)
+        gains = {"reward": gain(old, new), "correct": gain(old, new, correct_of)}
+        found[ring] = {name: None if one is None else one.model_dump(mode="json") for name, one in gains.items()}
+    return found
+
+
+def _with_and_without(whole: Sequence[Row], verdict: Sequence[Row]) -> dict[str, Any] | None:
+    """The second turn on the prompts that both have."""
+    common = {prompt_key(row) for row in whole} & {prompt_key(row) for row in verdict}
+    if not common:
+        return None
+    kept = [[row for row in rows if prompt_key(row) in common] for rows in (whole, verdict)]
+    with_text, without = map(second_turn, kept)
+    return {"whole": with_text.model_dump(mode="json"), "verdict": without.model_dump(mode="json")}
+
+
+def _history(folder: Path) -> list[Row]:
+    """Log of a trainer: at its end, or of the newest checkpoint."""
+    states = [json.loads(path.read_bytes()) for path in folder.rglob("trainer_state.json")]
+    return list(max(states, key=lambda state: state["global_step"])["log_history"]) if states else []
+
+
+def _sft(folder: Path) -> dict[str, Any]:
+    steps = [entry for entry in _history(folder) if "loss" in entry]
+    return {
+        "steps": len(steps),
+        "epochs": round(steps[-1]["epoch"], 1) if steps else 0,
+        "loss": [round(float(entry["loss"]), 4) for entry in steps],
+        "token_accuracy": [round(float(entry["mean_token_accuracy"]), 4) for entry in steps],
+    }
+
+
+def _grpo(folder: Path) -> dict[str, Any] | None:
+    if not (folder / "rollouts.jsonl").exists():
+        return None
+    history = [entry for entry in _history(folder) if "reward" in entry]
+    rollouts = read_jsonl(folder / "rollouts.jsonl")
+    further = {name: [entry.get(name) for entry in history] for name in CURVES}
+    return {
+        "steps": len(history),
+        "curves": step_curves(history) | further,
+        "verdicts": verdicts_by_step(rollouts),
+        "evaluations": training_evaluations(rollouts),
+        "phases": phase_figures(read_jsonl(folder / "phases.jsonl")),
+    }
+
+
+def _arms(run: Path, rows: Mapping[str, Sequence[Row]], trained: int, rings: Mapping[str, str]) -> list[Arm]:
+    """Policies at equal evaluations; the kernels that `rft` learns from were found by those of GRPO."""
+    arms = [_arm("grpo", rows["grpo"], trained, rings), _arm("sft", rows["sft"], 0, rings)]
+    if samples := stage_rows(run / "samples"):
+        later = [{**row, "sample": row["sample"] + AFTER} for row in samples]
+        arms.append(_arm("best of n", [*rows["sft"], *later], 0, rings))
+    if "rft" in rows:
+        arms.append(_arm("rft", rows["rft"], trained, rings))
+    return arms
+
+
+AFTER = 1000
+"""More samples than an evaluation has of a prompt."""
+
+
+def _arm(name: str, rows: Sequence[Row], training: int, rings: Mapping[str, str]) -> Arm:
+    kept = [row for row in rows if rings.get(prompt_key(row)) == STUDY_RING]
+    silent = {prompt_key(row): row["reward"] for row in kept if row["failure"] == NO_SUBMISSION}
+    return Arm(0, name, rewards_by_prompt(kept), training, silent)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Reads what was collected, and writes the result."""
+    parser = make_parser(NAME, __doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="run.tar.gz of `learning_run`")
+    parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="of `ring_prompts.py`")
+    parser.add_argument("--evolve", type=Path, metavar="FILE", help="results.jsonl of `learning_search`")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
+    args = parser.parse_args(argv)
+    evolve = [] if args.evolve is None else read_rows(args.evolve)
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(args.run) as archive:
+            archive.extractall(folder, filter="data")
+        found = figures(Path(folder), read_jsonl(args.prompts), evolve)
+    write_atomically(args.out / f"{RESULT}.json", json.dumps(found, indent=1) + "\n")
+    print(f"{args.out / RESULT}.json: {', '.join(found['policies'])}")
+
+
+if __name__ == "__main__":
+    main()

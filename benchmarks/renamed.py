@@ -1,0 +1,101 @@
+"""Files and identifiers that were renamed since results were measured: such a change makes no result stale."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+
+MOVED: dict[str, str] = {
+    "pkb_gym/engine/evaluators/polling.py": "pkb_gym/engine/evaluators/patience.py",
+    "pkb_gym/serve/evaluation_index.py": "pkb_gym/serve/known_evaluations.py",
+    "pkb_gym/serve/request_resolver.py": "pkb_gym/serve/intake.py",
+    "pkb_gym/serve/shutdown.py": "pkb_gym/serve/ending.py",
+}
+"""Path -> the path that the file had before."""
+
+RENAMED: dict[str, dict[str, str]] = {
+    "pkb_gym/agents/run/*.py": {
+        "Ending": "EpisodeStatus",
+        "ending": "status",
+        "words": "detail",
+        "_evaluators_words": "_evaluator_error",
+        "MOST_WORDS_CHARS": "MAX_DETAIL_CHARS",
+        "Outcome": "RunStatus",
+    },
+    "pkb_gym/agents/run/episode.py": {"known": "earlier", "_known": "_earlier"},
+    "pkb_gym/cluster/*.py": {
+        "Judge": "KeyedEvaluator",
+        "OpenJudge": "OpenEvaluator",
+        "judge_opener": "evaluator_opener",
+    },
+    "pkb_gym/cluster/evaluator.py": {"Patience": "Polling", "patience": "polling", "ask": "poll"},
+    "pkb_gym/cluster/gang.py": {
+        "_judges": "_evaluators",
+        "_new_judge": "_new_evaluator",
+        "_judge": "_idle_evaluator",
+    },
+    "pkb_gym/cluster/judging.py": {"judge": "evaluator"},
+    "pkb_gym/cluster/steps.py": {"_Lost": "_WorkerLost"},
+    "pkb_gym/engine/compare/comparison.py": {"_Judged": "_RuledOutput"},
+    "pkb_gym/engine/evaluators/*.py": {
+        "Patience": "Polling",
+        "patience": "polling",
+        "ask": "poll",
+        "_patience": "_deadline",
+    },
+    "pkb_gym/engine/evaluators/polling.py": {"judge": "evaluator"},
+    "pkb_gym/engine/include/pkb/symm_cuda.h": {"told": "reported"},
+    "pkb_gym/engine/problem/rules.py": {"says": "description"},
+    "pkb_gym/engine/ranks/baseline_blocks.py": {"run_nothing": "run_null_block"},
+    "pkb_gym/engine/ranks/candidate_gang.py": {
+        "ask": "exchange",
+        "_ask": "_exchange",
+        "ask_for_fds": "exchange_for_fds",
+    },
+    "pkb_gym/engine/ranks/gang.py": {"ask": "exchange", "_ask": "_exchange", "ask_for_fds": "exchange_for_fds"},
+    "pkb_gym/engine/ranks/reference_gang.py": {
+        "ask": "exchange",
+        "_ask": "_exchange",
+        "ask_for_fds": "exchange_for_fds",
+    },
+    "pkb_gym/engine/records/*.py": {"as_asked": "as_request", "axes_asked": "size_argument"},
+    "pkb_gym/engine/stages/*.py": {"as_asked": "as_request", "axes_asked": "size_argument"},
+    "pkb_gym/engine/stages/check.py": {"look_closer": "debug_run"},
+    "pkb_gym/engine/stages/mismatch.py": {
+        "_told_apart": "_stopped_for_distinguishing",
+        "_tells_calls_apart": "_distinguishes_calls",
+    },
+    "pkb_gym/metrics/*.py": {"Outcome": "AttemptOutcome"},
+    "pkb_gym/serve/*.py": {
+        "Ending": "ShutdownEvent",
+        "ending": "shutdown",
+        "_ending": "_shutdown",
+        "Journal": "EvaluationJournal",
+        "Entry": "JournalEntry",
+        "KnownEvaluations": "EvaluationIndex",
+        "as_asked": "as_request",
+        "axes_asked": "size_argument",
+        "_last_words": "_log_tail",
+        "Answered": "HandledRequest",
+        "_Unwanted": "_Abandoned",
+        "Intake": "RequestResolver",
+    },
+    "pkb_gym/serve/service.py": {"_known": "_index", "known": "found", "_intake": "_resolver"},
+    "problems/*/*/problem.py": {"says": "description"},
+}
+"""Paths, with wildcards -> old -> new identifiers in these files."""
+
+
+def renamed_in(path: str) -> dict[str, str]:
+    """Old -> new identifiers in a file, by its present path.
+
+    Raises:
+        ValueError: two patterns give an identifier different names.
+    """
+    found: dict[str, str] = {}
+    for pattern, names in RENAMED.items():
+        if fnmatch(path, pattern):
+            clash = [old for old in found.keys() & names.keys() if found[old] != names[old]]
+            if clash:
+                raise ValueError(f"{path}: several new names for {', '.join(sorted(clash))}")
+            found |= names
+    return found

@@ -1,0 +1,260 @@
+"""The figures of the learning run on docs/training.md, as Markdown and pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pkb_gym.problems.loading import load_module
+
+HERE = Path(__file__).resolve().parent
+parts = load_module(HERE / "page_parts.py", "docs.page_parts")
+pictures = load_module(HERE / "reward_pictures.py", "docs.reward_pictures")
+
+RESULT = HERE.parent / "benchmarks" / "results" / "learning_run.json"
+
+RINGS = {
+    "sizes": "other sizes and dtypes of trained problems",
+    "left_out": "problems of the train split that no training saw",
+    "test": "problems of the test split",
+}
+POLICIES = {"base": "pretrained", "sft": "SFT", "grpo": "GRPO", "rft": "rejection sampling"}
+PHASES = {"generation": "generation", "evaluation": "evaluation alone", "learning": "learning"}
+SHOWN_VERDICTS = ("passed", "compile_error", "no_submission", "output_mismatch")
+
+Found = Mapping[str, Any]
+
+
+def read() -> dict[str, Any]:
+    """The result."""
+    found: dict[str, Any] = json.loads(RESULT.read_text(encoding="utf-8"))
+    return found
+
+
+def sections(found: Found) -> str:
+    """All tables, with what is needed to read them."""
+    texts = (_about(found), _rings(found), _turns(found), _gains(found), _verdicts(found), _second_turn(found))
+    return "\n\n".join(text.strip() for text in (*texts, _study(found), _time(found)) if text)
+
+
+def drawn(found: Found) -> dict[str, str]:
+    """File -> picture."""
+    curves = found["grpo"]["curves"]
+    steps = list(range(1, len(curves["reward"]) + 1))
+
+    def panel(title: str, **lines: Sequence[float | None]) -> Any:  # noqa: ANN401  # of a module that is loaded
+        values = {name: [float("nan") if one is None else one for one in of] for name, of in lines.items()}
+        return pictures.Curve(title, "step of GRPO", steps, {name.replace("_", " "): of for name, of in values.items()})
+
+    shares = verdict_shares(found["grpo"]["verdicts"])[: len(steps)]
+    failures = {name: [of.get(name, 0.0) for of in shares] for name in SHOWN_VERDICTS}
+    failures["other failures"] = [1.0 - sum(of.get(name, 0.0) for name in SHOWN_VERDICTS) for of in shares]
+    sft = found["sft"]
+    loss = pictures.Curve("SFT", "step of SFT", list(range(1, len(sft["loss"]) + 1)), {"loss": sft["loss"]}, log=False)
+    return {
+        "curves.svg": pictures.curves(
+            [
+                loss,
+                panel("mean reward of an episode", reward=curves["reward"]),
+                panel("share of episodes", correct=curves["correct"], groups_of_one_reward=curves[FLAT]),
+            ]
+        ),
+        "failures.svg": pictures.curves(
+            [
+                panel("submissions that pass or fail to compile", **_some(failures, SHOWN_VERDICTS[:2])),
+                panel("other failures", **_some(failures, (*SHOWN_VERDICTS[2:], "other failures"))),
+                panel("tokens after the prompt", mean=curves["completions/mean_length"]),
+            ]
+        ),
+    }
+
+
+FLAT = "frac_reward_zero_std"
+
+
+def _some(of: Mapping[str, Sequence[float]], names: Sequence[str]) -> dict[str, Sequence[float]]:
+    return {name: of[name] for name in names}
+
+
+def verdict_shares(steps: Sequence[Mapping[str, int]]) -> list[dict[str, float]]:
+    """Counts of each step as shares."""
+    return [{name: count / sum(step.values()) for name, count in step.items()} for step in steps]
+
+
+def _about(found: Found) -> str:
+    spent = found["spent_s"]
+    grpo, sft = found["grpo"], found["sft"]
+    gpu = ", ".join(found.get("gpus") or ()) or "no GPU"
+    return (
+        f"`benchmarks/results/learning_run.json` ({found['date']}, commit {found['commit']}): {gpu}, "
+        f"{found['machine']}. SFT: {sft['steps']} steps, {sft['epochs']:g} epochs, {spent['sft']:.0f} s. GRPO: "
+        f"{grpo['steps']} steps, {grpo['evaluations']} evaluations, {spent['grpo']:.0f} s."
+    )
+
+
+def _rings(found: Found) -> str:
+    rows = []
+    captured = any(ring["fast_captured"] and _mean(ring["fast_captured"]) for _, _, ring in _each(found))
+    for ring, policy, one in _each(found):
+        figures, last = one["figures"], one["turns"][-1]
+        best = max(one["best_of"], key=int, default=None)
+        fast = [_share(figures["fast"])] + ([_share(one["fast_captured"])] if captured else [])
+        solved = f"{len(one['solved_problems'])} of {_problems(one)}"
+        rows.append(
+            (
+                *(ring, POLICIES[policy], f"{figures['prompts']} x {figures['samples'] // max(1, figures['prompts'])}"),
+                *(_share(last["compiled"]), _share(figures["correct"]), *fast, _value(figures["reward"])),
+                "" if best is None else f"{_value(one['best_of'][best])} (k={best})",
+                solved,
+            )
+        )
+    faster = ("faster than eager", "faster than captured") if captured else ("faster than the baseline",)
+    head = ("ring", "policy", "prompts x samples", "compiled", "correct", *faster, "reward", "best of k", "solved")
+    about = "\n".join(f"- `{name}`: {text}" for name, text in RINGS.items())
+    return (
+        f"Rings:\n\n{about}\n\nShares of episodes and mean reward after the last turn, with standard errors clustered "
+        f"by problem; *solved* counts problems with a right submission in any episode.\n\n{parts.table(head, rows)}"
+    )
+
+
+def _each(found: Found) -> list[tuple[str, str, Found]]:
+    return [
+        (ring, policy, found["policies"][policy][ring])
+        for ring in RINGS
+        for policy in POLICIES
+        if ring in found["policies"].get(policy, {})
+    ]
+
+
+def _problems(ring: Found) -> int:
+    reward = ring["figures"]["reward"]
+    return 0 if reward is None else int(reward["clusters"])
+
+
+def _turns(found: Found) -> str:
+    rows = [
+        (ring, POLICIES[policy], str(number), _share(turn["compiled"]), _share(turn["correct"]), _value(turn["reward"]))
+        for ring, policy, one in _each(found)
+        for number, turn in enumerate(one["turns"], start=1)
+    ]
+    head = ("ring", "policy", "turns", "compiled", "correct", "reward")
+    return f"As if every episode had ended after its first turn, and after its second:\n\n{parts.table(head, rows)}"
+
+
+def _gains(found: Found) -> str:
+    rows = [
+        (ring, name, _signed(gain["reward"]), _errors(gain["reward"]), _signed(gain["correct"]))
+        for ring in RINGS
+        for name, rings in found["gains"].items()
+        if (gain := rings.get(ring)) is not None and gain["reward"] is not None
+    ]
+    head = ("ring", "gain", "in reward", "in standard errors", "in share correct")
+    return f"Gains are paired by prompt:\n\n{parts.table(head, rows)}"
+
+
+def _verdicts(found: Found) -> str:
+    shown = {name: of for name, of in found["verdicts"].items() if name in POLICIES}
+    names = sorted(
+        {name for of in shown.values() for counts in of.values() for name in counts},
+        key=lambda name: (name != "passed", name),
+    )
+    rows = []
+    for ring in RINGS:
+        for policy, of in shown.items():
+            if counts := of.get(ring):
+                total = sum(counts.values())
+                shares = [f"{counts[name] / total:.0%}" if name in counts else "" for name in names]
+                rows.append((ring, POLICIES[policy], str(total), *shares))
+    heads = [f"`{name}`" for name in names]
+    return f"Verdicts of first turns:\n\n{parts.table(('ring', 'policy', 'episodes', *heads), rows)}"
+
+
+def _second_turn(found: Found) -> str:
+    rows = []
+    for policy, both in found["second_turn"].items():
+        for text, one in (both or {}).items():
+            words = "whole" if text == "whole" else "only that it failed"
+            counts = (str(one["episodes"]), str(one["failed_first"]), str(one["answered"]))
+            rows.append((POLICIES[policy], words, *counts, _share(one["repaired"]), _signed(one["gain"])))
+    if not rows:
+        return ""
+    head = ("policy", "feedback", "episodes", "first failed", "submitted again", "repaired", "gain in share correct")
+    return (
+        "The second turn with the text of the feedback, and with the one word `failed` in its place; both have equally "
+        f"many submissions at most (rings `sizes` and `left_out`):\n\n{parts.table(head, rows)}"
+    )
+
+
+def _study(found: Found) -> str:
+    tables = []
+    for name in ("study", "study_evolve"):
+        arms = found.get(name)
+        if not arms:
+            continue
+        rows = [
+            (
+                arm["arm"],
+                str(arm["training_evaluations"]),
+                f"{arm['evaluations']:.1f}",
+                _value(arm["reward"]),
+                *_more(arm),
+            )
+            for arm in arms
+        ]
+        head = ("arm", "training evaluations", "evaluations of a prompt", "reward", "GRPO has more", "in errors")
+        tables.append(parts.table(head, rows))
+    if not tables:
+        return ""
+    intro = (
+        "Mean reward of the best submission on a prompt of `sizes` at equal evaluations, where those of the training "
+        "are charged to the prompts in equal parts:"
+    )
+    evolve = "The same on the prompts that `evolve` searched, a search without a model that ran on another machine:"
+    return f"\n\n{evolve}\n\n".join([f"{intro}\n\n{tables[0]}".strip(), *tables[1:]])
+
+
+def _more(arm: Found) -> tuple[str, str]:
+    return ("", "") if arm["subject_gain"] is None else (_signed(arm["subject_gain"]), _errors(arm["subject_gain"]))
+
+
+def _time(found: Found) -> str:
+    phases = found["grpo"]["phases"]
+    share = phases["share"]
+    steps, each = phases["steps"], phases["wall_s"] / phases["steps"]
+    rows = [(PHASES.get(name, name), f"{each * of:.1f} s", f"{of:.0%}") for name, of in share.items() if of >= 0.005]
+    busy = ", ".join(f"{one:.0%}" for one in phases["gpu_utilisations"])
+    return (
+        f"A step of GRPO took {each:.0f} s on average over {steps} steps, with {phases['evaluations_per_minute']:.0f} "
+        f"evaluations a minute{f', and kept the GPU busy for {busy}' if busy else ''}:\n\n"
+        f"{parts.table(('phase', 'of a step', 'share'), rows)}"
+    )
+
+
+def _mean(found: Found | None) -> float:
+    return 0.0 if found is None else float(found["mean"])
+
+
+def _value(found: Found | None, spec: str = ".2f") -> str:
+    if found is None:
+        return ""
+    error = found["standard_error"]
+    return format(found["mean"], spec) + ("" if error is None else f" ± {format(error, spec)}")
+
+
+def _share(found: Found | None) -> str:
+    if found is None:
+        return ""
+    error = found["standard_error"]
+    return f"{100 * found['mean']:.0f}" + (" %" if error is None else f" ± {100 * error:.0f} %")
+
+
+def _signed(found: Found | None) -> str:
+    return "" if found is None else _value(found, "+.2f").replace("± +", "± ")
+
+
+def _errors(found: Found | None) -> str:
+    if found is None or not found["standard_error"]:
+        return ""
+    return f"{found['mean'] / found['standard_error']:+.1f}"

@@ -1,0 +1,106 @@
+"""Figures of a learning run, against numbers computed by hand."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from math import sqrt
+from pathlib import Path
+
+import pytest
+
+from benchmarks.learning_run_report import first_verdicts, main, second_turn, verdicts_by_step
+from pkb_gym.engine.records.attempt import Attempt
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.training.results.policy_summary import prompt_key
+from pkb_gym.training.results.ring_summary import summarise_rings
+from tests.training.results.test_policy_summary import row
+
+
+def turn(problem: str, sample: int, number: int, failure: str | None, reward: float | None = 0.0) -> dict:
+    """A submission; `failure` None is a right one."""
+    speedup = 2.0 if failure is None else None
+    stage = {"compile_error": "static", "output_mismatch": "run", None: "time"}.get(failure)
+    return {**row(problem, 0, sample, reward, speedup, turn=number), "failure": failure, "stage": stage}
+
+
+ROWS = [
+    turn("A", 0, 1, None),
+    turn("A", 0, 0, "compile_error"),  # out of order, as a file may be
+    turn("A", 1, 0, "output_mismatch"),
+    turn("A", 1, 1, "output_mismatch"),
+    turn("B", 0, 0, None),
+    turn("B", 1, 0, "no_submission"),
+    turn("C", 0, 0, "compile_error"),
+    turn("C", 0, 1, "compile_error"),
+    turn("C", 1, 0, "compile_error"),
+    turn("C", 1, 1, None, reward=None),  # the evaluator failed
+]
+
+
+def test_the_second_turn_by_hand():
+    found = second_turn(ROWS)
+    assert (found.episodes, found.failed_first, found.answered) == (5, 4, 3)
+    # Repaired: 1 of 2 of A, 0 of 1 of B, which did not submit again, 0 of 1 of C. Residuals: 1 - 2/4, 0 - 1/4, 0 - 1/4.
+    assert found.repaired.mean == pytest.approx(1 / 4) and found.repaired.clusters == 3
+    assert found.repaired.standard_error == pytest.approx(sqrt(3 / 2 * (0.5**2 + 2 * 0.25**2)) / 4)
+    assert found.gain.mean == pytest.approx((0.5 + 0 + 0) / 3)  # of A, B and C
+
+
+def test_verdicts_of_first_turns_and_of_steps_are_counted():
+    rings = {prompt_key(one): "test" if one["problem"] == "C" else "sizes" for one in ROWS}
+    assert first_verdicts(ROWS, rings) == {
+        "sizes": {"compile_error": 1, "output_mismatch": 1, "passed": 1, "no_submission": 1},
+        "test": {"compile_error": 2},
+    }
+    steps = [{"step": step, "failure": failure} for step, failure in ((1, None), (0, "race"), (1, "race"), (1, None))]
+    assert verdicts_by_step(steps) == [{"race": 1}, {"passed": 2, "race": 1}]
+
+
+def test_the_share_compiled_is_of_what_came_beyond_the_compiler():
+    (ring,) = summarise_rings(ROWS[:6], {prompt_key(one): "sizes" for one in ROWS}).values()
+    assert [of_turn.compiled.mean for of_turn in ring.turns] == [(0.5 + 0.5) / 2, (1.0 + 0.5) / 2]
+
+
+def test_what_was_broken_off_is_read_as_far_as_it_came(tmp_path: Path):
+    config = EvalConfig(size="tiny", language="cpp", dtype="bfloat16", world_size=2)
+    asked = [Attempt(problem="A", sample=sample, asked=config, reward=0.0) for sample in (0, 1)]
+    part = {"prompt": 0, "sample": 0, "attempts": [one.model_dump(mode="json") for one in asked]}
+    state = {"global_step": 1, "log_history": [{"loss": 2.0, "mean_token_accuracy": 0.5, "epoch": 0.25}]}
+    files = {
+        "about.json": {"commit": "c" * 12},
+        "rings_sft/parts/0.jsonl": part,
+        "rings_grpo/results.jsonl": asked[0].model_dump(mode="json"),
+        "sft/trainer_state.json": state,
+        "grpo/trainer_state.json": {"global_step": 1, "log_history": [{"reward": 0.5, "correct": 0.25}]},
+        "grpo/rollouts.jsonl": {"step": 0, "failure": "race", "is_duplicate": False},
+        "grpo/phases.jsonl": {
+            "step": 0,
+            "wall_s": 10.0,
+            "phases_s": {"generation": 4.0},
+            "stages_s": {"compile": 3.0},
+            "evaluations": 5,
+            "evaluations_per_minute": 30.0,
+            "gpu_utilisations": [],
+        },
+    }
+    with tarfile.open(tmp_path / "run.tar.gz", "w:gz") as archive:
+        for name, content in files.items():
+            text = (json.dumps(content) + "\n").encode()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text))
+    prompt = {**row("A", 0, 0, 0.0), "ring": "sizes"}
+    (tmp_path / "prompts.jsonl").write_text(json.dumps(prompt) + "\n")
+    main([str(tmp_path / "run.tar.gz"), "--prompts", str(tmp_path / "prompts.jsonl"), "--out", str(tmp_path)])
+    found = json.loads((tmp_path / "learning_run.json").read_bytes())
+    assert found["commit"] == "c" * 12 and found["prompts"] == {"sizes": 1}
+    assert list(found["policies"]) == ["sft", "grpo"]
+    assert found["policies"]["sft"]["sizes"]["figures"]["samples"] == 2
+    assert found["verdicts"]["grpo"] == {"sizes": {"no_submission": 1}}
+    assert found["gains"]["grpo over sft"]["sizes"]["reward"]["mean"] == 0.0
+    assert found["sft"]["loss"] == [2.0] and found["sft"]["epochs"] == 0.2
+    assert found["grpo"]["curves"]["correct"] == [0.25] and found["grpo"]["evaluations"] == 1
+    assert found["grpo"]["phases"]["evaluations_per_minute"] == 30.0
+    assert [arm["arm"] for arm in found["study"]] == ["grpo", "sft"]

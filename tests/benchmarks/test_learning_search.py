@@ -1,0 +1,47 @@
+"""The search on prompts: so many different kernels of each, valued and steered by the reward, and none twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import learning_search
+from benchmarks.learning_search import chosen, main
+from pkb_gym.training.results.attempts import read_rows
+from tests.envs.fake_evaluator import FakeEvaluator
+from tests.training.scripted import row
+
+
+class Evaluator(FakeEvaluator):
+    """Finds the same in all kernels."""
+
+    def __enter__(self) -> Evaluator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def test_every_prompt_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    evaluator = Evaluator()
+    monkeypatch.setattr(learning_search, "LocalEvaluator", lambda: evaluator)
+    prompts = tmp_path / "prompts.jsonl"
+    rows = [row("AllReduce", ring="sizes"), row("Reduce", ring="left_out"), row("GemvDecode", ring="sizes")]
+    prompts.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    command = ["--prompts", str(prompts), "--ring", "sizes", "--evaluations", "4", "--output", str(tmp_path / "found")]
+    main(command)
+    found = read_rows(tmp_path / "found" / "results.jsonl")
+    assert [(one["problem"], one["turn"]) for one in found[:4]] == [("AllReduce", turn) for turn in range(4)]
+    assert len({one["source"] for one in found[:4]}) == 4 and all(one["reward"] == 0.05 for one in found)
+    assert len(found) == 4  # there are no families for the other one
+    judged = len(evaluator.asked)
+    main(command)
+    assert len(evaluator.asked) == judged
+
+
+def test_the_first_prompts_of_each_problem_are_taken():
+    rows = [{"problem": problem, "ring": ring, "n": n} for n in range(3) for ring in "ab" for problem in "XY"]
+    assert [(one["problem"], one["n"]) for one in chosen(rows, "a", 1)] == [("X", 0), ("Y", 0)]
+    assert len(chosen(rows, None, 4)) == 8

@@ -1,0 +1,76 @@
+"""Presets on the same evaluations, against numbers computed by hand."""
+
+from __future__ import annotations
+
+import doctest
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import reward_study
+from benchmarks.reward_study import Evaluated, study, valued
+from pkb_gym.engine.records.attempt import Attempt
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.rewards.examples import failed, timed
+from pkb_gym.training.results.policy_summary import prompt_key
+from tests.training.results.test_policy_summary import row
+
+A, B = (prompt_key(row(problem, 0, 0, 0.0)) for problem in "AB")
+
+
+def right(prompt: str, kernel: str, time_us: float, **rewards: float) -> Evaluated:
+    found = timed(baseline_us=100, speedup_low=100 / time_us)
+    return Evaluated(prompt, kernel, found, dict.fromkeys(reward_study.PRESETS, 0.0) | rewards)
+
+
+def wrong(prompt: str, kernel: str, **rewards: float) -> Evaluated:
+    found = failed("compile_error")
+    return Evaluated(prompt, kernel, found, dict.fromkeys(reward_study.PRESETS, 0.0) | rewards)
+
+
+EVALUATIONS = [
+    right(A, "x", 10, kevin=10.3, kernelbench=1.0),
+    right(A, "x", 10, kevin=9.3, kernelbench=1.0),  # again
+    right(A, "y", 20, kevin=5.3, kernelbench=1.0),
+    wrong(A, "z"),
+    right(B, "x", 10, kevin=2.0, kernelbench=1.0),
+    right(B, "y", 5, kevin=1.0, kernelbench=0.0),  # the faster one has less
+    wrong(B, "z"),
+]
+
+
+def test_examples_in_docstrings_hold():
+    result = doctest.testmod(reward_study)
+    assert result.attempted and not result.failed
+
+
+def test_figures_by_hand():
+    found = study(EVALUATIONS, group=2)
+    assert (found["evaluations"], found["right"], found["prompts"], found["problems"]) == (7, 5, 2, 2)
+    assert found["repeated"] == 1 and found["caught"] == 0
+    kevin, kernelbench = found["presets"]["kevin"], found["presets"]["kernelbench"]
+    assert kevin["flat"]["mean"] == 0.0
+    assert kernelbench["flat"]["mean"] == pytest.approx((3 / 6 + 1 / 3) / 2)  # of A: 1, 1, 1, 0; of B: 1, 0, 0
+    assert kevin["ties"]["mean"] == 0.0 and kernelbench["ties"]["mean"] == pytest.approx(2 / 3)
+    assert kevin["order"]["mean"] == pytest.approx(2 / 3)  # both pairs of A, not that of B
+    assert kernelbench["order"]["mean"] == pytest.approx((0.5 + 0.5 + 0) / 3)
+    # Of A alone: 1 for the kernel that was repeated, 25 and 16 for the pairs of different kernels.
+    assert kevin["noise"]["mean"] == pytest.approx(1 / 20.5) and kevin["noise"]["clusters"] == 1
+    assert kernelbench["noise"] is None  # different kernels of A have one reward
+    assert kevin["margin"] == pytest.approx(1.0) and kernelbench["margin"] == 0.0
+    assert kevin["right_range"] == [1.0, 10.3] and kevin["caught"] is None
+
+
+def test_the_greatest_reward_of_what_was_caught_is_listed():
+    caught = replace(wrong(A, "w", kevin=0.2), feedback=timed(speedup_low=2.0, caught="late_output"))
+    found = study([*EVALUATIONS, caught], group=2)
+    assert found["caught"] == 1 and found["presets"]["kevin"]["caught"] == 0.2
+
+
+def test_attempts_are_valued_by_every_preset_and_what_was_not_judged_is_left_out():
+    config = EvalConfig(size="tiny", language="cpp", dtype="bfloat16", world_size=2)
+    judged = Attempt(problem="A", asked=config, source="x", feedback=timed(speedup_low=2.0), reward=1.0)
+    lost = judged.model_copy(update={"feedback": failed("infrastructure")})
+    (found,) = valued([judged, lost, judged.model_copy(update={"feedback": None})])
+    assert (found.rewards["kevin"], found.rewards["dr_kernel"], found.rewards["kernelbench"]) == (2.3, 3.0, 1.0)
+    assert found.prompt == A
