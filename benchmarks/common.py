@@ -49,10 +49,10 @@ def header() -> dict[str, Any]:
 
 
 def _command() -> str:
-    """How this program was started, but for the folder that results go to."""
+    """How this program was started, but for the folders of results and of compiled files."""
     words = ["python", *sys.orig_argv[1:]]
-    if "--out" in words:
-        begin = words.index("--out")
+    for option in {"--out", "--compiled"} & set(words):
+        begin = words.index(option)
         del words[begin : begin + 2]
     return shlex.join(words)
 

@@ -184,12 +184,21 @@ def _order(row: dict[str, Any]) -> tuple[bool, str, int]:
     return row["kernel"] != "expert", row["problem"], row["world_size"]
 
 
-def earlier_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of an earlier run, each with the commit that it was run on; none where there is no result."""
+def continued(path: Path, now: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What a result of this run begins with, and the rows of earlier runs, each with the commit that it was run on.
+
+    Args:
+        path: of the result, if there is one. Its header stays, with those of runs of other commits as `later_runs`.
+        now: the header of this run.
+    """
     if not path.exists():
-        return []
+        return now, []
     result = json.loads(path.read_text(encoding="utf-8"))
-    return [{"commit": result["commit"]} | row for row in result["rows"]]
+    rows = [{"commit": result["commit"]} | row for row in result.pop("rows")]
+    if result["commit"] == now["commit"]:
+        return result | now, rows
+    others = [run for run in result.get("later_runs", []) if run["commit"] != now["commit"]]
+    return result | {"later_runs": [*others, now]}, rows
 
 
 def main() -> None:
@@ -218,7 +227,7 @@ def main() -> None:
         ]
     )
     path = args.out / "emulated_experts.json"
-    rows = earlier_rows(path)
+    head, rows = continued(path, header())
     here = commit()
     known = {tuple(row[name] for name in ("problem", "kernel", "world_size", "seed", "digest")) for row in rows}
     left = [run for run in planned if run.key not in known]
@@ -226,7 +235,7 @@ def main() -> None:
     for _, row in found:
         rows.append(row | {"commit": here})
         print(*(row[name] for name in ("problem", "kernel", "world_size", "seed", "verdict", "seconds")), flush=True)
-        write_atomically(path, json.dumps(header() | {"planned": len(planned), "rows": rows}, indent=1) + "\n")
+        write_atomically(path, json.dumps(head | {"planned": len(planned), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

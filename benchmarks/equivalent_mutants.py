@@ -74,17 +74,28 @@ STORES_AND_SIGNALS = (
 
 ONE_BLOCK = "at size tiny two ranks launch one block each, whose thread 0 waits for what it has added itself"
 
+BARRIER_BEFORE = "the kernel has another barrier of the block right before the call"
+
+NOBODY_LOADS_IT = "no thread of this kernel loads the count of tiles that is stored"
+
 READ_BEFORE_STAGING = 'bulk_copy_cuda.h:69: "cp.async.bulk.wait_group.read %0;" -> ""'
 AWAIT_SUMS = 'gemm_sm90_ptx.h:129: "wgmma.wait_group.sync.aligned %0;" -> ""'
 
 AT_TINY: Mapping[tuple[str, str], str] = {
     ("AllGatherGemm", "expert:86: pkb::gemm::fence_async_global()"): FENCES_ON_BOTH_SIDES,
     ("AllGatherGemm", "expert:48: pkb::gemm::fence_async_global()"): FENCES_ON_BOTH_SIDES,
+    ("AllGatherGemm", "gemm_sm90_ptx.h:47: st.release -> st.relaxed"): NOBODY_LOADS_IT,
+    ("AllGatherGemm", AWAIT_SUMS): WAIT_IS_INJECTED,
     ("AllGatherGemm", READ_BEFORE_STAGING): ONE_TILE,
+    ("GemmAllGather", AWAIT_SUMS): WAIT_IS_INJECTED,
     ("GemmAllGather", READ_BEFORE_STAGING): ONE_TILE,
+    ("GemmAllReduce", READ_BEFORE_STAGING): ONE_TILE,
+    ("GemmAllReduce", AWAIT_SUMS): WAIT_IS_INJECTED,
     ("GemmReduceScatter", READ_BEFORE_STAGING): ONE_TILE,
     ("GemmReduceScatter", AWAIT_SUMS): WAIT_IS_INJECTED,
+    ("HyenaCP", "teams_cuda.h:101: __syncthreads() -> ((void)0)"): BARRIER_BEFORE,
     ("SAM3IoUSuppression", "expert:256: ld.acquire -> ld.relaxed"): ONE_BLOCK,
+    ("Gather", "symm_cuda.h:46: ld.acquire -> ld.relaxed"): STORES_WAIT_FOR_A_LOAD,
     ("Scatter", "symm_cuda.h:46: ld.acquire -> ld.relaxed"): STORES_WAIT_FOR_A_LOAD,
     ("VocabParallelLogProb", "symm_cuda.h:160: __syncthreads() -> ((void)0)"): STORES_AND_SIGNALS,
 }

@@ -135,7 +135,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         )
     },
     # Fences of other threads order more accesses, and so take findings away: what had none has none. grid.sync needs
-    # registers that no kernel reads whose rows are older; those of candidates with the detector are measured since.
+    # registers that no kernel reads whose rows are older; candidates that a finding refused are measured since.
     **{
         ("emulated_experts", f"pkb_gym/engine/emulator/src/{name}"): "e24bc9386a1e"
         for name in (

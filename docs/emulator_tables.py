@@ -129,14 +129,16 @@ def experts(folder: Path) -> str:
     findings = sum(len(row.get("findings", ())) for row in kernels)
     command = result["command"].split()
     jobs = command[command.index("--jobs") + 1] if "--jobs" in command else "1"
+    timed = [row for row in kernels if row.get("commit", result["commit"]) == result["commit"]]
     text = [
         "### Experts and variants\n",
         f"{len(kernels)} evaluations of experts and of variants of the corpus at size `tiny` with the detector, seeds "
-        f"0, 1, 2 ...: {right} are right, with {parts.count(findings, 'finding')}. Seconds are the longest, with "
-        f"{jobs} evaluations side by side on {result['machine']}; the emulator is one thread of an evaluation. "
+        f"0, 1, 2 ...: {right} are right, with {parts.count(findings, 'finding')}. Seconds are the longest of the "
+        f"first commit, with {jobs} evaluations side by side on {result['machine']}; the emulator is one thread of an "
+        "evaluation. "
         f"{_commits(result)} (`benchmarks/results/{path.name}`).\n",
-        _experts_table(kernels),
-        _beyond(kernels),
+        _experts_table(kernels, timed),
+        _beyond(timed),
         _candidates([row for row in result["rows"] if row["kernel"].endswith(".cu")]),
     ]
     return "\n".join(part for part in text if part)
@@ -166,7 +168,7 @@ def _most(rows: Sequence[dict[str, Any]], key: str) -> float:
     return max((row.get(key) or 0 for row in rows), default=0)
 
 
-def _experts_table(rows: Sequence[dict[str, Any]]) -> str:
+def _experts_table(rows: Sequence[dict[str, Any]], timed: Sequence[dict[str, Any]]) -> str:
     head = (
         "kernel",
         "ranks",
@@ -178,9 +180,11 @@ def _experts_table(rows: Sequence[dict[str, Any]]) -> str:
         "10^6 warp instructions",
     )
     lines = []
+    in_time = _grouped(timed)
     for (label, ranks), group in _grouped(rows).items():
         counts = len({row["seed"] for row in group}), len(group), sum(row["verdict"] == "passed" for row in group)
-        times = _compile_s(rows, label), _most(group, "check_s"), _most(group, "warp_instructions") / 1e6
+        check_s = _most(in_time.get((label, ranks), []), "check_s")
+        times = _compile_s(timed, label), check_s, _most(group, "warp_instructions") / 1e6
         lines.append((label, str(ranks), *map(str, counts), *(f"{value:.1f}" for value in times)))
     return str(parts.table(head, lines))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.emulated_experts import Run, candidate_runs, earlier_rows, in_order
+from benchmarks.emulated_experts import Run, candidate_runs, continued, in_order
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import EvalConfig
 
@@ -41,8 +41,13 @@ def test_candidates_are_configured_as_by_their_files() -> None:
         assert config.detect_races == name.startswith(("good", "rac")), name
 
 
-def test_rows_of_an_earlier_run_keep_its_commit(tmp_path: Path) -> None:
-    path = tmp_path / "emulated_experts.json"
-    assert earlier_rows(path) == []
-    path.write_text(json.dumps({"commit": "new", "rows": [{"seed": 0}, {"seed": 1, "commit": "newer"}]}))
-    assert earlier_rows(path) == [{"seed": 0, "commit": "new"}, {"seed": 1, "commit": "newer"}]
+def test_a_run_that_goes_on_keeps_the_header_and_the_commits_of_earlier_ones(tmp_path: Path) -> None:
+    path, first, second = tmp_path / "emulated_experts.json", {"commit": "a", "machine": "m"}, {"commit": "b"}
+    assert continued(path, first) == (first, [])
+    path.write_text(json.dumps(first | {"rows": [{"seed": 0}]}))
+    assert continued(path, first) == (first, [{"seed": 0, "commit": "a"}])
+    head, rows = continued(path, second)
+    assert (head, rows) == (first | {"later_runs": [second]}, [{"seed": 0, "commit": "a"}])
+    path.write_text(json.dumps(head | {"rows": [*rows, {"seed": 1, "commit": "b"}]}))
+    head, rows = continued(path, second)
+    assert head == first | {"later_runs": [second]} and [row["commit"] for row in rows] == ["a", "b"]
