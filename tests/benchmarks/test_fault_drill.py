@@ -70,7 +70,7 @@ def test_an_evaluation_that_is_never_judged_is_wrong(drill: Drill) -> None:
 def test_what_is_left_over_is_found(drill: Drill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fault_drill, "GONE_S", 0.2)
     assert drill.left_over() == []
-    (tmp_path / "0" / "tmp" / "pkb-scratch-1").mkdir()
+    (tmp_path / "0" / "queue" / "tmp" / "pkb-scratch-1").mkdir()
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / ".half").touch()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:

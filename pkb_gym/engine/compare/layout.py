@@ -138,7 +138,7 @@ class Workload:
 
     Inputs of checked trials are the same for all sources, so that a mended one meets those that the one before failed
     on. Those of timed trials are of each source: what a source writes to its output in one evaluation, such as its
-    inputs and results, is of no use to the next one.
+    inputs and results, is of no use to the next one. A workload without a source, of a layout or a study, has the key's.
     """
 
     problem: Problem
@@ -154,7 +154,8 @@ class Workload:
 
     def trial_key(self, trial: int, timed: bool) -> TrialKey:
         """Names one trial."""
-        key = hmac.digest(self.key, self.source_sha256.encode(), "sha256") if timed else self.key
+        of_source = timed and self.source_sha256
+        key = hmac.digest(self.key, self.source_sha256.encode(), "sha256") if of_source else self.key
         return TrialKey(key, self.seed, self.problem.name, self.turn, trial, timed)
 
     def axes(self, trial: int, timed: bool) -> tuple[Axes, ...]:

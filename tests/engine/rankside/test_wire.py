@@ -256,7 +256,7 @@ def test_descriptors_wait_while_too_many_are_under_way(ends: tuple[Wire, Wire]) 
 
 
 def _send_beside_many(left: Wire, right: Wire) -> None:
-    limit = 40
+    limit = max(int(name) for name in os.listdir("/proc/self/fd")) + 20
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     confine.drop_capabilities()  # root may have as many under way as it likes
     sink, source = socket.socketpair()
