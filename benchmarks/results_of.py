@@ -165,7 +165,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     # Locks of the cache are bytes of one file, and end with their process as locks of files did.
     ("fault_drill", "pkb_gym/engine/compile/cache.py"): "f9034cf161cd",
     # Inputs of timed calls differ by source, of the same distribution.
-    ("honest_evaluations", "pkb_gym/engine/compare/layout.py"): "f9034cf161cd",
+    ("honest_evaluations", "pkb_gym/engine/compare/layout.py"): "0adee03ea38f",
     # The drill compiles C++ alone, and makes no debug builds.
     ("fault_drill", "pkb_gym/engine/compile/nvcc.py"): "f9034cf161cd",
     ("fault_drill", "pkb_gym/engine/compile/debug_build.py"): "c588bb48f024",
