@@ -138,7 +138,7 @@ class Workload:
 
     Inputs of checked trials are the same for all sources, so that a mended one meets those that the one before failed
     on. Those of timed trials are of each source: what a source writes to its output in one evaluation, such as its
-    inputs and results, is of no use to the next one. A workload without a source, of a layout or a study, has the key's.
+    inputs and results, is of no use to the next one. Without a source, as in a study, those of the key alone.
     """
 
     problem: Problem
