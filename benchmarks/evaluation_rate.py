@@ -45,33 +45,29 @@ def distinct(attempts: Iterable[Attempt]) -> list[Attempt]:
 def judge(attempts: Sequence[Attempt], evaluator: Evaluator, timeout_s: float | None) -> dict[str, Any]:
     """Judges all at once, and says how long that took and where the time went."""
 
-    def one(attempt: Attempt) -> Feedback:
+    def one(attempt: Attempt) -> tuple[Attempt, Feedback]:
         asked = attempt.asked.model_copy(update={"timeout_s": timeout_s} if timeout_s else {})
-        return evaluator.evaluate(find_problem(attempt.problem), str(attempt.source), asked)
+        feedback = evaluator.evaluate(find_problem(attempt.problem), str(attempt.source), asked)
+        return attempt.model_copy(update={"feedback": feedback}), feedback
 
     began = time.monotonic()
     with ThreadPoolExecutor(len(attempts)) as pool:
         found = list(pool.map(one, attempts))
     wall_s = time.monotonic() - began
     stages = Counter[str]()
-    for feedback in found:
+    for _, feedback in found:
         stages.update(feedback.durations_s)
-    verdicts = Counter(verdict_of(feedback) for feedback in found)
-    order = sorted(zip(attempts, found, strict=True), key=lambda pair: -working_s(pair[1]))
+    verdicts = Counter(now.verdict for now, _ in found)
+    order = sorted(found, key=lambda pair: -working_s(pair[1]))
     return {
         "evaluations": len(found),
         "wall_s": round(wall_s, 2),
         "per_minute": round(60 * len(found) / wall_s, 1),
         "stages_s": {name: round(spent_s, 2) for name, spent_s in stages.items()},
         "verdicts": dict(verdicts.most_common()),
-        "other_verdicts": sum(verdict_of(feedback) != attempt.verdict for attempt, feedback in order),
-        "longest": [[attempt.problem, verdict_of(one), round(working_s(one), 2)] for attempt, one in order[:LONGEST]],
+        "other_verdicts": sum(now.verdict != was.verdict for was, (now, _) in zip(attempts, found, strict=True)),
+        "longest": [[now.problem, now.verdict, round(working_s(feedback), 2)] for now, feedback in order[:LONGEST]],
     }
-
-
-def verdict_of(feedback: Feedback) -> str:
-    """`passed`, or the failure."""
-    return "passed" if feedback.failure is None else feedback.failure.value
 
 
 def working_s(feedback: Feedback) -> float:

@@ -21,15 +21,15 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from benchmarks.common import header, make_parser
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.support.atomic_write import write_atomically
-from pkb_gym.training.inputs.rows import read_jsonl
+from pkb_gym.training.inputs.rows import Row, read_jsonl
 
 NAME = "learning_run"
 RINGS = "rings.jsonl"
@@ -203,18 +203,22 @@ def newest_weights(folder: Path) -> Path:
     return max(steps, key=lambda path: (steps[path], path == folder), default=folder)
 
 
+def first_of_each(rows: Sequence[Row], ring: str | None, per_problem: int) -> list[Row]:
+    """The first prompts of each problem, of one ring or of all."""
+    taken: Counter[str] = Counter()
+    kept = []
+    for row in rows:
+        if ring in (None, row.get("ring")):
+            taken[row["problem"]] += 1
+            if taken[row["problem"]] <= per_problem:
+                kept.append(row)
+    return kept
+
+
 def write_rings(prompts: Path, output: Path) -> None:
     """The first prompts of each problem in each ring, see `PER_PROBLEM`; the rings follow each other in its order."""
-    taken: dict[tuple[str, str], int] = {}
-    kept: list[Mapping[str, Any]] = []
-    for row in read_jsonl(prompts):
-        if (ring := row["ring"]) is None:
-            continue
-        key = (ring, row["problem"])
-        taken[key] = taken.get(key, 0) + 1
-        if taken[key] <= PER_PROBLEM[ring]:
-            kept.append(row)
-    kept.sort(key=lambda row: list(PER_PROBLEM).index(row["ring"]))
+    rows = read_jsonl(prompts)
+    kept = [row for ring, most in PER_PROBLEM.items() for row in first_of_each(rows, ring, most)]
     write_atomically(output, "".join(json.dumps(row) + "\n" for row in kept))
 
 

@@ -9,12 +9,12 @@ of the training. A prompt that is complete is not searched again: the same comma
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.common import make_parser
+from benchmarks.learning_run import first_of_each
 from pkb_gym.agents.protocol import AgentProvider, AgentTask, Message, NotCovered
 from pkb_gym.agents.registry import open_agent
 from pkb_gym.engine.evaluators.evaluator import Evaluator
@@ -67,18 +67,6 @@ def search(
         yield judged_attempt(asked, turn, None)
 
 
-def chosen(rows: Sequence[Row], ring: str | None, per_problem: int) -> list[Row]:
-    """The first prompts of each problem, of one ring or of all."""
-    taken: Counter[str] = Counter()
-    kept = []
-    for row in rows:
-        if ring in (None, row.get("ring")):
-            taken[row["problem"]] += 1
-            if taken[row["problem"]] <= per_problem:
-                kept.append(row)
-    return kept
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Searches for each prompt, and writes `results.jsonl`."""
     parser = make_parser(NAME, __doc__)
@@ -102,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     ):
         lines.cut_off(lines.read()[1])
         done = {prompt_key(row) for row in read_rows(path)}
-        rows = chosen(read_jsonl(args.prompts), args.ring, args.per_problem)
+        rows = first_of_each(read_jsonl(args.prompts), args.ring, args.per_problem)
         waiting = [row for row in rows if prompt_key(row) not in done]
 
         def play(row: Row) -> list[Attempt]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import learning_search
-from benchmarks.learning_search import chosen, main
+from benchmarks.learning_run import first_of_each
+from benchmarks.learning_search import main
 from pkb_gym.training.results.attempts import read_rows
 from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.scripted import row
@@ -43,5 +44,5 @@ def test_every_prompt_is_searched_once(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_first_prompts_of_each_problem_are_taken():
     rows = [{"problem": problem, "ring": ring, "n": n} for n in range(3) for ring in "ab" for problem in "XY"]
-    assert [(one["problem"], one["n"]) for one in chosen(rows, "a", 1)] == [("X", 0), ("Y", 0)]
-    assert len(chosen(rows, None, 4)) == 8
+    assert [(one["problem"], one["n"]) for one in first_of_each(rows, "a", 1)] == [("X", 0), ("Y", 0)]
+    assert len(first_of_each(rows, None, 4)) == 8
