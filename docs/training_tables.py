@@ -91,7 +91,14 @@ def _about(found: Found) -> str:
         f"`benchmarks/results/learning_run.json` ({found['date']}, commit {found['commit']}): {gpu}, "
         f"{found['machine']}. SFT: {sft['steps']} steps, {sft['epochs']:g} epochs, {spent.get('sft', 0.0):.0f} s. "
         f"GRPO: {grpo['steps']} steps, {grpo['evaluations']} evaluations, {spent.get('grpo', 0.0):.0f} s."
+        f"{_not_judged(found)}"
     )
+
+
+def _not_judged(found: Found) -> str:
+    """The policies that were trained and that no ring has judged; empty where there is none."""
+    missing = [POLICIES[name] for name in ("sft", "grpo") if not found["policies"].get(name)]
+    return f" No ring has judged the policy after {' and '.join(missing)}." if missing else ""
 
 
 def _rings(found: Found) -> str:

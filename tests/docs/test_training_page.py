@@ -118,6 +118,15 @@ def test_tables_hold_the_figures_of_the_result(found):
     assert "| evaluation alone | 8.0 s | 40% |" in text and "offload" not in text
 
 
+def test_a_policy_that_no_ring_has_judged_is_named(found):
+    found["policies"]["sft"] = found["policies"]["base"]
+    assert "No ring" not in generator.tables.sections(found)
+    del found["policies"]["grpo"]
+    text = generator.tables.sections(found)
+    assert "GRPO: 2 steps, 40 evaluations, 300 s. No ring has judged the policy after GRPO." in text
+    assert "| sizes | GRPO |" not in text
+
+
 def test_pictures_are_drawn_also_where_a_step_has_no_figure(found):
     drawn = generator.tables.drawn(found)
     assert list(drawn) == ["curves.svg", "failures.svg"] and drawn == generator.tables.drawn(found)
