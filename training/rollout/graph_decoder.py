@@ -7,8 +7,9 @@ whatever the size of the batch. Here a token is one launch:
 
 A step reads and writes fixed storage alone: the last tokens, their positions, the mask of valid cache entries, the
 cache. It is captured once for each pair of batch size and cache length, both rounded up; longer caches are views of the
-same storage. The weights are read where they are, so that steps of an optimizer count at once; where they have moved,
-everything is captured anew. On the CPU the same steps run without a graph.
+same storage. Where no more than a quarter of a batch is left, its entries move to the storage of a smaller one. The
+weights are read where they are, so that steps of an optimizer count at once; where they have moved, everything is
+captured anew. On the CPU the same steps run without a graph.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.training.rollout.grouped_attention import BY_GROUPS, attention_of
 
 OnFinished = Callable[[int, list[int]], None]
 """Is given a sequence's place in the batch and its new tokens, the ending one included."""
@@ -30,6 +32,10 @@ PROMPT_STEP = 64
 """Widths of padded prompts are multiples of it: kernels of attention want aligned masks."""
 CHECK_EVERY = 16
 """Steps between two looks at which sequences have ended; a look waits for the GPU."""
+SHRINK = 4
+"""A batch shrinks to this part once no more of its sequences are open: few sequences write the longest replies."""
+SMALLEST = 4
+"""Size below which a batch does not shrink: fewer sequences take a step no less time."""
 WARM_UP = 2
 """Steps before a capture, in which libraries allocate what they keep."""
 
@@ -107,13 +113,9 @@ class FixedCache:
         Returns:
             What attention reads: the prompt's own entries, or the visible ones.
         """
-        if layer_idx not in self._layers:
-            # Under autocast, keys come in float32 from the rotation, and attention casts them to the values' dtype.
-            shapes = [(self.batch, of.shape[1], self.length, of.shape[3]) for of in (keys, values)]
-            self._layers[layer_idx] = tuple(  # type: ignore[assignment]  # of two
-                torch.zeros(shape, dtype=values.dtype, device=values.device) for shape in shapes
-            )
+        # Under autocast, keys come in float32 from the rotation, and attention casts them to the values' dtype.
         new = (keys.to(values.dtype), values)
+        self._allocate(layer_idx, new)
         if keys.shape[2] > 1:
             for kept, of in zip(self._layers[layer_idx], new, strict=True):
                 kept[:, :, : of.shape[2]] = of
@@ -122,6 +124,26 @@ class FixedCache:
         for kept, of in zip(seen, new, strict=True):
             kept.index_copy_(2, self.position, of)
         return seen[0], seen[1]
+
+    def take(self, other: FixedCache, rows: torch.Tensor, length: int) -> None:
+        """Copies the first entries of some sequences of another cache.
+
+        Args:
+            other: whose entries are copied.
+            rows: its sequences, as many as this one has.
+            length: entries of each.
+        """
+        for layer, entries in other._layers.items():
+            self._allocate(layer, entries)
+            for kept, of in zip(self._layers[layer], entries, strict=True):
+                kept[:, :, :length] = of[:, :, :length].index_select(0, rows)
+
+    def _allocate(self, layer: int, like: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Storage of a layer for entries like those given, where it has none."""
+        if layer not in self._layers:
+            shapes = [(self.batch, of.shape[1], self.length, of.shape[3]) for of in like]
+            keys, values = (of.new_zeros(shape) for of, shape in zip(like, shapes, strict=True))
+            self._layers[layer] = keys, values
 
 
 class _Batch:
@@ -139,21 +161,33 @@ class _Batch:
         """What a step changes besides the cache's entries."""
         return self.tokens, self.positions, self.valid, self.cache.position
 
+    def take(self, other: _Batch, rows: Sequence[int], length: int) -> None:
+        """Goes on with some sequences of another batch, whose caches have `length` entries."""
+        filled = [*rows, *(rows[0] for _ in range(self.cache.batch - len(rows)))]
+        places = torch.tensor(filled, device=self.tokens.device)
+        self.cache.take(other.cache, places, length)
+        self.tokens.copy_(other.tokens[places])
+        self.positions.copy_(other.positions[places])
+        self.valid.zero_()
+        self.valid[:, :length] = other.valid[places, :length]
+        self.cache.position.copy_(other.cache.position)
+
 
 class GraphDecoder:
     """Continues sequences of tokens with a decoder-only model of transformers.
 
     Args:
         model: with attention by torch's `scaled_dot_product_attention`; possibly wrapped by accelerate or peft.
+        attention: name of the attention function while it decodes, see `grouped_attention`.
 
     Raises:
         ConfigError: the model is of another kind.
     """
 
-    def __init__(self, model: Any) -> None:  # noqa: ANN401  # it is wrapped in many ways
+    def __init__(self, model: Any, attention: str = BY_GROUPS) -> None:  # noqa: ANN401  # it is wrapped in many ways
         if (reason := unsupported(model)) is not None:
             raise ConfigError(f"no decoding with a fixed cache: {reason}")
-        self._model = model
+        self._model, self._attention = model, attention
         self._batches: dict[tuple[int, TokenChoice], _Batch] = {}
         self._weights: tuple[int, ...] = ()
         self._pool: Any = None
@@ -189,7 +223,8 @@ class GraphDecoder:
         was_training = self._model.training
         self._model.eval()  # neither dropout nor gradient checkpointing
         try:
-            return self._decode(sequences, budgets, choice, frozenset(ends), seed, on_finished)
+            with attention_of(self._model, self._attention):
+                return self._decode(sequences, budgets, choice, frozenset(ends), seed, on_finished)
         finally:
             self._model.train(was_training)
 
@@ -209,19 +244,20 @@ class GraphDecoder:
         generator = torch.Generator(device).manual_seed(seed)
         self._prefill(batch, sequences, width, choice, generator)
         replies: list[list[int]] = [[] for _ in sequences]
-        open_rows = set(range(len(sequences)))
+        places = {row: row for row in range(len(sequences))}  # open sequence -> its row in the batch
         chosen = [batch.tokens.clone()]
         for step in range(max(budgets)):
             if step + 1 == max(budgets) or len(chosen) == CHECK_EVERY:
                 columns = torch.cat(chosen, dim=1).tolist()
-                for row in sorted(open_rows):
-                    if _extend(replies[row], columns[row], budgets[row], ends):
-                        open_rows.discard(row)
+                for row, place in sorted(places.items()):
+                    if _extend(replies[row], columns[place], budgets[row], ends):
+                        del places[row]
                         if on_finished is not None and replies[row][-1] in ends:
                             on_finished(row, replies[row])
                 chosen = []
-                if not open_rows:
+                if not places:
                     break
+                batch, places = self._shrunk(batch, places, width + step, choice)
             if step + 1 < max(budgets):
                 self._step(batch, width + step, choice, generator)
                 chosen.append(batch.tokens.clone())
@@ -241,6 +277,17 @@ class GraphDecoder:
             found = _Batch(size, _rounded(length, LENGTH_STEP), vocabulary, device, sampled=choice.temperature > 0)
             self._batches[size, choice] = found
         return found
+
+    def _shrunk(
+        self, batch: _Batch, places: dict[int, int], length: int, choice: TokenChoice
+    ) -> tuple[_Batch, dict[int, int]]:
+        """A smaller batch for the open sequences, and their rows in it; the same one where they are too many."""
+        size = max(SMALLEST, batch.cache.batch // SHRINK)
+        if size >= batch.cache.batch or len(places) > size:
+            return batch, places
+        smaller = self._storage(size, batch.cache.length, choice, batch.tokens.device)
+        smaller.take(batch, list(places.values()), length)
+        return self._shrunk(smaller, {row: place for place, row in enumerate(places)}, length, choice)
 
     def _prefill(
         self,

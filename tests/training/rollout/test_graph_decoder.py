@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Sequence
 from unittest.mock import Mock
 
 import pytest
@@ -13,16 +14,17 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.training.rollout.decoding import Decoding, choice_of, renew_generator
 from pkb_gym.training.rollout.graph_decoder import GraphDecoder, TokenChoice, _batch_size
+from pkb_gym.training.rollout.grouped_attention import BY_GROUPS, attention_by_groups, attention_of
 
 SEQUENCES = [[1, 2, 3], [5, 9, 11, 13, 4, 2, 7], [8]]
 END = 5
 LIKELIEST = TokenChoice(temperature=0.0)
 
 
-def small_model(**changes) -> LlamaForCausalLM:
+def small_model(key_heads: int = 2, **changes) -> LlamaForCausalLM:
     torch.manual_seed(0)
     shape = {"vocab_size": 64, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 8}
-    config = LlamaConfig(**shape, num_attention_heads=6, num_key_value_heads=2, **changes)
+    config = LlamaConfig(**shape, num_attention_heads=6, num_key_value_heads=key_heads, **changes)
     model = LlamaForCausalLM(config).eval()
     for parameter in model.parameters():  # of more weight: replies that vary
         parameter.data.mul_(3)
@@ -34,18 +36,20 @@ def model() -> LlamaForCausalLM:
     return small_model()
 
 
-def padded() -> tuple[torch.Tensor, torch.Tensor]:
-    width = max(map(len, SEQUENCES))
-    ids, mask = torch.zeros((3, width), dtype=torch.long), torch.zeros((3, width), dtype=torch.long)
-    for row, sequence in enumerate(SEQUENCES):
+def padded(sequences: Sequence[list[int]] = SEQUENCES) -> tuple[torch.Tensor, torch.Tensor]:
+    width = max(map(len, sequences))
+    ids, mask = torch.zeros((2, len(sequences), width), dtype=torch.long)
+    for row, sequence in enumerate(sequences):
         ids[row, width - len(sequence) :] = torch.tensor(sequence)
         mask[row, width - len(sequence) :] = 1
     return ids, mask
 
 
-def likeliest(model: LlamaForCausalLM, budgets: list[int]) -> list[list[int]]:
+def likeliest(
+    model: LlamaForCausalLM, budgets: list[int], sequences: Sequence[list[int]] = SEQUENCES
+) -> list[list[int]]:
     """By `generate`."""
-    ids, mask = padded()
+    ids, mask = padded(sequences)
     out = model.generate(
         input_ids=ids, attention_mask=mask, max_new_tokens=max(budgets), do_sample=False, eos_token_id=END,
         pad_token_id=0,
@@ -59,6 +63,60 @@ def test_the_likeliest_tokens_are_those_of_generate(model, budgets):
     found = GraphDecoder(model).decode(SEQUENCES, budgets, LIKELIEST, [END], seed=0)
     assert found == likeliest(model, budgets)
     assert max(map(len, found)) > 1 or max(budgets) == 1
+
+
+@pytest.mark.parametrize("key_heads", [1, 2, 6])
+def test_attention_by_groups_gives_the_tokens_of_generate(key_heads):
+    model = small_model(key_heads)
+    found = GraphDecoder(model).decode(SEQUENCES, [40] * 3, LIKELIEST, [END], seed=0)
+    assert found == likeliest(model, [40] * 3)
+    assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("key_heads", [1, 2, 6])
+def test_a_step_by_groups_attends_as_copied_keys_do(key_heads):
+    """Head h reads key head h // (heads of a group); invalid entries of the cache count for nothing."""
+    made = torch.Generator().manual_seed(0)
+    query = torch.randn((3, 6, 1, 8), generator=made)
+    key, value = torch.randn((2, 3, key_heads, 20, 8), generator=made)
+    mask = torch.rand((3, 1, 1, 20), generator=made) < 0.5
+    layer = Mock(num_key_value_groups=6 // key_heads)
+    found, _ = attention_by_groups(layer, query, key, value, mask, scaling=0.3)
+    copied = [of.repeat_interleave(6 // key_heads, dim=1) for of in (key, value)]
+    scores = (0.3 * query @ copied[0].transpose(2, 3)).masked_fill(~mask, -torch.inf)
+    assert torch.allclose(found, (scores.softmax(dim=-1) @ copied[1]).transpose(1, 2), atol=1e-6)
+    assert torch.equal(
+        found, attention_by_groups(layer, query, key, value.masked_fill(~mask.mT, 9), mask, scaling=0.3)[0]
+    )
+
+
+def test_the_models_attention_is_its_own_again_after_a_failure(model):
+    with pytest.raises(RuntimeError), attention_of(model, BY_GROUPS):
+        assert model.config._attn_implementation == BY_GROUPS
+        raise RuntimeError
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_batch_shrinks_to_the_sequences_that_are_open(model):
+    sequences = [[1 + row % 40, 2, 3 + row % 7] for row in range(33)]
+    budgets = [3 if row % 11 else 60 + row for row in range(33)]  # three go on: 0, 11 and 22
+    decoder, reported = GraphDecoder(model), {}
+    sizes = []
+    compute = decoder._compute
+    decoder._compute = lambda batch, *rest: sizes.append(batch.cache.batch) or compute(batch, *rest)
+    found = decoder.decode(sequences, budgets, LIKELIEST, [END], seed=0, on_finished=reported.__setitem__)
+    assert found == likeliest(model, budgets, sequences)
+    assert sizes[0] == 48 and sizes[-1] == 4 and 12 not in sizes, "at once as small as it may be"
+    assert {row: reply for row, reply in enumerate(found) if reply[-1] == END} == reported
+    again = decoder.decode(sequences, budgets, LIKELIEST, [END], seed=0)
+    assert again == found, "storage of a smaller batch is used again"
+
+
+def test_a_batch_that_shrinks_draws_by_its_seed(model):
+    sequences, budgets = [[7]] * 20, [3] * 17 + [40] * 3
+    drawn = [GraphDecoder(model).decode(sequences, budgets, TokenChoice(), [], seed=seed) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len({tuple(reply) for reply in drawn[0][17:]}) == 3
 
 
 def test_storage_is_used_again_for_other_lengths(model):
