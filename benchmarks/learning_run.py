@@ -261,7 +261,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ("turns", 2),
         ("completion", 2560),
         ("batch", 64),
-        ("ring-batch", 76),
+        ("ring-batch", 108),  # all of `sizes` and `left_out`, two samples each: the first batch to be written
         ("micro-batch", 8),
         ("group", 8),
         ("samples", 2),
