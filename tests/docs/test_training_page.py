@@ -124,7 +124,7 @@ def test_a_policy_that_no_ring_has_judged_is_named(found):
     del found["policies"]["grpo"]
     text = generator.tables.sections(found)
     assert "GRPO: 2 steps, 40 evaluations, 300 s. No ring has judged the policy after GRPO." in text
-    assert "| sizes | GRPO |" not in text
+    assert "| sizes | GRPO | 2 x 2 |" not in text
 
 
 def test_pictures_are_drawn_also_where_a_step_has_no_figure(found):
