@@ -65,7 +65,7 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
         *(f"pkb_gym/engine/ranks/{name}.py" for name in ("gang", "zygote", "failure_attribution", "reference_gang")),
         *(f"pkb_gym/engine/support/{name}.py" for name in ("atomic_write", "ownership")),
     ),
-    # The programs. What the emulator makes of them today is in benchmarks/data, which a test runs.
+    # The programs. The digests of the emulator are in benchmarks/data, which a test runs.
     "emulated_random": tuple(f"benchmarks/random_ptx/{name}.py" for name in ("program", "form*", "operands")),
     "emulated_mutants_*_gpus*": GPU_KERNELS,
     "emulated_mutants": (*GPU_KERNELS, "pkb_gym/engine/emulator/src/detector*"),

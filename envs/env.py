@@ -44,7 +44,7 @@ class PKBEnv(gym.Env[Observation, str]):
     ## Description
     An agent writes a kernel that computes, on several ranks, what a PyTorch + torch.distributed reference computes, and
     does it faster. Each step submits a source; it is compiled, run on every rank, checked against the reference, timed
-    against it, profiled, and placed on a roofline. What was found comes back as feedback and reward, and the agent may
+    against it, profiled, and placed on a roofline. The findings come back as feedback and reward, and the agent may
     submit an improved source.
 
     ## Action Space
@@ -146,7 +146,7 @@ class PKBEnv(gym.Env[Observation, str]):
         self.render_mode = render_mode
         self.action_space = action_space()
         self.observation_space = observation_space()  # type: ignore[assignment]  # Dict says less of its entries
-        self._asked = checked_config(
+        self._requested = checked_config(
             {
                 "device": device,
                 "world_size": world_size,
@@ -209,7 +209,7 @@ class PKBEnv(gym.Env[Observation, str]):
         """
         names = ("device", "world_size", "ranks_per_gpu", "size", "dtype")
         fixed = {name: getattr(self._config, name) for name in names}
-        return self._asked.model_copy(update=fixed | {"seed": self._input_seed, "turn": len(self._episode.turns)})
+        return self._requested.model_copy(update=fixed | {"seed": self._input_seed, "turn": len(self._episode.turns)})
 
     @property
     def episode(self) -> Episode:
@@ -287,7 +287,7 @@ class PKBEnv(gym.Env[Observation, str]):
         """Called at each reset; this environment keeps its problem."""
 
     def _set_problem(self, problem: Problem) -> None:
-        config = resolve_here(self._asked, problem)
+        config = resolve_here(self._requested, problem)
         if self._evaluator == "local":  # a service on another machine has memory of its own
             check_memory(problem, config)
         self._problem, self._config = problem, config
@@ -301,6 +301,7 @@ class PKBEnv(gym.Env[Observation, str]):
 
     def _observe(self) -> Observation:
         if not self._task:
-            languages = LANGUAGES[self._config.device] if self._asked.language == "auto" else (self._asked.language,)
+            language = self._requested.language
+            languages = LANGUAGES[self._config.device] if language == "auto" else (language,)
             self._task = task_text(self._problem, self._config, languages, known_hardware(self._config.device))
         return observe(self._task, self._episode)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import uvicorn
 
 GRACE_S = 2
-"""What requests that are being answered get when the server ends."""
+"""Seconds that open requests are given when the server ends."""
 
 KEEP_ALIVE_S = 60
 """Longer than clients keep unused connections, so that theirs are not closed while they send."""
@@ -62,8 +62,8 @@ class HttpServer:
         telemetry: Telemetry | None = None,
     ) -> None:
         self._shutdown = ShutdownEvent()
-        known = Clients.sole(clients) if isinstance(clients, str) else clients
-        self._app = make_app(service, known, self._shutdown, telemetry or Telemetry())
+        senders = Clients.sole(clients) if isinstance(clients, str) else clients
+        self._app = make_app(service, senders, self._shutdown, telemetry or Telemetry())
         self._resources = contextlib.ExitStack()
         if path is None:
             self._socket = self._resources.enter_context(_listen(host, port))

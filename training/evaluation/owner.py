@@ -250,7 +250,7 @@ class EvaluationSchedule:
             try:
                 self._gate.resume()
             except InfrastructureError:
-                logger.warning("the evaluation service does not resume; what is asked now is not judged", exc_info=True)
+                logger.warning("the evaluation service does not resume; new requests are not judged", exc_info=True)
 
     def _shut(self) -> None:
         self._is_open = False
