@@ -6,6 +6,8 @@ import contextlib
 import secrets
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import ValidationError
@@ -82,24 +84,23 @@ class RayEvaluator:
         self._cluster = ClusterAddress.parse(address)
         require_ray()
         self._priority, self._timeout_s, self._unreachable_s = priority, timeout_s, unreachable_s
-        self._replay_key = None if replay_key is None else replay_key.hex()
-        self._reset()
-
-    def _reset(self) -> None:
-        """Sets the state that belongs to one process and is not pickled."""
+        self._replay_key = replay_key
         self._client = secrets.token_hex(8)
         self._lock = threading.Lock()
         self._pool: Any = None
         self._uses_connection = False
         self._generation = 0
 
-    def __getstate__(self) -> dict[str, Any]:
-        own = ("_client", "_lock", "_pool", "_uses_connection", "_generation")
-        return {name: value for name, value in self.__dict__.items() if name not in own}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset()
+    def __reduce__(self) -> tuple[Callable[[str], RayEvaluator], tuple[str]]:
+        """A copy has no connection, and is a client of its own."""
+        rebuild = partial(
+            RayEvaluator,
+            priority=self._priority,
+            timeout_s=self._timeout_s,
+            unreachable_s=self._unreachable_s,
+            replay_key=self._replay_key,
+        )
+        return rebuild, (self.address,)
 
     def __enter__(self) -> Self:
         return self
@@ -182,7 +183,8 @@ class RayEvaluator:
                 ray.kill(pool, no_restart=True)
 
     def _request(self, problem: Problem, source: str, config: EvalConfig) -> EvaluationRequest:
-        return EvaluationRequest(problem=problem.name, source=source, config=config, replay_key=self._replay_key)
+        replay_key = None if self._replay_key is None else self._replay_key.hex()
+        return EvaluationRequest(problem=problem.name, source=source, config=config, replay_key=replay_key)
 
     def _send(self, request: EvaluationRequest, deadline: float, wait_s: float, *, reports: bool) -> PoolReply:
         submission = PoolRequest(
