@@ -126,6 +126,16 @@ RENAMED: dict[str, dict[str, str]] = {
     "pkb_gym/serve/service.py": {"_known": "_index", "known": "found", "_intake": "_resolver"},
     "problems/*/*/expert.cu": {"tell_begun": "signal_begun"},
     "problems/*/*/problem.py": {"says": "description"},
+    "training/evaluation/owner.py": {
+        "Gate": "Pausable",
+        "gate": "pausable",
+        "_gate": "_pausable",
+        "opens_gate": "pauses",
+        "_opens_gate": "_pauses",
+        "_open": "_resume",
+        "_shut": "_pause",
+        "_is_open": "_is_resumed",
+    },
     "training/rollout/decoding.py": {"known": "own_index"},
 }
 """Paths, with wildcards -> old -> new identifiers in these files."""
