@@ -185,6 +185,12 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     ("fault_drill", "pkb_gym/engine/compile/opened_files.py"): "eba7c4fcf9b4",
     ("ray_bytes", "pkb_gym/engine/records/attempt.py"): "eba7c4fcf9b4",
     ("service_load", "pkb_gym/serve/evaluation.py"): "eba7c4fcf9b4",
+    # How a copy is made of the client, and when the server's thread is: the same requests.
+    **{
+        (result, "pkb_gym/cluster/evaluator.py"): "19ca35909d22"
+        for result in ("ray_faults", "ray_gangs", "ray_overhead", "ray_scale")
+    },
+    ("service_load", "pkb_gym/serve/server.py"): "19ca35909d22",
     # The drill compiles C++ alone, and makes no debug builds.
     ("fault_drill", "pkb_gym/engine/compile/nvcc.py"): "f9034cf161cd",
     ("fault_drill", "pkb_gym/engine/compile/debug_build.py"): "c588bb48f024",
