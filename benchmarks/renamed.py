@@ -46,7 +46,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "pkb_gym/cluster/pool.py": {"known": "earlier"},
     "pkb_gym/cluster/steps.py": {"known": "earlier_artifacts", "_Lost": "_WorkerLost"},
     "pkb_gym/corpus/families/sums_cuda.py": {"Sum": "SumParts"},
-    "pkb_gym/engine/compare/comparison.py": {"_Judged": "_RuledOutput"},
+    "pkb_gym/engine/compare/comparison.py": {"_Judged": "_RuledOutput", "judged": "ruled", "_judged": "_ruled"},
     "pkb_gym/engine/compile/*.py": {"Limits": "CompilerLimits"},
     "pkb_gym/engine/compile/nvcc.py": {"said": "printed"},
     "pkb_gym/engine/compile/source_lines.py": {"known": "lines_of"},
