@@ -183,6 +183,10 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         for name in ("corpus/families/loss", "corpus/families/meetings", "corpus/families/ragged", "starters/starter")
     },
     **{
+        ("learning_run", f"pkb_gym/corpus/families/{name}.py"): "eba7c4fcf9b4"
+        for name in ("loss", "meetings", "ragged")  # those of CUDA: the run's kernels are in C++
+    },
+    **{
         ("report_size", f"pkb_gym/{name}.py"): "eba7c4fcf9b4"
         for name in ("metrics/figures", "metrics/outcomes", "metrics/shares", "report/figures/charts")
     },
