@@ -43,7 +43,7 @@ def test_a_cheating_policy_earns_nothing(monkeypatch, local_evaluator, tmp_path)
     policy = write_tiny_policy(corpus, tmp_path / "policy")
     chance = random.Random(0)
     follow(monkeypatch, lambda _: submit(chance.choice(sources)))
-    schedule = EvaluationSchedule(local_evaluator, HostGroup(), gate=local_evaluator)
+    schedule = EvaluationSchedule(local_evaluator, HostGroup(), pausable=local_evaluator)
     settings = config(tmp_path / "run", max_steps=STEPS, max_completion_length=2000)
     try:
         trainer = run(policy, local_evaluator, settings, [row(language="auto")], max_turns=1, schedule=schedule)

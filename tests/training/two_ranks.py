@@ -106,7 +106,7 @@ def learn(policy: Path, output: Path, messages: list[str], evaluator: Gated) -> 
     script = iter(messages * 2)
     GRPOTrainer._generate_single_turn = script_generation(lambda _: next(script))
     settings = config(output, num_generations=4, max_steps=2, use_cpu=True)
-    schedule = EvaluationSchedule(evaluator, HostGroup(), gate=evaluator)
+    schedule = EvaluationSchedule(evaluator, HostGroup(), pausable=evaluator)
     trainer = run(policy, evaluator, settings, [row()], max_turns=3, trainer_class=Watched, schedule=schedule)
     schedule.close()
     trainer.save_model()
