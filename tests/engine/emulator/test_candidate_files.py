@@ -44,7 +44,7 @@ def work_of(candidate: Candidate) -> tuple[Problem, str, EvalConfig]:
         "compile_timeout_s": 600.0,
     }
     if candidate.outcome == "out_of_memory":
-        asked["memory_bytes"] = RANK_BYTES
+        requested["memory_bytes"] = RANK_BYTES
     together = JOINED.get(candidate.problem, [])
     if candidate in together:
         config = joined_config(together.index(candidate) + 1, candidate, **requested)
