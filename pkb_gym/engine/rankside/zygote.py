@@ -25,15 +25,11 @@ from typing import NoReturn
 from . import leader, namespaces
 from .confine import die_with_parent
 from .forking import ForkFailed, GangRequest, GangStarted, ZygoteReady
-from .huge_pages import use_huge_pages
 from .messages import WireError
 from .wire import Wire
 
 RANK_MODULES = (".candidate", ".native", ".python", ".gloo_compat")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-
-HUGE_PAGES_FROM = 2
-"""Gang of a candidate that is the first on huge pages; for one gang they take longer to make than they save."""
 
 
 def main() -> None:
@@ -54,15 +50,11 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # collections in the ranks then pass over what was imported, and leave its pages shared
     control.send(ZygoteReady())
-    gangs = 0
     while True:
         try:
             request, _, fds = control.receive_with_fds(GangRequest)
         except WireError:
             _end()
-        gangs += request.confined
-        if gangs == HUGE_PAGES_FROM:
-            use_huge_pages()
         _fork(control, request, fds)
 
 
