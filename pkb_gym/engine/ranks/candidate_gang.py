@@ -49,6 +49,9 @@ from pkb_gym.engine.records.config import HostDevice
 from pkb_gym.engine.records.feedback import Failure
 
 PREPARE_TIMEOUT_S = 60.0
+LOAD_TIMEOUTS = 3
+"""Deadlines of a block that loading may take: `torch.compile` imports for seconds, on each rank."""
+
 LEAST_BETWEEN_S, TIMEOUTS_BETWEEN = 30.0, 3
 """Limit of the time between blocks, of all of them together, in seconds or deadlines, whichever is longer: honest ranks
 need milliseconds to bind arguments, to come to the gate and to be frozen."""
@@ -224,7 +227,7 @@ class CandidateGang:
                 fds.append(memory_file(name, library))
             if job.stack_trace is not None:
                 fds.append(memory_file("pkb-stack-trace", job.stack_trace))
-            self._exchange(order, Loaded, fds=fds)
+            self._exchange(order, Loaded, fds=fds, timeout_s=LOAD_TIMEOUTS * self.timeout_s)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -239,9 +242,11 @@ class CandidateGang:
         expect: type[Reply],
         fds: Sequence[int] = (),
         own_fds: Sequence[Sequence[int]] = (),
+        timeout_s: float | None = None,
     ) -> None:
         orders = [order] * self._gang.world_size
-        self._gang.exchange(orders, expect, timeout_s=self.timeout_s, fds=fds, own_fds=own_fds, where=self._where)
+        deadline_s = self.timeout_s if timeout_s is None else timeout_s
+        self._gang.exchange(orders, expect, timeout_s=deadline_s, fds=fds, own_fds=own_fds, where=self._where)
 
     @property
     def _where(self) -> Callable[[int], str] | None:

@@ -104,6 +104,17 @@ def test_what_lies_between_blocks_is_short_in_all(
     assert "before its first call" in feedback.message or "done" in feedback.message, feedback.message
 
 
+def test_loading_has_several_deadlines(local_evaluator: LocalEvaluator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torch.compile` at module level, on each of 4 ranks, took longer than a block may on a busy machine."""
+    source = SLEEPS_BEFORE_ITS_BLOCKS.replace("0.4", "0")
+    config = EvalConfig(device="cpu", world_size=2, size="tiny", until="check")
+    monkeypatch.setattr(candidate_gang, "LOAD_TIMEOUTS", 0)
+    feedback = local_evaluator.evaluate(find_problem("AllReduce"), source, config)
+    assert feedback.failure in (Failure.TIMEOUT, Failure.DEADLOCK) and "loading" in feedback.message, feedback.message
+    monkeypatch.undo()
+    assert local_evaluator.evaluate(find_problem("AllReduce"), source, config).passed
+
+
 @pytest.mark.skipif(not bubblewrap_works(), reason="ranks share the network of the machine")
 def test_segments_that_are_sent_for_frozen_ranks_are_counted(gang: CandidateGang) -> None:
     sent = iter((100, 140))
