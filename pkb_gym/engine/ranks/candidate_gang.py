@@ -371,12 +371,14 @@ class CandidateGang:
         Raises:
             GangFailed: they cannot be frozen again.
         """
-        self._gang.processes.thaw()
+        self.thaw()
         time.sleep(seconds)
         self._gang.processes.freeze()
+        self._segments_when_frozen = self._gang.processes.segments_sent()
 
     def thaw(self) -> None:
         """Lets the ranks go on."""
+        self._segments_when_frozen = None
         self._gang.processes.thaw()
 
     def kill(self) -> None:

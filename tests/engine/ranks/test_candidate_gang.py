@@ -123,3 +123,6 @@ def test_segments_that_are_sent_for_frozen_ranks_are_counted(gang: CandidateGang
     gang._segments_when_frozen = next(sent)
     gang._gang.processes.segments_sent = lambda: next(sent)  # type: ignore[method-assign]
     assert gang.frozen_segments() == 40
+    gang._gang.processes.segments_sent = lambda: 150  # type: ignore[method-assign]
+    gang.run_on(0.0)
+    assert gang.frozen_segments() == 0, "sent while the ranks ran"
