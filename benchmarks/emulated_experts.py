@@ -24,6 +24,7 @@ from benchmarks.common import RESULTS, commit, header, make_parser
 from benchmarks.sharded import sharded
 from pkb_gym.corpus.conversations import sampled_variants
 from pkb_gym.corpus.families import FAMILIES
+from pkb_gym.engine.compile.emulator import build_emulator
 from pkb_gym.engine.errors import ConfigError, SizeError
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
@@ -237,7 +238,15 @@ def main() -> None:
     here = commit()
     known = {tuple(row[name] for name in ("problem", "kernel", "world_size", "seed", "digest")) for row in rows}
     left = [run for run in planned if run.key not in known]
-    found = sharded(evaluate, left, jobs=args.jobs, until_s=until_s, compiled=args.compiled, key=b"emulated experts")
+    found = sharded(
+        evaluate,
+        left,
+        jobs=args.jobs,
+        until_s=until_s,
+        compiled=args.compiled,
+        key=b"emulated experts",
+        prepare=build_emulator,
+    )
     for _, row in found:
         rows.append(row | {"commit": here})
         print(*(row[name] for name in ("problem", "kernel", "world_size", "seed", "verdict", "seconds")), flush=True)
