@@ -21,8 +21,9 @@ MOST_RUNS = 600
 """Of one program."""
 
 REGISTERS = ".reg .pred %vp<2>;\n.reg .f64 %vq<3>;\n.reg .b64 %vd<2>;\n.reg .b32 %vr<2>;\n.reg .b16 %vh<2>;\n"
+_BOTH = "setp.nan.f64 %vp0, %vq{0}, %vq{0};\nsetp.nan.and.f64 %vp0, %vq{1}, %vq{1}, %vp0;"
 _USE = re.compile(r"(?:@(!?%\w+) )?([\w.]+) ([^\n]*);\s*")
-_F64 = re.compile(r"(add|sub|mul|fma|div)(\.\w+)*\.f64")
+_F64 = re.compile(r"(add|sub|mul|fma|div|min|max)(\.\w+)*\.f64")
 _GUARDED = re.compile(r"testp\.|set\.\w+(\.\w+)*\.f32\.")
 _TO_INTEGER = re.compile(r"cvt\.rzi\.\w+\.f16")
 _SHIFT = re.compile(r"shl\.b16")
@@ -92,18 +93,22 @@ def variants(slot: Slot) -> Iterator[Variant]:
 
 
 def _nan_orders(use: _Use) -> Iterator[Variant]:
-    """Of several NaN the one that comes first in some order of the operands; `sub` may flip the sign of its second."""
+    """Of several NaN the one that comes first in some order of two or all operands; `sub` may flip the sign of one."""
     to, *sources = use.operands
-    kept = [f"mov.f64 %vq{at}, {source};" for at, source in enumerate(sources)]
-    for order in permutations(range(len(sources))):
-        for flips in (False, True) if use.opcode.startswith("sub") else (False,):
-            lines = [*kept, use.slot.text]
-            for at in reversed(order):
-                lines += [f"setp.nan.f64 %vp0, %vq{at}, %vq{at};", *use.where_it_ran()]
-                lines += [f"mov.b64 %vd0, %vq{at};", "or.b64 %vd0, %vd0, 0x0008000000000000;"]
-                lines += ["xor.b64 %vd0, %vd0, 0x8000000000000000;"] * (flips and at == 1)
-                lines.append(f"@%vp0 mov.b64 {to}, %vd0;")
-            yield use.variant("NaN of f64", *lines)
+    begin = [f"mov.f64 %vq{at}, {source};" for at, source in enumerate(sources)] + [use.slot.text]
+
+    def take(at: int, where: int, sign: str = "") -> list[str]:
+        """One operand where it and another are NaN."""
+        both = f"setp.nan.f64 %vp0, %vq{at}, %vq{where};" if at == where else _BOTH.format(at, where)
+        bits = [f"mov.b64 %vd0, %vq{at};", "or.b64 %vd0, %vd0, 0x0008000000000000;", sign]
+        return [both, *use.where_it_ran(), *filter(None, bits), f"@%vp0 mov.b64 {to}, %vd0;"]
+
+    places = range(len(sources))
+    for order in sorted({*permutations(places), *permutations(places, 2)}, key=len):
+        pairs = list(combinations(order, 2))[::-1]
+        yield use.variant("NaN of f64", *begin, *(line for pair in pairs for line in take(*pair)))
+    if use.opcode.startswith("sub"):
+        yield use.variant("NaN of f64", *begin, *take(1, 1, "xor.b64 %vd0, %vd0, 0x8000000000000000;"))
 
 
 def _last_step(use: _Use) -> Variant:
