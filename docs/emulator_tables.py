@@ -60,9 +60,10 @@ def random_programs(folder: Path) -> str:
     causes = _load(folder / "emulated_random_causes.json")
     if causes is not None:
         text[-1] += (
-            f" Of {causes['programs']} others, {causes['explained']} leave the GPU's memory, bit for bit, once uses of "
-            "theirs have the GPU's behaviour of the table below (`python -m benchmarks.emulated_random_causes`, commit "
-            f"{causes['commit']}, `benchmarks/results/emulated_random_causes.json`)."
+            f" Of the {causes['programs']} programs that leave other memory, {causes['explained']} leave the GPU's, bit "
+            "for bit, once uses of theirs have the GPU's behaviour of the table below "
+            f"(`python -m benchmarks.emulated_random_causes`, commit {causes['commit']}, "
+            "`benchmarks/results/emulated_random_causes.json`)."
         )
     text.append("Known differences, where the emulator keeps to the manual or where PTX leaves the choice:\n")
     rows = [(known.instruction, known.on_gpus) for known in KNOWN]
