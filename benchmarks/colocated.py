@@ -188,12 +188,12 @@ def main() -> None:
             phases_s.append(found["phases_s"])
     finally:
         service.close()
-    asked = {"device": args.device, "world_size": args.world_size, "size": plan.size, "offload": args.offload}
+    requested = {"device": args.device, "world_size": args.world_size, "size": plan.size, "offload": args.offload}
     counts = {"evaluations_of_each_kernel": {"idle": args.turns * args.rounds, "training": args.turns * args.rounds}}
     ratios = compare(loop, idle, plan.problems)
     name = "colocated" if args.device == "cpu" else "gpu_colocated"
     found = {"training_over_idle": ratios, "phases_s": phases_s, "idle": idle, "training": loop}
-    save(name, asked | counts | found, args.out)
+    save(name, requested | counts | found, args.out)
 
 
 if __name__ == "__main__":

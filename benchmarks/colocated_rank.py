@@ -72,7 +72,7 @@ def main(plan_file: Path, output: Path) -> None:
     accelerator = Accelerator(cpu=plan.device == "cpu")
     host = HostGroup()
     remote = RemoteEvaluator(plan.url, plan.token)
-    schedule = EvaluationSchedule(remote, host, gate=remote, opens_gate=host.rank == 0)
+    schedule = EvaluationSchedule(remote, host, pausable=remote, pauses=host.rank == 0)
     made = make_model(accelerator.device)
     model, optimizer = accelerator.prepare(made, torch.optim.AdamW(made.parameters()))
     memory = GpuMemory(made, plan.offload)

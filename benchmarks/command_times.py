@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.common import make_parser, save
 from pkb_gym.engine.compile.gxx import COMPILER_FLAGS, FLAGS
 from pkb_gym.engine.compile.precompiled import PREFIX, precompiled_header
-from pkb_gym.engine.compile.sandboxed_compiler import Limits, run_sandboxed
+from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, run_sandboxed
 from pkb_gym.engine.compile.toolchain import INCLUDE, ffi_root, include_arguments, library_arguments
 from pkb_gym.problems.catalogue import expert_source, find_problem
 from pkb_gym.serve.background import running, stop
@@ -31,7 +31,7 @@ from pkb_gym.serve.background import running, stop
 PROBLEM = "AllReduce"
 OPTIONS = ("--device", "cpu", "--world-size", "2", "--size", "tiny", "--json")
 REPETITIONS = 5
-LIMITS = Limits(timeout_s=120.0)
+LIMITS = CompilerLimits(timeout_s=120.0)
 
 
 def main() -> None:

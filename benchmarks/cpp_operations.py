@@ -28,7 +28,7 @@ Span = tuple[Kind, int, int, str]
 """Kind, begin, end, and what a mutant has in its place."""
 
 _COMM = r"(?<![\w.])(?:this->)?\w*comm_?(?:\.|->)"
-_NAMES = r"(?:barrier|signal|wait|arrive|tell|meet)(?:_\w+)?"
+_NAMES = r"(?:barrier|signal|wait|arrive|meet)(?:_\w+)?"
 _MEMBER = re.compile(rf"{_COMM}(?:template )?({_NAMES})\s*(?:<[^<>;(]*>)?\s*\(")
 _STORE = re.compile(r"\b(?:pkb::)?(?:store_release|store_relaxed|store_tagged)\s*\(")
 _LOAD = re.compile(r"\b(?:pkb::)?load_acquire\s*\(")
@@ -39,7 +39,7 @@ _FENCE = re.compile(r"\b(?:__threadfence(?:_system)?|(?:\w+::)*fence_async_\w+|s
 _COMPARISON = re.compile(r"\s*(<=|>=|<|>|==|!=)\s*")
 _NOTHING = "((void)0)"
 _NO_OPERATION = frozenset({"signal_word", "barrier_counts"})
-_ENTRY = frozenset({"tell_begun", "wait_begun", "wait_all_begun"})
+_ENTRY = frozenset({"signal_begun", "wait_begun", "wait_all_begun"})
 """Functions of a kernel that go by one of these names do what the communicator's do."""
 
 

@@ -48,7 +48,7 @@ class Run:
         source: of the kernel.
         world_size: number of ranks.
         seed: of inputs and order of execution.
-        asked: what the evaluation is configured with beside these.
+        settings: what the evaluation is configured with beside these.
     """
 
     problem: str
@@ -57,7 +57,7 @@ class Run:
     source: str
     world_size: int
     seed: int
-    asked: Mapping[str, object] = field(default_factory=lambda: {"size": "tiny", "detect_races": True})
+    settings: Mapping[str, object] = field(default_factory=lambda: {"size": "tiny", "detect_races": True})
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -67,7 +67,7 @@ class Run:
     def evaluate(self, evaluator: LocalEvaluator) -> dict[str, Any]:
         """Its row."""
         here = {"device": "emulated", "world_size": self.world_size, "seed": self.seed}
-        config = EvalConfig.model_validate({"compile_timeout_s": COMPILE_TIMEOUT_S, **self.asked, **here})
+        config = EvalConfig.model_validate({"compile_timeout_s": COMPILE_TIMEOUT_S, **self.settings, **here})
         began = time.monotonic()
         try:
             feedback = evaluator.evaluate(find_problem(self.problem), self.source, config)
@@ -140,7 +140,7 @@ def candidate_runs(ranks: int | None = None) -> Iterator[Run]:
         for candidate in candidates(f"cuda/{kind}"):
             if candidate.path.suffix != ".cu":
                 continue
-            asked = candidate.config.model_dump(exclude={"device", "world_size", "seed"}) | {
+            settings = candidate.config.model_dump(exclude={"device", "world_size", "seed"}) | {
                 "detect_races": kind in ("good", "racy"),
                 "until": "check",
                 "timeout_s": 10.0 if candidate.outcome == "timeout" else 60.0,
@@ -148,7 +148,15 @@ def candidate_runs(ranks: int | None = None) -> Iterator[Run]:
             }
             name = candidate.name.removeprefix("cuda/")
             world_size = ranks or candidate.world_size
-            yield Run(candidate.problem, name, candidate.outcome, candidate.source, world_size, seed=0, asked=asked)
+            yield Run(
+                candidate.problem,
+                name,
+                candidate.outcome,
+                candidate.source,
+                world_size,
+                seed=0,
+                settings=settings,
+            )
 
 
 def in_order(planned: Sequence[Run]) -> list[Run]:
@@ -189,7 +197,7 @@ def _order(row: dict[str, Any]) -> tuple[bool, str, int]:
 
 
 def continued(path: Path, now: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What a result of this run begins with, and the rows of earlier runs, each with the commit that it was run on.
+    """The head of a result of this run, and the rows of earlier runs, each with the commit that it was run on.
 
     Args:
         path: of the result, if there is one. Its header stays, with those of runs of other commits as `later_runs`.

@@ -38,7 +38,7 @@ def distinct(attempts: Iterable[Attempt]) -> list[Attempt]:
     found: dict[tuple[str, str, str], Attempt] = {}
     for attempt in attempts:
         if attempt.source is not None:
-            found.setdefault((attempt.problem, attempt.asked.model_dump_json(), attempt.source), attempt)
+            found.setdefault((attempt.problem, attempt.requested.model_dump_json(), attempt.source), attempt)
     return list(found.values())
 
 
@@ -46,8 +46,8 @@ def judge(attempts: Sequence[Attempt], evaluator: Evaluator, timeout_s: float | 
     """Judges all at once, and says how long that took and where the time went."""
 
     def one(attempt: Attempt) -> tuple[Attempt, Feedback]:
-        asked = attempt.asked.model_copy(update={"timeout_s": timeout_s} if timeout_s else {})
-        feedback = evaluator.evaluate(find_problem(attempt.problem), str(attempt.source), asked)
+        requested = attempt.requested.model_copy(update={"timeout_s": timeout_s} if timeout_s else {})
+        feedback = evaluator.evaluate(find_problem(attempt.problem), str(attempt.source), requested)
         return attempt.model_copy(update={"feedback": feedback}), feedback
 
     began = time.monotonic()

@@ -149,7 +149,7 @@ class Row:
         growth: how many times more elements there are at size published.
         rules: see there.
         reason: of rules whose bound is a theorem's, by output.
-        left_out: variant -> why it says nothing, such as falling over.
+        left_out: variant -> why it is no evidence, such as a failure.
     """
 
     problem: str

@@ -59,7 +59,7 @@ class Verdict:
 
     @property
     def is_infrastructure(self) -> bool:
-        """Whether it says nothing of the source."""
+        """Whether it is no verdict on the source."""
         return self.failure == Failure.INFRASTRUCTURE
 
 

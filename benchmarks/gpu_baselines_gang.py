@@ -36,7 +36,7 @@ class BaselineGang:
     """`world_size` processes with one process group.
 
     Attributes:
-        about: what rank 0 says of device and versions.
+        about: device and versions, as rank 0 reports them.
         last_failed: whether the last task failed, so that a failure of the next may be a consequence.
     """
 

@@ -108,18 +108,18 @@ class Benchmark:
         return found
 
     def repeatability(
-        self, evaluator: LocalEvaluator, repeats: int, asked: str | None = None
+        self, evaluator: LocalEvaluator, repeats: int, requested: str | None = None
     ) -> Iterator[list[dict[str, Any]]]:
         """The same candidates over and over in turn, the baseline as a candidate among them; what is known so far.
 
         Args:
             evaluator: that judges them.
             repeats: how many evaluations of each.
-            asked: size of the problems, in place of their own.
+            requested: size of the problems, in place of their own.
         """
         problems = REPEATED if self.device == "cuda" else (("AllReduce", self.size),)
         candidates: list[tuple[str, str, str, str]] = []
-        for name, size in ((name, asked or own) for name, own in problems):
+        for name, size in ((name, requested or own) for name, own in problems):
             candidates.append((name, size, "expert", self.expert(name)))
             reference = Path(find_problem(name).declared_in).with_name("reference.py").read_text(encoding="utf-8")
             candidates.append((name, size, "baseline", reference))

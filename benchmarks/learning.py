@@ -1,7 +1,7 @@
 """The effect of SFT and GRPO on a small decoder that begins from nothing: held-out prompts, before and after.
 
 Every seed goes through the public recipes, one after the other: `sft`, `evaluate_policy`, `grpo`, `evaluate_policy`.
-Seeds run side by side and share one evaluation service, on GPUs of its own. What is finished is not done again: with
+Seeds run side by side and share one evaluation service, on GPUs of its own. Finished work is not done again: with
 `--minutes`, the same command over and over fits any time limit.
 
     pkb export prompts --out DATA ...; pkb export corpus --out DATA ...
@@ -49,8 +49,8 @@ def commands(args: argparse.Namespace, seed: int, url: str, max_minutes: float |
         return [*start, *options, *shlex.split(more)]
 
     def evaluate(model: str, output: str, *options: str) -> list[str]:
-        asked = ("--prompts", data, "--model_name_or_path", model, "--output", output, *service, *options)
-        return recipe("evaluate_policy", args.evaluate_config, args.evaluate, *asked)
+        requested = ("--prompts", data, "--model_name_or_path", model, "--output", output, *service, *options)
+        return recipe("evaluate_policy", args.evaluate_config, args.evaluate, *requested)
 
     practise = ("--prompts", data, "--model_name_or_path", trained, "--output_dir", tuned, *service, *limit)
     return {

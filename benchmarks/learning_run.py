@@ -2,8 +2,8 @@ r"""A pretrained model learns on one machine: supervised training, GRPO, and bot
 
     model   sft   rings_sft   grpo   rings_grpo   rings_base   verdict_sft   verdict_grpo   rft   rings_rft   samples
 
-Each stage is a public recipe in a process of its own, with a log and a time limit. What is finished is not done again:
-the same command over and over fits any time limit. What is small comes into `--out`: results, summaries, rollouts,
+Each stage is a public recipe in a process of its own, with a log and a time limit. Finished work is not done again:
+the same command over and over fits any time limit. Small files come into `--out`: results, summaries, rollouts,
 losses, logs; no weights. Evaluations run on the CPU, in `--services` services with processors of their own. The stages
 `verdict_...` judge a policy that reads of a failure no more than that it was one: what the feedback's text is good for.
 The call that is to finish GRPO keeps time for what follows (`--keep-s`).
@@ -39,7 +39,7 @@ SPARE_S = 15.0
 """Of the time limit, what is left for collecting."""
 KEPT = ("*.log", "*.json", "results.jsonl", "parts/*.jsonl", "rollouts.jsonl", "phases.jsonl", "archive.jsonl")
 """Files of a stage's folder that come into the result."""
-ASKED_OF_VERDICTS = ("sizes", "left_out")
+RINGS_OF_VERDICTS = ("sizes", "left_out")
 """Rings on which the text of the feedback is left out."""
 
 
@@ -84,7 +84,7 @@ class Run:
     @property
     def verdict_prompts(self) -> int:
         """Prompts of the rings that are judged without the text of the feedback; they come first."""
-        return sum(row["ring"] in ASKED_OF_VERDICTS for row in read_jsonl(self.folder / RINGS))
+        return sum(row["ring"] in RINGS_OF_VERDICTS for row in read_jsonl(self.folder / RINGS))
 
     def stages(self) -> list[Stage]:
         """In order; see the module."""

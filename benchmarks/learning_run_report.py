@@ -54,7 +54,7 @@ CURVES = ("completions/mean_length", "completions/clipped_ratio", "evaluations",
 
 
 class SecondTurn(Record):
-    """What a second submission brings to the episodes whose first one failed."""
+    """The gain of a second submission in episodes whose first one failed."""
 
     episodes: int
     failed_first: int

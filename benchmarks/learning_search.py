@@ -45,7 +45,7 @@ def search(
         row: of the prompts.
         evaluator: judges.
         provider: of the agent.
-        base: what no row says of an evaluation.
+        base: the settings of evaluations that rows leave open.
         evaluations: submissions, at most; the family may have fewer kernels.
         reward_name: values them, and so steers the search.
 
@@ -61,10 +61,10 @@ def search(
     while episode.turns_left and (reply := agent.act(messages)) is not None and reply.submission is not None:
         turn = episode.record(reply.submission, evaluator.evaluate(task.problem, reply.submission, task.config))
         messages.append(Message("tool", "", turn=turn))
-        asked = Attempt(
-            problem=task.problem.name, agent=AGENT, turn=turn.number - 1, asked=task.config, reward_name=reward_name
+        requested = Attempt(
+            problem=task.problem.name, agent=AGENT, turn=turn.number - 1, requested=task.config, reward_name=reward_name
         )
-        yield judged_attempt(asked, turn, None)
+        yield judged_attempt(requested, turn, None)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,8 +1,8 @@
 r"""Policies and controls at equal evaluations: mean reward of the best kernel of a prompt, by evaluations spent on it.
 
 An arm is a policy or a search, and its results on the same prompts: SFT, GRPO, rejection-sampling fine-tuning
-(`rft.py`), many samples of the SFT model (best of n), or `evolve`. What training evaluated is charged to the prompts in
-equal parts:
+(`rft.py`), many samples of the SFT model (best of n), or `evolve`. The evaluations of training are charged to the
+prompts in equal parts:
 
     x = training evaluations / prompts + submissions on the prompt so far
     y = mean over prompts of the greatest reward among these submissions

@@ -3,7 +3,7 @@
     python -m benchmarks.ray_bytes [PROBLEM ...]
 
 Expert kernels in C++ at `tiny` on 2 ranks of the CPU device, each compiled, checked, timed and profiled by the local
-evaluator. What crosses the network of a cluster is the request to the pool and to each worker, the artifact once to
+evaluator. The network of a cluster carries the request to the pool and to each worker, the artifact once to
 each gang that runs it, and the record back; sizes depend on neither the load nor the speed of the machine.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.common import read_problems, save
 from pkb_gym.cluster.artifacts import RecordingCache
-from pkb_gym.cluster.records import Submission, to_text
+from pkb_gym.cluster.records import PoolRequest, to_text
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
@@ -65,7 +65,7 @@ def measure(evaluator: LocalEvaluator, cache: RecordingCache, problem: Problem) 
     return Sizes(
         problem=problem.name,
         source_bytes=len(source.encode()),
-        request_bytes=len(to_text(Submission(request=request, client="0" * 16, timeout_s=3600.0))),
+        request_bytes=len(to_text(PoolRequest(request=request, client="0" * 16, timeout_s=3600.0))),
         artifact_bytes=sum(map(len, cache.take_used().values())),
         check_record_bytes=len(checked.model_dump_json()),
         record_bytes=len(whole.model_dump_json()),

@@ -208,8 +208,8 @@ def _wait_for_answers(waiting: Sequence[Future[Feedback]], number: int) -> None:
 
 def _kill_gang(_: LocalCluster) -> None:
     """One that runs a step: Ray shows it in the title of the process."""
-    wait_until(lambda: ray_processes("ray::Gang.step"), "no gang runs", PATIENCE_S)
-    for gang in ray_processes("ray::Gang.step")[:1]:
+    wait_until(lambda: ray_processes("ray::GangActor.step"), "no gang runs", PATIENCE_S)
+    for gang in ray_processes("ray::GangActor.step")[:1]:
         gang.kill()
 
 
@@ -228,7 +228,7 @@ FAULTS: dict[str, Callable[[LocalCluster], None]] = {"gang": _kill_gang, "node":
 
 def _left_over() -> list[str]:
     def left() -> list[str]:
-        return [*placed_groups(POOL), *(str(process) for process in ray_processes("ray::Gang"))]
+        return [*placed_groups(POOL), *(str(process) for process in ray_processes("ray::GangActor"))]
 
     try:
         wait_until(lambda: not left(), "something stays behind", PATIENCE_S)

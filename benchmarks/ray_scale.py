@@ -179,7 +179,7 @@ def _address(load: Load, settings: str) -> str:
         f"shared_least={load.shared}&shared_most={load.shared}&checks_per_gang=1"
         f"&exclusive_least={load.exclusive}&exclusive_most={load.exclusive}&compilers_most={load.compilers}"
     )
-    return f"ray?pool=scale&judge=benchmarks.ray_sleeper:Sleeper&{limits}&compile_cpus=0.01{settings}"
+    return f"ray?pool=scale&evaluator=benchmarks.ray_sleeper:Sleeper&{limits}&compile_cpus=0.01{settings}"
 
 
 def utilisation(answers: Sequence[Answer], gangs: int) -> float:

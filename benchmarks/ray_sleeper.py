@@ -1,4 +1,4 @@
-"""A judge that sleeps as long as measured evaluations took; named by the pools of `benchmarks.ray_scale`."""
+"""An evaluator that sleeps as long as measured evaluations took; named by the pools of `benchmarks.ray_scale`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Sleeper:
     """Sleeps; see the module.
 
     Args:
-        key, cache: as for every judge; without use here.
+        key, cache: as for every evaluator; without use here.
     """
 
     def __init__(self, *, key: bytes, cache: CompileCache) -> None:

@@ -12,7 +12,7 @@ from benchmarks.ray_cluster import ray_processes
 
 PARTS = {
     "ray::Pool": "pool",
-    "ray::Gang": "gangs",
+    "ray::GangActor": "gangs",
     "ray::compile_source": "compilers",
     "ray::IDLE": "compilers",
     "/raylet/raylet": "raylets",

@@ -65,7 +65,7 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
         *(f"pkb_gym/engine/ranks/{name}.py" for name in ("gang", "zygote", "failure_attribution", "reference_gang")),
         *(f"pkb_gym/engine/support/{name}.py" for name in ("atomic_write", "ownership")),
     ),
-    # The programs. What the emulator makes of them today is in benchmarks/data, which a test runs.
+    # The programs. The digests of the emulator are in benchmarks/data, which a test runs.
     "emulated_random": tuple(f"benchmarks/random_ptx/{name}.py" for name in ("program", "form*", "operands")),
     "emulated_random_causes": tuple(
         f"benchmarks/random_ptx/{name}.py" for name in ("program", "form*", "operands", "attribution")
@@ -180,6 +180,31 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     ("fault_drill", "pkb_gym/engine/compile/cache.py"): "f9034cf161cd",
     # Inputs of timed calls differ by source, of the same distribution.
     ("honest_evaluations", "pkb_gym/engine/compare/layout.py"): "0adee03ea38f",
+    # Names, texts of messages, comments in kernels, and types: the same work.
+    **{
+        (result, "pkb_gym/cluster/evaluation_step.py"): "eba7c4fcf9b4"
+        for result in ("ray_faults", "ray_gangs", "ray_overhead", "ray_scale")
+    },
+    **{
+        (result, "pkb_gym/engine/evaluators/evaluator.py"): "eba7c4fcf9b4" for result in ("fault_drill", "service_load")
+    },
+    **{
+        ("starters", f"pkb_gym/{name}.py"): "eba7c4fcf9b4"
+        for name in ("corpus/families/loss", "corpus/families/meetings", "corpus/families/ragged", "starters/starter")
+    },
+    **{
+        ("report_size", f"pkb_gym/{name}.py"): "eba7c4fcf9b4"
+        for name in ("metrics/figures", "metrics/outcomes", "metrics/shares", "report/figures/charts")
+    },
+    ("fault_drill", "pkb_gym/engine/compile/opened_files.py"): "eba7c4fcf9b4",
+    ("ray_bytes", "pkb_gym/engine/records/attempt.py"): "eba7c4fcf9b4",
+    ("service_load", "pkb_gym/serve/evaluation.py"): "eba7c4fcf9b4",
+    # How a copy is made of the client, and when the server's thread is: the same requests.
+    **{
+        (result, "pkb_gym/cluster/evaluator.py"): "19ca35909d22"
+        for result in ("ray_faults", "ray_gangs", "ray_overhead", "ray_scale")
+    },
+    ("service_load", "pkb_gym/serve/server.py"): "19ca35909d22",
     # The drill compiles C++ alone, and makes no debug builds.
     ("fault_drill", "pkb_gym/engine/compile/nvcc.py"): "f9034cf161cd",
     ("fault_drill", "pkb_gym/engine/compile/debug_build.py"): "c588bb48f024",

@@ -112,7 +112,7 @@ def measure(way: str, batches: Sequence[int], new_tokens: int, prompt: int, *, t
 
 
 def in_process(way: str, args: argparse.Namespace) -> dict[str, Any]:
-    """What a way came to, as far as it came within its time."""
+    """The figures of one way of decoding, as far as it came within its time."""
     words = [sys.executable, "-m", f"benchmarks.{NAME}", "--measure", way, "--new-tokens", str(args.new_tokens)]
     words += ["--prompt", str(args.prompt), "--batches", *map(str, args.batches)] + ["--tiny"] * args.tiny
     began = time.monotonic()
@@ -147,8 +147,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     found = [in_process(way, args) for way in args.ways]
-    asked = {"new_tokens": args.new_tokens, "prompt": args.prompt}
-    save(NAME, {"gpu": gpu, **asked, "ways": found}, args.out)
+    requested = {"new_tokens": args.new_tokens, "prompt": args.prompt}
+    save(NAME, {"gpu": gpu, **requested, "ways": found}, args.out)
 
 
 if __name__ == "__main__":

@@ -98,14 +98,14 @@ class Tally:
 
 def tally(jobs: Sequence[Job], answers: Sequence[Answer], kept: Sequence[Attempt]) -> Tally:
     """Compares what was asked with the answers and with the file of results."""
-    asked = Counter((source_sha256(job.source), job.seed) for job in jobs)
+    requested = Counter((source_sha256(job.source), job.seed) for job in jobs)
     answered = Counter(_of(feedback) for _, feedback in answers)
     lines = Counter(_of(attempt.feedback) for attempt in kept if attempt.feedback is not None)
     mixed = sum(_of(feedback) != (source_sha256(job.source), job.seed) for job, feedback in answers)
     return Tally(
         jobs=len(jobs),
-        lost=(asked - answered).total() + (asked - lines).total(),
-        doubled=(lines - asked).total(),
+        lost=(requested - answered).total() + (requested - lines).total(),
+        doubled=(lines - requested).total(),
         mixed_up=mixed,
         failed=sum(not feedback.passed for _, feedback in answers),
     )
@@ -237,7 +237,7 @@ class Measurement:
             tally=tally(
                 [*alone, *many],
                 [*(answer for answer, _ in by_service), *answers],
-                [each for each in kept if each.asked.seed >= first],
+                [each for each in kept if each.requested.seed >= first],
             ),
             faults=self._faults - known,
             wall_s=round(time.perf_counter() - began, 1),

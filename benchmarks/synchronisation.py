@@ -2,7 +2,7 @@
 
 Sources are read as text: calls of the communicator, words of memory that ranks write to each other, and uses of the
 epoch. Where a helper header of `pkb/` does the synchronisation for the kernel, its text takes the place of the
-`#include`, so that a mutant is a source of its own. What threads of one rank do among themselves is no part of it.
+`#include`, so that a mutant is a source of its own. Synchronisation among the threads of one rank is no part of it.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def synthetic_attempts(agents: int, samples: int, turns: int = 1, seed: int = 0)
                         agent=f"agent {agent + 1}",
                         sample=sample,
                         turn=turn,
-                        asked=EvalConfig(),
+                        requested=EvalConfig(),
                         source=source,
                         reply=f"{' '.join(draw.choices(lines, k=8))}\n\n```cpp\n{source}```\n",
                         feedback=feedback,

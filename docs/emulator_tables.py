@@ -60,8 +60,8 @@ def random_programs(folder: Path) -> str:
     causes = _load(folder / "emulated_random_causes.json")
     if causes is not None:
         text[-1] += (
-            f" Of the {causes['programs']} programs that leave other memory, {causes['explained']} leave the GPU's, bit "
-            "for bit, once uses of theirs have the GPU's behaviour of the table below "
+            f" Of the {causes['programs']} programs that leave other memory, {causes['explained']} leave the GPU's, "
+            "bit for bit, once uses of theirs have the GPU's behaviour of the table below "
             f"(`python -m benchmarks.emulated_random_causes`, commit {causes['commit']}, "
             "`benchmarks/results/emulated_random_causes.json`)."
         )

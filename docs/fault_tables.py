@@ -26,7 +26,7 @@ side, through an evaluator in a process of its own and through `pkb serve`. The 
 ones, whose verdicts are known. An evaluation is *right* if it ends with its verdict at once, *repeated* if it ends as
 `infrastructure` first and with its verdict when it is judged again, and *wrong* otherwise.
 
-- A candidate or a compiler that was killed is run once more. What is killed again is the candidate's own doing.
+- A candidate or a compiler that was killed is run once more. A second kill is the candidate's own doing.
 - Temporary folders and files are locked by the process that made them. The next evaluator removes those whose owner has
   ended.
 - A compiled binary is kept with its digest, and compiled again where it does not match.

@@ -208,8 +208,8 @@ def _memory(problem: Problem) -> str:
 
 
 def _on_gpus(problem: Problem, size: str, world_size: int) -> ResolvedConfig:
-    asked = EvalConfig(device="cuda", size=size, world_size=world_size)
-    return resolve(asked, problem, device="cuda", language="cuda", memory_total_bytes=1 << 40, gpus=world_size)
+    requested = EvalConfig(device="cuda", size=size, world_size=world_size)
+    return resolve(requested, problem, device="cuda", language="cuda", memory_total_bytes=1 << 40, gpus=world_size)
 
 
 def _cost(problem: Problem) -> str:

@@ -78,7 +78,7 @@ def default_grid() -> list[list[float]]:
     def found(share: float, speedup: float) -> Feedback:
         return failed("output_mismatch", right_share=share) if share < 1 else _timed(speedup)
 
-    return [[_known(value(found(share, speedup))) for speedup in GRID_SPEEDUPS] for share in GRID_SHARES]
+    return [[_valid(value(found(share, speedup))) for speedup in GRID_SPEEDUPS] for share in GRID_SHARES]
 
 
 def episode() -> tuple[list[float], dict[str, list[float]]]:
@@ -88,9 +88,9 @@ def episode() -> tuple[list[float], dict[str, list[float]]]:
         recipe = RECIPES[name]
         reward = rewards.find_reward(recipe.reward)
         credited = recipe.returns([reward(feedback) for feedback in EPISODE.values()])
-        returns[name] = [_known(credit) for credit in credited]
+        returns[name] = [_valid(credit) for credit in credited]
     default = rewards.find_reward("per_turn")
-    return [_known(default(feedback)) for feedback in EPISODE.values()], returns
+    return [_valid(default(feedback)) for feedback in EPISODE.values()], returns
 
 
 def _correctness() -> list[pictures.Curve]:
@@ -102,7 +102,7 @@ def _correctness() -> list[pictures.Curve]:
             "share of outputs that are right",
             SHARES,
             {
-                of: [_known(rewards.PartialCorrectness(of=of)(_right(share))) for share in SHARES]
+                of: [_valid(rewards.PartialCorrectness(of=of)(_right(share))) for share in SHARES]
                 for of in ("outputs", "elements")
             },
         ),
@@ -127,7 +127,7 @@ def _speed() -> list[pictures.Curve]:
                 "speedup",
                 SPEEDUPS,
                 {
-                    f"bound at {headroom}x": [_known(reward(_timed(speedup, headroom))) for speedup in SPEEDUPS]
+                    f"bound at {headroom}x": [_valid(reward(_timed(speedup, headroom))) for speedup in SPEEDUPS]
                     for headroom in HEADROOMS
                 },
                 log=True,
@@ -152,7 +152,7 @@ def _means() -> list[pictures.Curve]:
             "IntegrityFloor",
             "",
             list(HONESTY),
-            {label: [_known(reward(one)) for one in HONESTY.values()] for label, reward in floored.items()},
+            {label: [_valid(reward(one)) for one in HONESTY.values()] for label, reward in floored.items()},
         ),
         pictures.Curve("LengthCost", "characters", lengths, {"": [length(ActionFacts(n, n, 1)) for n in lengths]}),
         pictures.Curve(
@@ -162,11 +162,11 @@ def _means() -> list[pictures.Curve]:
 
 
 def _by_name(reward: rewards.Component, found: Mapping[str, Feedback]) -> pictures.Curve:
-    return pictures.Curve(type(reward).__name__, "", list(found), {"": [_known(reward(one)) for one in found.values()]})
+    return pictures.Curve(type(reward).__name__, "", list(found), {"": [_valid(reward(one)) for one in found.values()]})
 
 
 def _by_speedup(title: str, found: Mapping[str, rewards.Component], *, x: Sequence[float] = SPEEDUPS) -> pictures.Curve:
-    lines = {label: [_known(reward(_timed(speedup))) for speedup in x] for label, reward in found.items()}
+    lines = {label: [_valid(reward(_timed(speedup))) for speedup in x] for label, reward in found.items()}
     return pictures.Curve(title, "speedup", x, lines, log=True)
 
 
@@ -184,7 +184,7 @@ def _by_own_share(reward: rewards.Component) -> pictures.Curve:
         type(reward).__name__,
         "share of the time in its own kernel",
         shares,
-        {"": [_known(reward(one)) for one in found]},
+        {"": [_valid(reward(one)) for one in found]},
     )
 
 
@@ -196,6 +196,6 @@ def _right(share: float) -> Feedback:
     return failed("output_mismatch", right_share=share) if share < 1 else timed()
 
 
-def _known(value: float | None) -> float:
+def _valid(value: float | None) -> float:
     assert value is not None, "no example is an infrastructure failure"
     return value

@@ -103,7 +103,7 @@ one of them, which every component that compares names in its field `baseline`:
 
 - `"eager"`: PyTorch as it is. Its host launches every operation.
 - `"captured"`: the same calls as CUDA graphs. Their host launches nothing.
-- `"better"`: the smaller of both speedups, and of both lower ends. What is paid holds over either baseline.
+- `"better"`: the smaller of both speedups, and of both lower ends. The reward holds over either baseline.
 
 A baseline that was not captured (always on the CPU; on GPUs where its host waits for the device) is the eager one by
 every name. `find_reward("kevin@better")`, `gym.make(..., reward="default@eager")` and

@@ -44,7 +44,7 @@ class PKBEnv(gym.Env[Observation, str]):
     ## Description
     An agent writes a kernel that computes, on several ranks, what a PyTorch + torch.distributed reference computes, and
     does it faster. Each step submits a source; it is compiled, run on every rank, checked against the reference, timed
-    against it, profiled, and placed on a roofline. What was found comes back as feedback and reward, and the agent may
+    against it, profiled, and placed on a roofline. The findings come back as feedback and reward, and the agent may
     submit an improved source.
 
     ## Action Space
@@ -146,7 +146,7 @@ class PKBEnv(gym.Env[Observation, str]):
         self.render_mode = render_mode
         self.action_space = action_space()
         self.observation_space = observation_space()  # type: ignore[assignment]  # Dict says less of its entries
-        self._asked = checked_config(
+        self._requested = checked_config(
             {
                 "device": device,
                 "world_size": world_size,
@@ -164,10 +164,12 @@ class PKBEnv(gym.Env[Observation, str]):
         self._evaluator = evaluator
         if problem == "":
             raise ConfigError("PKB/Path-v0: give problem=PATH, the folder that holds problem.py and reference.py")
-        self._set_problem(choose_problem(problem))
+        self._problem = choose_problem(problem)
+        self._config = self._fitting_config(self._problem)
         if not can_run(self._config.device) and evaluator_registry.evaluates_here(evaluator):
             warnings.warn(COMPILES_ONLY, stacklevel=2)
-        self._begin(input_seed=0)
+        self._input_seed, self._task = 0, ""
+        self._episode = self._new_episode()
 
     @classmethod
     def _refuse_unknown(cls, arguments: Mapping[str, object]) -> None:
@@ -209,7 +211,7 @@ class PKBEnv(gym.Env[Observation, str]):
         """
         names = ("device", "world_size", "ranks_per_gpu", "size", "dtype")
         fixed = {name: getattr(self._config, name) for name in names}
-        return self._asked.model_copy(update=fixed | {"seed": self._input_seed, "turn": len(self._episode.turns)})
+        return self._requested.model_copy(update=fixed | {"seed": self._input_seed, "turn": len(self._episode.turns)})
 
     @property
     def episode(self) -> Episode:
@@ -245,7 +247,8 @@ class PKBEnv(gym.Env[Observation, str]):
             known, hint = ", ".join(self.OPTIONS) or "none", did_you_mean(unknown[0], self.OPTIONS)
             raise ConfigError(f"{type(self).__name__}.reset: no option {', '.join(unknown)}; known: {known}.{hint}")
         self._choose_problem(options or {})
-        self._begin(input_seed=int(self.np_random.integers(MAX_SEED)))
+        self._input_seed, self._task = int(self.np_random.integers(MAX_SEED)), ""
+        self._episode = self._new_episode()
         return self._observe(), {"problem": self._problem.name, "input_seed": self._input_seed}
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -287,20 +290,20 @@ class PKBEnv(gym.Env[Observation, str]):
         """Called at each reset; this environment keeps its problem."""
 
     def _set_problem(self, problem: Problem) -> None:
-        config = resolve_here(self._asked, problem)
+        self._problem, self._config = problem, self._fitting_config(problem)
+
+    def _fitting_config(self, problem: Problem) -> ResolvedConfig:
+        config = resolve_here(self._requested, problem)
         if self._evaluator == "local":  # a service on another machine has memory of its own
             check_memory(problem, config)
-        self._problem, self._config = problem, config
-
-    def _begin(self, input_seed: int) -> None:
-        self._input_seed, self._task = input_seed, ""
-        self._episode = self._new_episode()
+        return config
 
     def _new_episode(self) -> Episode:
         return Episode(self._reward)
 
     def _observe(self) -> Observation:
         if not self._task:
-            languages = LANGUAGES[self._config.device] if self._asked.language == "auto" else (self._asked.language,)
+            language = self._requested.language
+            languages = LANGUAGES[self._config.device] if language == "auto" else (language,)
             self._task = task_text(self._problem, self._config, languages, known_hardware(self._config.device))
         return observe(self._task, self._episode)

@@ -29,7 +29,7 @@ class Turn(TurnScore):
 
     @property
     def is_fault(self) -> bool:
-        """Whether the evaluator failed. What it could only compile is not valid either, but no fault."""
+        """Whether the evaluator failed. A source that was only compiled is not valid either, but no fault."""
         return not self.is_valid and (self.feedback is None or not was_only_compiled(self.feedback))
 
     @property

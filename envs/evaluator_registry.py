@@ -37,7 +37,7 @@ _lock = threading.Lock()
 
 
 def add_evaluator(name: str, factory: Callable[[], Evaluator]) -> None:
-    """Lets environments of this process say `evaluator=name`, which survives JSON where an object would not.
+    """Registers an evaluator for environments of this process: `evaluator=name` survives JSON, an object would not.
 
     Args:
         name: a new name, or one that no environment has used yet.

@@ -61,7 +61,7 @@ class LearningProgress:
         p(problem) = floor / n + (1 - floor) * progress / (sum of the n problems' progress)
 
     Rewards that rise are being learnt; those that fall are being forgotten and want practice again; problems that are
-    always or never solved teach nothing now. The floor keeps looking at those too, since that may change. Where nothing
+    always or never solved teach nothing. The floor keeps sampling those too, since that may change. Where nothing
     moves, as before the first episode, all are drawn equally often.
 
     Source: learning progress by the absolute slope of the learning curve, Matiisen, Oliver, Cohen, Schulman:

@@ -109,7 +109,7 @@ class SuiteEnv(PKBEnv):
         return self._sampler
 
     def _choose_problem(self, options: Mapping[str, Any]) -> None:
-        asked = None if options.get("problem") is None else find_problem(options["problem"])
+        requested = None if options.get("problem") is None else find_problem(options["problem"])
         if (best := self._episode.best_value) is not None:
             self._sampler.update(self._problem.name, best)
-        self._set_problem(asked or find_problem(self._sampler.choose(self._names, self.np_random)))
+        self._set_problem(requested or find_problem(self._sampler.choose(self._names, self.np_random)))

@@ -42,7 +42,7 @@ def play(model: Model, output: Path, *, turns: int = 2, evaluator: str | Evaluat
                 Attempt(
                     problem="AllReduce",
                     turn=len(rewards),
-                    asked=EvalConfig(device="cpu", world_size=2),
+                    requested=EvalConfig(device="cpu", world_size=2),
                     source=info["source"],
                     reply=reply,
                     messages=tuple(messages),

@@ -46,12 +46,12 @@ def group_relative(group: Group, normalise: bool = True, over: Over = "turn") ->
         [[-1.5, -0.5], [0.5, 1.5]]
     """
 
-    def relative(known: list[float]) -> list[float]:
-        mean = sum(known) / len(known)
+    def relative(valid: list[float]) -> list[float]:
+        mean = sum(valid) / len(valid)
         if not normalise:
-            return [value - mean for value in known]
-        std = sqrt(sum((value - mean) ** 2 for value in known) / len(known))
-        return [(value - mean) / (std + EPSILON) for value in known]
+            return [value - mean for value in valid]
+        std = sqrt(sum((value - mean) ** 2 for value in valid) / len(valid))
+        return [(value - mean) / (std + EPSILON) for value in valid]
 
     return _compared(group, over, relative)
 
@@ -73,11 +73,11 @@ def leave_one_out(group: Group, over: Over = "turn") -> Advantages:
         [[-1.5, -2.0], [0.0, 2.0], [1.5]]
     """
 
-    def others(known: list[float]) -> list[float]:
-        if len(known) < 2:
-            return [0.0] * len(known)
-        total = sum(known)
-        return [value - (total - value) / (len(known) - 1) for value in known]
+    def others(valid: list[float]) -> list[float]:
+        if len(valid) < 2:
+            return [0.0] * len(valid)
+        total = sum(valid)
+        return [value - (total - value) / (len(valid) - 1) for value in valid]
 
     return _compared(group, over, others)
 

@@ -26,17 +26,17 @@ class Recorded:
         TypeError: two classes of the same name.
     """
 
-    known: ClassVar[dict[str, type[Recorded]]] = {}
+    registry: ClassVar[dict[str, type[Recorded]]] = {}
     """Name -> class, of all that may stand in a record."""
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if abstract:
             return
-        there = Recorded.known.setdefault(cls.__name__, cls)
+        there = Recorded.registry.setdefault(cls.__name__, cls)
         if (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
             raise TypeError(f"{cls.__module__}.{cls.__qualname__}: {there.__module__} has a {cls.__name__} already")
-        Recorded.known[cls.__name__] = cls
+        Recorded.registry[cls.__name__] = cls
 
 
 class RecordedReward(Recorded, ABC, abstract=True):

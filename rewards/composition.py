@@ -12,8 +12,8 @@ from pkb_gym.rewards.component import Component
 def joined(values: Sequence[Component], feedback: Feedback, join: Callable[[Sequence[float]], float]) -> float | None:
     """One value of all; None where one of them is None."""
     found = [value(feedback) for value in values]
-    known = [value for value in found if value is not None]
-    return float(join(known)) if len(known) == len(found) else None
+    valid = [value for value in found if value is not None]
+    return float(join(valid)) if len(valid) == len(found) else None
 
 
 def flatten(whole: Component, field: str, values: Sequence[Component]) -> None:

@@ -130,13 +130,13 @@ def _build(record: Json, wanted: type, where: str) -> Recorded:
     if not isinstance(record, dict) or not isinstance(record.get("component"), str):
         raise ConfigError(f'{where}: expected {{"component": name, ...}}, got {json.dumps(record)}')
     name = str(record["component"])
-    if name not in Recorded.known:
-        raise ConfigError(f"{where}: no component {name!r}{_known(name, Recorded.known)}")
-    kind = Recorded.known[name]
+    if name not in Recorded.registry:
+        raise ConfigError(f"{where}: no component {name!r}{_alternatives(name, Recorded.registry)}")
+    kind = Recorded.registry[name]
     declared = {field.name: field for field in _fields(kind)}
     given = {key: value for key, value in record.items() if key != "component"}
     for key in given.keys() - declared.keys():
-        raise ConfigError(f"{where}: {name} has no field {key!r}{_known(key, declared, 'it has')}")
+        raise ConfigError(f"{where}: {name} has no field {key!r}{_alternatives(key, declared, 'it has')}")
     for key, field in declared.items():
         if key not in given and field.default is MISSING and field.default_factory is MISSING:
             raise ConfigError(f"{where}: {name} needs field {key!r}")
@@ -180,10 +180,10 @@ def _fields(kind: type[Recorded]) -> tuple[Field[object], ...]:
         raise ConfigError(f"{kind.__name__} cannot be recorded: it must be a dataclass") from None
 
 
-def _known(wanted: str, known: Mapping[str, object], there_are: str = "there are") -> str:
-    if hint := did_you_mean(wanted, known):
-        return f".{hint} {there_are.capitalize()} {_listed(sorted(known))}"
-    return f"; {there_are} {_listed(sorted(known)) or 'none'}"
+def _alternatives(wanted: str, names: Mapping[str, object], there_are: str = "there are") -> str:
+    if hint := did_you_mean(wanted, names):
+        return f".{hint} {there_are.capitalize()} {_listed(sorted(names))}"
+    return f"; {there_are} {_listed(sorted(names)) or 'none'}"
 
 
 def _listed(names: Collection[str]) -> str:

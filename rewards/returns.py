@@ -83,7 +83,7 @@ def best_of_episode(values: Values) -> list[float | None]:
         >>> best_of_episode([0.0, 1.0, 0.5])
         [1.0, 1.0, 1.0]
     """
-    return _over_known(values, lambda known: [max(known)] * len(known))
+    return _over_valid(values, lambda valid: [max(valid)] * len(valid))
 
 
 def last_of_episode(values: Values) -> list[float | None]:
@@ -98,7 +98,7 @@ def last_of_episode(values: Values) -> list[float | None]:
         >>> last_of_episode([0.0, 1.0, 0.5])
         [0.5, 0.5, 0.5]
     """
-    return _over_known(values, lambda known: [known[-1]] * len(known))
+    return _over_valid(values, lambda valid: [valid[-1]] * len(valid))
 
 
 def improvement_only(values: Values, start: float = 0.0) -> list[float | None]:
@@ -116,10 +116,10 @@ def improvement_only(values: Values, start: float = 0.0) -> list[float | None]:
         [0.25, 0.75, 0.0, 0.5]
     """
 
-    def gains(known: list[float]) -> list[float]:
-        return [after - before for before, after in pairwise(accumulate(known, max, initial=start))]
+    def gains(valid: list[float]) -> list[float]:
+        return [after - before for before, after in pairwise(accumulate(valid, max, initial=start))]
 
-    return _over_known(values, gains)
+    return _over_valid(values, gains)
 
 
 def first_turn_anchored(values: Values) -> list[float | None]:
@@ -138,22 +138,22 @@ def first_turn_anchored(values: Values) -> list[float | None]:
         >>> first_turn_anchored([0.25, 1.0, 0.0])
         [0.25, 0.75, -0.25]
     """
-    return _over_known(values, lambda known: [known[0], *(value - known[0] for value in known[1:])])
+    return _over_valid(values, lambda valid: [valid[0], *(value - valid[0] for value in valid[1:])])
 
 
 def _backwards(values: Values, step: Callable[[float, float], float], empty: float) -> list[float | None]:
     """Runs from the last turn to the first: step(credit of the next, value of this one)."""
 
-    def credited(known: list[float]) -> list[float]:
-        return list(accumulate(reversed(known), step, initial=empty))[:0:-1]
+    def credited(valid: list[float]) -> list[float]:
+        return list(accumulate(reversed(valid), step, initial=empty))[:0:-1]
 
-    return _over_known(values, credited)
+    return _over_valid(values, credited)
 
 
-def _over_known(values: Values, credit: Callable[[list[float]], list[float]]) -> list[float | None]:
+def _over_valid(values: Values, credit: Callable[[list[float]], list[float]]) -> list[float | None]:
     """Credits the turns that have a value, as if there were no others."""
-    known = [value for value in values if value is not None]
-    credited = iter(credit(known) if known else [])
+    valid = [value for value in values if value is not None]
+    credited = iter(credit(valid) if valid else [])
     return [None if value is None else next(credited) for value in values]
 
 

@@ -24,7 +24,7 @@ class Reward(Protocol):
 
 @runtime_checkable
 class ItemisedReward(Reward, Protocol):
-    """A reward that can say what it is made of."""
+    """A reward that can list its parts."""
 
     def parts(self, feedback: Feedback) -> Mapping[str, float]:
         """Named summands of the value; empty where the fault was ours."""

@@ -30,7 +30,7 @@ from rich.table import Table
 from transformers import AutoTokenizer
 from trl import ModelConfig
 
-from pkb_gym.agents.run.budget import Budget, Limits, Usage
+from pkb_gym.agents.run.budget import Budget, RunLimits, Usage
 from pkb_gym.agents.run.identity import refuse_differences
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
@@ -49,12 +49,12 @@ from pkb_gym.training.results.policy_summary import PolicySummary, summarise
 from pkb_gym.training.results.ring_summary import RingFigures, rings_of, summarise_rings
 from pkb_gym.training.rollout.decoding import DecodingWay
 from pkb_gym.training.rollout.episodes import FeedbackText
-from pkb_gym.training.rollout.kernel_environment import Rollouts
 from pkb_gym.training.rollout.player import EpisodeLimits, Player
+from pkb_gym.training.rollout.rollout_environment import Rollouts
 from pkb_gym.training.rollout.sampling import Backend, SamplingConfig, open_sampler
 
 RESULTS, SUMMARY, RING_SUMMARY = "results.jsonl", "summary.json", "rings.json"
-ASKED, PARTS = "asked.json", "parts"
+REQUESTED, PARTS = "requested.json", "parts"
 """Names of the files in the output folder, and of the folder with each process's episodes."""
 
 TABLE_WIDTH = 120
@@ -134,10 +134,10 @@ def main(argv: list[str] | None = None) -> PolicySummary:
     before = None if args.compare is None else read_rows(Path(args.compare))
     PartialState(cpu=not torch.cuda.is_available())  # joins the other ranks, if there are any
     host = HostGroup()
-    refuse_other_run(output, _asked(args, model, prompts), writes=host.rank == 0)
+    refuse_other_run(output, _requested(args, model, prompts), writes=host.rank == 0)
     done = host.from_first({(line["prompt"], line["sample"]) for line in _finished(output)})
     episodes = [(prompt, sample) for prompt in range(len(prompts)) for sample in range(args.samples)]
-    budget = Budget(Limits(args.max_evaluations, args.max_tokens, args.max_hours), ())
+    budget = Budget(RunLimits(args.max_evaluations, args.max_tokens, args.max_hours), ())
     budget.use(host.from_first(Usage.of(*(attempt for line in _finished(output) for attempt in _attempts(line)))))
     stopped = None
     if waiting := [episode for episode in episodes if episode not in done]:
@@ -162,17 +162,17 @@ def main(argv: list[str] | None = None) -> PolicySummary:
     return summary
 
 
-def refuse_other_run(output: Path, asked: Row, *, writes: bool) -> None:
+def refuse_other_run(output: Path, requested: Row, *, writes: bool) -> None:
     """Sees to it that a folder holds the results of one run; `writes` for the process that writes its arguments down.
 
     Raises:
         ConfigError: the folder was begun with other arguments, prompts or weights.
     """
-    path = output / ASKED
+    path = output / REQUESTED
     if path.exists():
-        refuse_differences(output, json.loads(path.read_bytes()), asked, OPTION)
+        refuse_differences(output, json.loads(path.read_bytes()), requested, OPTION)
     elif writes:
-        write_atomically(path, json.dumps(asked, indent=2) + "\n")
+        write_atomically(path, json.dumps(requested, indent=2) + "\n")
 
 
 def summary_table(summary: PolicySummary) -> Table:
@@ -294,15 +294,15 @@ def _attempts(line: Row) -> list[Attempt]:
     return [Attempt.model_validate(attempt) for attempt in line["attempts"]]
 
 
-def _asked(args: EvaluationArguments, model: ModelConfig, prompts: Sequence[Row]) -> Row:
+def _requested(args: EvaluationArguments, model: ModelConfig, prompts: Sequence[Row]) -> Row:
     """All that the results depend on, by name."""
     no_matter = {"output", "prompts", "compare", "batch_size", "evaluation", "evaluation_gpus", "evaluation_url"}
     no_matter |= {"decoding", "evaluation_services"}
     no_matter |= {"max_evaluations", "max_tokens", "max_hours"}
-    asked = {name: value for name, value in asdict(args).items() if name not in no_matter}
+    requested = {name: value for name, value in asdict(args).items() if name not in no_matter}
     folder = Path(str(model.model_name_or_path))
     weights = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
-    return asked | {
+    return requested | {
         "model": model.model_name_or_path,
         "revision": model.model_revision,
         "dtype": model.dtype,

@@ -41,7 +41,7 @@ from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.offload import Offload
 from pkb_gym.training.results.run_log import RunLog
 from pkb_gym.training.rollout.decoding import DecodingWay
-from pkb_gym.training.rollout.kernel_environment import Rollouts
+from pkb_gym.training.rollout.rollout_environment import Rollouts
 from pkb_gym.training.sft import model_arguments
 
 

@@ -99,10 +99,10 @@ def convert_gguf(source: Path, output: Path, dtype: str = "bfloat16", *, keep_te
         raise ConfigError(f"no GGUF file at {source}")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"{output} is in use; give another --output, or remove it")
-    asked: Any = {"gguf_file": source.name}
+    requested: Any = {"gguf_file": source.name}
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(str(source.parent), **asked)
-        model: Any = AutoModelForCausalLM.from_pretrained(str(source.parent), dtype=getattr(torch, dtype), **asked)
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(source.parent), **requested)
+        model: Any = AutoModelForCausalLM.from_pretrained(str(source.parent), dtype=getattr(torch, dtype), **requested)
     except ImportError as error:
         raise ConfigError(f"reading GGUF needs the package gguf; `pip install gguf` ({error})") from error
     except (OSError, ValueError, LookupError, NotImplementedError, struct.error) as error:

@@ -94,9 +94,9 @@ def best_of(results: Iterable[Row], prompts: Sequence[Row], *, keep: int, min_re
         if key not in by_key:
             others += 1
             continue
-        known = found.setdefault(key, {})
-        if row["source_hash"] not in known or row["reward"] > known[row["source_hash"]]["reward"]:
-            known[row["source_hash"]] = row
+        best = found.setdefault(key, {})
+        if row["source_hash"] not in best or row["reward"] > best[row["source_hash"]]["reward"]:
+            best[row["source_hash"]] = row
     if not found:
         raise ConfigError(
             f"no right kernel has a reward of {min_reward} or more on a prompt of the train part "

@@ -3,7 +3,7 @@ r"""Supervised fine-tuning on the corpus: the warm start before GRPO.
     accelerate launch --config_file training/configs/accelerate/one_gpu.yaml \
         training/sft.py --config training/configs/sft_one_gpu.yaml --corpus data
 
-Loss falls on what the assistant says and on nothing else: prompts and feedback are the environment's words.
+Loss falls on the assistant's messages alone: prompts and feedback are the environment's.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m pkb_gym.training.smoke --output runs/smoke
 
 Every kernel is really compiled and run. The model has a million parameters and learns a handful of kernels by heart: it
-shows that the parts fit together, and says nothing of what a model can learn.
+shows that the parts fit together, and is no evidence of what a model can learn.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SmokeReport:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs the chain and says what it came to.
+    """Runs the chain and prints the result.
 
     Raises:
         InfrastructureError: something went otherwise than it should.

@@ -2,7 +2,7 @@
 
 A program has registers of each kind. Some hold inputs and are only read, the others are computed. Each form that it
 uses is traced: a thread stores the operands, then the results, each to a cell of 8 bytes of its own, and results are
-compared where operands are equal. What may differ from a GPU within a bound goes to registers that nothing reads.
+compared where operands are equal. Results that may differ from a GPU within a bound go to registers that nothing reads.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ st.param.b32 [fr], %x0;
 ret;
 }
 """.replace("TABLE", ", ".join(str((37 * i * i + 11 * i + 5) % 256) for i in range(256)))
-"""What programs of one module share."""
+"""The parts that programs of one module share."""
 
 HEADER = ".version 8.6\n.target sm_90a\n.address_size 64\n"
 
@@ -273,7 +273,7 @@ class _Writer:
         results: list[str] = []
         while len(results) < len(form.results):
             kind = form.results[len(results)]
-            # What may differ from a GPU's is read by nobody.
+            # Nothing reads results that may differ from a GPU's.
             first, count = (READ_ONLY + COMPUTED, 4) if form.bound else (READ_ONLY, COMPUTED)
             register = f"%{kind.prefix}{first + self._below(count)}"
             if register not in results and (form.is_single or register not in operands):

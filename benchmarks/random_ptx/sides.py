@@ -84,7 +84,7 @@ SWAPPED: Mapping[str, str] = {
     "abs": "neg",
     "neg": "abs",
 }
-"""What a fault makes of the first part of an opcode."""
+"""First part of an opcode -> the part that a fault puts in its place."""
 NOT_SWAPPED = {"lo", "hi", "wide", "cc", "u16x2", "s16x2"}
 """Modifiers that another instruction has not."""
 

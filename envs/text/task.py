@@ -33,7 +33,7 @@ CLOSE = """\
 said to be "for bfloat16" shrink with finer dtypes."""
 
 NO_GPU = """\
-This machine has no GPU. CUDA sources are compiled all the same, and what the compiler tells of each kernel (registers,
+This machine has no GPU. CUDA sources are compiled all the same, and the compiler's report on each kernel (registers,
 shared memory, spills, transfer instructions) comes back; they are not run, and so neither checked nor timed."""
 
 

@@ -1,4 +1,4 @@
-"""An agent that submits one source and then has nothing more to say."""
+"""An agent that submits one source and then ends the episode."""
 
 from __future__ import annotations
 

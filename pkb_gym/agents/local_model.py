@@ -127,21 +127,21 @@ class LocalProvider:
         text = self._tokenizer.apply_chat_template(
             chat_messages(messages, with_tools=False), tokenize=False, add_generation_prompt=True
         )
-        asked = _PendingPrompt(self._tokenizer(text, add_special_tokens=False)["input_ids"], seed)
-        if self._room([asked]) < 1:
+        pending = _PendingPrompt(self._tokenizer(text, add_special_tokens=False)["input_ids"], seed)
+        if self._room([pending]) < 1:
             return None
-        self._waiting.put(asked)
-        return asked.reply.result()
+        self._waiting.put(pending)
+        return pending.reply.result()
 
     def _room(self, batch: Sequence[_PendingPrompt]) -> int:
         """The number of tokens that the replies may have."""
-        longest = max(len(asked.ids) for asked in batch)
+        longest = max(len(pending.ids) for pending in batch)
         room = self._options.max_tokens if self._context is None else self._context - longest
         return min(room, self._options.max_tokens)
 
     def _generate_all(self) -> None:
-        while (asked := self._waiting.get()) is not None:
-            batch = [asked]
+        while (pending := self._waiting.get()) is not None:
+            batch = [pending]
             ended = False
             while len(batch) < self._options.batch_size:
                 try:
@@ -166,13 +166,13 @@ class LocalProvider:
     def _generate(self, batch: Sequence[_PendingPrompt]) -> list[Reply]:
         import torch
 
-        width = max(len(asked.ids) for asked in batch)
+        width = max(len(pending.ids) for pending in batch)
         pad = self._ends[0]
         ids = torch.full((len(batch), width), pad)
         mask = torch.zeros_like(ids)
-        for row, asked in enumerate(batch):  # padded on the left: replies begin in one column
-            ids[row, width - len(asked.ids) :] = torch.tensor(asked.ids)
-            mask[row, width - len(asked.ids) :] = 1
+        for row, pending in enumerate(batch):  # padded on the left: replies begin in one column
+            ids[row, width - len(pending.ids) :] = torch.tensor(pending.ids)
+            mask[row, width - len(pending.ids) :] = 1
         sampled = self._options.temperature > 0
         how = {"temperature": self._options.temperature, "top_p": self._options.top_p, "top_k": 0} if sampled else {}
         device = self._model.device
@@ -187,12 +187,12 @@ class LocalProvider:
                 pad_token_id=pad,
                 **how,
             )
-        return [self._read(asked, row) for asked, row in zip(batch, out[:, width:].tolist(), strict=True)]
+        return [self._read(pending, row) for pending, row in zip(batch, out[:, width:].tolist(), strict=True)]
 
-    def _read(self, asked: _PendingPrompt, ids: list[int]) -> Reply:
+    def _read(self, pending: _PendingPrompt, ids: list[int]) -> Reply:
         end = next((at + 1 for at, token in enumerate(ids) if token in self._ends), len(ids))
         split = split_thoughts(self._tokenizer.decode(ids[:end], skip_special_tokens=True))
-        tokens = TokenCounts(prompt=len(asked.ids), completion=end)
+        tokens = TokenCounts(prompt=len(pending.ids), completion=end)
         return Reply(split.answer, split.thoughts, tokens=tokens)
 
 

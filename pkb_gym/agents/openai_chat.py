@@ -185,7 +185,7 @@ class ChatAgent:
 
     def _request(self, messages: Sequence[Message]) -> dict[str, Any]:
         options = self.provider.options
-        asked = {
+        requested = {
             "temperature": options.temperature,
             "top_p": options.top_p,
             options.max_tokens_name: options.max_tokens,
@@ -197,7 +197,7 @@ class ChatAgent:
         return {
             "model": self.provider.model,
             "messages": chat_messages(messages, with_tools=options.tools),
-            **{name: value for name, value in asked.items() if value is not None},
+            **{name: value for name, value in requested.items() if value is not None},
         }
 
     def _whole(self, request: Mapping[str, Any]) -> _Answer:
@@ -273,9 +273,9 @@ class _Answer:
         for place, call in enumerate(_listed(getattr(part, "tool_calls", None))):
             # Pieces of a stream name their call; those of a whole message come in order.
             index = getattr(call, "index", None)
-            known = self.calls.setdefault(place if index is None else index, _Call())
-            known.name += getattr(call.function, "name", None) or ""
-            known.arguments += getattr(call.function, "arguments", None) or ""
+            gathered = self.calls.setdefault(place if index is None else index, _Call())
+            gathered.name += getattr(call.function, "name", None) or ""
+            gathered.arguments += getattr(call.function, "arguments", None) or ""
 
     def reply(self, options: ChatOptions) -> Reply:
         """The reply that it comes to; of several submissions the last counts, as models correct themselves."""

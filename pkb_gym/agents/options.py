@@ -1,4 +1,4 @@
-"""Options of an agent: a record of its own, filled from words such as `temperature=0.8`."""
+"""Options of an agent: a record of its own, filled from texts such as `temperature=0.8`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def parse_options(agent: str, kind: type[Options], given: Mapping[str, str]) -> 
     Args:
         agent: its name, for errors.
         kind: the record of its options.
-        given: name -> value, as words.
+        given: name -> value, as text.
 
     Raises:
         ConfigError: there is no such option, it takes no such value, or one that is needed is missing.

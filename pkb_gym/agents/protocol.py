@@ -96,7 +96,7 @@ class Agent(Protocol):
             messages: all of it, the system's first; the last one asks for this reply.
 
         Returns:
-            The reply; None where the agent has nothing more to say, which ends the episode.
+            The reply; None where the agent ends the episode.
 
         Raises:
             AgentError: it could not reply; the episode is taken up again when the run is resumed.

@@ -46,7 +46,7 @@ AGENTS = {
 """Name -> kind."""
 
 SYNONYMS = {"baseline": "reference", "hf": "transformers", "gpt": "openai", "cmd": "command", "search": "evolve"}
-"""Other words for some of them."""
+"""Other names for some of them."""
 
 
 def open_agent(text: str, options: Mapping[str, str] | None = None) -> AgentProvider:
@@ -54,7 +54,7 @@ def open_agent(text: str, options: Mapping[str, str] | None = None) -> AgentProv
 
     Args:
         text: "reference", or a name and its argument: "openai:gpt-5", "replay:runs/first".
-        options: name -> value, as words; see the agent's module.
+        options: name -> value, as text; see the agent's module.
 
     Raises:
         ConfigError: there is none, its argument is missing or of no use, or a package that it needs is.

@@ -82,8 +82,8 @@ def _checked(name: str, check: Callable[[Problem], str], problem: Problem, remed
     try:
         return CheckResult(name, "passed", check(problem))
     except Exception as error:  # noqa: BLE001  # what a declaration computes may fail in any way
-        known = isinstance(error, DeclarationError | SizeError)
-        return CheckResult(name, "failed", str(error) if known else f"{type(error).__name__}: {error}", remedy)
+        is_clear = isinstance(error, DeclarationError | SizeError)
+        return CheckResult(name, "failed", str(error) if is_clear else f"{type(error).__name__}: {error}", remedy)
 
 
 def world_sizes(problem: Problem) -> tuple[int, ...]:

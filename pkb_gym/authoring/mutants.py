@@ -65,7 +65,7 @@ def finer_source(problem: Problem, reference: str) -> str:
 
 
 def oracle_source(problem: Problem, oracle: str) -> str:
-    """A candidate that gathers the arguments of all ranks and returns what the oracle says of its own."""
+    """A candidate that gathers the arguments of all ranks and returns the oracle's results for its own."""
     return _source(problem, oracle, ORACLE)
 
 

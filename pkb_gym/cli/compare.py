@@ -12,7 +12,7 @@ from .command import Session, Status, add_json_option, add_parser, plain_table, 
 from .results_options import RESULTS_HELP, read_agent
 
 if TYPE_CHECKING:
-    from pkb_gym.metrics.comparison import Comparison
+    from pkb_gym.metrics.comparison import AgentComparison
 
 EXAMPLE = """pkb compare before.jsonl after.jsonl
 pkb compare sft=runs/sft/results.jsonl grpo=runs/grpo/results.jsonl --baseline captured"""
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     return Status.PASSED
 
 
-def _print(found: Comparison) -> None:
+def _print(found: AgentComparison) -> None:
     from pkb_gym.metrics.reach_text import reach_text
 
     console, a, b = stdout(), printable(found.a), printable(found.b)

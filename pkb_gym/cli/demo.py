@@ -1,4 +1,4 @@
-"""`pkb demo`: one problem, two kernels that are right and two that are not, and what the evaluator says of each."""
+"""`pkb demo`: one problem, two kernels that are right and two that are not, and the evaluator's verdict on each."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     print_table(console, table)
     for attempt, feedback in judged:
         if attempt.mistake is not None:
-            console.print(f'"{attempt.name}" {attempt.mistake.about}; the evaluator says:')
+            console.print(f'"{attempt.name}" {attempt.mistake.about}; the verdict:')
             print_reasons(console, [(attempt.name, feedback)] if feedback.failure is not None else [])
     expert = judged[-1][1]
     console.print(f"\nThe expert's kernel in full (`pkb eval {PROBLEM} FILE` prints this):")

@@ -177,11 +177,11 @@ def _judge(
             console.print(f"[{number:>{width}}/{len(tasks)}] {task.file}: {result}", soft_wrap=True)
 
 
-def _result(task: SourceFile, feedback: Feedback, duration_s: float, asked: EvalConfig, reward: str) -> Attempt:
+def _result(task: SourceFile, feedback: Feedback, duration_s: float, requested: EvalConfig, reward: str) -> Attempt:
     return Attempt(
         problem=task.problem.name,
         file=task.file,
-        asked=asked,
+        requested=requested,
         request_key=request_key(task.problem.name, task.source, feedback),
         source=task.source,
         feedback=feedback,

@@ -249,8 +249,8 @@ def run_counts(args: argparse.Namespace, _session: Session) -> int:
 class _Progress:
     """Prints a line for each new result."""
 
-    def __init__(self, known: int) -> None:
-        self._count = known
+    def __init__(self, count: int) -> None:
+        self._count = count
 
     def __call__(self, candidate: Candidate, feedback: Feedback) -> None:
         from pkb_gym.corpus.make import result_line

@@ -33,9 +33,9 @@ def hardware_for(device: Device) -> HardwareSpec | None:
     Raises:
         InfrastructureError: the machine could not be measured.
     """
-    known = known_hardware(device)
-    if known is not None or device != "cpu":
-        return known
+    hardware = known_hardware(device)
+    if hardware is not None or device != "cpu":
+        return hardware
     from pkb_gym.engine.hardware.calibrate import cpu_hardware
 
     with StageProgress("this machine") as progress:

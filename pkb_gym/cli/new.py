@@ -80,8 +80,8 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     """
     register_problems(args)
     problem = choose_problem(args.problem)
-    asked = choose_language(args.language, args.file)
-    starter = make_starter(problem, asked, DEVICE_OF.get(asked, choose_device("auto")))
+    requested = choose_language(args.language, args.file)
+    starter = make_starter(problem, requested, DEVICE_OF.get(requested, choose_device("auto")))
     if starter.why_python:
         stderr().print(starter.why_python, soft_wrap=True)
     if args.file == "-":
@@ -91,11 +91,11 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     write(path, starter.source, force=args.force)
     console = stdout()
     console.print(f"{path}: {TITLES[starter.language]} starter for {problem.name}", soft_wrap=True)
-    console.print(f"next: {eval_command(args, path, asked)}", soft_wrap=True)
+    console.print(f"next: {eval_command(args, path, requested)}", soft_wrap=True)
     return Status.PASSED
 
 
-def choose_language(asked: Language | None, file: str | None) -> Language:
+def choose_language(requested: Language | None, file: str | None) -> Language:
     """The language requested, else that of the file's suffix, else that of native kernels on this machine.
 
     Raises:
@@ -103,13 +103,13 @@ def choose_language(asked: Language | None, file: str | None) -> Language:
     """
     suffix = "" if file is None else PurePath(file).suffix
     of_file = LANGUAGE_OF.get(suffix, "python" if suffix == ".py" else None)
-    if asked is None:
+    if requested is None:
         return of_file or ("cuda" if choose_device("auto") == "cuda" else "cpp")
-    if of_file is not None and SUFFIXES[asked] != SUFFIXES[of_file]:
+    if of_file is not None and SUFFIXES[requested] != SUFFIXES[of_file]:
         raise ConfigError(
-            f"{file}: files in language {asked} end in {SUFFIXES[asked]}; leave out --language, or rename it"
+            f"{file}: files in language {requested} end in {SUFFIXES[requested]}; leave out --language, or rename it"
         )
-    return asked
+    return requested
 
 
 def path_of(file: str | None, problem: Problem, starter: Starter) -> Path:
@@ -135,11 +135,11 @@ def write(path: Path, source: str, *, force: bool) -> None:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
 
 
-def eval_command(args: argparse.Namespace, path: Path, asked: Language) -> str:
+def eval_command(args: argparse.Namespace, path: Path, requested: Language) -> str:
     """The command that judges the file."""
     command = ["pkb", "eval", args.problem, str(path)]
     for folder in args.problem_paths:
         command += ["--problem", str(folder)]
-    if asked in DEVICE_OF:
-        command += ["--device", DEVICE_OF[asked]]
+    if requested in DEVICE_OF:
+        command += ["--device", DEVICE_OF[requested]]
     return shlex.join(command)

@@ -17,7 +17,7 @@ class ResultsFile(AttemptFile):
     Where a file has several lines for one source, the last one counts.
     """
 
-    def __init__(self, path: Path, asked: EvalConfig) -> None:
+    def __init__(self, path: Path, requested: EvalConfig) -> None:
         """Opens or makes the file.
 
         Raises:
@@ -27,7 +27,7 @@ class ResultsFile(AttemptFile):
         super().__init__(path, writer="pkb eval-dir", option="--output")
         try:
             for result in self.attempts:
-                self._refuse_other(result, asked)
+                self._refuse_other(result, requested)
         except ConfigError:
             self.close()
             raise
@@ -54,11 +54,11 @@ class ResultsFile(AttemptFile):
         super().append(attempt)
         self._results[attempt.file] = attempt
 
-    def _refuse_other(self, result: Attempt, asked: EvalConfig) -> None:
+    def _refuse_other(self, result: Attempt, requested: EvalConfig) -> None:
         differing = [
-            f"{name} was {getattr(result.asked, name)!r}, is {getattr(asked, name)!r}"
+            f"{name} was {getattr(result.requested, name)!r}, is {getattr(requested, name)!r}"
             for name in EvalConfig.model_fields
-            if getattr(result.asked, name) != getattr(asked, name)
+            if getattr(result.requested, name) != getattr(requested, name)
         ]
         if differing:
             raise ConfigError(

@@ -192,7 +192,7 @@ class Parts:
 
 
 def _play(args: argparse.Namespace, workload: RunWorkload, parts: Parts) -> RunSummary:
-    from pkb_gym.agents.run.budget import Limits
+    from pkb_gym.agents.run.budget import RunLimits
     from pkb_gym.agents.run.episode import EpisodePlan
     from pkb_gym.agents.run.runner import Runner
     from pkb_gym.engine.hardware.lookup import find_hardware
@@ -206,7 +206,7 @@ def _play(args: argparse.Namespace, workload: RunWorkload, parts: Parts) -> RunS
     complete = sum(results.is_complete(plan.problem.name, plan.sample) for plan in plans)
     already = f"{complete} episodes already complete, " if complete else ""
     stderr().print(f"{already}{len(plans) - complete} to play; results in {results.path}", soft_wrap=True)
-    limits = Limits(args.max_evaluations, args.max_tokens, args.max_hours)
+    limits = RunLimits(args.max_evaluations, args.max_tokens, args.max_hours)
     with RunCounter(len(plans), complete) as progress:
         runner = Runner(results, parts.provider, parts.evaluator, limits, progress)
         progress.watch(runner)
@@ -247,7 +247,7 @@ def _identity(args: argparse.Namespace, provider: AgentProvider, workload: RunWo
         reward=args.reward,
         seed=args.seed,
         hardware=_hardware(workload) if judged_here(args) else None,
-        asked=evaluation_config(args),
+        requested=evaluation_config(args),
         resolved=workload.resolved,
     )
 

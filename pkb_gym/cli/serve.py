@@ -161,7 +161,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
         stderr().print(f"serving at {server.url}, with the token in {token_file}", soft_wrap=True)
         while not shutdown.wait(LOOK_S):
             if server.ended.is_set():
-                raise InfrastructureError("the HTTP server ended by itself; what it said stands above")
+                raise InfrastructureError("the HTTP server ended by itself; its output stands above")
             if args.idle_timeout is not None and service.idle_s() > args.idle_timeout:
                 break
         if args.socket is not None:

@@ -23,7 +23,7 @@ COLUMNS = ("verdict", "right", "baseline", "candidate", "speedup", "of roofline"
 
 
 def result_table(*first: str) -> Table:
-    """An empty table: the caller's columns, those of `cells`, and what the evaluator says."""
+    """An empty table: the caller's columns, those of `cells`, and the evaluator's message."""
     table = plain_table()
     for name in first:
         table.add_column(name, no_wrap=True)
@@ -53,7 +53,7 @@ def cells(feedback: Feedback, reward: float | None) -> list[Text]:
 
 
 def first_line(feedback: Feedback) -> str:
-    """The first line of what the evaluator says, empty where all is well."""
+    """The first line of the evaluator's message, empty where all is well."""
     return next((line.strip() for line in feedback.message.splitlines() if line.strip()), "")
 
 

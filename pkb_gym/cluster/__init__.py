@@ -4,6 +4,6 @@
                                              ─> Gang actors, one to a placement group: shared ones check, exclusive ones
                                                 time and profile
 
-Ray is imported when a cluster is first used. What crosses between processes is the JSON text of records, and artifacts
+Ray is imported when a cluster is first used. Between processes goes the JSON text of records, and artifacts
 of the trusted compile step as bytes; nothing that a candidate made is unpickled.
 """

@@ -130,11 +130,11 @@ def _init(client_url: str | None) -> None:
     if client_url is not None:
         ray.init(client_url, namespace=NAMESPACE, log_to_driver=False)
         return
-    quiet: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.WARNING}
+    options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.WARNING}
     try:
-        ray.init(address="auto", **quiet)
+        ray.init(address="auto", **options)
     except ConnectionError:
         if env_vars.ray_address() is not None:
             raise
         cpus = max(host.processors(), LEAST_CPUS)
-        ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+        ray.init(address="local", num_cpus=cpus, include_dashboard=False, **options)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from pkb_gym.cluster.records import Reply
+from pkb_gym.cluster.records import PoolReply
 from pkb_gym.engine.records.config import Device
 from pkb_gym.engine.records.service import FINISHED, QUEUED, EvaluationRequest
 
@@ -40,7 +40,7 @@ class PoolEvaluation:
     reports: bool = False
     state: str = QUEUED
     attempt: str = ""
-    answer: Reply | None = None
+    answer: PoolReply | None = None
     kept: bool = True
     task: asyncio.Task[None] | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -65,7 +65,7 @@ class PoolEvaluation:
         self.state = state
         self._wake()
 
-    def finish(self, answer: Reply, *, kept: bool) -> bool:
+    def finish(self, answer: PoolReply, *, kept: bool) -> bool:
         """Accepts the first answer; returns whether it is this one."""
         if self.answer is not None:
             return False
@@ -73,7 +73,7 @@ class PoolEvaluation:
         self._wake()
         return True
 
-    async def reply(self, seen: str | None, wait_s: float) -> Reply:
+    async def reply(self, seen: str | None, wait_s: float) -> PoolReply:
         """Waits for the answer, or for another state than `seen`; None waits for the answer alone."""
         deadline = time.monotonic() + wait_s
         while self.answer is None and (seen is None or self.state == seen):
@@ -84,7 +84,7 @@ class PoolEvaluation:
                 await asyncio.wait_for(self._changed.wait(), left_s)
             except TimeoutError:
                 break
-        return self.answer or Reply(key=self.key, state=self.state)
+        return self.answer or PoolReply(key=self.key, state=self.state)
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

@@ -6,6 +6,8 @@ import contextlib
 import secrets
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import ValidationError
@@ -13,7 +15,7 @@ from pydantic import ValidationError
 import pkb_gym
 from pkb_gym.cluster.address import ClusterAddress
 from pkb_gym.cluster.connection import CONNECTION, NAMESPACE, in_one_line, require_ray
-from pkb_gym.cluster.records import Hello, PoolStatus, Reply, Submission, from_text, to_text
+from pkb_gym.cluster.records import Hello, PoolReply, PoolRequest, PoolStatus, from_text, to_text
 from pkb_gym.cluster.settings import PoolSettings
 from pkb_gym.engine.errors import EvaluationNotFound, InfrastructureError
 from pkb_gym.engine.evaluators.polling import Polling, growing_pauses, while_busy
@@ -82,24 +84,23 @@ class RayEvaluator:
         self._cluster = ClusterAddress.parse(address)
         require_ray()
         self._priority, self._timeout_s, self._unreachable_s = priority, timeout_s, unreachable_s
-        self._replay_key = None if replay_key is None else replay_key.hex()
-        self._reset()
-
-    def _reset(self) -> None:
-        """Sets the state that belongs to one process and is not pickled."""
+        self._replay_key = replay_key
         self._client = secrets.token_hex(8)
         self._lock = threading.Lock()
         self._pool: Any = None
         self._uses_connection = False
         self._generation = 0
 
-    def __getstate__(self) -> dict[str, Any]:
-        own = ("_client", "_lock", "_pool", "_uses_connection", "_generation")
-        return {name: value for name, value in self.__dict__.items() if name not in own}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._reset()
+    def __reduce__(self) -> tuple[Callable[[str], RayEvaluator], tuple[str]]:
+        """A copy has no connection, and is a client of its own."""
+        rebuild = partial(
+            RayEvaluator,
+            priority=self._priority,
+            timeout_s=self._timeout_s,
+            unreachable_s=self._unreachable_s,
+            replay_key=self._replay_key,
+        )
+        return rebuild, (self.address,)
 
     def __enter__(self) -> Self:
         return self
@@ -121,10 +122,10 @@ class RayEvaluator:
         request = self._request(problem, source, config)
         reports, deadline = progress is not None, polling.deadline
 
-        def submit(wait_s: float) -> Reply:
+        def submit(wait_s: float) -> PoolReply:
             return while_busy(lambda: self._send(request, deadline, wait_s, reports=reports), deadline, LONGEST_PAUSE_S)
 
-        def poll(reply: Reply, wait_s: float) -> Reply:
+        def poll(reply: PoolReply, wait_s: float) -> PoolReply:
             seen = reply.state if reports else None
             return self._call("wait", request.key, self._client, seen, wait_s, deadline=deadline)
 
@@ -182,10 +183,11 @@ class RayEvaluator:
                 ray.kill(pool, no_restart=True)
 
     def _request(self, problem: Problem, source: str, config: EvalConfig) -> EvaluationRequest:
-        return EvaluationRequest(problem=problem.name, source=source, config=config, replay_key=self._replay_key)
+        replay_key = None if self._replay_key is None else self._replay_key.hex()
+        return EvaluationRequest(problem=problem.name, source=source, config=config, replay_key=replay_key)
 
-    def _send(self, request: EvaluationRequest, deadline: float, wait_s: float, *, reports: bool) -> Reply:
-        submission = Submission(
+    def _send(self, request: EvaluationRequest, deadline: float, wait_s: float, *, reports: bool) -> PoolReply:
+        submission = PoolRequest(
             request=request,
             client=self._client,
             priority=self._priority,
@@ -201,13 +203,13 @@ class RayEvaluator:
             with contextlib.suppress(Exception):  # the pool is gone, and the evaluation with it
                 pool.give_up.remote(key, self._client)
 
-    def _call(self, method: str, *arguments: object, deadline: float) -> Reply:
+    def _call(self, method: str, *arguments: object, deadline: float) -> PoolReply:
         """One call, repeated while the pool cannot be reached.
 
         Raises:
             PkbError: it was refused.
         """
-        reply = from_text(Reply, self._retried(method, *arguments, deadline=deadline))
+        reply = from_text(PoolReply, self._retried(method, *arguments, deadline=deadline))
         if reply.error is not None:
             raise RAISED_BY_NAME.get(reply.error.error, InfrastructureError)(reply.error.message)
         return reply
@@ -283,7 +285,7 @@ class RayEvaluator:
         )
         try:
             pool = _pool_actor(settings)
-            reply = from_text(Reply, ray.get(pool.hello.remote(to_text(hello)), timeout=WAIT_S + GRACE_S))
+            reply = from_text(PoolReply, ray.get(pool.hello.remote(to_text(hello)), timeout=WAIT_S + GRACE_S))
         except (RayError, ConnectionError, TimeoutError, RuntimeError) as error:
             raise _PoolLost(in_one_line(error)) from None
         if reply.error is not None:

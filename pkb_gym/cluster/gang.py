@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pkb_gym.cluster.artifacts import Artifacts, adopt_all
-from pkb_gym.cluster.judging import Cancelled, KeyedEvaluator, evaluator_opener, register_problems, take_step
+from pkb_gym.cluster.evaluation_step import Cancelled, evaluator_opener, register_problems, take_step
 from pkb_gym.cluster.records import GangSpec, Order, from_text, to_text
 from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.evaluators.evaluator import KeyedEvaluator
 from pkb_gym.engine.records.feedback import Stage
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ MORE_THREADS = 4
 """Of the actor beyond those that evaluate: for `cancel` and `ready`."""
 
 
-class Gang:
+class GangActor:
     """Takes steps of evaluations, as many at a time as it has slots, each by an evaluator of its own.
 
     Args:
@@ -35,7 +36,7 @@ class Gang:
         self._spec = from_text(GangSpec, spec)
         register_problems(self._spec.problems)
         self._cache = CompileCache.in_folder(None)
-        self._open = evaluator_opener(self._spec.judge)
+        self._open = evaluator_opener(self._spec.evaluator)
         self._idle: queue.LifoQueue[KeyedEvaluator | None] = queue.LifoQueue()
         for _ in range(self._spec.slots - 1):
             self._idle.put(None)  # opened when it is first needed
@@ -70,8 +71,8 @@ class Gang:
                 if state not in COMPILING:
                     pool.note.remote(key, attempt, state)
 
-        with self._running_as(attempt), self._idle_evaluator() as judge:
-            return to_text(take_step(judge, decoded, self._progress(attempt, on_stage)))
+        with self._running_as(attempt), self._idle_evaluator() as evaluator:
+            return to_text(take_step(evaluator, decoded, self._progress(attempt, on_stage)))
 
     def cancel(self, attempt: str) -> None:
         """Ends a step before its next stage; one that is over already stays as it is."""
@@ -81,21 +82,21 @@ class Gang:
 
     def close(self) -> None:
         """Ends every process of its evaluators; calling it again changes nothing."""
-        for judge in self._evaluators:
-            judge.close()
+        for evaluator in self._evaluators:
+            evaluator.close()
 
     def _new_evaluator(self) -> KeyedEvaluator:
-        judge = self._open(bytes.fromhex(self._spec.key), self._cache)
-        self._evaluators.append(judge)
-        return judge
+        evaluator = self._open(bytes.fromhex(self._spec.key), self._cache)
+        self._evaluators.append(evaluator)
+        return evaluator
 
     @contextlib.contextmanager
     def _idle_evaluator(self) -> Iterator[KeyedEvaluator]:
-        judge = self._idle.get() or self._new_evaluator()
+        evaluator = self._idle.get() or self._new_evaluator()
         try:
-            yield judge
+            yield evaluator
         finally:
-            self._idle.put(judge)
+            self._idle.put(evaluator)
 
     @contextlib.contextmanager
     def _running_as(self, attempt: str) -> Iterator[None]:

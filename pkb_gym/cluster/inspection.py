@@ -100,7 +100,7 @@ def _inspect(node: dict[str, Any]) -> NodeReport:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     resources = node["Resources"]
-    known = NodeReport(
+    partial = NodeReport(
         node=node["NodeManagerAddress"],
         host=node["NodeManagerHostname"],
         cpus=resources.get("CPU", 0),
@@ -110,12 +110,12 @@ def _inspect(node: dict[str, Any]) -> NodeReport:
         num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
     )
     try:
-        return from_text(NodeReport, ray.get(task.remote(to_text(known)), timeout=EXAMINE_S))
+        return from_text(NodeReport, ray.get(task.remote(to_text(partial)), timeout=EXAMINE_S))
     except (RayError, InfrastructureError) as error:
-        return known.model_copy(update={"fault": in_one_line(error)})
+        return partial.model_copy(update={"fault": in_one_line(error)})
 
 
-def examine_this_node(known: str) -> str:
+def examine_this_node(partial: str) -> str:
     """JSON text of the `NodeReport`, completed; runs on the node."""
     found = {
         "host": socket.gethostname(),
@@ -127,4 +127,4 @@ def examine_this_node(known: str) -> str:
         "sandbox": bubblewrap_works(),
         "gpu_names": gpus.names(),
     }
-    return to_text(from_text(NodeReport, known).model_copy(update=found))
+    return to_text(from_text(NodeReport, partial).model_copy(update=found))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pkb_gym.cluster.gang import MORE_THREADS, Gang
+from pkb_gym.cluster.gang import MORE_THREADS, GangActor
 from pkb_gym.cluster.records import GangSpec, Purpose, to_text
 from pkb_gym.cluster.settings import PoolSettings
 from pkb_gym.engine.records.config import Device
@@ -53,7 +53,7 @@ def place_gang(spec: GangSpec, settings: PoolSettings) -> PlacedGang:
     needed = gang_resources(spec.device, spec.world_size, settings)
     name = f"{group_prefix(settings.pool)}{spec.purpose}:{secrets.token_hex(4)}"
     group = placement_group([dict(needed)], strategy="STRICT_PACK", name=name)
-    actor_class = ray.remote(Gang).options(
+    actor_class = ray.remote(GangActor).options(
         num_cpus=needed.get("CPU", 0),
         num_gpus=needed.get("GPU", 0),
         max_concurrency=spec.slots + MORE_THREADS,
@@ -121,9 +121,9 @@ def lane_limits(nodes: Iterable[Resources], device: Device, world_size: int, set
     A compile needs a processor beside the gangs of the CPU device, so that nothing waits for itself.
     """
     needed = gang_resources(device, world_size, settings)
-    known = list(nodes)
-    fits = sum(_times(node, needed) for node in known)
-    cpus = sum(node.get("CPU", 0) for node in known)
+    listed = list(nodes)
+    fits = sum(_times(node, needed) for node in listed)
+    cpus = sum(node.get("CPU", 0) for node in listed)
     if fits > 1 and cpus - fits * needed.get("CPU", 0) < settings.compile_cpus:
         fits -= math.ceil(min(settings.compile_cpus / needed["CPU"], fits - 1)) if needed.get("CPU") else 0
     shared, exclusive = settings.shared_most, settings.exclusive_most

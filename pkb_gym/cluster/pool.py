@@ -29,11 +29,11 @@ from pkb_gym.cluster.records import (
     CompileSpec,
     GangSpec,
     Hello,
+    PoolReply,
+    PoolRequest,
     PoolStatus,
     Purpose,
-    Reply,
     StepReply,
-    Submission,
     from_text,
     to_text,
 )
@@ -79,18 +79,18 @@ class Pool:
         self._closed = False
 
     async def hello(self, hello: str) -> str:
-        """Makes a client known; JSON text of a `Reply`."""
+        """Makes a client known; JSON text of a `PoolReply`."""
         return await self._answered_errors(lambda: self._hello(from_text(Hello, hello)))
 
     async def submit(self, submission: str, wait_s: float) -> str:
         """Has a source judged, or joins the evaluation of an equal request.
 
         Args:
-            submission: JSON text of a `Submission`.
+            submission: JSON text of a `PoolRequest`.
             wait_s: how long to wait for the answer.
 
         Returns:
-            JSON text of a `Reply`.
+            JSON text of a `PoolReply`.
         """
         return await self._answered_errors(lambda: self._submit(submission, wait_s))
 
@@ -104,7 +104,7 @@ class Pool:
             wait_s: how long.
 
         Returns:
-            JSON text of a `Reply`.
+            JSON text of a `PoolReply`.
         """
         return await self._answered_errors(lambda: self._wait(key, client, seen, wait_s))
 
@@ -137,12 +137,12 @@ class Pool:
         await self._close()
         return True
 
-    async def _answered_errors(self, answer: Callable[[], Awaitable[Reply]]) -> str:
+    async def _answered_errors(self, answer: Callable[[], Awaitable[PoolReply]]) -> str:
         """JSON text of an answer; refusals are part of it, so that no exception is pickled."""
         try:
             return to_text(await answer())
         except PkbError as error:
-            return to_text(Reply(error=ErrorReport(error=type(error).__name__, message=str(error))))
+            return to_text(PoolReply(error=ErrorReport(error=type(error).__name__, message=str(error))))
 
     async def _start(self) -> Steps:
         """Makes the parts that need the event loop, once."""
@@ -157,7 +157,7 @@ class Pool:
                     logger.warning("%d placement groups of an earlier process of this pool were removed", removed)
                 await self._count_nodes()
                 spec = CompileSpec(
-                    judge=self._settings.judge,
+                    evaluator=self._settings.evaluator,
                     key=self._key,
                     problems=self._settings.problems,
                     architecture=self._settings.architecture,
@@ -168,7 +168,7 @@ class Pool:
                 self._ticking = asyncio.create_task(self._tick())
             return self._steps
 
-    async def _hello(self, hello: Hello) -> Reply:
+    async def _hello(self, hello: Hello) -> PoolReply:
         if hello.version != pkb_gym.__version__:
             raise ConfigError(
                 f"the pool {self._settings.pool!r} runs pkb-gym {pkb_gym.__version__}, this client {hello.version}; "
@@ -182,18 +182,18 @@ class Pool:
             )
         await self._start()
         self._see(hello.client)
-        return Reply()
+        return PoolReply()
 
-    async def _submit(self, text: str, wait_s: float) -> Reply:
+    async def _submit(self, text: str, wait_s: float) -> PoolReply:
         steps = await self._start()
-        submission = from_text(Submission, text)
+        submission = from_text(PoolRequest, text)
         self._see(submission.client)
         key = submission.request.key
-        known = self._unfinished.get(key) or self._answered.get(key)
-        if known is not None and known.kept:
+        earlier = self._unfinished.get(key) or self._answered.get(key)
+        if earlier is not None and earlier.kept:
             self._joined += 1
-            known.join(submission.client, submission.priority, submission.timeout_s)
-            return await known.reply(None, wait_s)
+            earlier.join(submission.client, submission.priority, submission.timeout_s)
+            return await earlier.reply(None, wait_s)
         if len(self._unfinished) >= self._settings.most_waiting:
             self._refused += 1
             raise ServiceBusy(f"{len(self._unfinished)} evaluations wait or run already; submit again later")
@@ -214,7 +214,7 @@ class Pool:
         evaluation.task = asyncio.create_task(self._judge(steps, evaluation))
         return await evaluation.reply(None, wait_s)
 
-    async def _wait(self, key: str, client: str, seen: str | None, wait_s: float) -> Reply:
+    async def _wait(self, key: str, client: str, seen: str | None, wait_s: float) -> PoolReply:
         self._see(client)
         evaluation = self._unfinished.get(key) or self._answered.get(key)
         if evaluation is None:
@@ -232,11 +232,11 @@ class Pool:
             logger.exception("an evaluation came to nothing")
             report = ErrorReport(error="InfrastructureError", message=f"{type(error).__name__}: {error}")
             reply = StepReply(is_final=True, is_infrastructure=True, error=report)
-        answer = Reply(key=evaluation.key, state=FINISHED, feedback=reply.feedback, error=reply.error)
+        answer = PoolReply(key=evaluation.key, state=FINISHED, feedback=reply.feedback, error=reply.error)
         self._faults += reply.is_infrastructure
         self._finish(evaluation, answer, kept=not reply.is_infrastructure)
 
-    def _finish(self, evaluation: PoolEvaluation, answer: Reply, *, kept: bool) -> None:
+    def _finish(self, evaluation: PoolEvaluation, answer: PoolReply, *, kept: bool) -> None:
         if not evaluation.finish(answer, kept=kept):
             return
         self._finished += 1
@@ -250,7 +250,7 @@ class Pool:
     def _cancel(self, evaluation: PoolEvaluation, why: str) -> None:
         self._unfinished.pop(evaluation.key, None)
         report = ErrorReport(error=EvaluationNotFound.__name__, message=f"the evaluation has ended: {why}")
-        if evaluation.finish(Reply(key=evaluation.key, state=FINISHED, error=report), kept=False):
+        if evaluation.finish(PoolReply(key=evaluation.key, state=FINISHED, error=report), kept=False):
             self._cancelled += 1
         if evaluation.task is not None:
             evaluation.task.cancel()
@@ -272,7 +272,7 @@ class Pool:
             world_size=evaluation.world_size,
             purpose=purpose,
             slots=settings.checks_per_gang if purpose == "shared" else 1,
-            judge=settings.judge,
+            evaluator=settings.evaluator,
             key=self._key,
             problems=settings.problems,
         )

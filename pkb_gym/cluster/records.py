@@ -28,7 +28,7 @@ class Hello(Record):
     """Settings of the pool that the client's address names."""
 
 
-class Submission(Record):
+class PoolRequest(Record):
     """A request to evaluate."""
 
     request: EvaluationRequest
@@ -41,7 +41,7 @@ class Submission(Record):
     """Time from now after which the client no longer waits."""
 
 
-class Reply(Record):
+class PoolReply(Record):
     """Answer of the pool to a client."""
 
     key: str = ""
@@ -94,7 +94,7 @@ class GangSpec(Record):
     purpose: Purpose
     slots: int
     """Evaluations at the same time."""
-    judge: str
+    evaluator: str
     key: str
     """Secret that fixes the inputs, in hexadecimal; one for all gangs of a pool."""
     problems: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ class GangSpec(Record):
 class CompileSpec(Record):
     """Arguments of a compile task."""
 
-    judge: str
+    evaluator: str
     key: str
     problems: tuple[str, ...] = ()
     architecture: str | None = None

@@ -11,7 +11,7 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.support.suggestions import did_you_mean
 
-LOCAL_JUDGE = "pkb_gym.engine.evaluators.local:LocalEvaluator"
+LOCAL_EVALUATOR = "pkb_gym.engine.evaluators.local:LocalEvaluator"
 
 
 class PoolSettings(Record):
@@ -54,7 +54,7 @@ class PoolSettings(Record):
     """Time without a request after which the pool ends itself."""
     problems: tuple[str, ...] = ()
     """Folders of problems outside the package, at the same path on every node."""
-    judge: str = LOCAL_JUDGE
+    evaluator: str = LOCAL_EVALUATOR
     """`module:factory` of the evaluators that gangs hold; the factory takes `key` and `cache`."""
 
     @model_validator(mode="after")

@@ -130,8 +130,8 @@ class Steps:
             self.queue_s += time.monotonic() - waited_since_s
             evaluation.enter("compile")
             self.compiles += 1
-            known = self._artifacts.get(identity, {})
-            reply_ref, artifacts_ref = self._remote_compile(self._spec, to_text(order), known)
+            earlier_artifacts = self._artifacts.get(identity, {})
+            reply_ref, artifacts_ref = self._remote_compile(self._spec, to_text(order), earlier_artifacts)
             try:
                 # A processor, and a process on it, may have to be waited for.
                 text = await _within(self._settings.deadline_s + self._settings.place_s, reply_ref)
@@ -149,7 +149,9 @@ class Steps:
                 self._artifacts.popitem(last=False)
         return reply
 
-    def _remote_compile(self, spec: str, order: str, known: ObjectRef | dict[str, bytes]) -> tuple[Any, Any]:
+    def _remote_compile(
+        self, spec: str, order: str, earlier_artifacts: ObjectRef | dict[str, bytes]
+    ) -> tuple[Any, Any]:
         if self._compile_task is None:
             import ray
 
@@ -158,7 +160,7 @@ class Steps:
             self._compile_task = ray.remote(compile_source).options(
                 num_returns=2, num_cpus=self._settings.compile_cpus, max_retries=self._settings.retries
             )
-        reply_ref, artifacts_ref = self._compile_task.remote(spec, order, known)
+        reply_ref, artifacts_ref = self._compile_task.remote(spec, order, earlier_artifacts)
         return reply_ref, artifacts_ref
 
     async def _on_gang(

@@ -184,7 +184,7 @@ BREAKAGES = (
         ),
     ),
     Breakage(
-        "unheard_rank",
+        "unawaited_rank",
         "a wait for all ranks but the last",
         ((r"r < (W|comm\.world_size); \+\+r\) comm\.wait", r"r < \1 - 1; ++r) comm.wait"),),
         everywhere=True,
@@ -254,7 +254,7 @@ SYNCHRONISATION = (
     "missing_entry",
     "missing_exit",
     "missing_wait",
-    "unheard_rank",
+    "unawaited_rank",
     "flag_without_epoch",
     "unguarded_scratch",
     "one_half",

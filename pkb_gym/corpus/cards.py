@@ -41,7 +41,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     },
     "results": {
         "problem": TASK["problem"],
-        "agent": "who wrote it; null where nobody said",
+        "agent": "who wrote it; null where it is not given",
         "sample": "number of the episode on this problem",
         "turn": "number of the submission in its episode",
         "verdict": "passed, a failure, no_submission or infrastructure",

@@ -204,17 +204,17 @@ def corpus_rows(
     prompts: dict[Task, list[CorpusMessage]] = {}
     for trajectory in trajectories:
         feedbacks = [found.get(candidate) for candidate in trajectory.candidates]
-        known = [feedback for feedback in feedbacks if feedback is not None]
-        if len(known) < len(feedbacks):
+        complete = [feedback for feedback in feedbacks if feedback is not None]
+        if len(complete) < len(feedbacks):
             left_out.not_judged += 1
             continue
-        if not _is_of_use(trajectory, known, left_out, compile_only):
+        if not _is_of_use(trajectory, complete, left_out, compile_only):
             continue
         if trajectory.task not in prompts:
             prompts[trajectory.task] = [
                 CorpusMessage(role=m["role"], content=m["content"]) for m in prompt_messages(trajectory.task)
             ]
-        row = corpus_row(trajectory, known, prompts[trajectory.task])
+        row = corpus_row(trajectory, complete, prompts[trajectory.task])
         if row["id"] in seen:
             left_out.duplicates += 1
             continue

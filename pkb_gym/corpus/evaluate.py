@@ -90,11 +90,11 @@ class BatchEvaluator:
         found: dict[Candidate, Feedback] = {}
         new: list[Candidate] = []
         for candidate in dict.fromkeys(candidates):
-            known = self._evaluator.recall(*candidate.request(self._limits))
-            if known is None:
+            recalled = self._evaluator.recall(*candidate.request(self._limits))
+            if recalled is None:
                 new.append(candidate)
             else:
-                found[candidate] = known
+                found[candidate] = recalled
         pending: dict[Future[Feedback], list[Candidate]] = {}
         waiting = iter(new)
         begun = 0

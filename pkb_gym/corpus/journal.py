@@ -36,7 +36,7 @@ class FeedbackJournal:
             raise ConfigError(f"cannot make {path.parent}: {error.strerror}; --out names another") from error
         self._file = LineFile(path, holds="evaluations", writer="pkb export", option="--out")
         try:
-            self._known = self._read()
+            self._feedbacks = self._read()
         except BaseException:
             self.close()
             raise
@@ -48,7 +48,7 @@ class FeedbackJournal:
         self.close()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._feedbacks)
 
     def close(self) -> None:
         """Gives up the lock; calling it again changes nothing."""
@@ -56,7 +56,7 @@ class FeedbackJournal:
 
     def get(self, key: str) -> Feedback | None:
         """See `FeedbackStore`."""
-        return self._known.get(key)
+        return self._feedbacks.get(key)
 
     def append(self, key: str, feedback: Feedback) -> None:
         """See `FeedbackStore`."""
@@ -64,11 +64,11 @@ class FeedbackJournal:
             self._file.append(FeedbackEntry(key=key, feedback=feedback).model_dump_json())
         except InfrastructureError as error:
             raise StoreError(str(error)) from error
-        self._known[key] = feedback
+        self._feedbacks[key] = feedback
 
     def _read(self) -> dict[str, Feedback]:
         lines, rest = self._file.read()
-        known: dict[str, Feedback] = {}
+        feedbacks: dict[str, Feedback] = {}
         for number, line in enumerate(lines, start=1):
             try:
                 entry = FeedbackEntry.model_validate_json(line)
@@ -76,6 +76,6 @@ class FeedbackJournal:
                 raise ConfigError(
                     f"{self._file.path}, line {number}, is no evaluation of this version; --out names another folder"
                 ) from None
-            known[entry.key] = entry.feedback
+            feedbacks[entry.key] = entry.feedback
         self._file.cut_off(rest)
-        return known
+        return feedbacks

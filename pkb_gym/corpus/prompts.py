@@ -29,7 +29,7 @@ SYSTEM: dict[Style, str] = {
     "full": (
         "You are an expert in parallel programming who writes fast multi-rank kernels. Submit a complete source file "
         "with the tool `submit`: it compiles the source, runs it on all ranks, checks every output against the "
-        "reference and times it against the baseline, and tells what it found. Then submit a better one: first right, "
+        "reference, times it against the baseline and reports what it found. Then submit a better one: first right, "
         "then faster."
     ),
     "brief": "Submit a kernel with the tool submit. First right, then faster.",

@@ -103,7 +103,7 @@ class Task:
         Args:
             **changes: further fields of `EvalConfig`.
         """
-        asked = EvalConfig(
+        requested = EvalConfig(
             device=choose_device("auto", self.language),
             world_size=self.world_size,
             size=parse_axes(self.size),
@@ -111,7 +111,7 @@ class Task:
             language=self.language,
             seed=self.seed,
         )
-        return asked.model_copy(update=changes)
+        return requested.model_copy(update=changes)
 
     def resolved(self) -> ResolvedConfig:
         """The configuration resolved on this machine.
@@ -221,11 +221,11 @@ def _check(problem: Problem, workload: TaskWorkload, world_size: int) -> None:
         problem.axes(size=parse_axes(workload.size), world_size=world_size, rank=rank, dtype=workload.dtype)
 
 
-def train_problems(asked: Sequence[str], language: str) -> list[Problem]:
+def train_problems(requested: Sequence[str], language: str) -> list[Problem]:
     """Problems to make data of.
 
     Args:
-        asked: names, "train" for the split's training part, or "families" for those that have a family of kernels.
+        requested: names, "train" for the split's training part, or "families" for those that have a family of kernels.
         language: of the families.
 
     Raises:
@@ -236,7 +236,7 @@ def train_problems(asked: Sequence[str], language: str) -> list[Problem]:
 
     train = list(split_names("train"))
     names: dict[str, None] = {}
-    for word in asked:
+    for word in requested:
         if word == "train":
             names |= dict.fromkeys(train)
         elif word == "families":

@@ -4,7 +4,7 @@ Modules here import `pkb_gym.engine.records`, `pkb_gym.rewards` and numpy; neith
 """
 
 from pkb_gym.metrics.best import BestKernel, best_kernels
-from pkb_gym.metrics.comparison import Comparison, compare
+from pkb_gym.metrics.comparison import AgentComparison, compare
 from pkb_gym.metrics.estimates import Estimate, estimate
 from pkb_gym.metrics.figures import AgentFigures, agent_figures
 from pkb_gym.metrics.outcomes import AttemptOutcome, outcome_of
@@ -13,11 +13,11 @@ from pkb_gym.metrics.results import AgentResults, results_by_agent
 from pkb_gym.metrics.sources import read_results
 
 __all__ = [
+    "AgentComparison",
     "AgentFigures",
     "AgentResults",
     "AttemptOutcome",
     "BestKernel",
-    "Comparison",
     "Estimate",
     "agent_figures",
     "best_kernels",

@@ -42,7 +42,7 @@ class Flip(Record):
     b: str
 
 
-class Comparison(Record):
+class AgentComparison(Record):
     """The result of `compare`."""
 
     schema_version: Literal[1] = 1
@@ -74,7 +74,7 @@ def compare(
     b: AgentResults,
     baseline: TimedBaseline = "eager",
     targets: Mapping[str, float] | None = None,
-) -> Comparison | None:
+) -> AgentComparison | None:
     """Compares the second agent with the first; None where they share no problem.
 
     d = mean over shared problems of (m_b(problem) - m_a(problem))
@@ -99,7 +99,7 @@ def compare(
             assert found is not None
             first, second = pairs.mean(axis=0)
             differences.append(Difference(metric=name, a=float(first), b=float(second), difference=found))
-    return Comparison(
+    return AgentComparison(
         a=a.agent,
         b=b.agent,
         baseline=baseline,

@@ -22,7 +22,7 @@ class Effort(Record):
     of a right kernel for somebody who starts again after each failure."""
 
 
-class Spent(Record):
+class UsageTotals(Record):
     """Sums over all attempts; None where no attempt has the quantity."""
 
     attempts: int
@@ -44,7 +44,7 @@ QUANTITIES: dict[str, Callable[[Turns], Floats]] = {
     "completion_tokens": lambda turns: turns.completion_tokens,
     "cost_usd": lambda turns: turns.cost_usd,
 }
-"""What effort is measured in."""
+"""The quantities that effort is measured in."""
 
 
 def effort(results: AgentResults, quantity: str) -> Effort | None:
@@ -82,10 +82,10 @@ def _first_right(results: AgentResults) -> Ints:
     return found
 
 
-def spent(results: AgentResults) -> Spent:
+def usage_totals(results: AgentResults) -> UsageTotals:
     """The sums over all attempts, unjudged ones included."""
     turns = results.every_turn
-    return Spent(
+    return UsageTotals(
         attempts=len(turns.outcomes),
         evaluations=int(turns.is_evaluation.sum()),
         prompt_tokens=_whole(turns.prompt_tokens),
@@ -98,8 +98,8 @@ def spent(results: AgentResults) -> Spent:
 
 
 def _sum(values: Floats) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(known.sum()) if len(known) else None
+    present = values[~np.isnan(values)]
+    return float(present.sum()) if len(present) else None
 
 
 def _whole(values: Floats) -> int | None:

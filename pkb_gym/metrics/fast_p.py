@@ -17,11 +17,11 @@ P_LOW, P_HIGH = 0.1, 10.0
 """Speedups between which the curve is drawn and its area taken."""
 
 P_POINTS = 81
-P_ASKED = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
+P_TABLED = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0)
 """Points that tables show: exactly these, as a kernel that is twice as fast does not count for fast_2."""
 
 P_GRID: tuple[float, ...] = tuple(
-    sorted({*P_ASKED, *(float(f"{p:.6g}") for p in np.geomspace(P_LOW, P_HIGH, P_POINTS))})
+    sorted({*P_TABLED, *(float(f"{p:.6g}") for p in np.geomspace(P_LOW, P_HIGH, P_POINTS))})
 )
 
 
@@ -158,8 +158,8 @@ def _values(results: AgentResults, grid: Sequence[float], k: int, baseline: Time
     speedups = results.episodes.best_speedup(baseline)
     of_tasks: list[list[Floats]] = [[] for _ in results.problems]
     for problem, rows in results.tasks():
-        known = np.sort(speedups[rows][~np.isnan(speedups[rows])])
-        faster = (len(known) - np.searchsorted(known, thresholds, side="right")).astype(np.float64)
+        present = np.sort(speedups[rows][~np.isnan(speedups[rows])])
+        faster = (len(present) - np.searchsorted(present, thresholds, side="right")).astype(np.float64)
         samples = rows.stop - rows.start
         of_tasks[problem].append(
             pass_at_k_of_counts(samples, faster, k) if samples >= k else np.full(len(thresholds), np.nan)

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from pkb_gym.engine.records.base import Record
-from pkb_gym.metrics.effort import QUANTITIES, Effort, Spent, effort, spent
+from pkb_gym.metrics.effort import QUANTITIES, Effort, UsageTotals, effort, usage_totals
 from pkb_gym.metrics.estimates import Estimate, Floats, estimate_means
 from pkb_gym.metrics.fast_p import (
     FastPCurve,
@@ -95,7 +95,7 @@ class AgentFigures(Record):
     mechanisms: tuple[Share, ...]
     effort: dict[str, Effort]
     """By evaluations, completion_tokens and cost_usd, as far as attempts report them."""
-    spent: Spent
+    spent: UsageTotals
 
 
 def agent_figures(results: AgentResults) -> AgentFigures:
@@ -118,7 +118,7 @@ def agent_figures(results: AgentResults) -> AgentFigures:
         plateau=plateau(results),
         mechanisms=mechanism_usage(results),
         effort={name: found for name in QUANTITIES if (found := effort(results, name)) is not None},
-        spent=spent(results),
+        spent=usage_totals(results),
     )
 
 
@@ -178,8 +178,8 @@ def _problems(
 
 
 def _best(values: Floats) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(known.max()) if len(known) else None
+    present = values[~np.isnan(values)]
+    return float(present.max()) if len(present) else None
 
 
 def _row(table: Floats, row: int | None) -> tuple[float, ...]:

@@ -13,8 +13,6 @@ from pkb_gym.rewards.reward import is_infrastructure_failure, is_right
 TimedBaseline: TypeAlias = Literal["eager", "captured"]
 """The baseline as it is, or as CUDA graphs; where it was not captured, the eager one by both names."""
 
-BASELINES: tuple[TimedBaseline, ...] = ("eager", "captured")
-
 
 class AttemptOutcome(NamedTuple):
     """One attempt, as far as figures need it.
@@ -80,12 +78,12 @@ def outcome_of(attempt: Attempt) -> AttemptOutcome:
 
 
 Task: TypeAlias = tuple[object, ...]
-"""What an agent is asked to solve: the problem's configuration without the seed of its inputs."""
+"""The task of an agent: the problem's configuration without the seed of its inputs."""
 
 
-def task_of(asked: EvalConfig) -> Task:
+def task_of(requested: EvalConfig) -> Task:
     """The task that a configuration asks for; sizes that are spelt differently are one."""
-    size = asked.size
+    size = requested.size
     if isinstance(size, dict):
         size = json.dumps(size, sort_keys=True, default=str)
-    return (asked.device, asked.world_size, size, asked.dtype, asked.language, asked.protocol)
+    return (requested.device, requested.world_size, size, requested.dtype, requested.language, requested.protocol)

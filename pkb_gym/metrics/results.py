@@ -172,8 +172,8 @@ def results_by_agent(attempts: Iterable[Attempt]) -> list[AgentResults]:
 
 def key_of(attempt: Attempt) -> Key:
     """The key of an attempt among those of its agent."""
-    asked = attempt.asked
-    return attempt.problem, task_of(asked), (asked.seed, attempt.sample, attempt.file), attempt.turn
+    requested = attempt.requested
+    return attempt.problem, task_of(requested), (requested.seed, attempt.sample, attempt.file), attempt.turn
 
 
 def last_of_each(attempts: Sequence[Attempt]) -> list[Attempt]:

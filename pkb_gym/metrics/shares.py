@@ -12,7 +12,7 @@ from pkb_gym.engine.records.base import Record
 from pkb_gym.metrics.estimates import Estimate, estimate_columns
 from pkb_gym.metrics.results import AgentResults
 
-LIBRARY, UNTOLD = "library collectives", "not told"
+LIBRARY, NOT_REPORTED = "library collectives", "not reported"
 """Mechanisms beside those of `Mechanism`: calls of the baseline's library that no trace shows, and no evidence."""
 
 
@@ -52,7 +52,7 @@ def mechanism_usage(results: AgentResults) -> tuple[Share, ...]:
         share = right kernels with the mechanism / right kernels
 
     Shares add up to more than 1 where kernels use several. A profile is an untrusted rank report, and on the CPU
-    it has no mechanism: `not told`.
+    it has no mechanism: `not reported`.
     """
     turns, rows = results.turns, best_turns(results)
     outcomes = (turns.outcomes[row] for row in rows)
@@ -75,10 +75,10 @@ def best_turns(results: AgentResults) -> list[int]:
 
 
 def _mechanisms(mechanisms: tuple[str, ...] | None, calls_library: bool | None) -> tuple[str, ...]:
-    known = tuple(dict.fromkeys(mechanisms or ()))
-    if calls_library and "NCCL" not in known:
-        known = (*known, LIBRARY)
-    return known or (UNTOLD,)
+    reported = tuple(dict.fromkeys(mechanisms or ()))
+    if calls_library and "NCCL" not in reported:
+        reported = (*reported, LIBRARY)
+    return reported or (NOT_REPORTED,)
 
 
 def _shares(items: Counter[Item], clusters: int) -> tuple[Share, ...]:

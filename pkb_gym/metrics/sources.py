@@ -12,7 +12,7 @@ from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.attempt_file import read_attempts
 from pkb_gym.metrics.results import last_of_each
 
-UNTOLD_STEMS = ("results", "attempts")
+NAMELESS_STEMS = ("results", "attempts")
 """Names of files that say nothing of who wrote the kernels: their folder's name does."""
 
 
@@ -49,7 +49,7 @@ class ResultsSource:
             return self.agent
         stem = self.path.stem
         folder = self.path.resolve().parent.name
-        return folder if folder and stem in UNTOLD_STEMS else stem
+        return folder if folder and stem in NAMELESS_STEMS else stem
 
     def read(self) -> list[Attempt]:
         """The attempts, each with its agent.

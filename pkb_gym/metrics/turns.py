@@ -26,7 +26,7 @@ class TurnFigures(Record):
     area: Estimate
     """Mean `log_area` of the best so far over the eager baseline."""
     improvement: float
-    """What the last of these turns adds to `area`."""
+    """The gain of the last of these turns in `area`."""
 
 
 class Plateau(Record):

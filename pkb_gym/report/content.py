@@ -53,7 +53,7 @@ class ReportContent(Record):
     settings: tuple[Setting, ...]
     roofline: tuple[RooflinePoint, ...]
     notes: tuple[str, ...]
-    """What a reader must know before comparing figures."""
+    """Notes that a reader needs before comparing figures."""
 
 
 def report_content(attempts: Sequence[Attempt], sources: Sequence[str] = ()) -> ReportContent:

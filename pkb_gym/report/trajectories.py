@@ -53,7 +53,7 @@ class Slice(Record):
     duration: float
 
 
-class Trajectory(Record):
+class AttemptDetails(Record):
     """The details of one attempt; texts are printable, parts that are not known are left out."""
 
     source: str | None = None
@@ -74,7 +74,7 @@ class Trajectory(Record):
     trace: tuple[Slice, ...] = ()
 
 
-def trajectory(attempt: Attempt, *, with_replies: bool = True) -> Trajectory:
+def trajectory(attempt: Attempt, *, with_replies: bool = True) -> AttemptDetails:
     """The details of an attempt.
 
     Args:
@@ -83,8 +83,8 @@ def trajectory(attempt: Attempt, *, with_replies: bool = True) -> Trajectory:
     """
     feedback = attempt.feedback
     source = _text(attempt.source, SOURCE_CHARS)
-    language = attempt.asked.language if feedback is None else feedback.config.language
-    trajectory = Trajectory(
+    language = attempt.requested.language if feedback is None else feedback.config.language
+    trajectory = AttemptDetails(
         source=source,
         is_python=language in ("python", "triton"),
         reply=_text(attempt.reply, REPLY_CHARS) if with_replies else None,
@@ -136,7 +136,7 @@ def order_of(attempts: Sequence[Attempt]) -> list[Attempt]:
         key=lambda attempt: (
             agents[attempt.agent],
             attempt.problem,
-            attempt.asked.seed,
+            attempt.requested.seed,
             attempt.sample,
             attempt.file or "",
             attempt.turn,

@@ -57,9 +57,9 @@ def config_again(attempt: Attempt) -> EvalConfig:
     """
     config = attempt.config
     if config is None:
-        return attempt.asked
+        return attempt.requested
     names = ("device", "world_size", "size", "dtype", "language", "protocol", "trials")
-    return attempt.asked.model_copy(update={name: getattr(config, name) for name in names})
+    return attempt.requested.model_copy(update={name: getattr(config, name) for name in names})
 
 
 def verify(attempt: Attempt, again: Feedback, tolerance: float = TOLERANCE) -> Verification:

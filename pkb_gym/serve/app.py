@@ -166,10 +166,10 @@ class _Endpoints:
     def __init__(self, service: EvaluationService, shutdown: ShutdownEvent, metrics: Metrics) -> None:
         self._service, self._shutdown, self._metrics = service, shutdown, metrics
 
-    def submit(self, asked: EvaluationRequest, request: Request) -> Response:
+    def submit(self, requested: EvaluationRequest, request: Request) -> Response:
         """Has a source evaluated, or joins the evaluation of an equal request."""
         client = client_of(request.scope)
-        evaluation_id = self._service.submit(asked, client)
+        evaluation_id = self._service.submit(requested, client)
         return _answer(_state(self._service.find(evaluation_id, client)), 202)
 
     async def state(

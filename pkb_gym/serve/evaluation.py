@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pkb_gym.engine.evaluators.evaluator import Evaluator
+from pkb_gym.engine.evaluators.evaluator import KeyedEvaluator
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
@@ -17,24 +17,13 @@ from pkb_gym.engine.records.service import FINISHED, QUEUED
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
-from pkb_gym.engine.stages.progress import PREPARING, WAITING, Progress
+from pkb_gym.engine.stages.progress import PREPARING, WAITING
 
 HAS_DEVICES = frozenset({PREPARING, Stage.RUN.value, Stage.CHECK.value, Stage.TIME.value, Stage.PROFILE.value})
 
 
-class OwningEvaluator(Evaluator, Protocol):
+class OwningEvaluator(KeyedEvaluator, Protocol):
     """An evaluator that owns devices, and can leave them to another program for a while."""
-
-    def evaluate(
-        self,
-        problem: Problem,
-        source: str,
-        config: EvalConfig,
-        progress: Progress | None = None,
-        *,
-        replay_key: bytes | None = None,
-    ) -> Feedback:
-        """Judges one source; see `Evaluator.evaluate`. The inputs follow from `replay_key` where there is one."""
 
     def resolve(self, problem: Problem, source: str, config: EvalConfig) -> ResolvedConfig:
         """The configuration that `evaluate` would run under.
@@ -65,7 +54,7 @@ class Evaluation:
         client: whose turn it was when it began; empty before.
         unwanted_since_s: when the last of them gave up, by `time.monotonic`; None while a client wants it.
         evaluator: who judges it; None before it begins.
-        asked_at_s: when it was first asked for, by `time.monotonic`.
+        requested_at_s: when it was first asked for, by `time.monotonic`.
         answer: the feedback, or a `PkbError` where the evaluator refused the request.
     """
 
@@ -81,7 +70,7 @@ class Evaluation:
     client: str = ""
     unwanted_since_s: float | None = None
     evaluator: OwningEvaluator | None = None
-    asked_at_s: float = field(default_factory=time.monotonic)
+    requested_at_s: float = field(default_factory=time.monotonic)
     answer: Future[Feedback] = field(default_factory=Future)
     _spent_s: float = 0.0
     _since: float | None = None

@@ -36,7 +36,7 @@ from pkb_gym.engine.support.jsonl import LineFile
 logger = logging.getLogger(__name__)
 
 GROWTH_BYTES = 64 << 20
-"""What is appended before the file is replaced by what still matters."""
+"""Bytes that are appended before the file is replaced by the lines that still matter."""
 
 
 class Accepted(Record):
@@ -233,17 +233,17 @@ def _apply(entry: JournalEntry, found: dict[str, Recovered]) -> None:
     if isinstance(entry, Accepted):
         found[entry.id] = Recovered(entry, {entry.client: 1})
         return
-    known = found[entry.id]  # `_live` leaves no line without its promise
+    record = found[entry.id]  # `_live` leaves no line without its promise
     if isinstance(entry, Joined):
-        known.interest[entry.client] = known.interest.get(entry.client, 0) + 1
+        record.interest[entry.client] = record.interest.get(entry.client, 0) + 1
     elif isinstance(entry, GaveUp):
-        known.interest[entry.client] = known.interest.get(entry.client, 0) - 1
+        record.interest[entry.client] = record.interest.get(entry.client, 0) - 1
     elif isinstance(entry, Begun):
-        known.begun += 1
+        record.begun += 1
     elif isinstance(entry, Finished):
-        known.feedback = entry.feedback
+        record.feedback = entry.feedback
     else:
-        known.kept = True
+        record.kept = True
 
 
 def _live(lines: list[bytes], max_answers: int, path: Path) -> list[bytes]:
@@ -260,12 +260,12 @@ def _live(lines: list[bytes], max_answers: int, path: Path) -> list[bytes]:
             kind, evaluation_id = str(entry["kind"]), entry["id"]
         if kind not in KINDS or not isinstance(evaluation_id, str):
             raise ConfigError(f"{path}, line {number}, is no entry of a journal")
-        known = evaluations.setdefault(evaluation_id, _Lines())
-        known.all.append(line)
-        known.begins_with_promise |= kind == "accepted"
+        record = evaluations.setdefault(evaluation_id, _Lines())
+        record.all.append(line)
+        record.begins_with_promise |= kind == "accepted"
         if kind == "finished":
-            known.answered, known.void = True, entry.get("feedback") is None
+            record.answered, record.void = True, entry.get("feedback") is None
             evaluations[evaluation_id] = evaluations.pop(evaluation_id)  # in the order of their answers
-    whole = [known for known in evaluations.values() if known.begins_with_promise and not known.void]
-    answered = [known for known in whole if known.answered][-max_answers:]
-    return [line for known in (*answered, *(each for each in whole if not each.answered)) for line in known.all]
+    whole = [record for record in evaluations.values() if record.begins_with_promise and not record.void]
+    answered = [record for record in whole if record.answered][-max_answers:]
+    return [line for record in (*answered, *(each for each in whole if not each.answered)) for line in record.all]

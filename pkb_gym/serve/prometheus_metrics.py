@@ -81,13 +81,13 @@ class Metrics(Observer):
 
     def begun(self, evaluation: Evaluation) -> None:
         """See `Observer`."""
-        self._queue_s.labels(evaluation.client).observe(time.monotonic() - evaluation.asked_at_s)
+        self._queue_s.labels(evaluation.client).observe(time.monotonic() - evaluation.requested_at_s)
 
     def finished(self, evaluation: Evaluation, answer: Feedback | Exception) -> None:
         """See `Observer`."""
         self._verdicts.labels(evaluation.client, verdict(answer)).inc()
         if isinstance(answer, Feedback):
-            self._total_s.labels(evaluation.client).observe(time.monotonic() - evaluation.asked_at_s)
+            self._total_s.labels(evaluation.client).observe(time.monotonic() - evaluation.requested_at_s)
 
 
 class _State(Collector):

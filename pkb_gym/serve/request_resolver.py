@@ -44,14 +44,14 @@ class RequestResolver:
         if request.replay_key is not None and not self._takes_keys:
             raise ConfigError("this service draws the inputs by a key of its own; ask without a replay key")
         problem, source = find_problem(request.problem), request.source
-        asked = self._on_device(request.config)
-        check_limits(problem, asked, self._deadline_s)
-        resolved = self._evaluator.get().resolve(problem, source, asked)
+        requested = self._on_device(request.config)
+        check_limits(problem, requested, self._deadline_s)
+        resolved = self._evaluator.get().resolve(problem, source, requested)
         equal = EvaluationRequest(
             problem=problem.name, source=source, config=resolved.as_request(), replay_key=request.replay_key
         )
         replay_key = None if request.replay_key is None else bytes.fromhex(request.replay_key)
-        return Evaluation(problem, source, asked, resolved, replay_key, equal.key)
+        return Evaluation(problem, source, requested, resolved, replay_key, equal.key)
 
     def _on_device(self, config: EvalConfig) -> EvalConfig:
         if self._device == "auto" or config.device == self._device:

@@ -35,11 +35,11 @@ class ResultsLog:
         attempt = Attempt(
             problem=evaluation.problem.name,
             turn=evaluation.config.turn,
-            asked=evaluation.config,
+            requested=evaluation.config,
             request_key=evaluation.key,
             source=evaluation.source,
             feedback=feedback,
-            duration_s=time.monotonic() - evaluation.asked_at_s,
+            duration_s=time.monotonic() - evaluation.requested_at_s,
         )
         with self._lock:
             try:

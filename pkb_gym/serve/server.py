@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators.connections import SOCKET
@@ -18,11 +18,8 @@ from pkb_gym.serve.service import EvaluationService
 from pkb_gym.serve.shutdown import ShutdownEvent
 from pkb_gym.serve.user_socket import listening_at
 
-if TYPE_CHECKING:
-    import uvicorn
-
 GRACE_S = 2
-"""What requests that are being answered get when the server ends."""
+"""Seconds that open requests are given when the server ends."""
 
 KEEP_ALIVE_S = 60
 """Longer than clients keep unused connections, so that theirs are not closed while they send."""
@@ -61,9 +58,11 @@ class HttpServer:
         path: Path | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
+        import uvicorn
+
         self._shutdown = ShutdownEvent()
-        known = Clients.sole(clients) if isinstance(clients, str) else clients
-        self._app = make_app(service, known, self._shutdown, telemetry or Telemetry())
+        senders = Clients.sole(clients) if isinstance(clients, str) else clients
+        app = make_app(service, senders, self._shutdown, telemetry or Telemetry())
         self._resources = contextlib.ExitStack()
         if path is None:
             self._socket = self._resources.enter_context(_listen(host, port))
@@ -73,12 +72,8 @@ class HttpServer:
             self._socket = self._resources.enter_context(listening_at(path))
             self.url = f"{SOCKET}{path}"
         self.ended = threading.Event()
-
-    def __enter__(self) -> Self:
-        import uvicorn
-
         config = uvicorn.Config(
-            self._app,
+            app,
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -88,7 +83,9 @@ class HttpServer:
             timeout_graceful_shutdown=GRACE_S,
         )
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._run, args=(self._server,), name="pkb-http", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="pkb-http", daemon=True)
+
+    def __enter__(self) -> Self:
         self._thread.start()
         deadline = time.monotonic() + START_S
         while not self._server.started:
@@ -104,9 +101,9 @@ class HttpServer:
         self._thread.join()
         self._resources.close()
 
-    def _run(self, server: uvicorn.Server) -> None:
+    def _run(self) -> None:
         try:
-            server.run(sockets=[self._socket])
+            self._server.run(sockets=[self._socket])
         finally:
             self.ended.set()
 

@@ -142,7 +142,7 @@ class EvaluationService:
                 self._ledger.void(job)
                 continue
             evaluation.id, evaluation.interest = job.accepted.id, Counter(job.interest)
-            evaluation.asked_at_s = time.monotonic() - max(0.0, time.time() - job.accepted.at_s)
+            evaluation.requested_at_s = time.monotonic() - max(0.0, time.time() - job.accepted.at_s)
             if job.feedback is not None:
                 self._ledger.keep_again(evaluation, job)
                 with self._lock:

@@ -49,7 +49,7 @@ def make_starter(problem: Problem, language: Language, device: Device = "cpu") -
     if made is not None:
         return Starter(problem.name, language, made)
     why = (
-        f"No naive {TITLES[language]} kernel can be made for {problem.name}: its declaration tells arguments and "
+        f"No naive {TITLES[language]} kernel can be made for {problem.name}: its declaration has arguments and "
         "results, not the steps between, and no plain kernel of its kind is known. So this is Python."
     )
     runs_on: Device = "cpu" if language == "cpp" else "cuda"

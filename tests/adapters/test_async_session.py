@@ -19,4 +19,4 @@ def test_submissions_of_one_episode_follow_each_other(evaluator):  # noqa: F811
 
     replies = asyncio.run(submit_all())
     assert [reply.turn.number for reply in replies] == list(range(1, 9))
-    assert [config.turn for _, _, config in evaluator.asked] == list(range(8))
+    assert [config.turn for _, _, config in evaluator.requested] == list(range(8))

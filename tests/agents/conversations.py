@@ -10,7 +10,7 @@ from pkb_gym.engine.records.config import EvalConfig, resolve
 from pkb_gym.envs.episode import Turn
 from pkb_gym.problems.catalogue import find_problem
 
-ASKED = (Message("system", "Write kernels."), Message("user", "# AllReduce"))
+CONVERSATION = (Message("system", "Write kernels."), Message("user", "# AllReduce"))
 """The beginning of a conversation."""
 
 

@@ -56,13 +56,13 @@ class Endpoint:
     """The server; answers in order, the last one again and again.
 
     Attributes:
-        asked: bodies of the requests.
+        requested: bodies of the requests.
         keys: their Authorization headers.
     """
 
     def __init__(self, answers: Sequence[Answer]) -> None:
         self._answers = list(answers)
-        self.asked: list[dict[str, Any]] = []
+        self.requested: list[dict[str, Any]] = []
         self.keys: list[str] = []
         lock = threading.Lock()
         endpoint = self
@@ -73,7 +73,7 @@ class Endpoint:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 with lock:
-                    endpoint.asked.append(body)
+                    endpoint.requested.append(body)
                     endpoint.keys.append(self.headers["Authorization"])
                     answer = endpoint._answers.pop(0) if len(endpoint._answers) > 1 else endpoint._answers[0]
                 self._answer(answer)

@@ -16,7 +16,7 @@ from pkb_gym.agents.protocol import AgentError, Message, Reply
 from pkb_gym.agents.registry import open_agent
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import TokenCounts
-from tests.agents.conversations import ASKED, answered, task
+from tests.agents.conversations import CONVERSATION, answered, task
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def program(tmp_path):
 
 
 def test_text_in_and_text_out(program):
-    reply = program("print('read', sys.stdin.read())").begin(task()).act(ASKED)
+    reply = program("print('read', sys.stdin.read())").begin(task()).act(CONVERSATION)
     assert reply == Reply("read Write kernels.\n\n# AllReduce\n\n")
 
 
@@ -43,7 +43,7 @@ environment = [os.environ["PKB_" + name] for name in ("PROBLEM", "SAMPLE", "TURN
 print(json.dumps({"content": json.dumps([episode, environment]), "source": "int a;", "reasoning": "why",
                   "tokens": {"prompt": 5, "completion": 6}, "cost_usd": 0.25}))
 """
-    messages = [*ASKED, *answered("int b;", 0.0)]
+    messages = [*CONVERSATION, *answered("int b;", 0.0)]
     reply = program(code, stdin="json").begin(task(sample=3)).act(messages)
     episode, environment = json.loads(reply.content)
     assert environment == ["AllReduce", "3", "1"]
@@ -57,7 +57,11 @@ print(json.dumps({"content": json.dumps([episode, environment]), "source": "int 
 def test_the_turns_of_an_episode_share_a_folder_that_goes_with_it(program):
     agent = program("notes = open('notes', 'a+'); notes.seek(0); print('notes:', notes.read()); notes.write('x')")
     one, other = agent.begin(task()), agent.begin(task(sample=1))
-    replies = [one.act(ASKED).content.strip(), one.act(ASKED).content.strip(), other.act(ASKED).content.strip()]
+    replies = [
+        one.act(CONVERSATION).content.strip(),
+        one.act(CONVERSATION).content.strip(),
+        other.act(CONVERSATION).content.strip(),
+    ]
     assert replies == ["notes:", "notes: x", "notes:"]
     folder = one._folder
     assert folder.is_dir()
@@ -66,20 +70,20 @@ def test_the_turns_of_an_episode_share_a_folder_that_goes_with_it(program):
 
 
 def test_no_output_ends_the_episode(program):
-    assert program("print()").begin(task()).act(ASKED) is None
+    assert program("print()").begin(task()).act(CONVERSATION) is None
 
 
 def test_a_failure_is_the_agents_and_is_reported_without_control_characters(program):
     """A program's words reach the terminal."""
     with pytest.raises(AgentError, match=r"ended with status 3: no \\x1b\[31mkey"):
-        program("sys.stderr.write('no \\x1b[31mkey'); sys.exit(3)").begin(task()).act(ASKED)
+        program("sys.stderr.write('no \\x1b[31mkey'); sys.exit(3)").begin(task()).act(CONVERSATION)
 
 
 def test_a_late_program_is_ended_with_all_that_it_started(program, tmp_path):
     code = f"child = subprocess.Popen(['sleep', '60']); open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))"
     began = time.monotonic()
     with pytest.raises(AgentError, match="did not reply within 1 s"):
-        program(f"{code}\ntime.sleep(60)", timeout_s=1).begin(task()).act(ASKED)
+        program(f"{code}\ntime.sleep(60)", timeout_s=1).begin(task()).act(CONVERSATION)
     assert time.monotonic() - began < 30
     ended(int((tmp_path / "pid").read_text()))
 
@@ -98,7 +102,7 @@ def test_close_ends_a_program_that_runs(program, tmp_path):
 
     def act():
         try:
-            provider.begin(task()).act(ASKED)
+            provider.begin(task()).act(CONVERSATION)
         except AgentError as error:
             errors.append(str(error))
 
@@ -126,7 +130,9 @@ def test_an_entry_that_is_not_understood_is_an_error():
 
 
 def test_the_conversation_as_text():
-    text = as_text([*ASKED, Message("assistant", "Mine:", submission="int a;\n"), Message("tool", "Turn 1: wrong")])
+    text = as_text(
+        [*CONVERSATION, Message("assistant", "Mine:", submission="int a;\n"), Message("tool", "Turn 1: wrong")]
+    )
     expected = "Write kernels.\n\n# AllReduce\n\n# Your reply\n\nMine:\n```\nint a;\n```\n\n# What was found\n\n"
     assert text == f"{expected}Turn 1: wrong\n"
 
@@ -136,5 +142,5 @@ def test_programs_are_found_from_another_folder(monkeypatch, tmp_path):
     (tmp_path / "here.sh").write_text("#!/bin/sh\necho hello\n")
     (tmp_path / "here.sh").chmod(0o755)
     monkeypatch.chdir(tmp_path)
-    assert open_agent("command:./here.sh").begin(task()).act(ASKED).content == "hello\n"
+    assert open_agent("command:./here.sh").begin(task()).act(CONVERSATION).content == "hello\n"
     assert Path.cwd() == tmp_path

@@ -7,7 +7,7 @@ import pytest
 from pkb_gym.agents.protocol import NotCovered
 from pkb_gym.agents.registry import open_agent
 from pkb_gym.corpus.families import FAMILIES
-from tests.agents.conversations import ASKED, answered, task
+from tests.agents.conversations import CONVERSATION, answered, task
 
 FAMILY = FAMILIES["AllReduce", "cpp"]
 KNOBS = {variant.source: variant.knobs for variant in FAMILY.variants}
@@ -16,7 +16,7 @@ KNOBS = {variant.source: variant.knobs for variant in FAMILY.variants}
 def search(value, turns, *, seed=1, options=None):
     """The knobs of each submission, where `value` gives the reward of one."""
     agent = open_agent("evolve", options or {}).begin(task(seed=seed))
-    messages, found = list(ASKED), []
+    messages, found = list(CONVERSATION), []
     for number in range(turns):
         reply = agent.act(messages)
         if reply is None:

@@ -10,12 +10,12 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem, reference_source
-from tests.agents.conversations import ASKED, answered, task
+from tests.agents.conversations import CONVERSATION, answered, task
 
 
 def replies(provider, of, turns=3):
     """What its agent says, one turn after the other."""
-    agent, messages, found = provider.begin(of), list(ASKED), []
+    agent, messages, found = provider.begin(of), list(CONVERSATION), []
     for number in range(turns):
         reply = agent.act(messages)
         if reply is None:
@@ -55,7 +55,7 @@ def test_a_folder_is_replayed_one_file_a_sample(tmp_path):
 
 
 def attempt(problem="AllReduce", **fields):
-    return Attempt(problem=problem, asked=EvalConfig(), **fields).to_line() + "\n"
+    return Attempt(problem=problem, requested=EvalConfig(), **fields).to_line() + "\n"
 
 
 def test_results_are_replayed_by_sample_and_turn(tmp_path):
@@ -93,4 +93,4 @@ def test_nothing_to_replay_is_an_error(tmp_path, make):
 
 def test_messages_before_the_first_reply_do_not_count():
     agent = open_agent("reference").begin(task())
-    assert agent.act([*ASKED, Message("user", "more")]) is not None
+    assert agent.act([*CONVERSATION, Message("user", "more")]) is not None

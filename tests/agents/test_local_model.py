@@ -9,7 +9,7 @@ import pytest
 from pkb_gym.agents.protocol import AgentError, Message
 from pkb_gym.agents.registry import open_agent
 from pkb_gym.engine.errors import ConfigError
-from tests.agents.conversations import ASKED, answered, task
+from tests.agents.conversations import CONVERSATION, answered, task
 
 pytest.importorskip("transformers", reason="needs the extra `train`")
 
@@ -33,7 +33,7 @@ def provider(folder):
 
 
 def test_it_writes_what_the_model_finds_likeliest(provider):
-    messages = [*ASKED, *answered("int a;", 0.0)]
+    messages = [*CONVERSATION, *answered("int a;", 0.0)]
     reply = provider.begin(task()).act(messages)
     model, tokenizer = provider._model, provider._tokenizer
     talk = [
@@ -43,11 +43,11 @@ def test_it_writes_what_the_model_finds_likeliest(provider):
         {"role": "user", "content": "Turn 1"},
     ]
     text = tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
-    asked = tokenizer(text, add_special_tokens=False, return_tensors="pt")
-    out = model.generate(**asked, max_new_tokens=6, do_sample=False, pad_token_id=tokenizer.eos_token_id)
-    written = out[0, asked["input_ids"].shape[1] :]
+    requested = tokenizer(text, add_special_tokens=False, return_tensors="pt")
+    out = model.generate(**requested, max_new_tokens=6, do_sample=False, pad_token_id=tokenizer.eos_token_id)
+    written = out[0, requested["input_ids"].shape[1] :]
     assert reply.content == tokenizer.decode(written, skip_special_tokens=True)
-    assert (reply.tokens.prompt, reply.tokens.completion) == (asked["input_ids"].shape[1], len(written))
+    assert (reply.tokens.prompt, reply.tokens.completion) == (requested["input_ids"].shape[1], len(written))
 
 
 def test_episodes_that_wait_together_reply_as_each_alone(provider):
@@ -71,7 +71,7 @@ def test_a_model_that_fails_is_the_agents_failure(provider):
 
     provider._generate = fail
     with pytest.raises(AgentError, match="the model failed: out of memory"):
-        provider.begin(task()).act(ASKED)
+        provider.begin(task()).act(CONVERSATION)
 
 
 def test_settings_do_not_hold_the_folder_of_the_weights(provider, folder):

@@ -10,12 +10,12 @@ from pkb_gym.agents.chat_format import chat_messages
 from pkb_gym.agents.openai_chat import TOOL
 from pkb_gym.agents.protocol import AgentError, Message
 from pkb_gym.agents.registry import open_agent
-from pkb_gym.agents.run.budget import Limits
+from pkb_gym.agents.run.budget import RunLimits
 from pkb_gym.agents.submissions import read_submission
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import TokenCounts
 from pkb_gym.envs.trl import KernelTool
-from tests.agents.conversations import ASKED, answered, task
+from tests.agents.conversations import CONVERSATION, answered, task
 from tests.agents.fake_endpoint import USAGE, Answer, Endpoint, chunks, failure, whole
 from tests.agents.run.runs import Run, recorded
 from tests.envs.fake_evaluator import FakeEvaluator
@@ -30,7 +30,7 @@ def ask(monkeypatch):
     """`ask(answers, **options)` asks once and returns the reply and the endpoint."""
     opened = []
 
-    def run(*answers, messages=ASKED, **options):
+    def run(*answers, messages=CONVERSATION, **options):
         endpoint = Endpoint(answers)
         opened.append(endpoint)
         monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
@@ -63,10 +63,10 @@ def test_streams_are_put_together_with_reasoning_apart_and_tokens_counted(ask):
     assert (reply.content, reply.reasoning, reply.submission) == (CODE, "a sum", None)
     assert reply.tokens == TokenCounts(prompt=100, completion=20, reasoning=5)
     assert reply.cost_usd == pytest.approx((100 * 2 + 20 * 10) / 1e6)
-    (asked,) = endpoint.asked
-    assert (asked["model"], asked["temperature"], asked["max_tokens"], asked["stream"]) == ("tiny", 0.5, 9, True)
-    assert asked["stream_options"] == {"include_usage": True} and "tools" not in asked and "seed" not in asked
-    assert asked["messages"] == [
+    (body,) = endpoint.requested
+    assert (body["model"], body["temperature"], body["max_tokens"], body["stream"]) == ("tiny", 0.5, 9, True)
+    assert body["stream_options"] == {"include_usage": True} and "tools" not in body and "seed" not in body
+    assert body["messages"] == [
         {"role": "system", "content": "Write kernels."},
         {"role": "user", "content": "# AllReduce"},
     ]
@@ -76,7 +76,7 @@ def test_streams_are_put_together_with_reasoning_apart_and_tokens_counted(ask):
 def test_replies_may_come_whole(ask):
     reply, endpoint = ask(whole({"content": CODE, "reasoning": "a sum"}, USAGE | {"cost": 0.5}), stream="false")
     assert (reply.content, reply.reasoning, reply.cost_usd) == (CODE, "a sum", 0.5)
-    assert "stream" not in endpoint.asked[0] or not endpoint.asked[0]["stream"]
+    assert "stream" not in endpoint.requested[0] or not endpoint.requested[0]["stream"]
 
 
 def test_thoughts_between_tags_are_kept_apart(ask):
@@ -96,7 +96,7 @@ def test_calls_of_the_tool_are_put_together_and_the_last_counts(ask):
     """Models correct themselves."""
     reply, endpoint = ask(chunks(*call(0, '{"source": "int a;"}'), *call(1, '{"sour', 'ce": "int b;"}')), tools="true")
     assert (reply.submission, reply.content) == ("int b;", "")
-    assert endpoint.asked[0]["tools"][0]["function"]["name"] == "submit"
+    assert endpoint.requested[0]["tools"][0]["function"]["name"] == "submit"
 
 
 def test_a_whole_reply_may_call_the_tool(ask):
@@ -116,7 +116,7 @@ def test_a_call_that_is_not_understood_submits_nothing_and_stays_in_the_record(a
 
 
 def test_later_turns_show_calls_and_their_answers():
-    messages = [*ASKED, *answered("int a;", 0.1)]
+    messages = [*CONVERSATION, *answered("int a;", 0.1)]
     *_, message, answer = chat_messages(messages, with_tools=True)
     (made,) = message["tool_calls"]
     assert json.loads(made["function"]["arguments"]) == {"source": "int a;"}
@@ -124,7 +124,7 @@ def test_later_turns_show_calls_and_their_answers():
     *_, message, answer = chat_messages(messages, with_tools=False)
     assert message == {"role": "assistant", "content": "```\nint a;\n```"}
     assert answer == {"role": "user", "content": "Turn 1"}
-    plain = [*ASKED, Message("assistant", CODE), Message("user", "No submission")]
+    plain = [*CONVERSATION, Message("assistant", CODE), Message("user", "No submission")]
     assert chat_messages(plain, with_tools=True)[2:] == [
         {"role": "assistant", "content": CODE},
         {"role": "user", "content": "No submission"},
@@ -138,7 +138,7 @@ def test_rate_limits_and_errors_of_the_server_are_tried_again(ask):
         failure(500, "oh"),
         chunks({"content": CODE}),
     )
-    assert reply.content == CODE and len(endpoint.asked) == 4
+    assert reply.content == CODE and len(endpoint.requested) == 4
 
 
 def test_a_stream_that_breaks_off_is_asked_for_again(ask):
@@ -146,7 +146,7 @@ def test_a_stream_that_breaks_off_is_asked_for_again(ask):
     begun = chunks({"content": "```cpp\nvoid"}, ends=False)
     cut = Answer(begun.body, breaks_off=True)
     reply, endpoint = ask(begun, cut, chunks({"content": CODE}))
-    assert reply.content == CODE and len(endpoint.asked) == 3
+    assert reply.content == CODE and len(endpoint.requested) == 3
 
 
 def test_an_endpoint_that_stays_down_is_the_agents_failure(ask):
@@ -160,7 +160,7 @@ def test_nobody_listens(monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     provider = open_agent("openai:tiny", {"retries": "1"})
     with pytest.raises(AgentError, match="the endpoint failed: Connection error"):
-        provider.begin(task()).act(ASKED)
+        provider.begin(task()).act(CONVERSATION)
     provider.close()
 
 
@@ -195,8 +195,10 @@ def test_an_error_within_a_stream_is_the_agents_failure(ask):
 
 
 def test_seeds_differ_between_turns(ask):
-    first = ask(chunks({"content": CODE}), seeded="true")[1].asked[0]["seed"]
-    later = ask(chunks({"content": CODE}), seeded="true", messages=[*ASKED, *answered("a", 0.0)])[1].asked[0]["seed"]
+    first = ask(chunks({"content": CODE}), seeded="true")[1].requested[0]["seed"]
+    later = ask(chunks({"content": CODE}), seeded="true", messages=[*CONVERSATION, *answered("a", 0.0)])[1].requested[
+        0
+    ]["seed"]
     assert first != later
 
 
@@ -228,13 +230,13 @@ def test_a_run_shows_the_model_its_calls_and_their_answers_also_when_resumed(mon
     """The conversation is put together from the record, without what the endpoint itself remembers."""
     endpoint = Endpoint([chunks(*call(0, f'{{"source": "speedup {n}"}}'), usage=USAGE) for n in (1, 2)])
     monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
-    for limits in (Limits(evaluations=1), Limits()):
+    for limits in (RunLimits(evaluations=1), RunLimits()):
         provider = open_agent("openai:tiny", {"tools": "true"})
         run = Run(tmp_path, provider, FakeEvaluator(), turns=2, limits=limits, settings=dict(provider.settings))
         provider.close()
     endpoint.close()
     assert run.outcome.complete == 1 and run.runner.budget.tokens == 2 * 120
-    first, second = (asked["messages"] for asked in endpoint.asked)
+    first, second = (body["messages"] for body in endpoint.requested)
     assert [message["role"] for message in second] == ["system", "user", "assistant", "tool"] and second[:2] == first
     (made,) = second[2]["tool_calls"]
     assert json.loads(made["function"]["arguments"]) == {"source": "speedup 1"}

@@ -8,7 +8,7 @@ import pytest
 
 from pkb_gym.agents.registry import open_agent
 from pkb_gym.engine.errors import ConfigError
-from tests.agents.conversations import ASKED, task
+from tests.agents.conversations import CONVERSATION, task
 
 CODE = """
 from pkb_gym.agents.protocol import Reply
@@ -38,7 +38,7 @@ def module(tmp_path, monkeypatch):
 
 def test_a_class_is_a_function_of_the_task():
     provider = open_agent("python:own_agents_of_a_test:Named")
-    assert provider.begin(task("Scatter", sample=2)).act(ASKED).content == "Scatter 2 2"
+    assert provider.begin(task("Scatter", sample=2)).act(CONVERSATION).content == "Scatter 2 2"
     assert provider.settings == {"function": "own_agents_of_a_test:Named"}
 
 

@@ -10,7 +10,7 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import EvalConfig
 
 
-class Asked:
+class FakeEvaluator:
     """Notes how it is configured."""
 
     def evaluate(self, _problem: object, _source: str, config: EvalConfig) -> None:
@@ -32,9 +32,9 @@ def test_candidates_are_configured_as_by_their_files() -> None:
     """Those whose synchronisation is the question have the detector; none is timed."""
     configs = {}
     for run in candidate_runs():
-        asked = Asked()
-        assert run.evaluate(asked)["verdict"] == "refused"  # type: ignore[arg-type]
-        configs[run.kernel] = (run, asked.config)
+        evaluator = FakeEvaluator()
+        assert run.evaluate(evaluator)["verdict"] == "refused"  # type: ignore[arg-type]
+        configs[run.kernel] = (run, evaluator.config)
     assert len(configs) > 90 and {name.split("/")[0] for name in configs} >= {"good", "hostile", "racy"}
     for name, (run, config) in configs.items():
         assert (config.device, config.until, config.world_size) == ("emulated", "check", run.world_size), name

@@ -26,10 +26,10 @@ class FakeEvaluator:
     """Refuses a mutant with its seed; notes all evaluations."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, int]] = []
+        self.requested: list[tuple[str, int]] = []
 
     def evaluate(self, problem: object, source: str, config: EvalConfig) -> SimpleNamespace:
-        self.asked.append((source, config.seed))
+        self.requested.append((source, config.seed))
         if source.endswith("trap"):
             return SimpleNamespace(failure=None, passed=source.startswith("not reached"), message="")
         refused = FOUND_WITH[source] == config.seed
@@ -63,11 +63,11 @@ def rows(folder: Path) -> dict[str, dict[str, Any]]:
 
 def test_every_mutant_has_its_first_seed_before_any_has_more(evaluator: FakeEvaluator, tmp_path: Path) -> None:
     assert run(tmp_path) == 1, "one is never found"
-    firsts = [source for source, _ in evaluator.asked[:7] if not source.endswith("trap")]
+    firsts = [source for source, _ in evaluator.requested[:7] if not source.endswith("trap")]
     assert firsts == ["at once", "late", "never", "not reached"]
-    assert [seed for source, seed in evaluator.asked if source == "late"] == list(range(7))
-    assert [seed for source, seed in evaluator.asked if source == "never"] == list(range(8))
-    assert [seed for source, seed in evaluator.asked if source == "not reached"] == [0]
+    assert [seed for source, seed in evaluator.requested if source == "late"] == list(range(7))
+    assert [seed for source, seed in evaluator.requested if source == "never"] == list(range(8))
+    assert [seed for source, seed in evaluator.requested if source == "not reached"] == [0]
     found = rows(tmp_path)
     assert (found["late"]["seed"], found["late"]["evaluations"], found["late"]["places"]) == (
         *(6, 7),
@@ -78,12 +78,12 @@ def test_every_mutant_has_its_first_seed_before_any_has_more(evaluator: FakeEval
 
 def test_a_later_run_goes_on_where_the_earlier_one_ended(evaluator: FakeEvaluator, tmp_path: Path) -> None:
     run(tmp_path, "--seeds", "4")
-    evaluator.asked.clear()
+    evaluator.requested.clear()
     run(tmp_path)
-    assert evaluator.asked == [("late", 4), ("late", 5), ("late", 6), *(("never", seed) for seed in range(4, 8))]
-    evaluator.asked.clear()
+    assert evaluator.requested == [("late", 4), ("late", 5), ("late", 6), *(("never", seed) for seed in range(4, 8))]
+    evaluator.requested.clear()
     run(tmp_path)
-    assert evaluator.asked == []
+    assert evaluator.requested == []
 
 
 def test_an_expert_is_judged_with_every_seed(evaluator: FakeEvaluator) -> None:
@@ -93,7 +93,7 @@ def test_an_expert_is_judged_with_every_seed(evaluator: FakeEvaluator) -> None:
 
 
 def test_on_gpus_a_mutant_is_judged_as_soon_as_it_is_compiled(evaluator: FakeEvaluator, tmp_path: Path) -> None:
-    asked: list[tuple[str, str]] = []
+    requested: list[tuple[str, str]] = []
 
     class OnGpus(FakeEvaluator):
         def __init__(self, cache_dir: Path | None) -> None:
@@ -107,22 +107,22 @@ def test_on_gpus_a_mutant_is_judged_as_soon_as_it_is_compiled(evaluator: FakeEva
             pass
 
         def evaluate(self, problem: object, source: str, config: EvalConfig) -> SimpleNamespace:
-            asked.append((source, str(config.until)))
+            requested.append((source, str(config.until)))
             return super().evaluate(problem, source, config)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(emulated_mutants, "LocalEvaluator", OnGpus)
         on_gpus = ("--on-gpus", "--ranks-per-gpu", "2", "--compiled", str(tmp_path / "compiled"))
         run(tmp_path, *on_gpus, "--budget-s", "60")
-        judged = [source for source, until in asked if until == "check"]
+        judged = [source for source, until in requested if until == "check"]
         assert judged == sorted(FOUND_WITH)
-        assert all(asked.index((source, "compile")) < asked.index((source, "check")) for source in judged)
+        assert all(requested.index((source, "compile")) < requested.index((source, "check")) for source in judged)
         path = tmp_path / "emulated_mutants_1_gpus_of_2_ranks.json"
         assert [row["mutant"] for row in json.loads(path.read_text(encoding="utf-8"))["rows"]] == judged
         path.unlink()
-        asked.clear()
+        requested.clear()
         run(tmp_path, *on_gpus, "--budget-s", "0")
-        assert not path.exists() and not [source for source, until in asked if until == "check"]
+        assert not path.exists() and not [source for source, until in requested if until == "check"]
 
 
 @pytest.mark.parametrize("problem", sorted({problem for problem, _ in AT_TINY}))
@@ -137,7 +137,7 @@ def test_a_mutant_that_is_right_by_argument_is_not_judged_again(
 ) -> None:
     run(tmp_path, "--seeds", "4")
     monkeypatch.setattr(emulated_mutants, "AT_TINY", {("Gather", "never"): "nobody waits"})
-    evaluator.asked.clear()
+    evaluator.requested.clear()
     assert run(tmp_path) == 0
-    assert [source for source, _ in evaluator.asked] == ["late"] * 3
+    assert [source for source, _ in evaluator.requested] == ["late"] * 3
     assert rows(tmp_path)["never"]["equivalent"] == "nobody waits"

@@ -19,9 +19,9 @@ CONFIG = EvalConfig(device="cpu", world_size=2, size="tiny", dtype="bfloat16", l
 
 
 def attempt(source: str | None, seed: int = 0) -> Attempt:
-    asked = CONFIG.model_copy(update={"seed": seed})
+    requested = CONFIG.model_copy(update={"seed": seed})
     found = None if source is None else timed(speedup_low=2.0)
-    return Attempt(problem="AllReduce", asked=asked, source=source, feedback=found)
+    return Attempt(problem="AllReduce", requested=requested, source=source, feedback=found)
 
 
 def test_every_request_is_judged_once_by_each_number_of_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -38,7 +38,7 @@ def test_every_request_is_judged_once_by_each_number_of_services(tmp_path: Path,
     results.write_text("".join(one.to_line() + "\n" for one in attempts))
     main([str(results), "--services", "1", "3", "--kernel-timeout", "4", "--out", str(tmp_path)])
     assert started == [("dedicated", 1), ("dedicated", 3)]
-    assert len(evaluator.asked) == 2 * 3 and {config.timeout_s for _, _, config in evaluator.asked} == {4.0}
+    assert len(evaluator.requested) == 2 * 3 and {config.timeout_s for _, _, config in evaluator.requested} == {4.0}
     one, three = json.loads((tmp_path / "evaluation_rate.json").read_bytes())["rates"]
     assert (one["services"], three["services"], one["evaluations"]) == (1, 3, 3)
     assert one["verdicts"] == {"passed": 2, "compile_error": 1} and one["other_verdicts"] == 1

@@ -41,10 +41,10 @@ def test_each_kernel_in_turn() -> None:
 
 
 def test_judges_share_the_work_and_what_is_refused_is_counted() -> None:
-    of_all, asked = kernels(), []
+    of_all, requested = kernels(), []
 
     def judge(submission: Submission) -> Verdict:
-        asked.append((submission.source, submission.config.seed))
+        requested.append((submission.source, submission.config.seed))
         if submission.config.seed == 1:
             return Verdict("infrastructure", "no memory")
         return Verdict("output_mismatch" if submission.source == "expert" else None, "differs")
@@ -55,8 +55,8 @@ def test_judges_share_the_work_and_what_is_refused_is_counted() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(set(asked)) == [("expert", 0), ("expert", 1), *(("reference", seed) for seed in range(3))]
-    assert len(asked) == 5 + 2 * 2, "what was not judged is judged again"
+    assert sorted(set(requested)) == [("expert", 0), ("expert", 1), *(("reference", seed) for seed in range(3))]
+    assert len(requested) == 5 + 2 * 2, "what was not judged is judged again"
     found = summary([kernel.row for kernel in of_all])
     assert (found["evaluations"], found["refused"], found["unjudged"]) == (5, 1, 2)
     assert of_all[1].row.refused == ["seed 0: output_mismatch: differs"]

@@ -65,13 +65,13 @@ def test_the_share_compiled_is_of_what_came_beyond_the_compiler():
 
 def test_what_was_broken_off_is_read_as_far_as_it_came(tmp_path: Path):
     config = EvalConfig(size="tiny", language="cpp", dtype="bfloat16", world_size=2)
-    asked = [Attempt(problem="A", sample=sample, asked=config, reward=0.0) for sample in (0, 1)]
-    part = {"prompt": 0, "sample": 0, "attempts": [one.model_dump(mode="json") for one in asked]}
+    requested = [Attempt(problem="A", sample=sample, requested=config, reward=0.0) for sample in (0, 1)]
+    part = {"prompt": 0, "sample": 0, "attempts": [one.model_dump(mode="json") for one in requested]}
     state = {"global_step": 1, "log_history": [{"loss": 2.0, "mean_token_accuracy": 0.5, "epoch": 0.25}]}
     files = {
         "about.json": {"commit": "c" * 12},
         "rings_sft/parts/0.jsonl": part,
-        "rings_grpo/results.jsonl": asked[0].model_dump(mode="json"),
+        "rings_grpo/results.jsonl": requested[0].model_dump(mode="json"),
         "sft/trainer_state.json": state,
         "grpo/trainer_state.json": {"global_step": 1, "log_history": [{"reward": 0.5, "correct": 0.25}]},
         "grpo/rollouts.jsonl": {"step": 0, "failure": "race", "is_duplicate": False},
@@ -111,7 +111,7 @@ def test_a_run_without_results_of_sft_has_figures_of_the_rest(tmp_path: Path):
     (tmp_path / "rings_grpo").mkdir()
     (tmp_path / "grpo").mkdir()
     (tmp_path / "rings_grpo" / "results.jsonl").write_text(
-        Attempt(problem="A", asked=config, reward=0.0).to_line() + "\n"
+        Attempt(problem="A", requested=config, reward=0.0).to_line() + "\n"
     )
     (tmp_path / "about.json").write_text("{}")
     (tmp_path / "grpo" / "rollouts.jsonl").write_text("")

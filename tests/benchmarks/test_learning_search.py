@@ -37,9 +37,9 @@ def test_every_prompt_is_searched_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert [(one["problem"], one["turn"]) for one in found[:4]] == [("AllReduce", turn) for turn in range(4)]
     assert len({one["source"] for one in found[:4]}) == 4 and all(one["reward"] == 0.05 for one in found)
     assert len(found) == 4  # there are no families for the other one
-    judged = len(evaluator.asked)
+    judged = len(evaluator.requested)
     main(command)
-    assert len(evaluator.asked) == judged
+    assert len(evaluator.requested) == judged
 
 
 def test_the_first_prompts_of_each_problem_are_taken():

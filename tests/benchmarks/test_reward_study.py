@@ -69,7 +69,7 @@ def test_the_greatest_reward_of_what_was_caught_is_listed():
 
 def test_attempts_are_valued_by_every_preset_and_what_was_not_judged_is_left_out():
     config = EvalConfig(size="tiny", language="cpp", dtype="bfloat16", world_size=2)
-    judged = Attempt(problem="A", asked=config, source="x", feedback=timed(speedup_low=2.0), reward=1.0)
+    judged = Attempt(problem="A", requested=config, source="x", feedback=timed(speedup_low=2.0), reward=1.0)
     lost = judged.model_copy(update={"feedback": failed("infrastructure")})
     (found,) = valued([judged, lost, judged.model_copy(update={"feedback": None})])
     assert (found.rewards["kevin"], found.rewards["dr_kernel"], found.rewards["kernelbench"]) == (2.3, 3.0, 1.0)

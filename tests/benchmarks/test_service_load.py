@@ -92,7 +92,7 @@ def test_jobs_one_at_a_time_go_to_each_evaluator():
         times = one_at_a_time(JOBS[:3], [first, second])
     assert [[job for (job, _), _ in own] for own in times] == [JOBS[:3]] * 2
     assert all(ms > 0 for own in times for _, ms in own)
-    assert len(owners.asked) == 3 and PROBLEM.name == "AllReduce" and CONFIG.until == "check"
+    assert len(owners.requested) == 3 and PROBLEM.name == "AllReduce" and CONFIG.until == "check"
 
 
 NOTHING_WRONG = Tally(jobs=100, lost=0, doubled=0, mixed_up=0, failed=0)

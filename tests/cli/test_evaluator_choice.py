@@ -32,7 +32,7 @@ def test_a_service_judges(pkb, owners, url):
     ran = pkb(*EVAL, "--service", url, "--json", stdin=b"speedup 3")
     feedback = json.loads(ran.out)
     assert ran.status == 0 and feedback["timing"]["speedup"] == 3.0 and feedback["durations_s"][ASKING] >= 0
-    assert owners.asked == ["speedup 3"] and not ran.evaluators
+    assert owners.requested == ["speedup 3"] and not ran.evaluators
 
 
 def test_a_service_draws_the_inputs_itself(pkb, url):

@@ -20,7 +20,7 @@ OWN = DOCS / "own_problem" / "my_pkb_problems" / "sharded_softmax"
 @pytest.fixture(autouse=True)
 def in_a_folder_without_gpus(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(new, "choose_device", lambda asked: "cpu")
+    monkeypatch.setattr(new, "choose_device", lambda requested: "cpu")
     monkeypatch.setattr(problem_folders, "_REGISTERED", {})
 
 
@@ -77,7 +77,7 @@ def test_standard_output_holds_the_source_alone(pkb):
 
 
 def test_where_there_are_gpus_a_starter_is_cuda(pkb, monkeypatch):
-    monkeypatch.setattr(new, "choose_device", lambda asked: "cuda")
+    monkeypatch.setattr(new, "choose_device", lambda requested: "cuda")
     assert "all_reduce.cu: CUDA C++ starter" in pkb("new", "AllReduce").out
     assert "load_inline" in pkb("new", "AllReduce", "-", "--language", "python").out, "hints of the device"
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from pkb_gym.metrics.comparison import Comparison
+from pkb_gym.metrics.comparison import AgentComparison
 from pkb_gym.report.content import ReportContent
 from pkb_gym.report.leaderboard import read_entry
 from pkb_gym.report.verification import Verification
@@ -76,7 +76,7 @@ def test_compare_shows_differences_and_flips(pkb, a, b):
     assert line.split() == ["pass@1", "0.500", "1.000", "+0.500", "+0.000", "to", "+1.000", "2"]
     assert "right, only B: Gather (0/1 -> 1/1)\n" in ran.out and "faster, only B: Gather (0/1 -> 1/1)\n" in ran.out
     assert "only in A, not compared: Scatter\n" in ran.out
-    found = Comparison.model_validate_json(pkb("compare", a, b, "--json").out)
+    found = AgentComparison.model_validate_json(pkb("compare", a, b, "--json").out)
     assert found.only_a == ("Scatter",) and len(found.flips) == 2
     assert "no problem flipped" in pkb("compare", b, b).out
     assert "B as fast as A's best kernel: 0 of 1 problems; turns: AllReduce never\n" in ran.out

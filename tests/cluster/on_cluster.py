@@ -21,7 +21,7 @@ by_make_cluster = pytest.mark.skipif(not BY_MAKE_CLUSTER, reason="takes minutes 
 
 PROBLEM = find_problem("AllReduce")
 ON_TWO = EvalConfig(device="cpu", world_size=2, size="tiny")
-FAKE = "judge=tests.cluster.fake_judge:FakeJudge"
+FAKE = "evaluator=tests.cluster.fake_pool_evaluator:FakePoolEvaluator"
 # 1.2 CPUs a gang: none fits on the head, which has one and compiles.
 FAKE_POOL = f"ray?pool=fake&{FAKE}&checks_per_gang=2&shared_most=1&exclusive_most=1&cpus_per_rank=0.6"
 ONE_GANG = "shared_most=0&exclusive_most=1&cpus_per_rank=0.6"

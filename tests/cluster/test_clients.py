@@ -43,9 +43,12 @@ def test_another_client_must_want_the_same_settings(evaluator):
         assert other.evaluate(PROBLEM, "speedup 7", ON_TWO).passed, "it takes what there is"
 
 
-def test_a_judge_must_exist(ray_cluster):
-    other = RayEvaluator("ray?pool=strange&judge=tests.cluster.fake_judge:Nobody", timeout_s=PATIENCE_S)
-    with other, pytest.raises(ConfigError, match=r"judge 'tests.cluster.fake_judge:Nobody': .* has no 'Nobody'"):
+def test_an_evaluator_must_exist(ray_cluster):
+    other = RayEvaluator("ray?pool=strange&evaluator=tests.cluster.fake_pool_evaluator:Nobody", timeout_s=PATIENCE_S)
+    with (
+        other,
+        pytest.raises(ConfigError, match=r"evaluator .*:Nobody': .* has no 'Nobody'"),
+    ):
         other.evaluate(PROBLEM, "speedup 1", ON_TWO)
 
 

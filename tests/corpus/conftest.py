@@ -20,7 +20,7 @@ from pkb_gym.rewards.examples import failed, timed
 class TextEvaluator:
     """Right is what has an export, no `+ 1` and every semicolon; faster is what is shorter."""
 
-    asked: list[tuple[str, str, EvalConfig]] = field(default_factory=list)
+    requested: list[tuple[str, str, EvalConfig]] = field(default_factory=list)
     fails_at: int | None = None
     """Number of the evaluation, from 0, that this machine cannot make."""
     interrupts_at: int | None = None
@@ -29,8 +29,8 @@ class TextEvaluator:
 
     def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: object = None) -> Feedback:
         with self.lock:
-            number = len(self.asked)
-            self.asked.append((problem.name, source, config))
+            number = len(self.requested)
+            self.requested.append((problem.name, source, config))
         if number == self.interrupts_at:
             raise KeyboardInterrupt
         feedback = self._judge(source) if number != self.fails_at else failed("infrastructure")

@@ -80,7 +80,7 @@ def test_a_missing_synchronisation_is_a_race(problem, name, knobs, expected, loc
     assert expected in feedback.message
 
 
-@pytest.mark.parametrize("name", ["missing_wait", "unheard_rank"])
+@pytest.mark.parametrize("name", ["missing_wait", "unawaited_rank"])
 def test_data_that_is_not_waited_for_is_refused(name, local_evaluator):
     """It may be late in every call, or in those alone in which a rank is delayed."""
     feedback = _broken("GradAccLoss", name, local_evaluator, {"exchange": "push", "signalling": "signals"})

@@ -29,7 +29,7 @@ def attempts(*sources):
             problem="AllReduce",
             agent="somebody",
             turn=turn,
-            asked=CONFIG,
+            requested=CONFIG,
             source=source,
             reward=0.5,
             reward_name="default",

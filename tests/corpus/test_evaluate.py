@@ -34,9 +34,9 @@ def test_each_candidate_has_its_feedback_and_equal_ones_are_evaluated_once():
     full = replace(one, task=replace(TASK, style="full"))
     found = batches(evaluator, report=lambda *result: reported.append(result)).evaluate([one, full, two, again])
     assert {candidate: feedback.speedup for candidate, feedback in found.items()} == {one: 1, two: 2, full: 1}
-    assert sorted(source for _, source, _ in evaluator.asked) == ["speedup 1", "speedup 2"]
+    assert sorted(source for _, source, _ in evaluator.requested) == ["speedup 1", "speedup 2"]
     assert dict(reported) == found and len(reported) == 3
-    (config, *_) = (config for *_, config in evaluator.asked)
+    (config, *_) = (config for *_, config in evaluator.requested)
     assert (config.until, config.turn, config.timing_budget_s, config.timeout_s) == ("time", 0, 0.1, 5.0)
 
 
@@ -49,7 +49,7 @@ def test_what_is_in_the_journal_is_found_after_the_deadline_too(tmp_path):
         cache = CachingEvaluator(evaluator, store=journal)
         late = BatchEvaluator(cache, LIMITS, jobs=1, deadline=time.monotonic())
         assert list(late.evaluate([known, new])) == [known]
-    assert (late.left, late.faults, len(evaluator.asked)) == (1, 0, 1)
+    assert (late.left, late.faults, len(evaluator.requested)) == (1, 0, 1)
 
 
 def test_infrastructure_failures_are_counted():

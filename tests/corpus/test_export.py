@@ -71,7 +71,7 @@ def test_the_test_part_is_refused(export, out, kind):
     ran = export(kind, "--out", out, "--problems", "ReduceScatter", "--world-size", 2)
     assert ran.status == 2
     assert "ReduceScatter belongs to the test part of the split" in ran.err
-    assert not ran.evaluator.asked and not (out / "corpus").exists()
+    assert not ran.evaluator.requested and not (out / "corpus").exists()
 
 
 def test_a_problem_without_family_is_refused(export, out):
@@ -121,8 +121,8 @@ def test_the_same_command_again_evaluates_nothing_and_writes_the_same(export, ou
     first = export("corpus", "--out", out, *small)
     before = (out / "corpus.jsonl").read_text()
     again = export("corpus", "--out", out, *small)
-    assert len(first.evaluator.asked) == len({(name, source) for name, source, _ in first.evaluator.asked}) > 12
-    assert not again.evaluator.asked
+    assert len(first.evaluator.requested) == len({(name, source) for name, source, _ in first.evaluator.requested}) > 12
+    assert not again.evaluator.requested
     assert (out / "corpus.jsonl").read_text() == before
 
 
@@ -135,7 +135,7 @@ def test_an_interrupted_export_goes_on_where_it_was(export, out, small):
         journal.write('{"key": "torn')
     again = export("corpus", "--out", out, *small)
     whole = export("corpus", "--out", out.parent / "whole", *small)
-    assert len(again.evaluator.asked) == len(whole.evaluator.asked) - kept
+    assert len(again.evaluator.requested) == len(whole.evaluator.requested) - kept
     assert (out / "corpus.jsonl").read_text() == (out.parent / "whole" / "corpus.jsonl").read_text()
 
 
@@ -167,7 +167,7 @@ def test_kernels_that_were_not_run_are_no_targets(export, out, small):
 
 def test_time_ends_and_the_rest_is_left(export, out, small):
     ran = export("corpus", "--out", out, *small, "--max-minutes", 1e-9)
-    assert not ran.evaluator.asked and "12 evaluations are left; the same command goes on" in ran.err
+    assert not ran.evaluator.requested and "12 evaluations are left; the same command goes on" in ran.err
 
 
 def test_variants_take_workloads_in_turn(export, out):

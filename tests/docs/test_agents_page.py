@@ -19,7 +19,7 @@ from pkb_gym.envs.episode import Episode
 from pkb_gym.problems.catalogue import find_problem, reference_source
 from pkb_gym.rewards import find_reward
 from pkb_gym.rewards.examples import timed
-from tests.agents.conversations import ASKED, task
+from tests.agents.conversations import CONVERSATION, task
 from tests.docs.pages import DOCS, code_blocks
 
 FILE = DOCS / "agents.md"
@@ -75,9 +75,9 @@ def test_the_program_plays(tmp_path):
     (tmp_path / name).write_text(program)
     provider = open_agent(f"command:{sys.executable} {tmp_path / name}", {"stdin": "json"})
     agent = provider.begin(task("ReduceScatter"))
-    reply = agent.act(ASKED)
+    reply = agent.act(CONVERSATION)
     assert reply.content == "A starter." and "TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution" in reply.submission
-    later = [*ASKED, Message("assistant", reply.content, submission=reply.submission), Message("tool", "Turn 1")]
+    later = [*CONVERSATION, Message("assistant", reply.content, submission=reply.submission), Message("tool", "Turn 1")]
     assert agent.act(later) is None
 
 
@@ -89,10 +89,10 @@ def test_the_agent_in_python_plays(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "my_agents", raising=False)
     agent, episode = open_agent(command).begin(task()), Episode(find_reward("default"))
-    first = agent.act(ASKED).submission
+    first = agent.act(CONVERSATION).submission
     assert first == "# 0\n" + reference_source(find_problem("AllReduce"))
     turns = [episode.record(f"kernel {speedup}", timed(speedup=speedup)) for speedup in (1.0, 3.0, 2.0)]
-    messages = [*ASKED, *(Message("tool", "", turn=turn) for turn in turns)]
+    messages = [*CONVERSATION, *(Message("tool", "", turn=turn) for turn in turns)]
     assert agent.act(messages).submission == "# 3\nkernel 3.0"
 
 

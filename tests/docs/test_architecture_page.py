@@ -43,4 +43,4 @@ def test_messages_are_those_of_the_wire():
     drawn = set(re.findall(r"── (\w+)[, ]", PAGE.split("runs one block of calls:")[1].split("Orders and replies")[0]))
     messages = drawn - {"SIGSTOP", "last"}
     assert len(messages) == 9
-    assert all(f"class {message}(Message)" in orders for message in messages)
+    assert all(f"class {message}(WireMessage)" in orders for message in messages)

@@ -110,7 +110,7 @@ MEMBERS = ["group", "peer", "put", "get", "signal", "wait", "barrier", "scratch"
 DEVICE_MEMBERS = [
     *("peer", "scratch", "signal", "wait", "put", "get", "barrier_blocks"),
     *("arrive_blocks", "wait_blocks", "signal_block", "wait_block"),
-    *("tell_begun", "wait_begun", "wait_all_begun", "hold"),
+    *("signal_begun", "wait_begun", "wait_all_begun", "hold"),
     *("group_size", "group_rank", "group_member", "signal_word"),
 ]
 

@@ -11,20 +11,20 @@ import threading
 import time
 from dataclasses import dataclass
 
-from pkb_gym.engine.rankside.messages import Message
+from pkb_gym.engine.rankside.messages import WireMessage
 from pkb_gym.engine.rankside.orders import Failed
 from pkb_gym.engine.rankside.wire import Wire
 
 
 @dataclass(frozen=True)
-class Do(Message):
+class Do(WireMessage):
     """What each rank is to do."""
 
     words: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Did(Message):
+class Did(WireMessage):
     """What a rank has done, and the bytes that came with its order."""
 
     word: str

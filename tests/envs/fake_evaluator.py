@@ -23,15 +23,15 @@ class FakeEvaluator:
 
     Attributes:
         meet: as many evaluations as this barrier has parties wait for each other, to prove that they run side by side.
-        asked: problem, source and configuration of each evaluation.
+        requested: problem, source and configuration of each evaluation.
     """
 
     meet: threading.Barrier | None = None
-    asked: list[tuple[str, str, EvalConfig]] = field(default_factory=list)
+    requested: list[tuple[str, str, EvalConfig]] = field(default_factory=list)
     closed: bool = False
 
     def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
-        self.asked.append((problem.name, source, config))
+        self.requested.append((problem.name, source, config))
         if self.meet is not None:
             self.meet.wait(timeout=10)
         device: Device = "emulated" if config.device == "emulated" else "cpu"

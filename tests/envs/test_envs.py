@@ -113,8 +113,8 @@ def test_the_request_to_the_evaluator_agrees_with_the_task_text(evaluator):
     env = gym.make("PKB/AllReduce-v0", evaluator="fake", device="cpu").unwrapped
     env.reset(seed=0)
     env.step("a")
-    ((_, _, asked),) = evaluator.asked
-    assert (asked.device, asked.world_size, asked.size, asked.dtype) == ("cpu", 4, "tiny", "bfloat16")
+    ((_, _, requested),) = evaluator.requested
+    assert (requested.device, requested.world_size, requested.size, requested.dtype) == ("cpu", 4, "tiny", "bfloat16")
 
 
 def test_the_evaluator_is_asked_with_seed_and_turn(evaluator):
@@ -122,9 +122,9 @@ def test_the_evaluator_is_asked_with_seed_and_turn(evaluator):
     seed = env.reset(seed=3)[1]["input_seed"]
     env.step("a")
     env.step("b")
-    assert [(name, source) for name, source, _ in evaluator.asked] == [("AllReduce", "a"), ("AllReduce", "b")]
-    assert [(config.seed, config.turn) for _, _, config in evaluator.asked] == [(seed, 0), (seed, 1)]
-    assert {(config.world_size, config.size, config.dtype) for *_, config in evaluator.asked} == {
+    assert [(name, source) for name, source, _ in evaluator.requested] == [("AllReduce", "a"), ("AllReduce", "b")]
+    assert [(config.seed, config.turn) for _, _, config in evaluator.requested] == [(seed, 0), (seed, 1)]
+    assert {(config.world_size, config.size, config.dtype) for *_, config in evaluator.requested} == {
         (2, "tiny", "float32")
     }
 
@@ -134,11 +134,11 @@ def test_a_source_that_comes_again_gets_its_first_verdict(evaluator):
     env = make()
     env.reset(seed=1)
     rewards = [env.step(source)[1] for source in ("speedup 2", "speedup 3", "speedup 2")]
-    assert [source for _, source, _ in evaluator.asked] == ["speedup 2", "speedup 3"]
+    assert [source for _, source, _ in evaluator.requested] == ["speedup 2", "speedup 3"]
     assert rewards[0] > 0 and rewards[2] == 0
     env.reset()
     env.step("speedup 2")
-    assert len(evaluator.asked) == 3, "another episode has other inputs"
+    assert len(evaluator.requested) == 3, "another episode has other inputs"
 
 
 def test_a_step_returns_the_findings():
@@ -289,7 +289,7 @@ def test_the_class_has_all_headings():
 def test_a_size_that_does_not_fit_this_machine_is_refused_at_make(monkeypatch):
     """It ended in an infrastructure failure, episode after episode."""
     monkeypatch.setattr(host, "memory_total_bytes", lambda: 16 << 30)
-    asked = {"device": "cpu", "world_size": 2, "size": "published"}
+    requested = {"device": "cpu", "world_size": 2, "size": "published"}
     with pytest.raises(ConfigError, match=r"GNNSparseFeatureFetch: .* needs 1\d\d\.\d GiB .* has 16\.0 GiB"):
-        gym.make("PKB/GNNSparseFeatureFetch-v0", evaluator="local", **asked)
-    gym.make("PKB/GNNSparseFeatureFetch-v0", evaluator="http://127.0.0.1:1", **asked)  # it has a memory of its own
+        gym.make("PKB/GNNSparseFeatureFetch-v0", evaluator="local", **requested)
+    gym.make("PKB/GNNSparseFeatureFetch-v0", evaluator="http://127.0.0.1:1", **requested)  # it has a memory of its own

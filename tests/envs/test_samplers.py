@@ -189,8 +189,8 @@ def test_the_seed_fixes_what_learning_progress_draws():
 
 
 def test_the_sampler_survives_json_by_name_and_with_parameters():
-    asked = {"name": "learning_progress", "floor": 0.5}
-    env = gym.make("PKB/Suite-v0", split=SPLIT, sampler=asked, evaluator="fake", device="cpu")
+    requested = {"name": "learning_progress", "floor": 0.5}
+    env = gym.make("PKB/Suite-v0", split=SPLIT, sampler=requested, evaluator="fake", device="cpu")
     again = gym.make(EnvSpec.from_json(env.spec.to_json()))
     assert again.unwrapped.sampler == env.unwrapped.sampler == LearningProgress(floor=0.5)
 

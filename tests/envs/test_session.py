@@ -72,13 +72,13 @@ def test_a_restored_session_goes_on_where_it_was(session, evaluator):
     other.reset("AllReduce", seed=1)
     other.restore((turn.source, turn.feedback) for turn in session.episode.turns)
     assert other.submit("speedup 3") == session.submit("speedup 3")
-    assert evaluator.asked[-1] == evaluator.asked[-2]
+    assert evaluator.requested[-1] == evaluator.requested[-2]
 
 
 def test_a_closed_session_judges_nothing(session, evaluator):
     session.close()
     session.close()
     assert session.is_over and session.submit("speedup 2").text.startswith("This episode has been closed")
-    assert evaluator.asked == []
+    assert evaluator.requested == []
     session.reset("AllReduce")
     assert session.submit("speedup 2").turn.number == 1

@@ -62,7 +62,7 @@ def test_a_problem_can_be_chosen(evaluator):
     observation, info = env.reset(seed=0, options={"problem": "HyenaCP"})
     assert info["problem"] == "HyenaCP" and observation["task"].startswith("# HyenaCP")
     env.step("speedup 1")
-    assert evaluator.asked[-1][0] == "HyenaCP"
+    assert evaluator.requested[-1][0] == "HyenaCP"
     assert env.reset()[1]["problem"] == "AllReduce"
 
 

@@ -75,7 +75,7 @@ def test_submissions_beyond_the_last_are_not_judged(tool, evaluator):
     for number in range(3):
         tool.submit(f"compile_error {number}")
     assert tool.submit("speedup 10") == "All 3 submissions of this episode are spent; nothing more is judged."
-    assert len(evaluator.asked) == 3 and tool.get_reward() == 0.05
+    assert len(evaluator.requested) == 3 and tool.get_reward() == 0.05
 
 
 def test_a_fault_of_ours_gives_no_reward(tool, evaluator):
@@ -83,7 +83,7 @@ def test_a_fault_of_ours_gives_no_reward(tool, evaluator):
     tool.submit("speedup 2")
     tool.submit("infrastructure")
     assert tool.get_reward() is None
-    assert "nothing more is judged" in tool.submit("speedup 2") and len(evaluator.asked) == 2
+    assert "nothing more is judged" in tool.submit("speedup 2") and len(evaluator.requested) == 2
     tool.reset(problem="AllReduce")
     assert tool.get_reward() == 0.0
 
@@ -116,10 +116,10 @@ def test_the_rows_of_a_group_share_their_inputs(tool, evaluator):
     for _ in range(2):
         tool.reset(problem="AllReduce", seed=9)
         tool.submit("speedup 1")
-    assert evaluator.asked[0][2].seed == evaluator.asked[1][2].seed
+    assert evaluator.requested[0][2].seed == evaluator.requested[1][2].seed
     tool.reset(problem="AllReduce", seed=10)
     tool.submit("speedup 1")
-    assert evaluator.asked[2][2].seed != evaluator.asked[0][2].seed
+    assert evaluator.requested[2][2].seed != evaluator.requested[0][2].seed
 
 
 def test_rewards_can_be_chosen(evaluator):

@@ -68,9 +68,9 @@ def test_an_episode_that_ended_begins_anew_with_the_next_step(evaluator):
     envs.reset(seed=0)
     envs.step(["speedup 1", "speedup 1"])
     assert envs.step(["speedup 1", "speedup 1"])[3].tolist() == [True, True]
-    asked = len(evaluator.asked)
+    requested = len(evaluator.requested)
     observations, rewards, terminated, truncated, infos = envs.step(["speedup 1", "speedup 1"])
-    assert len(evaluator.asked) == asked
+    assert len(evaluator.requested) == requested
     assert observations["turn"].tolist() == [[0], [0]] and rewards.tolist() == [0, 0]
     assert not terminated.any() and not truncated.any() and "input_seed" in infos
     assert envs.step(["speedup 1", "speedup 1"])[1].tolist() == [1, 1]

@@ -49,7 +49,7 @@ def test_a_reply_is_submitted_by_what_it_holds(evaluator):
     env.reset(seed=0)
     reply = "<think>```\nno\n```</think>Try this:\n```cpp\nspeedup 2.0\n```"
     message, reward, _, _, info = env.step(reply)
-    assert evaluator.asked[-1][1] == "speedup 2.0\n" and reward > 1
+    assert evaluator.requested[-1][1] == "speedup 2.0\n" and reward > 1
     assert (info["taken"], info["reply"]) == ("the fenced block", reply)
     message, reward, _, truncated, info = env.step("I do not know.")
     assert info["taken"].startswith("nothing") and info["reply"] == "I do not know."

@@ -30,7 +30,7 @@ def attempt(
     cost_usd: float | None = None,
     mechanisms: tuple[str, ...] | None = None,
     library: bool | None = None,
-    asked: Mapping[str, object] | None = None,
+    requested: Mapping[str, object] | None = None,
     feedback: Mapping[str, object] | None = None,
     **fields: object,
 ) -> Attempt:
@@ -42,7 +42,7 @@ def attempt(
         "agent": agent,
         "sample": sample,
         "turn": turn,
-        "asked": EvalConfig(**(asked or {})),
+        "requested": EvalConfig(**(requested or {})),
         "tokens": counts,
         "cost_usd": cost_usd,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkb_gym.metrics.effort import effort, spent
+from pkb_gym.metrics.effort import effort, usage_totals
 from pkb_gym.metrics.results import results_by_agent
 from tests.metrics.attempts import attempt
 
@@ -40,11 +40,11 @@ def test_a_quantity_of_no_attempt_is_unknown_and_not_zero():
     (results,) = results_by_agent([attempt(tokens=5), attempt(turn=1)])
     assert effort(results, "completion_tokens") is None
     assert effort(results, "evaluations").of_successes is None
-    assert spent(results).cost_usd is None
+    assert usage_totals(results).cost_usd is None
 
 
 def test_everything_was_paid_for():
-    found = spent(RESULTS)
+    found = usage_totals(RESULTS)
     assert (found.attempts, found.evaluations) == (7, 6)
     assert (found.prompt_tokens, found.completion_tokens, found.reasoning_tokens) == (12330, 1233, 0)
     assert found.cost_usd == pytest.approx(11.4) and found.evaluation_s == pytest.approx(6 * 0.5)

@@ -89,7 +89,7 @@ def test_utilisation_is_that_of_the_best_turn():
 
 def test_tasks_of_a_problem_count_the_same():
     (results,) = results_by_agent(
-        [attempt(sample=s, speedup=2.0) for s in range(3)] + [attempt(asked={"size": "large"}, sample=0)]
+        [attempt(sample=s, speedup=2.0) for s in range(3)] + [attempt(requested={"size": "large"}, sample=0)]
     )
     assert fast_p(results, 1.0).mean == pytest.approx((1.0 + 0.0) / 2)
 

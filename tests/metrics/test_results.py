@@ -26,9 +26,9 @@ def test_turns_of_a_sample_are_one_episode_whose_best_counts():
 def test_samples_tasks_and_files_are_distinguished_and_seeds_are_samples_of_one_task():
     assert tasks([attempt(), attempt(sample=1)]) == [2]
     assert tasks([attempt(file="a.cpp"), attempt(file="a.2.cpp")]) == [2]
-    assert tasks([attempt(), attempt(asked={"size": "large"}), attempt(asked={"seed": 1})]) == [2, 1]
+    assert tasks([attempt(), attempt(requested={"size": "large"}), attempt(requested={"seed": 1})]) == [2, 1]
     sizes = [{"M": 4, "N": 2}, {"N": 2, "M": 4}]
-    assert tasks([attempt(asked={"size": size}, sample=i) for i, size in enumerate(sizes)]) == [2]
+    assert tasks([attempt(requested={"size": size}, sample=i) for i, size in enumerate(sizes)]) == [2]
 
 
 def test_of_two_attempts_at_one_turn_the_last_counts():

@@ -49,7 +49,7 @@ def test_mechanisms_are_those_of_the_best_right_kernel():
         "SM load/store": (1, 0.25),
         "TMA": (1, 0.25),
         "library collectives": (1, 0.25),
-        "not told": (1, 0.25),
+        "not reported": (1, 0.25),
     }
 
 

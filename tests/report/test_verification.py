@@ -48,6 +48,6 @@ def test_half_of_the_sample_is_right_as_far_as_there_are():
 
 
 def test_it_is_asked_for_what_was_resolved_and_not_for_its_limits():
-    again = config_again(attempt(speedup=1.0, asked={"seed": 3, "until": "time"}))
+    again = config_again(attempt(speedup=1.0, requested={"seed": 3, "until": "time"}))
     assert (again.device, again.world_size, again.size, again.language) == ("cpu", 4, "tiny", "cpp")
     assert (again.seed, again.until, again.memory_bytes, again.timing_budget_s) == (3, "time", None, None)

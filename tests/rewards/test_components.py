@@ -328,7 +328,7 @@ def test_components_pickle(component):
     assert pickle.loads(pickle.dumps(component)) == component
 
 
-@pytest.mark.parametrize("kind", sorted(Recorded.known.values(), key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("kind", sorted(Recorded.registry.values(), key=lambda kind: kind.__name__))
 def test_docstrings_say_range_source_and_example(kind):
     if not kind.__module__.startswith("pkb_gym.rewards") or kind.__module__.endswith((".algebra", ".selection")):
         return

@@ -129,7 +129,7 @@ def test_problems_come_hardest_first_and_faults_of_ours_do_not_count():
 
 
 def test_a_results_file_is_read_and_so_are_bare_records(tmp_path):
-    lines = [Attempt(problem=one.problem, asked=EvalConfig(), feedback=one).to_line() for one in records()]
+    lines = [Attempt(problem=one.problem, requested=EvalConfig(), feedback=one).to_line() for one in records()]
     results, bare, cut = (tmp_path / name for name in ("results.jsonl", "bare.jsonl", "cut.jsonl"))
     results.write_text("\n".join(lines) + "\n")
     bare.write_text("\n".join(one.model_dump_json() for one in records()) + "\n\n")

@@ -103,9 +103,9 @@ class Owners:
         return self.opened[-1]
 
     @property
-    def asked(self) -> list[str]:
+    def requested(self) -> list[str]:
         """Sources that were judged to the end, by any of them."""
-        return [source for owner in self.opened for _, source, _ in owner.asked]
+        return [source for owner in self.opened for _, source, _ in owner.requested]
 
 
 def ask(service: EvaluationService, source: str, **changes: object) -> str:

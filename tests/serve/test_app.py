@@ -42,9 +42,9 @@ def post(http: httpx.Client, source: str, /, **changes: object) -> httpx.Respons
 
 
 def test_a_request_is_answered(http):
-    asked = post(http, "run")
-    assert asked.status_code == 202
-    state = asked.json()
+    requested = post(http, "run")
+    assert requested.status_code == 202
+    state = requested.json()
     assert state["state"] != "finished" and state["feedback"] is None
     until(lambda: http.get(f"/v1/evaluations/{state['id']}").json()["state"] == "preparing ranks")
     assert http.get(f"/v1/evaluations/{state['id']}?wait_s=0.05").json()["feedback"] is None

@@ -110,7 +110,7 @@ def test_clients_take_turns(owners):
         owners.opened[0].goes_on.set()
         for client, ids in ((many, [begun, *evaluations]), (few, late)):
             assert all(answer_of(service, client, each).passed for each in ids)
-        numbers = [source.split()[1] for source in owners.asked]
+        numbers = [source.split()[1] for source in owners.requested]
         assert numbers == ["2", "1", "11", "2", "12", "3", "4"], "the first stands for run"
 
 
@@ -124,8 +124,8 @@ def test_who_asks_for_the_same_has_its_own_turn(owners):
         assert ask(service, few, "speedup 9") == shared
         owners.opened[0].goes_on.set()
         answer_of(service, few, shared)
-        until(lambda: len(owners.asked) == 5)
-        assert [source.split()[1] for source in owners.asked] == ["2", "1", "9", "2", "3"], "and is evaluated once"
+        until(lambda: len(owners.requested) == 5)
+        assert [source.split()[1] for source in owners.requested] == ["2", "1", "9", "2", "3"], "and is evaluated once"
 
 
 def test_an_evaluation_is_known_to_those_who_asked(owners):
@@ -155,8 +155,8 @@ def test_no_answer_holds_a_token(owners, tmp_path):
     clients = Clients.read(write(tmp_path, FILE))
     with make_service(owners, clients=list(clients)) as service, HttpServer(service, clients) as server:
         body = {"problem": FIRST, "source": "x", "config": {}}
-        asked = httpx.post(f"{server.url}/v1/evaluations", json=body, headers=bearer(SECOND), trust_env=False)
-        assert asked.status_code == 404 and f"no problem '{HIDDEN}'" in asked.json()["message"]
+        requested = httpx.post(f"{server.url}/v1/evaluations", json=body, headers=bearer(SECOND), trust_env=False)
+        assert requested.status_code == 404 and f"no problem '{HIDDEN}'" in requested.json()["message"]
         for path in (f"/v1/{FIRST}", f"/v1/evaluations/{FIRST}"):
             assert FIRST not in httpx.get(server.url + path, headers=bearer(SECOND), trust_env=False).text
         wrong = httpx.get(f"{server.url}/v1/status", headers=bearer(FIRST + "x"), trust_env=False)

@@ -78,7 +78,7 @@ def test_an_answer_that_comes_too_late_changes_nothing(owners):
     with make_service(owners, deadline_s=0.1) as service:
         lost = ask(service, "run")
         feedback = answer(service, lost)
-        until(lambda: owners.opened[0].asked)  # `close` let it go on, and it came to an answer
+        until(lambda: owners.opened[0].requested)  # `close` let it go on, and it came to an answer
         assert answer(service, lost) is feedback and service.status().finished == 1
 
 

@@ -74,7 +74,7 @@ def test_what_was_accepted_goes_on_after_a_restart(start, owners, tmp_path):
     assert answer(service, done) == feedback, "answered from the journal, under its id"
     again.opened[0].goes_on.set()
     assert answer(service, running).passed and answer(service, queued).passed
-    assert again.asked == ["speedup 2", "speedup 2"], "the one that stands for run, and the queued one"
+    assert again.requested == ["speedup 2", "speedup 2"], "the one that stands for run, and the queued one"
     assert sources(tmp_path) == ["speedup 1", "run", "speedup 2"], "each once"
     assert ask(service, "speedup 1") == done, "an equal request is answered from the journal too"
     start.end()
@@ -199,7 +199,7 @@ def test_an_evaluation_that_ends_the_service_is_given_up(start, path, owners):
             journal.append(Begun(id="deadly"))
     feedback = answer(start(owners), "deadly")
     assert feedback.failure is Failure.INFRASTRUCTURE and f"the service ended {MAX_BEGINS} times" in feedback.message
-    assert not owners.asked
+    assert not owners.requested
 
 
 def test_what_makes_no_sense_any_more_is_given_up(start, path, owners, caplog):
@@ -222,4 +222,4 @@ def test_no_promise_that_cannot_be_recorded(path, owners):
         journal.close()
         with pytest.raises(InfrastructureError, match="the journal cannot be written"):
             ask(service, "speedup 2")
-        assert service.status().queued == 0 and owners.asked == ["speedup 1"]
+        assert service.status().queued == 0 and owners.requested == ["speedup 1"]

@@ -11,11 +11,11 @@ from tests.serve.fake_owner import PATIENCE_S, answer, ask, make_service, until
 def test_nothing_runs_while_paused_and_compiling_goes_on(service, owners):
     answer(service, ask(service, "speedup 1"))
     assert service.pause() and service.status().paused
-    asked = [ask(service, f"speedup {number}") for number in (2, 3)]
+    requested = [ask(service, f"speedup {number}") for number in (2, 3)]
     until(lambda: service.status().waiting == 2)
-    assert service.wait(asked[0], 0.05) is None and service.status().running == 0
+    assert service.wait(requested[0], 0.05) is None and service.status().running == 0
     service.resume()
-    assert all(answer(service, each).passed for each in asked) and not service.status().paused
+    assert all(answer(service, each).passed for each in requested) and not service.status().paused
 
 
 def test_a_pause_waits_for_what_runs(service, owners):

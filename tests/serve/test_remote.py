@@ -45,7 +45,7 @@ def test_what_was_begun_ahead_is_joined(client, owners):
     until(lambda: client.status().running)
     threading.Timer(0.1, owners.opened[0].goes_on.set).start()
     assert client.evaluate(PROBLEM, "run", ON_TWO).passed
-    assert len(owners.asked) == 1 and client.status().joined == 2
+    assert len(owners.requested) == 1 and client.status().joined == 2
 
 
 def test_stages_are_reported(client, owners):
@@ -104,7 +104,7 @@ def test_many_threads_share_it(client, owners):
         sources = [f"speedup {1 + number % 8}" for number in range(48)]
         found = list(threads.map(lambda source: client.evaluate(PROBLEM, source, ON_TWO), sources))
     assert [feedback.timing.speedup_low for feedback in found] == [1 + number % 8 for number in range(48)]
-    assert len(owners.asked) == 8
+    assert len(owners.requested) == 8
 
 
 def test_it_waits_while_the_queue_is_full(owners):

@@ -30,33 +30,33 @@ def test_equal_requests_in_flight_are_evaluated_once(service, owners):
     assert first == second
     owners.opened[0].goes_on.set()
     assert answer(service, first) == answer(service, second)
-    assert len(owners.asked) == 1 and service.status().joined == 1
+    assert len(owners.requested) == 1 and service.status().joined == 1
 
 
 def test_an_equal_request_later_gets_the_same_answer(service, owners):
     feedback = answer(service, ask(service, "speedup 2"))
     assert answer(service, ask(service, "speedup 2")) is feedback
-    assert len(owners.asked) == 1
+    assert len(owners.requested) == 1
 
 
 @pytest.mark.parametrize("changes", [{"seed": 1}, {"turn": 1}, {"dtype": "float32"}, {"until": "check"}])
 def test_another_configuration_is_another_request(service, owners, changes):
     answer(service, ask(service, "speedup 2"))
     answer(service, ask(service, "speedup 2", **changes))
-    assert len(owners.asked) == 2
+    assert len(owners.requested) == 2
 
 
 def test_what_defaults_come_to_is_the_same_request(service, owners):
     answer(service, ask(service, "speedup 2"))
     answer(service, ask(service, "speedup 2", dtype="bfloat16", trials=4))
-    assert len(owners.asked) == 1
+    assert len(owners.requested) == 1
 
 
 def test_a_fault_of_ours_is_no_answer_to_the_next_who_asks(service, owners):
     assert answer(service, ask(service, "infrastructure")).failure is Failure.INFRASTRUCTURE
     assert answer(service, ask(service, "infrastructure")).failure is Failure.INFRASTRUCTURE
     status = service.status()
-    assert len(owners.asked) == 2 and (status.infrastructure_faults, status.joined, status.restarts) == (2, 0, 0)
+    assert len(owners.requested) == 2 and (status.infrastructure_faults, status.joined, status.restarts) == (2, 0, 0)
 
 
 def test_lone_surrogates_are_no_fault(service):
@@ -70,7 +70,7 @@ def test_requests_without_sense_are_refused_at_once(service, owners):
         ask(service, "speedup 1", language="cuda")
     with pytest.raises(SizeError, match="no size 'huge'"):
         ask(service, "speedup 1", size="huge")
-    assert not owners.asked and service.status().finished == 0
+    assert not owners.requested and service.status().finished == 0
 
 
 def test_what_the_evaluator_refuses_is_raised_where_the_answer_is_read(service, owners):
@@ -115,7 +115,7 @@ def test_answers_are_bounded(owners):
         with pytest.raises(EvaluationNotFound, match="submit the request again"):
             service.wait(second)
         answer(service, ask(service, "speedup 2"))
-        assert len(owners.asked) == 4
+        assert len(owners.requested) == 4
 
 
 def test_what_nobody_waits_for_any_more_never_begins(owners):
@@ -131,7 +131,7 @@ def test_what_nobody_waits_for_any_more_never_begins(owners):
             service.wait(unwanted)
         owners.opened[0].goes_on.set()
         assert answer(service, wanted).passed
-        assert [source for source in owners.asked if source == "speedup 2"] == ["speedup 2"], (
+        assert [source for source in owners.requested if source == "speedup 2"] == ["speedup 2"], (
             "the one that stands for run"
         )
 

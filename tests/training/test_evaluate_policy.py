@@ -17,8 +17,8 @@ from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.inputs.chat import render
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.results.attempts import attempts_of, row_of
-from pkb_gym.training.rollout.kernel_environment import Rollouts
 from pkb_gym.training.rollout.player import EpisodeLimits, Player, answer_ids
+from pkb_gym.training.rollout.rollout_environment import Rollouts
 from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.conversations import answer, submission
 from tests.training.scripted import row, say, submit

@@ -225,7 +225,7 @@ def test_buffered_rollouts_keep_their_advantages(monkeypatch, policy, evaluator,
     settings = config(tmp_path, steps_per_generation=2, num_iterations=2, max_steps=4, num_generations=4)
     trainer = run(policy, evaluator, settings, max_turns=1, trainer_class=Watched)
     values = [SLOW, FAST, BROKEN, LadderThenPerformance()(timed(baseline_us=100, roofline_us=10, speedup_low=4))]
-    assert len(trainer.batches) == 4 and len(evaluator.asked) == 4
+    assert len(trainer.batches) == 4 and len(evaluator.requested) == 4
     for batch in trainer.batches:
         for ids, used, advantages in zip(
             batch["completion_ids"], batch["completion_mask"], batch["advantages"], strict=True

@@ -33,20 +33,20 @@ def test_a_single_submission_is_a_block_of_code(monkeypatch, policy, evaluator, 
     ten, one = (LadderThenPerformance()(FakeEvaluator._found(f"speedup {number}\n").model_copy()) for number in (10, 1))
     assert logged["reward/AllReduce"] == pytest.approx((ten + 2 * one) / 4)
     assert (logged["submissions"], logged["evaluations"], logged["duplicates"]) == (3, 2, 1)
-    assert len(evaluator.asked) == 2 and logged["episodes_without_submission"] == 1
+    assert len(evaluator.requested) == 2 and logged["episodes_without_submission"] == 1
     assert trainer.batches[0]["advantages"].shape == trainer.batches[0]["completion_ids"].shape
 
 
 def test_the_last_submission_that_is_allowed_ends_a_rollout(monkeypatch, policy, evaluator, tmp_path):
-    asked = []
+    requested = []
 
     def script(before: str) -> str:
-        asked.append(before)
-        return submit(f"speedup {len(asked)}")
+        requested.append(before)
+        return submit(f"speedup {len(requested)}")
 
     follow(monkeypatch, script)
     trainer = run(policy, evaluator, config(tmp_path, max_completion_length=2000), max_turns=2, trainer_class=Watched)
-    assert len(asked) == 4 and len(evaluator.asked) == 4
+    assert len(requested) == 4 and len(evaluator.requested) == 4
     ends = [
         ids[mask.bool()][-1]
         for ids, mask in zip(trainer.batches[0]["completion_ids"], trainer.batches[0]["completion_mask"], strict=True)

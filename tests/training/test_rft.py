@@ -20,9 +20,9 @@ from tests.training.test_sft import QUICK
 
 
 def result(text: str, reward: float | None, *, is_right: bool = True, **columns):
-    asked = {name: prompt()[name] for name in ("problem", "language", "size", "dtype", "world_size", "seed")}
+    requested = {name: prompt()[name] for name in ("problem", "language", "size", "dtype", "world_size", "seed")}
     found = {"source": text, "source_hash": source_sha256(text), "reward": reward, "is_right": is_right}
-    return {**asked, **found, "stage": "time", "speedup": reward, "sample": 0, "turn": 0, **columns}
+    return {**requested, **found, "stage": "time", "speedup": reward, "sample": 0, "turn": 0, **columns}
 
 
 RESULTS = [

@@ -7,9 +7,9 @@
                 costs a retry
     inline      an evaluator inside the process, in turns with it: for one process, on the CPU or a single GPU
 
-Under `colocated` and `inline` evaluations begin at once and wait, compiled, at the evaluator's gate. A reward phase
-opens it: ranks free their memory, and when all have arrived, so that none computes any more, the gate is opened; when
-every rank has its answers, it is shut again. Ranks meet by way of their hosts (`HostGroup`): waiting must not keep a
+Under `colocated` and `inline` evaluations begin at once and wait, compiled, as the evaluator is paused. In a reward
+phase ranks free their memory; when all have arrived, so that none computes any more, the evaluator is resumed; when
+every rank has its answers, it is paused again. Ranks meet by way of their hosts (`HostGroup`): waiting must not keep a
 GPU busy.
 """
 
@@ -52,14 +52,14 @@ RESTART_S = 5.0
 """Between attempts to start it anew."""
 
 
-class Gate(Protocol):
+class Pausable(Protocol):
     """The interface that pauses evaluations, though not compiles: `LocalEvaluator`, `RemoteEvaluator`."""
 
     def pause(self, timeout_s: float) -> object:
-        """Shuts it, and waits for what runs."""
+        """Lets nothing begin on the devices, and waits for the evaluation that runs there."""
 
     def resume(self) -> None:
-        """Opens it."""
+        """Ends the pause."""
 
 
 class Memory(Protocol):
@@ -180,8 +180,8 @@ class EvaluationSchedule:
     Args:
         evaluator: that judges.
         host: all ranks.
-        gate: shut while the policy generates and learns; None where evaluations disturb nobody.
-        opens_gate: whether this rank opens and shuts it.
+        pausable: paused while the policy generates and learns; None where evaluations disturb nobody.
+        pauses: whether this rank pauses and resumes it.
         services: that this rank started.
     """
 
@@ -190,21 +190,21 @@ class EvaluationSchedule:
         evaluator: Evaluator,
         host: HostGroup,
         *,
-        gate: Gate | None = None,
-        opens_gate: bool = True,
+        pausable: Pausable | None = None,
+        pauses: bool = True,
         services: Sequence[ServiceProcess] = (),
     ) -> None:
         self.evaluator = evaluator
-        self._host, self._gate, self._opens_gate, self._services = host, gate, opens_gate, tuple(services)
-        self._is_open = True
+        self._host, self._pausable, self._pauses, self._services = host, pausable, pauses, tuple(services)
+        self._is_resumed = True
         for service in self._services:
             service.on_restart = self._after_restart
-        self._shut()
+        self._pause()
 
     @property
     def takes_turns(self) -> bool:
         """Whether evaluations run in reward phases alone, in which all ranks have to take part."""
-        return self._gate is not None
+        return self._pausable is not None
 
     @contextlib.contextmanager
     def reward_phase(self, clock: PhaseClock, memory: Memory | None = None) -> Iterator[None]:
@@ -214,7 +214,7 @@ class EvaluationSchedule:
             clock: measures waiting for other ranks, and moving memory.
             memory: that this rank frees meanwhile, where evaluations take turns with training.
         """
-        if self._gate is None:
+        if self._pausable is None:
             yield
             return
         memory = memory or _NoMemory()
@@ -222,13 +222,13 @@ class EvaluationSchedule:
             memory.offload()
         with clock.phase("ranks"):
             self._host.barrier()
-        self._open()
+        self._resume()
         try:
             yield
         finally:
             with clock.phase("ranks"):
                 self._host.barrier()
-            self._shut()
+            self._pause()
             with clock.phase("ranks"):
                 self._host.barrier()  # no rank computes before what was late has ended
             with clock.phase("offload"):
@@ -241,22 +241,22 @@ class EvaluationSchedule:
         self.evaluator.close()
 
     def _after_restart(self) -> None:
-        if not self._is_open:
-            self._shut()
+        if not self._is_resumed:
+            self._pause()
 
-    def _open(self) -> None:
-        self._is_open = True
-        if self._gate is not None and self._opens_gate:
+    def _resume(self) -> None:
+        self._is_resumed = True
+        if self._pausable is not None and self._pauses:
             try:
-                self._gate.resume()
+                self._pausable.resume()
             except InfrastructureError:
-                logger.warning("the evaluation service does not resume; what is asked now is not judged", exc_info=True)
+                logger.warning("the evaluation service does not resume; new requests are not judged", exc_info=True)
 
-    def _shut(self) -> None:
-        self._is_open = False
-        if self._gate is not None and self._opens_gate:
+    def _pause(self) -> None:
+        self._is_resumed = False
+        if self._pausable is not None and self._pauses:
             try:
-                self._gate.pause(PAUSE_S)
+                self._pausable.pause(PAUSE_S)
             except InfrastructureError:
                 logger.warning("the evaluation service may still run something", exc_info=True)
 
@@ -306,8 +306,8 @@ def start_evaluation(
     remotes = [RemoteEvaluator(at, token, timeout_s=timeout_s) for at, token in of_node]
     if len(remotes) > 1:
         return EvaluationSchedule(SpreadEvaluator(remotes), host, services=mine)
-    gate = remotes[0] if mode == "colocated" else None
-    return EvaluationSchedule(remotes[0], host, gate=gate, opens_gate=is_owner, services=mine)
+    pausable = remotes[0] if mode == "colocated" else None
+    return EvaluationSchedule(remotes[0], host, pausable=pausable, pauses=is_owner, services=mine)
 
 
 def _start_services(gpus: Sequence[str] | None, count: int) -> list[ServiceProcess]:
@@ -344,7 +344,7 @@ def _inline(host: HostGroup) -> EvaluationSchedule:
     if ranks > 1 and gpus.names():
         raise ConfigError(f"evaluation 'inline' is for one process, this run has {ranks}; use colocated or dedicated")
     evaluator = LocalEvaluator()
-    return EvaluationSchedule(evaluator, host, gate=evaluator)
+    return EvaluationSchedule(evaluator, host, pausable=evaluator)
 
 
 class _NoMemory:

@@ -120,17 +120,17 @@ def checkpoint_to_resume(args: TrainingArguments) -> str | None:
     Raises:
         ConfigError: it names a folder that holds no whole checkpoint.
     """
-    asked = args.resume_from_checkpoint
-    if not asked:
+    requested = args.resume_from_checkpoint
+    if not requested:
         return None
-    if asked == LAST:
+    if requested == LAST:
         return _last_whole_checkpoint(output_folder(args))
-    if not _is_whole(Path(asked)):
+    if not _is_whole(Path(requested)):
         raise ConfigError(
-            f"resume_from_checkpoint: {asked} holds no whole checkpoint ({TRAINER_STATE} is missing or cut off); "
+            f"resume_from_checkpoint: {requested} holds no whole checkpoint ({TRAINER_STATE} is missing or cut off); "
             f"`{LAST}` takes the newest whole one of {args.output_dir}"
         )
-    return str(asked)
+    return str(requested)
 
 
 def _last_whole_checkpoint(folder: Path) -> str | None:

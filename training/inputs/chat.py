@@ -25,7 +25,7 @@ def training_template(tokenizer: PreTrainedTokenizerBase) -> str:
     """The chat template to train and sample with.
 
     It renders the beginning of a conversation as it renders the beginning of a longer one, and it marks what the
-    assistant says. TRL has such a variant of each common template; one that has both already is taken as it is.
+    assistant writes. TRL has such a variant of each common template; one that has both already is taken as it is.
 
     Raises:
         ValueError: the template has not, and TRL knows no variant of it that does.

@@ -27,8 +27,8 @@ from pkb_gym.training.processes.phases import PhaseClock
 from pkb_gym.training.results.run_log import EpisodeRecord, episode_metrics
 from pkb_gym.training.rollout.decoding import Decoding
 from pkb_gym.training.rollout.early_submission import AtOnce, stopped_by
-from pkb_gym.training.rollout.episodes import Reply, RolloutEpisode
-from pkb_gym.training.rollout.kernel_environment import KernelEnvironment, submitted_source
+from pkb_gym.training.rollout.episodes import PolicyReply, RolloutEpisode
+from pkb_gym.training.rollout.rollout_environment import RolloutEnvironment, submitted_source
 from pkb_gym.training.rollout.tool_rounds import CallCounts, Rollout, ToolBox, ToolCall, side_by_side
 
 Tensors = dict[str, Any]
@@ -42,7 +42,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
 
     - Submissions of a round are judged side by side, each from the moment that its sequence is complete.
     - The last submission that is allowed ends a rollout: a reply to its answer is not generated.
-    - `advantages` have the shape (B, T), see `turn_credit`; TRL's `scale_rewards` has no say in them.
+    - `advantages` have the shape (B, T), see `turn_credit`; TRL's `scale_rewards` does not affect them.
     - Rollouts that the evaluator could not judge have advantage 0, and count in no mean.
     - A run resumes from any of its steps as if it had not been interrupted, see `resumable`.
 
@@ -59,7 +59,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
         clock: measures where the time of each step goes.
     """
 
-    # What TRL and transformers leave untyped, or type more loosely than it is here.
+    # Attributes that TRL and transformers leave untyped, or type more loosely than it is here.
     model: Any
     environments: Any
     num_generations: int
@@ -77,7 +77,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
         if isinstance(args := kwargs.get("args"), GRPOConfig):  # before the model is loaded
             refuse_sequence_options(args, settings.rollouts.max_turns if settings.multi_turn else 1)
         if settings.multi_turn:
-            kwargs["environment_factory"] = partial(KernelEnvironment, settings.rollouts)
+            kwargs["environment_factory"] = partial(RolloutEnvironment, settings.rollouts)
         else:
             kwargs["reward_funcs"] = [self.kernel]
         with warnings.catch_warnings():
@@ -195,7 +195,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
                 for place, sequence in enumerate(new_ids if rows else ()):
                     on_finished(place, sequence)
                     text = str(self._tokenizer.decode(sequence, skip_special_tokens=True))
-                    reply = Reply(text, len(part[place]), len(sequence))
+                    reply = PolicyReply(text, len(part[place]), len(sequence))
                     self._episodes()[rows[begin + place]].add_reply(reply)
                 ids += new_ids
                 logprobs += new_logprobs or []
@@ -216,7 +216,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
             yield
 
     def _prefetch(self, rows: Sequence[int], prompt_ids: Sequence[list[int]], place: int, new_ids: list[int]) -> None:
-        """Has what a finished sequence submits judged as far as that may begin now; asking twice changes nothing."""
+        """Begins evaluations of a finished sequence's submissions, as far as they may begin; may be called again."""
         episode = self._episodes()[rows[place]]
         if not self._settings.multi_turn:
             sources = [submitted_source(self._tokenizer.decode(new_ids, skip_special_tokens=True))]
@@ -226,7 +226,7 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
             sources = [
                 (function.get("arguments") or {}).get("source")
                 for function in functions
-                if function.get("name") == KernelEnvironment.submit.__name__
+                if function.get("name") == RolloutEnvironment.submit.__name__
             ]
         for source in sources:
             if isinstance(source, str):

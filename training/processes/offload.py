@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 import torch
 
 Offload: TypeAlias = Literal["cache", "optimizer", "all"]
-"""What leaves the GPU: unused memory that torch's allocator keeps; the optimizer's state too; the model's weights and
-gradients too."""
+"""Parts that leave the GPU: unused memory that torch's allocator keeps; the optimizer's state too; the model's weights
+and gradients too."""
 
 
 class GpuMemory:

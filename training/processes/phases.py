@@ -12,8 +12,8 @@ from typing import Literal, TypeAlias
 from pkb_gym.engine.hardware import gpus
 
 PhaseName: TypeAlias = Literal["generation", "evaluation", "offload", "ranks", "learning", "other"]
-"""What a step is at: the policy writes; it waits for evaluations; memory is handed to the evaluator and back; it waits
-for other ranks; log-probabilities, loss, gradients and optimizer; everything else."""
+"""The phases of a step: the policy writes; it waits for evaluations; memory is handed to the evaluator and back; it
+waits for other ranks; log-probabilities, loss, gradients and optimizer; everything else."""
 
 PHASES: tuple[PhaseName, ...] = ("generation", "evaluation", "offload", "ranks", "learning", "other")
 

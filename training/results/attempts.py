@@ -31,7 +31,7 @@ def attempts_of(sample: int, episode: RolloutEpisode, reward_name: str, agent: s
             agent=agent,
             sample=sample,
             turn=reply,
-            asked=episode.task.config,
+            requested=episode.task.config,
             reply=episode.replies[reply].text,
             reward=episode.empty_value,
             reward_name=reward_name,
@@ -51,7 +51,7 @@ def _submitted(
         agent=agent,
         sample=sample,
         turn=submission.message if reply is None else reply,
-        asked=episode.task.config,
+        requested=episode.task.config,
         reply=None if reply is None else episode.replies[reply].text,
         reward_name=reward_name,
         tokens=None if reply is None else _tokens(episode, reply),
@@ -66,16 +66,16 @@ def _tokens(episode: RolloutEpisode, reply: int) -> TokenCounts:
 
 def row_of(attempt: Attempt) -> Row:
     """The columns of an attempt that summaries and `rft.py` read, as those of `rollouts.jsonl`."""
-    asked, feedback = attempt.asked, attempt.feedback
+    requested, feedback = attempt.requested, attempt.feedback
     source = attempt.source
     timing = None if feedback is None else feedback.timing
     return {
         "problem": attempt.problem,
-        "language": asked.language,
-        "size": asked.size if isinstance(asked.size, str | None) else json.dumps(asked.size),
-        "dtype": asked.dtype,
-        "world_size": asked.world_size,
-        "seed": asked.seed,
+        "language": requested.language,
+        "size": requested.size if isinstance(requested.size, str | None) else json.dumps(requested.size),
+        "dtype": requested.dtype,
+        "world_size": requested.world_size,
+        "seed": requested.seed,
         "sample": attempt.sample,
         "turn": attempt.turn,
         "source": source,
@@ -96,4 +96,8 @@ def read_rows(path: Path) -> list[Row]:
         ConfigError: the file cannot be read, or a line is neither.
     """
     rows = read_jsonl(path)
-    return [row_of(attempt) for attempt in read_attempts(path)] if rows and "asked" in rows[0] else rows
+    return (
+        [row_of(attempt) for attempt in read_attempts(path)]
+        if rows and rows[0].keys() & {"requested", "asked"}
+        else rows
+    )

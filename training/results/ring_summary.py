@@ -27,7 +27,7 @@ Value = Callable[[Sequence[EpisodeResult]], float | None]
 """A figure of one prompt, from its judged episodes."""
 
 
-class TurnFigures(Record):
+class TurnLimitFigures(Record):
     """Figures of all episodes, as if each had ended after so many turns; shorter ones stay as they ended."""
 
     reward: Estimate | None
@@ -50,7 +50,7 @@ class RingFigures(Record):
     """Share of episodes with a right submission that is faster than the captured baseline."""
     best_of: dict[str, Estimate]
     """k -> expected best reward of k episodes on a prompt."""
-    turns: tuple[TurnFigures, ...]
+    turns: tuple[TurnLimitFigures, ...]
     """After the first turn, after the second, ..."""
     solved_problems: tuple[str, ...]
     """Problems with a right submission in any episode."""
@@ -125,8 +125,8 @@ def _after(prompts: Mapping[str, Sequence[Sequence[Row]]], turns: int | None) ->
     }
 
 
-def _turn(prompts: Episodes) -> TurnFigures:
-    return TurnFigures(
+def _turn(prompts: Episodes) -> TurnLimitFigures:
+    return TurnLimitFigures(
         reward=_over_prompts(prompts, lambda of: _mean(_rewards(of))),
         compiled=_over_prompts(prompts, lambda of: _mean([float(episode.is_compiled) for episode in of])),
         correct=_over_prompts(prompts, lambda of: _mean([float(episode.is_correct) for episode in of])),

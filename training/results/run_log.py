@@ -80,17 +80,17 @@ def episode_metrics(records: Sequence[EpisodeRecord]) -> dict[str, float]:
     for record in records:
         if record.episode_value is not None:
             by_problem[record.problem].append(record)
-    for problem, known in sorted(by_problem.items()):
+    for problem, valid in sorted(by_problem.items()):
         metrics[f"reward/{problem}"] = fmean(
-            record.episode_value for record in known if record.episode_value is not None
+            record.episode_value for record in valid if record.episode_value is not None
         )
-        metrics[f"correct/{problem}"] = fmean(record.is_solved for record in known)
-        if speedups := [record.speedup for record in known if record.speedup is not None]:
+        metrics[f"correct/{problem}"] = fmean(record.is_solved for record in valid)
+        if speedups := [record.speedup for record in valid if record.speedup is not None]:
             metrics[f"speedup/{problem}"] = median(speedups)
-    known = [record for group in by_problem.values() for record in group]
-    if known:
-        metrics["correct"] = fmean(record.is_solved for record in known)
-    if speedups := [record.speedup for record in known if record.speedup is not None]:
+    valid = [record for group in by_problem.values() for record in group]
+    if valid:
+        metrics["correct"] = fmean(record.is_solved for record in valid)
+    if speedups := [record.speedup for record in valid if record.speedup is not None]:
         metrics["speedup"] = median(speedups)
     lines = [line for record in records for line in record.submissions]
     faults = Counter(line["fault"] for line in lines)

@@ -95,7 +95,7 @@ class Decoding:
         on_finished: OnFinished,
         **kwargs: Any,
     ) -> torch.Tensor | None:
-        """What `generate` returns for TRL's arguments; None for others."""
+        """The result of `generate` for TRL's arguments; None for others."""
         config = kwargs.get("generation_config")
         if set(kwargs) != {"input_ids", "attention_mask", "generation_config"} or config is None:
             return None
@@ -137,8 +137,8 @@ def renew_generator(device: torch.device) -> None:
         return
     fresh = torch.Generator(device)
     fresh.manual_seed(int(torch.randint(SEEDS, ())))
-    known: int | None = device.index  # torch types it as if it were always there
-    index = torch.cuda.current_device() if known is None else known
+    own_index: int | None = device.index  # torch types it as if it were always there
+    index = torch.cuda.current_device() if own_index is None else own_index
     torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state())
 
 

@@ -44,7 +44,7 @@ class RolloutTask:
 
         Args:
             row: its columns; `problem` must be there, the others have the defaults of `EvalConfig`.
-            base: what no row says: last stage, deadlines, time for timing.
+            base: the settings that rows leave open: last stage, deadlines, time for timing.
 
         Raises:
             ConfigError: the row has no problem, or a column holds what `EvalConfig` does not take.
@@ -53,12 +53,12 @@ class RolloutTask:
         if not isinstance(row.get("problem"), str):
             raise ConfigError(f"a row needs a column 'problem' with a name; it has {', '.join(sorted(row))}")
         columns = ("device", "world_size", "dtype", "language", "seed")
-        asked = {name: row[name] for name in columns if row.get(name) is not None}
+        requested = {name: row[name] for name in columns if row.get(name) is not None}
         size = row.get("size")
         try:
             if isinstance(size, str):
-                asked["size"] = json.loads(size) if size.lstrip().startswith("{") else size
-            config = checked_config({**base.model_dump(), **asked, "turn": 0})
+                requested["size"] = json.loads(size) if size.lstrip().startswith("{") else size
+            config = checked_config({**base.model_dump(), **requested, "turn": 0})
         except json.JSONDecodeError:
             raise ConfigError(f"row of problem {row['problem']}: size is no JSON object of axes: {size}") from None
         except ConfigError as error:
@@ -70,7 +70,7 @@ class RolloutTask:
 
 
 @dataclass(frozen=True)
-class Reply:
+class PolicyReply:
     """One message of the policy, whether or not a submission could be read in it.
 
     Attributes:
@@ -130,12 +130,12 @@ class RolloutEpisode(Episode):
         super().__init__(reward, max_turns, empty_value)
         self.task = task
         self.submissions: list[Submission] = []
-        self.replies: list[Reply] = []
+        self.replies: list[PolicyReply] = []
         self._messages = 0
         self._evaluator = evaluator
         self._feedback_text = feedback
 
-    def add_reply(self, reply: Reply) -> None:
+    def add_reply(self, reply: PolicyReply) -> None:
         """Called with each message of the policy, before anything in it is submitted."""
         self.replies.append(reply)
 

@@ -136,7 +136,7 @@ class _Batch:
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def state(self) -> tuple[torch.Tensor, ...]:
-        """What a step changes besides the cache's entries."""
+        """The tensors that a step changes besides the cache's entries."""
         return self.tokens, self.positions, self.valid, self.cache.position
 
 
@@ -282,7 +282,7 @@ class GraphDecoder:
         batch.graphs[length].replay()
 
     def _compute(self, batch: _Batch, length: int, choice: TokenChoice) -> None:
-        """What a graph captures."""
+        """The step that a graph captures."""
         cache = batch.cache
         cache.visible = length
         batch.valid.index_fill_(1, cache.position, value=True)

@@ -15,8 +15,8 @@ from pkb_gym.training.inputs.chat import Message, render, submit_tools, with_par
 from pkb_gym.training.inputs.rows import Row
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.phases import PhaseClock
-from pkb_gym.training.rollout.episodes import Reply, RolloutEpisode
-from pkb_gym.training.rollout.kernel_environment import KernelEnvironment, Rollouts, submitted_source
+from pkb_gym.training.rollout.episodes import PolicyReply, RolloutEpisode
+from pkb_gym.training.rollout.rollout_environment import RolloutEnvironment, Rollouts, submitted_source
 from pkb_gym.training.rollout.sampling import ReplySampler, Tokens
 from pkb_gym.training.rollout.tool_rounds import Rollout, ToolBox, side_by_side
 
@@ -46,7 +46,7 @@ class Played:
     """One episode, in tokens and in submissions."""
 
     episode: RolloutEpisode
-    environment: KernelEnvironment
+    environment: RolloutEnvironment
     rollout: Rollout
     is_over: bool = False
 
@@ -101,7 +101,7 @@ class Player:
         return [one.episode for one in played]
 
     def _begin(self, row: Row) -> Played:
-        environment = KernelEnvironment(self._rollouts)
+        environment = RolloutEnvironment(self._rollouts)
         environment.reset(**row)
         assert environment.episode is not None
         text = render(self._tokenizer, row["prompt"], reply_next=True, with_tools=self._multi_turn)
@@ -119,7 +119,7 @@ class Player:
         replies = self._sampler.sample(contexts, budgets, seed) if played else []
         for one, reply in zip(played, replies, strict=True):
             text = str(self._tokenizer.decode(reply, skip_special_tokens=True))
-            one.episode.add_reply(Reply(text, len(one.rollout.context_ids), len(reply)))
+            one.episode.add_reply(PolicyReply(text, len(one.rollout.context_ids), len(reply)))
             one.rollout.append_assistant_message(self._message(one.rollout, reply), reply, None)
         with self._schedule.reward_phase(self._clock):
             if self._multi_turn:
@@ -179,5 +179,5 @@ def answer_ids(tokenizer: PreTrainedTokenizerBase, answers: Sequence[Message]) -
 
 
 def _tool_box(one: Played) -> ToolBox:
-    tools: Mapping[str, Any] = {KernelEnvironment.submit.__name__: one.environment.submit}
+    tools: Mapping[str, Any] = {RolloutEnvironment.submit.__name__: one.environment.submit}
     return ToolBox(tools, one.episode.begin_message, one.episode.record_fault)

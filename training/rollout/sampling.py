@@ -125,11 +125,11 @@ class TransformersSampler:
         longest_first = sorted(range(len(sequences)), key=lambda index: -len(sequences[index]))
         for begin in range(0, len(sequences), self._batch_size):
             chosen = longest_first[begin : begin + self._batch_size]
-            asked, room = [sequences[index] for index in chosen], [budgets[index] for index in chosen]
+            batch, room = [sequences[index] for index in chosen], [budgets[index] for index in chosen]
             own_seed = seed + begin  # of each batch its own
-            found = self._decoding.decode(self._model, asked, room, self._choice, self._ends, own_seed)
+            found = self._decoding.decode(self._model, batch, room, self._choice, self._ends, own_seed)
             if found is None:
-                found = self._generate(asked, max(room))
+                found = self._generate(batch, max(room))
             for index, reply in zip(chosen, found, strict=True):
                 replies[index] = self._cut(reply, budgets[index])
         if torch.cuda.is_available() and not self._keep_memory:
@@ -195,7 +195,7 @@ class VllmSampler:
     def sample(self, sequences: Sequence[Tokens], budgets: Sequence[int], seed: int) -> list[Tokens]:
         """See `ReplySampler`."""
         config = self._config
-        asked = [
+        params = [
             self._vllm.SamplingParams(
                 temperature=config.temperature,
                 top_p=config.top_p,
@@ -207,4 +207,4 @@ class VllmSampler:
             for number, budget in enumerate(budgets)
         ]
         prompts = [{"prompt_token_ids": sequence} for sequence in sequences]
-        return [list(answer.outputs[0].token_ids) for answer in self._model.generate(prompts, asked, use_tqdm=False)]
+        return [list(answer.outputs[0].token_ids) for answer in self._model.generate(prompts, params, use_tqdm=False)]

@@ -10,7 +10,7 @@ from pydantic import Field
 from pkb_gym.adapters.settings import EpisodeSettings
 
 
-class JudgeConfig(vf.TaskConfig):
+class KernelTaskConfig(vf.TaskConfig):
     """Settings of the evaluation, under `--env.taskset.task.*`; see `EpisodeSettings`."""
 
     evaluator: str = "http://127.0.0.1:8900"
@@ -53,7 +53,7 @@ class KernelTasksetConfig(vf.TasksetConfig):
     """"train", "test", "all", a category, or names of problems with commas between them."""
     seed: int = 0
     """Fixes the inputs of every episode."""
-    task: JudgeConfig = JudgeConfig()
+    task: KernelTaskConfig = KernelTaskConfig()
     tools: vf.SharedToolsetConfig = vf.SharedToolsetConfig()
     """The place of the server of `submit`; by default beside the environment worker."""
 
@@ -61,4 +61,4 @@ class KernelTasksetConfig(vf.TasksetConfig):
 class SubmitConfig(vf.SharedToolsetConfig):
     """Settings of the server of `submit`."""
 
-    judge: JudgeConfig = JudgeConfig()
+    task: KernelTaskConfig = KernelTaskConfig()

@@ -10,13 +10,13 @@ from pydantic import BaseModel, Field
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.envs.episode import Episode
 from pkb_gym.rewards import find_reward
-from pkb_verifiers.config import JudgeConfig
+from pkb_verifiers.config import KernelTaskConfig
 
 INFO = "pkb"
 """Key of the submissions in `Trace.info`, from which a stored trace is scored again."""
 
 
-class Attempt(BaseModel):
+class EvaluatedSource(BaseModel):
     """One submission."""
 
     source: str
@@ -32,24 +32,24 @@ class KernelState(vf.State):
     """Name of the problem."""
     seed: int = 0
     """Fixes the inputs."""
-    attempts: list[Attempt] = Field(default_factory=list)
+    attempts: list[EvaluatedSource] = Field(default_factory=list)
     """Submissions so far, in order."""
     is_over: bool = False
     """Whether no further submission is judged."""
 
 
-def judged(attempts: list[Attempt]) -> list[tuple[str, Feedback | None]]:
+def judged(attempts: list[EvaluatedSource]) -> list[tuple[str, Feedback | None]]:
     """Source and record of each attempt."""
     return [
         (each.source, None if each.feedback is None else Feedback.model_validate(each.feedback)) for each in attempts
     ]
 
 
-def episode_of(trace: vf.Trace, judge: JudgeConfig) -> Episode:
+def episode_of(trace: vf.Trace, config: KernelTaskConfig) -> Episode:
     """The episode of a trace: of its state, or, where it was stored and read again, of its info."""
     stored = trace.info.get(INFO)
-    attempts = trace.state.attempts if stored is None else [Attempt.model_validate(each) for each in stored]
-    episode = Episode(find_reward(judge.reward), judge.max_turns)
+    attempts = trace.state.attempts if stored is None else [EvaluatedSource.model_validate(each) for each in stored]
+    episode = Episode(find_reward(config.reward), config.max_turns)
     for source, feedback in judged(attempts):
         episode.record(source, feedback)
     return episode

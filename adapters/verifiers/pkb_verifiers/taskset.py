@@ -14,7 +14,7 @@ from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.envs.session import SubmissionSession
 from pkb_gym.envs.suite import split_names
 from pkb_gym.problems.catalogue import expert_source, find_problem, reference_source
-from pkb_verifiers.config import JudgeConfig, KernelTasksetConfig, SubmitConfig
+from pkb_verifiers.config import KernelTaskConfig, KernelTasksetConfig, SubmitConfig
 from pkb_verifiers.state import INFO, KernelState, episode_of
 from pkb_verifiers.toolset import KernelToolset
 
@@ -32,7 +32,7 @@ class KernelData(vf.TaskData):
     """Fixes the inputs."""
 
 
-class KernelTask(vf.Task[KernelData, KernelState, JudgeConfig]):
+class KernelTask(vf.Task[KernelData, KernelState, KernelTaskConfig]):
     """Rewards, metrics, the budget, and the check with the expert kernel."""
 
     @property
@@ -120,7 +120,7 @@ class KernelTaskset(vf.Taskset[KernelTask, KernelTasksetConfig]):
     @classmethod
     def toolsets(cls, config: KernelTasksetConfig) -> list[vf.Toolset]:
         """The server of `submit`."""
-        return [KernelToolset(SubmitConfig(**config.tools.model_dump(), judge=config.task))]
+        return [KernelToolset(SubmitConfig(**config.tools.model_dump(), task=config.task))]
 
 
 def _judged(session: SubmissionSession, source: str) -> Feedback:

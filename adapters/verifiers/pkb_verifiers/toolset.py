@@ -13,7 +13,7 @@ import verifiers.v1 as vf
 
 from pkb_gym.envs.session import SubmissionReply
 from pkb_verifiers.config import SubmitConfig
-from pkb_verifiers.state import Attempt, KernelState, judged
+from pkb_verifiers.state import EvaluatedSource, KernelState, judged
 
 SIDE_BY_SIDE = 256
 """Submissions that wait for the service at a time; the service has its own order."""
@@ -43,12 +43,12 @@ class KernelToolset(vf.Toolset[SubmitConfig, KernelState]):
         if reply.turn is not None:
             feedback = reply.turn.feedback
             record = None if feedback is None else feedback.model_dump(mode="json")
-            state.attempts.append(Attempt(source=source, feedback=record))
+            state.attempts.append(EvaluatedSource(source=source, feedback=record))
         state.is_over = is_over
         return reply.text
 
     def _judge(self, state: KernelState, source: str) -> tuple[SubmissionReply, bool]:
-        session = self.config.judge.episode(state.problem).open_session(state.problem)
+        session = self.config.task.episode(state.problem).open_session(state.problem)
         session.reset(state.problem, state.seed)
         session.restore(judged(state.attempts))
         reply = session.submit(source)

@@ -53,7 +53,7 @@ def pkb_kernels(folder: str, max_turns: int = 4) -> Task:
 
 @solver
 def submissions(max_turns: int) -> Solver:
-    """Lets the model submit until it has had its turns or says no more."""
+    """Lets the model submit until its turns are used up or it sends no further message."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:  # noqa: ARG001  # the protocol of solvers
         model, tools = get_model(), [submit(Path(state.metadata["folder"]), state, max_turns)]

@@ -12,7 +12,7 @@ from pkb_gym.engine.records.attempt import Attempt
 
 
 @dataclass(frozen=True)
-class Limits:
+class RunLimits:
     """The limits of a run; None for no limit.
 
     Attributes:
@@ -71,7 +71,7 @@ class Budget:
         cost_usd: of all replies whose price is known, so far.
     """
 
-    def __init__(self, limits: Limits, attempts: Iterable[Attempt]) -> None:
+    def __init__(self, limits: RunLimits, attempts: Iterable[Attempt]) -> None:
         self._limits = limits
         self._began = time.monotonic()
         self._lock = threading.Lock()

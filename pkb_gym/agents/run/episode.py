@@ -34,7 +34,7 @@ class EpisodeStatus(StrEnum):
     """Why an episode ended."""
 
     COMPLETE = "complete"
-    """All its turns were played, its best no longer improved, or the agent had nothing more to say."""
+    """All its turns were played, its best no longer improved, or the agent ended it."""
     STOPPED = "stopped"
     """The run may not go on; resumed, the episode does."""
     NOT_JUDGED = "not judged"
@@ -100,14 +100,14 @@ class _Conversation:
         judged = [attempt for _, attempt in sorted(earlier.items()) if attempt.source is not None]
         feedback = {place: a.feedback for place, a in enumerate(judged) if was_judged(a) and a.feedback is not None}
         self._evaluator = EpisodeEvaluator(player.evaluator, feedback)
-        run, asked, seed = player.run, player.run.asked, plan.seed(player.run.seed)
+        run, requested, seed = player.run, player.run.requested, plan.seed(player.run.seed)
         self._env = gym.make(
             f"PKB/{plan.problem.name}-v0",
             max_episode_steps=run.turns,
             disable_env_checker=True,
             evaluator=self._evaluator,
             reward=run.reward,
-            **{name: getattr(asked, name) for name in ENV_ARGUMENTS},
+            **{name: getattr(requested, name) for name in ENV_ARGUMENTS},
         )
         self._bare = cast(PKBEnv, self._env.unwrapped)
         observation, _ = self._env.reset(seed=seed)
@@ -185,7 +185,7 @@ class _Conversation:
             agent=run.agent,
             sample=self._plan.sample,
             turn=number,
-            asked=self._bare.request,
+            requested=self._bare.request,
             reply=reply.content,
             reasoning=reply.reasoning,
             messages=tuple(ChatMessage(role=m.role, content=m.content) for m in self._messages[self._read :]),

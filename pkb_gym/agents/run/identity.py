@@ -42,7 +42,7 @@ class RunIdentity(Record):
     """Seed of inputs and agents."""
     hardware: str | None = None
     """Processor or GPU that kernels run on; None where a service judges."""
-    asked: EvalConfig
+    requested: EvalConfig
     """How submissions are judged, as requested."""
     resolved: dict[str, ResolvedConfig]
     """Problem -> what that comes to, where the source does not decide it."""
@@ -104,8 +104,8 @@ def differences(before: Mapping[str, object], now: Mapping[str, object], within:
     """The differences between two configurations, by name; nested ones are compared by field.
 
     Example:
-        >>> differences({"turns": 1, "asked": {"size": "tiny"}}, {"turns": 1, "asked": {"size": "large"}})
-        ["asked.size was 'tiny', is 'large'"]
+        >>> differences({"turns": 1, "requested": {"size": "tiny"}}, {"turns": 1, "requested": {"size": "large"}})
+        ["requested.size was 'tiny', is 'large'"]
     """
     found: list[str] = []
     for name in dict.fromkeys([*before, *now]):

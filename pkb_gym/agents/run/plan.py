@@ -45,12 +45,12 @@ def choose_problems(choices: Sequence[str]) -> list[Problem]:
     return [find_problem(name) for name in names]
 
 
-def resolve_all(problems: Sequence[Problem], asked: EvalConfig, *, judged_here: bool) -> RunWorkload:
+def resolve_all(problems: Sequence[Problem], requested: EvalConfig, *, judged_here: bool) -> RunWorkload:
     """Resolves a configuration for each problem; problems that it does not fit are left out, with the reason.
 
     Args:
         problems: in order.
-        asked: the configuration as requested.
+        requested: the configuration as requested.
         judged_here: whether this machine's memory has to suffice.
 
     Raises:
@@ -59,7 +59,7 @@ def resolve_all(problems: Sequence[Problem], asked: EvalConfig, *, judged_here: 
     found = RunWorkload()
     for problem in problems:
         try:
-            config = resolve_here(asked, problem)
+            config = resolve_here(requested, problem)
         except SizeError as error:
             found.skipped[problem.name] = str(error)
             continue

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pkb_gym.agents.protocol import AgentError, AgentProvider, NotCovered
-from pkb_gym.agents.run.budget import Budget, Limits
+from pkb_gym.agents.run.budget import Budget, RunLimits
 from pkb_gym.agents.run.episode import EpisodePlan, EpisodePlayer, EpisodeStatus
 from pkb_gym.agents.run.results import RunResults
 from pkb_gym.agents.run.tally import Tally
@@ -73,7 +73,7 @@ class Runner:
         results: RunResults,
         provider: AgentProvider,
         evaluator: Evaluator,
-        limits: Limits,
+        limits: RunLimits,
         progress: RunProgress,
     ) -> None:
         self._results, self._provider, self._evaluator, self._progress = results, provider, evaluator, progress

@@ -238,7 +238,7 @@ CUDA_EXCHANGES: dict[Knob, str] = {
     "tagged words": """
         $own
         $scratch
-        const uint32_t tag = uint32_t(comm.epoch);  // tells this call's words from those of earlier ones
+        const uint32_t tag = uint32_t(comm.epoch);  // distinguishes this call's words from those of earlier ones
         if (threadIdx.x < W) pkb::store_tagged(comm.peer(parts, threadIdx.x) + comm.rank, own, tag);
         for (int i = 0; i < W; ++i) {
           const int r = $order;
@@ -256,7 +256,7 @@ CUDA_CHOICES = {
 
 
 def cuda_makes_sense(knobs: Knobs) -> bool:
-    """What is sent needs one meeting in the kernel, tagged words bring their own."""
+    """Parts that are sent need one meeting in the kernel; tagged words bring their own."""
     exchange, signalling = knobs["exchange"], knobs["signalling"]
     if exchange == "pull, thread by rank":
         return knobs["order"] == "from 0"

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from pkb_gym.corpus.families.family import Knob
 
 Access: TypeAlias = Literal["read", "write", "touch"]
-"""What ranks do with each other's arguments and outputs: read arguments, write outputs, or both."""
+"""The use that ranks make of each other's arguments and outputs: read arguments, write outputs, or both."""
 
 BEGUN: dict[Access, str] = {
     "read": "peers' arguments are there: their calls have begun",
@@ -93,7 +93,7 @@ def _slots(phase: int) -> str:
 # ---- on GPUs --------------------------------------------------------------------------------------------------------
 
 _CUDA_SIGNALS = """
-// Block b of this rank tells block b of each rank how far it is, and waits until they are as far.
+// Block b of this rank signals block b of each rank which phase it has reached, and waits until they have, too.
 __device__ void meet(const pkb::Device& comm, uint64_t phase) {
   __syncthreads();
   if (threadIdx.x < comm.world_size) {
@@ -140,7 +140,7 @@ def cuda_meetings(kind: Knob, access: Access) -> CudaMeetings:
     if kind == "host barrier":
         return CudaMeetings(before=f"comm.barrier();  // {begun}", after=f"comm.barrier();  // {done}")
     if kind == "begun words":
-        enter = f"comm.tell_begun();\ncomm.wait_all_begun();  // {begun}"
+        enter = f"comm.signal_begun();\ncomm.wait_all_begun();  // {begun}"
         return CudaMeetings(enter=enter, after=f"comm.barrier();  // {done}")
     if kind == "signals":
         return CudaMeetings(

@@ -125,7 +125,7 @@ CPP_CHOICES = {
 
 
 def cpp_makes_sense(knobs: Knobs) -> bool:
-    """What is added up whole is not sent."""
+    """Sums that are added up whole are not sent."""
     return (knobs["share"], knobs["store"]) in CPP_STORES
 
 

@@ -148,7 +148,7 @@ struct Pieces {
   int64_t sent[pkb::kMaxRanks + 1], received[pkb::kMaxRanks + 1];
 };
 
-__global__ void tell(const Pieces pieces, int64_t group, const __grid_constant__ pkb::Device comm) {
+__global__ void send_starts(const Pieces pieces, int64_t group, const __grid_constant__ pkb::Device comm) {
   int64_t* starts = comm.scratch<int64_t>();  // nobody ends a call before all have read theirs
   const int p = threadIdx.x;
   if (p < comm.group_size(group)) {
@@ -175,7 +175,7 @@ void solution($parameters) {
     pieces.sent[p + 1] = pieces.sent[p] + out_rows;
     pieces.received[p + 1] = pieces.received[p] + in_rows;
   }
-  tell<<<1, 32, 0, comm.cuda_stream()>>>(pieces, group, comm.device());
+  send_starts<<<1, 32, 0, comm.cuda_stream()>>>(pieces, group, comm.device());
   PKB_CUDA_LAUNCHED();
   $meet_on_host
   $blocks_line

@@ -124,7 +124,7 @@ REDUCE_CHOICES = {
 
 
 def cpp_makes_sense(knobs: Knobs) -> bool:
-    """What is staged has one order; signals come with few chunk sizes; parts are for what is shared out."""
+    """Staged variants have one order; signals come with few chunk sizes; parts are for shared sums."""
     if knobs["algorithm"] in ("one shot", "inbox") and knobs.get("parts", "lines") != "lines":
         return False
     if knobs.get("own") == "first" and knobs["order"] != "from 0":

@@ -175,7 +175,7 @@ def cuda_makes_sense(knobs: Knobs) -> bool:
 
 
 @dataclass(frozen=True)
-class Sum:
+class SumParts:
     """The parts that differ between the problems.
 
     Attributes:
@@ -200,25 +200,25 @@ class Sum:
 def cuda_all_reduce(knobs: Knobs) -> str:
     """The text of one kernel for AllReduce."""
     if knobs["algorithm"] == "one shot":
-        return _cuda(knobs, Sum("all", ("1", "y")))
-    return _cuda(knobs, Sum("lines", ("W", "comm.peer(y, r)")))
+        return _cuda(knobs, SumParts("all", ("1", "y")))
+    return _cuda(knobs, SumParts("lines", ("W", "comm.peer(y, r)")))
 
 
 def cuda_reduce(knobs: Knobs) -> str:
     """The text of one kernel for Reduce."""
     share = "lines" if knobs["algorithm"] == "inbox" else knobs["algorithm"]
-    return _cuda(knobs, Sum(share, ("1", "comm.peer(y, dst)"), root="dst"))
+    return _cuda(knobs, SumParts(share, ("1", "comm.peer(y, dst)"), root="dst"))
 
 
 def cuda_reduce_scatter(knobs: Knobs) -> str:
     """The text of one kernel for ReduceScatter."""
     block = "comm.peer(x, {}) + comm.rank * n"
     return _cuda(
-        knobs, Sum("all", ("1", "y"), "", "out.numel()", block, "x + {} * n", to_inboxes=CUDA_BLOCKS_TO_INBOXES)
+        knobs, SumParts("all", ("1", "y"), "", "out.numel()", block, "x + {} * n", to_inboxes=CUDA_BLOCKS_TO_INBOXES)
     )
 
 
-def _cuda(knobs: Knobs, problem: Sum) -> str:
+def _cuda(knobs: Knobs, problem: SumParts) -> str:
     access, inbox, root = str(knobs["access"]), knobs["algorithm"] == "inbox", problem.root
     rank = "i" if knobs["order"] == "from 0" else "(comm.rank + i) % W"
     term = (problem.staged if inbox else problem.term).format(rank)

@@ -97,7 +97,7 @@ class Comparison:
         self._arguments = [
             arguments(first.problem, first.plan, rank, self._read_inputs) for rank in range(len(first.plan.axes))
         ]
-        self._judged = [
+        self._ruled = [
             _RuledOutput(placed.leaf.name, rule)
             for out, placed in placed_results(first.problem, first.plan, first.rank)
             if placed.leaf.name in self._got and (rule := rule_of(out, first.protocol)) is not None
@@ -139,18 +139,18 @@ class Comparison:
         """The wrong elements of each judged output in each call."""
         import torch
 
-        together = [judged for judged in self._judged if len(self._calls) > 1 and judged.rule.batched]
-        counts = dict(zip((judged.name for judged in together), self._wrong_together(together), strict=True))
-        for judged in self._judged:
-            if judged.name not in counts:
-                marks = [self._marks(judged, call) for call in range(len(self._calls))]
-                counts[judged.name] = torch.stack([mark.sum() for mark in marks])
-        return [counts[judged.name] for judged in self._judged]
+        together = [ruled for ruled in self._ruled if len(self._calls) > 1 and ruled.rule.batched]
+        counts = dict(zip((ruled.name for ruled in together), self._wrong_together(together), strict=True))
+        for ruled in self._ruled:
+            if ruled.name not in counts:
+                marks = [self._marks(ruled, call) for call in range(len(self._calls))]
+                counts[ruled.name] = torch.stack([mark.sum() for mark in marks])
+        return [counts[ruled.name] for ruled in self._ruled]
 
-    def _wrong_together(self, judged: Sequence[_RuledOutput]) -> Sequence[torch.Tensor]:
+    def _wrong_together(self, ruled: Sequence[_RuledOutput]) -> Sequence[torch.Tensor]:
         import torch
 
-        if not judged:
+        if not ruled:
             return ()
 
         def of_one_call(
@@ -158,17 +158,17 @@ class Comparison:
             expected: Mapping[str, torch.Tensor],
             got: Mapping[str, torch.Tensor],
         ) -> tuple[torch.Tensor, ...]:
-            contexts = [(one.rule, self._context(one.name, args, expected, got)) for one in judged]
+            contexts = [(one.rule, self._context(one.name, args, expected, got)) for one in ruled]
             return tuple(rule.wrong(got[context.leaf], context).sum() for rule, context in contexts)
 
         inputs = (self._arguments, self._expected, self._got)
         counts: Sequence[torch.Tensor] = torch.vmap(of_one_call, in_dims=_first_dims(inputs))(*inputs)
         return counts
 
-    def _marks(self, judged: _RuledOutput, call: int) -> torch.Tensor:
+    def _marks(self, ruled: _RuledOutput, call: int) -> torch.Tensor:
         """The wrong elements of one output of one call."""
         args, expected, got = _entry((self._arguments, self._expected, self._got), call)
-        return judged.rule.wrong(got[judged.name], self._context(judged.name, args, expected, got))
+        return ruled.rule.wrong(got[ruled.name], self._context(ruled.name, args, expected, got))
 
     def _context(
         self,
@@ -200,11 +200,11 @@ class Comparison:
         mismatches += self._misshapen
         elements = sum(call.expected[placed.leaf.name].numel() for placed in self._placed)
         right = elements - sum(mismatch.elements for mismatch in self._misshapen)
-        for judged, count in zip(self._judged, counts[len(self._immutable) :], strict=True):
+        for ruled, count in zip(self._ruled, counts[len(self._immutable) :], strict=True):
             if count:
-                got, expected = (tensors[judged.name][index] for tensors in (self._got, self._expected))
-                marks = self._marks(judged, index)
-                mismatches.append(wrong_values(call, judged.name, judged.rule.describe(), got, expected, marks))
+                got, expected = (tensors[ruled.name][index] for tensors in (self._got, self._expected))
+                marks = self._marks(ruled, index)
+                mismatches.append(wrong_values(call, ruled.name, ruled.rule.describe(), got, expected, marks))
                 right -= mismatches[-1].wrong_elements
         return CallVerdict(len(self._placed), elements, right, tuple(mismatches))
 

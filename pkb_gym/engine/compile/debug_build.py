@@ -22,7 +22,7 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
 from pkb_gym.engine.compile.library_headers import included_libraries, options
 from pkb_gym.engine.compile.opened_files import GXX_FLAGS, NVCC_FLAGS
-from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
+from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.toolchain import (
     DEBUG_INFORMATION,
     INCLUDE,
@@ -187,7 +187,9 @@ def build_harness(sanitizer: Sanitizer, cache: CompileCache) -> bytes:
     )
 
     def compile_now() -> Compiled:
-        limits = Limits(_HARNESS_TIMEOUT_S, memory_kib=nvcc.MEMORY_KIB if on_gpus else Limits.memory_kib)
+        limits = CompilerLimits(
+            _HARNESS_TIMEOUT_S, memory_kib=nvcc.MEMORY_KIB if on_gpus else CompilerLimits.memory_kib
+        )
         run = run_sandboxed(
             command,
             files=files,

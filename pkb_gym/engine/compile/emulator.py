@@ -11,7 +11,7 @@ from pathlib import Path
 from pkb_gym.engine.compile import nvcc
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
-from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
+from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.toolchain import compiler_version, ffi_root, library_arguments
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.hardware.cpu_info import cpu_info
@@ -75,7 +75,7 @@ def build_emulator(cache: CompileCache) -> bytes:
     contents = _contents()
 
     def compile_now() -> Compiled:
-        limits = Limits(TIMEOUT_S)
+        limits = CompilerLimits(TIMEOUT_S)
         run = run_sandboxed(
             _command(contents),
             files=contents,

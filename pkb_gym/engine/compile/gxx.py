@@ -9,7 +9,7 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
 from pkb_gym.engine.compile.opened_files import GXX_FLAGS, checked, header_folders, listing
 from pkb_gym.engine.compile.precompiled import PREFIX, begins_with_header, precompiled_header
-from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
+from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.toolchain import (
     DEBUG_INFORMATION,
     INCLUDE,
@@ -63,7 +63,7 @@ def compile_cpp(source: str, compile_cache: CompileCache, timeout_s: float, flag
     )
 
     def compile_now() -> Compiled:
-        limits = Limits(timeout_s)
+        limits = CompilerLimits(timeout_s)
         precompiled = precompiled_header(COMPILER_FLAGS) if flags == FLAGS and begins_with_header(source) else None
         own = () if precompiled is None else (precompiled,)
         prefix = () if precompiled is None else ("-include", str(precompiled / PREFIX))

@@ -10,7 +10,7 @@ from pathlib import Path
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
 from pkb_gym.engine.compile.nvcc import MEMORY_KIB, default_architecture, find_toolkit, gencode, nvcc_version, readable
-from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
+from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.toolchain import compiler_version
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.handover_server import HandoverLibraries
@@ -35,7 +35,7 @@ def build_handovers(device: Device, cache: CompileCache) -> HandoverLibraries:
         ("server.cpp", "mailbox.h"),
         ["g++", *FLAGS, "-fPIC", "server.cpp", "-o", "out.so"],
         cache,
-        Limits(TIMEOUT_S),
+        CompilerLimits(TIMEOUT_S),
         compiler=compiler_version(),
     )
     if device == "cpu":
@@ -45,7 +45,7 @@ def build_handovers(device: Device, cache: CompileCache) -> HandoverLibraries:
         ("rank.cu", "mailbox.h"),
         [str(toolkit / "bin" / "nvcc"), gencode(architecture), *FLAGS, "-Xcompiler=-fPIC", "rank.cu", "-o", "out.so"],
         cache,
-        Limits(TIMEOUT_S, memory_kib=MEMORY_KIB),
+        CompilerLimits(TIMEOUT_S, memory_kib=MEMORY_KIB),
         compiler=f"{nvcc_version()} {compiler_version()}",
         folders=readable(toolkit),
     )
@@ -56,7 +56,7 @@ def _compile(
     files: tuple[str, ...],
     command: list[str],
     cache: CompileCache,
-    limits: Limits,
+    limits: CompilerLimits,
     *,
     compiler: str,
     folders: tuple[Path, ...] = (),

@@ -19,7 +19,7 @@ from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
 from pkb_gym.engine.compile.library_headers import included_libraries, missing_libraries_note, options
 from pkb_gym.engine.compile.opened_files import NVCC_FLAGS, checked, header_folders, listing
 from pkb_gym.engine.compile.ptxas import KernelUsage, read_ptxas
-from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
+from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.sass import count_instructions, disassembler_version
 from pkb_gym.engine.compile.toolchain import (
     DEBUG_INFORMATION,
@@ -57,7 +57,7 @@ FEATURE_SPECIFIC = frozenset({(9, 0), (10, 0), (10, 3), (12, 0), (12, 1)})
 MAX_KERNELS = 64
 MAX_NAME_CHARS = 200
 _TOOLKIT_FOLDERS = ("bin", "include", "lib", "lib64", "nvvm", "targets")
-_DEMANGLE = Limits(timeout_s=10.0, memory_kib=1 << 20)
+_DEMANGLE = CompilerLimits(timeout_s=10.0, memory_kib=1 << 20)
 
 
 def compile_cuda(
@@ -102,7 +102,7 @@ def _compile_sandboxed(
     source: str, toolkit: Path, flags: Sequence[str], folders: Sequence[Path], timeout_s: float
 ) -> Compiled:
     """Compiles; the artifact has the resources of kernels and the instructions that transfer data."""
-    limits = Limits(timeout_s, memory_kib=MEMORY_KIB)
+    limits = CompilerLimits(timeout_s, memory_kib=MEMORY_KIB)
     nvcc = str(toolkit / "bin" / "nvcc")
     run = run_sandboxed(
         listing([nvcc, *flags, *include_arguments(), "kernel.cu", "-o", "kernel.so", *library_arguments()]),
@@ -159,9 +159,9 @@ def find_toolkit() -> Path:
         raise InfrastructureError(f"{nvcc} does not run: {error}") from None
     here = re.search(r"^#\$ _HERE_=(.+)$", run.stderr, re.MULTILINE)
     if run.returncode != 0 or here is None:
-        said = (run.stderr + run.stdout).strip()[-500:]
+        printed = (run.stderr + run.stdout).strip()[-500:]
         raise InfrastructureError(
-            f"{nvcc} --dryrun does not say where its toolkit lies (status {run.returncode}): {said!r}"
+            f"{nvcc} --dryrun does not say where its toolkit lies (status {run.returncode}): {printed!r}"
         )
     toolkit = Path(here[1]).resolve().parent
     if not (toolkit / "bin" / "nvcc").is_file():

@@ -127,5 +127,5 @@ def header_folders() -> tuple[Path, ...]:
     )
     listed = re.search(r"^#include <\.\.\.> search starts here:\n((?: .*\n)+)", run.stderr, re.MULTILINE)
     if listed is None:
-        raise InfrastructureError(f"g++ does not tell where it looks for headers: {run.stderr[-500:]}")
+        raise InfrastructureError(f"g++ does not list its folders of headers: {run.stderr[-500:]}")
     return tuple(Path(line.strip()) for line in listed[1].splitlines())

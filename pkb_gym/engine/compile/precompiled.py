@@ -23,7 +23,7 @@ from pathlib import Path
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.opened_files import listing, opened_headers
-from pkb_gym.engine.compile.sandboxed_compiler import Limits, run_sandboxed
+from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, run_sandboxed
 from pkb_gym.engine.compile.toolchain import INCLUDE, compiler_version, ffi_root, header_digest, include_arguments
 from pkb_gym.engine.hardware.cpu_info import cpu_info
 from pkb_gym.engine.support import env_vars
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 HEADER = "pkb/symm.h"
 PREFIX, PRECOMPILED, MANIFEST = "prefix.h", "prefix.h.gch", "manifest.json"
 MAGIC = b"gpch"
-"""What a precompiled header of g++ begins with."""
+"""The first bytes of a precompiled header of g++."""
 
 TIMEOUT_S = 60.0
 MOST_KEPT = 3
@@ -146,7 +146,7 @@ def _make(folder: Path, flags: Sequence[str]) -> bool:
         files={PREFIX: _prefix().encode()},
         result=PRECOMPILED,
         readable=(INCLUDE, ffi_root()),
-        limits=Limits(TIMEOUT_S),
+        limits=CompilerLimits(TIMEOUT_S),
     )
     if run.status != 0 or not run.result.startswith(MAGIC) or run.truncated:
         logger.warning("%s cannot be precompiled: %s", HEADER, run.output[-500:])

@@ -51,7 +51,7 @@ _LIMITED = ("sh", "-c", _SCRIPT, "sh")
 
 
 @dataclass(frozen=True)
-class Limits:
+class CompilerLimits:
     """The limits of one run.
 
     Attributes:
@@ -90,7 +90,7 @@ def run_sandboxed(
     command: Sequence[str],
     *,
     files: Mapping[str, bytes],
-    limits: Limits,
+    limits: CompilerLimits,
     result: str = "",
     readable: Sequence[Path] = (),
     devices: Sequence[str] = (),
@@ -150,13 +150,13 @@ DISK_BYTES = 64 << 20
 
 _KILLED_STATUSES = (-signal.SIGKILL, 128 + signal.SIGKILL)
 _KILLED_STAGE = re.compile(r"signal 9\b|\bKilled signal terminated program\b")
-"""What g++ and nvcc say of a stage that was killed; they end with status 1 themselves. A source can have it printed."""
+"""A message of g++ or nvcc on a stage that was killed; their own status is 1 then. A source can have it printed."""
 
 ENDED_BY_OTHERS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 """Signals that no source brings upon its compiler."""
 
 
-def compiled_of(run: Run, limits: Limits) -> Compiled:
+def compiled_of(run: Run, limits: CompilerLimits) -> Compiled:
     """The result of a compiler's run.
 
     Raises:
@@ -172,7 +172,7 @@ def compiled_of(run: Run, limits: Limits) -> Compiled:
         reason = "" if "error" in log else f"\nthe compiler ended with status {run.status}"
         failed = Artifact(ok=False, log=log + reason, duration_s=run.duration_s)
         killed = run.status in _KILLED_STATUSES or bool(_KILLED_STAGE.search(run.output))
-        # What ended by a signal (status 128 + signal, or negative) might have been short of memory for once.
+        # A command that a signal ended (status 128 + signal, or negative) might have been short of memory for once.
         return Compiled(failed, lasting=0 < run.status < 128, killed=killed)
     return Compiled(Artifact(ok=True, log=log, duration_s=run.duration_s, binary=run.result), lasting=True)
 
@@ -185,7 +185,7 @@ def cut_log(text: str) -> str:
     return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
 
 
-def _limit_arguments(limits: Limits) -> Iterator[str]:
+def _limit_arguments(limits: CompilerLimits) -> Iterator[str]:
     memory = "unlimited" if limits.memory_kib is None else limits.memory_kib
     yield from map(str, (memory, limits.file_blocks, ceil(limits.timeout_s) + 1))
 

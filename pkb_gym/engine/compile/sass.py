@@ -1,4 +1,4 @@
-"""The instructions of each kernel, counted in what cuobjdump says of a compiled source.
+"""The instructions of each kernel, counted in the output of cuobjdump on a compiled source.
 
 What is disassembled was made from untrusted text, so cuobjdump runs in the compiler's sandbox.
 """
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from pkb_gym.engine.compile.sandboxed_compiler import Limits, run_sandboxed
+from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, run_sandboxed
 from pkb_gym.engine.records.compiler_report import InstructionCounts
 
 PROGRAMS = ("cuobjdump", "nvdisasm")
 """The first takes files apart and has the second read what it finds."""
 PACKAGE = "nvidia-cuda-cuobjdump"
-LIMITS = Limits(timeout_s=20.0, memory_kib=4 << 20, output_bytes=64 << 20)
+LIMITS = CompilerLimits(timeout_s=20.0, memory_kib=4 << 20, output_bytes=64 << 20)
 
 _FUNCTION = re.compile(r"^\s*Function : (\S+)")
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]+)((?:\.\w+)*)")

@@ -10,10 +10,10 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pkb_gym.engine.compile.sandboxed_compiler import Limits, run_sandboxed
+from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, run_sandboxed
 from pkb_gym.engine.errors import InfrastructureError
 
-LIMITS = Limits(timeout_s=10.0, memory_kib=2 << 20)
+LIMITS = CompilerLimits(timeout_s=10.0, memory_kib=2 << 20)
 MOST_PLACES = 16
 CANDIDATES = ("kernel.cpp", "kernel.cu")
 _ADDRESS = re.compile(r"0x[0-9a-f]{1,16}")
@@ -56,8 +56,8 @@ def source_lines(binary: bytes, stacks: Sequence[Sequence[int]]) -> list[list[So
     """
     looked_up = [[f"{place:#x}" for place in places[:MOST_PLACES]] for places in stacks]
     addresses = list(dict.fromkeys(address for places in looked_up for address in places))
-    known = _lines_at(binary, addresses) if addresses and shutil.which("addr2line") is not None else {}
-    return [[line for address in places for line in known.get(int(address, 16), ())] for places in looked_up]
+    lines_of = _lines_at(binary, addresses) if addresses and shutil.which("addr2line") is not None else {}
+    return [[line for address in places for line in lines_of.get(int(address, 16), ())] for places in looked_up]
 
 
 def _lines_at(binary: bytes, addresses: Sequence[str]) -> dict[int, list[SourceLine]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
-from pkb_gym.engine.compile.sandboxed_compiler import Limits, compiled_of, run_sandboxed
+from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.toolchain import compiler_version
 from pkb_gym.engine.errors import InfrastructureError
 
@@ -31,7 +31,7 @@ def build_stack_trace(cache: CompileCache) -> bytes:
     key = CompileCache.key(stack_trace=content.decode(), command=COMMAND, compiler=compiler_version())
 
     def compile_now() -> Compiled:
-        limits = Limits(TIMEOUT_S)
+        limits = CompilerLimits(TIMEOUT_S)
         run = run_sandboxed(COMMAND, files={SOURCE.name: content}, result="out.so", limits=limits)
         return compiled_of(run, limits)
 

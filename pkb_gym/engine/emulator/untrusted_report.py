@@ -1,4 +1,4 @@
-"""What the process of emulated ranks reports, as it may stand in a record.
+"""The reports of the process of emulated ranks, as they may stand in a record.
 
 Host code of a candidate shares that process with the emulator, and can have it report anything of the right types.
 """

@@ -58,11 +58,11 @@ class CachingEvaluator:
         """
         key = _key(problem, source, config)
         with self._lock:
-            known = self._find(key)
-            if known is None:
+            remembered = self._find(key)
+            if remembered is None:
                 own = self._remember(key, Future())
-        if known is not None:
-            return known.result()
+        if remembered is not None:
+            return remembered.result()
         try:
             own.set_result(self._evaluate(key, problem, source, config, progress))
         except BaseException as error:
@@ -81,20 +81,20 @@ class CachingEvaluator:
         """
         key = _key(problem, source, config)
         with self._lock:
-            if (known := self._find(key)) is not None:
-                return known
+            if (remembered := self._find(key)) is not None:
+                return remembered
             return self._remember(key, executor.submit(self._evaluate, key, problem, source, config))
 
     def recall(self, problem: Problem, source: str, config: EvalConfig) -> Feedback | None:
         """The feedback on an equal request, if it is remembered or kept."""
         with self._lock:
-            known = self._find(_key(problem, source, config))
-        return known.result() if known is not None and known.done() else None
+            remembered = self._find(_key(problem, source, config))
+        return remembered.result() if remembered is not None and remembered.done() else None
 
     def forget(self, future: Future[Feedback]) -> None:
         """Has the next request begin an evaluation of its own instead of joining that of this future."""
         with self._lock:
-            for key in [key for key, known in self._futures.items() if known is future]:
+            for key in [key for key, remembered in self._futures.items() if remembered is future]:
                 del self._futures[key]
 
     def close(self) -> None:
@@ -112,9 +112,9 @@ class CachingEvaluator:
 
     def _find(self, key: str) -> Future[Feedback] | None:
         """Called with the lock held: the evaluation in progress or finished without a fault."""
-        known = self._futures.get(key)
-        if known is not None and not (known.done() and _failed(known)):
-            return known
+        remembered = self._futures.get(key)
+        if remembered is not None and not (remembered.done() and _failed(remembered)):
+            return remembered
         if self._store is None or (feedback := self._store.get(key)) is None:
             return None
         kept: Future[Feedback] = Future()

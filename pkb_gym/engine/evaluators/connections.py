@@ -86,7 +86,7 @@ class Connections:
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
                 return self._new()
-            # What can be read before anything was asked is the end of the connection.
+            # Data before any request is the end of the connection.
             if connection.sock is not None and not select.select([connection.sock], [], [], 0)[0]:
                 return connection
             connection.close()

@@ -32,3 +32,18 @@ class Evaluator(Protocol):
 
     def close(self) -> None:
         """Ends every process; calling it again changes nothing."""
+
+
+class KeyedEvaluator(Evaluator, Protocol):
+    """An evaluator that takes the key of the inputs with each request."""
+
+    def evaluate(
+        self,
+        problem: Problem,
+        source: str,
+        config: EvalConfig,
+        progress: Progress | None = None,
+        *,
+        replay_key: bytes | None = None,
+    ) -> Feedback:
+        """See `Evaluator.evaluate`. The inputs follow from `replay_key` where there is one."""

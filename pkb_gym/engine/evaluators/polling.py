@@ -20,7 +20,7 @@ PROGRESS_S = 1.0
 """Longest that one call waits where states are reported, as a state that changes need not end its wait."""
 
 
-class State(Protocol):
+class PolledState(Protocol):
     """The state of an evaluation elsewhere."""
 
     @property
@@ -32,7 +32,7 @@ class State(Protocol):
         """Present exactly when it has finished."""
 
 
-StateT = TypeVar("StateT", bound=State)
+StateT = TypeVar("StateT", bound=PolledState)
 
 
 @dataclass(frozen=True)

@@ -197,8 +197,8 @@ class RemoteEvaluator:
         deadline = time.monotonic() + timeout_s
         while True:
             wait_s = max(0.0, min(MAX_WAIT_S, deadline - time.monotonic()))
-            asked = f"/v1/pause?wait_s={wait_s:.3f}"
-            if self._call("POST", asked, PauseState, deadline, reply_s=wait_s).idle:
+            endpoint = f"/v1/pause?wait_s={wait_s:.3f}"
+            if self._call("POST", endpoint, PauseState, deadline, reply_s=wait_s).idle:
                 return
             if time.monotonic() >= deadline:
                 raise InfrastructureError(
@@ -232,8 +232,8 @@ class RemoteEvaluator:
         return self._call("POST", "/v1/evaluations", EvaluationState, deadline, content=content)
 
     def _state(self, evaluation_id: str, wait_s: float, deadline: float) -> EvaluationState:
-        asked = f"/v1/evaluations/{evaluation_id}?wait_s={wait_s:.3f}"
-        return self._call("GET", asked, EvaluationState, deadline + GRACE_S, reply_s=wait_s)
+        endpoint = f"/v1/evaluations/{evaluation_id}?wait_s={wait_s:.3f}"
+        return self._call("GET", endpoint, EvaluationState, deadline + GRACE_S, reply_s=wait_s)
 
     def _give_up(self, evaluation_id: str) -> None:
         try:

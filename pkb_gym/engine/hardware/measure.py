@@ -100,9 +100,9 @@ def _matrix_peaks(formula: dict[str, float], products: dict[str, float]) -> dict
     """
     peaks: dict[str, float] = {}
     for dtype in ("float64", "float32", "float16", "bfloat16"):
-        known = formula.get(dtype, peaks.get("float32", 0.0))
-        beyond = products[dtype] > 1.2 * known
-        peaks[dtype] = products[dtype] * LIBRARY_HEADROOM if beyond else max(known, products[dtype])
+        derived = formula.get(dtype, peaks.get("float32", 0.0))
+        beyond = products[dtype] > 1.2 * derived
+        peaks[dtype] = products[dtype] * LIBRARY_HEADROOM if beyond else max(derived, products[dtype])
     return {dtype: max(peaks[dtype], peaks["float32"] if dtype != "float64" else 0.0) for dtype in DTYPES}
 
 

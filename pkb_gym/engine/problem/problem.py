@@ -251,7 +251,7 @@ class Problem:
                     self.axes(size=size, world_size=world_size, rank=rank, dtype=dtype, protocol=protocol)
                 )
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            # What a declaration computes of axes that nobody foresaw may fail in any way; its own sizes do not.
+            # A declaration may fail in any way on axes that nobody foresaw; on its own sizes it does not.
             if isinstance(error, SizeError) or isinstance(size, str):
                 raise
             raise SizeError(f"{self.name}: axes {reprlib.repr(dict(size))} do not fit together: {error}") from None
@@ -332,7 +332,7 @@ class Problem:
         if not self.outputs:
             raise DeclarationError(f"{self.name}: declares no output")
         if self.returns == "value" and len(self.returned) > 1:
-            raise DeclarationError(f"{self.name}: returns {len(self.returned)} outputs; say 'tuple' or 'dict'")
+            raise DeclarationError(f"{self.name}: returns {len(self.returned)} outputs; give 'tuple' or 'dict'")
         named = [d for d in (*self.dtypes, *(getattr(x, "dtype", None) for x in (*self.args, *self.outputs))) if d]
         for dtype in named:
             if dtype not in ITEMSIZE and dtype not in self.sizes.get("tiny", {}):

@@ -22,7 +22,7 @@ from pkb_gym.engine.ranks.rank_processes import Processors
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.rankside.claims import read_claims
 from pkb_gym.engine.rankside.emulated_orders import Schedule
-from pkb_gym.engine.rankside.messages import Message, ProtocolError
+from pkb_gym.engine.rankside.messages import ProtocolError, WireMessage
 from pkb_gym.engine.rankside.orders import (
     Bind,
     BlockDone,
@@ -51,7 +51,7 @@ PREPARE_TIMEOUT_S = 60.0
 STOPPING_NS = 1_000_000
 """A thread that merely waits for a processor stops within this; the time of one at work for longer counts."""
 
-Reply = TypeVar("Reply", bound=Message)
+Reply = TypeVar("Reply", bound=WireMessage)
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class CandidateGang:
 
     def _exchange(
         self,
-        order: Message,
+        order: WireMessage,
         expect: type[Reply],
         fds: Sequence[int] = (),
         own_fds: Sequence[Sequence[int]] = (),

@@ -55,5 +55,5 @@ def _held(heap: AnyHeap, placed: PlacedLeaf, right: torch.Tensor) -> torch.Tenso
 def _as_numpy(tensor: torch.Tensor) -> np.ndarray:
     import torch
 
-    known = tensor.dtype not in (torch.bfloat16, torch.float8_e4m3fn)
-    return (tensor if known else tensor.float()).detach().cpu().numpy()
+    has_numpy_dtype = tensor.dtype not in (torch.bfloat16, torch.float8_e4m3fn)
+    return (tensor if has_numpy_dtype else tensor.float()).detach().cpu().numpy()

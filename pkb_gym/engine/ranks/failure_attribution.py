@@ -67,7 +67,7 @@ def first_failure(ended: Mapping[int, int], errors: Mapping[int, Failed], otherw
         what = f"rank {silent[0]} ended its process (exit status 0) before its work was done"
         return GangFailed(Failure.RUNTIME_ERROR, silent[0], what)
     for rank in own_fault or list(errors):
-        failure = next((known for known in _MAY_BE_NAMED if known == errors[rank].kind), Failure.RUNTIME_ERROR)
+        failure = next((named for named in _MAY_BE_NAMED if named == errors[rank].kind), Failure.RUNTIME_ERROR)
         return GangFailed(failure, rank, f"rank {rank}: {errors[rank].text}"[:10_000])
     return GangFailed(Failure.RUNTIME_ERROR, None, f"the gang fell silent: {otherwise}", killed=True)
 

@@ -19,7 +19,7 @@ from pkb_gym.engine.ranks.rank_threads import WATCH_S, ThreadWatch, max_threads
 from pkb_gym.engine.ranks.stop_pulses import StopPulses
 from pkb_gym.engine.ranks.zygote import TEMPORARY_BYTES, Zygote
 from pkb_gym.engine.rankside.forking import GangRequest, RankEnded, RanksStarted
-from pkb_gym.engine.rankside.messages import Message, ProtocolError, WireError
+from pkb_gym.engine.rankside.messages import ProtocolError, WireError, WireMessage
 from pkb_gym.engine.rankside.orders import Armed, Failed, Go
 from pkb_gym.engine.rankside.wire import Wire, pair
 from pkb_gym.engine.records.feedback import Failure
@@ -37,7 +37,7 @@ CAUSE_S = 1.0
 TRACE_S = 0.5
 """How long ranks that missed a deadline may take to say where they stand."""
 
-Reply = TypeVar("Reply", bound=Message)
+Reply = TypeVar("Reply", bound=WireMessage)
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Gang:
 
     def exchange(
         self,
-        orders: Sequence[Message],
+        orders: Sequence[WireMessage],
         expect: type[Reply],
         *,
         timeout_s: float,
@@ -201,7 +201,7 @@ class Gang:
         self.send(orders, fds, own_fds=own_fds)
         return self.collect(expect, timeout_s=timeout_s, where=where).messages
 
-    def exchange_for_fds(self, order: Message, expect: type[Reply], *, timeout_s: float) -> list[list[int]]:
+    def exchange_for_fds(self, order: WireMessage, expect: type[Reply], *, timeout_s: float) -> list[list[int]]:
         """Sends one order to every rank of a trusted gang; returns the descriptors that came with each reply.
 
         Raises:
@@ -226,7 +226,7 @@ class Gang:
 
     def send(
         self,
-        orders: Sequence[Message],
+        orders: Sequence[WireMessage],
         fds: Sequence[int] = (),
         raw: bytes = b"",
         own_fds: Sequence[Sequence[int]] = (),
@@ -288,7 +288,7 @@ class Gang:
 
     def run_block(
         self,
-        orders: Sequence[Message],
+        orders: Sequence[WireMessage],
         expect: type[Reply],
         *,
         timeout_s: float,

@@ -1,6 +1,6 @@
 """The calls of a block as files that `debugging/harness.cpp` reads: what one rank is called with, and should return.
 
-Words stand between blanks. `calls.txt`, which the evaluator writes:
+Blanks separate fields. `calls.txt`, which the evaluator writes:
 
     pkb-calls 1 WORLD_SIZE SEGMENT_BYTES SCRATCH_OFFSET SCRATCH_BYTES SIGNAL_OFFSET CALLS
     TRIAL TOGETHER LATE_RANK DELAY_US HOLD_NS...                                   of each call; a hold of each rank
@@ -53,21 +53,21 @@ def keep_rank(folder: Path, block: BoundBlock, expected: Sequence[Mapping[str, t
     Raises:
         OSError: they cannot be written.
     """
-    words_file, bytes_file = rank_files(folder, block.rank)
-    with words_file.open("w", encoding="utf-8") as words, bytes_file.open("wb") as data:
-        print("groups", len(block.plan.partitions), file=words)
+    text_file, bytes_file = rank_files(folder, block.rank)
+    with text_file.open("w", encoding="utf-8") as text, bytes_file.open("wb") as data:
+        print("groups", len(block.plan.partitions), file=text)
         for partition in block.plan.partitions:
-            print(*_group_words(partition, block.rank), file=words)
+            print(*_group_fields(partition, block.rank), file=text)
         for planned, results in zip(block.plan.sets[:calls], expected, strict=False):
-            print(*_call_words(block, planned, results, data), file=words)
+            print(*_call_fields(block, planned, results, data), file=text)
 
 
-def _group_words(partition: Sequence[Sequence[int]], rank: int) -> tuple[int, ...]:
+def _group_fields(partition: Sequence[Sequence[int]], rank: int) -> tuple[int, ...]:
     own = next((ranks for ranks in partition if rank in ranks), ())
     return len(own), (own.index(rank) if own else -1), *own
 
 
-def _call_words(
+def _call_fields(
     block: BoundBlock, planned: SetPlan, results: Mapping[str, torch.Tensor], data: BinaryIO
 ) -> Iterator[object]:
     """The line of a call; the bytes of its tensors go to `data` on the way."""
@@ -81,26 +81,26 @@ def _call_words(
     for name in leaves:
         placed = planned.leaves[rank][name]
         data.write(_bytes_of(block.heap.tensor(byte_slot(placed.offset, placed.leaf.capacity_bytes))))
-        yield _slot_words(name, placed.slot)
+        yield _slot_text(name, placed.slot)
     outputs = placed_results(problem, planned, rank)
     yield len(outputs)
     for out, placed in outputs:
         data.write(_bytes_of(results[placed.leaf.name]))
         is_returned = isinstance(out, Output) and out.is_returned
-        yield _output_words(placed, tuple(results[placed.leaf.name].shape), is_returned=is_returned)
+        yield _output_text(placed, tuple(results[placed.leaf.name].shape), is_returned=is_returned)
 
 
 def _parameters(argument: Argument, names: Mapping[int, str]) -> list[str]:
     """The parameters of a native kernel that one argument becomes, as `rankside.native` makes them."""
     if isinstance(argument, ScalarArgument):
-        return [_scalar_words(argument.value)]
+        return [_scalar_text(argument.value)]
     if isinstance(argument, GroupArgument):
         return [f"int {-1 if argument.partition is None else argument.partition}"]
-    tensors = ["none" if slot is None else f"tensor {_slot_words(names[slot.offset], slot)}" for slot in argument.slots]
+    tensors = ["none" if slot is None else f"tensor {_slot_text(names[slot.offset], slot)}" for slot in argument.slots]
     return [" ".join(["list", str(len(tensors)), *tensors])] if argument.kind in ("list", "bare") else tensors
 
 
-def _scalar_words(value: object) -> str:
+def _scalar_text(value: object) -> str:
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -112,19 +112,19 @@ def _scalar_words(value: object) -> str:
     if isinstance(value, str):
         return f"text {len(value.encode())} {value}"
     assert isinstance(value, tuple)
-    return " ".join(["list", str(len(value)), *map(_scalar_words, value)])
+    return " ".join(["list", str(len(value)), *map(_scalar_text, value)])
 
 
-def _slot_words(name: str, slot: TensorSlot) -> str:
+def _slot_text(name: str, slot: TensorSlot) -> str:
     assert slot.shape is not None
-    return _words(name, slot.offset, slot.shape, slot.dtype)
+    return _tensor_text(name, slot.offset, slot.shape, slot.dtype)
 
 
-def _output_words(placed: PlacedLeaf, shape: tuple[int, ...], *, is_returned: bool) -> str:
-    return _words(placed.leaf.name, RETURNED if is_returned else placed.offset, shape, placed.leaf.dtype)
+def _output_text(placed: PlacedLeaf, shape: tuple[int, ...], *, is_returned: bool) -> str:
+    return _tensor_text(placed.leaf.name, RETURNED if is_returned else placed.offset, shape, placed.leaf.dtype)
 
 
-def _words(name: str, offset: int, shape: tuple[int, ...], dtype: str) -> str:
+def _tensor_text(name: str, offset: int, shape: tuple[int, ...], dtype: str) -> str:
     elements = 1
     for length in shape:
         elements *= length

@@ -71,7 +71,7 @@ from pkb_gym.engine.ranks.reference_orders import (
 )
 from pkb_gym.engine.rankside.arguments import unroll
 from pkb_gym.engine.rankside.devices import AnyHeap, Device, make_device
-from pkb_gym.engine.rankside.messages import Message
+from pkb_gym.engine.rankside.messages import WireMessage
 from pkb_gym.engine.rankside.orders import Claims, Dialect, Failed, RunNullBlock
 from pkb_gym.engine.rankside.process_groups import ProcessGroups
 from pkb_gym.engine.rankside.python import execute, make_argument
@@ -134,7 +134,7 @@ class ReferenceRank:
         self._bound: BoundBlock | None = None
         self._expected: list[ResultsByName] = []
         self._candidate_block: CandidateBlock = PlainBlock()
-        self._handlers: Mapping[type[Message], Callable[[Any], Message]] = {
+        self._handlers: Mapping[type[WireMessage], Callable[[Any], WireMessage]] = {
             MakeInputs: self._make_inputs,
             StageInputs: self._stage_inputs,
             ServeHandovers: self._serve_handovers,
@@ -152,14 +152,14 @@ class ReferenceRank:
             CompareOutputs: self._compare_outputs,
             Release: self._release,
         }
-        self._taking_fds: Mapping[type[Message], Callable[[Any, list[int]], Message]] = {
+        self._taking_fds: Mapping[type[WireMessage], Callable[[Any, list[int]], WireMessage]] = {
             MapHeaps: self._map_heaps,
             ClearCandidateHeap: self._clear_candidate_heap,
             TakeWorkload: self._take_workload,
         }
-        self.orders: tuple[type[Message], ...] = (AllocateHeaps, *self._taking_fds, *self._handlers)
+        self.orders: tuple[type[WireMessage], ...] = (AllocateHeaps, *self._taking_fds, *self._handlers)
 
-    def carry_out(self, order: Message, fds: list[int]) -> tuple[Message, Sequence[int]]:
+    def carry_out(self, order: WireMessage, fds: list[int]) -> tuple[WireMessage, Sequence[int]]:
         """Carries out one order; its reply, and the descriptors that go with it."""
         if isinstance(order, AllocateHeaps):
             return Ready(), self._allocate_heaps(order)

@@ -46,7 +46,7 @@ from pkb_gym.engine.ranks.reference_orders import (
 )
 from pkb_gym.engine.ranks.workload_spec import WorkloadSpec
 from pkb_gym.engine.ranks.zygote import Zygote
-from pkb_gym.engine.rankside.messages import Message
+from pkb_gym.engine.rankside.messages import WireMessage
 from pkb_gym.engine.rankside.orders import Claims, Dialect, RunNullBlock
 from pkb_gym.engine.records.config import Device
 
@@ -56,7 +56,7 @@ TIMEOUT_S = 600.0
 SEGMENT_ALIGNMENT_BYTES = 64 << 20
 """Of device memory: far above what the driver asks for, so that few sizes differ."""
 
-Reply = TypeVar("Reply", bound=Message)
+Reply = TypeVar("Reply", bound=WireMessage)
 
 
 class ReferenceGang:
@@ -281,12 +281,12 @@ class ReferenceGang:
         self._device_heaps = None
 
     def _note_idle(self, answers_us: Sequence[float | None]) -> None:
-        known = [answer_us for answer_us in answers_us if answer_us is not None]
-        self.idle_us = max(known, default=None)
+        answered_us = [answer_us for answer_us in answers_us if answer_us is not None]
+        self.idle_us = max(answered_us, default=None)
 
     def _exchange(
         self,
-        order: Message,
+        order: WireMessage,
         expect: type[Reply],
         fds: Sequence[int] = (),
         own_fds: Sequence[Sequence[int]] = (),
@@ -295,7 +295,7 @@ class ReferenceGang:
 
     def _send(
         self,
-        orders: Sequence[Message],
+        orders: Sequence[WireMessage],
         expect: type[Reply],
         fds: Sequence[int] = (),
         own_fds: Sequence[Sequence[int]] = (),

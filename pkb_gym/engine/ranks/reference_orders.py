@@ -12,12 +12,12 @@ from typing import TypeAlias
 
 from pkb_gym.engine.ranks.dumped_tensor import Dumped
 from pkb_gym.engine.ranks.workload_spec import WorkloadSpec
-from pkb_gym.engine.rankside.messages import Message
+from pkb_gym.engine.rankside.messages import WireMessage
 from pkb_gym.engine.rankside.orders import Claims, DeviceName, Dialect, RunNullBlock
 
 
 @dataclass(frozen=True)
-class Start(Message):
+class Start(WireMessage):
     """Make the process group. A descriptor where the ranks find each other comes along, then the compiled handovers.
 
     Answered by `Ready`.
@@ -29,26 +29,26 @@ class Start(Message):
 
 
 @dataclass(frozen=True)
-class Ready(Message):
+class Ready(WireMessage):
     """Done: the reply to most orders."""
 
 
 @dataclass(frozen=True)
-class AllocateHeaps(Message):
+class AllocateHeaps(WireMessage):
     """Free the heaps that there are, allocate a segment of each on the GPU. Answered by `Ready`, with descriptors."""
 
     segment_bytes: int
 
 
 @dataclass(frozen=True)
-class MapHeaps(Message):
+class MapHeaps(WireMessage):
     """Map both heaps, whose descriptors come along."""
 
     segment_bytes: int
 
 
 @dataclass(frozen=True)
-class ClearCandidateHeap(Message):
+class ClearCandidateHeap(WireMessage):
     """Leave nothing of an earlier candidate in the candidate's heap, on GPUs, where it is used again.
 
     The descriptor of its fresh control file comes along.
@@ -56,7 +56,7 @@ class ClearCandidateHeap(Message):
 
 
 @dataclass(frozen=True)
-class TakeWorkload(Message):
+class TakeWorkload(WireMessage):
     """Begin an evaluation. Two eventfds come along: that the candidate's rank writes to, and that it reads.
 
     Attributes:
@@ -73,7 +73,7 @@ class TakeWorkload(Message):
 
 
 @dataclass(frozen=True)
-class MakeInputs(Message):
+class MakeInputs(WireMessage):
     """Draw the inputs of a block into the reference heap.
 
     Attributes:
@@ -107,12 +107,12 @@ class CheckedCall:
 
 
 @dataclass(frozen=True)
-class StageInputs(Message):
+class StageInputs(WireMessage):
     """Copy the inputs of the block into the candidate's heap and poison its outputs. Answered by `Staged`."""
 
 
 @dataclass(frozen=True)
-class ServeHandovers(Message):
+class ServeHandovers(WireMessage):
     """As `StageInputs`, but some lines of the arguments are handed over call by call, while the block runs.
 
     Attributes:
@@ -125,7 +125,7 @@ class ServeHandovers(Message):
 
 
 @dataclass(frozen=True)
-class ServeNullBlock(Message):
+class ServeNullBlock(WireMessage):
     """Serve the handovers of a block of calls of nothing. Answered by `Staged`.
 
     Attributes:
@@ -136,7 +136,7 @@ class ServeNullBlock(Message):
 
 
 @dataclass(frozen=True)
-class ConductCalls(Message):
+class ConductCalls(WireMessage):
     """As `StageInputs`, but whole arguments are handed over call by call, while the block runs.
 
     Attributes:
@@ -147,7 +147,7 @@ class ConductCalls(Message):
 
 
 @dataclass(frozen=True)
-class EndBlock(Message):
+class EndBlock(WireMessage):
     """The block of the candidate has ended, and its gang is frozen. Answered by `BlockEnded`."""
 
 
@@ -189,7 +189,7 @@ class Overrun:
 
 
 @dataclass(frozen=True)
-class BlockEnded(Message):
+class BlockEnded(WireMessage):
     """The report of the handovers of a block.
 
     Attributes:
@@ -206,7 +206,7 @@ class BlockEnded(Message):
 
 
 @dataclass(frozen=True)
-class Staged(Message):
+class Staged(WireMessage):
     """The inputs are there.
 
     Attributes:
@@ -219,14 +219,14 @@ class Staged(Message):
 
 
 @dataclass(frozen=True)
-class WarmUp(Message):
+class WarmUp(WireMessage):
     """Run the baseline so many times on the block's inputs, without looking at the clock."""
 
     calls: int
 
 
 @dataclass(frozen=True)
-class RunBaseline(Message):
+class RunBaseline(WireMessage):
     """Run the baseline on the first calls of the block.
 
     Attributes:
@@ -243,7 +243,7 @@ class RunBaseline(Message):
 
 
 @dataclass(frozen=True)
-class TimeDelivery(Message):
+class TimeDelivery(WireMessage):
     """Time how long the results of a call take to be copied into the heap. Answered by `DeliveryTimed`.
 
     Attributes:
@@ -254,14 +254,14 @@ class TimeDelivery(Message):
 
 
 @dataclass(frozen=True)
-class DeliveryTimed(Message):
+class DeliveryTimed(WireMessage):
     """The time of a delivery on this rank, in microseconds."""
 
     delivery_us: float
 
 
 @dataclass(frozen=True)
-class CaptureGraphs(Message):
+class CaptureGraphs(WireMessage):
     """Capture the baseline as CUDA graphs, on the block's first calls. Answered by `Captured`.
 
     Attributes:
@@ -274,7 +274,7 @@ class CaptureGraphs(Message):
 
 
 @dataclass(frozen=True)
-class Captured(Message):
+class Captured(WireMessage):
     """The result of a capture.
 
     Attributes:
@@ -287,19 +287,19 @@ class Captured(Message):
 
 
 @dataclass(frozen=True)
-class ReplayGraphs(Message):
+class ReplayGraphs(WireMessage):
     """Launch the graphs, one after the other."""
 
     calls: int
 
 
 @dataclass(frozen=True)
-class BlockFinished(Message):
+class BlockFinished(WireMessage):
     """The work of the block is done: the clock stops here."""
 
 
 @dataclass(frozen=True)
-class BlockSettled(Message):
+class BlockSettled(WireMessage):
     """The rank is ready for the next order.
 
     Attributes:
@@ -312,7 +312,7 @@ class BlockSettled(Message):
 
 
 @dataclass(frozen=True)
-class KeepBlock(Message):
+class KeepBlock(WireMessage):
     """Write the block's calls, and what they should return, to files; see `kept_block`. Answered by `Ready`.
 
     Attributes:
@@ -325,7 +325,7 @@ class KeepBlock(Message):
 
 
 @dataclass(frozen=True)
-class DumpTensors(Message):
+class DumpTensors(WireMessage):
     """Write tensors of the block, as the candidate has them and as they should be. Answered by `Ready`.
 
     Attributes:
@@ -340,7 +340,7 @@ class DumpTensors(Message):
 
 
 @dataclass(frozen=True)
-class CompareOutputs(Message):
+class CompareOutputs(WireMessage):
     """Judge the candidate's outputs of the block. Answered by `Compared`.
 
     Attributes:
@@ -353,7 +353,7 @@ class CompareOutputs(Message):
 
 
 @dataclass(frozen=True)
-class Compared(Message):
+class Compared(WireMessage):
     """The result of a comparison.
 
     Attributes:
@@ -364,7 +364,7 @@ class Compared(Message):
 
 
 @dataclass(frozen=True)
-class Release(Message):
+class Release(WireMessage):
     """Let go of heaps and results, at the end of an evaluation."""
 
 

@@ -92,7 +92,7 @@ class Zygote:
     def _environment(self) -> dict[str, str]:
         inside = str(Path(RANKSIDE_INSIDE).parent)
         here = str(Path(__file__).resolve().parents[3])
-        # What candidates import from is theirs alone; declarations may import from wherever this process does.
+        # Folders that candidates import from are theirs alone; declarations may import from those of this process.
         own = (inside if self.sandboxed else here, *package_folders())
         folders = (here, *python_path()) if self.trusted else own
         base = with_changes if self.trusted else for_candidates

@@ -72,7 +72,7 @@ class Stats(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in STATS_FIELDS]
 
 
-class Group(ctypes.Structure):
+class GroupData(ctypes.Structure):
     """pkb::Group."""
 
     _fields_ = [("size", ctypes.c_int32), ("rank", ctypes.c_int32), ("ranks", ctypes.c_int32 * MAX_RANKS)]
@@ -99,5 +99,5 @@ class CommData(ctypes.Structure):
         ("place", ctypes.c_void_p),
         ("hold_ns", ctypes.c_uint64),
         ("segments", ctypes.c_void_p * MAX_RANKS),
-        ("groups", Group * MAX_GROUPS),
+        ("groups", GroupData * MAX_GROUPS),
     ]

@@ -9,7 +9,7 @@ import traceback
 from dataclasses import dataclass
 
 from .extensions import Recorder, build_what_functions_build, may_build
-from .messages import Message
+from .messages import WireMessage
 from .python import execute, new_module
 from .wire import Wire
 
@@ -34,7 +34,7 @@ class CudaTools:
 
 
 @dataclass(frozen=True)
-class Build(Message):
+class Build(WireMessage):
     """Import the source that follows as raw bytes.
 
     Attributes:
@@ -45,7 +45,7 @@ class Build(Message):
 
 
 @dataclass(frozen=True)
-class Built(Message):
+class Built(WireMessage):
     """The result. The libraries follow as raw bytes.
 
     Attributes:
@@ -90,7 +90,7 @@ def _set_up(rank: int, world_size: int, tools: CudaTools | None) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # another candidate may be timed meanwhile
     os.environ["CUDA_HOME"] = tools.cuda_home
     os.environ["TORCH_CUDA_ARCH_LIST"] = tools.architectures
-    # What sources ask for before they build. Everything else on the GPU fails; see `NEEDS_A_GPU`.
+    # Queries of sources before they build. Everything else on the GPU fails; see `NEEDS_A_GPU`.
     torch.cuda.is_available = lambda: True
     torch.cuda.current_device = lambda: 0
     torch.cuda.set_device = lambda device: None

@@ -1,4 +1,4 @@
-"""The rank program of a candidate's gang: loads the kernel, calls it in blocks, says when it is done; see `orders`."""
+"""The rank program of a candidate's gang: loads the kernel, calls it in blocks, reports their end; see `orders`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .crash import trace_native_code, trace_python_code
 from .devices import AnyHeap, Device, make_device
 from .failures import CandidateError, kind_of
 from .handover import Handover, Handovers, NullCall, make_handovers, run_null_calls
-from .messages import Message
+from .messages import WireMessage
 from .orders import (
     Armed,
     Bind,
@@ -54,7 +54,7 @@ class Solution(Protocol):
         """
 
     def profile(self, indices: tuple[int, ...], epoch: int, link_bytes_per_s: float | None) -> ProfileDone:
-        """Calls it on several sets and says where the time went.
+        """Calls it on several sets and reports where the time went.
 
         On GPUs, by `cuda_profile.profile_calls`.
         """
@@ -62,7 +62,7 @@ class Solution(Protocol):
 
 def main(wire: Wire, rank: int, world_size: int) -> None:
     """Serves one evaluator until the connection ends."""
-    order: Message
+    order: WireMessage
     order, _, fds = wire.receive_with_fds(Prepare, MapHeap)
     assert isinstance(order, Prepare | MapHeap)
     setting = order.setting

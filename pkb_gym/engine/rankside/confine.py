@@ -161,10 +161,10 @@ def filter_system_calls(allow_processes: bool, *, isolated: bool = False) -> boo
     Returns:
         False on an architecture that the filter does not know.
     """
-    known = _ARCHITECTURES.get(platform.machine())
-    if known is None:
+    architecture = _ARCHITECTURES.get(platform.machine())
+    if architecture is None:
         return False
-    arch, numbers = known
+    arch, numbers = architecture
     allowed = {*(_STARTS if allow_processes else ()), *(_PLACES if isolated else ())}
     denied = {name: number for name, number in {**numbers, **_EVERYWHERE}.items() if name not in allowed}
     program = b"".join(_program(arch, denied, os.getpid(), allow_processes))

@@ -119,7 +119,7 @@ def profile_calls(
     begin: Callable[[], None] | None = None,
     link_bytes_per_s: float | None = None,
 ) -> ProfileDone:
-    """Calls the kernel on each of the sets, and says what the host and the GPU did meanwhile.
+    """Calls the kernel on each of the sets, and reports what the host and the GPU did meanwhile.
 
     The first call is not measured: kernels are slow when CUPTI sees them for the first time.
 

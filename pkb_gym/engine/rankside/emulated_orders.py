@@ -5,7 +5,7 @@
     BindRanks        -> Bound
     RunRanks         -> Armed, then Go -> RanksDone
 
-It answers `Failed` where it meets an error of its own. All that it says is an untrusted report, as of any rank.
+It answers `Failed` where it meets an error of its own. All its messages are untrusted rank reports.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from .arguments import CallRun
-from .messages import Message
+from .messages import WireMessage
 from .orders import Claims, Partition
 
 Policy: TypeAlias = Literal["together", "priorities", "hold_arrival", "hold_departure", "one_ahead"]
@@ -37,7 +37,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class OpenWorld(Message):
+class OpenWorld(WireMessage):
     """Map the heap and start the emulator. Their descriptors come along, then two eventfds of each rank.
 
     Attributes:
@@ -52,12 +52,12 @@ class OpenWorld(Message):
 
 
 @dataclass(frozen=True)
-class WorldOpened(Message):
+class WorldOpened(WireMessage):
     """Answer to `OpenWorld`."""
 
 
 @dataclass(frozen=True)
-class LoadCopies(Message):
+class LoadCopies(WireMessage):
     """Load a candidate on each rank. Descriptors of as many copies of its library come along.
 
     Attributes:
@@ -105,7 +105,7 @@ class CallMemory:
 
 
 @dataclass(frozen=True)
-class BindRanks(Message):
+class BindRanks(WireMessage):
     """Make the arguments of a block.
 
     Attributes:
@@ -120,7 +120,7 @@ class BindRanks(Message):
 
 
 @dataclass(frozen=True)
-class RunRanks(Message):
+class RunRanks(WireMessage):
     """Call the candidate on every rank, once on each of these bound argument sets.
 
     Attributes:
@@ -181,7 +181,7 @@ class PeerBytes:
 
 
 @dataclass(frozen=True)
-class RanksDone(Message):
+class RanksDone(WireMessage):
     """The block has ended.
 
     Attributes:

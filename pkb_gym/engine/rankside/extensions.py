@@ -1,9 +1,9 @@
 """C++ and CUDA extensions of Python sources: built once, in the build gang, and served to ranks as read-only files.
 
 A rank starts no compiler, so whatever a source may build has to be built when it is compiled. Importing it builds what
-stands at module level. What a function builds at its first call is found in the text: functions of the module that call
-a helper of `BUILDERS`, directly or through one another, are called if they need no argument; any other call of a helper
-is evaluated by itself, which succeeds where its arguments are constants or names of the module.
+stands at module level. Extensions that a function builds at its first call are found in the text: functions of the
+module that call a helper of `BUILDERS`, directly or through one another, are called if they need no argument; any other
+call of a helper is evaluated by itself, which succeeds where its arguments are constants or names of the module.
 """
 
 from __future__ import annotations

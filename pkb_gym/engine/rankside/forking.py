@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .messages import Message
+from .messages import WireMessage
 
 
 @dataclass(frozen=True)
-class ZygoteReady(Message):
+class ZygoteReady(WireMessage):
     """It has loaded torch."""
 
 
 @dataclass(frozen=True)
-class GangRequest(Message):
+class GangRequest(WireMessage):
     """The settings of a gang to be started.
 
     Attributes:
@@ -45,12 +45,12 @@ class GangRequest(Message):
 
 
 @dataclass(frozen=True)
-class GangStarted(Message):
+class GangStarted(WireMessage):
     """The leader of a gang was forked."""
 
 
 @dataclass(frozen=True)
-class ForkFailed(Message):
+class ForkFailed(WireMessage):
     """No gang could be forked.
 
     Attributes:
@@ -61,12 +61,12 @@ class ForkFailed(Message):
 
 
 @dataclass(frozen=True)
-class RanksStarted(Message):
+class RanksStarted(WireMessage):
     """All ranks of a gang run."""
 
 
 @dataclass(frozen=True)
-class RankEnded(Message):
+class RankEnded(WireMessage):
     """A rank has ended.
 
     Attributes:

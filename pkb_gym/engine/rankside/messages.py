@@ -36,31 +36,31 @@ class ProtocolError(WireError):
 
 
 Value = TypeVar("Value")
-Kind = TypeVar("Kind", bound="Message")
+Kind = TypeVar("Kind", bound="WireMessage")
 
 
-class Message:
+class WireMessage:
     """Base of what travels as a frame by itself; its name says which one it is."""
 
     KEY: ClassVar[str] = "message"
 
     def to_json(self) -> dict[str, Json]:
         """The form that `read` reads."""
-        return {Message.KEY: type(self).__name__, **_fields_to_json(self)}
+        return {WireMessage.KEY: type(self).__name__, **_fields_to_json(self)}
 
 
 def read(frame: Mapping[str, object], *kinds: type[Kind]) -> Kind:
     """The message of a frame.
 
     Args:
-        frame: as `Message.to_json` made it, or whatever else has arrived.
+        frame: as `WireMessage.to_json` made it, or whatever else has arrived.
         *kinds: what it may be.
 
     Raises:
         ProtocolError: it is none of them, or holds something else than it should.
     """
     content = dict(frame)
-    name = content.pop(Message.KEY, None)
+    name = content.pop(WireMessage.KEY, None)
     for kind in kinds:
         if kind.__name__ == name:
             return decode(kind, content)

@@ -100,12 +100,12 @@ class Native:
         self._tensors.append(tensor)
         return tvm_ffi.from_dlpack(tensor)
 
-    def _group(self, partition: Partition) -> abi.Group:
+    def _group(self, partition: Partition) -> abi.GroupData:
         for ranks in partition:
             if self._rank in ranks:
                 padded = (ctypes.c_int32 * abi.MAX_RANKS)(*ranks)
-                return abi.Group(len(ranks), ranks.index(self._rank), padded)
-        return abi.Group(0, -1, (ctypes.c_int32 * abi.MAX_RANKS)())
+                return abi.GroupData(len(ranks), ranks.index(self._rank), padded)
+        return abi.GroupData(0, -1, (ctypes.c_int32 * abi.MAX_RANKS)())
 
     def call(self, index: int, epoch: int, hold_ns: int = 0) -> Claims:
         """See `Solution`."""

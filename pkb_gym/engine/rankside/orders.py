@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from .arguments import CallRun
-from .messages import Message
+from .messages import WireMessage
 
 DeviceName: TypeAlias = Literal["cpu", "cuda"]
 Dialect: TypeAlias = Literal["native", "python"]
@@ -44,7 +44,7 @@ class RankSetting:
 
 
 @dataclass(frozen=True)
-class Prepare(Message):
+class Prepare(WireMessage):
     """Get ready for a candidate of a dialect.
 
     Attributes:
@@ -59,12 +59,12 @@ class Prepare(Message):
 
 
 @dataclass(frozen=True)
-class Prepared(Message):
+class Prepared(WireMessage):
     """Answer to `Prepare`."""
 
 
 @dataclass(frozen=True)
-class MapHeap(Message):
+class MapHeap(WireMessage):
     """Map the heap. Its descriptors come along, then two eventfds (see `WaitingHandover`), on GPUs a library too.
 
     Attributes:
@@ -81,7 +81,7 @@ class MapHeap(Message):
 
 
 @dataclass(frozen=True)
-class HeapMapped(Message):
+class HeapMapped(WireMessage):
     """Answer to `MapHeap`."""
 
 
@@ -90,7 +90,7 @@ HandoverKind: TypeAlias = Literal["none", "waiting", "enqueued"]
 
 
 @dataclass(frozen=True)
-class RunNullBlock(Message):
+class RunNullBlock(WireMessage):
     """Run a block of calls of nothing.
 
     Attributes:
@@ -105,12 +105,12 @@ class RunNullBlock(Message):
 
 
 @dataclass(frozen=True)
-class NullDone(Message):
+class NullDone(WireMessage):
     """It is done."""
 
 
 @dataclass(frozen=True)
-class Load(Message):
+class Load(WireMessage):
     """Load a candidate. The descriptor of its source or library comes along, then those of extensions and stack trace.
 
     Attributes:
@@ -135,12 +135,12 @@ class Load(Message):
 
 
 @dataclass(frozen=True)
-class Loaded(Message):
+class Loaded(WireMessage):
     """Answer to `Load`."""
 
 
 @dataclass(frozen=True)
-class Bind(Message):
+class Bind(WireMessage):
     """Make the arguments of a block.
 
     Attributes:
@@ -153,12 +153,12 @@ class Bind(Message):
 
 
 @dataclass(frozen=True)
-class Bound(Message):
+class Bound(WireMessage):
     """Answer to `Bind`."""
 
 
 @dataclass(frozen=True)
-class RunBlock(Message):
+class RunBlock(WireMessage):
     """Call the candidate once on each of these bound argument sets.
 
     Attributes:
@@ -178,7 +178,7 @@ class RunBlock(Message):
 
 
 @dataclass(frozen=True)
-class ProfileBlock(Message):
+class ProfileBlock(WireMessage):
     """As `RunBlock`, with a profile of its calls.
 
     Attributes:
@@ -192,18 +192,18 @@ class ProfileBlock(Message):
 
 
 @dataclass(frozen=True)
-class Armed(Message):
+class Armed(WireMessage):
     """Everything is ready but for `Go`."""
 
 
 @dataclass(frozen=True)
-class Go(Message):
+class Go(WireMessage):
     """The gate is open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Shape and dtype that a rank says a tensor has that it copied into the heap."""
+    """Shape and dtype that a rank reports of a tensor which it copied into the heap."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -214,7 +214,7 @@ Claims: TypeAlias = tuple[Claim | None, ...]
 
 
 @dataclass(frozen=True)
-class BlockDone(Message):
+class BlockDone(WireMessage):
     """All calls are complete.
 
     Attributes:
@@ -315,7 +315,7 @@ class DeviceReport:
 
 
 @dataclass(frozen=True)
-class ProfileDone(Message):
+class ProfileDone(WireMessage):
     """Where the time of the profiled calls went, by the rank's report.
 
     Attributes:
@@ -338,7 +338,7 @@ class ProfileDone(Message):
 
 
 @dataclass(frozen=True)
-class Failed(Message):
+class Failed(WireMessage):
     """The error of a rank.
 
     Attributes:

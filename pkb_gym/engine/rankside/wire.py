@@ -13,7 +13,7 @@ import struct
 import time
 from collections.abc import Sequence
 
-from .messages import Kind, Message, ProtocolError, WireError, read
+from .messages import Kind, ProtocolError, WireError, WireMessage, read
 
 HEADER = struct.Struct("!II")
 MAX_FRAME_BYTES = 64 << 20
@@ -51,7 +51,7 @@ class Wire:
         """For selectors."""
         return self.sock.fileno()
 
-    def send(self, message: Message, raw: bytes = b"", fds: Sequence[int] = ()) -> None:
+    def send(self, message: WireMessage, raw: bytes = b"", fds: Sequence[int] = ()) -> None:
         """Sends one frame.
 
         Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import AliasChoices, Field, ValidationError
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.base import Record, Text
@@ -38,25 +38,25 @@ class Attempt(Record):
     schema_version: Literal[1] = 1
     problem: str
     agent: str | None = None
-    """Who wrote it, as tables name it; None where nobody said."""
+    """Its author, as tables name it; None where it is not given."""
     sample: int = Field(default=0, ge=0)
     """Number of the episode among those on the same problem and configuration."""
     turn: int = Field(default=0, ge=0)
     """Number of the reply, or of the submission, within its episode."""
     file: str | None = None
     """Name of the file that the source was read from."""
-    asked: EvalConfig
-    """The configuration as requested; what it was resolved to is in the feedback."""
+    requested: EvalConfig = Field(validation_alias=AliasChoices("requested", "asked"))
+    """The configuration as requested, `asked` in files of earlier versions; the feedback holds the resolved one."""
     request_key: str | None = None
     """`EvaluationRequest.key` under the resolved configuration, equal for equal requests; None without feedback."""
     source: Text | None = None
-    """What was submitted; None where the reply holds no submission."""
+    """The submission; None where the reply holds no submission."""
     reply: Text | None = None
-    """What the model wrote; None where no model did."""
+    """The text of the model; None where no model wrote it."""
     reasoning: Text | None = None
     """The model's reasoning, where it came apart from the reply."""
     messages: tuple[ChatMessage, ...] | None = None
-    """What the model read before it replied, where it was kept: the messages that are new since its last turn."""
+    """The model's prompt for this reply, where it was kept: the messages that are new since its last turn."""
     feedback: Feedback | None = None
     """None where nothing was submitted, or where the evaluator raised an error or was late."""
     reward: float | None = None

@@ -227,8 +227,8 @@ def _check_device(problem: Problem, device: Device, config: EvalConfig) -> None:
             f"device 'cuda' on a machine with GPUs for until={config.until!r}"
         )
     if config.debug or config.trace:
-        asked = "debug builds" if config.debug else "timelines"
-        raise ConfigError(f"{problem.name}: device 'emulated' has no {asked}; its findings name lines without them")
+        requested = "debug builds" if config.debug else "timelines"
+        raise ConfigError(f"{problem.name}: device 'emulated' has no {requested}; its findings name lines without them")
 
 
 def _trials(config: EvalConfig, world_size: int, device: Device) -> int:
@@ -237,19 +237,19 @@ def _trials(config: EvalConfig, world_size: int, device: Device) -> int:
     return max(config.trials or (5 if config.protocol == "published" else 4), checked_calls(world_size))
 
 
-def last_stage(asked: Until | None, untimed: bool, device: Device) -> Until:
+def last_stage(requested: Until | None, untimed: bool, device: Device) -> Until:
     """The last stage of an evaluation.
 
     Args:
-        asked: None for the last that there can be.
+        requested: None for the last that there can be.
         untimed: whether it is a debug build, or ranks share GPUs.
         device: an emulated one times nothing.
     """
     if device == "emulated":
-        return asked or "check"
-    if untimed and asked != "compile":
+        return requested or "check"
+    if untimed and requested != "compile":
         return "check"
-    return asked or "profile"
+    return requested or "profile"
 
 
 def _ranks(problem: Problem, config: EvalConfig, device: Device, gpus: int) -> tuple[int, int]:

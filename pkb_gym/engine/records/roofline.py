@@ -61,7 +61,7 @@ class Roofline(Record):
     times: ResourceTimes
     """Of each resource alone."""
     lower_bound: LowerBound
-    """What no legal kernel beats; at most `ceiling_us`."""
+    """The time that no legal kernel beats; at most `ceiling_us`."""
     latency_floor_us: float | None
     """One link latency where anything crosses a link, else 0; None where unknown. Not part of the ceiling."""
     peaks: Rates

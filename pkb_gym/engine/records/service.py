@@ -62,7 +62,7 @@ class ErrorReport(Record):
     error: str
     """Class of the error."""
     message: str
-    """What was expected, what came, what to do."""
+    """The problem, the expected value, the value that came, and the remedy."""
 
 
 class ServiceStatus(Record):

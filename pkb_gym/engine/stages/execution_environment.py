@@ -23,25 +23,25 @@ from pkb_gym.engine.stages.heap_layout import lay_out
 from pkb_gym.engine.support import env_vars
 
 
-def choose_device(asked: Literal["auto"] | Device, language: str = "auto") -> Device:
+def choose_device(requested: Literal["auto"] | Device, language: str = "auto") -> Device:
     """The device that a configuration comes to here: by default GPUs, where there are any.
 
     Args:
-        asked: as in `EvalConfig`.
+        requested: as in `EvalConfig`.
         language: likewise; one that runs on one device alone decides where the device is left open.
 
     Raises:
         ConfigError: it cannot be had. Without a GPU, "cuda" sources can still be compiled where there is nvcc.
     """
-    if asked == "auto" and language in ("cuda", "triton"):
-        asked = "cuda"
-    if asked == "auto":
+    if requested == "auto" and language in ("cuda", "triton"):
+        requested = "cuda"
+    if requested == "auto":
         return "cuda" if gpus.names() and language != "cpp" else "cpu"
-    if asked == "cuda" and not gpus.names() and not nvcc_available():
+    if requested == "cuda" and not gpus.names() and not nvcc_available():
         raise ConfigError("device 'cuda' is not available here: there is neither an NVIDIA GPU nor nvcc")
-    if asked == "emulated" and (why := why_not_emulated()) is not None:
+    if requested == "emulated" and (why := why_not_emulated()) is not None:
         raise ConfigError(f"device 'emulated' is not available here: {why}")
-    return asked
+    return requested
 
 
 def why_not_emulated() -> str | None:

@@ -14,7 +14,7 @@ MEASURED_SLACK = 2.0
 """A CPU's limits are measured, perhaps while it was busy: only a time below the bound by this factor is proof."""
 
 CLOCK_ERROR_US = 1.0
-"""What a call may have taken longer than `elapsed_us` says: a block begins and ends with messages between processes,
+"""The most that a call's time may exceed `elapsed_us`: a block begins and ends with messages between processes,
 whose times scatter by less than a microsecond. The device's clock needs no margin, since limits are those of the
 highest (`hardware.limits`: 1980 MHz of an H200, 8 % above its datasheet's 1830)."""
 
@@ -48,7 +48,7 @@ def elapsed_us(timing: Timing) -> float:
 
     The gate, the context switch and handovers were measured with other blocks, and a legal kernel may use a rank's
     links and memory while that rank is in a handover, as peers may fill its scratch. So they are not taken off where a
-    bound is at stake. What belongs to a block counts as in the block with the fewest calls.
+    bound is at stake. Work of a whole block counts as in the block with the fewest calls.
     """
     handover_us = timing.candidate_handover_us
     of_block_us = timing.gate_us + (timing.context_switch_us or 0.0) + handover_us

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Overhead:
-    """What is subtracted from the time of a block.
+    """The parts of a block's time that are subtracted from it.
 
     Attributes:
         gate_us: opening the gate, the first work and receiving the last completion; of either side's blocks.

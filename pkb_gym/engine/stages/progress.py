@@ -9,7 +9,7 @@ Progress: TypeAlias = Callable[[str], None]
 """Called with a few words whenever a stage begins, and when an evaluation has to wait (`WAITING`)."""
 
 WAITING = "waiting for its turn"
-"""Said by an evaluation that waits for a processor to compile on, or for the devices."""
+"""State of an evaluation that waits for a processor to compile on, or for the devices."""
 
 PREPARING = "preparing ranks"
-"""Said by an evaluation that has the devices from now on."""
+"""State of an evaluation that has just been given the devices."""

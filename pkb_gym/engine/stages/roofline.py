@@ -110,7 +110,7 @@ def place_costs(
         raise ConfigError(f"{hardware.name}: no peaks for dtype {dtype!r}; there are {known}")
     for name, time_us in (("baseline", baseline_us), ("candidate", candidate_us)):
         if time_us is not None and not time_us > 0:
-            raise ConfigError(f"{name}'s time must be positive, got {time_us} us; say None where it was not timed")
+            raise ConfigError(f"{name}'s time must be positive, got {time_us} us; give None where it was not timed")
 
     work = rank_work(costs, hardware.device)
     seconds: dict[Resource, float] = {

@@ -14,7 +14,7 @@ from pathlib import Path
 from pkb_gym.engine.compare.layout import BlockPlan
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.debug_build import build_harness, build_under, compile_sanitized, find_compute_sanitizer
-from pkb_gym.engine.compile.sandboxed_compiler import Limits, run_sandboxed
+from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, run_sandboxed
 from pkb_gym.engine.compile.toolchain import ffi_root
 from pkb_gym.engine.ranks.sandbox import gpu_devices
 from pkb_gym.engine.ranks.visible_folders import system_paths
@@ -78,7 +78,7 @@ def _reports(
         },
         readable=(ffi_root(), *tool.readable),
         devices=tool.devices,
-        limits=Limits(timeout_s, memory_kib=None, file_blocks=FILE_BLOCKS),
+        limits=CompilerLimits(timeout_s, memory_kib=None, file_blocks=FILE_BLOCKS),
     )
     if finished.status is None:
         return [late_report(sanitizer, finished.output, timeout_s)]

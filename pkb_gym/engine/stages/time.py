@@ -45,7 +45,7 @@ PULSES_US = 20_000
 
 
 def baseline_alone_us(run: CandidateRun) -> float:
-    """What a call of the baseline takes while there is no candidate yet, in microseconds."""
+    """Time of one baseline call while there is no candidate yet, in microseconds."""
     calls = len(run.prepare(min(ALONE_CALLS, run.layout.most_calls), timed=True).sets)
     if run.config.device == "cuda":  # where the first call makes groups and loads kernels
         run.reference.warm_up(calls)

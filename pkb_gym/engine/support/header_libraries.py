@@ -23,7 +23,7 @@ class Library:
     """A library that is looked for.
 
     Attributes:
-        name: as people say it.
+        name: of the library, as it is written.
         variable: environment variable that names its folder.
         layouts: header folders below that folder, one tuple for each way to lay it out.
         header: proves that the library is there; below the first folder of a layout.

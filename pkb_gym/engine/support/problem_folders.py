@@ -34,7 +34,7 @@ class ProblemFolder:
     Attributes:
         path: real path of the folder.
         name: that its text declares; empty where none is found.
-        origin: who says that it is there, in words.
+        origin: the way it came into the catalogue, for errors.
         fault: why it cannot be loaded; empty where nothing is known to be wrong.
     """
 
@@ -76,7 +76,7 @@ def read_folder(path: str | os.PathLike[str], origin: str = "registered") -> Pro
 
     Args:
         path: of the folder, or of the `problem.py` in it.
-        origin: who says that it is there.
+        origin: the way it came into the catalogue, for errors.
 
     Raises:
         ConfigError: there is no such folder, or no declaration in it.

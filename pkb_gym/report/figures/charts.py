@@ -105,7 +105,7 @@ def _shares(agents: Sequence[AgentFigures]) -> Iterator[Chart]:
             "mechanisms",
             "How right kernels move data",
             "Mechanisms of the fastest right kernel of each sample. Profiles are reports of ranks and no proof; on the "
-            "CPU no mechanism is told.",
+            "CPU no mechanism is reported.",
             "share of right kernels",
             lambda each: each.mechanisms,
         ),

@@ -1,4 +1,4 @@
-"""A picture with what its parts say when they are pointed at."""
+"""A picture with the labels that its parts show under the pointer."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class LeaderboardEntry(Record):
     kind: EntryKind
     """Kernels written by hand; the baseline as its own candidate; a search such as evolution; a model's kernels."""
     description: str = Field(min_length=1, max_length=1000)
-    """What was measured: model and prompt, or where kernels come from; turns and samples."""
+    """The subject: model and prompt, or where kernels come from; turns and samples."""
     command: str = Field(min_length=1)
     """Command that made the results, as it is typed."""
     commit: str = Field(pattern=r"^[0-9a-f]{12}$")

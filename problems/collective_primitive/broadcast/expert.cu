@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(pkb::kTransferThreads, pkb::kBlocksPerSm)
     hand_on(const __grid_constant__ Relay relay, const __grid_constant__ pkb::Device comm) {
   const int thread = int(threadIdx.x), own = comm.rank, W = comm.world_size;
   const bool is_fellow = thread < W && thread != own && thread != relay.src;  // another rank that receives
-  comm.tell_begun();
+  comm.signal_begun();
   if (is_fellow) comm.wait_begun(thread);
   __syncthreads();
   for (int round = 0; round < relay.rounds; ++round) {

@@ -640,7 +640,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) hyena(const __grid_con
   using T = typename Way::T;
   extern __shared__ __align__(16) unsigned char memory[];
   const Plan& plan = g.plan;
-  comm.tell_begun(g.group);
+  comm.signal_begun(g.group);
   if (int(blockIdx.x) < plan.workers) Way::convolve(g, comm, *reinterpret_cast<typename Way::Memory*>(memory));
   __syncthreads();
   tell_convolved(comm, g.group, plan, g.arrived);

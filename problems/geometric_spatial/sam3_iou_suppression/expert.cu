@@ -398,7 +398,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) suppress(const __grid_
   auto* suppressed = reinterpret_cast<int*>(memory + bits_bytes(g.objects));
   const int own = comm.group_rank(g.group);
 
-  comm.tell_begun(g.group);
+  comm.signal_begun(g.group);
   pack_own(g, comm);
   comm.arrive_blocks(0, g.group);
   clear_other_turn(g);

@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kRowThreads, kRowBlocks) filter_rows(const Glo
   extern __shared__ uint4 shared[];
   T* row = reinterpret_cast<T*>(memory ? memory + blockIdx.x * row_bytes : reinterpret_cast<char*>(shared));
   const int64_t tokens = g.tokens / comm.group_size(g.group), first = comm.group_rank(g.group) * tokens;
-  comm.tell_begun(g.group);
+  comm.signal_begun(g.group);
   comm.wait_all_begun(0, g.group);
   for (int64_t i = blockIdx.x; i < tokens; i += gridDim.x) {
     const int64_t token = first + i;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pkb_gym.agents.run.budget import Limits
+from pkb_gym.agents.run.budget import RunLimits
 from pkb_gym.agents.run.episode import EpisodePlan
 from pkb_gym.agents.run.identity import RunIdentity
 from pkb_gym.agents.run.plan import choose_problems, resolve_all
@@ -17,7 +17,7 @@ from pkb_gym.engine.records.config import EvalConfig
 from tests.agents.conversations import Scripted
 from tests.envs.fake_evaluator import FakeEvaluator
 
-ASKED = EvalConfig(device="cpu", world_size=2, size="tiny", until="check")
+REQUESTED = EvalConfig(device="cpu", world_size=2, size="tiny", until="check")
 
 
 class ReportedProgress:
@@ -35,9 +35,9 @@ class ReportedProgress:
 
 
 def identity_of(problems: Sequence[str], **fields: object) -> RunIdentity:
-    workload = resolve_all(choose_problems(problems), ASKED, judged_here=True)
+    workload = resolve_all(choose_problems(problems), REQUESTED, judged_here=True)
     given = {"agent": "scripted", "kind": "scripted", "settings": {}, "turns": 1, "style": "brief", "reward": "default"}
-    return RunIdentity(**given | {"seed": 0, "asked": ASKED, "resolved": workload.resolved} | fields)
+    return RunIdentity(**given | {"seed": 0, "requested": REQUESTED, "resolved": workload.resolved} | fields)
 
 
 class Run:
@@ -58,7 +58,7 @@ class Run:
         problems: Sequence[str] = ("AllReduce",),
         samples: int = 1,
         jobs: int = 1,
-        limits: Limits = Limits(),  # noqa: B008  # frozen
+        limits: RunLimits = RunLimits(),  # noqa: B008  # frozen
         **fields: object,
     ) -> None:
         identity = identity_of(problems, **fields)

@@ -31,8 +31,8 @@ def test_every_turn_is_recorded_with_all_that_it_was_made_of(tmp_path):
     assert first.reply_s >= 0 and first.duration_s >= 0 and first.request_key
     assert (second.source, second.verdict, second.turn) == ("speedup 2", "passed", 1)
     assert second.reward > first.reward and second.reward_name == "default"
-    assert (second.asked.turn, second.asked.seed) == (1, first.asked.seed)
-    assert (second.asked.device, second.asked.world_size, second.asked.until) == ("cpu", 2, "check")
+    assert (second.requested.turn, second.requested.seed) == (1, first.requested.seed)
+    assert (second.requested.device, second.requested.world_size, second.requested.until) == ("cpu", 2, "check")
 
 
 def test_messages_are_recorded_once_in_the_turn_that_reads_them_first(tmp_path):
@@ -60,7 +60,7 @@ def test_a_reply_without_a_submission_costs_a_turn_and_is_answered(tmp_path):
     first, second = recorded(tmp_path)
     assert (first.verdict, first.source, first.reward, first.feedback) == ("no_submission", None, 0.0, None)
     assert "No submission could be read, nothing: no fenced block" in agent.read[1][-1].content
-    assert second.verdict == "passed" and len(evaluator.asked) == 1 and run.outcome.complete == 1
+    assert second.verdict == "passed" and len(evaluator.requested) == 1 and run.outcome.complete == 1
 
 
 def test_an_agent_without_a_word_has_an_attempt_all_the_same(tmp_path):
@@ -85,13 +85,13 @@ def test_an_equal_source_is_judged_once_in_an_episode(tmp_path):
     evaluator = FakeEvaluator()
     Run(tmp_path, says("speedup 2", "speedup 2"), evaluator, turns=2)
     first, second = recorded(tmp_path)
-    assert len(evaluator.asked) == 1 and second.feedback == first.feedback and second.duration_s is None
+    assert len(evaluator.requested) == 1 and second.feedback == first.feedback and second.duration_s is None
 
 
 def test_seeds_differ_between_samples_and_problems_and_repeat_with_the_run(tmp_path):
     def seeds(folder):
         Run(folder, says("speedup 2"), FakeEvaluator(), problems=("AllReduce", "Scatter"), samples=2)
-        return [attempt.asked.seed for attempt in recorded(folder)]
+        return [attempt.requested.seed for attempt in recorded(folder)]
 
     found = seeds(tmp_path / "a")
     assert len(set(found)) == 4 and seeds(tmp_path / "b") == found
@@ -104,7 +104,7 @@ class Breaking(FakeEvaluator):
     words: str | None = None
 
     def evaluate(self, problem, source, config, progress=None):
-        if len(self.asked) >= self.after:
+        if len(self.requested) >= self.after:
             if self.words is not None:
                 raise InfrastructureError(self.words)
             source = "infrastructure"
@@ -123,8 +123,8 @@ def test_a_failure_of_the_evaluator_is_recorded_and_its_submission_judged_again(
     assert run.outcome.complete == 0 and run.outcome.failed[0][:2] == ("AllReduce", 0)
     sound = FakeEvaluator()
     run = Run(tmp_path, agent, sound, turns=3)
-    assert [source.strip() for _, source, _ in sound.asked] == ["speedup 2", "speedup 3"]
-    assert [config.turn for _, _, config in sound.asked] == [1, 2]
+    assert [source.strip() for _, source, _ in sound.requested] == ["speedup 2", "speedup 3"]
+    assert [config.turn for _, _, config in sound.requested] == [1, 2]
     assert places(tmp_path) == [("AllReduce", 0, turn) for turn in (0, 1, 1, 2)]
     assert len(agent.read) == 3 and run.outcome.complete == 1
     assert [message.role for message in agent.read[2]] == ["system", "user", "assistant", "user", "assistant", "tool"]

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from pkb_gym.agents.protocol import AgentError, NotCovered, Reply
-from pkb_gym.agents.run.budget import Limits
+from pkb_gym.agents.run.budget import RunLimits
 from pkb_gym.agents.run.runner import MOST_FAILURES
 from pkb_gym.engine.errors import ConfigError, StoreError
 from pkb_gym.engine.records.attempt import TokenCounts
@@ -130,7 +130,7 @@ def test_a_run_whose_agent_fails_again_and_again_stops(tmp_path):
 
 @pytest.mark.parametrize(
     ("limits", "words"),
-    [(Limits(evaluations=2), "budget of 2 evaluations"), (Limits(tokens=150), "budget of 150 tokens")],
+    [(RunLimits(evaluations=2), "budget of 2 evaluations"), (RunLimits(tokens=150), "budget of 150 tokens")],
 )
 def test_a_budget_ends_the_run_after_the_turn_that_reaches_it(tmp_path, limits, words):
     run = Run(tmp_path, always(), FakeEvaluator(), problems=THREE, limits=limits)
@@ -143,14 +143,14 @@ def test_a_budget_ends_the_run_after_the_turn_that_reaches_it(tmp_path, limits, 
 
 def test_a_budget_ends_an_episode_between_two_turns(tmp_path):
     counting = Scripted(lambda _, messages: Reply("", submission=f"speedup 1.{turn_of(messages)}"))
-    run = Run(tmp_path, counting, FakeEvaluator(), turns=4, limits=Limits(evaluations=3))
+    run = Run(tmp_path, counting, FakeEvaluator(), turns=4, limits=RunLimits(evaluations=3))
     assert len(recorded(tmp_path)) == 3 and run.outcome.open == 1
     Run(tmp_path, counting, FakeEvaluator(), turns=4)
     assert places(tmp_path) == [("AllReduce", 0, turn) for turn in range(4)]
 
 
 def test_hours_are_those_of_the_call(tmp_path):
-    run = Run(tmp_path, always(), FakeEvaluator(), limits=Limits(hours=1e-9))
+    run = Run(tmp_path, always(), FakeEvaluator(), limits=RunLimits(hours=1e-9))
     assert recorded(tmp_path) == [] and "budget of 1e-09 hours" in run.outcome.stopped
 
 

@@ -26,7 +26,7 @@ from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards import find_reward
 from pkb_verifiers import taskset
 from pkb_verifiers.config import KernelTasksetConfig
-from pkb_verifiers.state import INFO, Attempt, KernelState
+from pkb_verifiers.state import INFO, EvaluatedSource, KernelState
 from pkb_verifiers.taskset import KernelTask, KernelTaskset
 from tests.doors import contract
 from tests.doors.examples import example
@@ -132,15 +132,15 @@ def task(problem: str) -> KernelTask:
     return found
 
 
-def trace_of(found: KernelTask, *attempts: Attempt) -> vf.Trace:
+def trace_of(found: KernelTask, *attempts: EvaluatedSource) -> vf.Trace:
     about = vf.TraceTask(type="KernelTask", data=found.data, key=found.key, hash=found.hash)
     agent = vf.AgentInfo(config=vf.AgentConfig(), name="agent", trainable=True)
     state = KernelState(problem=found.data.problem, seed=found.data.seed, attempts=list(attempts))
     return vf.Trace(task=about, agent=agent, state=state)
 
 
-def attempt_of(traces, problem: str, case: str) -> Attempt:
-    return Attempt.model_validate(traces[problem, case].info[INFO][0])
+def attempt_of(traces, problem: str, case: str) -> EvaluatedSource:
+    return EvaluatedSource.model_validate(traces[problem, case].info[INFO][0])
 
 
 def test_the_best_of_several_submissions_counts(traces):
@@ -160,7 +160,7 @@ def test_a_rollout_without_submission_earns_nothing():
 
 def test_one_submission_that_was_not_judged_takes_the_reward_away(traces):
     found = task("AllReduce")
-    trace = trace_of(found, attempt_of(traces, "AllReduce", "expert"), Attempt(source="x", feedback=None))
+    trace = trace_of(found, attempt_of(traces, "AllReduce", "expert"), EvaluatedSource(source="x", feedback=None))
     with pytest.raises(vf.TaskError, match="it has no reward"):
         asyncio.run(found.score(trace))
     assert trace.rewards == {"best_value": None}

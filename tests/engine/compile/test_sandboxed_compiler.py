@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from pkb_gym.engine.compile import sandboxed_compiler
-from pkb_gym.engine.compile.sandboxed_compiler import Limits, Run, compiled_of, run_sandboxed
+from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, Run, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.toolchain import INCLUDE
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 
 ROOT = Path(__file__).resolve().parents[3]
-LIMITS = Limits(timeout_s=20)
+LIMITS = CompilerLimits(timeout_s=20)
 needs_bubblewrap = pytest.mark.skipif(not bubblewrap_works(), reason="needs bubblewrap")
 MODES = [pytest.param("bubblewrap", marks=needs_bubblewrap), "limits"]
 
@@ -25,7 +25,7 @@ def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return request.param
 
 
-def shell(text: str, limits: Limits = LIMITS, result: str = "", readable: tuple[Path, ...] = ()) -> Run:
+def shell(text: str, limits: CompilerLimits = LIMITS, result: str = "", readable: tuple[Path, ...] = ()) -> Run:
     files = {"first": b"one\n", "second": b"two\n"}
     return run_sandboxed(["sh", "-c", text], files=files, limits=limits, result=result, readable=readable)
 
@@ -56,14 +56,14 @@ def test_a_sandbox_that_cannot_be_made_is_no_compile_error(tmp_path: Path) -> No
 
 
 def test_a_deadline_ends_everything(mode: str) -> None:
-    run = shell("sleep 60 & sleep 60", Limits(timeout_s=0.3))
+    run = shell("sleep 60 & sleep 60", CompilerLimits(timeout_s=0.3))
     assert run.status is None and run.duration_s < 50
-    compiled = compiled_of(run, Limits(timeout_s=0.3))
+    compiled = compiled_of(run, CompilerLimits(timeout_s=0.3))
     assert not compiled.artifact.ok and not compiled.lasting and "longer than 0.3 s" in compiled.artifact.log
 
 
 def test_files_have_a_limit(mode: str) -> None:
-    run = shell("head -c 100000 /dev/zero > made", Limits(timeout_s=20, file_blocks=10), result="made")
+    run = shell("head -c 100000 /dev/zero > made", CompilerLimits(timeout_s=20, file_blocks=10), result="made")
     assert run.status != 0 and run.result == b""
 
 

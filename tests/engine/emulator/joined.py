@@ -48,7 +48,7 @@ def joined_source(candidates: Sequence[Candidate]) -> str:
     return "\n".join(parts)
 
 
-def joined_config(number: int, candidate: Candidate, **asked: object) -> EvalConfig:
+def joined_config(number: int, candidate: Candidate, **requested: object) -> EvalConfig:
     """Chooses the candidate of a number, from 1."""
     chosen = {"device": "emulated", "until": "check", "size": {"M": number, "N": COLUMNS}}
-    return EvalConfig.model_validate(candidate.config.model_dump() | chosen | asked)
+    return EvalConfig.model_validate(candidate.config.model_dump() | chosen | requested)

@@ -34,16 +34,16 @@ def short_name(candidate: Candidate) -> str:
 
 def work_of(candidate: Candidate) -> tuple[Problem, str, EvalConfig]:
     """Its evaluation. The detector runs where synchronisation is the question."""
-    asked: dict[str, object] = {
+    requested: dict[str, object] = {
         "detect_races": candidate.kind in ("good", "racy"),
         "timeout_s": 10.0 if candidate.outcome == "timeout" else 60.0,
         "compile_timeout_s": 600.0,
     }
     together = JOINED.get(candidate.problem, [])
     if candidate in together:
-        config = joined_config(together.index(candidate) + 1, candidate, **asked)
+        config = joined_config(together.index(candidate) + 1, candidate, **requested)
         return find_problem(candidate.problem), joined_source(together), config
-    alone = {"device": "emulated", "until": "check"} | asked
+    alone = {"device": "emulated", "until": "check"} | requested
     config = EvalConfig.model_validate(candidate.config.model_dump() | alone)
     return find_problem(candidate.problem), candidate.source, config
 

@@ -45,9 +45,9 @@ class Mistake(IntEnum):
     UNREAD_COPY = 16
 
 
-def evaluate(evaluator: LocalEvaluator, mistake: Mistake, **asked: object) -> Feedback:
+def evaluate(evaluator: LocalEvaluator, mistake: Mistake, **requested: object) -> Feedback:
     config = {"device": "emulated", "world_size": 2, "size": {"M": int(mistake), "N": 96}, "compile_timeout_s": 600.0}
-    return evaluator.evaluate(find_problem("AllReduce"), SOURCE, EvalConfig.model_validate(config | asked))
+    return evaluator.evaluate(find_problem("AllReduce"), SOURCE, EvalConfig.model_validate(config | requested))
 
 
 judge = functools.cache(evaluate)
@@ -179,8 +179,8 @@ def test_an_episode_is_judged_with_the_detector(local_evaluator: LocalEvaluator)
     observations, paid = {}, {}
     for mistake in (Mistake.EARLY_READ, Mistake.NONE):
         size = {"M": int(mistake), "N": 96}
-        asked = {"device": "emulated", "world_size": 2, "size": size, "detect_races": True}
-        env = gym.make("PKB/AllReduce-v0", evaluator=local_evaluator, **asked).unwrapped
+        requested = {"device": "emulated", "world_size": 2, "size": size, "detect_races": True}
+        env = gym.make("PKB/AllReduce-v0", evaluator=local_evaluator, **requested).unwrapped
         env.reset(seed=0)
         observations[mistake], paid[mistake], _, _, info = env.step(SOURCE)
         assert observations[mistake] in env.observation_space

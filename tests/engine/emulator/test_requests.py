@@ -16,8 +16,8 @@ PROBLEM = find_problem("AllReduce")
 KERNEL = '#include "pkb/symm.h"\nvoid solution(pkb::Comm comm) {}\n'
 
 
-def resolved(**asked: object) -> ResolvedConfig:
-    config = EvalConfig.model_validate({"device": "emulated"} | asked)
+def resolved(**requested: object) -> ResolvedConfig:
+    config = EvalConfig.model_validate({"device": "emulated"} | requested)
     return resolve(config, PROBLEM, device="emulated", language="cuda", memory_total_bytes=8 << 30)
 
 
@@ -30,7 +30,7 @@ def test_it_checks_cuda_sources_at_tiny_size_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("requested", "message"),
     [
         ({"until": "time"}, "nothing is timed on device 'emulated', .* choose until='check', or device 'cuda'"),
         ({"until": "profile"}, "for until='profile'"),
@@ -41,9 +41,9 @@ def test_it_checks_cuda_sources_at_tiny_size_by_default() -> None:
         ({"trace": True}, "device 'emulated' has no timelines"),
     ],
 )
-def test_what_it_cannot_do_is_refused_with_a_choice(asked: dict[str, object], message: str) -> None:
+def test_what_it_cannot_do_is_refused_with_a_choice(requested: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=f"AllReduce: .*{message}"):
-        resolved(**asked)
+        resolved(**requested)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -48,8 +48,8 @@ MENDED = [mended(bug) for bug in BUGS if LACKING.search(bug.source)]
 ALL = [*BUGS, *MENDED]
 
 
-def evaluate(evaluator: LocalEvaluator, kernel: Candidate, **asked: object) -> Feedback:
-    config = joined_config(ALL.index(kernel) + 1, kernel, timeout_s=60.0, compile_timeout_s=600.0, **asked)
+def evaluate(evaluator: LocalEvaluator, kernel: Candidate, **requested: object) -> Feedback:
+    config = joined_config(ALL.index(kernel) + 1, kernel, timeout_s=60.0, compile_timeout_s=600.0, **requested)
     return evaluator.evaluate(find_problem("AllReduce"), joined_source(ALL), config)
 
 

@@ -72,7 +72,7 @@ def test_requests_in_progress_are_joined(threads):
     assert len(set(futures)) == 1 and cache.recall(PROBLEM, "speedup 2", CONFIG) is None
     evaluator.go.set()
     assert waiting.result(PATIENCE_S) is futures[0].result(PATIENCE_S)
-    assert len(evaluator.asked) == 1
+    assert len(evaluator.requested) == 1
 
 
 def test_finished_requests_are_remembered(threads):
@@ -82,7 +82,7 @@ def test_finished_requests_are_remembered(threads):
     assert cache.evaluate(PROBLEM, "speedup 2", CONFIG) is feedback
     assert cache.submit(threads, PROBLEM, "speedup 2", CONFIG).result() is feedback
     assert cache.recall(PROBLEM, "speedup 2", CONFIG) is feedback and cache.recall(PROBLEM, "x", CONFIG) is None
-    assert len(evaluator.asked) == 1
+    assert len(evaluator.requested) == 1
 
 
 def test_other_requests_are_evaluated():
@@ -92,7 +92,7 @@ def test_other_requests_are_evaluated():
     cache.evaluate(find_problem("Gather"), "speedup 2", CONFIG)
     cache.evaluate(PROBLEM, "speedup 3", CONFIG)
     cache.evaluate(PROBLEM, "speedup 2", CONFIG.model_copy(update={"turn": 1}))
-    assert len(evaluator.asked) == 4
+    assert len(evaluator.requested) == 4
 
 
 def test_infrastructure_failures_are_not_remembered(threads):
@@ -100,9 +100,9 @@ def test_infrastructure_failures_are_not_remembered(threads):
     cache = CachingEvaluator(evaluator)
     for times in (1, 2):
         assert cache.evaluate(PROBLEM, "infrastructure", CONFIG).failure is Failure.INFRASTRUCTURE
-        assert len(evaluator.asked) == times and cache.recall(PROBLEM, "infrastructure", CONFIG) is None
+        assert len(evaluator.requested) == times and cache.recall(PROBLEM, "infrastructure", CONFIG) is None
     assert cache.submit(threads, PROBLEM, "infrastructure", CONFIG).result().failure is Failure.INFRASTRUCTURE
-    assert len(evaluator.asked) == 3
+    assert len(evaluator.requested) == 3
 
 
 class Refuses(FakeEvaluator):
@@ -110,7 +110,7 @@ class Refuses(FakeEvaluator):
 
     def evaluate(self, problem, source, config, progress=None):
         found = super().evaluate(problem, source, config, progress)
-        if len(self.asked) == 1:
+        if len(self.requested) == 1:
             raise ConfigError("not here")
         return found
 
@@ -141,7 +141,7 @@ def test_all_who_joined_get_the_exception(threads):
     for future in (first, second):
         with pytest.raises(ConfigError, match="not here"):
             future.result(PATIENCE_S)
-    assert len(evaluator.asked) == 1
+    assert len(evaluator.requested) == 1
 
 
 def test_what_was_cancelled_is_begun_anew(threads):
@@ -169,7 +169,7 @@ def test_what_is_forgotten_is_not_joined(threads):
     cache.forget(first)
     assert cache.submit(threads, PROBLEM, "speedup 2", CONFIG) is second, "another evaluation has taken its place"
     evaluator.go.set()
-    assert first.result(PATIENCE_S) == second.result(PATIENCE_S) and len(evaluator.asked) == 2
+    assert first.result(PATIENCE_S) == second.result(PATIENCE_S) and len(evaluator.requested) == 2
 
 
 def test_memory_is_bounded():
@@ -179,7 +179,7 @@ def test_memory_is_bounded():
         cache.evaluate(PROBLEM, source, CONFIG)
     assert [cache.recall(PROBLEM, f"speedup {n}", CONFIG) is None for n in (1, 2, 3)] == [True, False, False]
     cache.evaluate(PROBLEM, "speedup 1", CONFIG)
-    assert len(evaluator.asked) == 4 and cache.recall(PROBLEM, "speedup 2", CONFIG) is None
+    assert len(evaluator.requested) == 4 and cache.recall(PROBLEM, "speedup 2", CONFIG) is None
 
 
 def test_feedback_is_kept_in_the_store_and_found_there(threads):
@@ -189,7 +189,7 @@ def test_feedback_is_kept_in_the_store_and_found_there(threads):
     again = CachingEvaluator(evaluator, store=store)
     assert again.recall(PROBLEM, "speedup 2", CONFIG) is again.evaluate(PROBLEM, "speedup 2", CONFIG) is feedback
     assert again.submit(threads, PROBLEM, "speedup 2", CONFIG).result() is feedback
-    assert len(evaluator.asked) == 1
+    assert len(evaluator.requested) == 1
 
 
 def test_the_store_is_written_by_one_thread_at_a_time(threads):

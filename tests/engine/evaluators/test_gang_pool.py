@@ -136,8 +136,8 @@ def pool(processes: Processes, arbiter: DeviceArbiter) -> Iterator[GangPool]:
 
 
 def config_of(language: Language, world_size: int = 2, device: str = "cuda") -> ResolvedConfig:
-    asked = EvalConfig(device=device, world_size=world_size)  # type: ignore[arg-type]
-    return resolve(asked, PROBLEM, device=device, language=language, memory_total_bytes=1 << 36, gpus=8)  # type: ignore[arg-type]
+    requested = EvalConfig(device=device, world_size=world_size)  # type: ignore[arg-type]
+    return resolve(requested, PROBLEM, device=device, language=language, memory_total_bytes=1 << 36, gpus=8)  # type: ignore[arg-type]
 
 
 def gang_for(
@@ -252,8 +252,8 @@ def test_gangs_of_one_kind_stand_by_for_all_candidates(pool: GangPool, processes
 
 def test_ranks_that_share_a_gpu_have_gangs_of_their_own(pool: GangPool, processes: Processes) -> None:
     """Every rank of a gang that stands by has a context on its GPU: fewer stand by where ranks share one."""
-    asked = EvalConfig(device="cuda", ranks_per_gpu=2, world_size=2)
-    config = resolve(asked, PROBLEM, device="cuda", language="cuda", memory_total_bytes=1 << 36, gpus=1)
+    requested = EvalConfig(device="cuda", ranks_per_gpu=2, world_size=2)
+    config = resolve(requested, PROBLEM, device="cuda", language="cuda", memory_total_bytes=1 << 36, gpus=1)
     with pool.candidate_gang(config, "a kernel") as gang, gang_for(pool, "cuda") as other:
         assert (gang.ranks_per_gpu, other.ranks_per_gpu) == (2, 1)  # type: ignore[attr-defined]
         until(lambda: [made.ranks_per_gpu for made in processes.gangs].count(2) == 2)

@@ -199,16 +199,16 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[LinkedLibrary], G
 
     def connections(fake: LinkedLibrary) -> GpuConnections | None:
         monkeypatch.setattr(gpus, "pynvml", fake)
-        for asked in (gpus.names, gpus.connections):
-            asked.cache_clear()
+        for requested in (gpus.names, gpus.connections):
+            requested.cache_clear()
         found = gpus.connections()
         assert fake.begun == 0, "the library was left open"
         return found
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     yield connections
-    for asked in (gpus.names, gpus.connections):
-        asked.cache_clear()
+    for requested in (gpus.names, gpus.connections):
+        requested.cache_clear()
 
 
 def test_links_that_are_up_are_counted(ask) -> None:

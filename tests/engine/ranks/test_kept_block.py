@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkb_gym.engine.ranks.kept_block import RETURNED, _group_words, _parameters, _words
+from pkb_gym.engine.ranks.kept_block import RETURNED, _group_fields, _parameters, _tensor_text
 from pkb_gym.engine.rankside.arguments import Argument, GroupArgument, ScalarArgument, TensorArgument, TensorSlot
 
 SLOT = TensorSlot(512, (2, 3), "bfloat16", 6)
@@ -35,8 +35,8 @@ def test_an_argument_becomes_the_parameters_of_a_native_kernel(argument: Argumen
 
 def test_a_rank_outside_of_a_group_has_no_place_in_it():
     partition = ((0, 2), (3,))
-    assert [_group_words(partition, rank) for rank in range(4)] == [(2, 0, 0, 2), (0, -1), (2, 1, 0, 2), (1, 0, 3)]
+    assert [_group_fields(partition, rank) for rank in range(4)] == [(2, 0, 0, 2), (0, -1), (2, 1, 0, 2), (1, 0, 3)]
 
 
 def test_an_empty_tensor_has_no_bytes():
-    assert _words("out", RETURNED, (0, 4), "float32") == f"out {RETURNED} 0 2 32 2 0 4"
+    assert _tensor_text("out", RETURNED, (0, 4), "float32") == f"out {RETURNED} 0 2 32 2 0 4"

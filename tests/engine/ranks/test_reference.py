@@ -31,7 +31,7 @@ from pkb_gym.engine.ranks.reference_orders import (
 )
 from pkb_gym.engine.ranks.workload_spec import WorkloadSpec
 from pkb_gym.engine.rankside.heap import Heap
-from pkb_gym.engine.rankside.messages import Message
+from pkb_gym.engine.rankside.messages import WireMessage
 from pkb_gym.engine.rankside.orders import Armed, Go, RunNullBlock
 from pkb_gym.problems.catalogue import find_problem
 
@@ -45,34 +45,34 @@ class Machine:
     name, torch_device, server_processor = "cpu", "cpu", 0
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.heaps: list[Heap] = []
 
-    def send(self, message: Message) -> None:
-        self.asked.append(f"send {type(message).__name__}")
+    def send(self, message: WireMessage) -> None:
+        self.requested.append(f"send {type(message).__name__}")
 
-    def receive(self, kind: type[Message]) -> None:
-        self.asked.append(f"receive {kind.__name__}")
+    def receive(self, kind: type[WireMessage]) -> None:
+        self.requested.append(f"receive {kind.__name__}")
 
     def heap(self, fds: Sequence[int], segment_bytes: int) -> Heap:
         self.heaps.append(Heap(fds[0], segment_bytes, 1, 0))
         return self.heaps[-1]
 
     def synchronize(self) -> None:
-        self.asked.append("synchronize")
+        self.requested.append("synchronize")
 
     def release(self) -> None:
-        self.asked.append("release")
+        self.requested.append("release")
 
     def answer_us(self) -> float:
-        self.asked.append("answer")
+        self.requested.append("answer")
         return 20.0
 
     def flush_cache(self) -> None:
-        self.asked.append("flush cache")
+        self.requested.append("flush cache")
 
     def choose_processors(self) -> tuple[int, ...]:
-        self.asked.append("choose processors")
+        self.requested.append("choose processors")
         return (3,)
 
 
@@ -80,7 +80,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
     monkeypatch.setattr(reference, "make_conditioner", lambda *_: machine)
-    monkeypatch.setattr(torch.distributed, "barrier", lambda: machine.asked.append("barrier"))
+    monkeypatch.setattr(torch.distributed, "barrier", lambda: machine.requested.append("barrier"))
     return machine
 
 
@@ -112,19 +112,19 @@ def take(rank: ReferenceRank, calls: int) -> BlockPlan:
 
 def test_processors_are_chosen_last_of_all_before_the_gate(machine: Machine, rank: ReferenceRank) -> None:
     take(rank, 1)
-    machine.asked.clear()
+    machine.requested.clear()
     settled, _ = rank.carry_out(RunNullBlock(0, "none", 0), [])
     assert isinstance(settled, BlockSettled) and settled.idle_us == 20.0 and settled.host_ns > 0
     before = ["barrier", "answer", "flush cache", "synchronize", "choose processors"]
     gate = [f"send {Armed.__name__}", f"receive {Go.__name__}"]
-    assert machine.asked == [*before, *gate, "synchronize", f"send {BlockFinished.__name__}"]
+    assert machine.requested == [*before, *gate, "synchronize", f"send {BlockFinished.__name__}"]
 
 
 def test_staging_copies_inputs_poisons_outputs_and_names_the_processors(machine: Machine, rank: ReferenceRank) -> None:
     plan = take(rank, 3)
-    machine.asked.clear()
+    machine.requested.clear()
     assert rank.carry_out(StageInputs(), []) == (Staged(20.0, (3,)), ())
-    assert (machine.asked[0], machine.asked[-1]) == ("answer", "choose processors")
+    assert (machine.requested[0], machine.requested[-1]) == ("answer", "choose processors")
     mine, theirs = machine.heaps
     seen = []
     for planned in plan.sets:

@@ -34,7 +34,7 @@ from pkb_gym.engine.ranks.reference_orders import (
     StageInputs,
     Start,
 )
-from pkb_gym.engine.rankside.messages import Message
+from pkb_gym.engine.rankside.messages import WireMessage
 from pkb_gym.engine.rankside.orders import Claim, RunNullBlock
 from pkb_gym.engine.records.feedback import Failure
 
@@ -45,14 +45,14 @@ class FakeGang:
     output = "Traceback of rank 1"
 
     def __init__(self, *_: object) -> None:
-        self.orders: list[Message] = []
-        self.answer: Callable[[int], Message] = lambda rank: Ready()
+        self.orders: list[WireMessage] = []
+        self.answer: Callable[[int], WireMessage] = lambda rank: Ready()
         self.fails = self.closed = False
 
     def exchange(
         self,
-        orders: Sequence[Message],
-        expect: type[Message],
+        orders: Sequence[WireMessage],
+        expect: type[WireMessage],
         *,
         timeout_s: float,
         fds: Sequence[int] = (),
@@ -63,11 +63,13 @@ class FakeGang:
             raise GangFailed(Failure.RUNTIME_ERROR, 1, "rank 1 was killed by SIGBUS")
         return [self.answer(rank) for rank in range(2)]
 
-    def run_block(self, orders: Sequence[Message], expect: type[Message], *, timeout_s: float) -> tuple[int, list[Any]]:
+    def run_block(
+        self, orders: Sequence[WireMessage], expect: type[WireMessage], *, timeout_s: float
+    ) -> tuple[int, list[Any]]:
         assert expect is BlockFinished
         return 1000, self.exchange(orders, expect, timeout_s=timeout_s)
 
-    def collect(self, expect: type[Message], *, timeout_s: float) -> Replies[Any]:
+    def collect(self, expect: type[WireMessage], *, timeout_s: float) -> Replies[Any]:
         assert expect is BlockSettled
         return Replies([BlockSettled(20.0, 700), BlockSettled(30.0, 600)], [b"", b""], 0)
 

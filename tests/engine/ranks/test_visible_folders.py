@@ -124,12 +124,12 @@ def test_what_is_hidden_is_covered_by_every_name_but_for_what_is_asked_for(tmp_p
 
 LOOK = """
 import subprocess
-from pkb_gym.engine.compile.sandboxed_compiler import Limits, run_sandboxed
+from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, run_sandboxed
 from pkb_gym.engine.compile.toolchain import INCLUDE
 from pkb_gym.engine.ranks.sandbox import bubblewrap_arguments, zygote_policy
 root = INCLUDE.parents[2]
 look = ["sh", "-c", f"cat {root}/problems/*/*/expert.c* {root}/pkb_gym/problems/*/*/* {root}/README.md; ls {INCLUDE}"]
-print(root, run_sandboxed(look, files={}, limits=Limits(60), readable=(INCLUDE,)).output)
+print(root, run_sandboxed(look, files={}, limits=CompilerLimits(60), readable=(INCLUDE,)).output)
 print(subprocess.run(bubblewrap_arguments(zygote_policy(1 << 20), look), capture_output=True, text=True).stdout)
 """
 

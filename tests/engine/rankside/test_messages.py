@@ -24,8 +24,8 @@ from pkb_gym.engine.rankside.messages import (
     DEEPEST,
     LARGEST,
     LARGEST_WORD,
-    Message,
     ProtocolError,
+    WireMessage,
     decode,
     read,
     to_json,
@@ -36,7 +36,7 @@ KINDS = [
     kind
     for module in MODULES
     for kind in vars(module).values()
-    if isinstance(kind, type) and issubclass(kind, Message) and kind.__module__ == module.__name__
+    if isinstance(kind, type) and issubclass(kind, WireMessage) and kind.__module__ == module.__name__
 ]
 A_MOMENT_S = 5.0
 """Far more than any of it takes, on a machine that others use too."""
@@ -88,7 +88,7 @@ def any_json() -> st.SearchStrategy[Any]:
     )
 
 
-def sent(message: Message) -> dict[str, Any]:
+def sent(message: WireMessage) -> dict[str, Any]:
     """What arrives at the other end."""
     frame: dict[str, Any] = json.loads(json.dumps(message.to_json(), allow_nan=False))
     return frame
@@ -97,7 +97,7 @@ def sent(message: Message) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @settings(max_examples=15)
 @given(data=st.data())
-def test_every_kind_arrives_as_it_was(kind: type[Message], data: st.DataObject) -> None:
+def test_every_kind_arrives_as_it_was(kind: type[WireMessage], data: st.DataObject) -> None:
     message = data.draw(values(kind))
     received = read(sent(message), kind)
     assert received == message and type(received) is kind
@@ -127,7 +127,7 @@ class Right:
 
 
 @dataclass(frozen=True)
-class Nested(Message):
+class Nested(WireMessage):
     """Unions in unions, as no message of ours has them yet."""
 
     one: Left | Right | None
@@ -222,7 +222,7 @@ def test_whole_numbers_do_for_fractions() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @settings(max_examples=3)
 @given(data=st.data())
-def test_no_field_may_be_missing_and_none_be_added(kind: type[Message], data: st.DataObject) -> None:
+def test_no_field_may_be_missing_and_none_be_added(kind: type[WireMessage], data: st.DataObject) -> None:
     frame = sent(data.draw(values(kind)))
     for name in [field.name for field in dataclasses.fields(kind)]:  # type: ignore[arg-type]
         less = {key: value for key, value in frame.items() if key != name}
@@ -269,7 +269,7 @@ def places(hint: Any, data: Any, where: str) -> Iterator[tuple[tuple[Any, ...], 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @settings(max_examples=3)
 @given(data=st.data())
-def test_nonsense_at_any_place_is_refused_by_name(kind: type[Message], data: st.DataObject) -> None:
+def test_nonsense_at_any_place_is_refused_by_name(kind: type[WireMessage], data: st.DataObject) -> None:
     frame = sent(data.draw(values(kind)))
     for place, named in list(places(kind, frame, kind.__name__))[1:40]:
         with pytest.raises(ProtocolError) as caught:
@@ -280,7 +280,7 @@ def test_nonsense_at_any_place_is_refused_by_name(kind: type[Message], data: st.
 @pytest.mark.parametrize("kind", [*KINDS, Nested], ids=lambda kind: kind.__name__)
 @settings(max_examples=15)
 @given(data=st.data())
-def test_any_json_is_a_message_or_a_protocol_error(kind: type[Message], data: st.DataObject) -> None:
+def test_any_json_is_a_message_or_a_protocol_error(kind: type[WireMessage], data: st.DataObject) -> None:
     """At random, and at random places of a message that is otherwise right."""
     frame = sent(data.draw(values(kind)))
     at = [place for place, _ in places(kind, frame, "")][1:]
@@ -289,7 +289,7 @@ def test_any_json_is_a_message_or_a_protocol_error(kind: type[Message], data: st
         frames.append(changed(frame, data.draw(st.sampled_from(at)), data.draw(any_json())))
     for each in frames:
         try:
-            message = read(each if isinstance(each, dict) else {Message.KEY: kind.__name__, "field": each}, kind)
+            message = read(each if isinstance(each, dict) else {WireMessage.KEY: kind.__name__, "field": each}, kind)
         except ProtocolError as error:
             assert len(str(error)) < 1000
         else:
@@ -325,7 +325,7 @@ def test_values_that_can_be_anything_are_not_nested_without_end() -> None:
     nested: Any = 0
     for _ in range(DEEPEST):
         nested = [nested]
-    frame = {Message.KEY: "Compared", "check": nested}
+    frame = {WireMessage.KEY: "Compared", "check": nested}
     assert isinstance(read(frame, reference_orders.Compared).check, tuple)
     with pytest.raises(ProtocolError, match=f"^Compared.check: nested more than {DEEPEST} deep$"):
         read(frame | {"check": [nested]}, reference_orders.Compared)

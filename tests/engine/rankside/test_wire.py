@@ -17,18 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pkb_gym.engine.rankside import confine
-from pkb_gym.engine.rankside.messages import Message, ProtocolError, WireError
+from pkb_gym.engine.rankside.messages import ProtocolError, WireError, WireMessage
 from pkb_gym.engine.rankside.wire import HEADER, MAX_FDS, MAX_HEAD_BYTES, SO_PASSRIGHTS, Wire, pair
 from tests.engine.forked import in_child
 
 
 @dataclass(frozen=True)
-class Note(Message):
+class Note(WireMessage):
     values: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True)
-class Other(Message):
+class Other(WireMessage):
     pass
 
 

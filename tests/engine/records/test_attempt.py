@@ -17,7 +17,7 @@ FULL = Attempt(
     sample=2,
     turn=1,
     file="all_reduce.cpp",
-    asked=EvalConfig(world_size=2, size={"M": 4, "pg": ((0, 1),)}),
+    requested=EvalConfig(world_size=2, size={"M": 4, "pg": ((0, 1),)}),
     request_key="0" * 64,
     source="// \ud800 \u2028 \r\n",
     reply="```cpp\n// αβγ\n```",
@@ -28,7 +28,7 @@ FULL = Attempt(
     tokens=TokenCounts(prompt=5, completion=7),
     duration_s=0.5,
 )
-LITTLE = Attempt(problem="AllReduce", asked=EvalConfig(), reply="I do not know.")
+LITTLE = Attempt(problem="AllReduce", requested=EvalConfig(), reply="I do not know.")
 
 
 def write(path, *attempts):
@@ -70,7 +70,7 @@ def wrong(**changes):
         (wrong(trun=3), "trun is no field of an attempt"),
         (wrong(schema_version=7), "schema_version: Input should be 1, got '7'"),
         (wrong(turn="one"), "turn: Input should be a valid integer.*, got 'one'"),
-        (wrong(asked={"device": "gpu"}), "asked.device: Input should be 'auto', .* or 'emulated', got 'gpu'"),
+        (wrong(requested={"device": "gpu"}), "requested.device: Input should be 'auto', .* or 'emulated', got 'gpu'"),
         (wrong(source=5), "source: Value error, expected text, got int, got '5'"),
     ],
 )
@@ -82,6 +82,11 @@ def test_what_is_no_attempt_is_named_with_file_and_line(tmp_path, line, message)
     assert "\n" not in str(raised.value)
     with pytest.raises(ConfigError, match="--output names another file"):
         AttemptFile(path, writer="test", option="--output")
+
+
+def test_the_configuration_is_read_by_its_earlier_name_too():
+    line = FULL.to_line()
+    assert '"requested"' in line and Attempt.from_line(line.replace('"requested"', '"asked"')) == FULL
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

@@ -11,10 +11,10 @@ from pkb_gym.problems.catalogue import find_problem
 PROBLEM = find_problem("AllReduce")
 
 
-def resolved(device: str, *, gpus: int = 0, **asked: object) -> ResolvedConfig:
+def resolved(device: str, *, gpus: int = 0, **requested: object) -> ResolvedConfig:
     language = "cuda" if device == "cuda" else "cpp"
     return resolve(
-        EvalConfig(**asked),
+        EvalConfig(**requested),
         PROBLEM,
         device=device,  # type: ignore[arg-type]
         language=language,  # type: ignore[arg-type]

@@ -64,5 +64,5 @@ def test_lone_surrogates_have_keys_too():
 
 def test_a_resolved_config_is_a_request_that_leaves_nothing_open():
     for resolved in (CONFIG, CONFIG.model_copy(update={"size": {"M": 8, "shape": (1, 2)}})):
-        asked = resolved.as_request()
-        assert isinstance(asked, EvalConfig) and ResolvedConfig(**dict(asked)) == resolved
+        requested = resolved.as_request()
+        assert isinstance(requested, EvalConfig) and ResolvedConfig(**dict(requested)) == resolved

@@ -270,30 +270,35 @@ class FakeCandidateGang:
 class Bench:
     """A `CandidateRun` on two fake gangs; `log` holds what they were asked. Arguments as `builder` takes them."""
 
-    def __init__(self, **asked: Any) -> None:
+    def __init__(self, **requested: Any) -> None:
         self.log: list[str] = []
-        self.reference = FakeReferenceGang(self.log, device="cuda" if asked.get("gpus") else "cpu")
+        self.reference = FakeReferenceGang(self.log, device="cuda" if requested.get("gpus") else "cpu")
         self.candidate = FakeCandidateGang(self.log)
         self.artifact = ARTIFACT
-        self.feedback = builder(**asked)
+        self.feedback = builder(**requested)
 
     def run(self) -> CandidateRun:
         gangs: Any = (self.reference, lambda: self.candidate, FakeLibraries())
         return CandidateRun(self.feedback, self.artifact, *gangs, b"key")
 
-    def asked(self, *words: str) -> list[str]:
+    def logged(self, *words: str) -> list[str]:
         """The entries of the log that begin with one of these words."""
         return [entry for entry in self.log if entry.startswith(words)]
 
 
 def builder(
-    *, gpus: int = 0, source: str = KERNEL, language: Language | None = None, problem: Problem = PROBLEM, **asked: Any
+    *,
+    gpus: int = 0,
+    source: str = KERNEL,
+    language: Language | None = None,
+    problem: Problem = PROBLEM,
+    **settings: Any,
 ) -> FeedbackBuilder:
     """Of an evaluation at size tiny on two ranks, whose timing no budget ends but a test's own."""
     device = "cuda" if gpus else "cpu"
     parsed = Source.parse(source, device, language or "auto")
     config = resolve(
-        EvalConfig(device=device, **{"size": "tiny", "world_size": WORLD_SIZE, "timing_budget_s": 1e6, **asked}),
+        EvalConfig(device=device, **{"size": "tiny", "world_size": WORLD_SIZE, "timing_budget_s": 1e6, **settings}),
         problem,
         device=device,  # type: ignore[arg-type]
         language=parsed.language,

@@ -26,8 +26,8 @@ PROBLEM: Problem = find_problem("AllReduce")
 
 
 def config(world_size: int = 4, language: str = "cpp", **given: object) -> ResolvedConfig:
-    asked = EvalConfig(world_size=world_size, **given)
-    return resolve(asked, PROBLEM, device="cpu", language=language, memory_total_bytes=1 << 30)
+    requested = EvalConfig(world_size=world_size, **given)
+    return resolve(requested, PROBLEM, device="cpu", language=language, memory_total_bytes=1 << 30)
 
 
 def root_of(trial: int, world_size: int) -> int:

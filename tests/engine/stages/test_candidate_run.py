@@ -56,7 +56,7 @@ def test_no_input_is_used_twice() -> None:
     assert [len(plan.sets) for plan in plans] == [4, 3, 2]
     assert bench.reference.trials == [(0, 1, 2, 3), (4, 5, 6), (7, 8)]
     assert [planned.trial for plan in plans for planned in plan.sets] == list(range(9))
-    assert bench.asked("make") == ["make 4 checked", "make 3 timed", "make 2 timed"]
+    assert bench.logged("make") == ["make 4 checked", "make 3 timed", "make 2 timed"]
 
 
 def workload() -> Workload:
@@ -77,12 +77,14 @@ def room_for(calls: int) -> int:
     return workload().plan(range(calls), True, layout.scratch_bytes).end
 
 
-@pytest.mark.parametrize(("room", "asked", "given"), [(16, 16, 16), (15, 16, 15), (3, 16, 3), (1, 16, 1), (7, 7, 7)])
-def test_a_block_that_does_not_fit_has_as_many_calls_as_do(room: int, asked: int, given: int) -> None:
+@pytest.mark.parametrize(
+    ("room", "requested", "given"), [(16, 16, 16), (15, 16, 15), (3, 16, 3), (1, 16, 1), (7, 7, 7)]
+)
+def test_a_block_that_does_not_fit_has_as_many_calls_as_do(room: int, requested: int, given: int) -> None:
     bench = Bench()
     with bench.run() as run:
         run.layout = dataclasses.replace(run.layout, segment_bytes=room_for(room))
-        assert len(run.prepare(asked, timed=True).sets) == given
+        assert len(run.prepare(requested, timed=True).sets) == given
         run.prepare(1, timed=True)
     assert bench.reference.trials == [tuple(range(given)), (given,)], "trials that did not fit are drawn later"
 
@@ -210,7 +212,7 @@ def test_a_block_ends_for_the_reference_gang_though_the_candidate_falls() -> Non
     bench.candidate.fails["candidate"] = GangFailed(Failure.RUNTIME_ERROR, 1, "rank 1 was killed by SIGSEGV")
     with pytest.raises(Stopped), bench.run() as run:
         run.run(run.prepare(1, timed=True), [0], PLAIN)
-    assert bench.asked("stage", "end block") == ["stage StageInputs", "end block"]
+    assert bench.logged("stage", "end block") == ["stage StageInputs", "end block"]
 
 
 def test_calls_that_did_not_wait_for_their_arguments_are_tampering() -> None:

@@ -18,9 +18,9 @@ TIMING = timed(baseline_us=100).timing
 assert TIMING is not None
 
 
-def captured(cache: BaselineCache, *, fails: bool = False, captures: bool = True, **asked: object) -> Bench:
+def captured(cache: BaselineCache, *, fails: bool = False, captures: bool = True, **requested: object) -> Bench:
     """Replays take 40 us a call, and the gate what the timing says."""
-    bench = Bench(gpus=2, **asked)
+    bench = Bench(gpus=2, **requested)
     bench.reference.call_us, bench.reference.block_us = 40.0, TIMING.gate_us
     bench.reference.captures = captures
     if fails:
@@ -54,9 +54,9 @@ def test_it_is_measured_once_for_all_candidates(fails: bool, captures: bool, gra
     """A fault at it is no failure, and it is not met again."""
     cache = BaselineCache()
     first = captured(cache, fails=fails, captures=captures)
-    assert found(first) == graph_us and len(first.asked("capture")) == 1
+    assert found(first) == graph_us and len(first.logged("capture")) == 1
     again = captured(cache, fails=fails, captures=captures)
-    assert found(again) == graph_us and again.asked("capture", "devices") == []
+    assert found(again) == graph_us and again.logged("capture", "devices") == []
 
 
 def test_it_is_measured_while_nothing_else_runs_on_blocks_of_replays() -> None:
@@ -101,12 +101,12 @@ def test_the_speedup_over_it_has_an_interval() -> None:
 def test_each_case_has_its_own(other: dict[str, object]) -> None:
     cache = BaselineCache()
     captured(cache)
-    assert captured(cache, **other).asked("capture") != []
-    assert captured(cache, seed=9).asked("capture") == [], "inputs make no difference"
+    assert captured(cache, **other).logged("capture") != []
+    assert captured(cache, seed=9).logged("capture") == [], "inputs make no difference"
 
 
 def test_it_copies_its_results_where_the_candidate_does() -> None:
     """AllReduce at size large took 301 us beside a native candidate and 336 us beside one that returns its tensor."""
     cache = BaselineCache()
-    assert captured(cache).asked("capture")[0].endswith("native")
-    assert captured(cache, source=PYTHON).asked("capture")[0].endswith("python"), "another case than that of natives"
+    assert captured(cache).logged("capture")[0].endswith("native")
+    assert captured(cache, source=PYTHON).logged("capture")[0].endswith("python"), "another case than that of natives"

@@ -16,8 +16,8 @@ from tests.engine.records.mismatches import mismatch
 from tests.engine.stages.fake_gangs import PYTHON, Bench
 
 
-def deadline_s(bench: Bench, calls: int, asked_s: float) -> str:
-    return f"{asked_s + calls * longest_delay_s(bench.feedback.config, bench.reference.call_us):g} s"
+def deadline_s(bench: Bench, calls: int, requested_s: float) -> str:
+    return f"{requested_s + calls * longest_delay_s(bench.feedback.config, bench.reference.call_us):g} s"
 
 
 def test_a_right_candidate_is_checked_on_every_trial() -> None:
@@ -46,8 +46,8 @@ def test_calls_that_do_not_fit_into_the_heap_together_are_checked_in_several_blo
         segment_bytes = run.workload.plan(range(4), False, run.layout.scratch_bytes).end
         run.layout = dataclasses.replace(run.layout, segment_bytes=segment_bytes)
         check(run)
-    assert bench.asked("make") == ["make 4 checked", "make 4 checked", "make 3 checked"]
-    assert len(bench.asked("load")) == 1
+    assert bench.logged("make") == ["make 4 checked", "make 4 checked", "make 3 checked"]
+    assert len(bench.logged("load")) == 1
     late = [call.late_rank for (order, _) in bench.reference.staged for call in order.calls]  # type: ignore[union-attr]
     assert late == [None, 0, 1, None, None, 0, 1, None, None, None, None], "as in one block"
     report = bench.feedback.check
@@ -92,7 +92,7 @@ def test_the_deadline_follows_the_baseline() -> None:
     with bench.run() as run:
         check(run)
     limit_s = deadline_s(bench, 9, 270)
-    assert bench.asked("load", "candidate") == [f"load in {limit_s}", f"candidate 9 in {limit_s}"]
+    assert bench.logged("load", "candidate") == [f"load in {limit_s}", f"candidate 9 in {limit_s}"]
 
 
 def test_a_wrong_output_ends_it() -> None:

@@ -151,9 +151,9 @@ exec sleep 60
 
 
 def config_of(language: Language, *sanitizers: str, device: Device = "cuda") -> ResolvedConfig:
-    asked = EvalConfig(device=device, world_size=2, sanitize=sanitizers)  # type: ignore[arg-type]
+    requested = EvalConfig(device=device, world_size=2, sanitize=sanitizers)  # type: ignore[arg-type]
     problem = find_problem("AllReduce")
-    return resolve(asked, problem, device=device, language=language, memory_total_bytes=1 << 36, gpus=2)
+    return resolve(requested, problem, device=device, language=language, memory_total_bytes=1 << 36, gpus=2)
 
 
 def reports_of(config: ResolvedConfig, grace_s: int = 0) -> list[SanitizerReport]:

@@ -46,7 +46,7 @@ def test_a_native_kernel_delivers_nothing_and_is_charged_nothing() -> None:
     bench = Bench()
     bench.reference.copy_us = 20.0
     before, after = charged(bench)
-    assert after is before and bench.asked("time delivery") == []
+    assert after is before and bench.logged("time delivery") == []
 
 
 def test_a_copy_that_seems_to_take_longer_than_the_baseline_leaves_an_interval() -> None:

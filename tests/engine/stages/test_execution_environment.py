@@ -35,7 +35,11 @@ def on_a_machine(monkeypatch: pytest.MonkeyPatch, *names: str, nvcc: bool = Fals
 @pytest.mark.parametrize("nvcc", [False, True])
 def test_gpus_are_used_where_there_are_any(monkeypatch: pytest.MonkeyPatch, nvcc: bool) -> None:
     on_a_machine(monkeypatch, H200, nvcc=nvcc)
-    assert [execution_environment.choose_device(asked) for asked in ("auto", "cuda", "cpu")] == ["cuda", "cuda", "cpu"]
+    assert [execution_environment.choose_device(requested) for requested in ("auto", "cuda", "cpu")] == [
+        "cuda",
+        "cuda",
+        "cpu",
+    ]
     assert execution_environment.can_run("cuda") and execution_environment.can_run("cpu")
 
 
@@ -96,7 +100,7 @@ MODULE = "import triton\n\n\ndef solution(tensor):\n    return tensor\n"
 
 
 @pytest.mark.parametrize(
-    ("names", "asked", "device", "language", "dialect"),
+    ("names", "requested", "device", "language", "dialect"),
     [
         ((), {}, "cpu", "python", "python"),
         ((H200,) * 2, {}, "cuda", "triton", "python"),
@@ -108,13 +112,13 @@ MODULE = "import triton\n\n\ndef solution(tensor):\n    return tensor\n"
 def test_a_submission_is_parsed_for_the_device_that_it_comes_to(
     monkeypatch: pytest.MonkeyPatch,
     names: tuple[str, ...],
-    asked: dict[str, str],
+    requested: dict[str, str],
     device: str,
     language: str,
     dialect: str,
 ) -> None:
     on_a_machine(monkeypatch, *names)
-    config = EvalConfig(**asked)  # type: ignore[arg-type]
+    config = EvalConfig(**requested)  # type: ignore[arg-type]
     source, resolved = execution_environment.resolve_source(config, PROBLEM, MODULE)
     assert (source.text, source.language, resolved.language) == (MODULE, language, language)
     assert (resolved.device, resolved.dialect) == (device, dialect)
@@ -143,7 +147,7 @@ def memory(monkeypatch: pytest.MonkeyPatch, gib: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "language", "asked", "words"),
+    ("names", "language", "requested", "words"),
     [
         ((H200,), "cuda", {}, r"size 'published' in bfloat16 on 1 rank needs 1\d\d\.\d GiB of each GPU's memory, and "
          r"this machine has 100\.0 GiB; choose a smaller size, or more ranks"),
@@ -152,12 +156,12 @@ def memory(monkeypatch: pytest.MonkeyPatch, gib: int) -> None:
     ],
 )  # fmt: skip
 def test_a_size_that_this_machine_has_no_memory_for_is_refused(
-    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], language: str, asked: dict[str, str], words: str
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], language: str, requested: dict[str, str], words: str
 ) -> None:
     """It was found out by an allocation that failed, in the middle of an evaluation."""
     on_a_machine(monkeypatch, *names)
     memory(monkeypatch, 100)
-    config = EvalConfig(language=language, **asked)  # type: ignore[arg-type]
+    config = EvalConfig(language=language, **requested)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=rf"^GNNSparseFeatureFetch: {words}"):
         execution_environment.resolve_source(config, TABLES, "a source")
     memory(monkeypatch, 200)

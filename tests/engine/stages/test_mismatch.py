@@ -58,7 +58,7 @@ def test_an_output_that_comes_after_a_call_that_all_had_finished_is_an_integrity
     bench = Bench()
     wrong = mismatch(rank=1, trial=TOGETHER)
     found = checked(bench, [wrong])
-    assert bench.asked("candidate", "run on", "compare")[1:] == ["compare 4", f"run on {LATE_S:g} s", "compare 4"]
+    assert bench.logged("candidate", "run on", "compare")[1:] == ["compare 4", f"run on {LATE_S:g} s", "compare 4"]
     assert (found.failure, found.failed_rank, found.race) == (Failure.INTEGRITY, 1, None)
     (finding,) = found.integrity
     assert finding.code == "late_output" and "rank 1, out" in finding.detail
@@ -71,14 +71,14 @@ def test_the_sample_taken_at_departure_shows_it_too() -> None:
     bench = Bench()
     found = checked(bench, [mismatch(rank=0, trial=TOGETHER)], late=[LateOutput(TOGETHER, "out")])
     assert (found.failure, [finding.code for finding in found.integrity]) == (Failure.INTEGRITY, ["late_output"])
-    assert bench.asked("run on") == []
+    assert bench.logged("run on") == []
 
 
 def test_an_output_that_stays_wrong_is_a_mismatch() -> None:
     bench = Bench()
     wrong = [mismatch(trial=TOGETHER)]
     assert checked(bench, wrong, wrong, wrong).failure is Failure.OUTPUT_MISMATCH
-    assert bench.asked("run on") == [f"run on {LATE_S:g} s"]
+    assert bench.logged("run on") == [f"run on {LATE_S:g} s"]
 
 
 def test_an_output_that_is_right_when_nobody_hurries_is_a_race() -> None:
@@ -86,7 +86,7 @@ def test_an_output_that_is_right_when_nobody_hurries_is_a_race() -> None:
     found = checked(bench, [mismatch(rank=1, trial=LATE_0)])
     assert found.failure is Failure.RACE and found.race is not None
     assert found.message.splitlines() == [str(found.race), found.race.evidence]
-    again = bench.asked("make")[1:]
+    again = bench.logged("make")[1:]
     assert again[0] == "make 4 checked" and bench.reference.trials[1] == (0, 1, 2, 3), "on the same inputs"
     unhurried = bench.reference.staged[1][0]
     assert isinstance(unhurried, ConductCalls) and [call.together for call in unhurried.calls] == [True] * 4
@@ -104,7 +104,7 @@ def test_nobody_waits_for_a_shape_or_an_input_to_become_right(reason: str) -> No
     bench = Bench()
     found = checked(bench, [mismatch(reason=reason, got="0", expected="1")])
     assert found.failure is FAILURES[reason]
-    assert bench.asked("run on") == [] and len(bench.asked("candidate")) == 1
+    assert bench.logged("run on") == [] and len(bench.logged("candidate")) == 1
 
 
 def timed(bench: Bench, *comparisons: Sequence[Mismatch], late: Sequence[LateOutput] = ()) -> Feedback:
@@ -168,7 +168,7 @@ def test_inputs_that_were_right_when_checked_are_tried_again(still_right: bool) 
 def test_a_modified_input_of_a_timed_call_is_not_tried_again() -> None:
     bench = Bench()
     found = timed(bench, [mismatch(trial=2, reason="input_modified", got="0", expected="1")])
-    assert found.failure is Failure.INTEGRITY and len(bench.asked("candidate")) == 1
+    assert found.failure is Failure.INTEGRITY and len(bench.logged("candidate")) == 1
 
 
 def test_an_output_that_is_wrong_while_timed_alone_is_a_race() -> None:

@@ -57,7 +57,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Judge:
 
 
 def stages(bench: Bench) -> list[str]:
-    return [entry.removeprefix("stage: ") for entry in bench.asked("stage: ")]
+    return [entry.removeprefix("stage: ") for entry in bench.logged("stage: ")]
 
 
 @pytest.mark.parametrize("gpus", [0, 2])
@@ -76,15 +76,15 @@ def test_it_ends_where_that_was_asked_for(judged: Judge, gpus: int, until: str, 
 def test_the_baseline_is_measured_before_there_is_a_candidate(judged: Judge) -> None:
     bench = Bench(gpus=2)
     found = judged(bench)
-    before = bench.log[: bench.log.index(bench.asked("load")[0])]
-    assert before.index("warm up 2") < before.index(bench.asked("null block of the candidate")[0])
+    before = bench.log[: bench.log.index(bench.logged("load")[0])]
+    assert before.index("warm up 2") < before.index(bench.logged("null block of the candidate")[0])
     assert found.timing is not None and found.timing.baseline_alone_us == 100.0
 
 
 def test_overhead_is_measured_for_timing_alone(judged: Judge) -> None:
     bench = Bench(gpus=2, until="check")
     judged(bench)
-    assert bench.asked("null block") == []
+    assert bench.logged("null block") == []
 
 
 def held(bench: Bench) -> list[list[str]]:
@@ -111,7 +111,7 @@ def test_the_devices_are_held_while_anything_is_timed(judged: Judge) -> None:
 def test_nothing_is_captured_on_the_cpu(judged: Judge) -> None:
     bench = Bench()
     judged(bench)
-    assert len(held(bench)) == 3 and bench.asked("capture") == []
+    assert len(held(bench)) == 3 and bench.logged("capture") == []
 
 
 def test_the_captured_baseline_comes_last_and_is_in_the_record(judged: Judge) -> None:
@@ -139,7 +139,7 @@ def test_a_candidate_that_is_caught_is_not_profiled(judged: Judge) -> None:
     bench.candidate.ticks = 100
     found = judged(bench)
     assert (found.failure, found.stage) == (Failure.INTEGRITY, Stage.TIME)
-    assert found.timing is not None and stages(bench) == ["check", "time"] and bench.asked("capture") == []
+    assert found.timing is not None and stages(bench) == ["check", "time"] and bench.logged("capture") == []
 
 
 def test_a_stage_that_fails_is_not_completed(judged: Judge) -> None:

@@ -25,9 +25,9 @@ TIMING = timed(baseline_us=100).timing
 assert TIMING is not None
 
 
-def bench_of(calls: int, **asked: object) -> Bench:
+def bench_of(calls: int, **requested: object) -> Bench:
     """A candidate that was timed in blocks of so many calls."""
-    bench = Bench(**asked)
+    bench = Bench(**requested)
     blocks = (Block(calls=calls, baseline_us=100, candidate_us=50),)
     bench.feedback.timing = TIMING.model_copy(update={"blocks": blocks})
     return bench
@@ -55,7 +55,7 @@ def test_as_many_calls_as_a_block_has_but_not_too_many(timed_calls: int, calls: 
         profile(run)
     sets = list(range(calls))
     limit_s = 1.0 + PROFILER_START_S
-    assert bench.asked("make", "profile") == [f"make {calls} timed", f"profile {sets} in {limit_s:g} s"]
+    assert bench.logged("make", "profile") == [f"make {calls} timed", f"profile {sets} in {limit_s:g} s"]
     found = bench.feedback.profile
     assert found is not None and [rank.calls for rank in found.ranks] == [calls] * 2
     assert found.trace == () and links == []
@@ -67,7 +67,7 @@ def test_on_gpus_a_call_comes_before_those_that_are_measured(links: list[int]) -
     bench.candidate.reports = [reported(*EVENTS)] * 2
     with bench.run() as run:
         profile(run)
-    assert bench.asked("profile")[0].startswith("profile [0, 0, 1] in")
+    assert bench.logged("profile")[0].startswith("profile [0, 0, 1] in")
     assert links == [2, 2], "before and after"
     found = bench.feedback.profile
     assert found is not None and [rank.sent_bytes for rank in found.ranks] == [1 << 20] * 2
@@ -80,7 +80,7 @@ def test_the_deadline_follows_the_baseline() -> None:
     bench.candidate.reports = [reported(device=None)] * 2
     with bench.run() as run:
         profile(run)
-    assert bench.asked("profile") == [f"profile [0, 1] in {60 + PROFILER_START_S:g} s"]
+    assert bench.logged("profile") == [f"profile [0, 1] in {60 + PROFILER_START_S:g} s"]
 
 
 def test_a_report_that_cannot_be_is_no_profile_and_no_failure() -> None:

@@ -45,7 +45,7 @@ def timed(bench: Bench, *, candidate_us: float = 50.0, overhead: Overhead = NOTH
 
 def sides(bench: Bench) -> list[str]:
     """Who ran, block after block."""
-    return [entry.split()[0] for entry in bench.asked("baseline", "candidate")]
+    return [entry.split()[0] for entry in bench.logged("baseline", "candidate")]
 
 
 def disturbed(bench: Bench) -> list[int]:
@@ -75,7 +75,7 @@ def test_every_block_has_inputs_of_its_own_and_its_outputs_are_compared() -> Non
     timed(bench)
     made = [trial for trials in bench.reference.trials for trial in trials]
     assert made == list(range(len(made)))
-    blocks = bench.asked("make", "candidate", "compare")
+    blocks = bench.logged("make", "candidate", "compare")
     calls = [len(trials) for trials in bench.reference.trials]
     expected = []
     for count in calls:
@@ -99,7 +99,7 @@ def test_the_number_of_calls_of_a_block_is_drawn() -> None:
 def test_calls_of_both_sides_have_handovers() -> None:
     bench = Bench()
     timed(bench)
-    assert all(entry.endswith("with handovers") for entry in bench.asked("baseline"))
+    assert all(entry.endswith("with handovers") for entry in bench.logged("baseline"))
     assert {setting.handovers for setting in bench.candidate.settings} == {"waiting"}
     on_gpus = Bench(gpus=2)
     timed(on_gpus, overhead=Overhead(0.0, 0.0, 0.0, 0.0, 700))
@@ -173,7 +173,7 @@ def test_calls_of_a_block_follow_the_times_of_the_first_pair() -> None:
     bench.candidate.call_us = 1000.0
     with bench.run() as run:
         time_blocks(run, 5000.0, 20_000.0, NOTHING)
-    (first, *_), timing = bench.asked("candidate"), bench.feedback.timing
+    (first, *_), timing = bench.logged("candidate"), bench.feedback.timing
     assert first == "candidate 2 in 10 s", "as the check was so slow"
     assert timing is not None and all(8 <= block.calls <= 12 for block in timing.blocks)
 
@@ -193,7 +193,7 @@ def test_the_deadline_follows_the_baseline() -> None:
     bench = Bench(timeout_s=0.001)
     timed(bench)
     calls = statistics.calls_per_block(100, 50, 10_000)
-    assert bench.asked("candidate")[-1].endswith(f" in {30 * 100e-6 * calls:g} s")
+    assert bench.logged("candidate")[-1].endswith(f" in {30 * 100e-6 * calls:g} s")
 
 
 def test_timing_ends_with_its_budget() -> None:
@@ -250,7 +250,7 @@ def test_an_output_that_is_wrong_while_timed_is_an_integrity_failure() -> None:
     bench.reference.mismatches = [[], [], [wrong], [wrong]]
     with pytest.raises(Stopped):
         timed(bench)
-    assert len(bench.asked("compare")) == 5, "the block was repeated, at its place and elsewhere"
+    assert len(bench.logged("compare")) == 5, "the block was repeated, at its place and elsewhere"
     found = bench.feedback.build()
     assert (found.failure, found.timing) == (Failure.INTEGRITY, None)
     assert found.message == f"wrong while timed: {wrong}"
@@ -279,7 +279,7 @@ def test_the_published_protocol_warms_up_and_times_as_published() -> None:
     bench = Bench(protocol="published", timeout_s=0.001)
     timing = timed(bench)
     calls = timing.blocks[0].calls
-    order = bench.asked("warm up", "candidate", "compare")
+    order = bench.logged("warm up", "candidate", "compare")
     deadline = f"in {30 * 100e-6 * statistics.PUBLISHED_WARMUP_CALLS:g} s"
     warm = order.index(f"warm up {statistics.PUBLISHED_WARMUP_CALLS}")
     assert order[warm + 1] == f"candidate {statistics.PUBLISHED_WARMUP_CALLS} {deadline}"
@@ -293,14 +293,14 @@ def test_whether_times_contain_the_copies_of_results() -> None:
     assert not timed(Bench()).delivers
     module = Bench(source=PYTHON)
     assert timed(module).delivers
-    assert module.asked("baseline")[-1].endswith("python with handovers"), "the baseline then copies its results too"
+    assert module.logged("baseline")[-1].endswith("python with handovers"), "the baseline then copies its results too"
 
 
 def test_the_baseline_alone() -> None:
     bench = Bench()
     with bench.run() as run:
         assert baseline_alone_us(run) == 100.0
-    assert bench.asked("make", "warm", "baseline") == ["make 2 timed", "baseline 2 native"]
+    assert bench.logged("make", "warm", "baseline") == ["make 2 timed", "baseline 2 native"]
 
 
 def test_on_gpus_the_baseline_is_warmed_up_on_other_inputs() -> None:
@@ -308,8 +308,8 @@ def test_on_gpus_the_baseline_is_warmed_up_on_other_inputs() -> None:
     bench = Bench(gpus=2)
     with bench.run() as run:
         assert baseline_alone_us(run) == 100.0
-    asked = bench.asked("make", "warm", "baseline")
-    assert asked == ["make 2 timed", "warm up 2", "make 2 timed", "baseline 2 native"]
+    requested = bench.logged("make", "warm", "baseline")
+    assert requested == ["make 2 timed", "warm up 2", "make 2 timed", "baseline 2 native"]
 
 
 def test_the_overhead_is_measured_for_each_case_while_nothing_else_runs() -> None:
@@ -321,7 +321,7 @@ def test_the_overhead_is_measured_for_each_case_while_nothing_else_runs() -> Non
             log = bench.log
             found = measured_overhead(run, cache, lambda log=log: contextlib.nullcontext(log.append("devices held")))  # type: ignore[misc]
         assert found.context_switch_us == pytest.approx(switch_us)
-        blocks = bench.asked("devices", "null block of the candidate")
+        blocks = bench.logged("devices", "null block of the candidate")
         assert blocks[0] == "devices held" and len(blocks) > 2
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from pkb_gym.engine.compile.ptxas import read_ptxas
-from pkb_gym.engine.compile.sandboxed_compiler import Limits, Run, compiled_of, cut_log
+from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, Run, compiled_of, cut_log
 from pkb_gym.engine.compile.sass import count_in
 from pkb_gym.engine.records.source import MAX_SOURCE_BYTES
 from pkb_gym.engine.stages.compile import _first_error
@@ -25,7 +25,7 @@ from pkb_gym.rewards.examples import failed
 
 BOUND_S = 60.0
 
-LOG_BYTES = Limits(1.0).output_bytes
+LOG_BYTES = CompilerLimits(1.0).output_bytes
 
 
 @contextmanager
@@ -74,7 +74,7 @@ LOOKS: dict[str, Callable[[str], object]] = {
     "replies": take_source,
     "first error": _first_error,
     "compiler's log": cut_log,
-    "compiler's end": lambda text: compiled_of(Run(1, text, b"", 0.1), Limits(1.0)),
+    "compiler's end": lambda text: compiled_of(Run(1, text, b"", 0.1), CompilerLimits(1.0)),
     "ptxas": read_ptxas,
     "instructions": lambda text: list(count_in(text)),
     "feedback": lambda text: feedback_text(
@@ -115,4 +115,4 @@ def test_python_of_any_shape_is_parsed_or_given_up_in_bounded_time(text: str) ->
 
 def test_the_longest_output_of_a_compiler_is_looked_at_in_bounded_time() -> None:
     with bounded():
-        assert not compiled_of(Run(1, "signal 9x " * (LOG_BYTES // 10), b"", 0.1), Limits(1.0)).killed
+        assert not compiled_of(Run(1, "signal 9x " * (LOG_BYTES // 10), b"", 0.1), CompilerLimits(1.0)).killed

@@ -27,9 +27,9 @@ H200 = ("NVIDIA H200",) * 4
 pytestmark = pytest.mark.usefixtures("evaluator")
 
 
-def text_on(device: str, **asked) -> str:
+def text_on(device: str, **requested) -> str:
     problem = find_problem("AllReduce")
-    config = resolve_here(EvalConfig(device=device, **asked), problem)
+    config = resolve_here(EvalConfig(device=device, **requested), problem)
     return task_text(problem, config, LANGUAGES[config.device], known_hardware(config.device))
 
 

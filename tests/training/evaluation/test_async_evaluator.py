@@ -44,10 +44,10 @@ def test_equal_requests_are_evaluated_once(wrap):
     evaluator = FakeEvaluator()
     wrapped = wrap(evaluator)
     verdicts = ask(wrapped, "speedup 2", "speedup 3", "speedup 2")
-    assert sorted(source for _, source, _ in evaluator.asked) == ["speedup 2", "speedup 3"]
+    assert sorted(source for _, source, _ in evaluator.requested) == ["speedup 2", "speedup 3"]
     assert [verdict.is_duplicate for verdict in verdicts] == [False, False, True]
     assert verdicts[0].feedback is verdicts[2].feedback and verdicts[1].feedback.speedup == 3
-    assert ask(wrapped, "speedup 3")[0].is_duplicate and len(evaluator.asked) == 2
+    assert ask(wrapped, "speedup 3")[0].is_duplicate and len(evaluator.requested) == 2
 
 
 def test_they_are_evaluated_side_by_side(wrap):
@@ -61,15 +61,15 @@ def test_what_is_prefetched_is_joined(wrap):
     for _ in range(2):
         wrapped.prefetch(find_problem("AllReduce"), "speedup 2", CONFIG)
     (verdict,) = ask(wrapped, "speedup 2")
-    assert verdict.feedback.speedup == 2 and not verdict.is_duplicate and len(evaluator.asked) == 1
+    assert verdict.feedback.speedup == 2 and not verdict.is_duplicate and len(evaluator.requested) == 1
 
 
 class CrashesOnce(FakeEvaluator):
     """Raises at first."""
 
     def evaluate(self, problem, source, config, progress=None):
-        if not self.asked:
-            self.asked.append((problem.name, source, config))
+        if not self.requested:
+            self.requested.append((problem.name, source, config))
             raise InfrastructureError("the service is gone")
         return super().evaluate(problem, source, config, progress)
 
@@ -87,7 +87,7 @@ def test_a_fault_that_the_evaluator_reports_is_not_remembered(wrap):
     wrapped = wrap(evaluator)
     for times in (1, 2):
         (verdict,) = ask(wrapped, "infrastructure")
-        assert (verdict.fault, verdict.is_duplicate, len(evaluator.asked)) == ("infrastructure", False, times)
+        assert (verdict.fault, verdict.is_duplicate, len(evaluator.requested)) == ("infrastructure", False, times)
 
 
 def test_a_slow_evaluation_is_not_waited_for_and_the_next_request_begins_anew(wrap):
@@ -96,7 +96,7 @@ def test_a_slow_evaluation_is_not_waited_for_and_the_next_request_begins_anew(wr
     class Slow(FakeEvaluator):
         def evaluate(self, problem, source, config, progress=None):
             found = super().evaluate(problem, source, config, progress)
-            if len(self.asked) == 1:
+            if len(self.requested) == 1:
                 release.wait(10)
             return found
 
@@ -106,7 +106,7 @@ def test_a_slow_evaluation_is_not_waited_for_and_the_next_request_begins_anew(wr
         (verdict,) = ask(wrapped, "speedup 2")
         assert (verdict.feedback, verdict.fault) == (None, "late")
         (verdict,) = ask(wrapped, "speedup 2")
-        assert (verdict.feedback.speedup, verdict.is_duplicate, len(evaluator.asked)) == (2, False, 2)
+        assert (verdict.feedback.speedup, verdict.is_duplicate, len(evaluator.requested)) == (2, False, 2)
     finally:
         release.set()
 

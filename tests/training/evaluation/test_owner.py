@@ -1,4 +1,4 @@
-"""Who evaluates, and when: gates, a real service, and one that is killed."""
+"""Who evaluates, and when: pauses, a real service, and one that is killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUICK = EvalConfig(device="cpu", world_size=2, size="tiny", language="cpp", unti
 
 
 class Noting:
-    """A gate, and memory, that write down what is done to them."""
+    """A pausable evaluator, and memory, that write down what is done to them."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -51,7 +51,7 @@ class Noting:
 
 def test_a_reward_phase_has_the_machine_for_itself():
     noting = Noting()
-    evaluation = EvaluationSchedule(noting, HostGroup(), gate=noting)
+    evaluation = EvaluationSchedule(noting, HostGroup(), pausable=noting)
     with evaluation.reward_phase(PhaseClock(), noting):
         noting.evaluate()
     evaluation.close()
@@ -61,7 +61,7 @@ def test_a_reward_phase_has_the_machine_for_itself():
 
 def test_it_is_over_when_it_fails():
     noting = Noting()
-    evaluation = EvaluationSchedule(noting, HostGroup(), gate=noting)
+    evaluation = EvaluationSchedule(noting, HostGroup(), pausable=noting)
     with pytest.raises(ZeroDivisionError), evaluation.reward_phase(PhaseClock(), noting):
         raise ZeroDivisionError
     assert noting.done == ["shut", "offload", "open", "shut", "restore"]
@@ -75,7 +75,7 @@ def test_evaluations_of_their_own_machine_need_no_turns():
     assert not evaluation.takes_turns and noting.done == ["evaluate"]
 
 
-def test_a_gate_that_does_not_move_stops_nothing(caplog):
+def test_an_evaluator_that_cannot_be_paused_stops_nothing(caplog):
     class Stuck(Noting):
         def pause(self, timeout_s):
             raise InfrastructureError("gone")
@@ -84,7 +84,7 @@ def test_a_gate_that_does_not_move_stops_nothing(caplog):
 
     stuck = Stuck()
     stuck.resume = lambda: stuck.pause(0)
-    with EvaluationSchedule(stuck, HostGroup(), gate=stuck).reward_phase(PhaseClock()):
+    with EvaluationSchedule(stuck, HostGroup(), pausable=stuck).reward_phase(PhaseClock()):
         pass
     assert "does not resume" in caplog.text and "may still run" in caplog.text
 

@@ -35,8 +35,8 @@ def test_each_request_goes_to_the_least_busy():
     two = [Waiting("a", met), Waiting("b", met)]
     spread = SpreadEvaluator(two)
     with ThreadPoolExecutor(4) as threads:
-        asked = [threads.submit(spread.evaluate, None, "", None) for _ in range(4)]
-        assert sorted(one.result(DEADLINE_S) for one in asked) == ["a", "a", "b", "b"]
+        requested = [threads.submit(spread.evaluate, None, "", None) for _ in range(4)]
+        assert sorted(one.result(DEADLINE_S) for one in requested) == ["a", "a", "b", "b"]
     spread.close()
     assert all(one.closed for one in two)
 

@@ -35,7 +35,7 @@ VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text
 LINES = st.one_of(
     st.binary(max_size=30),
     st.builds(lambda name, value: json.dumps({**ROW, name: value}).encode(), st.sampled_from([*ROW, "x"]), VALUES),
-    st.dictionaries(st.sampled_from(["file", "asked", "feedback", "key", "step"]), VALUES).map(
+    st.dictionaries(st.sampled_from(["file", "requested", "feedback", "key", "step"]), VALUES).map(
         lambda row: json.dumps(row).encode()
     ),
 )

@@ -10,9 +10,9 @@ from pkb_gym.training.results.run_log import EpisodeRecord, RunLog, episode_metr
 
 
 def line(source: str = "a", *, duplicate: bool = False, **changes) -> dict:
-    asked = dict.fromkeys(("problem", "language", "device", "size", "dtype", "world_size", "seed"), "same")
+    requested = dict.fromkeys(("problem", "language", "device", "size", "dtype", "world_size", "seed"), "same")
     found = {"is_right": True, "reward": 1.0, "speedup": 2.0, "fault": None, "durations_s": {"compile": 1.0}}
-    own = {**asked, **found, "step": 3, "source": source, "source_hash": source, "is_duplicate": duplicate}
+    own = {**requested, **found, "step": 3, "source": source, "source_hash": source, "is_duplicate": duplicate}
     return own | changes
 
 

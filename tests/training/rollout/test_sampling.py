@@ -63,15 +63,15 @@ def test_a_reply_ends_with_its_turn_or_its_budget(scratch_model, tokenizer):
 
 def test_vllm_is_asked_for_the_same(monkeypatch, scratch_model, tokenizer):
     """Against a stand-in: vLLM itself runs on GPUs alone."""
-    asked = []
+    requested = []
 
     class LLM:
         def __init__(self, **arguments: object) -> None:
-            asked.append(arguments)
+            requested.append(arguments)
             self.llm_engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=512))
 
         def generate(self, prompts, params, use_tqdm):
-            asked.append((prompts, [vars(one) for one in params]))
+            requested.append((prompts, [vars(one) for one in params]))
             return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=(1, 2))]) for _ in prompts]
 
     fake = SimpleNamespace(LLM=LLM, SamplingParams=SimpleNamespace)
@@ -82,7 +82,7 @@ def test_vllm_is_asked_for_the_same(monkeypatch, scratch_model, tokenizer):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
     one = open_sampler("vllm", model, tokenizer, SamplingConfig(temperature=0.7, vllm_memory=0.5))
     assert one.sample([[3], [4, 5]], [8, 9], seed=10) == [[1, 2], [1, 2]]
-    assert asked[0]["gpu_memory_utilization"] == 0.5 and one.context == 512
-    prompts, params = asked[1]
+    assert requested[0]["gpu_memory_utilization"] == 0.5 and one.context == 512
+    prompts, params = requested[1]
     assert prompts == [{"prompt_token_ids": [3]}, {"prompt_token_ids": [4, 5]}]
     assert [(one["seed"], one["max_tokens"], one["temperature"]) for one in params] == [(10, 8, 0.7), (11, 9, 0.7)]

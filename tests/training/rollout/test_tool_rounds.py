@@ -8,8 +8,8 @@ import pytest
 
 from pkb_gym.rewards import find_reward
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
-from pkb_gym.training.rollout.episodes import Reply
-from pkb_gym.training.rollout.kernel_environment import KernelEnvironment, Rollouts
+from pkb_gym.training.rollout.episodes import PolicyReply
+from pkb_gym.training.rollout.rollout_environment import RolloutEnvironment, Rollouts
 from pkb_gym.training.rollout.tool_rounds import ToolBox
 from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.scripted import row
@@ -18,7 +18,7 @@ from tests.training.scripted import row
 @pytest.fixture
 def environment():
     evaluator = AsyncEvaluator(FakeEvaluator())
-    environment = KernelEnvironment(Rollouts(evaluator, find_reward("default"), max_turns=3))
+    environment = RolloutEnvironment(Rollouts(evaluator, find_reward("default"), max_turns=3))
     environment.reset(**row())
     yield environment
     evaluator.close()
@@ -27,7 +27,7 @@ def environment():
 def play(environment, name="submit", tool=None, **arguments) -> str:
     """One message that calls a tool; returns the answer."""
     episode = environment.episode
-    episode.add_reply(Reply("", 1, 1))
+    episode.add_reply(PolicyReply("", 1, 1))
     box = ToolBox({"submit": tool or environment.submit}, episode.begin_message, episode.record_fault)
     call = {"type": "function", "function": {"name": name, "arguments": arguments}}
     (answer,) = asyncio.run(box.answer([call]))
@@ -72,7 +72,7 @@ def test_a_type_error_inside_a_tool_is_not_taken_for_a_wrong_call(environment):
 
 def test_a_reply_without_a_call_is_a_turn_of_its_own(environment):
     play(environment, source="speedup 1")
-    environment.episode.add_reply(Reply("<tool_call>{", 1, 1))
+    environment.episode.add_reply(PolicyReply("<tool_call>{", 1, 1))
     assert environment.episode.values() == [1.0, 0.0]
     assert environment.episode.submitted() == [True, False]
     assert environment.get_reward() == 1.0

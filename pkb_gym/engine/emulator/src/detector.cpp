@@ -23,10 +23,10 @@ pkb_emu_detector* pkb_emu_detector_create(const pkb_emu_detector_options* option
     auto of = std::make_unique<pkb_emu_detector>();
     const auto found = options->found;
     void* const user = options->user;
-    std::function<void(const std::string&)> tell;
-    if (found) tell = [=](const std::string& message) { found(user, message.c_str()); };
+    std::function<void(const std::string&)> on_finding;
+    if (found) on_finding = [=](const std::string& message) { found(user, message.c_str()); };
     const uint32_t most = options->max_findings ? options->max_findings : kMostFindings;
-    of->detector = std::make_unique<pkb::emulator::detector::Detector>(options->races != 0, most, std::move(tell));
+    of->detector = std::make_unique<pkb::emulator::detector::Detector>(options->races != 0, most, std::move(on_finding));
     return of.release();
   } catch (const std::bad_alloc&) {
     return nullptr;

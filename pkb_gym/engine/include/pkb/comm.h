@@ -14,7 +14,7 @@ constexpr int kMaxRanks = 16;
 constexpr int kMaxGroups = 4;
 
 // Signal pad of each rank: kUserSignals words for the kernel, then words that barrier() and, inside GPU kernels,
-// barrier_blocks() and tell_begun() use.
+// barrier_blocks() and signal_begun() use.
 constexpr int kUserSignals = 1024;
 constexpr int kBarrierSignals = (kMaxGroups + 1) * kMaxRanks;
 constexpr int kMaxBlocks = 1024;

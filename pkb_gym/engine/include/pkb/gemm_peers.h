@@ -28,7 +28,7 @@ struct Peers : Plain {
   Device comm;
   explicit Peers(const Comm& comm) : comm(comm.device()) {}
 
-  __device__ __forceinline__ void enter() const { comm.tell_begun(); }
+  __device__ __forceinline__ void enter() const { comm.signal_begun(); }
 
   template <class Shape>
   __device__ __forceinline__ void await(const Tile&, int segment, const Block& block) const {

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   const uint64_t units = (moves.bytes + 7) / 8, first = blockIdx.x * uint64_t(kThreads) + threadIdx.x;
   const uint64_t step = gridDim.x * uint64_t(kThreads);
   const bool one_way = moves.sender >= 0 || moves.receiver >= 0;  // receivers may then be slow to read
-  if (one_way) comm.tell_begun();
+  if (one_way) comm.signal_begun();
   if (moves.sends(comm.rank)) {
     if (one_way) comm.wait_all_begun(1);
     for (int k = 1; k < comm.world_size; ++k) {
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   const bool has_peer = thread < comm.world_size && thread != own;
   const bool sends = has_peer && moves.sends(own) && moves.receives(thread);
   const bool receives = has_peer && moves.sends(thread) && moves.receives(own);
-  comm.tell_begun();
+  comm.signal_begun();
   if (sends) comm.wait_begun(thread);
   __syncthreads();
   char* own_place = moves.own_place(own);

@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kTransferThreads, kBlocksPerSm)
     return load_eight(reinterpret_cast<const char*>(from + i), (count - i) * sizeof(T));
   };
   if (shares.one_way(comm.world_size)) {  // adders may then be slow to read
-    comm.tell_begun();
+    comm.signal_begun();
     comm.wait_all_begun(1);
   }
   for (int k = 1; k < comm.world_size; ++k) {
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kTransferThreads, kBlocksPerSm)
   const bool has_peer = thread < comm.world_size && thread != own;
   const bool adds = shares.count[own] > 0;
   if (shares.one_way(comm.world_size)) {  // adders may then be slow to read
-    comm.tell_begun();
+    comm.signal_begun();
     comm.wait_all_begun(1);
   }
 

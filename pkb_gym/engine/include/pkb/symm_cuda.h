@@ -116,7 +116,7 @@ class Device : public CommData {
   // Signals the other ranks of the group that this call has begun here: now they may access this rank's arguments and
   // outputs; called by all threads, of which those of the first block do it. What the stream did before is visible to
   // all, since a kernel begins after it, and needs no release.
-  __device__ __forceinline__ void tell_begun(int64_t group_index = -1) const {
+  __device__ __forceinline__ void signal_begun(int64_t group_index = -1) const {
     const int thread = thread_of_block();
     if (block_of_grid() == 0 && thread < group_size(group_index) && thread != group_rank(group_index)) {
       store_relaxed(signal_word(kBegunSlot + rank, group_member(group_index, thread)), epoch);
@@ -125,7 +125,7 @@ class Device : public CommData {
   }
 
   // Waits until rank r has begun this call, or the call `before` calls ago and so has ended those before that; by one
-  // thread. Needs r's tell_begun().
+  // thread. Needs r's signal_begun().
   __device__ __forceinline__ void wait_begun(int r, uint64_t before = 0) const {
     if (epoch > before) wait(kBegunSlot + r, epoch - before);
   }

@@ -26,7 +26,7 @@ class Rollouts:
         evaluator: of the submissions.
         reward: values them.
         max_turns: submissions that are evaluated in an episode.
-        base: what no row of the prompts says of an evaluation: last stage, deadlines, time for timing.
+        base: the settings of evaluations that rows of prompts leave open: last stage, deadlines, time for timing.
         feedback: how much of it the policy reads.
     """
 
@@ -47,7 +47,7 @@ class Rollouts:
         return RolloutEpisode(task, self.evaluator, self.reward, self.max_turns, self.empty_value, self.feedback)
 
 
-class KernelEnvironment:
+class RolloutEnvironment:
     """One rollout at a time, for TRL's `GRPOTrainer(environment_factory=...)`.
 
     TRL makes a tool of every public method but `reset` and `get_reward`, so there is one, `submit`, the same as that
@@ -61,7 +61,7 @@ class KernelEnvironment:
 
     Example:
         >>> from functools import partial
-        >>> factory = partial(KernelEnvironment, Rollouts(evaluator, find_reward("default")))  # doctest: +SKIP
+        >>> factory = partial(RolloutEnvironment, Rollouts(evaluator, find_reward("default")))  # doctest: +SKIP
     """
 
     def __init__(self, rollouts: Rollouts) -> None:

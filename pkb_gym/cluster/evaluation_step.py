@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from pkb_gym.cluster.records import Order, StepReply
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.errors import InfrastructureError, PkbError
-from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.records.config import EvalConfig, last_stage
+from pkb_gym.engine.evaluators.evaluator import KeyedEvaluator
+from pkb_gym.engine.records.config import last_stage
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.records.service import ErrorReport, EvaluationRequest
 from pkb_gym.engine.stages.progress import Progress
@@ -19,24 +19,6 @@ from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.problems.own_problems import register_folder
 
 logger = logging.getLogger(__name__)
-
-
-class KeyedEvaluator(Protocol):
-    """An evaluator that takes the key of the inputs with each request."""
-
-    def evaluate(
-        self,
-        problem: Problem,
-        source: str,
-        config: EvalConfig,
-        progress: Progress | None = None,
-        *,
-        replay_key: bytes | None = None,
-    ) -> Feedback:
-        """See `Evaluator.evaluate`."""
-
-    def close(self) -> None:
-        """Ends every process; calling it again changes nothing."""
 
 
 OpenEvaluator: TypeAlias = Callable[[bytes, CompileCache], KeyedEvaluator]
@@ -55,7 +37,7 @@ def evaluator_opener(reference: str) -> OpenEvaluator:
     Raises:
         ConfigError: there is no such factory.
     """
-    factory = cast("Callable[..., KeyedEvaluator]", load_object(reference, "judge"))
+    factory = cast("Callable[..., KeyedEvaluator]", load_object(reference, "evaluator"))
     return lambda key, cache: factory(key=key, cache=cache)
 
 

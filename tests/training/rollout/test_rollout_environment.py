@@ -14,8 +14,8 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.rewards import find_reward
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.inputs.chat import submit_tools
-from pkb_gym.training.rollout import kernel_environment
-from pkb_gym.training.rollout.kernel_environment import KernelEnvironment, Rollouts, submitted_source
+from pkb_gym.training.rollout import rollout_environment
+from pkb_gym.training.rollout.rollout_environment import RolloutEnvironment, Rollouts, submitted_source
 from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.scripted import row
 
@@ -35,17 +35,17 @@ def asynchronous(evaluator):
 @pytest.fixture
 def environment(asynchronous):
     base = EvalConfig(until="time", timing_budget_s=0.1)
-    return KernelEnvironment(Rollouts(asynchronous, find_reward("default"), max_turns=2, base=base))
+    return RolloutEnvironment(Rollouts(asynchronous, find_reward("default"), max_turns=2, base=base))
 
 
 def test_examples_in_docstrings_hold():
-    result = doctest.testmod(kernel_environment)
+    result = doctest.testmod(rollout_environment)
     assert result.attempted and not result.failed
 
 
 def test_its_tool_is_the_one_that_models_are_taught(environment):
     """TRL makes a tool of every public function of the class but `reset` and `get_reward`."""
-    tools = {name for name, _ in inspect.getmembers(KernelEnvironment, inspect.isfunction) if not name.startswith("_")}
+    tools = {name for name, _ in inspect.getmembers(RolloutEnvironment, inspect.isfunction) if not name.startswith("_")}
     assert tools == {"reset", "submit", "get_reward"}
     assert inspect.iscoroutinefunction(environment.submit)
     assert (get_json_schema(environment.submit),) == submit_tools()
@@ -54,7 +54,7 @@ def test_its_tool_is_the_one_that_models_are_taught(environment):
 def test_a_row_decides_how_submissions_are_judged(environment, evaluator):
     assert environment.reset(**row(size='{"M": 64, "N": 32}', seed=11)) is None
     asyncio.run(environment.submit("speedup 2"))
-    problem, _, config = evaluator.asked[0]
+    problem, _, config = evaluator.requested[0]
     assert (problem, config.size, config.dtype) == ("AllReduce", {"M": 64, "N": 32}, "bfloat16")
     assert (config.world_size, config.language, config.seed, config.turn) == (2, "cpp", 11, 0)
     assert (config.until, config.timing_budget_s) == ("time", 0.1)
@@ -91,7 +91,7 @@ def test_answers_are_in_the_style_of_the_row(environment):
 
 
 def test_without_its_text_feedback_says_no_more_than_that_a_submission_failed(asynchronous):
-    environment = KernelEnvironment(Rollouts(asynchronous, find_reward("default"), max_turns=3, feedback="verdict"))
+    environment = RolloutEnvironment(Rollouts(asynchronous, find_reward("default"), max_turns=3, feedback="verdict"))
     environment.reset(**row())
     assert asyncio.run(environment.submit("compile_error")) == "failed"
     assert asyncio.run(environment.submit("output_mismatch 0.5")) == "failed"

@@ -1,4 +1,4 @@
-"""A judge that starts nothing: it finds, waits, breaks or ends its process as the source says."""
+"""An evaluator that starts nothing: it finds, waits, breaks or ends its process as the source says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE_S = 120.0
 BEYOND_COMPILING = frozenset(LAST_STAGE) - {"rejected", "compile_error"} | {"speedup"}
 
 
-class FakeJudge:
+class FakePoolEvaluator:
     """`FakeEvaluator`'s words in the first line; each further line is a command with the path of a file.
 
     `log` has each evaluation add a line to the file: last stage, seed, artifact found or not, process. In gangs alone:
