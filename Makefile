@@ -3,7 +3,7 @@
 # make test     sets up .venv with the development tools, then lints and tests
 # make doors    runs the tests of each foreign framework in an environment of its own (docs/frameworks.md); DOORS names some
 # make cluster  runs all tests of evaluations on a Ray cluster on this machine, of which `make test` has the core (docs/scaling.md)
-# make emulated runs every expert and corpus family for GPUs on emulated GPUs; needs nvcc (docs/emulator.md)
+# make emulated runs all tests of emulated GPUs, of which `make test` has most; needs nvcc (docs/emulator.md)
 # make smoke    trains a tiny model on the CPU: export, SFT, GRPO, evaluation (docs/training.md)
 #
 # Needs Python >= 3.11 with venv, a C++ compiler and, on a GPU machine, nvcc. PYTHON chooses the interpreter.

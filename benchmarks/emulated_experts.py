@@ -1,7 +1,8 @@
 """Every expert kernel, corpus variants and candidates of tests/candidates/cuda on emulated GPUs: verdicts, seconds.
 
 python -m benchmarks.emulated_experts [--only NAME ...] [--world-sizes 1 2 4 8] [--seeds N] [--variants N]
-                                      [--candidates] [--jobs N] [--budget-s S] [--out DIR]
+                                      [--candidates [--candidate-ranks N]] [--jobs N] [--budget-s S]
+                                      [--out DIR]
 python -m benchmarks.emulated_experts --render FILE    prints its tables
 
 A row is one evaluation at size tiny with the detector of races. Candidates have the verdict beside it that their first
@@ -24,6 +25,7 @@ from benchmarks.common import RESULTS, commit, header, make_parser
 from benchmarks.sharded import sharded
 from pkb_gym.corpus.conversations import sampled_variants
 from pkb_gym.corpus.families import FAMILIES
+from pkb_gym.engine.compile.emulator import build_emulator
 from pkb_gym.engine.errors import ConfigError, SizeError
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
@@ -129,8 +131,12 @@ def variant_runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int, va
         yield Run(variant.problem, variant.name, "passed", variant.source, world_size, seed)
 
 
-def candidate_runs() -> Iterator[Run]:
-    """Runs of candidates, configured as by the first lines of their files."""
+def candidate_runs(ranks: int | None = None) -> Iterator[Run]:
+    """Runs of candidates, configured as by the first lines of their files.
+
+    Args:
+        ranks: instead of those that their files name.
+    """
     for kind in ("good", "broken", "hostile", "racy"):
         for candidate in candidates(f"cuda/{kind}"):
             if candidate.path.suffix != ".cu":
@@ -142,12 +148,13 @@ def candidate_runs() -> Iterator[Run]:
                 "compile_timeout_s": COMPILE_TIMEOUT_S,
             }
             name = candidate.name.removeprefix("cuda/")
+            world_size = ranks or candidate.world_size
             yield Run(
                 candidate.problem,
                 name,
                 candidate.outcome,
                 candidate.source,
-                candidate.world_size,
+                world_size,
                 seed=0,
                 settings=settings,
             )
@@ -214,6 +221,7 @@ def main() -> None:
     parser.add_argument("--world-sizes", nargs="*", type=int, default=(1, 2, 4, 8))
     parser.add_argument("--seeds", type=int, default=1, help="of each (default: %(default)s)")
     parser.add_argument("--candidates", action="store_true", help="those of tests/candidates/cuda too")
+    parser.add_argument("--candidate-ranks", type=int, metavar="N", help="of each (default: as their files say)")
     parser.add_argument("--variants", type=int, default=0, metavar="N", help="of each corpus family (default: none)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="what is not done by then is left out")
@@ -228,7 +236,7 @@ def main() -> None:
     planned = in_order(
         [
             *runs(args.only, args.world_sizes, args.seeds),
-            *(candidate_runs() if args.candidates else ()),
+            *(candidate_runs(args.candidate_ranks) if args.candidates else ()),
             *variant_runs(args.only, args.world_sizes, args.seeds, args.variants),
         ]
     )
@@ -237,7 +245,15 @@ def main() -> None:
     here = commit()
     known = {tuple(row[name] for name in ("problem", "kernel", "world_size", "seed", "digest")) for row in rows}
     left = [run for run in planned if run.key not in known]
-    found = sharded(evaluate, left, jobs=args.jobs, until_s=until_s, compiled=args.compiled, key=b"emulated experts")
+    found = sharded(
+        evaluate,
+        left,
+        jobs=args.jobs,
+        until_s=until_s,
+        compiled=args.compiled,
+        key=b"emulated experts",
+        prepare=build_emulator,
+    )
     for _, row in found:
         rows.append(row | {"commit": here})
         print(*(row[name] for name in ("problem", "kernel", "world_size", "seed", "verdict", "seconds")), flush=True)

@@ -31,13 +31,13 @@ from random import Random
 
 from benchmarks.common import RESULTS, header, make_parser
 from benchmarks.equivalent_mutants import AT_TINY, reason_why
-from benchmarks.mutants import NO_VERDICT
+from benchmarks.mutant_rows import NO_VERDICT
 from benchmarks.sharded import LONGEST_WAIT_S, sharded
 from benchmarks.synchronisation import InlinedSource
 from benchmarks.trapping import with_trap
 from benchmarks.weakened_operations import inline_headers, weakened
 from pkb_gym.engine.compile.cache import CompileCache
-from pkb_gym.engine.compile.emulator import compile_emulated
+from pkb_gym.engine.compile.emulator import build_emulator, compile_emulated
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware.host import processors
 from pkb_gym.engine.problem import Problem
@@ -284,7 +284,13 @@ def judge_emulated(
         sofar = [replace(judged, row=rows.get(judged.row.key, judged.row)) for judged in mutants]
         orders = [Order(judged, config, seeds) for judged in sofar if not judged.row.is_settled(seeds)]
         for _, row in sharded(
-            judge_order, orders, jobs=args.jobs, until_s=until_s, compiled=args.compiled, key=b"mutants"
+            judge_order,
+            orders,
+            jobs=args.jobs,
+            until_s=until_s,
+            compiled=args.compiled,
+            key=b"mutants",
+            prepare=build_emulator,
         ):
             yield row
 

@@ -1,11 +1,12 @@
 """Every expert without one of its synchronisations, and the unchanged experts, each judged many times.
 
 A mutant counts as refused if it does not pass the evaluation that a training run would give it. Where an operation is
-not come to at any of the sizes, its mutant is not judged. Rows are added to those of an earlier run, as far as the
-kernels and the headers that they synchronise by are the same; so a run can be cut off and done in parts.
+not come to at any of the sizes, its mutant is not judged. Evaluations are added to those of an earlier run of the same
+commit; so a run can be cut off and done in parts. On the CPU, several evaluators can work side by side: until `check`
+they wait most of the time, for deadlines and for ranks that are late on purpose.
 
 python -m benchmarks.mutants [--device cpu|cuda] [--world-size N] [--sizes tiny ...] [--problems NAME ...]
-                             [--mutants N] [--experts N] [--fences] [--budget-s S] [--out FOLDER]
+                             [--mutants N] [--experts N ...] [--fences] [--jobs N] [--budget-s S] [--out FOLDER]
 python -m benchmarks.mutants --merge FILE ... [--out FOLDER]    puts the results of several runs of one commit together
 
 Exit status: 0 if every wrong mutant was refused and no expert was, else 1; 3 without the GPUs.
@@ -17,16 +18,19 @@ import argparse
 import json
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.common import RESULTS, header
+from benchmarks.common import RESULTS, header, unfinished
 from benchmarks.cpp_operations import Kind
 from benchmarks.equivalent_mutants import reason_why
+from benchmarks.mutant_rows import Row, merge
+from benchmarks.sharded import sharded
 from benchmarks.synchronisation import InlinedSource, Mutant, Operation, reached
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
@@ -43,89 +47,59 @@ EVERY_S = 20.0
 MUTANT_TIMEOUT_S = {"cpu": 2.0, "cuda": 0.5}
 """Deadline of a mutant's calls, which take milliseconds with their delays: many wait for a word that never comes."""
 
-NO_VERDICT = frozenset({Failure.INFRASTRUCTURE, Failure.COMPILE_ERROR, Failure.LOAD_ERROR, Failure.REJECTED})
-
 MOST_NOT_JUDGED = 3
 """A kernel that has had so many evaluations without a verdict is given up."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """The verdicts on one kernel, or on one of its mutants.
-
-    Attributes:
-        problem: its name.
-        mutant: the operations that are missing; "" for the unchanged expert.
-        kind: of these operations; "" for the expert.
-        size: that it is judged at; None where the mutated operation is not come to at any.
-        world_size: ranks.
-        digest: of the expert with its headers.
-        equivalent: why the mutant is right all the same, or None.
-        evaluations: how often it was judged.
-        refused: how often it did not pass.
-        failures: evaluations by failure or finding.
-        not_judged: evaluations that say nothing of it: it did not compile, or this machine failed; not counted above.
-        message: of the first evaluation that it did not pass; "" if none.
-    """
-
-    problem: str
-    mutant: str
-    kind: str
-    size: str | None
-    world_size: int
-    digest: str
-    equivalent: str | None = None
-    evaluations: int = 0
-    refused: int = 0
-    failures: dict[str, int] = field(default_factory=dict)
-    not_judged: int = 0
-    message: str = ""
-
-    @property
-    def key(self) -> tuple[str, str, str | None, int, str]:
-        """The key of a row."""
-        return self.problem, self.mutant, self.size, self.world_size, self.digest
-
-    @property
-    def is_wrong(self) -> bool:
-        """Whether it breaks the call contract, in a way that a run shows."""
-        return bool(self.mutant) and self.equivalent is None and self.kind != Kind.FENCE
-
-    @property
-    def is_as_expected(self) -> bool:
-        """Wrong mutants are always refused, experts and equivalent mutants never, and all have been judged.
-
-        Only a mutant whose operation no size comes to needs no evaluation.
-        """
-        if not self.evaluations:
-            return self.size is None and not self.not_judged
-        return self.kind == Kind.FENCE or self.refused == (self.evaluations if self.is_wrong else 0)
-
-    def with_verdict(self, feedback: Feedback) -> Row:
-        """One evaluation more."""
-        if feedback.failure in NO_VERDICT:
-            return replace(self, not_judged=self.not_judged + 1, message=self.message or feedback.message[:400])
-        if feedback.passed:
-            return replace(self, evaluations=self.evaluations + 1)
-        reason = str(feedback.failure or ", ".join(sorted({finding.code for finding in feedback.integrity})))
-        return replace(
-            self,
-            evaluations=self.evaluations + 1,
-            refused=self.refused + 1,
-            failures=dict(Counter(self.failures) + Counter([reason])),
-            message=self.message or feedback.message[:400],
-        )
 
 
 @dataclass(frozen=True)
 class Judged:
     """A source to be judged up to so many times, and its row."""
 
-    problem: Problem
     source: str
     config: EvalConfig
     wanted: int
     row: Row
+
+    @property
+    def problem(self) -> Problem:
+        """The problem that it is to solve; found by name, since it does not cross to another process."""
+        return find_problem(self.row.problem)
+
+
+@dataclass(frozen=True)
+class Order:
+    """One evaluation.
+
+    Attributes:
+        judged: that is evaluated.
+        seed: of its inputs.
+    """
+
+    judged: Judged
+    seed: int
+
+
+Verdicts = Callable[[Iterable[Order], float], Iterator[tuple[Order, Feedback]]]
+"""The verdict on each order, until a deadline by `time.monotonic`; an order is drawn when it can begin."""
+
+
+def evaluate(evaluator: LocalEvaluator, order: Order) -> Feedback:
+    """The verdict on one order."""
+    config = order.judged.config.model_copy(update={"seed": order.seed})
+    return evaluator.evaluate(order.judged.problem, order.judged.source, config)
+
+
+def in_turn(evaluator: LocalEvaluator, orders: Iterable[Order], until_s: float) -> Iterator[tuple[Order, Feedback]]:
+    """One after the other."""
+    for order in orders:
+        if time.monotonic() > until_s:
+            return
+        yield order, evaluate(evaluator, order)
+
+
+def side_by_side(jobs: int, orders: Iterable[Order], until_s: float) -> Iterator[tuple[Order, Feedback]]:
+    """By so many processes at a time."""
+    return sharded(evaluate, orders, jobs=jobs, until_s=until_s, compiled=None, key=b"mutants")
 
 
 class Study:
@@ -165,13 +139,13 @@ class Study:
         """All rows, by problem and mutant; the expert's first."""
         return sorted(self._rows.values(), key=lambda row: (row.problem, row.mutant, row.size or ""))
 
-    def prepare(self, problem: Problem, mutants: int, experts: int, fences: bool) -> list[Judged]:
+    def prepare(self, problem: Problem, mutants: int, experts: Sequence[int], fences: bool) -> list[Judged]:
         """The work on one problem: finds the sizes at which its operations are reached.
 
         Args:
             problem: one with an expert.
             mutants: evaluations of each mutant.
-            experts: evaluations of the unchanged expert at each size.
+            experts: evaluations of the unchanged expert at each size; the last holds for all sizes that follow.
             fences: whether mutants without a fence are judged too.
         """
         text = expert_source(problem, self._suffix)
@@ -182,26 +156,26 @@ class Study:
             del self._rows[key]
             self._known.pop(key[:2], None)
         work = []
-        if experts:
-            for size in self._sizes:
+        for size, wanted in zip(self._sizes, chain(experts, repeat(experts[-1])), strict=False):
+            if wanted:
                 row = Row(problem.name, "", "", size, self._world_size, source.digest)
-                work.append(self._judged(problem, text, row, experts))
+                work.append(self._judged(text, row, wanted))
         if mutants:
             chosen = [mutant for mutant in source.mutants() if mutant.kind is not Kind.FENCE or fences]
             sizes = self._sizes_of(problem, source, chosen)
             for mutant in chosen:
                 row = self._row(problem, source, mutant, sizes[mutant.name])
-                work.append(self._judged(problem, mutant.source, row, mutants))
+                work.append(self._judged(mutant.source, row, mutants))
         return [judged for judged in work if judged.row.size is not None]
 
-    def _judged(self, problem: Problem, source: str, row: Row, wanted: int) -> Judged:
+    def _judged(self, source: str, row: Row, wanted: int) -> Judged:
         known = self._rows.get(row.key)
         row = row if known is None else replace(known, equivalent=row.equivalent)
         self._rows[row.key] = row
         config = self._config.model_copy(update={"size": row.size or self._sizes[0]})
         if row.mutant:
             config = config.model_copy(update={"timeout_s": self._timeout_s})
-        return Judged(problem, source, config, wanted, row)
+        return Judged(source, config, wanted, row)
 
     def _row(self, problem: Problem, source: InlinedSource, mutant: Mutant, size: str | None) -> Row:
         first = mutant.operations[0]
@@ -219,16 +193,14 @@ class Study:
         known = {mutant.name: (problem.name, mutant.name) for mutant in chosen}
         if all(key in self._known for key in known.values()):
             return {name: self._known[key] for name, key in known.items()}
-        places = {size: self._places(problem, source, size) for size in self._sizes}
-
-        def first_size(mutant: Mutant) -> str | None:
-            if mutant.kind is Kind.FENCE:  # not among those that are looked for
-                return self._sizes[0]
-            at = {(operation.start, operation.end) for operation in mutant.operations}
-            sizes = [size for size, found in places.items() if any((op.start, op.end) in at for op in found)]
-            return next(iter(sizes), None)
-
-        return {mutant.name: first_size(mutant) for mutant in chosen}
+        # Fences are not among the operations that are looked for.
+        found = {mutant.name: self._sizes[0] if mutant.kind is Kind.FENCE else None for mutant in chosen}
+        for size in self._sizes:
+            left = [mutant for mutant in chosen if found[mutant.name] is None]
+            places = {(op.start, op.end) for op in self._places(problem, source, size)} if left else set()
+            reached_here = [mutant for mutant in left if any((op.start, op.end) in places for op in mutant.operations)]
+            found |= {mutant.name: size for mutant in reached_here}
+        return found
 
     def _places(self, problem: Problem, source: InlinedSource, size: str) -> set[Operation]:
         """Operations that a rank reaches at one size; all of them where that is unknown."""
@@ -262,25 +234,19 @@ class Study:
         row = self._rows[judged.row.key]
         return row.evaluations < judged.wanted and row.not_judged < MOST_NOT_JUDGED
 
-    def judge(self, work: Sequence[Judged], until_s: float, save: Callable[[], None]) -> None:
+    def judge(self, work: Sequence[Judged], verdicts: Verdicts, until_s: float, save: Callable[[], None]) -> None:
         """Round after round, each source once a round, until all have been judged as often as wanted.
 
         Args:
             work: what is judged.
+            verdicts: evaluates.
             until_s: no evaluation begins after this, by `time.monotonic`.
             save: is called now and then, and at the end.
         """
         saved_s = time.monotonic()
-        while True:
-            lacking = [judged for judged in work if self._lacks(judged)]
-            if not lacking or time.monotonic() > until_s:
-                break
-            for judged in lacking:
-                if time.monotonic() > until_s:
-                    break
-                row = self._rows[judged.row.key]
-                config = judged.config.model_copy(update={"seed": row.evaluations + row.not_judged})
-                row = row.with_verdict(self._evaluator.evaluate(judged.problem, judged.source, config))
+        while any(self._lacks(judged) for judged in work) and time.monotonic() < until_s:
+            for order, feedback in verdicts(self._lacking(work), until_s):
+                row = self._rows[order.judged.row.key].with_verdict(feedback)
                 self._rows[row.key] = row
                 if not row.is_as_expected:
                     print(f"{row.problem}, {row.mutant or 'expert'}: {row.message or 'passed'}", file=sys.stderr)
@@ -288,6 +254,18 @@ class Study:
                     save()
                     saved_s = time.monotonic()
         save()
+
+    def _lacking(self, work: Sequence[Judged]) -> Iterator[Order]:
+        """The evaluations that are lacking, in rounds; each that gives no verdict leaves another one lacking."""
+        begun = {judged.row.key: self._rows[judged.row.key].evaluations for judged in work}
+        seeds = {key: evaluations + self._rows[key].not_judged for key, evaluations in begun.items()}
+        while left := [judged for judged in work if self._lacks(judged) and begun[judged.row.key] < judged.wanted]:
+            for judged in left:
+                key = judged.row.key
+                if self._lacks(judged):
+                    yield Order(judged, seeds[key])
+                    begun[key] += 1
+                    seeds[key] += 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -298,10 +276,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sizes", nargs="+", default=["tiny", "published"])
     parser.add_argument("--problems", nargs="+", metavar="NAME", help="default: all that have an expert")
     parser.add_argument("--mutants", type=int, default=20, metavar="N", help="of each (default: %(default)s)")
-    parser.add_argument("--experts", type=int, default=200, metavar="N", help="of each size (default: %(default)s)")
+    parser.add_argument(
+        "--experts",
+        type=int,
+        nargs="+",
+        default=[200],
+        metavar="N",
+        help="at each size; the last N is for all that follow (default: 200)",
+    )
     parser.add_argument("--experts-only", action="store_const", const=0, dest="mutants", help="as --mutants 0")
     parser.add_argument("--fences", action="store_true", help="judge mutants without fences too")
     parser.add_argument("--until", choices=("check", "time"), default="time", help="last stage (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="evaluators on the CPU (default: 1)")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="no evaluation begins after this")
     parser.add_argument("--threads", type=int, default=processors(), help="compilers (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER")
@@ -310,6 +296,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.merge:
         merge(args.merge, args.out)
         return 0
+    if args.device == "cuda" and args.jobs > 1:
+        parser.error(f"--jobs {args.jobs}: one evaluator at a time can use the GPUs; leave --jobs out")
+    if args.until == "time" and args.jobs > 1:
+        parser.error(f"--jobs {args.jobs}: evaluators side by side disturb each other's timing; give --until check too")
     until_s = time.monotonic() + args.budget_s
     world_size = args.world_size or (len(gpus.names()) if args.device == "cuda" else 4)
     if args.device == "cuda" and not 0 < world_size <= len(gpus.names()):
@@ -323,7 +313,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.device == "cuda":
         about["gpus"] = list(gpus.names())
     with LocalEvaluator() as evaluator:
-        earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": (), "sizes": ()}
+        earlier = unfinished(path) or {"rows": (), "sizes": ()}
         rows = [Row(**row) for row in earlier["rows"]]
         same_sizes = list(earlier["sizes"]) == list(args.sizes)
         study = Study(evaluator, args.device, world_size, args.sizes, args.until, rows, same_sizes)
@@ -336,9 +326,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         work = [judged for p in problems for judged in study.prepare(p, args.mutants, args.experts, args.fences)]
         print(f"{len(work)} sources", file=sys.stderr)
         study.compile(work, args.threads)
-        judged_first = [judged for judged in work if judged.row.mutant]
-        study.judge(judged_first, until_s, save)
-        study.judge([judged for judged in work if not judged.row.mutant], until_s, save)
+        verdicts = partial(side_by_side, args.jobs) if args.jobs > 1 else partial(in_turn, evaluator)
+        for part in in_order(work, args.sizes):
+            study.judge(part, verdicts, until_s, save)
     unexpected = [row for row in study.rows if not row.is_as_expected]
     for row in unexpected:
         print(f"{row.problem}, {row.mutant or 'expert'}, {row.size}: {row.refused} of {row.evaluations} refused")
@@ -346,23 +336,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if unexpected else 0
 
 
-def merge(paths: Sequence[Path], folder: Path) -> None:
-    """Writes the rows of several results as one, under the head and the name of the first and the commands of all.
-
-    Raises:
-        SystemExit: they are not of one commit and one sort, or two speak of the same kernel.
-    """
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    for name in ("commit", "device", "world_size", "until"):
-        if len({result[name] for result in results}) > 1:
-            raise SystemExit(f"{name} differs: {', '.join(str(result[name]) for result in results)}")
-    rows = [row for path in paths for row in load(path)]
-    if len({row.key for row in rows}) < len(rows):
-        raise SystemExit("results speak of the same kernels twice: give the runs other --problems")
-    rows.sort(key=lambda row: (row.problem, row.mutant, row.size or ""))
-    commands = " & ".join(result["command"] for result in results)
-    merged = results[0] | {"command": commands, "rows": [asdict(row) for row in rows]}
-    write_atomically(folder / paths[0].name, json.dumps(merged, indent=1) + "\n")
+def in_order(work: Sequence[Judged], sizes: Sequence[str]) -> list[list[Judged]]:
+    """What is judged first and after it: the mutants, then the experts at each size."""
+    experts = [[judged for judged in work if not judged.row.mutant and judged.row.size == size] for size in sizes]
+    return [[judged for judged in work if judged.row.mutant], *experts]
 
 
 def compile_reports(evaluator: LocalEvaluator, problems: Sequence[Problem], suffix: str, threads: int) -> None:
@@ -376,11 +353,6 @@ def compile_reports(evaluator: LocalEvaluator, problems: Sequence[Problem], suff
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(compile_one, problems))
-
-
-def load(path: Path) -> list[Row]:
-    """The rows of a result."""
-    return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
 
 
 if __name__ == "__main__":

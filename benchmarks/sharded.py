@@ -6,14 +6,14 @@ import gc
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import chain, islice
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import TypeVar
 
 from pkb_gym.engine.compile.cache import CompileCache
-from pkb_gym.engine.compile.emulator import build_emulator
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 
 Task = TypeVar("Task")
@@ -31,36 +31,44 @@ _EVALUATORS: list[LocalEvaluator] = []
 
 def sharded(
     work: Callable[[LocalEvaluator, Task], Result],
-    tasks: Sequence[Task],
+    tasks: Iterable[Task],
     *,
     jobs: int,
     until_s: float,
     compiled: Path | None,
     key: bytes,
+    prepare: Callable[[CompileCache], object] | None = None,
 ) -> Iterator[tuple[Task, Result]]:
     """The result of `work` for each task, as soon as it is there; tasks that are not done by the deadline are left out.
 
     Args:
         work: a function of a module, in a process of its own.
-        tasks: begun in this order.
+        tasks: begun in this order; each is drawn when a process is free for it.
         jobs: number of processes.
         until_s: deadline, by `time.monotonic`; processes are ended then.
         compiled: folder that all processes keep what they compiled in; None: the user's cache.
         key: of the evaluators.
+        prepare: what is done once, instead of by every process, before the first begins.
     """
-    if any(time.monotonic() < until_s for _ in tasks[:1]):
-        build_emulator(CompileCache.in_folder(compiled))  # once, instead of by every process
-    todo = list(reversed(tasks))
+    todo = iter(tasks)
+    first = list(islice(todo, 1))
+    if not first or time.monotonic() > until_s:
+        return
+    if prepare is not None:
+        prepare(CompileCache.in_folder(compiled))
+    todo = chain(first, todo)
     of_future: dict[Future[Result], Task] = {}
     folder = tempfile.TemporaryDirectory(prefix="shards-", ignore_cleanup_errors=True)
     pool = ProcessPoolExecutor(
         jobs, mp_context=get_context("spawn"), initializer=_begin, initargs=(folder.name, compiled, key)
     )
     try:
-        while todo or of_future:
-            while todo and len(of_future) < jobs and time.monotonic() < until_s:
-                task = todo.pop()
+        while True:
+            free = jobs - len(of_future) if time.monotonic() < until_s else 0
+            for task in islice(todo, free):
                 of_future[pool.submit(_work, work, task)] = task
+            if not of_future:
+                return
             left_s = max(0.0, until_s - time.monotonic())
             done, _ = wait(of_future, timeout=min(left_s, LONGEST_WAIT_S), return_when=FIRST_COMPLETED)
             if not done and left_s <= LONGEST_WAIT_S:

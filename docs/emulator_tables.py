@@ -57,6 +57,14 @@ def random_programs(folder: Path) -> str:
             f"{near['compared']} approximations, {near['within_bound']} differed within the manual's bound and "
             f"{near['different']} by more. {parts.count(len(result['problems']), 'program')} could not be compared."
         )
+    causes = _load(folder / "emulated_random_causes.json")
+    if causes is not None:
+        text[-1] += (
+            f" Of the {causes['programs']} programs that leave other memory, {causes['explained']} leave the GPU's, "
+            "bit for bit, once uses of theirs have the GPU's behaviour of the table below "
+            f"(`python -m benchmarks.emulated_random_causes`, commit {causes['commit']}, "
+            "`benchmarks/results/emulated_random_causes.json`)."
+        )
     text.append("Known differences, where the emulator keeps to the manual or where PTX leaves the choice:\n")
     rows = [(known.instruction, known.on_gpus) for known in KNOWN]
     return "\n".join([*text, parts.table(("instruction", "on the GPU"), rows)])

@@ -19,15 +19,18 @@ RESULTS = HERE.parent / "benchmarks" / "results"
 TITLE = "## Kernels that lack a synchronisation"
 
 INTRODUCTION = """
-`python -m benchmarks.mutants` takes each expert kernel, with the headers of `pkb/` that synchronise for it, and removes
-one operation at a time: a signal, a wait, a barrier, the parity of a double buffer, or an epoch that marks this call's
-words. Each of these mutants breaks the call contract ([native-abi.md](native-abi.md)) unless it is
-listed as equivalent below. A mutant is *refused* if it does not pass the evaluation, which ends at the stage named. The
-failures are those of the commit named: how a refusal is called can change with the check."""
+A *mutant* is an expert kernel without one of its synchronising operations, whether that stands in the kernel or in a
+header of `pkb/` that it includes: a signal, a wait, a barrier, the parity of a double buffer, an epoch that
+distinguishes the words of this call from older ones, or all epochs at once. `python -m benchmarks.mutants` makes them
+and evaluates them repeatedly, each time on other inputs. A mutant is wrong if it breaks the call contract
+([native-abi.md](native-abi.md#the-call-contract)); those that keep it all the same are listed as equivalent, each with
+the reason. A mutant is *refused* if its evaluation, up to the stage named, ends in a failure. `deadlock` and `timeout`
+are failures too: without its signal, a rank waits forever. The commit named is that of the evaluations; a later one
+may refuse a mutant with another failure."""
 
 FENCES = """
-Mutants without a fence are listed apart. A run cannot always show that one is missing: the hardware may keep the order
-all the same."""
+Mutants without one of their fences are listed apart. An evaluation cannot always find them: the hardware may keep the
+order without the fence."""
 
 
 def section(folder: Path = RESULTS) -> str:
@@ -57,12 +60,11 @@ def _of_result(path: Path) -> str:
     text = [
         f"### {where}\n",
         f"{len(wrong)} wrong mutants, {repeats} evaluations of each: {_share(wrong)} refused. "
-        f"Mutants that were not judged: {left}; whose operation no rank comes to at these sizes: {nowhere}. "
-        f"Unchanged experts: {f'{_share(experts)} refused' if experts else 'not judged in this run'}. "
-        f"Sizes {' and '.join(result['sizes'])}, until `{result['until']}`; commit {result['commit']} "
-        f"(`benchmarks/results/{path.name}`).\n",
+        f"{_not_evaluated(left, nowhere)}{_unchanged(experts, result['sizes'])} "
+        f"Each mutant is evaluated at the first size of {' and '.join(result['sizes'])} at which a rank reaches its "
+        f"operation, until `{result['until']}`; commit {result['commit']} (`benchmarks/results/{path.name}`).\n",
         parts.table(
-            ("kernel", "wrong mutants", "refused", "failures", "unchanged: refused"),
+            ("kernel", "wrong mutants", "refused", "failures", "unchanged kernel refused"),
             [_line(name, wrong, experts) for name in names],
         ),
     ]
@@ -79,6 +81,24 @@ def _of_result(path: Path) -> str:
         lines = [(row["problem"], f"`{row['mutant']}`", _share([row])) for row in fences]
         text.append(f"{FENCES}\n\n{parts.table(head, lines)}")
     return "\n".join(text)
+
+
+def _not_evaluated(left: int, nowhere: int) -> str:
+    """A sentence on mutants without an evaluation, with a space behind it; empty if there are none."""
+    reasons = [f"{left} for want of time"] if left else []
+    if nowhere:
+        reasons.append(f"{nowhere} because no rank reaches the operation at these sizes")
+    return f"Not evaluated: {', '.join(reasons)}. " if reasons else ""
+
+
+def _unchanged(experts: Sequence[dict[str, Any]], sizes: Sequence[str]) -> str:
+    """A sentence on the unchanged experts, by size."""
+    by_size = {size: [row for row in experts if row["size"] == size] for size in sizes}
+    shares = [f"{_share(rows)} evaluations at {size}" for size, rows in by_size.items() if rows]
+    if not shares:
+        return "Unchanged experts were not evaluated in this run."
+    kernels = parts.count(len({row["problem"] for row in experts}), "unchanged expert")
+    return f"Of {kernels}, {' and '.join(shares)} were refused."
 
 
 def _line(name: str, wrong: Sequence[dict[str, Any]], experts: Sequence[dict[str, Any]]) -> tuple[str, ...]:

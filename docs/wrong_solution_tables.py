@@ -19,11 +19,12 @@ RESULT = HERE.parent / "benchmarks" / "results" / "wrong_solutions.json"
 TITLE = "## Generated wrong solutions"
 
 INTRODUCTION = """
-`python -m benchmarks.wrong_solutions` takes each reference and makes one thing wrong: a collective is left out, or
-replaced by the rank's own data; sums over ranks become means; only the first rank's data count; inputs are rounded to 8
-or 16 bits, or half of their rows is made up. Problems with small outputs get estimators besides, which know how inputs
-are drawn: means and variances in place of products, half of the rows for all. Each is judged by the problem's robust
-rules in checked and in timed trials, and is refused if one of them refuses it."""
+`python -m benchmarks.wrong_solutions` makes one mistake in each reference: a collective returns zeros or the rank's own
+data in place of the others'; sums over ranks become means; only the first rank's data count; inputs are rounded to 8 or
+16 bits, or half of their rows are replaced by the other half, or by means. Problems with small outputs are also given
+estimators, which know the distribution of the inputs: means and variances in place of products, half of the rows for
+all. The robust rules of the problem judge each solution in checked and in timed trials; it is refused if any of these
+trials fails."""
 
 
 def section(path: Path = RESULT) -> str:
@@ -49,7 +50,7 @@ def section(path: Path = RESULT) -> str:
                 ("mistake", "solutions", "refused"),
                 [(kind, str(count), str(count - passed[kind])) for kind, count in sorted(kinds.items())],
             ),
-            "Those that pass, and why they may:\n",
+            "Solutions that pass, with the reason why they are right or harmless:\n",
             parts.table(
                 ("problem", "mistake", "ranks", "reason"),
                 [

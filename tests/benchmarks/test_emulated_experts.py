@@ -41,6 +41,11 @@ def test_candidates_are_configured_as_by_their_files() -> None:
         assert config.detect_races == name.startswith(("good", "rac")), name
 
 
+def test_candidates_run_on_as_many_ranks_as_asked() -> None:
+    assert {run.world_size for run in candidate_runs(8)} == {8}
+    assert {run.world_size for run in candidate_runs()} != {8}
+
+
 def test_a_run_that_goes_on_keeps_the_header_and_the_commits_of_earlier_ones(tmp_path: Path) -> None:
     path, first, second = tmp_path / "emulated_experts.json", {"commit": "a", "machine": "m"}, {"commit": "b"}
     assert continued(path, first) == (first, [])

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-import time
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from benchmarks import mutants
+from benchmarks import common, mutants
 from benchmarks.cpp_operations import Kind
 from benchmarks.equivalent_mutants import EQUIVALENTS, reason_why
-from benchmarks.mutants import Row, Study
+from benchmarks.mutant_rows import Row, load, merge
+from benchmarks.mutants import Order, Study, in_order, in_turn, side_by_side
 from benchmarks.synchronisation import InlinedSource
 from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
 PROBLEM = find_problem("AllGather")
@@ -44,6 +47,11 @@ def pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutants, "expert_source", lambda *_: PULLS)
 
 
+def never_asked(_: Iterable[Order], until_s: float) -> Iterator[tuple[Order, Feedback]]:
+    """Verdicts of a study that lacks none."""
+    pytest.fail("an evaluation is lacking")
+
+
 def study_of(evaluator: LocalEvaluator, earlier: tuple[Row, ...] = ()) -> Study:
     return Study(evaluator, "cpu", 2, ["tiny"], "check", earlier)
 
@@ -53,11 +61,11 @@ def study_of(evaluator: LocalEvaluator, earlier: tuple[Row, ...] = ()) -> Study:
 @pytest.mark.usefixtures("pulls")
 def test_wrong_mutants_are_refused_and_the_expert_is_not(local_evaluator: LocalEvaluator):
     study = study_of(local_evaluator)
-    work = study.prepare(PROBLEM, mutants=2, experts=3, fences=False)
+    work = study.prepare(PROBLEM, mutants=2, experts=[3], fences=False)
     assert [judged.wanted for judged in work] == [3, 2, 2], "the wait for more than 64 ranks is never come to"
     study.compile(work, threads=2)
     saved = []
-    study.judge(work, math.inf, lambda: saved.append(study.rows))
+    study.judge(work, partial(in_turn, local_evaluator), math.inf, lambda: saved.append(study.rows))
     (expert,) = [row for row in study.rows if not row.mutant]
     (never,) = [row for row in study.rows if row.kind == Kind.WAIT]
     entry, leaving = [row for row in study.rows if row.kind == Kind.BARRIER]
@@ -67,7 +75,7 @@ def test_wrong_mutants_are_refused_and_the_expert_is_not(local_evaluator: LocalE
     assert never.size is None and never.evaluations == 0
     assert saved[-1] == study.rows
     again = study_of(local_evaluator, tuple(study.rows))
-    again.judge(again.prepare(PROBLEM, 2, 3, fences=False), time.monotonic() - 1, lambda: None)
+    again.judge(again.prepare(PROBLEM, 2, [3], fences=False), never_asked, math.inf, lambda: None)
     assert again.rows == study.rows, "nothing is judged twice"
 
 
@@ -76,7 +84,7 @@ def test_rows_of_another_kernel_are_dropped(local_evaluator: LocalEvaluator):
     stale = Row("AllGather", "", "", "tiny", 2, "of before", evaluations=7)
     other = Row("AllReduce", "", "", "tiny", 2, "of before", evaluations=5)
     study = study_of(local_evaluator, (stale, other))
-    (judged,) = study.prepare(PROBLEM, mutants=0, experts=4, fences=False)
+    (judged,) = study.prepare(PROBLEM, mutants=0, experts=[4], fences=False)
     assert judged.row.evaluations == 0 and judged.row.digest == InlinedSource.of(PULLS).digest
     assert study.rows == [judged.row, other]
 
@@ -102,11 +110,57 @@ def test_one_wrong_verdict_is_unexpected(changes: dict[str, object], expected: b
 
 
 @pytest.mark.usefixtures("pulls")
+def test_experts_are_judged_so_often_at_each_size(local_evaluator: LocalEvaluator):
+    study = Study(local_evaluator, "cpu", 2, ["tiny", "published", "large"], "check")
+    work = study.prepare(PROBLEM, mutants=0, experts=[9, 2], fences=False)
+    assert [(judged.row.size, judged.wanted) for judged in work] == [("tiny", 9), ("published", 2), ("large", 2)]
+    parts = in_order(work, ["tiny", "published", "large"])
+    assert [[judged.row.size for judged in part] for part in parts] == [[], ["tiny"], ["published"], ["large"]]
+    assert not study.prepare(PROBLEM, mutants=0, experts=[0], fences=False)
+
+
+@pytest.mark.usefixtures("pulls")
+def test_evaluations_in_flight_are_counted(local_evaluator: LocalEvaluator):
+    """Several are begun before the first verdict is there: each with a seed of its own, and none too many."""
+    study = study_of(local_evaluator)
+    (judged,) = study.prepare(PROBLEM, mutants=0, experts=[3], fences=False)
+    rounds = []
+
+    def verdicts(orders: Iterable[Order], _: float) -> Iterator[tuple[Order, Feedback]]:
+        rounds.append(list(orders))
+        return iter([])
+
+    ends = iter([1.0, 1.0, 3.0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mutants.time, "monotonic", lambda: next(ends))
+        study.judge([judged], verdicts, 2.0, lambda: None)
+    assert [[order.seed for order in begun] for begun in rounds] == [[0, 1, 2]]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("pulls")
+def test_evaluators_side_by_side_judge_alike(local_evaluator: LocalEvaluator):
+    study = study_of(local_evaluator)
+    (judged,) = study.prepare(PROBLEM, mutants=0, experts=[2], fences=False)
+    compiled_only = replace(judged, config=judged.config.model_copy(update={"until": "compile"}))
+    study.judge([compiled_only], partial(side_by_side, 2), math.inf, lambda: None)
+    (row,) = study.rows
+    assert (row.evaluations, row.refused, row.not_judged) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("options", [["--device", "cuda"], ["--until", "time"]])
+def test_what_takes_the_machine_is_not_judged_side_by_side(options: list[str], capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        mutants.main([*options, "--jobs", "2"])
+    assert "--jobs 2: " in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("pulls")
 def test_a_mutant_that_does_not_compile_is_not_refused(local_evaluator: LocalEvaluator):
     study = study_of(local_evaluator)
-    (judged,) = study.prepare(PROBLEM, mutants=0, experts=2, fences=False)
+    (judged,) = study.prepare(PROBLEM, mutants=0, experts=[20], fences=False)
     broken = replace(judged, source=PULLS + "no C++")
-    study.judge([broken], math.inf, lambda: None)
+    study.judge([broken], partial(in_turn, local_evaluator), math.inf, lambda: None)
     (row,) = study.rows
     assert (row.evaluations, row.refused, row.not_judged) == (0, 0, mutants.MOST_NOT_JUDGED)
     assert not row.is_as_expected and "does not compile" in row.message
@@ -122,12 +176,21 @@ def test_equivalent_mutants_exist():
     assert reason_why("AllGather", "cu", "expert", "comm.epoch % 2", 0) is None
 
 
-def test_results_are_written_and_read_back(tmp_path: Path, local_evaluator: LocalEvaluator):
+def test_results_are_written_and_gone_on_with(
+    tmp_path: Path, local_evaluator: LocalEvaluator, monkeypatch: pytest.MonkeyPatch
+):
     del local_evaluator  # one at a time in this process
+    path = tmp_path / "mutants.json"
     options = ["--sizes", "tiny", "--world-size", "2", "--budget-s", "0", "--mutants", "0", "--experts", "1"]
-    assert mutants.main([*options, "--problems", "AllGather", "--out", str(tmp_path)]) == 1, "it was not judged"
-    (row,) = mutants.load(tmp_path / "mutants.json")
+    options += ["--problems", "AllGather", "--out", str(tmp_path)]
+    monkeypatch.setattr(common, "checkout_commit", lambda: "abc")
+    assert mutants.main(options) == 1, "it was not judged"
+    (row,) = load(path)
     assert (row.problem, row.mutant, row.evaluations) == ("AllGather", "", 0), "no evaluation begins after the budget"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rows": [asdict(replace(row, evaluations=1))]}))
+    assert mutants.main(options) == 0, "nothing is lacking"
+    monkeypatch.setattr(common, "checkout_commit", lambda: "abd")
+    assert mutants.main(options) == 1, "verdicts of another commit do not count"
 
 
 def test_parts_are_merged_if_they_are_of_one_commit(tmp_path: Path):
@@ -140,10 +203,10 @@ def test_parts_are_merged_if_they_are_of_one_commit(tmp_path: Path):
         return path
 
     first, second, again = result("a", "Reduce"), result("b", "AllReduce"), result("c", "Reduce")
-    mutants.merge([first, second], tmp_path)
-    assert [row.problem for row in mutants.load(tmp_path / "mutants_2_gpus.json")] == ["AllReduce", "Reduce"]
+    merge([first, second], tmp_path)
+    assert [row.problem for row in load(tmp_path / "mutants_2_gpus.json")] == ["AllReduce", "Reduce"]
     assert json.loads((tmp_path / "mutants_2_gpus.json").read_text())["command"] == "run a & run b"
     with pytest.raises(SystemExit, match="same kernels twice"):
-        mutants.merge([first, again], tmp_path)
+        merge([first, again], tmp_path)
     with pytest.raises(SystemExit, match="commit differs"):
-        mutants.merge([first, result("d", "Gather", commit="abd")], tmp_path)
+        merge([first, result("d", "Gather", commit="abd")], tmp_path)

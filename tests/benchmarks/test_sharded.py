@@ -26,13 +26,24 @@ def never(_: LocalEvaluator, task: int) -> None:
 @pytest.fixture(autouse=True)
 def own_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(sharded, "build_emulator", lambda _: b"")  # nothing is judged here
 
 
 @pytest.mark.slow
 def test_every_task_is_done_in_a_folder_that_goes(tmp_path: Path):
     compiled, until_s = tmp_path / "compiled", float("inf")
-    found = dict(sharded.sharded(double, [1, 2, 3], jobs=1, until_s=until_s, compiled=compiled, key=b"key"))
+    prepared = []
+    found = dict(
+        sharded.sharded(
+            double,
+            iter([1, 2, 3]),
+            jobs=1,
+            until_s=until_s,
+            compiled=compiled,
+            key=b"key",
+            prepare=lambda cache: prepared.append(cache),
+        )
+    )
+    assert len(prepared) == 1
     assert {task: result for task, (result, _) in found.items()} == {1: 2, 2: 4, 3: 6}
     assert all(Path(folder).is_relative_to(tmp_path) for _, folder in found.values())
     assert not list(tmp_path.glob("shards-*"))
@@ -42,3 +53,9 @@ def test_what_is_not_done_by_the_deadline_is_left_out(tmp_path: Path):
     until_s = time.monotonic() + 0.5
     assert not list(sharded.sharded(never, [1], jobs=1, until_s=until_s, compiled=tmp_path, key=b"key"))
     assert not list(tmp_path.glob("shards-*"))
+
+
+def test_nothing_is_prepared_where_there_is_nothing_to_do(tmp_path: Path):
+    never_called = {"jobs": 1, "compiled": tmp_path, "key": b"key", "prepare": lambda _: pytest.fail("prepared")}
+    assert not list(sharded.sharded(never, [], until_s=float("inf"), **never_called))
+    assert not list(sharded.sharded(never, [1], until_s=time.monotonic() - 1, **never_called))

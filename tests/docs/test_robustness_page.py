@@ -61,19 +61,33 @@ def test_mutants_that_pass_are_named(tmp_path):
     waits = row | {"mutant": "expert:9: comm.wait(r)", "kind": "wait", "evaluations": 20, "failures": {"race": 19}}
     rows = [
         row | {"failures": {}},
+        row | {"failures": {}, "size": "published", "evaluations": 3},
         waits | {"refused": 19},
         waits | {"mutant": "expert:8: comm.barrier()", "refused": 0, "failures": {}, "equivalent": "all meet later"},
         waits | {"mutant": "expert:7: comm.signal(r)", "refused": 0, "evaluations": 0, "failures": {}},
         waits | {"mutant": "expert:6: comm.wait(2)", "refused": 0, "evaluations": 0, "failures": {}, "size": None},
     ]
-    about = {"device": "cpu", "world_size": 4, "sizes": ["tiny"], "until": "time", "commit": "abc"}
+    about = {"device": "cpu", "world_size": 4, "sizes": ["tiny", "published"], "until": "time", "commit": "abc"}
     (tmp_path / "mutants.json").write_text(json.dumps(about | {"rows": rows}))
     section = generator.mutant_tables.section(tmp_path)
     assert "1 wrong mutants, 20 evaluations of each: 19 of 20 refused. " in section
-    assert "Mutants that were not judged: 1; whose operation no rank comes to at these sizes: 1. " in section
-    assert "Unchanged experts: 0 of 200 refused. " in section
-    assert "| AllReduce | 1 | 19 of 20 | race 19 | 0 of 200 |" in section
+    assert "Not evaluated: 1 for want of time, 1 because no rank reaches the operation at these sizes. " in section
+    assert (
+        "Of 1 unchanged expert, 0 of 200 evaluations at tiny and 0 of 3 evaluations at published were refused"
+        in section
+    )
+    assert "| AllReduce | 1 | 19 of 20 | race 19 | 0 of 203 |" in section
     assert "| AllReduce | `expert:9: comm.wait(r)` | 19 of 20 |" in section, "one that passed once"
     assert "| AllReduce | `expert:8: comm.barrier()` | 0 of 20 | all meet later |" in section
     assert "expert:7" not in section, "it has not been judged"
     assert generator.mutant_tables.section(tmp_path / "none") == ""
+
+
+def test_nothing_is_written_of_what_there_is_none(tmp_path):
+    row = {"problem": "AllReduce", "mutant": "expert:9: comm.wait(r)", "kind": "wait", "equivalent": None}
+    row |= {"size": "tiny", "evaluations": 20, "refused": 20, "failures": {"race": 20}}
+    about = {"device": "cuda", "world_size": 2, "sizes": ["tiny"], "until": "check", "commit": "abc"}
+    (tmp_path / "mutants_2_gpus.json").write_text(json.dumps(about | {"rows": [row]}))
+    section = generator.mutant_tables.section(tmp_path)
+    assert "20 of 20 refused. Unchanged experts were not evaluated in this run. " in section
+    assert "Not evaluated" not in section

@@ -53,9 +53,10 @@ FAMILIES = (
             *("wakes_itself_*", "opens_a_terminal", "ignores_signals", "stops_itself", "works_while_binding"),
             *("leaves_a_thread_*", "leaves_a_kernel_*", "leaves_processes_*", "spins_*", "second_context"),
             *("triton_leaves_a_process", "leaves_host_threads_spinning", "queues_kernels_*"),
+            *("leaves_paced_connections", "leaves_timers_running"),
         ),
-        "filter (signals, timers, sessions, terminals); stopped gangs; ticks and idle probe beside the baseline",
-        ("engine/rankside/test_confine.py",),
+        "filter (signals, timers, sessions, terminals); stopped gangs; ticks, segments, idle probe beside the baseline",
+        ("engine/rankside/test_confine.py", "engine/stages/test_time.py"),
     ),
     Family(
         "give an earlier answer",
@@ -104,8 +105,12 @@ FAMILIES = (
     ),
     Family(
         "exhaust the machine",
-        ("fork_bomb", "bomb_of_threads", "runs_thousands_of_threads", "hoards_*", "pins_memory_*"),
-        "resource limits, size of the pid namespace, counted threads, deadlines",
+        (
+            *("fork_bomb", "bomb_of_threads", "runs_thousands_of_threads", "hoards_*", "pins_memory_*"),
+            *("takes_all_watches", "leaves_a_core"),
+        ),
+        "resource limits, size of the pid namespace, counted threads, deadlines of blocks and between them",
+        ("engine/ranks/test_candidate_gang.py",),
     ),
     Family(
         "break the heap",

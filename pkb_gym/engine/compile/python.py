@@ -21,7 +21,7 @@ from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.support.header_libraries import find_all
 
-BUILD = Confinement(memory_bytes=6 << 30, file_bytes=256 << 20, allow_processes=True)
+BUILD = Confinement(memory_bytes=6 << 30, file_bytes=256 << 20, allow_processes=True, open_files=512)
 
 
 EXTENSION_KEY = re.compile(r"[\w.-]{1,100}:[0-9a-f]{16}")

@@ -221,6 +221,10 @@ class EmulatedGang:
         """Bytes that ranks have sent each other by the network: they have none in one process."""
         return 0
 
+    def frozen_segments(self) -> int:
+        """As `loopback_bytes`."""
+        return 0
+
     def _of_all(self, failed: GangFailed) -> GangFailed:
         """A failure of the process, which the gang takes for that of its only rank: the one whose host code ran."""
         ranks = range(self._world_size) if self._heap is not None else ()

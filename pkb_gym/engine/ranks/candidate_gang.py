@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
@@ -48,6 +49,13 @@ from pkb_gym.engine.records.config import HostDevice
 from pkb_gym.engine.records.feedback import Failure
 
 PREPARE_TIMEOUT_S = 60.0
+LOAD_TIMEOUTS = 3
+"""Deadlines of a block that loading may take: `torch.compile` imports for seconds, on each rank."""
+
+LEAST_BETWEEN_S, TIMEOUTS_BETWEEN = 30.0, 3
+"""Limit of the time between blocks, of all of them together, in seconds or deadlines, whichever is longer: honest ranks
+need milliseconds to bind arguments, to come to the gate and to be frozen."""
+
 STOPPING_NS = 1_000_000
 """A thread that merely waits for a processor stops within this; the time of one at work for longer counts."""
 
@@ -116,6 +124,8 @@ class CandidateGang:
         self._device: HostDevice = device
         self._ranks_per_gpu = ranks_per_gpu
         self._epoch = 1
+        self._between_s = 0.0
+        self._segments_when_frozen: int | None = None
         self._job: Job | None = None
         self._heap: SymmetricHeap | None = None
         self._gang = Gang(zygote, ".candidate", world_size, Confinement(None, allow_processes=allow_processes))
@@ -217,7 +227,7 @@ class CandidateGang:
                 fds.append(memory_file(name, library))
             if job.stack_trace is not None:
                 fds.append(memory_file("pkb-stack-trace", job.stack_trace))
-            self._exchange(order, Loaded, fds=fds)
+            self._exchange(order, Loaded, fds=fds, timeout_s=LOAD_TIMEOUTS * self.timeout_s)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -232,9 +242,11 @@ class CandidateGang:
         expect: type[Reply],
         fds: Sequence[int] = (),
         own_fds: Sequence[Sequence[int]] = (),
+        timeout_s: float | None = None,
     ) -> None:
         orders = [order] * self._gang.world_size
-        self._gang.exchange(orders, expect, timeout_s=self.timeout_s, fds=fds, own_fds=own_fds, where=self._where)
+        deadline_s = self.timeout_s if timeout_s is None else timeout_s
+        self._gang.exchange(orders, expect, timeout_s=deadline_s, fds=fds, own_fds=own_fds, where=self._where)
 
     @property
     def _where(self) -> Callable[[int], str] | None:
@@ -251,7 +263,23 @@ class CandidateGang:
         orders = [
             Bind(call_runs(problem, plan, rank, dialect), plan.partitions) for rank in range(self._gang.world_size)
         ]
-        self._gang.exchange(orders, Bound, timeout_s=self.timeout_s, where=self._where)
+        with self._between_blocks():
+            self._gang.exchange(orders, Bound, timeout_s=self._left_between_s, where=self._where)
+
+    @property
+    def _left_between_s(self) -> float:
+        """The deadline of what lies between two blocks; several of them have `LEAST_BETWEEN_S` or more together."""
+        in_all_s = max(LEAST_BETWEEN_S, TIMEOUTS_BETWEEN * self.timeout_s)
+        return min(self.timeout_s, max(0.0, in_all_s - self._between_s))
+
+    @contextlib.contextmanager
+    def _between_blocks(self) -> Iterator[None]:
+        """Counts the time that the gang takes meanwhile."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._between_s += time.monotonic() - began
 
     def run(
         self, sets: Sequence[int], stage: Callable[[], Processors | None], setting: BlockSetting
@@ -304,10 +332,24 @@ class CandidateGang:
         stopped_rank: int | None = None,
     ) -> tuple[int, list[Reply]]:
         self._epoch += len(orders[0].sets)
+        began = time.monotonic()
+
+        def stage_armed() -> Processors | None:
+            self._between_s += time.monotonic() - began
+            return stage()
+
         nanoseconds, replies = self._gang.run_block(
-            orders, expect, timeout_s=self.timeout_s, stage=stage, where=self._where, stopped_rank=stopped_rank
+            orders,
+            expect,
+            timeout_s=self.timeout_s,
+            arm_timeout_s=self._left_between_s,
+            stage=stage_armed,
+            where=self._where,
+            stopped_rank=stopped_rank,
         )
-        stopping_ns = self._gang.processes.freeze()
+        with self._between_blocks():
+            stopping_ns = self._gang.processes.freeze()
+        self._segments_when_frozen = self._gang.processes.segments_sent()
         return nanoseconds + (stopping_ns if stopping_ns > STOPPING_NS else 0), replies
 
     def processor_ticks(self) -> int:
@@ -318,18 +360,25 @@ class CandidateGang:
         """Bytes that its ranks have sent each other by the network; 0 where they cannot be counted."""
         return self._gang.processes.loopback_bytes() or 0
 
+    def frozen_segments(self) -> int:
+        """TCP segments with new data that the kernel has sent for its ranks since they were frozen after a block."""
+        now, before = self._gang.processes.segments_sent(), self._segments_when_frozen
+        return 0 if now is None or before is None else now - before
+
     def run_on(self, seconds: float) -> None:
         """Lets frozen ranks go on for a while.
 
         Raises:
             GangFailed: they cannot be frozen again.
         """
-        self._gang.processes.thaw()
+        self.thaw()
         time.sleep(seconds)
         self._gang.processes.freeze()
+        self._segments_when_frozen = self._gang.processes.segments_sent()
 
     def thaw(self) -> None:
         """Lets the ranks go on."""
+        self._segments_when_frozen = None
         self._gang.processes.thaw()
 
     def kill(self) -> None:

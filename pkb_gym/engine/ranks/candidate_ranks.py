@@ -37,3 +37,4 @@ class CandidateRanks(Protocol):
     def kill(self) -> None: ...  # noqa: D102
     def processor_ticks(self) -> int: ...  # noqa: D102
     def loopback_bytes(self) -> int: ...  # noqa: D102
+    def frozen_segments(self) -> int: ...  # noqa: D102

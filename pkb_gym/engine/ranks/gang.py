@@ -18,6 +18,7 @@ from pkb_gym.engine.ranks.rank_processes import Processors, RankProcesses
 from pkb_gym.engine.ranks.rank_threads import WATCH_S, ThreadWatch, max_threads
 from pkb_gym.engine.ranks.stop_pulses import StopPulses
 from pkb_gym.engine.ranks.zygote import TEMPORARY_BYTES, Zygote
+from pkb_gym.engine.rankside.confine import NO_CORE_BYTES
 from pkb_gym.engine.rankside.forking import GangRequest, RankEnded, RanksStarted
 from pkb_gym.engine.rankside.messages import ProtocolError, WireError, WireMessage
 from pkb_gym.engine.rankside.orders import Armed, Failed, Go
@@ -63,19 +64,22 @@ class Confinement:
         memory_bytes: address space beyond what a fresh rank maps; None where ranks limit themselves later.
         file_bytes: largest file a rank may write.
         allow_processes: whether ranks may start programs (a build needs compilers).
+        open_files: descriptors of a rank. A user's descriptors that are under way between processes are counted
+            together: ranks that may hold fewer leave others room to send some (unix(7), ETOOMANYREFS).
     """
 
     memory_bytes: int | None
     file_bytes: int = 128 << 20
     allow_processes: bool = False
+    open_files: int = 1024
 
     def limits(self) -> dict[str, int]:
         """As `rankside.confine.limit_resources` takes them."""
         memory = {} if self.memory_bytes is None else {"RLIMIT_AS": self.memory_bytes}
         return memory | {
             "RLIMIT_FSIZE": self.file_bytes,
-            "RLIMIT_CORE": 0,
-            "RLIMIT_NOFILE": 1024,
+            "RLIMIT_CORE": NO_CORE_BYTES,
+            "RLIMIT_NOFILE": self.open_files,
         }
 
 
@@ -292,6 +296,7 @@ class Gang:
         expect: type[Reply],
         *,
         timeout_s: float,
+        arm_timeout_s: float | None = None,
         stage: Callable[[], Processors | None] | None = None,
         where: Callable[[int], str] | None = None,
         stopped_rank: int | None = None,
@@ -299,12 +304,13 @@ class Gang:
         """Arms every rank and freezes the gang, stages its inputs, opens the gate, and waits until the last is done.
 
         Where staging names processors, the ranks run there from then on: how fast they are changes within
-        milliseconds, and frozen ranks cannot move themselves. A `stopped_rank` is stopped now and then meanwhile.
+        milliseconds, and frozen ranks cannot move themselves. A `stopped_rank` is stopped now and then meanwhile. Ranks
+        have `arm_timeout_s` to come to the gate, by default as long as for the block.
 
         Returns:
             Nanoseconds from opening the gate to the last completion, and the replies.
         """
-        self.exchange(orders, Armed, timeout_s=timeout_s, where=where)
+        self.exchange(orders, Armed, timeout_s=timeout_s if arm_timeout_s is None else arm_timeout_s, where=where)
         self.processes.freeze()
         if stage is not None and (processors := stage()) is not None:
             self.processes.move(processors)

@@ -15,3 +15,17 @@ def loopback_bytes(pid: int | None) -> int | None:
                 if name.strip() == "lo":
                     return int(counters.split()[0])
     return None
+
+
+def segments_sent(pid: int | None) -> int | None:
+    """TCP segments with new data that were sent in a process's network namespace; None if it has ended.
+
+    Neither acknowledgements nor what is sent again count (`TCPOrigDataSent` of proc(5)'s net/netstat).
+    """
+    if pid is not None:
+        with contextlib.suppress(OSError):
+            lines = [line.split() for line in Path(f"/proc/{pid}/net/netstat").read_text().splitlines()]
+            for names, values in zip(lines[::2], lines[1::2], strict=False):
+                if "TCPOrigDataSent" in names:
+                    return int(values[names.index("TCPOrigDataSent")])
+    return None

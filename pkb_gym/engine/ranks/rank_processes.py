@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from pkb_gym.engine.ranks.descendants import end_descendants
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
-from pkb_gym.engine.ranks.loopback import loopback_bytes
+from pkb_gym.engine.ranks.loopback import loopback_bytes, segments_sent
 from pkb_gym.engine.ranks.pidfds import pid_of, send, stat
 from pkb_gym.engine.ranks.rank_threads import wait_until_stopped
 from pkb_gym.engine.ranks.tcp_memory import MOST_FROZEN, ConnectionWatch, check_connections
@@ -100,6 +100,10 @@ class RankProcesses:
     def loopback_bytes(self) -> int | None:
         """See `loopback.loopback_bytes`; None where ranks share the machine's network."""
         return loopback_bytes(pid_of(self._leader)) if self._isolated else None
+
+    def segments_sent(self) -> int | None:
+        """See `loopback.segments_sent`; None where ranks share the machine's network."""
+        return segments_sent(pid_of(self._leader)) if self._isolated else None
 
     def all_run(self) -> bool:
         """Whether no rank has ended; a frozen rank runs."""

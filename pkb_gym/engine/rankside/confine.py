@@ -24,7 +24,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 # linux/bpf_common.h: load word, jump if equal, if not less, if any bit set; return.
 _LD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NR_OFFSET, _ARCH_OFFSET, _ARG0_LOW_OFFSET, _ARG1_LOW_OFFSET, _ARG2_LOW_OFFSET = 0, 4, 16, 24, 32
+_NR_OFFSET, _ARCH_OFFSET = 0, 4
+_ARG0_LOW_OFFSET, _ARG1_LOW_OFFSET, _ARG2_LOW_OFFSET, _ARG2_HIGH_OFFSET = 16, 24, 32, 36
 
 # Architecture -> (audit number, system call numbers).
 _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
@@ -40,7 +41,8 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "socket": 41, "memfd_create": 319, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240,
             "timer_create": 222, "fcntl": 72, "sched_setaffinity": 203, "migrate_pages": 256, "move_pages": 279,
             "io_setup": 206, "io_submit": 209, "vmsplice": 278, "setsid": 112, "setpgid": 109, "ioctl": 16,
-            "seccomp": 317, "setsockopt": 54,
+            "seccomp": 317, "setsockopt": 54, "inotify_init": 253, "inotify_init1": 294, "fanotify_init": 300,
+            "timerfd_create": 283, "setrlimit": 160, "sync": 162, "syncfs": 306,
         },
     ),
     "aarch64": (
@@ -55,7 +57,8 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "memfd_create": 279, "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180,
             "timer_create": 107, "fcntl": 25, "sched_setaffinity": 122, "migrate_pages": 238, "move_pages": 239,
             "io_setup": 0, "io_submit": 2, "vmsplice": 75, "setsid": 157, "setpgid": 154, "ioctl": 29,
-            "seccomp": 277, "setsockopt": 208,
+            "seccomp": 277, "setsockopt": 208, "inotify_init1": 26, "fanotify_init": 262, "timerfd_create": 85,
+            "setrlimit": 164, "sync": 81, "syncfs": 267,
         },
     ),
 }  # fmt: skip
@@ -86,11 +89,23 @@ look for devices, and UDP. Connections of others, such as MPTCP, are in no list 
 _PLACES = ("sched_setaffinity", "migrate_pages", "move_pages")
 """System calls on the processors of a process and the nodes of its pages; of any process that the caller can name."""
 
-SOL_SOCKET, SO_LINGER = 1, 13
-"""An option that is taken and does nothing: whoever closes such a connection last waits for its peer, and that may be
-the evaluator, to which descriptors can be sent."""
+SOL_SOCKET, SO_LINGER, SO_MAX_PACING_RATE, IPPROTO_TCP, TCP_CONGESTION = 1, 13, 47, 6, 13
+_IDLE_OPTIONS = ((SOL_SOCKET, SO_LINGER), (SOL_SOCKET, SO_MAX_PACING_RATE), (IPPROTO_TCP, TCP_CONGESTION))
+"""Options of sockets that are taken and do nothing. Whoever closes a lingering connection last waits for its peer, and
+that may be the evaluator, to which descriptors can be sent. What is sent at a set pace, as some ways of congestion
+control do too, the kernel goes on to send while the rank is frozen."""
 
-_NOT_THERE = ("clone3",)  # its flags lie in memory that a filter cannot read; libc falls back to clone
+_IDLE = ("sync", "syncfs")
+"""System calls that are taken and do nothing: they would write out what other programs of the machine have written."""
+
+_NOT_THERE = ("clone3", "timerfd_create")
+"""The flags of the first lie in memory that a filter cannot read; libc falls back to `clone`. Timers of the second run
+out while the rank is frozen, a thousand at a time, in interrupts beside the baseline."""
+
+RLIMIT_CORE = 4
+NO_CORE_BYTES = 1
+"""The limit of core dumps by which there are none. One of 0 does not count where they are piped to a program (core(5)),
+which would then write a crashed rank's memory to the machine's disk; 1 is the kernel's own mark of such a program."""
 
 
 class ConfineError(Exception):
@@ -186,7 +201,7 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
     `vmsplice` begin, the kernel ends without a thread of the rank. A thread cannot be stopped while a listener of
     `seccomp` decides over its system call.
     """
-    deny = _op(_RET, _DENY | errno.EPERM)
+    deny, idle = _op(_RET, _DENY | errno.EPERM), _op(_RET, _DENY)  # error 0 is success
     only = {
         "kill": (pid,),
         "tgkill": (pid,),
@@ -215,11 +230,22 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
             body = [_op(_LD, _ARG1_LOW_OFFSET), *jumps, _op(_JEQ, values[-1], 0, 1), deny, _op(_RET, _ALLOW)]
         elif name == "socket":
             body = [*_only(_ARG0_LOW_OFFSET, _SOCKETS), *_only(_ARG2_LOW_OFFSET, _PROTOCOLS), _op(_RET, _ALLOW)]
+        elif name == "prlimit64":
+            body = [*_only(_ARG0_LOW_OFFSET, only[name]), _op(_LD, _ARG1_LOW_OFFSET), _op(_JEQ, RLIMIT_CORE, 0, 5)]
+            body += [_op(_LD, _ARG2_LOW_OFFSET), _op(_JEQ, 0, 0, 2), _op(_LD, _ARG2_HIGH_OFFSET), _op(_JEQ, 0, 1, 0)]
+            body += [deny, _op(_RET, _ALLOW)]  # without a new limit, it only tells the present one
         elif name in only:
             body = [*_only(_ARG0_LOW_OFFSET, only[name]), _op(_RET, _ALLOW)]
         elif name == "setsockopt":
-            body = [_op(_LD, _ARG1_LOW_OFFSET), _op(_JEQ, SOL_SOCKET, 0, 3), _op(_LD, _ARG2_LOW_OFFSET)]
-            body += [_op(_JEQ, SO_LINGER, 0, 1), _op(_RET, _DENY), _op(_RET, _ALLOW)]  # error 0 is success
+            body = []
+            for level, option in _IDLE_OPTIONS:
+                body += [_op(_LD, _ARG1_LOW_OFFSET), _op(_JEQ, level, 0, 3)]
+                body += [_op(_LD, _ARG2_LOW_OFFSET), _op(_JEQ, option, 0, 1), idle]
+            body.append(_op(_RET, _ALLOW))
+        elif name == "setrlimit":
+            body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JEQ, RLIMIT_CORE, 0, 1), deny, _op(_RET, _ALLOW)]
+        elif name in _IDLE:
+            body = [idle]
         elif name in _NOT_THERE:
             body = [_op(_RET, _DENY | errno.ENOSYS)]
         else:

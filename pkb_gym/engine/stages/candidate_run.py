@@ -221,6 +221,7 @@ class CandidateRun:
             Stopped: a rank fell, the deadline passed, calls went on without their handovers, or a rank wrote outside
                 of its tensors.
         """
+        self.feedback.suspect(integrity.frozen_traffic(self._gang.frozen_segments(), self.config.world_size))
         with self._failures():
             self._gang.thaw()
             self._gang.bind(plan)

@@ -23,6 +23,11 @@ FROZEN_TICKS_IN_BLOCK, FROZEN_TICKS = 1, 4
 stopped."""
 
 
+FROZEN_SEGMENTS = 16
+"""Segments of a frozen rank that the kernel may go on to send. What honest ranks send has been received when their
+calls have ended, so that none is left."""
+
+
 def timed_outputs(report: CheckReport) -> Sequence[Finding]:
     """A candidate that was right in the check and wrong while it was timed recognises timed calls, or has a race."""
     if report.passed:
@@ -67,6 +72,18 @@ def interference(ticks: int, ticks_in_all: int, ranks: int) -> Sequence[Finding]
         return ()
     detail = f"{max(ticks, ticks_in_all)} clock ticks were used beside the baseline"
     return (Finding(code="interference", detail=detail),)
+
+
+def frozen_traffic(segments: int, ranks: int) -> Sequence[Finding]:
+    """A candidate that had the kernel go on with its transmissions while the baseline was timed.
+
+    Args:
+        segments: TCP segments with new data that were sent for its processes while they were frozen.
+        ranks: how many processes that are.
+    """
+    if segments <= FROZEN_SEGMENTS * ranks:
+        return ()
+    return (Finding(code="interference", detail=f"{segments} segments of TCP were sent beside the baseline"),)
 
 
 def busy_gpu(answer_us: float) -> Sequence[Finding]:

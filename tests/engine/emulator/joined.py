@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pkb_gym.engine
@@ -32,14 +32,22 @@ def lacking(source: str) -> set[str]:
     return {name for name in CALL.findall(source) if not {name, f"{name}C"} & known}  # templates call the name with C
 
 
+def in_namespaces(sources: Mapping[str, str]) -> list[str]:
+    """Lines of one translation unit without `solution` of its own, each source in a namespace: candidate_1, ...
+
+    Args:
+        sources: by the name that messages are to give.
+    """
+    parts = [*sorted({line for source in sources.values() for line in INCLUDE.findall(source)}), ""]
+    for number, (name, source) in enumerate(sources.items(), 1):
+        body = EXPORT.sub("", INCLUDE.sub("", source))
+        parts += [f"namespace candidate_{number} {{", f'#line 1 "{name}"', body, "}"]
+    return [*parts, '#line 1 "joined.cu"']
+
+
 def joined_source(candidates: Sequence[Candidate]) -> str:
     """One translation unit. Messages name lines of the candidates' own files."""
-    includes = sorted({line for candidate in candidates for line in INCLUDE.findall(candidate.source)})
-    parts = [*includes, ""]
-    for number, candidate in enumerate(candidates, 1):
-        body = EXPORT.sub("", INCLUDE.sub("", candidate.source))
-        parts += [f"namespace candidate_{number} {{", f'#line 1 "{candidate.path.name}"', body, "}"]
-    parts.append('#line 1 "joined.cu"')
+    parts = in_namespaces({candidate.path.name: candidate.source for candidate in candidates})
     parts.append("void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm comm) {")
     parts.append("  switch (tensor.size(0)) {")
     for number in range(1, len(candidates) + 1):

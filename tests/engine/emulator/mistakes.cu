@@ -7,7 +7,7 @@ using bf16 = __nv_bfloat16;
 using tvm::ffi::TensorView;
 
 enum Mistake { kNone = 1, kWrongValues, kOutOfBounds, kMisaligned, kLostSignal, kEarlyRead, kLateRead, kHostCrash, kThrows,
-               kBeyondTensor, kUnwritten, kDivergentBarrier, kLeakedPhase, kScattered, kOneBank };
+               kBeyondTensor, kUnwritten, kDivergentBarrier, kLeakedPhase, kScattered, kOneBank, kUnreadCopy };
 
 __global__ void sum(bf16* tensor, bf16* out, int64_t n, int mistake, pkb::Device comm) {
   __shared__ float tile[64 * 32];
@@ -35,6 +35,14 @@ __global__ void sum(bf16* tensor, bf16* out, int64_t n, int mistake, pkb::Device
     tile[threadIdx.x * 32] = float(n);
     __syncthreads();
     if (tile[(threadIdx.x ^ 1) * 32] < 0) out[0] = __float2bfloat16(0);
+  }
+  if (mistake == kUnreadCopy && blockIdx.x == 0 && threadIdx.x == 0) {
+    for (int i = 0; i < 4; ++i) tile[i] = 0;
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    const auto address = uint32_t(__cvta_generic_to_shared(tile));
+    char* const to = comm.scratch<char>();
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 16;" ::"l"(to), "r"(address) : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   }
   if (mistake != kLateRead) comm.barrier_blocks(1);
 }

@@ -129,3 +129,49 @@ def test_bytes_that_nobody_waits_for_are_a_leak(detector: DetectorLibrary) -> No
         (found,) = detector.findings(START + trace)
         assert (found["kind"], found["second"]["line"], found["second"]["rank"]) == ("mbarrier_leak", 3, 0)
     assert detector.findings(START + LOAD + "unregion 0x900000\n") == []
+
+
+AFTER = """
+finish 1
+copy 0 10 0x102000 0x101000 64
+"""
+
+FLAG = """
+1 0 0 st.release.sys.u64 0x204000 :10
+launch 2 1 20 1 32
+2 0 0 ld.acquire.sys.u64 0x204000 :20
+2 0 0 ld.u32 0x101000 :21
+"""
+
+UNTIL_READ = without(STORE, "1 0 0 st.shared")
+WHOLE = UNTIL_READ.replace("wait.bulk.read", "wait.bulk")
+
+
+def test_a_block_may_end_once_its_bulk_copies_have_read_their_source(detector: DetectorLibrary) -> None:
+    """The end of the kernel completes what they write."""
+    for trace in (UNTIL_READ, WHOLE, UNTIL_READ.replace("commit.bulk :7", "commit.bulk :7\n1 0 0 commit.bulk :7")):
+        assert detector.findings(START + trace + AFTER) == []
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        without(UNTIL_READ, "1 0 0 wait.bulk"),
+        without(UNTIL_READ, "1 0 0 commit"),
+        UNTIL_READ.replace("wait.bulk.read 0", "wait.bulk.read 1"),
+        UNTIL_READ.replace("1 0 0 wait.bulk.read", "1 0 1 wait.bulk.read"),
+    ],
+    ids=["no wait", "no group", "one group too many pending", "wait of another thread"],
+)
+def test_a_block_that_ends_while_a_bulk_copy_reads_its_memory_is_a_leak(detector: DetectorLibrary, trace: str) -> None:
+    (found,) = detector.findings(START + trace + AFTER)
+    assert (found["kind"], found["second"]["line"], found["second"]["thread"]) == ("bulk_copy_leak", 6, 0)
+    assert (found["second"]["operation"], found["missing"]) == ("read", "completion")
+
+
+def test_a_bulk_copy_is_complete_for_peers_once_its_issuer_has_waited_for_its_writes(detector: DetectorLibrary) -> None:
+    """A wait for the reads of its source, or none, leads no flag on."""
+    assert detector.findings(START + WHOLE + FLAG) == []
+    for trace in (UNTIL_READ, without(UNTIL_READ, "1 0 0 wait.bulk")):
+        (found,) = detector.findings(START + trace + FLAG)
+        assert (found["first"]["line"], found["second"]["line"], found["missing"]) == (6, 21, "completion")

@@ -42,6 +42,7 @@ class Mistake(IntEnum):
     LEAKED_PHASE = 13
     SCATTERED = 14
     ONE_BANK = 15
+    UNREAD_COPY = 16
 
 
 def evaluate(evaluator: LocalEvaluator, mistake: Mistake, **requested: object) -> Feedback:
@@ -116,6 +117,7 @@ def test_the_detector_names_the_line_of_a_race(local_evaluator: LocalEvaluator, 
         (Mistake.UNWRITTEN, Failure.RUNTIME_ERROR, "which nobody has written", 22),
         (Mistake.DIVERGENT_BARRIER, Failure.DEADLOCK, "divergent barrier", 28),
         (Mistake.LEAKED_PHASE, Failure.RUNTIME_ERROR, "mbarrier leak", 32),
+        (Mistake.UNREAD_COPY, Failure.RUNTIME_ERROR, "bulk copy leak", 44),
     ],
 )
 def test_the_detector_finds_errors_of_one_block(
@@ -142,7 +144,8 @@ SHOWN = [
     *((mistake, False, 14) for mistake in (Mistake.OUT_OF_BOUNDS, Mistake.MISALIGNED, Mistake.LOST_SIGNAL)),
     *((mistake, True, 14) for mistake in (Mistake.EARLY_READ, Mistake.LATE_READ)),
     *((mistake, True, 2) for mistake in (Mistake.BEYOND_TENSOR, Mistake.UNWRITTEN, Mistake.DIVERGENT_BARRIER)),
-    *((mistake, True, 2) for mistake in (Mistake.LEAKED_PHASE, Mistake.SCATTERED, Mistake.ONE_BANK)),
+    *((mistake, True, 2) for mistake in (Mistake.LEAKED_PHASE, Mistake.UNREAD_COPY)),
+    *((mistake, True, 2) for mistake in (Mistake.SCATTERED, Mistake.ONE_BANK)),
 ]
 
 

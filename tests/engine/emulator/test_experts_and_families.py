@@ -1,49 +1,31 @@
 """Every expert kernel for GPUs, and one text of each CUDA family of the corpus, emulated: right, and no finding.
 
-Compilers take minutes for all of them: `make emulated` runs these tests.
+Sources of a group are compiled together. `make emulated` compiles each by itself as well, and judges it with another
+seed: compilers take minutes for that.
 """
 
 from __future__ import annotations
 
 import os
 import random
-from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from pkb_gym.corpus.families import FAMILIES, find_family
+from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 from tests.engine.compiling import compile_ahead
+from tests.engine.emulator.compiled_together import Kernel, compile_together, joined
 
 pytestmark = [
-    pytest.mark.skipif(not os.environ.get("PKB_TEST_EMULATED"), reason="takes minutes: run it by `make emulated`"),
+    pytest.mark.slow,
     pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++"),
     pytest.mark.timeout(3600),  # the first waits for all compiles
 ]
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A source and what it solves."""
-
-    name: str
-    problem: str
-    source: str
-
-    @property
-    def config(self) -> EvalConfig:
-        return EvalConfig(
-            device="emulated",
-            size="tiny",
-            world_size=2,
-            trials=14,
-            detect_races=True,
-            compile_timeout_s=600.0,
-            timeout_s=300.0,
-        )
 
 
 def _of_family(problem: str) -> Kernel:
@@ -57,17 +39,63 @@ EXPERTS = [
     if expert_source(problem, "cu") is not None
 ]
 ALL = [*EXPERTS, *(_of_family(problem) for problem, language in sorted(FAMILIES) if language == "cuda")]
+FEW_CALLS = {"expert HyenaCP": 5}
+"""Calls of kernels that execute more than a million instructions of warps in each, so that `make test` has time for
+them: two together, and three under another policy."""
+
+ALONE = ("expert HyenaCP",)
+"""Kernels that qualify names by the global scope, where those of a group do not stand."""
+GROUPS = [
+    [kernel for kernel in ALL if kernel.name.startswith(kind) and kernel.name not in ALONE]
+    for kind in ("expert", "family")
+]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled(local_evaluator: LocalEvaluator) -> None:
+def config_of(seed: int = 0, trials: int = 14) -> EvalConfig:
+    """On the fewest ranks that have peers."""
+    return EvalConfig(
+        device="emulated",
+        size="tiny",
+        world_size=2,
+        trials=trials,
+        seed=seed,
+        detect_races=True,
+        compile_timeout_s=600.0,
+        timeout_s=300.0,
+    )
+
+
+def assert_right(evaluator: LocalEvaluator, kernel: Kernel, source: str, config: EvalConfig) -> None:
+    feedback = evaluator.evaluate(find_problem(kernel.problem), source, config)
+    assert feedback.passed, f"{feedback.failure}: {feedback.message}\n{feedback.output}"
+    assert feedback.emulation is not None and feedback.emulation.findings == ()
+
+
+@pytest.fixture(scope="module")
+def together(compiled_before: Path) -> None:
+    """The groups; the tests find them in the cache."""
+    for group in GROUPS:
+        compile_together(group, CompileCache.in_folder(compiled_before))
+
+
+@pytest.mark.usefixtures("together")
+@pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
+def test_it_is_right_and_has_no_finding(kernel: Kernel, local_evaluator: LocalEvaluator) -> None:
+    group = next((group for group in GROUPS if kernel in group), None)
+    source = kernel.source if group is None else joined(group, group.index(kernel))
+    config = config_of(trials=FEW_CALLS.get(kernel.name, 14))
+    assert_right(local_evaluator, kernel, source, config)
+
+
+@pytest.fixture(scope="module")
+def alone(local_evaluator: LocalEvaluator) -> None:
     """All of them, side by side; the tests find them in the cache."""
-    work = [(find_problem(each.problem), each.source, each.config) for each in ALL]
+    work = [(find_problem(each.problem), each.source, config_of()) for each in ALL]
     compile_ahead(local_evaluator, work, threads=os.cpu_count() or 2)
 
 
+@pytest.mark.skipif(not os.environ.get("PKB_TEST_EMULATED"), reason="takes minutes: run it by `make emulated`")
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
-def test_it_is_right_and_has_no_finding(kernel: Kernel, local_evaluator: LocalEvaluator) -> None:
-    feedback = local_evaluator.evaluate(find_problem(kernel.problem), kernel.source, kernel.config)
-    assert feedback.passed, f"{feedback.failure}: {feedback.message}\n{feedback.output}"
-    assert feedback.emulation is not None and feedback.emulation.findings == ()
+def test_it_is_right_as_its_own_source(kernel: Kernel, local_evaluator: LocalEvaluator) -> None:
+    assert_right(local_evaluator, kernel, kernel.source, config_of(seed=1))

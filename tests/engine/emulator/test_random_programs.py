@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.emulated_random import KEPT
+from benchmarks.random_ptx import attribution
+from benchmarks.random_ptx.attribution import attribute
 from benchmarks.random_ptx.comparison import compare, digest, within_bound
 from benchmarks.random_ptx.form import Kind
 from benchmarks.random_ptx.program import all_forms, make_program
@@ -66,3 +68,27 @@ def test_programs_leave_in_memory_what_a_gpu_left(side: EmulatedSide):
         program.seed for program in programs if digest(program, side.run(program)) != kept["digests"][str(program.seed)]
     ]
     assert unlike == []
+
+
+@pytest.mark.parametrize(
+    ("seed", "causes"),
+    [
+        (0, ()),
+        (190, ("NaN of f64",)),
+        (351, ("f16 to integers",)),
+        (383, ("flushed",)),
+        (484, ("shift by a literal",)),
+        (808, ("guard",)),
+        (1162, ("NaN of copies",)),
+    ],
+)
+def test_a_cause_explains_all_of_a_difference(side: EmulatedSide, seed: int, causes: tuple[str, ...]):
+    """The GPU's memory comes out, bit for bit, where uses have the GPU's behaviour."""
+    digests = json.loads(KEPT.read_text(encoding="utf-8"))["digests"]
+    program = make_program(seed)
+    assert attribute(program, digests[str(seed)], side) == causes
+
+
+def test_a_difference_by_no_known_cause_is_not_explained(side: EmulatedSide, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(attribution, "MOST_RUNS", 5)
+    assert attribute(make_program(0), "0" * 16, side) is None

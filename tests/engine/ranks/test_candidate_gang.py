@@ -11,12 +11,18 @@ import pytest
 
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.gang_pool import GangPool
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.ranks import candidate_gang
 from pkb_gym.engine.ranks.candidate_gang import CandidateGang
 from pkb_gym.engine.ranks.handover_server import HandoverEnds
 from pkb_gym.engine.ranks.heaps import SharedHeap
 from pkb_gym.engine.ranks.pidfds import pid_of
+from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 from pkb_gym.engine.rankside import abi
 from pkb_gym.engine.rankside.orders import RunNullBlock
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.problems.catalogue import find_problem
 
 SEGMENT_BYTES = abi.SCRATCH_OFFSET + (1 << 20)
 NULL_BLOCK = RunNullBlock(3, "none", 0)
@@ -74,3 +80,49 @@ def test_a_gang_that_cannot_be_prepared_is_no_candidates_fault(gang_pool: GangPo
         signal.pidfd_send_signal(gang._gang.processes.pidfds[1], signal.SIGKILL)
         with pytest.raises(InfrastructureError, match="a gang could not be prepared: rank 1 was killed"):
             gang.prepare("python")
+
+
+SLEEPS_BEFORE_ITS_BLOCKS = """
+import gc, time, torch, torch.distributed as dist
+gc.callbacks.append(lambda phase, _: time.sleep(0.4) if phase == "start" else None)
+def solution(tensor):
+    out = tensor.clone()
+    dist.all_reduce(out)
+    return out
+"""
+
+
+def test_what_lies_between_blocks_is_short_in_all(
+    local_evaluator: LocalEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that took 9 s to bind and to come to the gate, each time, took 300 s of a service, which then gave up."""
+    monkeypatch.setattr(candidate_gang, "LEAST_BETWEEN_S", 0.5)
+    monkeypatch.setattr(candidate_gang, "TIMEOUTS_BETWEEN", 0)
+    config = EvalConfig(device="cpu", world_size=2, size="tiny", until="time")
+    feedback = local_evaluator.evaluate(find_problem("AllReduce"), SLEEPS_BEFORE_ITS_BLOCKS, config)
+    assert feedback.failure in (Failure.TIMEOUT, Failure.DEADLOCK), feedback.message
+    assert "before its first call" in feedback.message or "done" in feedback.message, feedback.message
+
+
+def test_loading_has_several_deadlines(local_evaluator: LocalEvaluator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torch.compile` at module level, on each of 4 ranks, took longer than a block may on a busy machine."""
+    source = SLEEPS_BEFORE_ITS_BLOCKS.replace("0.4", "0")
+    config = EvalConfig(device="cpu", world_size=2, size="tiny", until="check")
+    monkeypatch.setattr(candidate_gang, "LOAD_TIMEOUTS", 0)
+    feedback = local_evaluator.evaluate(find_problem("AllReduce"), source, config)
+    assert feedback.failure in (Failure.TIMEOUT, Failure.DEADLOCK) and "loading" in feedback.message, feedback.message
+    monkeypatch.undo()
+    assert local_evaluator.evaluate(find_problem("AllReduce"), source, config).passed
+
+
+@pytest.mark.skipif(not bubblewrap_works(), reason="ranks share the network of the machine")
+def test_segments_that_are_sent_for_frozen_ranks_are_counted(gang: CandidateGang) -> None:
+    sent = iter((100, 140))
+    assert gang._gang.processes.segments_sent() == 0, "native ranks have no connections"
+    assert gang.frozen_segments() == 0
+    gang._segments_when_frozen = next(sent)
+    gang._gang.processes.segments_sent = lambda: next(sent)  # type: ignore[method-assign]
+    assert gang.frozen_segments() == 40
+    gang._gang.processes.segments_sent = lambda: 150  # type: ignore[method-assign]
+    gang.run_on(0.0)
+    assert gang.frozen_segments() == 0, "sent while the ranks ran"

@@ -180,6 +180,7 @@ class FakeCandidateGang:
         blocks_us: of the next blocks, in place of that.
         fails: what is asked -> how the gang fails.
         ticks: clock ticks that are used at every look, though the ranks are frozen.
+        segments: as `CandidateGang.frozen_segments`.
         output: of the ranks.
         timeout_s: as of `CandidateGang`.
         settings: of the blocks that it ran.
@@ -192,6 +193,7 @@ class FakeCandidateGang:
     blocks_us: list[float] = field(default_factory=list)
     fails: dict[str, GangFailed] = field(default_factory=dict)
     ticks: int = 0
+    segments: int = 0
     output: str = ""
     timeout_s: float = 0.0
     job: Job | None = None
@@ -234,6 +236,9 @@ class FakeCandidateGang:
 
     def loopback_bytes(self) -> int:
         return 0
+
+    def frozen_segments(self) -> int:
+        return self.segments
 
     def bind(self, plan: BlockPlan) -> None:
         self._note("bind", len(plan.sets))

@@ -231,6 +231,18 @@ def test_a_tick_now_and_then_adds_up() -> None:
     assert len(codes) == pairs - allowed and codes[0].startswith("10 clock ticks")
 
 
+def test_transmissions_of_a_frozen_candidate_are_interference() -> None:
+    """Connections with a pace of their own had the kernel send 18,000 packets a second beside the baseline."""
+    bench = Bench()
+    bench.candidate.segments = integrity.FROZEN_SEGMENTS * 2
+    timed(bench)
+    assert not bench.feedback.failed
+    bench.candidate.segments += 1
+    timed(bench)
+    finding = bench.feedback.build().integrity[0]
+    assert (finding.code, finding.detail) == ("interference", "33 segments of TCP were sent beside the baseline")
+
+
 def test_a_busy_gpu_is_interference() -> None:
     bench = Bench(gpus=2)
     bench.reference.idle_us = BUSY_GPU_US + 1

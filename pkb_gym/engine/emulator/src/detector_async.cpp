@@ -46,6 +46,7 @@ void AsyncOperations::issue(const AsyncOperation& of, uint32_t site) {
     operation.reads = groups.reads;
     operation.writes = groups.writes;
     groups.open = operation.time;
+    if (of.completion == Completion::kBulkGroup) groups.unread.emplace_back(groups.reads, operation.time, site, of.warp.lanes);
   }
 }
 
@@ -75,11 +76,24 @@ void AsyncOperations::wait(const Warp& of, Completion completion, uint32_t pendi
     Groups& groups = groups_of(warp.key, lanes, completion, of.launch->id);
     if (groups.groups.size() <= pending) return;
     const Time time = groups.groups[groups.groups.size() - 1 - pending];
+    std::erase_if(groups.unread, [&](const Record& copy) { return copy.time <= time; });
     const Entry entries[] = {{groups.reads, time}, {groups.writes, reads_only ? 0 : time}};
     warp.known.change(lanes, warp.all_lanes, [&](Known& known) { known.base = clocks_.with(known.base, entries, 2); });
   };
   if (completion == Completion::kWgmmaGroup) return wait_for(of.lanes);
   for (uint32_t rest = of.lanes; rest; rest &= rest - 1) wait_for(rest & -rest);
+}
+
+std::vector<Record> AsyncOperations::end_block(const Launch& launch, uint32_t index) {
+  const BlockInfo& block = agents_.block(kernels_.block(launch, index).number);
+  const auto first_of = [&](uint32_t warp) {
+    return groups_.lower_bound({key_of(AgentKind::kWarp, warp), -1, Completion::kMbarrier});
+  };
+  const auto begin = first_of(block.first_warp), end = first_of(block.first_warp + (block.threads + 31) / 32);
+  std::vector<Record> unread;
+  for (auto at = begin; at != end; ++at) unread.insert(unread.end(), at->second.unread.begin(), at->second.unread.end());
+  groups_.erase(begin, end);
+  return unread;
 }
 
 Accessor AsyncOperations::accessor(uint64_t id, bool reads, Space space, Proxy proxy) const {

@@ -23,6 +23,10 @@ class AsyncOperations {
   void commit(const Warp& warp, Completion completion);
   void wait(const Warp& warp, Completion completion, uint32_t pending, bool reads_only);
 
+  // Takes the groups of a block that ends: the bulk copies whose issuer has not waited until they have read their source.
+  // PTX ends shared memory with its block, whatever still reads it. What they write is complete when the kernel ends.
+  std::vector<Record> end_block(const Launch& launch, uint32_t block);
+
   // Whether a range access is of such an operation; its accessor, and the site of its instruction.
   bool is_operation(uint64_t id) const { return operations_.count(id) != 0; }
   Accessor accessor(uint64_t id, bool reads, Space space, Proxy proxy) const;
@@ -47,6 +51,7 @@ class AsyncOperations {
     Key reads = 0, writes = 0;
     Time open = 0;              // of the last operation that no group holds yet
     std::vector<Time> groups;   // of each group's last operation, or of the group before
+    std::vector<Record> unread; // bulk copies whose reads nobody has waited for
     uint64_t launch = 0;
   };
   using Issuer = std::tuple<Key, int, Completion>;              // lane; -1: the warp

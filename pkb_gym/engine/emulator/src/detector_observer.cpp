@@ -319,7 +319,20 @@ void Detector::block_begin(const Launch& launch, uint32_t block, uint32_t thread
   kernels_.block_begin(launch, block, threads);
 }
 
-void Detector::block_end(const Launch& launch, uint32_t block) { kernels_.block_end(launch, block); }
+void Detector::block_end(const Launch& launch, uint32_t block) {
+  for (const Record& copy : async_.end_block(launch, block)) {
+    if (!report_.is_new(FindingKind::kBulkCopyLeak, 0, copy.site)) continue;
+    Finding finding;
+    finding.kind = FindingKind::kBulkCopyLeak;
+    finding.missing = MissingEdge::kCompletion;
+    finding.second = report_.describe_access(copy);
+    finding.second.operation = "read";
+    finding.call = report_.call_of(copy);
+    report_.add(std::move(finding), 0, copy.site);
+  }
+  kernels_.block_end(launch, block);
+}
+
 void Detector::lanes_exit(const Warp& warp) { barriers_.exit(warp); }
 void Detector::stream_enqueue(const StreamOperation& operation) { kernels_.enqueue(operation); }
 

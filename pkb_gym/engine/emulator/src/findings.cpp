@@ -213,7 +213,7 @@ std::string remedy_of(const Finding& finding) {
 
 const char* text_of(FindingKind kind) {
   static const char* const kTexts[] = {"race", "out_of_bounds", "uninitialised_read", "misaligned", "divergent_barrier",
-                                       "mbarrier_leak"};
+                                       "mbarrier_leak", "bulk_copy_leak"};
   return kTexts[size_t(kind)];
 }
 
@@ -241,6 +241,10 @@ std::string describe(const Finding& finding) {
     case FindingKind::kMbarrierLeak:
       return "mbarrier leak: a block of " + rank_text(finding.second) + " ended before anybody waited for the bytes that `" +
              finding.second.what + "`" + place_of(finding.second) + " announces";
+    case FindingKind::kBulkCopyLeak:
+      return "bulk copy leak: a block of " + rank_text(finding.second) + " ended while `" + finding.second.what + "`" +
+             place_of(finding.second) + " may still read its shared memory: let the thread that issues the copy commit it " +
+             "(cp.async.bulk.commit_group) and execute cp.async.bulk.wait_group.read 0 before it ends";
   }
   return "";
 }

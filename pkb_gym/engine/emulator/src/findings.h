@@ -20,11 +20,12 @@ enum class FindingKind : uint8_t {
   kMisaligned,           // "misaligned"
   kDivergentBarrier,     // "divergent_barrier"
   kMbarrierLeak,         // "mbarrier_leak"
+  kBulkCopyLeak,         // "bulk_copy_leak"
 };
 
 // Why two accesses are not ordered: what would have ordered them.
 enum class MissingEdge : uint8_t {
-  kNone,                 // "none": not a race
+  kNone,                 // "none": no edge is missing
   kArrival,              // "arrival": nothing orders a rank's arrival before a peer's access
   kDeparture,            // "departure": nothing orders a peer's access before a rank's departure
   kNoSynchronisation,    // "no_synchronisation": no flag or barrier leads from the first access to the second

@@ -1,0 +1,107 @@
+"""Rows of the study of mutants: the verdicts on each kernel, and results put together."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from benchmarks.cpp_operations import Kind
+from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.support.atomic_write import write_atomically
+
+NO_VERDICT = frozenset({Failure.INFRASTRUCTURE, Failure.COMPILE_ERROR, Failure.LOAD_ERROR, Failure.REJECTED})
+
+
+@dataclass(frozen=True)
+class Row:
+    """The verdicts on one kernel, or on one of its mutants.
+
+    Attributes:
+        problem: its name.
+        mutant: the operations that are missing; "" for the unchanged expert.
+        kind: of these operations; "" for the expert.
+        size: that it is judged at; None where the mutated operation is not come to at any.
+        world_size: ranks.
+        digest: of the expert with its headers.
+        equivalent: why the mutant is right all the same, or None.
+        evaluations: how often it was judged.
+        refused: how often it did not pass.
+        failures: evaluations by failure or finding.
+        not_judged: evaluations that say nothing of it: it did not compile, or this machine failed; not counted above.
+        message: of the first evaluation that it did not pass; "" if none.
+    """
+
+    problem: str
+    mutant: str
+    kind: str
+    size: str | None
+    world_size: int
+    digest: str
+    equivalent: str | None = None
+    evaluations: int = 0
+    refused: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+    not_judged: int = 0
+    message: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str | None, int, str]:
+        """The key of a row."""
+        return self.problem, self.mutant, self.size, self.world_size, self.digest
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it breaks the call contract, in a way that a run shows."""
+        return bool(self.mutant) and self.equivalent is None and self.kind != Kind.FENCE
+
+    @property
+    def is_as_expected(self) -> bool:
+        """Wrong mutants are always refused, experts and equivalent mutants never, and all have been judged.
+
+        Only a mutant whose operation no size comes to needs no evaluation.
+        """
+        if not self.evaluations:
+            return self.size is None and not self.not_judged
+        return self.kind == Kind.FENCE or self.refused == (self.evaluations if self.is_wrong else 0)
+
+    def with_verdict(self, feedback: Feedback) -> Row:
+        """One evaluation more."""
+        if feedback.failure in NO_VERDICT:
+            return replace(self, not_judged=self.not_judged + 1, message=self.message or feedback.message[:400])
+        if feedback.passed:
+            return replace(self, evaluations=self.evaluations + 1)
+        reason = str(feedback.failure or ", ".join(sorted({finding.code for finding in feedback.integrity})))
+        return replace(
+            self,
+            evaluations=self.evaluations + 1,
+            refused=self.refused + 1,
+            failures=dict(Counter(self.failures) + Counter([reason])),
+            message=self.message or feedback.message[:400],
+        )
+
+
+def merge(paths: Sequence[Path], folder: Path) -> None:
+    """Writes the rows of several results as one, under the head and the name of the first and the commands of all.
+
+    Raises:
+        SystemExit: they are not of one commit and one sort, or two speak of the same kernel.
+    """
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    for name in ("commit", "device", "world_size", "until"):
+        if len({result[name] for result in results}) > 1:
+            raise SystemExit(f"{name} differs: {', '.join(str(result[name]) for result in results)}")
+    rows = [row for path in paths for row in load(path)]
+    if len({row.key for row in rows}) < len(rows):
+        raise SystemExit("results speak of the same kernels twice: give the runs other --problems")
+    rows.sort(key=lambda row: (row.problem, row.mutant, row.size or ""))
+    commands = " & ".join(result["command"] for result in results)
+    merged = results[0] | {"command": commands, "rows": [asdict(row) for row in rows]}
+    write_atomically(folder / paths[0].name, json.dumps(merged, indent=1) + "\n")
+
+
+def load(path: Path) -> list[Row]:
+    """The rows of a result."""
+    return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
