@@ -172,10 +172,20 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     # A look at a gang's connections a few times a second, a call that sets an option of each socket, an option of the
     # interpreter, and limits of a request that take microseconds: below what these figures resolve.
     **{
-        (result, f"pkb_gym/engine/ranks/{name}.py"): "f9034cf161cd"
+        (result, "pkb_gym/engine/ranks/zygote.py"): "f9034cf161cd"
         for result in ("agent_runs", "fault_drill", "ray_faults", "ray_gangs", "ray_overhead", "service_load")
-        for name in ("gang", "zygote")
     },
+    # Further limits of a gang (core dumps, descriptors of builds, time at the gate): numbers in the same requests.
+    **{
+        (result, "pkb_gym/engine/ranks/gang.py"): "f168961cce2c"
+        for result in (
+            *("agent_runs", "fault_drill", "gpu_evaluator_1_ranks"),
+            *("ray_faults", "ray_gangs", "ray_overhead", "service_load"),
+        )
+    },
+    ("fault_drill", "pkb_gym/engine/compile/python.py"): "f168961cce2c",
+    # A further finding, of segments sent for frozen ranks: the tests' honest candidates with connections have none.
+    ("honest_evaluations", "pkb_gym/engine/stages/integrity.py"): "f168961cce2c",
     **{
         ("service_load", f"pkb_gym/serve/{name}.py"): "f9034cf161cd"
         for name in ("limits", "request_resolver", "service")

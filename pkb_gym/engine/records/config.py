@@ -71,7 +71,7 @@ class EvalConfig(Record):
     """Turn of the episode; each turn has inputs of its own."""
     timeout_s: float | None = Field(default=None, gt=0, strict=True)
     """Deadline of each block of calls; by default 10 s, or 30 times the baseline's time if that is longer, and 120 s on
-    the device "emulated"."""
+    the device "emulated". Loading a candidate may take three times as long."""
     compile_timeout_s: float = Field(default=60.0, gt=0, strict=True)
     """Deadline of the compiler."""
     timing_budget_s: float | None = Field(default=None, gt=0, strict=True)
