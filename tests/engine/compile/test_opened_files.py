@@ -22,7 +22,7 @@ INCLUDES = {
     "upwards": '#include "../../../../..{file}"',
     "from a header folder upwards": "#include <bits/../../../../..{file}>",
     "macro": "#define F <{file}>\n#include F",
-    "macro in pieces": "#define Q(x) #x\n#define P(x) Q({folder}/x)\n#include P({name})",
+    "macro in pieces": "#define TEXT(path) #path\n#define IN(FILE_) TEXT({folder}/FILE_)\n#include IN({name})",
     "line splice": "#inc\\\nlude \\\n<{file}>",
     "digraph": "%:include <{file}>",
     "comment between": '#/**/include/* */"{file}"',
