@@ -208,7 +208,7 @@ def _beyond(rows: Sequence[dict[str, Any]]) -> str:
         compile_s, check_s = _compile_s(rows, label), _most(group, "check_s")
         if compile_s + check_s > LIMIT_S:
             share = compile_s / (compile_s + check_s)
-            why = "the compiler" if share > 0.5 else "the interpreter"
+            why = "the compiler" if share > 0.5 else "the interpreter and its detector"
             lines.append(f"{label} on {parts.count(ranks, 'rank')} ({compile_s:.0f} s and {check_s:.0f} s: {why})")
     if not lines:
         return f"No evaluation takes more than {LIMIT_S:.0f} s, compiled anew.\n"

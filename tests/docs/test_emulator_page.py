@@ -79,7 +79,7 @@ def test_evaluations_beyond_the_limit_say_what_takes_the_time(tmp_path: Path) ->
     assert "2 evaluations of experts and of variants" in text and "1 are right, with 1 finding" in text
     assert "with 14 evaluations side by side on a machine" in text
     assert "| Gather | 2 | 1 | 1 | 1 | 40.0 | 2.0 | 3.0 |" in text
-    assert "the larger part): Gather on 8 ranks (40 s and 70 s: the interpreter)." in text
+    assert "the larger part): Gather on 8 ranks (40 s and 70 s: the interpreter and its detector)." in text
     assert "Of 3 candidates in `tests/candidates/cuda`, 1 have the verdict of 2 H200; 2 have another" in text
     assert text.endswith("Not explained: `good/new.cu`.")
     rows[0]["commit"] = "d" * 12
