@@ -1,4 +1,4 @@
-# expect: passed|integrity
+# expect: passed|integrity interference
 # until: time
 # needs: bubblewrap
 # Connections at a set pace: the kernel would go on to send for a frozen rank, beside the baseline.
