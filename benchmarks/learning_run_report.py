@@ -61,6 +61,8 @@ class SecondTurn(Record):
     """Episodes whose first submission failed, or could not be read."""
     answered: int
     """Those of them that submitted once more."""
+    repeated: int
+    """Those of the `answered` that submitted the same source."""
     repaired: Estimate | None
     """Share of the `failed_first` whose second submission was right; clustered by problem."""
     gain: Estimate | None
@@ -69,7 +71,7 @@ class SecondTurn(Record):
 
 def second_turn(rows: Sequence[Row]) -> SecondTurn:
     """The figures of the second turn; episodes in which the evaluator failed are left out."""
-    failed, answered, episodes = 0, 0, 0
+    failed, answered, repeated, episodes = 0, 0, 0, 0
     repaired: dict[str, list[float]] = {}
     for key, found in turns_by_prompt(rows).items():
         for turns in map(_in_order, found):
@@ -79,12 +81,15 @@ def second_turn(rows: Sequence[Row]) -> SecondTurn:
             if turns[0]["is_right"]:
                 continue
             failed += 1
-            answered += len(turns) > 1 and turns[1]["failure"] != NO_SUBMISSION
+            if len(turns) > 1 and turns[1]["failure"] != NO_SUBMISSION:
+                answered += 1
+                repeated += turns[1]["source_hash"] == turns[0]["source_hash"]
             repaired.setdefault(problem_of(key), []).append(float(len(turns) > 1 and turns[1]["is_right"]))
     return SecondTurn(
         episodes=episodes,
         failed_first=failed,
         answered=answered,
+        repeated=repeated,
         repaired=estimate(repaired.values()),
         gain=gain(_after(rows, 1), _after(rows, 2), correct_of),
     )
@@ -151,6 +156,7 @@ def figures(run: Path, prompts: Sequence[Row], evolve: Sequence[Row] = ()) -> di
         for after, before in GAINS
         if before in rows and after in rows
     }
+    found["second_turns"] = {name: second_turn(of).model_dump(mode="json") for name, of in rows.items()}
     found["second_turn"] = {
         name: _with_and_without(rows[name], stage_rows(run / stage))
         for name, stage in WITHOUT_TEXT.items()
@@ -216,9 +222,15 @@ def _grpo(folder: Path) -> dict[str, Any] | None:
         "steps": len(history),
         "curves": step_curves(history) | further,
         "verdicts": verdicts_by_step(rollouts),
+        "second_turn": second_turn(_of_all_steps(rollouts)).model_dump(mode="json"),
         "evaluations": training_evaluations(rollouts),
         "phases": phase_figures(phases),
     }
+
+
+def _of_all_steps(rollouts: Sequence[Row]) -> list[Row]:
+    """Rollouts whose samples have numbers of their own in all steps."""
+    return [{**row, "sample": row["step"] * AFTER + row["sample"]} for row in rollouts]
 
 
 def _arms(run: Path, rows: Mapping[str, Sequence[Row]], trained: int, rings: Mapping[str, str]) -> list[Arm]:
@@ -235,7 +247,7 @@ def _arms(run: Path, rows: Mapping[str, Sequence[Row]], trained: int, rings: Map
 
 
 AFTER = 1000
-"""More samples than an evaluation has of a prompt."""
+"""More samples than an evaluation has of a prompt, or a step of GRPO in all."""
 
 
 def _arm(name: str, rows: Sequence[Row], training: int, rings: Mapping[str, str]) -> Arm:

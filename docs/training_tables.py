@@ -35,8 +35,9 @@ def read() -> dict[str, Any]:
 
 def sections(found: Found) -> str:
     """All tables, with what is needed to read them."""
-    texts = (_about(found), _rings(found), _turns(found), _gains(found), _verdicts(found), _second_turn(found))
-    return "\n\n".join(text.strip() for text in (*texts, _study(found), _time(found)) if text)
+    texts = (_about(found), _rings(found), _turns(found), _gains(found), _verdicts(found))
+    more = (_second_turns(found), _second_turn(found), _study(found), _time(found))
+    return "\n\n".join(text.strip() for text in (*texts, *more) if text)
 
 
 def drawn(found: Found) -> dict[str, str]:
@@ -176,6 +177,23 @@ def _verdicts(found: Found) -> str:
                 rows.append((ring, POLICIES[policy], str(total), *shares))
     heads = [f"`{name}`" for name in names]
     return f"Verdicts of first turns:\n\n{parts.table(('ring', 'policy', 'episodes', *heads), rows)}"
+
+
+def _second_turns(found: Found) -> str:
+    """On the rings, and in the training."""
+    of_rollouts = {"GRPO, in training": found["grpo"]["second_turn"]}
+    named = {POLICIES[name]: one for name, one in found["second_turns"].items()} | of_rollouts
+    rows = [
+        (
+            name,
+            *(str(one[column]) for column in ("episodes", "failed_first", "answered", "repeated")),
+            _share(one["repaired"]),
+        )
+        for name, one in named.items()
+        if one["answered"]
+    ]
+    head = ("policy", "episodes", "first failed", "submitted again", "the same source", "repaired")
+    return f"Second turns; *repaired* is the share of the failed:\n\n{parts.table(head, rows)}" if rows else ""
 
 
 def _second_turn(found: Found) -> str:

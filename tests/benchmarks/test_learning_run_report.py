@@ -22,7 +22,8 @@ def turn(problem: str, sample: int, number: int, failure: str | None, reward: fl
     """A submission; `failure` None is a right one."""
     speedup = 2.0 if failure is None else None
     stage = {"compile_error": "static", "output_mismatch": "run", None: "time"}.get(failure)
-    return {**row(problem, 0, sample, reward, speedup, turn=number), "failure": failure, "stage": stage}
+    submission = {"failure": failure, "stage": stage, "source_hash": f"{problem} {sample} {failure}"}
+    return {**row(problem, 0, sample, reward, speedup, turn=number), **submission}
 
 
 ROWS = [
@@ -41,7 +42,7 @@ ROWS = [
 
 def test_the_second_turn_by_hand():
     found = second_turn(ROWS)
-    assert (found.episodes, found.failed_first, found.answered) == (5, 4, 3)
+    assert (found.episodes, found.failed_first, found.answered, found.repeated) == (5, 4, 3, 2)
     # Repaired: 1 of 2 of A, 0 of 1 of B, which did not submit again, 0 of 1 of C. Residuals: 1 - 2/4, 0 - 1/4, 0 - 1/4.
     assert found.repaired.mean == pytest.approx(1 / 4) and found.repaired.clusters == 3
     assert found.repaired.standard_error == pytest.approx(sqrt(3 / 2 * (0.5**2 + 2 * 0.25**2)) / 4)
@@ -65,16 +66,16 @@ def test_the_share_compiled_is_of_what_came_beyond_the_compiler():
 
 def test_what_was_broken_off_is_read_as_far_as_it_came(tmp_path: Path):
     config = EvalConfig(size="tiny", language="cpp", dtype="bfloat16", world_size=2)
-    requested = [Attempt(problem="A", sample=sample, requested=config, reward=0.0) for sample in (0, 1)]
-    part = {"prompt": 0, "sample": 0, "attempts": [one.model_dump(mode="json") for one in requested]}
+    attempts = [Attempt(problem="A", sample=sample, requested=config, reward=0.0) for sample in (0, 1)]
+    part = {"prompt": 0, "sample": 0, "attempts": [one.model_dump(mode="json") for one in attempts]}
     state = {"global_step": 1, "log_history": [{"loss": 2.0, "mean_token_accuracy": 0.5, "epoch": 0.25}]}
     files = {
         "about.json": {"commit": "c" * 12},
         "rings_sft/parts/0.jsonl": part,
-        "rings_grpo/results.jsonl": requested[0].model_dump(mode="json"),
+        "rings_grpo/results.jsonl": attempts[0].model_dump(mode="json"),
         "sft/trainer_state.json": state,
         "grpo/trainer_state.json": {"global_step": 1, "log_history": [{"reward": 0.5, "correct": 0.25}]},
-        "grpo/rollouts.jsonl": {"step": 0, "failure": "race", "is_duplicate": False},
+        "grpo/rollouts.jsonl": {**turn("A", 0, 0, "race"), "step": 0, "is_duplicate": False},
         "grpo/phases.jsonl": {
             "step": 0,
             "wall_s": 10.0,

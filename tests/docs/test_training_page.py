@@ -71,7 +71,10 @@ def ring(*correct: float) -> dict[str, object]:
 
 @pytest.fixture
 def found() -> dict[str, object]:
-    second = {"episodes": 4, "failed_first": 2, "answered": 2, "repaired": one(0.5), "gain": one(0.25, 0.05)}
+    second = {"episodes": 4, "failed_first": 2, "answered": 2, "repeated": 1} | {
+        "repaired": one(0.5),
+        "gain": one(0.25, 0.05),
+    }
     arm = {"training_evaluations": 40, "evaluations": 12.0, "reward": one(1.2, 0.1), "subject_gain": None}
     gain = {"reward": one(0.3, 0.1), "correct": one(-0.05)}
     curves = {"reward": [0.1, 0.4], "correct": [0.0, None], "completions/mean_length": [900.0, 800.0]}
@@ -85,12 +88,14 @@ def found() -> dict[str, object]:
         "policies": {"grpo": {"sizes": ring(0.5, 0.75)}, "base": {"sizes": ring(0.0)}},
         "gains": {"grpo over sft": {"sizes": gain}},
         "verdicts": {"grpo": {"sizes": {"passed": 3, "race": 1}}},
+        "second_turns": {"grpo": second, "base": {**second, "answered": 0}},
         "second_turn": {"grpo": {"whole": second, "verdict": {**second, "repaired": None}}, "sft": None},
         "study": [{"arm": "grpo", **arm}, {"arm": "sft", **arm, "subject_gain": one(0.2, 0.05)}],
         "grpo": {
             "steps": 2,
             "evaluations": 40,
             "curves": {**curves, "frac_reward_zero_std": [0.5, 0.25]},
+            "second_turn": {**second, "repeated": 2},
             "verdicts": [{"race": 3, "passed": 1}, {"passed": 4}],
             "phases": {
                 "steps": 2,
@@ -111,6 +116,8 @@ def test_tables_hold_the_figures_of_the_result(found):
     assert "| sizes | GRPO | 1 | 80 % | 50 % | 0.50 ± 0.05 |" in text
     assert "| sizes | grpo over sft | +0.30 ± 0.10 | +3.0 | -0.05 |" in text
     assert "| sizes | GRPO | 4 | 75% | 25% |" in text
+    assert "| GRPO | 4 | 2 | 2 | 1 | 50 % |\n| GRPO, in training | 4 | 2 | 2 | 2 | 50 % |" in text
+    assert "| pretrained | 4 |" not in text
     assert "| GRPO | whole | 4 | 2 | 2 | 50 % | +0.25 ± 0.05 |" in text
     assert "| GRPO | only that it failed | 4 | 2 | 2 |  | +0.25 ± 0.05 |" in text
     assert "| sft | 40 | 12.0 | 1.20 ± 0.10 | +0.20 ± 0.05 | +4.0 |" in text
