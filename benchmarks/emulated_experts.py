@@ -36,6 +36,8 @@ from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 from tests.engine.candidates import candidates
 
 COMPILE_TIMEOUT_S = 600.0
+OF_KERNEL = ("problem", "kernel", "expected", "world_size", "digest")
+"""The columns of a row that all seeds share; a result holds them once."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,24 @@ def _order(row: dict[str, Any]) -> tuple[bool, str, int]:
     return row["kernel"] != "expert", row["problem"], row["world_size"]
 
 
+def packed(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The kernels of a result: what the seeds of each share, and `evaluations` with the rest."""
+    kernels: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        own = {name: value for name, value in row.items() if name not in OF_KERNEL and value not in ("", [])}
+        kernels.setdefault(tuple(row[name] for name in OF_KERNEL), []).append(own)
+    return [dict(zip(OF_KERNEL, key, strict=True)) | {"evaluations": of} for key, of in kernels.items()]
+
+
+def unpacked(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a result, each with the commit that it was run on."""
+    return [
+        {"commit": result["commit"], **{name: kernel[name] for name in OF_KERNEL}, **evaluation}
+        for kernel in result["kernels"]
+        for evaluation in kernel["evaluations"]
+    ]
+
+
 def continued(path: Path, now: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The head of a result of this run, and the rows of earlier runs, each with the commit that it was run on.
 
@@ -207,7 +227,8 @@ def continued(path: Path, now: dict[str, Any]) -> tuple[dict[str, Any], list[dic
     if not path.exists():
         return now, []
     result = json.loads(path.read_text(encoding="utf-8"))
-    rows = [{"commit": result["commit"]} | row for row in result.pop("rows")]
+    rows = unpacked(result)
+    del result["kernels"]
     if result["commit"] == now["commit"]:
         return result | now, rows
     others = [run for run in result.get("later_runs", []) if run["commit"] != now["commit"]]
@@ -230,7 +251,7 @@ def main() -> None:
     parser.add_argument("--render", type=Path, metavar="FILE", help="print the tables of a result")
     args = parser.parse_args()
     if args.render is not None:
-        print(markdown(json.loads(args.render.read_text())["rows"]))
+        print(markdown(unpacked(json.loads(args.render.read_text()))))
         return
     until_s = time.monotonic() + args.budget_s
     planned = in_order(
@@ -257,7 +278,7 @@ def main() -> None:
     for _, row in found:
         rows.append(row | {"commit": here})
         print(*(row[name] for name in ("problem", "kernel", "world_size", "seed", "verdict", "seconds")), flush=True)
-        write_atomically(path, json.dumps(head | {"planned": len(planned), "rows": rows}, indent=1) + "\n")
+        write_atomically(path, json.dumps(head | {"planned": len(planned), "kernels": packed(rows)}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

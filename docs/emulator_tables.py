@@ -128,35 +128,38 @@ def _on_gpus(path: Path, keys: set[tuple[str, str, str]]) -> str:
 
 def experts(folder: Path) -> str:
     """Experts and variants of the corpus by number of ranks; candidates with another verdict than on GPUs."""
+    from benchmarks.emulated_experts import unpacked
+
     path = folder / "emulated_experts.json"
     result = _load(path)
     if result is None:
         return ""
-    kernels = [row for row in result["rows"] if not row["kernel"].endswith(".cu")]
+    rows = unpacked(result)
+    kernels = [row for row in rows if not row["kernel"].endswith(".cu")]
     right = sum(row["verdict"] == "passed" for row in kernels)
     findings = sum(len(row.get("findings", ())) for row in kernels)
     command = result["command"].split()
     jobs = command[command.index("--jobs") + 1] if "--jobs" in command else "1"
-    timed = [row for row in kernels if row.get("commit", result["commit"]) == result["commit"]]
+    timed = [row for row in kernels if row["commit"] == result["commit"]]
     text = [
         "### Experts and variants\n",
         f"{len(kernels)} evaluations of experts and of variants of the corpus at size `tiny` with the detector, seeds "
         f"0, 1, 2 ...: {right} are right, with {parts.count(findings, 'finding')}. Seconds are the longest of the "
         f"first commit, with {jobs} evaluations side by side on {result['machine']}; the emulator is one thread of an "
         "evaluation. "
-        f"{_commits(result)} (`benchmarks/results/{path.name}`).\n",
+        f"{_commits(rows)} (`benchmarks/results/{path.name}`).\n",
         _experts_table(kernels, timed),
         _beyond(timed),
-        _candidates([row for row in result["rows"] if row["kernel"].endswith(".cu")]),
+        _candidates([row for row in rows if row["kernel"].endswith(".cu")]),
     ]
     return "\n".join(part for part in text if part)
 
 
-def _commits(result: dict[str, Any]) -> str:
-    """The commits that rows were run on; a result of one run has one."""
-    counts = Counter(row.get("commit", result["commit"]) for row in result["rows"])
+def _commits(rows: Sequence[dict[str, Any]]) -> str:
+    """The commits that rows were run on."""
+    counts = Counter(row["commit"] for row in rows)
     if len(counts) == 1:
-        return f"Commit {result['commit']}"
+        return f"Commit {next(iter(counts))}"
     return "Commits " + " and ".join(f"{name} ({parts.count(count, 'evaluation')})" for name, count in counts.items())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.emulated_experts import Run, candidate_runs, continued, in_order
+from benchmarks.emulated_experts import Run, candidate_runs, continued, in_order, packed, unpacked
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import EvalConfig
 
@@ -46,13 +46,26 @@ def test_candidates_run_on_as_many_ranks_as_asked() -> None:
     assert {run.world_size for run in candidate_runs()} != {8}
 
 
+def evaluated(seed: int, **more: object) -> dict[str, object]:
+    kernel = {"problem": "Gather", "kernel": "expert", "expected": "passed", "world_size": 2, "digest": "0" * 16}
+    return kernel | {"seed": seed, "verdict": "passed"} | more
+
+
+def test_a_result_holds_once_what_the_seeds_of_a_kernel_share() -> None:
+    rows = [evaluated(0, commit="a"), evaluated(1, commit="b", verdict="race"), evaluated(0, commit="a", world_size=4)]
+    kernels = packed([rows[0] | {"message": "", "findings": []}, *rows[1:]])
+    assert [len(kernel["evaluations"]) for kernel in kernels] == [2, 1]
+    assert kernels[0]["evaluations"][0] == {"seed": 0, "commit": "a", "verdict": "passed"}
+    assert unpacked({"commit": "c", "kernels": kernels}) == rows
+
+
 def test_a_run_that_goes_on_keeps_the_header_and_the_commits_of_earlier_ones(tmp_path: Path) -> None:
     path, first, second = tmp_path / "emulated_experts.json", {"commit": "a", "machine": "m"}, {"commit": "b"}
     assert continued(path, first) == (first, [])
-    path.write_text(json.dumps(first | {"rows": [{"seed": 0}]}))
-    assert continued(path, first) == (first, [{"seed": 0, "commit": "a"}])
+    path.write_text(json.dumps(first | {"kernels": packed([evaluated(0)])}))
+    assert continued(path, first) == (first, [evaluated(0, commit="a")])
     head, rows = continued(path, second)
-    assert (head, rows) == (first | {"later_runs": [second]}, [{"seed": 0, "commit": "a"}])
-    path.write_text(json.dumps(head | {"rows": [*rows, {"seed": 1, "commit": "b"}]}))
+    assert (head, rows) == (first | {"later_runs": [second]}, [evaluated(0, commit="a")])
+    path.write_text(json.dumps(head | {"kernels": packed([*rows, evaluated(1, commit="b")])}))
     head, rows = continued(path, second)
     assert head == first | {"later_runs": [second]} and [row["commit"] for row in rows] == ["a", "b"]
