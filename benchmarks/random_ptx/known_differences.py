@@ -13,7 +13,7 @@ from benchmarks.random_ptx.comparison import Difference
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownDifference:
     """One cause.
 
     Attributes:
@@ -61,31 +61,31 @@ def _keeps_nan(difference: Difference) -> bool:
 
 
 KNOWN = (
-    Known(
+    KnownDifference(
         "guard",
         "`testp` and `set` to f32 with a guard",
         "ptxas leaves the last step without the guard: the result changes where the guard is false",
         lambda difference: _GUARDED.match(difference.text) is not None,
     ),
-    Known(
+    KnownDifference(
         "f16 to integers",
         "`cvt.rzi` of f16 to integers",
         "ptxas drops the rounding of some, which then round to nearest",
         lambda difference: _TO_INTEGER.match(difference.form) is not None,
     ),
-    Known(
+    KnownDifference(
         "shift by a literal",
         "`shl.b16` by a literal beyond 16 bits",
         "the literal is cut",
         lambda difference: _SHIFT.match(difference.text) is not None,
     ),
-    Known(
+    KnownDifference(
         "NaN of f64",
         "f64 arithmetic on two NaN",
         "the one that ptxas puts second: mostly that written later, as here; `sub` of a literal flips its sign",
         lambda difference: difference.both_nan and _TWO_NAN.match(difference.form) is not None,
     ),
-    Known(
+    KnownDifference(
         "NaN of copies",
         "`max` and `min` of f32 and f16 on two registers that hold copies of one NaN",
         "ptxas sees through the copies and leaves a move, which keeps the bits",
@@ -95,25 +95,25 @@ KNOWN = (
             and difference.operands[0] == difference.operands[1]
         ),
     ),
-    Known(
+    KnownDifference(
         "flushed",
         "`.ftz` of a product or reciprocal that rounds up to the least normal number",
         "zero",
         lambda difference: _FLUSHED.match(difference.form) is not None and _is_flushed(difference),
     ),
-    Known(
+    KnownDifference(
         "overflow",
         "`div.approx` of a quotient that just overflows",
         "the largest number, within the error of the approximation",
         lambda difference: difference.form.startswith("div.approx") and _overflows(difference),
     ),
-    Known(
+    KnownDifference(
         "NaN that a guard keeps",
         "f32 instructions whose guard is false, after `neg` or `abs` of a NaN",
         "ptxas moves the sign into the selection between both results, which keeps the other bits",
         _keeps_nan,
     ),
-    Known(
+    KnownDifference(
         "path",
         "instructions without operands",
         "run by other threads, since a predicate differs by one of the other causes",

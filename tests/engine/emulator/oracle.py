@@ -20,7 +20,7 @@ BLOCK_THREADS = 64
 
 
 @dataclass(frozen=True)
-class Touch:
+class Access:
     """An access to one word."""
 
     thread: Thread
@@ -34,7 +34,7 @@ class Touch:
 
 @dataclass
 class Published:
-    """What a strong store carries: by scope, what its thread knew then."""
+    """What a strong store carries: by scope, the past of its thread then."""
 
     thread: Thread
     is_release: bool
@@ -74,7 +74,7 @@ class Oracle:
         self.ranks: dict[int, int] = {}
         self.states: dict[Thread, State] = {}
         self.ended: dict[int, Clock] = {0: {}, 1: {}}
-        self.touches: dict[int, list[Touch]] = {}
+        self.accesses: dict[int, list[Access]] = {}
         self.words: dict[int, list[Published]] = {}
         self.first_race: int | None = None
         self.first_certain: int | None = None
@@ -138,43 +138,45 @@ class Oracle:
             state.fenced[each] = dict(state.clock)
         self.tick(thread)
 
-    def knows(self, thread: Thread, touch: Touch) -> bool:
-        return self.states[thread].clock.get(touch.thread, 0) >= touch.time
+    def happened_before(self, thread: Thread, access: Access) -> bool:
+        return self.states[thread].clock.get(access.thread, 0) >= access.time
 
-    def morally_strong(self, a: Touch, b: Touch) -> bool:
+    def morally_strong(self, a: Access, b: Access) -> bool:
         if a.scope is None or b.scope is None:
             return False
         needed = SCOPES.index(self.distance(a.thread, b.thread))
         return SCOPES.index(a.scope) >= needed and SCOPES.index(b.scope) >= needed
 
-    def touch(self, thread: Thread, word: int, reads: bool, writes: bool, order: str | None, scope: str | None) -> None:
+    def access(
+        self, thread: Thread, word: int, reads: bool, writes: bool, order: str | None, scope: str | None
+    ) -> None:
         """An access; `order` is None of a plain one."""
         self.number += 1
         state = self.states[thread]
         if reads and order is not None:
             self._load(thread, word, order, str(scope))
-        touch = Touch(thread, state.clock[thread], writes, order is not None, scope, self.number)
-        past = self.touches.setdefault(word, [])
+        access = Access(thread, state.clock[thread], writes, order is not None, scope, self.number)
+        past = self.accesses.setdefault(word, [])
         last = max((earlier.number for earlier in past if earlier.writes and earlier.strong), default=0)
         for earlier in past:
-            if not (earlier.writes or writes) or self._is_ordered(thread, earlier, touch, past):
+            if not (earlier.writes or writes) or self._is_ordered(thread, earlier, access, past):
                 continue
             self.first_race = self.first_race or self.number
             # A strong store may take the place of what came before it in the detector's memory.
             if earlier.number >= last:
                 self.first_certain = self.first_certain or self.number
-        past.append(touch)
+        past.append(access)
         if writes:
             self._store(thread, word, reads, order, scope)
 
-    def _is_ordered(self, thread: Thread, earlier: Touch, touch: Touch, past: list[Touch]) -> bool:
-        if self.knows(thread, earlier) or self.morally_strong(earlier, touch):
+    def _is_ordered(self, thread: Thread, earlier: Access, access: Access, past: list[Access]) -> bool:
+        if self.happened_before(thread, earlier) or self.morally_strong(earlier, access):
             return True
         if not (earlier.writes and earlier.strong):
             return False
         # A strong load has observed it, directly or through atomics, and happens before.
         return any(
-            seen.number > earlier.number and self.morally_strong(earlier, seen) and self.knows(thread, seen)
+            seen.number > earlier.number and self.morally_strong(earlier, seen) and self.happened_before(thread, seen)
             for seen in past
             if seen.strong
         )
@@ -230,14 +232,14 @@ def random_trace(seed: int, events: int = 40) -> tuple[str, int | None, int | No
         scope = draw.choices(SCOPES, (1, 2, 4))[0]
         if kind == "plain":
             word, verb = draw.choice((*DATA, *DATA, *WORDS)), draw.choice(("ld", "st"))
-            oracle.touch(who, word, verb == "ld", verb == "st", None, None)
+            oracle.access(who, word, verb == "ld", verb == "st", None, None)
             lines.append(f"{name} {verb}.u64 {word:#x} :{oracle.number}")
         elif kind == "strong":
             word = draw.choice(WORDS)
             verb = draw.choice(("ld", "st", "atom"))
             orders = {"ld": ("relaxed", "acquire"), "st": ("relaxed", "release")}.get(verb, ("relaxed", "acq_rel"))
             order = draw.choice(orders)
-            oracle.touch(who, word, verb != "st", verb != "ld", order, scope)
+            oracle.access(who, word, verb != "st", verb != "ld", order, scope)
             lines.append(f"{name} {verb}.{order}.{scope}.u64 {word:#x} :{oracle.number}")
         elif kind == "fence":
             order = draw.choice(("acq_rel", "sc"))

@@ -81,12 +81,12 @@ bool Agents::covers(const Clock* clock, const Record& record) const {
   return true;
 }
 
-bool Agents::knows(const Known& known, Key own_warp, uint32_t own_block, bool in_block, const Record& record) const {
+bool Agents::in_past(const Past& past, Key own_warp, uint32_t own_block, bool in_block, const Record& record) const {
   if (in_block && kind_of(record.who) == AgentKind::kWarp) {
-    if (record.who == own_warp && record.time <= known.warp_time) return true;
-    if (record.time <= known.block_time && block_index_of(record.who) == own_block) return true;
+    if (record.who == own_warp && record.time <= past.warp_time) return true;
+    if (record.time <= past.block_time && block_index_of(record.who) == own_block) return true;
   }
-  return covers(known.base.get(), record);
+  return covers(past.base.get(), record);
 }
 
 bool Agents::ordered(const Accessor& to, const Record& record, bool record_is_generic) const {
@@ -95,7 +95,7 @@ bool Agents::ordered(const Accessor& to, const Record& record, bool record_is_ge
   const bool is_same_operation = kind_of(to.who) != AgentKind::kWarp && record.who == to.who &&
                                  (record.time == to.time || kind_of(to.who) == AgentKind::kStream);
   if (is_same_operation) return true;
-  if (!is_own && !knows(*to.known, to.own_warp, to.block, to.in_block, record)) return false;
+  if (!is_own && !in_past(*to.past, to.own_warp, to.block, to.in_block, record)) return false;
   return !to.needs_proxy || !record_is_generic || covers(to.proxied, record);
 }
 

@@ -28,20 +28,20 @@ struct Record {
   bool present() const { return time != 0; }
 };
 
-// What happens before a lane's or a stream's next access. Own lanes are not in it.
-struct Known {
+// The causal past of a lane or a stream: what happens before its next access. Own lanes are not in it.
+struct Past {
   ClockRef base;        // of all agents
   Time block_time = 0;  // of its own block, up to the last barrier
   Time warp_time = 0;   // of its own warp
 
-  bool operator==(const Known& other) const {
+  bool operator==(const Past& other) const {
     return base == other.base && block_time == other.block_time && warp_time == other.warp_time;
   }
 };
 
-// Who accesses, and what it knows: lanes of a warp, a stream or an asynchronous operation.
+// Who accesses, and its past: lanes of a warp, a stream or an asynchronous operation.
 struct Accessor {
-  const Known* known = nullptr;
+  const Past* past = nullptr;
   Key who = 0;
   uint32_t lanes = 0;        // of a warp
   Time time = 0;             // of its accesses
@@ -110,7 +110,7 @@ class Agents : public AgentTree {
 
   // Whether all of a record's accesses are in a clock.
   bool covers(const Clock* clock, const Record& record) const;
-  bool knows(const Known& known, Key own_warp, uint32_t own_block, bool in_block, const Record& record) const;
+  bool in_past(const Past& past, Key own_warp, uint32_t own_block, bool in_block, const Record& record) const;
   // Whether a record happens before an accessor's next access.
   bool ordered(const Accessor& to, const Record& record, bool record_is_generic) const;
 

@@ -29,14 +29,14 @@ void AsyncOperations::issue(const AsyncOperation& of, uint32_t site) {
   operation.warp = warp.key;
   operation.lanes = of.warp.lanes;
   operation.rank = of.warp.rank;
-  operation.known = warp.known.at(lane);
+  operation.past = warp.past.at(lane);
   operation.proxied_global = warp.fences.at(lane).proxied_global;
   operation.proxied_shared = warp.fences.at(lane).proxied_shared;
   operation.launch = of.warp.launch->id;
   operation.time = clocks_.tick();
   warp.epoch = clocks_.now();
   // wgmma begins when all lanes of the warp have come to it.
-  if (of.completion == Completion::kWgmmaGroup) operation.known.warp_time = operation.time;
+  if (of.completion == Completion::kWgmmaGroup) operation.past.warp_time = operation.time;
   if (of.completion == Completion::kMbarrier) {
     Key& key = at_barriers_[{warp.key, lane, of.mbarrier}];
     if (!key) key = channel(agents_.block_of(warp.key).grid, warp.key, of.warp.lanes, of.completion, false);
@@ -78,7 +78,7 @@ void AsyncOperations::wait(const Warp& of, Completion completion, uint32_t pendi
     const Time time = groups.groups[groups.groups.size() - 1 - pending];
     std::erase_if(groups.unread, [&](const Record& copy) { return copy.time <= time; });
     const Entry entries[] = {{groups.reads, time}, {groups.writes, reads_only ? 0 : time}};
-    warp.known.change(lanes, warp.all_lanes, [&](Known& known) { known.base = clocks_.with(known.base, entries, 2); });
+    warp.past.change(lanes, warp.all_lanes, [&](Past& past) { past.base = clocks_.with(past.base, entries, 2); });
   };
   if (completion == Completion::kWgmmaGroup) return wait_for(of.lanes);
   for (uint32_t rest = of.lanes; rest; rest &= rest - 1) wait_for(rest & -rest);
@@ -99,7 +99,7 @@ std::vector<Record> AsyncOperations::end_block(const Launch& launch, uint32_t in
 Accessor AsyncOperations::accessor(uint64_t id, bool reads, Space space, Proxy proxy) const {
   const Operation& operation = operations_.at(id);
   Accessor accessor;
-  accessor.known = &operation.known;
+  accessor.past = &operation.past;
   accessor.who = reads ? operation.reads : operation.writes;
   accessor.time = operation.time;
   accessor.own_warp = operation.warp;

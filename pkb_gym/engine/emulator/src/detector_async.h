@@ -1,4 +1,4 @@
-// Asynchronous operations: cp.async, cp.async.bulk and wgmma. Each knows what its issuer knew, and is ordered before what
+// Asynchronous operations: cp.async, cp.async.bulk and wgmma. Each has the past of its issuer, and is ordered before what
 // waits for its completion alone.
 #pragma once
 
@@ -42,7 +42,7 @@ class AsyncOperations {
     Key warp = 0;
     uint32_t lanes = 0;
     int rank = 0;
-    Known known;
+    Past past;
     ClockRef proxied_global, proxied_shared;
     uint64_t launch = 0;
   };

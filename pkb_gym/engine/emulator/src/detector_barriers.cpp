@@ -19,14 +19,14 @@ Meeting& Barriers::meeting_of(std::array<Meeting, 2>& meetings, uint64_t generat
   return meeting;
 }
 
-// What some lanes know, without their own accesses: entries for those are added, up to the present.
+// The past of some lanes, without their own accesses: entries for those are added, up to the present.
 ClockRef Barriers::clock_of_arrival(WarpState& warp, uint32_t lanes, std::vector<Entry>& entries) {
   ClockRef base;
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
-    const Known& known = warp.known.at(__builtin_ctz(rest));
-    base = clocks_.join(base, known.base);
-    if (known.warp_time) entries.push_back({warp.key, known.warp_time});
-    if (warp.known.is_uniform()) break;
+    const Past& past = warp.past.at(__builtin_ctz(rest));
+    base = clocks_.join(base, past.base);
+    if (past.warp_time) entries.push_back({warp.key, past.warp_time});
+    if (warp.past.is_uniform()) break;
   }
   const Time time = clocks_.tick();
   warp.epoch = clocks_.now();
@@ -48,10 +48,10 @@ void Barriers::join_arrival(Meeting& meeting, WarpState& warp, uint32_t lanes, b
   meeting.base = clocks_.join(meeting.base, clock_of_arrival(warp, lanes, meeting.entries));
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
-    meeting.block_time = std::max(meeting.block_time, warp.known.at(lane).block_time);
+    meeting.block_time = std::max(meeting.block_time, warp.past.at(lane).block_time);
     meeting.proxied_global = clocks_.join(meeting.proxied_global, warp.fences.at(lane).proxied_global);
     meeting.proxied_shared = clocks_.join(meeting.proxied_shared, warp.fences.at(lane).proxied_shared);
-    if (warp.known.is_uniform() && warp.fences.is_uniform()) break;
+    if (warp.past.is_uniform() && warp.fences.is_uniform()) break;
   }
 }
 
@@ -66,11 +66,11 @@ void Barriers::warp_barrier(const Warp& of) {
   if (!is_whole) meeting.base = clocks_.with(meeting.base, meeting.entries.data(), int(meeting.entries.size()));
   Time warp_time = 0;
   for (uint32_t rest = of.lanes; rest; rest &= rest - 1) {
-    warp_time = std::max(warp_time, warp.known.at(__builtin_ctz(rest)).warp_time);
+    warp_time = std::max(warp_time, warp.past.at(__builtin_ctz(rest)).warp_time);
   }
   if (is_whole) warp_time = time;
-  warp.known.change(of.lanes, warp.all_lanes, [&](Known& known) { known = {meeting.base, meeting.block_time, warp_time}; });
-  warp.known.unite(warp.all_lanes);
+  warp.past.change(of.lanes, warp.all_lanes, [&](Past& past) { past = {meeting.base, meeting.block_time, warp_time}; });
+  warp.past.unite(warp.all_lanes);
   flags_.learn(warp, of.lanes, meeting.base, meeting.proxied_global, meeting.proxied_shared);
   flags_.take_fences(warp, of.lanes, meeting);
 }
@@ -98,12 +98,12 @@ void Barriers::leave(const Warp& of, uint32_t barrier, uint64_t generation) {
   }
   warp.epoch = clocks_.now();
   const bool is_whole = of.lanes == warp.all_lanes && meeting.all_wait;
-  warp.known.change(of.lanes, warp.all_lanes, [&](Known& known) {
-    known.base = meeting.base;  // has all that arrived with
-    known.block_time = meeting.block_time;
-    if (is_whole) known.warp_time = std::max(known.warp_time, meeting.closed);
+  warp.past.change(of.lanes, warp.all_lanes, [&](Past& past) {
+    past.base = meeting.base;  // has all that arrived with
+    past.block_time = meeting.block_time;
+    if (is_whole) past.warp_time = std::max(past.warp_time, meeting.closed);
   });
-  warp.known.unite(warp.all_lanes);
+  warp.past.unite(warp.all_lanes);
   flags_.learn(warp, of.lanes, meeting.base, meeting.proxied_global, meeting.proxied_shared);
   flags_.take_fences(warp, of.lanes, meeting);
 }
@@ -118,7 +118,7 @@ void Barriers::cluster_arrive(const Warp& of, bool releases, uint64_t generation
   WarpState& warp = kernels_.warp(of);
   join_arrival(meeting, warp, of.lanes, false, releases);
   if (!releases) return;
-  const Time block_time = warp.known.at(__builtin_ctz(of.lanes)).block_time;
+  const Time block_time = warp.past.at(__builtin_ctz(of.lanes)).block_time;
   meeting.entries.push_back({key_of(AgentKind::kBlock, agents_.block_index_of(warp.key)), block_time});
 }
 
@@ -141,7 +141,7 @@ void Barriers::arrive_mbarrier(const Warp& of, uint64_t address, bool releases) 
   WarpState& warp = kernels_.warp(of);
   mbarrier.base = clocks_.join(mbarrier.base, clock_of_arrival(warp, of.lanes, mbarrier.entries));
   const int lane = __builtin_ctz(of.lanes);
-  const Time block_time = warp.known.at(lane).block_time;
+  const Time block_time = warp.past.at(lane).block_time;
   if (block_time) mbarrier.entries.push_back({key_of(AgentKind::kBlock, agents_.block_index_of(warp.key)), block_time});
   mbarrier.proxied_global = clocks_.join(mbarrier.proxied_global, warp.fences.at(lane).proxied_global);
   mbarrier.proxied_shared = clocks_.join(mbarrier.proxied_shared, warp.fences.at(lane).proxied_shared);

@@ -55,7 +55,7 @@ bool Races::explain_flags(Finding& finding, const Record& earlier, const Accesso
 bool Races::release_covers(const FailedEdge& edge, const Record& earlier) const {
   const Release& release = *edge.from;
   if (earlier.who == release.warp && earlier.lanes == 1u << edge.from_lane && earlier.time <= release.time) return true;
-  return agents_.knows(release.known, release.warp, agents_.block_index_of(release.warp), true, earlier);
+  return agents_.in_past(release.past, release.warp, agents_.block_index_of(release.warp), true, earlier);
 }
 
 // Whether a fence stands between an access and the flag: then the reader's side of the edge is the missing one.
@@ -63,7 +63,7 @@ bool Races::fence_covers(const FailedEdge& edge, const Record& earlier) const {
   const Release& release = *edge.from;
   const FencePoint& fence = release.fences[size_t(index_of(agents_.distance(release.warp, edge.to_warp)))];
   if (earlier.who == release.warp && earlier.lanes == 1u << edge.from_lane) return earlier.time <= fence.time;
-  return agents_.knows(fence.known, release.warp, agents_.block_index_of(release.warp), true, earlier);
+  return agents_.in_past(fence.past, release.warp, agents_.block_index_of(release.warp), true, earlier);
 }
 
 bool Races::reader_is_known(const FailedEdge& edge, const Accessor& who) const {

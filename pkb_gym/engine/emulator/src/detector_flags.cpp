@@ -8,15 +8,15 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 
-const Known& part_of_fence(const Release& release, Scope scope) {
-  return release.fences[size_t(index_of(scope))].known;
+const Past& part_of_fence(const Release& release, Scope scope) {
+  return release.fences[size_t(index_of(scope))].past;
 }
 
 }  // namespace
 
 void Flags::learn(WarpState& warp, uint32_t lanes, const ClockRef& base, const ClockRef& proxied_global,
                   const ClockRef& proxied_shared) {
-  warp.known.change(lanes, warp.all_lanes, [&](Known& known) { known.base = clocks_.join(known.base, base); });
+  warp.past.change(lanes, warp.all_lanes, [&](Past& past) { past.base = clocks_.join(past.base, base); });
   const bool has_news = [&] {
     for (uint32_t rest = lanes; rest; rest &= rest - 1) {
       const Fences& fences = warp.fences.at(__builtin_ctz(rest));
@@ -39,7 +39,7 @@ std::vector<std::shared_ptr<const Release>> Flags::publish(WarpState& warp, uint
                                                            uint32_t site_number) {
   const bool is_release = releases(site.order);
   const Time time = is_release ? clocks_.tick() : warp.epoch;
-  const bool is_uniform = warp.known.is_uniform() && warp.fences.is_uniform();
+  const bool is_uniform = warp.past.is_uniform() && warp.fences.is_uniform();
   std::vector<std::shared_ptr<const Release>> all(kLanes);
   std::shared_ptr<const Release> shared;
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
@@ -49,7 +49,7 @@ std::vector<std::shared_ptr<const Release>> Flags::publish(WarpState& warp, uint
       const Fences& fences = warp.fences.at(lane);
       *release = Release{warp.key,          lanes,           time,
                          site_number,       is_release,      effective_scope(site.order, site.scope),
-                         warp.known.at(lane), fences.released, fences.proxied_global,
+                         warp.past.at(lane), fences.released, fences.proxied_global,
                          fences.proxied_shared, fences.sequential};
       shared = std::move(release);
     }
@@ -63,15 +63,15 @@ void Flags::store(const std::shared_ptr<const Release>& release, int lane, uint6
   Word& word = pages_[address / kPage][uint16_t(address % kPage)];
   const Key block = agents_.block_index_of(release->warp);
   // A plain store ends what other threads had released; its own earlier releases go on (second release pattern).
-  // An atomic leads on, and makes superfluous what its thread knows already.
+  // An atomic leads on, and makes superfluous what is in its thread's past already.
   std::erase_if(word.published, [&](const Published& old) {
     const bool is_own = old.release->warp == release->warp && old.lane == lane;
     if (!is_atomic) return !(is_own && old.release->is_release && !release->is_release);
     if (is_own) return !old.release->is_release || (release->is_release && release->scope >= old.release->scope);
     const Record record{old.release->warp, old.release->time, old.release->site, 1u << old.lane};
     if (release->scope < old.release->scope) return false;
-    const Known& known = release->is_release ? release->known : part_of_fence(*release, old.release->scope);
-    return agents_.knows(known, release->warp, block, true, record);
+    const Past& past = release->is_release ? release->past : part_of_fence(*release, old.release->scope);
+    return agents_.in_past(past, release->warp, block, true, record);
   });
   // Counters that nobody ever resets or releases.
   constexpr size_t kMost = 4096;
@@ -110,16 +110,16 @@ const Release* Flags::carried(uint64_t address, int* lane) const {
 
 // What of a release reaches a thread at some distance: all, or what came before its last fence of that scope.
 Flags::Part Flags::part_for(const Release& release, Scope distance) {
-  if (release.is_release && release.scope >= distance) return {&release.known, release.time};
+  if (release.is_release && release.scope >= distance) return {&release.past, release.time};
   const FencePoint& point = release.fences[size_t(index_of(distance))];
-  return {&point.known, point.time};
+  return {&point.past, point.time};
 }
 
 ClockRef Flags::clock_of(const Release& release, const Part& part, int lane) {
-  const Entry entries[] = {{key_of(AgentKind::kBlock, agents_.block_index_of(release.warp)), part.known->block_time},
-                           {release.warp, part.known->warp_time},
+  const Entry entries[] = {{key_of(AgentKind::kBlock, agents_.block_index_of(release.warp)), part.past->block_time},
+                           {release.warp, part.past->warp_time},
                            {lane_key(release.warp, lane), part.time}};
-  return clocks_.with(part.known->base, entries, 3);
+  return clocks_.with(part.past->base, entries, 3);
 }
 
 void Flags::load(WarpState& warp, uint32_t lanes, uint64_t address, const Site& site, uint32_t site_number) {
@@ -136,12 +136,12 @@ void Flags::observe(WarpState& warp, uint32_t lanes, const Published& published,
   const Record record{release.warp, release.time, release.site, 1u << published.lane};
   const uint32_t block = agents_.block_index_of(warp.key);
   uint32_t news = 0;
-  if (warp.known.is_uniform()) {
-    if (!agents_.knows(warp.known.at(0), warp.key, block, true, record)) news = lanes;
+  if (warp.past.is_uniform()) {
+    if (!agents_.in_past(warp.past.at(0), warp.key, block, true, record)) news = lanes;
   } else {
     for (uint32_t rest = lanes; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
-      if (!agents_.knows(warp.known.at(lane), warp.key, block, true, record)) news |= 1u << lane;
+      if (!agents_.in_past(warp.past.at(lane), warp.key, block, true, record)) news |= 1u << lane;
     }
   }
   if (release.warp == warp.key) news &= ~(1u << published.lane);
@@ -165,7 +165,7 @@ void Flags::observe(WarpState& warp, uint32_t lanes, const Published& published,
       warp.fences.unite(warp.all_lanes);
     }
     observe_sequential(warp, news, published, distance);
-    if (part.known != &release.known) {
+    if (part.past != &release.past) {
       const bool has_narrower = release.fences[0].time > part.time;
       reason = has_narrower || release.is_release ? MissingEdge::kFenceScope : MissingEdge::kRelease;
     } else if (!acquires(site.order)) {
@@ -184,12 +184,12 @@ void Flags::fence(WarpState& warp, uint32_t lanes, Order order, Scope scope, uin
   if (acquires(order)) {
     for (uint32_t rest = lanes; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
-      const uint32_t group = warp.fences.is_uniform() && warp.known.is_uniform() ? lanes : 1u << lane;
+      const uint32_t group = warp.fences.is_uniform() && warp.past.is_uniform() ? lanes : 1u << lane;
       const Fences& fences = warp.fences.at(lane);
       ClockRef read;
       for (int d = 0; d <= highest; ++d) read = clocks_.join(read, fences.read[size_t(d)]);
       if (read) {
-        warp.known.change(group, warp.all_lanes, [&](Known& known) { known.base = clocks_.join(known.base, read); });
+        warp.past.change(group, warp.all_lanes, [&](Past& past) { past.base = clocks_.join(past.base, read); });
       }
       if (group == lanes) break;
     }
@@ -197,20 +197,20 @@ void Flags::fence(WarpState& warp, uint32_t lanes, Order order, Scope scope, uin
   if (order == Order::kSequential) acquire_sequential(warp, lanes, highest);
   const Time time = clocks_.tick();
   warp.epoch = clocks_.now();
-  const bool is_uniform = warp.known.is_uniform();
-  const auto change = [&](Fences& fences, const Known& known) {
+  const bool is_uniform = warp.past.is_uniform();
+  const auto change = [&](Fences& fences, const Past& past) {
     for (int d = 0; d <= highest; ++d) {
       if (acquires(order)) fences.read[size_t(d)] = ClockRef();
-      if (releases(order)) fences.released[size_t(d)] = FencePoint{known, time, site_number};
-      if (order == Order::kSequential) fences.sequential.own[size_t(d)] = FencePoint{known, time, site_number};
+      if (releases(order)) fences.released[size_t(d)] = FencePoint{past, time, site_number};
+      if (order == Order::kSequential) fences.sequential.own[size_t(d)] = FencePoint{past, time, site_number};
     }
   };
   if (is_uniform) {
-    warp.fences.change(lanes, warp.all_lanes, [&](Fences& fences) { change(fences, warp.known.at(0)); });
+    warp.fences.change(lanes, warp.all_lanes, [&](Fences& fences) { change(fences, warp.past.at(0)); });
   } else {
     for (uint32_t rest = lanes; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
-      warp.fences.change(1u << lane, warp.all_lanes, [&](Fences& fences) { change(fences, warp.known.at(lane)); });
+      warp.fences.change(1u << lane, warp.all_lanes, [&](Fences& fences) { change(fences, warp.past.at(lane)); });
     }
   }
 }
@@ -224,16 +224,16 @@ void Flags::proxy_fence(WarpState& warp, uint32_t lanes, ProxyFence fence) {
   const Key block = key_of(AgentKind::kBlock, agents_.block_index_of(warp.key));
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
-    const bool all = warp.known.is_uniform() && warp.fences.is_uniform();
+    const bool all = warp.past.is_uniform() && warp.fences.is_uniform();
     const uint32_t group = all ? lanes : 1u << lane;
-    const Known& known = warp.known.at(lane);
-    std::vector<Entry> entries = {{block, known.block_time}, {warp.key, known.warp_time}};
+    const Past& past = warp.past.at(lane);
+    std::vector<Entry> entries = {{block, past.block_time}, {warp.key, past.warp_time}};
     if (group == warp.all_lanes) {
       entries[1].time = time;
     } else {
       for (uint32_t own = group; own; own &= own - 1) entries.push_back({lane_key(warp.key, __builtin_ctz(own)), time});
     }
-    const ClockRef clock = clocks_.with(known.base, entries.data(), int(entries.size()));
+    const ClockRef clock = clocks_.with(past.base, entries.data(), int(entries.size()));
     warp.fences.change(group, warp.all_lanes, [&](Fences& fences) {
       if (is_global) fences.proxied_global = clocks_.join(fences.proxied_global, clock);
       if (is_shared) fences.proxied_shared = clocks_.join(fences.proxied_shared, clock);

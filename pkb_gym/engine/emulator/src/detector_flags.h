@@ -6,8 +6,8 @@
 // The beginning of a kernel counts as a fence of system scope, since all earlier work of its stream is visible by then.
 // Two fence.sc order each other. Where the one comes before a strong store and the other after a load that observes it,
 // each in its own thread or beyond a barrier of the block, the order cannot be the other way round: the load would come
-// before the store that it observes (PTX ISA 8.10, "Fence-SC" and "Causality"). What came before the first is then known
-// after the second. Between fences without such a load, the order is an accident of the execution and makes no edge.
+// before the store that it observes (PTX ISA 8.10, "Fence-SC" and "Causality"). What came before the first is then in
+// the past of the second. Between fences without such a load, the order is an accident of the execution and makes no edge.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace pkb::emulator::detector {
 
-// A strong load that observed a strong store without getting to know all that came before the store.
+// A strong load that observed a strong store without taking over all that came before the store.
 struct FailedEdge {
   std::shared_ptr<const Release> from;
   int from_lane = 0;
@@ -38,7 +38,7 @@ class Flags {
 
   // A strong load of some lanes, which all observe the words [address, address + bytes) of `element_bytes` each.
   void load(WarpState& warp, uint32_t lanes, uint64_t address, const Site& site, uint32_t site_number);
-  // What one strong store instruction publishes: once for all lanes, where they know the same.
+  // What one strong store instruction publishes: once for all lanes, where they have the same past.
   std::vector<std::shared_ptr<const Release>> publish(WarpState& warp, uint32_t lanes, const Site& site, uint32_t site_number);
   // One lane's store of a word. Atomics keep what the word carried.
   void store(const std::shared_ptr<const Release>& release, int lane, uint64_t address, bool is_atomic);
@@ -52,7 +52,7 @@ class Flags {
   void bring_fences(const WarpState& warp, uint32_t lanes, Meeting& meeting);
   void take_fences(WarpState& warp, uint32_t lanes, const Meeting& meeting);
 
-  // Joins what a release has published to what lanes know.
+  // Joins what a release has published to the past of lanes.
   void learn(WarpState& warp, uint32_t lanes, const ClockRef& base, const ClockRef& proxied_global,
              const ClockRef& proxied_shared);
 
@@ -74,7 +74,7 @@ class Flags {
   static constexpr size_t kFailed = 1 << 14;
 
   struct Part {
-    const Known* known;
+    const Past* past;
     Time time;
   };
   static Part part_for(const Release& release, Scope distance);

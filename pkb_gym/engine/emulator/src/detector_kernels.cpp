@@ -52,9 +52,9 @@ void Kernels::block_begin(const Launch& launch, uint32_t index, uint32_t threads
   const uint32_t across = (launch.grid[0] + side(0) - 1) / side(0), down = (launch.grid[1] + side(1) - 1) / side(1);
   const uint32_t cluster = x / side(0) + across * (y / side(1) + down * (z / side(2)));
   state.number = agents_.add_block(of.number, index, cluster, threads);
-  const Known known{of.initial, 0, 0};
+  const Past past{of.initial, 0, 0};
   Fences fences;
-  fences.released.fill(FencePoint{known, 0, 0});
+  fences.released.fill(FencePoint{past, 0, 0});
   fences.proxied_global = fences.proxied_shared = of.initial;  // the boundary of a kernel joins proxies
   const uint32_t first = agents_.block(state.number).first_warp;
   for (uint32_t w = 0; w * 32 < threads; ++w) {
@@ -62,7 +62,7 @@ void Kernels::block_begin(const Launch& launch, uint32_t index, uint32_t threads
     warp.key = key_of(AgentKind::kWarp, first + w);
     warp.all_lanes = threads - w * 32 >= 32 ? ~0u : (1u << (threads - w * 32)) - 1;
     warp.epoch = clocks_.now();
-    warp.known = PerLane<Known>(known);
+    warp.past = PerLane<Past>(past);
     warp.fences = PerLane<Fences>(fences);
     state.warps.push_back(std::move(warp));
   }
@@ -73,11 +73,11 @@ void Kernels::block_end(const Launch& launch, uint32_t index) {
   GridState& of = grid(launch);
   const BlockState& state = block(launch, index);
   for (const WarpState& warp : state.warps) {
-    const bool is_uniform = warp.known.is_uniform() && warp.fences.is_uniform();
+    const bool is_uniform = warp.past.is_uniform() && warp.fences.is_uniform();
     for (uint32_t lanes = warp.all_lanes; lanes; lanes &= lanes - 1) {
       const int lane = __builtin_ctz(lanes);
-      of.end = clocks_.join(of.end, warp.known.at(lane).base);
-      // The boundary of a kernel is a fence: what relaxed loads have seen is known afterwards.
+      of.end = clocks_.join(of.end, warp.past.at(lane).base);
+      // The boundary of a kernel is a fence: what relaxed loads have seen is in the past afterwards.
       for (const ClockRef& read : warp.fences.at(lane).read) of.end = clocks_.join(of.end, read);
       if (is_uniform) break;
     }
@@ -89,7 +89,7 @@ void Kernels::block_end(const Launch& launch, uint32_t index) {
 void Kernels::launch_end(const Launch& launch) {
   GridState& of = grid(launch);
   Stream& on = stream(launch.stream, launch.rank);
-  on.known.base = clocks_.join(on.known.base, of.end);
+  on.past.base = clocks_.join(on.past.base, of.end);
   last_ = nullptr;
   grids_.erase(launch.id);
   published(on);
@@ -111,8 +111,8 @@ Kernels::Stream& Kernels::host(int rank) {
 
 ClockRef Kernels::published(Stream& stream) {
   const Entry own{stream.key, clocks_.tick()};
-  stream.known.base = clocks_.with(stream.known.base, &own, 1);
-  return stream.known.base;
+  stream.past.base = clocks_.with(stream.past.base, &own, 1);
+  return stream.past.base;
 }
 
 void Kernels::enqueue(const StreamOperation& operation) {
@@ -125,14 +125,14 @@ void Kernels::begin(const StreamOperation& operation) {
   stream_of_operation_[operation.id] = operation.stream;
   const auto enqueued = enqueued_.find(operation.id);
   if (enqueued != enqueued_.end()) {
-    on.known.base = clocks_.join(on.known.base, enqueued->second);
+    on.past.base = clocks_.join(on.past.base, enqueued->second);
     enqueued_.erase(enqueued);
   }
   if (operation.kind == StreamOperationKind::kEventWait) {
     const auto event = events_.find(operation.event);
     if (event == events_.end()) return;
     const auto record = event->second.find(operation.event_generation);
-    if (record != event->second.end()) on.known.base = clocks_.join(on.known.base, record->second);
+    if (record != event->second.end()) on.past.base = clocks_.join(on.past.base, record->second);
   }
 }
 
@@ -145,7 +145,7 @@ void Kernels::end(const StreamOperation& operation) {
 
 void Kernels::host_waited_stream(int rank, uint64_t id) {
   Stream& on = host(rank);
-  on.known.base = clocks_.join(on.known.base, published(stream(id, rank)));
+  on.past.base = clocks_.join(on.past.base, published(stream(id, rank)));
 }
 
 void Kernels::host_waited_event(int rank, uint64_t event, uint64_t generation) {
@@ -153,7 +153,7 @@ void Kernels::host_waited_event(int rank, uint64_t event, uint64_t generation) {
   if (found == events_.end()) return;
   const auto record = found->second.find(generation);
   Stream& on = host(rank);
-  if (record != found->second.end()) on.known.base = clocks_.join(on.known.base, record->second);
+  if (record != found->second.end()) on.past.base = clocks_.join(on.past.base, record->second);
 }
 
 // ---- accessors ----
@@ -162,7 +162,7 @@ Accessor Kernels::stream_accessor(uint64_t operation, int rank) {
   const auto found = stream_of_operation_.find(operation);
   Stream& of = found == stream_of_operation_.end() ? host(rank) : stream(found->second, rank);
   Accessor accessor;
-  accessor.known = &of.known;
+  accessor.past = &of.past;
   accessor.who = of.key;
   accessor.time = clocks_.now();
   accessor.rank = rank;
@@ -171,7 +171,7 @@ Accessor Kernels::stream_accessor(uint64_t operation, int rank) {
 
 Accessor Kernels::lane_accessor(const WarpState& warp, uint32_t lanes) const {
   Accessor accessor;
-  accessor.known = &warp.known.at(__builtin_ctz(lanes));
+  accessor.past = &warp.past.at(__builtin_ctz(lanes));
   accessor.who = accessor.own_warp = warp.key;
   accessor.lanes = accessor.own_lanes = lanes;
   accessor.time = warp.epoch;

@@ -33,7 +33,7 @@ class Kernels {
 
   // An accessor for a stream operation by its id; for host code of a rank where it is none.
   Accessor stream_accessor(uint64_t operation, int rank);
-  // An accessor for lanes of a warp, which know the same as the first of them.
+  // An accessor for lanes of a warp, which have the same past as the first of them.
   Accessor lane_accessor(const WarpState& warp, uint32_t lanes) const;
 
   // The call that a rank's stream was in at some time; -1 before the first.
@@ -47,7 +47,7 @@ class Kernels {
  private:
   struct Stream {
     Key key = 0;
-    Known known;
+    Past past;
   };
   struct Call {
     Time begin;

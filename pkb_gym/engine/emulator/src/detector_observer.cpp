@@ -80,7 +80,7 @@ void Detector::access(const Access& access) {
     const uint64_t address = access.addresses[__builtin_ctz(rest)];
     uint32_t group = rest & -rest;
     rest &= rest - 1;
-    while (!is_one_by_one && warp.known.is_uniform() && rest && access.addresses[__builtin_ctz(rest)] == address) {
+    while (!is_one_by_one && warp.past.is_uniform() && rest && access.addresses[__builtin_ctz(rest)] == address) {
       group |= rest & -rest;
       rest &= rest - 1;
     }

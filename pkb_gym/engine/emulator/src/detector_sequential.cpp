@@ -5,8 +5,8 @@ namespace pkb::emulator::detector {
 
 // What comes before a fence that some lanes have executed together.
 ClockRef Flags::clock_before(const WarpState& warp, uint32_t lanes, const FencePoint& fence) {
-  std::vector<Entry> entries = {{key_of(AgentKind::kBlock, agents_.block_index_of(warp.key)), fence.known.block_time},
-                                {warp.key, fence.known.warp_time}};
+  std::vector<Entry> entries = {{key_of(AgentKind::kBlock, agents_.block_index_of(warp.key)), fence.past.block_time},
+                                {warp.key, fence.past.warp_time}};
   if (lanes == warp.all_lanes) {
     entries[1].time = fence.time;
   } else {
@@ -14,7 +14,7 @@ ClockRef Flags::clock_before(const WarpState& warp, uint32_t lanes, const FenceP
       entries.push_back({lane_key(warp.key, __builtin_ctz(rest)), fence.time});
     }
   }
-  return clocks_.with(fence.known.base, entries.data(), int(entries.size()));
+  return clocks_.with(fence.past.base, entries.data(), int(entries.size()));
 }
 
 void Flags::bring_fences(const WarpState& warp, uint32_t lanes, Meeting& meeting) {
@@ -53,7 +53,7 @@ void Flags::observe_sequential(WarpState& warp, uint32_t lanes, const Published&
   const SequentialFences& of_store = published.release->sequential;
   ClockRef before = of_store.before[d];
   if (const FencePoint& own = of_store.own[d]; own.time) {
-    before = clocks_.join(before, clock_of(*published.release, {&own.known, own.time}, published.lane));
+    before = clocks_.join(before, clock_of(*published.release, {&own.past, own.time}, published.lane));
   }
   if (!before) return;
   warp.fences.change(lanes, warp.all_lanes, [&](Fences& fences) {
@@ -65,12 +65,12 @@ void Flags::observe_sequential(WarpState& warp, uint32_t lanes, const Published&
 void Flags::acquire_sequential(WarpState& warp, uint32_t lanes, int highest) {
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
-    const uint32_t group = warp.fences.is_uniform() && warp.known.is_uniform() ? lanes : 1u << lane;
+    const uint32_t group = warp.fences.is_uniform() && warp.past.is_uniform() ? lanes : 1u << lane;
     const ScopedClocks& observed = warp.fences.at(lane).sequential.observed;
     ClockRef before;
     for (int d = 0; d <= highest; ++d) before = clocks_.join(before, observed[size_t(d)]);
     if (before) {
-      warp.known.change(group, warp.all_lanes, [&](Known& known) { known.base = clocks_.join(known.base, before); });
+      warp.past.change(group, warp.all_lanes, [&](Past& past) { past.base = clocks_.join(past.base, before); });
       warp.fences.change(group, warp.all_lanes, [&](Fences& fences) {
         for (int d = 0; d <= highest; ++d) fences.sequential.observed[size_t(d)] = ClockRef();
       });

@@ -1,4 +1,4 @@
-// What the lanes of running kernels know, and what they have published.
+// The past of the lanes of running kernels, and what they have published.
 #pragma once
 
 #include <array>
@@ -52,11 +52,11 @@ constexpr int index_of(Scope scope) { return scope == Scope::kNone ? 0 : int(sco
 
 // What a lane knew at its last fence of a scope: a later strong store publishes it (PTX's release pattern).
 struct FencePoint {
-  Known known;
+  Past past;
   Time time = 0;       // of the lane's own accesses that come before; 0: the beginning of its kernel
   uint32_t site = 0;   // of the fence; 0: the beginning of its kernel
 
-  bool operator==(const FencePoint& other) const { return known == other.known && time == other.time && site == other.site; }
+  bool operator==(const FencePoint& other) const { return past == other.past && time == other.time && site == other.site; }
 };
 
 using ScopedClocks = std::array<ClockRef, kScopes>;
@@ -94,7 +94,7 @@ struct Release {
   uint32_t site = 0;
   bool is_release = false;   // has release order itself
   Scope scope = Scope::kNone;
-  Known known;
+  Past past;
   std::array<FencePoint, kScopes> fences;
   ClockRef proxied_global, proxied_shared;
   SequentialFences sequential;
@@ -104,7 +104,7 @@ struct WarpState {
   Key key = 0;
   uint32_t all_lanes = 0;    // that exist
   Time epoch = 0;            // of its accesses: after its last release
-  PerLane<Known> known;
+  PerLane<Past> past;
   PerLane<Fences> fences;
 };
 
@@ -133,7 +133,7 @@ struct GridState {
   uint32_t number = 0;         // of Agents
   Key stream = 0;
   uint32_t blocks_per_cluster = 1;
-  ClockRef initial;            // what its blocks know at their beginning
+  ClockRef initial;            // the past of its blocks at their beginning
   ClockRef end;                // what those that have ended knew
   Time begin = 0;
   std::unordered_map<uint32_t, BlockState> blocks;                  // that run
